@@ -1,0 +1,1 @@
+"""The node daemon: runs attempts as their owners and reports."""

@@ -1,0 +1,1 @@
+"""Pure: the agent, and the binding of an allocation to environment and limits."""

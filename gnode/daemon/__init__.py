@@ -1,0 +1,1 @@
+"""The shell of the node: spool, channel to the head, launcher client."""

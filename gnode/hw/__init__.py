@@ -1,0 +1,1 @@
+"""Inventory and sampling: psutil, NVML, control groups."""

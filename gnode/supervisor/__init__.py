@@ -1,0 +1,1 @@
+"""One process per attempt; outlives gnode; standard library only."""

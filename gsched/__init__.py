@@ -1,0 +1,1 @@
+"""What users import and run, and what both daemons share."""

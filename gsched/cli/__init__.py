@@ -1,0 +1,1 @@
+"""One module per command, plus option groups, rendering and directives."""

@@ -1,0 +1,26 @@
+"""The only module that reads a clock; everything else takes ``now_s`` or a `Clock`."""
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where a shell gets its time from."""
+
+    def wall_s(self) -> float:
+        """Return seconds since the epoch: for people, deadlines and records."""
+
+    def monotonic_s(self) -> float:
+        """Return seconds that never jump: for intervals."""
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def wall_s(self) -> float:
+        """Return seconds since the epoch."""
+        return time.time()
+
+    def monotonic_s(self) -> float:
+        """Return seconds of CLOCK_BOOTTIME: it goes on while the machine is suspended."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)

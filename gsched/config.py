@@ -1,0 +1,208 @@
+"""The configuration file (TOML) and the few environment variables, read here and nowhere else."""
+
+import difflib
+import os
+import tomllib
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from gsched.errors import ConfigError
+
+DEFAULT_CONFIG = "/etc/gsched/gsched.toml"
+DEFAULT_SOCKET = "/run/gsched/head.sock"
+DEFAULT_STATE_DIR = "/var/lib/gsched"
+
+
+class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[head]``: the head daemon.
+
+    Attributes:
+        server_name: the part of a job id behind the dot; empty: this machine's name.
+        socket: path of the Unix socket for commands.
+        node_host, node_port: where nodes connect; port 0 takes a free one.
+        state_dir: where the database, the mark and the lock live.
+        key_file: the cluster's key; empty: ``cluster.key`` in ``state_dir``.
+        allow_root_jobs: whether uid 0 may submit.
+        operators: user names who may do everything, besides root and the head's own user.
+        single_user: whether only the head's own user may submit (a cluster without root).
+        unknown_resource: ``refuse`` or ``warn``.
+        plaintext_node_channel: allow ``node_host`` to be other than loopback although the channel
+            is not encrypted.
+        master_port_first, master_port_last: rendezvous ports handed to distributed jobs.
+        node_timeout_s: silence after which a node is unreachable.
+        default_walltime_s: for jobs that state none, for planning only; 0: unknown.
+        max_queued_per_user: unfinished jobs of one user; more are refused.
+    """
+
+    server_name: str = ""
+    socket: str = DEFAULT_SOCKET
+    node_host: str = "127.0.0.1"
+    node_port: int = 15010
+    state_dir: str = DEFAULT_STATE_DIR
+    key_file: str = ""
+    allow_root_jobs: bool = False
+    operators: tuple[str, ...] = ()
+    single_user: bool = False
+    unknown_resource: str = "refuse"
+    plaintext_node_channel: bool = False
+    master_port_first: int = 20000
+    master_port_last: int = 29999
+    node_timeout_s: float = 15.0
+    default_walltime_s: float = 0.0
+    max_queued_per_user: int = 1_000_000
+
+
+class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[[queue]]``: one queue.
+
+    Attributes:
+        name: what users write after ``-q``.
+        policy: how its jobs are chosen: ``fifo``.
+        priority: added to the priority of its jobs.
+        max_walltime_s: jobs that ask for more are refused; 0: no limit.
+        default_walltime_s: limit of jobs that state none; 0: no limit.
+        enabled: whether it takes jobs.
+        started: whether its jobs are started.
+    """
+
+    name: str
+    policy: str = "fifo"
+    priority: int = 0
+    max_walltime_s: float = 0.0
+    default_walltime_s: float = 0.0
+    enabled: bool = True
+    started: bool = True
+
+
+class GpuConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[[node.gpu]]``: declared GPUs, for a machine that has none that NVML sees."""
+
+    count: int
+    type: str = "declared"
+    memory: str = "16gb"
+
+
+class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[node]``: the node daemon.
+
+    Attributes:
+        name: of this node; empty: this machine's name.
+        head: ``host:port`` of the head's node channel.
+        state_dir: spool, logs of supervisors, locks; empty: ``node`` below DEFAULT_STATE_DIR.
+        key_file: the cluster's key.
+        address: where other nodes reach this one for rendezvous; empty: the connection's own.
+        cpus: how many to offer; 0: all of this machine's.
+        memory: how much to offer, as ``64gb``; empty: all of this machine's.
+        gpu: declared GPUs; with none, NVML is asked.
+        features: words that a request can name (``nodes=1:bigmem``).
+        resources: counted resources by name.
+        cgroup: directory below which attempts get a control group; ``auto`` finds one, ``none``
+            tracks processes by descent.
+        heartbeat_s, sample_s: how often load is sent, and each job's use is sampled.
+        enforce_memory: kill a job that uses more memory than it asked for.
+    """
+
+    name: str = ""
+    head: str = "127.0.0.1:15010"
+    state_dir: str = ""
+    key_file: str = ""
+    address: str = ""
+    cpus: int = 0
+    memory: str = ""
+    gpu: tuple[GpuConfig, ...] = ()
+    features: tuple[str, ...] = ()
+    resources: dict[str, int] = {}
+    cgroup: str = "auto"
+    heartbeat_s: float = 300.0
+    sample_s: float = 10.0
+    enforce_memory: bool = True
+
+
+class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole file. The first queue is the default one."""
+
+    head: HeadConfig = HeadConfig()
+    node: NodeConfig = NodeConfig()
+    queue: tuple[QueueConfig, ...] = (QueueConfig(name="batch"),)
+
+
+def load_config(path: str | None) -> Config:
+    """Read a configuration; None means the default place, where a missing file means defaults.
+
+    Raises:
+        ConfigError: unreadable, not TOML, an unknown key (did you mean), or a value that is wrong;
+            the message names the file and, for syntax, the line.
+    """
+    where = path or environment("GSCHED_CONFIG") or DEFAULT_CONFIG
+    try:
+        text = Path(where).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if path or environment("GSCHED_CONFIG"):
+            raise ConfigError(f"{where}: no such file", hint="see --config") from None
+        return Config()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{where}: cannot be read: {error}") from error
+    return parse_config(text, where=where)
+
+
+def parse_config(text: str, *, where: str) -> Config:
+    """Return the configuration that ``text`` states; ``where`` names it in errors.
+
+    Raises:
+        ConfigError: as `load_config`.
+    """
+    try:
+        config = msgspec.convert(tomllib.loads(text), Config)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            f"{where}: {error}", hint="the file is TOML: see gsched.toml(5)"
+        ) from error
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{where}: {error}", hint=_suggestion(str(error))) from error
+    _check(config, where)
+    return config
+
+
+def _check(config: Config, where: str) -> None:
+    names = [queue.name for queue in config.queue]
+    if not names:
+        raise ConfigError(
+            f"{where}: no [[queue]] at all", hint="leave [[queue]] out for the default"
+        )
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{where}: queue {name!r} is there twice")
+    if config.head.unknown_resource not in {"refuse", "warn"}:
+        raise ConfigError(
+            f"{where}: head.unknown_resource is {config.head.unknown_resource!r}",
+            hint="say refuse or warn",
+        )
+    if not 1024 <= config.head.master_port_first <= config.head.master_port_last <= 65535:
+        raise ConfigError(
+            f"{where}: master ports {config.head.master_port_first} to "
+            f"{config.head.master_port_last} are no range",
+            hint="give master_port_first <= master_port_last, both 1024 to 65535",
+        )
+
+
+def _suggestion(message: str) -> str:
+    if "unknown field" not in message:
+        return "see gsched.toml(5)"
+    unknown = message.split("`")[1]
+    known: list[str] = []
+    for struct in (Config, HeadConfig, QueueConfig, NodeConfig, GpuConfig):
+        known.extend(struct.__struct_fields__)
+    close = difflib.get_close_matches(unknown, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else "see gsched.toml(5) for the keys"
+
+
+def environment(name: str, default: str = "") -> str:
+    """Return an environment variable of this process."""
+    return os.environ.get(name, default)
+
+
+def full_environment() -> dict[str, str]:
+    """Return all environment variables of this process, as a copy."""
+    return dict(os.environ)

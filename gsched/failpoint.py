@@ -1,0 +1,88 @@
+"""Named points between two side effects, where a test can kill, stop or break a daemon.
+
+``GSCHED_FAIL=name[:nth]:action`` arms one point, several are separated by commas. ``action`` is
+``kill`` (SIGKILL to this process), ``raise`` (`FailpointError`) or ``sleep=SECONDS``; ``nth``
+counts the passes, from 1. Standard library only: the supervisor uses it too.
+"""
+
+import os
+import signal
+import time
+
+#: Every failpoint there is; the sweep in tests/system walks this list; others are refused.
+FAILPOINTS: tuple[str, ...] = (
+    "head.submit.before_commit",
+    "head.submit.after_commit",
+    "head.submit.after_ack",
+    "head.cycle.before",
+    "head.assign.after_commit",
+    "head.launch.after_send",
+    "head.launch.between_nodes",
+    "head.exit.before_commit",
+    "head.exit.after_commit",
+    "head.exit.after_ack",
+    "head.delete.after_commit",
+    "head.mark.before_write",
+    "head.migrate.before_commit",
+    "node.launch.received",
+    "node.launch.after_accepted",
+    "node.launch.after_spawn",
+    "node.launch.after_report",
+    "node.exit.before_report",
+    "node.exit.after_report",
+    "node.exit.after_ack",
+    "supervisor.start.before_fork",
+    "supervisor.start.after_fork",
+    "supervisor.exit.before_record",
+    "supervisor.exit.half_record",
+    "supervisor.exit.after_record",
+)
+
+
+class FailpointError(RuntimeError):
+    """Raised by a failpoint armed with ``raise``."""
+
+
+_armed: dict[str, tuple[int, str]] = {}
+_passes: dict[str, int] = {}
+
+
+def arm(text: str) -> None:
+    """Arm the failpoints of ``text`` (the value of ``GSCHED_FAIL``), replacing earlier ones.
+
+    Raises:
+        ValueError: an unknown name, or a text that is not ``name[:nth]:action``.
+    """
+    _armed.clear()
+    _passes.clear()
+    for item in filter(None, text.split(",")):
+        name, _, rest = item.partition(":")
+        nth, _, action = rest.partition(":") if ":" in rest else ("1", "", rest)
+        if name not in FAILPOINTS or not nth.isdigit() or not action:
+            raise ValueError(f"GSCHED_FAIL: {item!r} is not name[:nth]:action of a known failpoint")
+        _armed[name] = (int(nth), action)
+
+
+def failpoint(name: str) -> None:
+    """Do nothing, unless this point is armed and it is its turn."""
+    if not _armed:
+        return
+    if name not in FAILPOINTS:
+        raise ValueError(f"failpoint {name!r} is not in FAILPOINTS")
+    if name not in _armed:
+        return
+    _passes[name] = _passes.get(name, 0) + 1
+    nth, action = _armed[name]
+    if _passes[name] != nth:
+        return
+    if action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif action == "raise":
+        raise FailpointError(name)
+    elif action.startswith("sleep="):
+        time.sleep(float(action.removeprefix("sleep=")))
+    else:
+        raise ValueError(f"failpoint {name!r}: unknown action {action!r}")
+
+
+arm(os.environ.get("GSCHED_FAIL", ""))

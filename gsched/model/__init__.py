@@ -1,0 +1,1 @@
+"""Frozen values: ids, resources, job, node, allocation, states."""

@@ -1,0 +1,139 @@
+"""The job as its user stated it, and how it ended."""
+
+from msgspec import Struct
+
+from gsched.model.resources import Request
+from gsched.model.states import HoldKind, Join, LaunchKind, OutcomeKind, StopReason
+
+DEFAULT_GRACE_S = (
+    30.0  # Torque's kill_delay default is 2 s, Slurm's KillWait 30 s: training needs it
+)
+
+
+class Owner(Struct, frozen=True, kw_only=True):
+    """Whose job it is, as the kernel told the head."""
+
+    user: str
+    uid: int
+    gid: int
+    host: str = ""
+
+
+class JobSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything the user stated at submission, after defaults.
+
+    Script text and environment are kept once per content in the store; here are their digests.
+
+    Attributes:
+        walltime_s: the limit in seconds, or None for the queue's default of "no limit".
+        start_after_s: seconds since the epoch before which the job does not start; 0 if any.
+        stdout_path: may hold ``$PBS_JOBID``; a directory if it ends in ``/`` or is one.
+        arguments: the command (LaunchKind.COMMAND), the script's arguments (SCRIPT), or the
+            training script and its arguments (TORCHRUN).
+        every_node: run the script or command once on every node instead of on the first only.
+        python: the interpreter whose torch runs a TORCHRUN job.
+        client_key: the client's own id of this submission, so that a retry gives the same job.
+    """
+
+    owner: Owner
+    name: str
+    queue: str
+    request: Request
+    workdir: str
+    walltime_s: float | None = None
+    priority: int = 0
+    account: str = ""
+    start_after_s: float = 0.0
+    rerunnable: bool = True
+    stdout_path: str = ""
+    stderr_path: str = ""
+    join: Join = Join.NO
+    umask: int = 0o022
+    shell: str = ""
+    launch: LaunchKind = LaunchKind.SCRIPT
+    arguments: tuple[str, ...] = ()
+    every_node: bool = False
+    python: str = ""
+    grace_s: float = DEFAULT_GRACE_S
+    mail_points: str = ""
+    mail_to: str = ""
+    kind: str = ""
+    script_digest: str = ""
+    environment_digest: str = ""
+    client_key: str = ""
+    holds: tuple[HoldKind, ...] = ()
+
+
+class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How an attempt or a job ended.
+
+    Attributes:
+        exit_code: of the program, 0..255, when it ended by itself.
+        signal: that ended it.
+        node: where the first failure happened.
+        rank: the first failing rank of a torchrun job.
+        message: for people.
+    """
+
+    kind: OutcomeKind
+    exit_code: int | None = None
+    signal: int | None = None
+    node: str = ""
+    rank: int | None = None
+    message: str = ""
+
+    @property
+    def pbs_status(self) -> int:
+        """Return Torque's exit status: 0..255, 256+n for a signal, negative for a limit."""
+        match self.kind:
+            case OutcomeKind.WALLTIME:
+                return -11
+            case OutcomeKind.OOM:
+                return -10
+            case OutcomeKind.LAUNCH_FAILED:
+                return -1
+            case OutcomeKind.NODE_LOST | OutcomeKind.SUPERVISOR_LOST:
+                return -4
+            case _:
+                if self.signal is not None:
+                    return 256 + self.signal
+                return self.exit_code if self.exit_code is not None else 271
+
+    @property
+    def shell_status(self) -> int:
+        """Return what a shell would say: the exit code, or 128 + the signal."""
+        if self.exit_code is not None:
+            return self.exit_code
+        return 128 + (self.signal if self.signal is not None else 15)
+
+    @property
+    def succeeded(self) -> bool:
+        """Return whether the program ended by itself with code 0."""
+        return self.kind is OutcomeKind.EXITED and self.exit_code == 0
+
+
+class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How one part of an attempt ended on one node: the content of ``exit.json``.
+
+    Attributes:
+        kind: EXITED, SIGNALLED, OOM, LAUNCH_FAILED or SUPERVISOR_LOST: what the process did.
+        stop_reason: why gsched stopped it, if it did; the head makes the outcome from both.
+        user_error: for LAUNCH_FAILED: the job's own fault (no such directory), so not tried again.
+        started_s, ended_s: seconds since the epoch on the node's clock.
+    """
+
+    job: int
+    attempt: int
+    kind: OutcomeKind
+    exit_code: int | None = None
+    signal: int | None = None
+    stop_reason: StopReason | None = None
+    user_error: bool = False
+    message: str = ""
+    rank: int | None = None
+    failed_s: float | None = None
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    memory_peak_bytes: int = 0

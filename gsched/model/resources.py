@@ -1,0 +1,121 @@
+"""Requests, capacities and allocations: what a job asks for, what a node has, what was given."""
+
+from msgspec import Struct
+
+from gsched.model.states import Placement
+
+Generic = tuple[tuple[str, int], ...]  # counted resources by name, sorted, no zero counts
+
+
+class Chunk(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is asked of one place, ``count`` times."""
+
+    count: int = 1
+    cpus: int = 1
+    gpus: int = 0
+    gpu_type: str = ""
+    memory_bytes: int = 0
+    features: tuple[str, ...] = ()
+    generic: Generic = ()
+
+
+class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a job asks for, all of it at once.
+
+    Attributes:
+        chunks: the places asked for; the total number of places is the sum of their counts.
+        placement: whether places may share nodes.
+        exclusive: nobody else may be on the nodes.
+    """
+
+    chunks: tuple[Chunk, ...] = (Chunk(),)
+    placement: Placement = Placement.SCATTER
+    exclusive: bool = False
+
+    @property
+    def places(self) -> int:
+        """Return the number of places (Torque's nodect)."""
+        return sum(chunk.count for chunk in self.chunks)
+
+    @property
+    def cpus(self) -> int:
+        """Return the CPUs of all places together."""
+        return sum(chunk.count * chunk.cpus for chunk in self.chunks)
+
+    @property
+    def gpus(self) -> int:
+        """Return the GPUs of all places together."""
+        return sum(chunk.count * chunk.gpus for chunk in self.chunks)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return the memory of all places together, bytes; 0 if none was asked for."""
+        return sum(chunk.count * chunk.memory_bytes for chunk in self.chunks)
+
+
+class Gpu(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One GPU of a node. ``uuid`` is empty for a declared (pretended) one."""
+
+    index: int
+    type: str = ""
+    memory_bytes: int = 0
+    uuid: str = ""
+
+
+class Inventory(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node has."""
+
+    cpus: int
+    memory_bytes: int
+    gpus: tuple[Gpu, ...] = ()
+    features: tuple[str, ...] = ()
+    generic: Generic = ()
+
+
+class Share(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one attempt owns on one node.
+
+    Attributes:
+        node: the node's name.
+        slots: how many places of the request lie here (lines in PBS_NODEFILE are ``cpus``).
+        gpu_indices: the GPUs, by index, ascending.
+    """
+
+    node: str
+    cpus: int
+    slots: int = 1
+    gpu_indices: tuple[int, ...] = ()
+    memory_bytes: int = 0
+    generic: Generic = ()
+    exclusive: bool = False
+
+
+Allocation = tuple[Share, ...]  # node rank order: the first is where a plain script runs
+
+
+class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an attempt used on one node, or over all its nodes when added up.
+
+    CPU time is exact (wait4 of every reaped process, or the last sample); memory and GPU are from
+    samples and 0 where none was taken.
+    """
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    memory_peak_bytes: int = 0
+    memory_mean_bytes: int = 0
+    gpu_util_mean_percent: float = 0.0
+    gpu_memory_peak_bytes: int = 0
+    read_bytes: int = 0
+    write_bytes: int = 0
+    samples: int = 0
+
+
+class Load(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How busy a node is, from its heartbeat."""
+
+    load1: float = 0.0
+    cpu_percent: float = 0.0
+    memory_used_bytes: int = 0
+    gpu_util_percent: tuple[float, ...] = ()
+    gpu_memory_used_bytes: tuple[int, ...] = ()

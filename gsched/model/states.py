@@ -1,0 +1,112 @@
+"""The closed sets: states of jobs, attempts, parts and nodes, kinds of holds and outcomes."""
+
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    """Where a job is in its life. Torque's letters are a rendering of it."""
+
+    QUEUED = "queued"
+    HELD = "held"
+    WAITING = "waiting"
+    RUNNING = "running"
+    EXITING = "exiting"
+    DONE = "done"
+
+    @property
+    def letter(self) -> str:
+        """Return Torque's one-letter state."""
+        return _LETTERS[self]
+
+
+_LETTERS = {
+    JobState.QUEUED: "Q",
+    JobState.HELD: "H",
+    JobState.WAITING: "W",
+    JobState.RUNNING: "R",
+    JobState.EXITING: "E",
+    JobState.DONE: "C",
+}
+
+
+class AttemptState(StrEnum):
+    """Where one placement of a job is in its life."""
+
+    ASSIGNED = "assigned"
+    STARTING = "starting"
+    RUNNING = "running"
+    EXITING = "exiting"
+    ENDED = "ended"
+
+
+class PartState(StrEnum):
+    """Where an attempt is on one of its nodes."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    ENDED = "ended"
+    PASSIVE = "passive"  # resources only: a plain script runs on the first node
+
+
+class NodeState(StrEnum):
+    """Whether the head can talk to a node. Draining is a separate flag."""
+
+    UP = "up"
+    UNREACHABLE = "unreachable"
+
+
+class HoldKind(StrEnum):
+    """Who holds a job: its user, an operator, or gsched itself."""
+
+    USER = "user"
+    OPERATOR = "operator"
+    SYSTEM = "system"
+
+
+class OutcomeKind(StrEnum):
+    """How an attempt or a job ended; each has exactly one."""
+
+    EXITED = "exited"  # the program ended by itself: see exit_code
+    SIGNALLED = "signalled"  # a signal that gsched did not send ended it
+    CANCELLED = "cancelled"  # somebody asked for it
+    WALLTIME = "walltime"  # it reached its walltime
+    OOM = "oom"  # it was killed for memory
+    LAUNCH_FAILED = "launch_failed"  # it never ran
+    NODE_LOST = "node_lost"  # its node died or forgot it
+    SUPERVISOR_LOST = "supervisor_lost"  # its supervisor was killed and the outcome with it
+    RERUN = "rerun"  # stopped to be queued again
+
+
+class StopReason(StrEnum):
+    """Why the head or a supervisor stops an attempt."""
+
+    DELETE = "delete"
+    RERUN = "rerun"
+    WALLTIME = "walltime"
+    PEER_FAILED = "peer_failed"  # another node's part of the same attempt ended
+    FENCED = "fenced"  # the head gave this attempt up
+    NODE_STOP = "node_stop"  # the node daemon was told to end its jobs
+
+
+class Join(StrEnum):
+    """Whether stdout and stderr go to one file (qsub -j)."""
+
+    NO = "n"
+    INTO_OUT = "oe"
+    INTO_ERR = "eo"
+
+
+class Placement(StrEnum):
+    """How the chunks of a request may be laid over nodes."""
+
+    SCATTER = "scatter"  # every chunk on a node of its own: Torque's nodes=N
+    FREE = "free"  # chunks may share nodes
+    PACK = "pack"  # all chunks on one node
+
+
+class LaunchKind(StrEnum):
+    """What is started on the nodes."""
+
+    SCRIPT = "script"
+    COMMAND = "command"
+    TORCHRUN = "torchrun"

@@ -1,0 +1,87 @@
+"""Times and sizes as PBS users write them, and back."""
+
+import re
+
+from gsched.errors import BadResourceError
+
+_SIZE = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<prefix>[kmgtp]?)(?P<unit>i?[bw]?)")
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+WORD_BYTES = 8  # PBS's "w" suffix counts machine words
+
+
+def parse_duration_s(text: str) -> float:
+    """Return the seconds of ``[[DD:]HH:]MM:SS[.ms]``, ``90``, ``1h30m`` or ``2d``.
+
+    Raises:
+        BadResourceError: the text is not a time, or not above zero.
+    """
+    seconds = _colon_duration(text) if ":" in text or _is_number(text) else _unit_duration(text)
+    if seconds is None:
+        raise BadResourceError(
+            f"{text!r} is not a time", hint="write [[DD:]HH:]MM:SS, seconds, or 1h30m"
+        )
+    if seconds <= 0:
+        raise BadResourceError(
+            f"a time of {text!r} would be over before it began", hint="give a time above zero"
+        )
+    return seconds
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", text) is not None
+
+
+def _colon_duration(text: str) -> float | None:
+    negative = text.startswith("-")
+    fields = text.removeprefix("-").split(":")
+    if len(fields) > 4 or not all(re.fullmatch(r"[0-9]+", field) for field in fields[:-1]):
+        return None
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", fields[-1]):
+        return None
+    weights = (1, 60, 3600, 86400)
+    total = sum(
+        float(field) * weight for field, weight in zip(reversed(fields), weights, strict=False)
+    )
+    return -total if negative else total
+
+
+def _unit_duration(text: str) -> float | None:
+    if not re.fullmatch(r"(?:[0-9]+(?:\.[0-9]+)?[dhms])+", text):
+        return None
+    weights = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+    parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)([dhms])", text)
+    return sum(float(number) * weights[unit] for number, unit in parts)
+
+
+def parse_size_bytes(text: str) -> int:
+    """Return the bytes of ``4gb``, ``195312K``, ``512`` or ``2gw`` (words of 8 bytes).
+
+    Prefixes are powers of 1024, as in PBS.
+
+    Raises:
+        BadResourceError: the text is not a size.
+    """
+    match = _SIZE.fullmatch(text.strip().lower())
+    if match is None:
+        raise BadResourceError(f"{text!r} is not a size", hint="write 512mb, 4gb or plain bytes")
+    factor = WORD_BYTES if match["unit"].endswith("w") else 1
+    return int(float(match["number"]) * factor * 1024 ** _POWERS[match["prefix"]])
+
+
+def format_duration(seconds: float | None) -> str:
+    """Return ``HH:MM:SS`` (hours may exceed 24), or ``--`` for None."""
+    if seconds is None:
+        return "--"
+    whole = int(seconds)
+    return f"{whole // 3600:02d}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
+
+
+def format_size(size_bytes: int) -> str:
+    """Return ``1536mb`` or ``4gb``: the largest PBS unit that states it exactly, else rounded."""
+    if size_bytes <= 0:
+        return "0b"
+    for power, unit in ((4, "tb"), (3, "gb"), (2, "mb"), (1, "kb")):
+        size = 1024**power
+        if size_bytes >= size:
+            return f"{size_bytes / size:.1f}".removesuffix(".0") + unit
+    return f"{size_bytes}b"

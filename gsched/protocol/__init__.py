@@ -1,0 +1,1 @@
+"""Message schemas of the HTTP API and of the node channel."""

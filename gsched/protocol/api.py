@@ -1,0 +1,396 @@
+"""Schema of the head's HTTP API (JSON), version 1.
+
+The same types encode on the head and decode in the client, and `gschedd.http.schema` makes the
+published OpenAPI document from them. Who the caller is never stands in a message: the head takes
+it from the kernel. Times are seconds since the epoch, sizes bytes, durations seconds.
+"""
+
+from msgspec import Struct
+
+from gsched.model.resources import Load, Usage
+
+API_VERSION = 1
+MAX_BODY_BYTES = 64 * 1024 * 1024  # one request; larger is refused before it is read
+MAX_JOBS_PER_REQUEST = 10_000
+MAX_SCRIPT_BYTES = 8 * 1024 * 1024
+MAX_ENVIRONMENT_BYTES = 1024 * 1024
+MAX_OUTPUT_CHUNK_BYTES = 256 * 1024
+
+
+class ErrorBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One error: ``code`` is one of `gsched.errors.EXIT_CODES`."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+
+class ErrorReply(Struct, frozen=True, kw_only=True):
+    """The body of every answer whose status is 4xx or 5xx."""
+
+    error: ErrorBody
+
+
+class SubmitJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One job as its user states it; the head parses ``resources`` and applies defaults.
+
+    Attributes:
+        key: the client's own id of this submission (a UUID); a retry with the same key gives the
+            same job.
+        resources: each as after ``-l``: ``nodes=2:ppn=1:gpus=2,walltime=1:00:00``.
+        launch: ``script``, ``command`` or ``torchrun``.
+        arguments: see `gsched.model.job.JobSpec`.
+        environment: names and values for the job.
+        holds: ``user`` or ``operator``.
+    """
+
+    key: str
+    name: str
+    workdir: str
+    resources: tuple[str, ...] = ()
+    queue: str = ""
+    priority: int = 0
+    account: str = ""
+    start_after_s: float = 0.0
+    rerunnable: bool = True
+    stdout_path: str = ""
+    stderr_path: str = ""
+    join: str = "n"
+    umask: int = 0o022
+    shell: str = ""
+    launch: str = "script"
+    script: str = ""
+    arguments: tuple[str, ...] = ()
+    every_node: bool = False
+    exclusive: bool = False
+    python: str = ""
+    grace_s: float | None = None
+    mail_points: str = ""
+    mail_to: str = ""
+    kind: str = ""
+    environment: dict[str, str] = {}
+    holds: tuple[str, ...] = ()
+
+
+class SubmitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``POST /v1/jobs``. With ``dry_run`` everything is checked and nothing is queued."""
+
+    jobs: tuple[SubmitJob, ...]
+    dry_run: bool = False
+
+
+class SubmitResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer for one job: an id, or an error. Sent only after it is durable."""
+
+    id: int = 0
+    warnings: tuple[str, ...] = ()
+    predicted_start_s: float | None = None
+    error: ErrorBody | None = None
+
+
+class SubmitReply(Struct, frozen=True, kw_only=True):
+    """One result for each job of the request, in its order."""
+
+    server: str
+    results: tuple[SubmitResult, ...]
+
+
+class OutcomeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a job or attempt ended; ``exit_status`` is Torque's number."""
+
+    kind: str
+    exit_status: int
+    shell_status: int
+    exit_code: int | None = None
+    signal: int | None = None
+    node: str = ""
+    rank: int | None = None
+    message: str = ""
+
+
+class JobRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of ``gstat`` or ``ghist``.
+
+    Attributes:
+        reason: why it waits, in words; empty unless queued, held or waiting.
+        predicted_start_s: by which it should start; None if nothing can be said.
+        nodes: names of the nodes of the present (or last) attempt.
+        cpu_s: CPU time used by all attempts so far.
+    """
+
+    id: int
+    name: str
+    user: str
+    queue: str
+    state: str
+    letter: str
+    submitted_s: float
+    cpus: int
+    places: int
+    gpus: int = 0
+    memory_bytes: int = 0
+    priority: int = 0
+    walltime_s: float | None = None
+    started_s: float | None = None
+    ended_s: float | None = None
+    attempt: int = 0
+    nodes: tuple[str, ...] = ()
+    cpu_s: float = 0.0
+    reason: str = ""
+    predicted_start_s: float | None = None
+    outcome: OutcomeRow | None = None
+
+
+class JobList(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """``GET /v1/jobs``: the jobs asked for, and an error for each id that is none."""
+
+    server: str
+    now_s: float
+    jobs: tuple[JobRow, ...]
+    errors: dict[str, ErrorBody] = {}
+
+
+class PartRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An attempt on one of its nodes."""
+
+    node: str
+    state: str
+    cpus: int
+    gpu_indices: tuple[int, ...] = ()
+    memory_bytes: int = 0
+    started_s: float | None = None
+    ended_s: float | None = None
+    usage: Usage | None = None
+    outcome: OutcomeRow | None = None
+
+
+class AttemptRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One placement of a job."""
+
+    attempt: int
+    state: str
+    assigned_s: float
+    parts: tuple[PartRow, ...]
+    started_s: float | None = None
+    ended_s: float | None = None
+    usage: Usage | None = None
+    outcome: OutcomeRow | None = None
+
+
+class EventRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that happened. ``kind`` is the fact's name, ``text`` says it in words."""
+
+    seq: int
+    at_s: float
+    kind: str
+    text: str
+
+
+class JobStory(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """``GET /v1/jobs/ID``: all that is known of one job.
+
+    Attributes:
+        resources: the request in PBS words, as it was understood.
+        environment_names: names only; values are the owner's business.
+        ahead: number of jobs before it in its queue, if it waits.
+    """
+
+    server: str
+    now_s: float
+    row: JobRow
+    attempts: tuple[AttemptRow, ...]
+    events: tuple[EventRow, ...]
+    workdir: str
+    resources: str
+    stdout_path: str
+    stderr_path: str
+    join: str
+    launch: str
+    rerunnable: bool
+    grace_s: float
+    submit_host: str = ""
+    account: str = ""
+    arguments: tuple[str, ...] = ()
+    shell: str = ""
+    start_after_s: float = 0.0
+    holds: tuple[str, ...] = ()
+    ahead: int | None = None
+
+
+class Alteration(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What ``galter`` changes; what is None stays."""
+
+    name: str | None = None
+    resources: tuple[str, ...] | None = None
+    priority: int | None = None
+    account: str | None = None
+    start_after_s: float | None = None
+    rerunnable: bool | None = None
+    stdout_path: str | None = None
+    stderr_path: str | None = None
+    join: str | None = None
+    queue: str | None = None
+    shell: str | None = None
+    mail_points: str | None = None
+    mail_to: str | None = None
+    grace_s: float | None = None
+    holds: tuple[str, ...] | None = None
+
+
+class ActionRequest(
+    Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """``POST /v1/jobs/actions``: the same action on many jobs, each by itself, in order.
+
+    Attributes:
+        action: ``delete``, ``hold``, ``release``, ``signal``, ``rerun`` or ``alter``.
+        ids: as the user wrote them; ``all`` stands for all of the caller's jobs.
+        signal: a number, for ``signal``.
+        grace_s: for ``delete`` and ``rerun``: TERM to KILL, instead of the job's own.
+        holds: kinds, for ``hold`` and ``release``.
+        force: for ``rerun``: also a job that says it is not rerunnable.
+    """
+
+    action: str
+    ids: tuple[str, ...]
+    message: str = ""
+    signal: int = 0
+    grace_s: float | None = None
+    holds: tuple[str, ...] = ("user",)
+    force: bool = False
+    alteration: Alteration | None = None
+    dry_run: bool = False
+
+
+class ActionResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of one id: ``text`` says it in words, or ``error`` why not."""
+
+    id: str
+    text: str = ""
+    error: ErrorBody | None = None
+
+
+class ActionReply(Struct, frozen=True, kw_only=True):
+    """One result for each id, in order (``all`` gives one for each job it meant)."""
+
+    results: tuple[ActionResult, ...]
+
+
+class OutputChunk(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """``GET /v1/jobs/ID/output``: bytes of a job's output, base64 by JSON's rules.
+
+    Attributes:
+        offset: of the first byte of ``data`` in the file.
+        size_bytes: of the file now.
+        ended: the job is done, so nothing more will come.
+    """
+
+    path: str
+    node: str
+    offset: int
+    size_bytes: int
+    data: bytes
+    ended: bool
+
+
+class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One node. ``state`` is ``up``, ``unreachable``, with ``drained`` beside it."""
+
+    name: str
+    state: str
+    cpus: int
+    cpus_free: int
+    memory_bytes: int
+    memory_free_bytes: int
+    gpus: int = 0
+    gpus_free: int = 0
+    gpu_types: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    generic: dict[str, int] = {}
+    generic_free: dict[str, int] = {}
+    drained: bool = False
+    reason: str = ""
+    address: str = ""
+    version: str = ""
+    since_s: float = 0.0
+    heartbeat_s: float | None = None
+    load: Load | None = None
+    jobs: tuple[int, ...] = ()
+
+
+class NodeList(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """``GET /v1/nodes``."""
+
+    server: str
+    now_s: float
+    nodes: tuple[NodeRow, ...]
+
+
+class NodeActionRequest(
+    Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """``POST /v1/nodes/actions``: ``drain`` (needs a reason), ``resume`` or ``confirm-dead``."""
+
+    action: str
+    nodes: tuple[str, ...]
+    reason: str = ""
+
+
+class HistoryReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """``GET /v1/history``: past jobs, newest first, and totals over all that matched.
+
+    ``more`` is true where the limit cut the list; the totals count what was cut, too.
+    """
+
+    server: str
+    now_s: float
+    jobs: tuple[JobRow, ...]
+    total_jobs: int
+    total_cpu_s: float
+    total_wall_s: float
+    total_gpu_s: float
+    total_failed: int
+    more: bool = False
+
+
+class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """``GET /v1/status``: how the head is.
+
+    Attributes:
+        epoch: grows with each start of the head.
+        safe_mode: why nothing is dispatched, or empty.
+        cycles: scheduling cycles since the start.
+        dropped: counted warnings by name: messages that did not fit.
+    """
+
+    server: str
+    version: str
+    api_version: int
+    cluster: str
+    epoch: int
+    pid: int
+    started_s: float
+    now_s: float
+    jobs: dict[str, int]
+    nodes_up: int
+    nodes: int
+    cycles: int
+    last_cycle_s: float = 0.0
+    safe_mode: str = ""
+    policy: str = ""
+    socket: str = ""
+    node_address: str = ""
+    database: str = ""
+    dropped: dict[str, int] = {}
+
+
+class RecoverRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``POST /v1/recover``: an operator ends safe mode after having looked."""
+
+    accept: bool
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    """``GET /v1/health``: the head answers."""
+
+    ok: bool

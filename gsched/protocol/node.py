@@ -1,0 +1,259 @@
+"""Messages of the node channel: one WebSocket that gnode opens; each text frame is a JSON list.
+
+Every message about an attempt carries (job, attempt); every connection carries the head's epoch
+and the node's incarnation. A receiver drops what does not fit, with a counted warning.
+"""
+
+import msgspec
+from msgspec import Struct
+
+from gsched.model.job import ExitRecord, Owner
+from gsched.model.resources import Inventory, Load, Share, Usage
+from gsched.model.states import Join, LaunchKind, PartState, StopReason
+
+PROTOCOL_VERSION = 1
+MAX_FRAME_BYTES = 32 * 1024 * 1024
+KEEPALIVE_S = 5.0  # ping interval of the open connection: a lost peer is known in 2 of these
+HEARTBEAT_S = 300.0
+SAMPLE_S = 10.0
+
+# --- handshake: each side proves that it knows the cluster's key before anything else is said ---
+
+
+class Hello(Struct, frozen=True, kw_only=True, tag="hello"):
+    """Node to head, first: who I am, and a nonce (hex) for the head to answer."""
+
+    version: int
+    node: str
+    nonce: str
+
+
+class Challenge(Struct, frozen=True, kw_only=True, tag="challenge"):
+    """Head to node: proof over the node's nonce, and the head's own nonce (both hex)."""
+
+    version: int
+    cluster: str
+    epoch: int
+    nonce: str
+    proof: str
+
+
+class AttemptReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One attempt in a node's spool: its state there, and its exit record once there is one."""
+
+    job: int
+    attempt: int
+    state: PartState
+    pid: int = 0
+    started_s: float = 0.0
+    exit: ExitRecord | None = None
+    usage: Usage | None = None
+
+
+class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=True):
+    """Node to head: proof over the head's nonce, what I have, and every attempt in my spool.
+
+    Attributes:
+        boot_id: of the machine; another one proves that everything that ran before is dead.
+        incarnation: a UUID of this start of gnode.
+        highest_epoch: of any head this node has obeyed; a head with a lower one is an old copy.
+        highest_job: number of any job this node has seen.
+    """
+
+    proof: str
+    boot_id: str
+    incarnation: str
+    address: str
+    gnode_version: str
+    inventory: Inventory
+    attempts: tuple[AttemptReport, ...]
+    load: Load
+    highest_epoch: int = 0
+    highest_job: int = 0
+
+
+class Welcome(Struct, frozen=True, kw_only=True, tag="welcome"):
+    """Head to node: you are in; from now on obey this epoch."""
+
+    cluster: str
+    epoch: int
+
+
+class Refused(Struct, frozen=True, kw_only=True, tag="refused"):
+    """Head to node: you are not, and why; ``fatal`` means do not try again."""
+
+    message: str
+    fatal: bool
+
+
+# --- head to node ---
+
+
+class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True):
+    """Start this attempt's part here. Idempotent by (job, attempt).
+
+    Attributes:
+        server: the head's name, for PBS_JOBID.
+        share: what the attempt owns here.
+        hosts: names of all nodes of the allocation, in rank order.
+        slots: CPUs owned on each of ``hosts``.
+        gpus: GPU indices owned on each of ``hosts``.
+        node_rank: of this node among ``hosts``.
+        master_address, master_port: where rank 0 listens; the port is free of other attempts.
+        restart_count: attempts before this one.
+        walltime_s: seconds from the start here, None for no limit.
+    """
+
+    job: int
+    attempt: int
+    server: str
+    owner: Owner
+    name: str
+    queue: str
+    share: Share
+    hosts: tuple[str, ...]
+    slots: tuple[int, ...]
+    gpus: tuple[tuple[int, ...], ...]
+    node_rank: int
+    workdir: str
+    launch: LaunchKind
+    master_address: str = ""
+    master_port: int = 0
+    restart_count: int = 0
+    walltime_s: float | None = None
+    stdout_path: str = ""
+    stderr_path: str = ""
+    join: Join = Join.NO
+    umask: int = 0o022
+    shell: str = ""
+    script: str = ""
+    arguments: tuple[str, ...] = ()
+    python: str = ""
+    grace_s: float = 30.0
+    account: str = ""
+    environment: dict[str, str] = {}
+
+
+class Stop(Struct, frozen=True, kw_only=True, tag="stop", omit_defaults=True):
+    """End this attempt here: TERM, ``grace_s`` seconds, KILL of everything it started.
+
+    An attempt that the node does not know gets a tombstone, so that a late Launch is refused.
+    """
+
+    job: int
+    attempt: int
+    reason: StopReason
+    grace_s: float
+
+
+class Signal(Struct, frozen=True, kw_only=True, tag="signal"):
+    """Send a signal to the job's processes."""
+
+    job: int
+    attempt: int
+    signal: int
+
+
+class Retime(Struct, frozen=True, kw_only=True, tag="retime"):
+    """The walltime of a running attempt has changed (None: no limit)."""
+
+    job: int
+    attempt: int
+    walltime_s: float | None
+
+
+class ExitAck(Struct, frozen=True, kw_only=True, tag="exit_ack"):
+    """The exit of this attempt is durable on the head: the node may forget it."""
+
+    job: int
+    attempt: int
+
+
+class ReadOutput(Struct, frozen=True, kw_only=True, tag="read_output"):
+    """Read a running job's output, as its owner. Answered by `OutputRead` with the same id."""
+
+    request: int
+    job: int
+    attempt: int
+    stream: str
+    offset: int
+    max_bytes: int
+
+
+HeadMessage = Challenge | Welcome | Refused | Launch | Stop | Signal | Retime | ExitAck | ReadOutput
+
+# --- node to head ---
+
+
+class Started(Struct, frozen=True, kw_only=True, tag="started", omit_defaults=True):
+    """The part runs; ``stdout_path`` and ``stderr_path`` are what the files really are."""
+
+    job: int
+    attempt: int
+    pid: int
+    started_s: float
+    stdout_path: str = ""
+    stderr_path: str = ""
+
+
+class Exited(Struct, frozen=True, kw_only=True, tag="exited"):
+    """The part has ended and nothing of it is left; repeated until acknowledged."""
+
+    record: ExitRecord
+    usage: Usage
+    load: Load
+
+
+class Heartbeat(Struct, frozen=True, kw_only=True, tag="heartbeat"):
+    """How busy the node is, and what each running attempt has used so far."""
+
+    load: Load
+    usage: tuple[tuple[int, int, Usage], ...]  # job, attempt, usage
+
+
+class OutputRead(Struct, frozen=True, kw_only=True, tag="output_read", omit_defaults=True):
+    """The answer to `ReadOutput`; ``error`` in words if it could not be read."""
+
+    request: int
+    path: str = ""
+    offset: int = 0
+    size_bytes: int = 0
+    data: bytes = b""
+    error: str = ""
+
+
+class UnknownAttempt(Struct, frozen=True, kw_only=True, tag="unknown_attempt"):
+    """A Signal, Retime or ReadOutput named an attempt this node does not have."""
+
+    job: int
+    attempt: int
+
+
+NodeMessage = Hello | Register | Started | Exited | Heartbeat | OutputRead | UnknownAttempt
+
+_head_decoder = msgspec.json.Decoder(list[HeadMessage])
+_node_decoder = msgspec.json.Decoder(list[NodeMessage])
+_encoder = msgspec.json.Encoder()
+
+
+def encode(messages: list[HeadMessage] | list[NodeMessage]) -> bytes:
+    """Return one frame that holds the messages in order."""
+    return _encoder.encode(messages)
+
+
+def decode_from_head(frame: bytes | str) -> list[HeadMessage]:
+    """Return the messages of a frame that the head sent.
+
+    Raises:
+        msgspec.DecodeError: the frame is no JSON or does not follow the schema.
+    """
+    return _head_decoder.decode(frame)
+
+
+def decode_from_node(frame: bytes | str) -> list[NodeMessage]:
+    """Return the messages of a frame that a node sent.
+
+    Raises:
+        msgspec.DecodeError: the frame is no JSON or does not follow the schema.
+    """
+    return _node_decoder.decode(frame)

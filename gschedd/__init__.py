@@ -1,0 +1,1 @@
+"""The head: the only place that decides."""

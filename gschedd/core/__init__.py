@@ -1,0 +1,1 @@
+"""Pure: commands, facts, effects, transitions, decide, apply, react, cycle, explain."""

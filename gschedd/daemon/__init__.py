@@ -1,0 +1,1 @@
+"""The shell that ties core, store and HTTP together."""

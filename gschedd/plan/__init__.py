@@ -1,0 +1,1 @@
+"""Pure: snapshot, plan, fit (the one feasibility function), validate."""

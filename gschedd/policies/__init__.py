@@ -1,0 +1,1 @@
+"""Pure: one module per policy; none imports another."""

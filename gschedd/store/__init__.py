@@ -1,0 +1,1 @@
+"""The store: SQLite, migrations and the high-water mark."""
