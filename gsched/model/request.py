@@ -1,0 +1,304 @@
+"""Resource lists as users write them after ``-l``, read into a `Request` and written back.
+
+Understood are Torque's ``nodes=N[:ppn=P][:gpus=G[:mode]][:property]…[+…]``, OpenPBS's
+``select=N:ncpus=C:ngpus=G:mem=M`` with ``place=``, the single terms ``ncpus procs gpus mem pmem
+walltime``, and counted resources that the site's nodes declare. ``mem`` is for the whole job and is
+divided evenly over its places; counted resources outside ``select`` are for each place.
+"""
+
+import difflib
+import re
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from msgspec import Struct, structs
+
+from gsched.errors import BadResourceError
+from gsched.model.resources import Chunk, Generic, Request
+from gsched.model.states import Placement
+from gsched.model.units import format_duration, format_size, parse_duration_s, parse_size_bytes
+
+GPU_MODES: Final = frozenset(
+    {"shared", "default", "exclusive", "exclusive_thread", "exclusive_process", "reseterr"}
+)
+SINGLE_TERMS: Final = frozenset(
+    {"nodes", "select", "place", "ncpus", "procs", "gpus", "ngpus", "mem", "pmem", "walltime"}
+)
+#: Torque's limits that gsched reads and does not enforce; the user is told.
+UNENFORCED_TERMS: Final = frozenset(
+    {"vmem", "pvmem", "cput", "pcput", "file", "nice", "naccesspolicy", "wd"}
+)
+MAX_PLACES: Final = 100_000  # more places than any cluster has nodes: a typing error
+
+
+class ResourceList(Struct, frozen=True, kw_only=True):
+    """What a resource list says.
+
+    ``walltime_s`` is None where no walltime is named; ``walltime_change_s`` is set instead by
+    ``walltime=+1:00:00`` or ``-…`` (galter).
+    """
+
+    request: Request
+    walltime_s: float | None
+    walltime_change_s: float | None
+    names_places: bool
+    warnings: tuple[str, ...]
+
+
+def parse_resources(
+    texts: Sequence[str],
+    *,
+    generic_names: Collection[str],
+    warn_unknown: bool = False,
+    exclusive: bool = False,
+) -> ResourceList:
+    """Read the texts given after ``-l``, later ones winning over earlier ones.
+
+    Args:
+        texts: each a comma-separated list of terms.
+        generic_names: counted resources that some node declares.
+        warn_unknown: put unknown terms into the warnings instead of refusing them.
+        exclusive: the job wants its nodes for itself.
+
+    Raises:
+        BadResourceError: a term that is unknown, unreadable or contradicts another.
+    """
+    terms: dict[str, str] = {}
+    warnings: list[str] = []
+    for item in filter(None, (part.strip() for text in texts for part in text.split(","))):
+        name, equals, value = (part.strip() for part in item.partition("="))
+        if name in UNENFORCED_TERMS:
+            warnings.append(f"resource {name} is understood but not enforced")
+        elif name not in SINGLE_TERMS and name not in generic_names:
+            message = _unknown(name, generic_names)
+            if not warn_unknown:
+                raise BadResourceError(message[0], hint=message[1])
+            warnings.append(message[0] + ": ignored")
+        elif not equals or not value:
+            raise BadResourceError(f"resource {name} has no value", hint=f"write {name}=VALUE")
+        else:
+            terms[name] = value
+    walltime_s, change_s = _walltime(terms.pop("walltime", None))
+    request = _request(terms, generic_names)
+    if exclusive:
+        request = structs.replace(request, exclusive=True)
+    return ResourceList(
+        request=request,
+        walltime_s=walltime_s,
+        walltime_change_s=change_s,
+        names_places=bool(terms),
+        warnings=tuple(warnings),
+    )
+
+
+def _unknown(name: str, generic_names: Collection[str]) -> tuple[str, str]:
+    close = difflib.get_close_matches(name, [*SINGLE_TERMS, *generic_names], n=1)
+    known = ", ".join(sorted([*SINGLE_TERMS, *generic_names]))
+    hint = f"did you mean {close[0]}?" if close else f"known here: {known}"
+    return f"unknown resource {name!r}", hint
+
+
+def _walltime(value: str | None) -> tuple[float | None, float | None]:
+    if value is None:
+        return None, None
+    if (value[0] in "+-" and ":" in value) or value.startswith("+"):
+        sign = -1 if value[0] == "-" else 1
+        try:
+            return None, sign * parse_duration_s(value[1:])
+        except BadResourceError as error:
+            raise BadResourceError(f"walltime={value}: {error.message}", hint=error.hint) from None
+    try:
+        return parse_duration_s(value), None
+    except BadResourceError as error:
+        raise BadResourceError(f"walltime={value}: {error.message}", hint=error.hint) from None
+
+
+def _request(terms: dict[str, str], generic_names: Collection[str]) -> Request:
+    if "nodes" in terms and "select" in terms:
+        raise BadResourceError("nodes= and select= say the same thing twice", hint="give one")
+    generic: Generic = tuple(
+        sorted((name, _count(name, terms[name])) for name in terms if name in generic_names)
+    )
+    if "select" in terms:
+        chunks = tuple(_select_chunk(text, generic_names) for text in terms["select"].split("+"))
+        placement, exclusive = _place(terms.get("place", "free"))
+    else:
+        chunks, placement = _plain_chunks(terms)
+        _, exclusive = _place(terms.get("place", "free"))
+        if "place" in terms and placement is Placement.SCATTER:
+            placement = _place(terms["place"])[0]
+    chunks = tuple(_with_totals(chunk, terms, chunks, generic) for chunk in chunks)
+    if sum(chunk.count for chunk in chunks) > MAX_PLACES:
+        raise BadResourceError(f"more than {MAX_PLACES} places asked for", hint="ask for fewer")
+    return Request(chunks=chunks, placement=placement, exclusive=exclusive)
+
+
+def _plain_chunks(terms: dict[str, str]) -> tuple[tuple[Chunk, ...], Placement]:
+    gpus = _count("gpus", terms["gpus"]) if "gpus" in terms else None
+    if "ngpus" in terms:
+        gpus = _count("ngpus", terms["ngpus"])
+    if "nodes" in terms:
+        if "ncpus" in terms or "procs" in terms:
+            raise BadResourceError(
+                "nodes= together with ncpus= or procs=", hint="say the CPUs as nodes=N:ppn=P"
+            )
+        chunks = tuple(_nodes_chunk(text) for text in terms["nodes"].split("+"))
+        if gpus is not None:
+            if any(chunk.gpus for chunk in chunks):
+                raise BadResourceError(
+                    "GPUs are asked for twice", hint="write nodes=N:gpus=G or gpus=G, not both"
+                )
+            chunks = tuple(structs.replace(chunk, gpus=gpus) for chunk in chunks)
+        return chunks, Placement.SCATTER
+    if "procs" in terms:
+        if "ncpus" in terms or gpus:
+            raise BadResourceError(
+                "procs= goes with no other CPU or GPU count", hint="write nodes=N:ppn=P:gpus=G"
+            )
+        return (Chunk(count=_count("procs", terms["procs"]), cpus=1),), Placement.FREE
+    cpus = _count("ncpus", terms["ncpus"]) if "ncpus" in terms else 1
+    return (Chunk(cpus=cpus, gpus=gpus or 0),), Placement.SCATTER
+
+
+def _nodes_chunk(text: str) -> Chunk:
+    count, cpus, gpus, gpu_type = 1, 1, 0, ""
+    features: list[str] = []
+    for position, word in enumerate(part.strip() for part in text.split(":")):
+        name, equals, value = word.partition("=")
+        if position == 0 and re.fullmatch(r"-?[0-9]+", word):
+            count = _count("nodes", word)
+        elif equals and name == "ppn":
+            cpus = _count("ppn", value)
+        elif equals and name == "gpus":
+            gpus = _count("gpus", value, least=0)
+        elif equals and name == "gpu_type":
+            gpu_type = value
+        elif word == "prohibited":
+            raise BadResourceError("GPU mode prohibited lets no job run", hint="leave it out")
+        elif equals:
+            raise BadResourceError(
+                f"nodes={text}: {name!r} is none of ppn, gpus, gpu_type",
+                hint="write nodes=N:ppn=P:gpus=G:property",
+            )
+        elif not re.fullmatch(r"[A-Za-z][\w.-]*", word):
+            raise BadResourceError(
+                f"nodes={text}: {word!r} is no count, host or property",
+                hint="write nodes=N:ppn=P:gpus=G:property",
+            )
+        elif word not in GPU_MODES:
+            features.append(word)
+    return Chunk(
+        count=count, cpus=cpus, gpus=gpus, gpu_type=gpu_type, features=tuple(sorted(set(features)))
+    )
+
+
+def _select_chunk(text: str, generic_names: Collection[str]) -> Chunk:
+    count, cpus, gpus, gpu_type, memory_bytes = 1, 1, 0, "", 0
+    features: list[str] = []
+    generic: list[tuple[str, int]] = []
+    for position, word in enumerate(part.strip() for part in text.split(":")):
+        name, equals, value = word.partition("=")
+        if position == 0 and re.fullmatch(r"-?[0-9]+", word):
+            count = _count("select", word)
+        elif name in {"ncpus", "mpiprocs", "ompthreads"} and equals:
+            cpus = _count(name, value) if name == "ncpus" else cpus
+        elif name in {"ngpus", "gpus"} and equals:
+            gpus = _count(name, value, least=0)
+        elif name in {"gpu_type", "gpu_model"} and equals:
+            gpu_type = value
+        elif name == "mem" and equals:
+            memory_bytes = parse_size_bytes(value)
+        elif name in {"host", "vnode"} and equals:
+            features.append(value)
+        elif name in generic_names and equals:
+            generic.append((name, _count(name, value)))
+        else:
+            raise BadResourceError(
+                f"select={text}: {word!r} is not known",
+                hint="write select=N:ncpus=C:ngpus=G:mem=M",
+            )
+    return Chunk(
+        count=count,
+        cpus=cpus,
+        gpus=gpus,
+        gpu_type=gpu_type,
+        memory_bytes=memory_bytes,
+        features=tuple(sorted(set(features))),
+        generic=tuple(sorted(generic)),
+    )
+
+
+def _place(text: str) -> tuple[Placement, bool]:
+    words = text.split(":")
+    placement, exclusive = Placement.FREE, False
+    for word in words:
+        if word in {"excl", "exclhost"}:
+            exclusive = True
+        elif word == "scatter":
+            placement = Placement.SCATTER
+        elif word == "pack":
+            placement = Placement.PACK
+        elif word not in {"free", "shared", "vscatter"}:
+            raise BadResourceError(
+                f"place={text}: {word!r} is not known", hint="say free, pack, scatter, excl"
+            )
+    return placement, exclusive
+
+
+def _with_totals(
+    chunk: Chunk, terms: dict[str, str], chunks: tuple[Chunk, ...], generic: Generic
+) -> Chunk:
+    memory_bytes = chunk.memory_bytes
+    if "pmem" in terms:
+        memory_bytes = parse_size_bytes(terms["pmem"]) * chunk.cpus
+    if "mem" in terms:
+        places = sum(each.count for each in chunks)
+        memory_bytes = -(-parse_size_bytes(terms["mem"]) // places)
+    return structs.replace(
+        chunk,
+        memory_bytes=memory_bytes,
+        generic=tuple(sorted({**dict(generic), **dict(chunk.generic)}.items())),
+    )
+
+
+def _count(name: str, text: str, *, least: int = 1) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,9}", text):
+        raise BadResourceError(f"{name}={text}: {text!r} is no whole number")
+    if int(text) < least:
+        raise BadResourceError(f"{name}={text}: must be at least {least}")
+    return int(text)
+
+
+def format_resources(request: Request, walltime_s: float | None) -> str:
+    """Return the request in PBS words, such as a user could give after ``-l``."""
+    verb = "nodes" if request.placement is Placement.SCATTER else "select"
+    terms = [verb + "=" + "+".join(_format_chunk(chunk, verb) for chunk in request.chunks)]
+    if request.placement is Placement.PACK or request.exclusive:
+        words = [
+            *(["pack"] if request.placement is Placement.PACK else []),
+            *(["excl"] if request.exclusive else []),
+        ]
+        terms.append("place=" + ":".join(words))
+    if verb == "nodes" and request.memory_bytes:
+        terms.append(f"mem={format_size(request.memory_bytes)}")
+    if verb == "nodes":
+        terms.extend(f"{name}={count}" for name, count in request.chunks[0].generic)
+    if walltime_s is not None:
+        terms.append(f"walltime={format_duration(walltime_s)}")
+    return ",".join(terms)
+
+
+def _format_chunk(chunk: Chunk, verb: str) -> str:
+    words = [str(chunk.count)]
+    words.append(f"ppn={chunk.cpus}" if verb == "nodes" else f"ncpus={chunk.cpus}")
+    if chunk.gpus:
+        words.append(f"gpus={chunk.gpus}" if verb == "nodes" else f"ngpus={chunk.gpus}")
+    if chunk.gpu_type:
+        words.append(f"gpu_type={chunk.gpu_type}")
+    if verb == "select":
+        words.extend([f"mem={format_size(chunk.memory_bytes)}"] if chunk.memory_bytes else [])
+        words.extend(f"{name}={count}" for name, count in chunk.generic)
+        words.extend(f"host={feature}" for feature in chunk.features)
+    else:
+        words.extend(chunk.features)
+    return ":".join(words)
