@@ -1,0 +1,87 @@
+"""What a policy sees, and what it answers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from gsched.model.resources import Allocation, Request
+from gschedd.plan.space import NodeSpace
+
+
+class Shape(Struct, frozen=True, kw_only=True):
+    """What waiting jobs may have in common, so that they are decided once: request and limit."""
+
+    queue: str
+    request: Request
+    walltime_s: float | None
+
+
+#: How waiting jobs are ordered: (minus priority, job id); the lower goes first.
+OrderKey = tuple[int, int]
+
+
+class Group(Struct, frozen=True, kw_only=True):
+    """Waiting jobs of one shape that may start now, in order. ``order`` is never empty."""
+
+    shape: Shape
+    order: Sequence[OrderKey]
+
+
+class RunningJob(Struct, frozen=True, kw_only=True):
+    """An attempt that owns resources.
+
+    ``end_s`` is by when it ends at the latest, seconds since the epoch; None if nothing limits it.
+    """
+
+    job: int
+    allocation: Allocation
+    started_s: float
+    end_s: float | None
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """All that a policy may know, at one moment. A policy changes nothing of it."""
+
+    now_s: float
+    nodes: Mapping[str, NodeSpace]
+    groups: Sequence[Group]
+    running: Sequence[RunningJob]
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """Start a waiting job there; ``why`` is kept in its history."""
+
+    job: int
+    shape: Shape
+    allocation: Allocation
+    why: str
+
+
+class Wait(Struct, frozen=True, kw_only=True):
+    """Why the jobs of one shape that were not started go on waiting, in words.
+
+    Attributes:
+        first: the job of the shape that is next.
+        predicted_start_s: by when ``first`` starts at the latest, where that can be said.
+        reserved: ``first`` holds the reservation.
+    """
+
+    shape: Shape
+    first: int
+    reason: str
+    predicted_start_s: float | None = None
+    reserved: bool = False
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What a policy proposes: starts in order, and a reason for every shape left waiting."""
+
+    starts: tuple[Start, ...] = ()
+    waits: tuple[Wait, ...] = ()
+
+
+class Policy(Protocol):
+    """A function of a snapshot: equal snapshots give equal plans."""
+
+    def __call__(self, snapshot: Snapshot) -> Plan: ...

@@ -1,0 +1,159 @@
+"""Free resources of nodes, and the overlay on which a plan takes and gives without copying all."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec import Struct, structs
+
+from gsched.model.resources import Generic, Gpu, Share
+
+
+class NodeSpace(Struct, frozen=True, kw_only=True):
+    """What is free on one node, and what it is made of.
+
+    Attributes:
+        cpus, memory_bytes, gpus, generic: free now.
+        total_cpus, total_memory_bytes, total_gpus: of the whole node.
+        features: words a request can name: the node's features, its name and its GPU types.
+        owners: how many attempts own something here.
+        exclusive: one of them wants to be alone.
+        open: the node takes new work (up and not drained).
+    """
+
+    name: str
+    cpus: int
+    memory_bytes: int
+    gpus: tuple[Gpu, ...]
+    generic: Generic
+    total_cpus: int
+    total_memory_bytes: int
+    total_gpus: int
+    total_generic: Generic
+    all_gpus: tuple[Gpu, ...]
+    features: frozenset[str]
+    owners: int = 0
+    exclusive: bool = False
+    open: bool = True
+
+
+def take(space: NodeSpace, share: Share) -> NodeSpace:
+    """Return the node's space without ``share``; the caller knows that it fits."""
+    owned = set(share.gpu_indices)
+    return structs.replace(
+        space,
+        cpus=space.cpus - share.cpus,
+        memory_bytes=space.memory_bytes - share.memory_bytes,
+        gpus=tuple(gpu for gpu in space.gpus if gpu.index not in owned) if owned else space.gpus,
+        generic=_add(space.generic, share.generic, -1),
+        owners=space.owners + 1,
+        exclusive=space.exclusive or share.exclusive,
+    )
+
+
+def give(space: NodeSpace, share: Share) -> NodeSpace:
+    """Return the node's space with ``share`` given back."""
+    gpus = space.gpus
+    if share.gpu_indices:
+        present = {gpu.index for gpu in gpus} | set(share.gpu_indices)
+        gpus = tuple(gpu for gpu in space.all_gpus if gpu.index in present)
+    return structs.replace(
+        space,
+        cpus=space.cpus + share.cpus,
+        memory_bytes=space.memory_bytes + share.memory_bytes,
+        gpus=gpus,
+        generic=_add(space.generic, share.generic, 1),
+        owners=space.owners - 1,
+        exclusive=space.exclusive and not share.exclusive,
+    )
+
+
+def emptied(space: NodeSpace) -> NodeSpace:
+    """Return the node as it is with nothing running and open: for "could it ever hold this?"."""
+    return structs.replace(
+        space,
+        cpus=space.total_cpus,
+        memory_bytes=space.total_memory_bytes,
+        gpus=space.all_gpus,
+        generic=space.total_generic,
+        owners=0,
+        exclusive=False,
+        open=True,
+    )
+
+
+def common(first: NodeSpace, second: NodeSpace) -> NodeSpace:
+    """Return what is free in both: now, and when a reservation begins."""
+    indices = {gpu.index for gpu in second.gpus}
+    other = dict(second.generic)
+    return structs.replace(
+        first,
+        cpus=min(first.cpus, second.cpus),
+        memory_bytes=min(first.memory_bytes, second.memory_bytes),
+        gpus=tuple(gpu for gpu in first.gpus if gpu.index in indices),
+        generic=tuple((name, min(count, other.get(name, 0))) for name, count in first.generic),
+        owners=max(first.owners, second.owners),
+        exclusive=first.exclusive or second.exclusive,
+    )
+
+
+def _add(generic: Generic, change: Generic, sign: int) -> Generic:
+    if not change:
+        return generic
+    counts = dict(generic)
+    for name, count in change:
+        counts[name] = counts.get(name, 0) + sign * count
+    return tuple(sorted(counts.items()))
+
+
+class Spaces:
+    """All nodes' free space: a shared base that is never changed, and what a plan changed."""
+
+    __slots__ = ("_base", "_changed")
+
+    def __init__(
+        self, base: Mapping[str, NodeSpace], changed: Mapping[str, NodeSpace] | None = None
+    ) -> None:
+        self._base = base
+        self._changed = dict(changed or {})
+
+    def __getitem__(self, node: str) -> NodeSpace:
+        return self._changed.get(node) or self._base[node]
+
+    def __contains__(self, node: str) -> bool:
+        return node in self._base
+
+    def __iter__(self) -> Iterator[NodeSpace]:
+        if not self._changed:
+            return iter(self._base.values())
+        return (self._changed.get(name, space) for name, space in self._base.items())
+
+    def __len__(self) -> int:
+        return len(self._base)
+
+    @property
+    def changed_nodes(self) -> frozenset[str]:
+        """Return the names of the nodes on which something was taken or given."""
+        return frozenset(self._changed)
+
+    def copy(self) -> "Spaces":
+        """Return another overlay with the same content."""
+        return Spaces(self._base, self._changed)
+
+    def take(self, allocation: Iterable[Share]) -> None:
+        """Take an allocation that fits."""
+        for share in allocation:
+            self._changed[share.node] = take(self[share.node], share)
+
+    def give(self, allocation: Iterable[Share]) -> None:
+        """Give an allocation back; nodes that are gone are passed over."""
+        for share in allocation:
+            if share.node in self._base:
+                self._changed[share.node] = give(self[share.node], share)
+
+    def common_with(self, other: "Spaces") -> "Spaces":
+        """Return what is free both here and in ``other``, which stands on the same base."""
+        names = self.changed_nodes | other.changed_nodes
+        return Spaces(self._base, {name: common(self[name], other[name]) for name in names})
+
+    def all_emptied(self) -> "Spaces":
+        """Return all nodes with nothing running."""
+        return Spaces({space.name: emptied(space) for space in self})
