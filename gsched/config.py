@@ -1,9 +1,6 @@
 """The configuration file (TOML) and the few environment variables, read here and nowhere else."""
 
-import difflib
 import os
-import tomllib
-from pathlib import Path
 
 import msgspec
 from msgspec import Struct
@@ -135,6 +132,8 @@ def load_config(path: str | None) -> Config:
         ConfigError: unreadable, not TOML, an unknown key (did you mean), or a value that is wrong;
             the message names the file and, for syntax, the line.
     """
+    from pathlib import Path  # late: every command imports this module, few read the file
+
     where = path or environment("GSCHED_CONFIG") or DEFAULT_CONFIG
     try:
         text = Path(where).read_text(encoding="utf-8")
@@ -153,6 +152,8 @@ def parse_config(text: str, *, where: str) -> Config:
     Raises:
         ConfigError: as `load_config`.
     """
+    import tomllib
+
     try:
         config = msgspec.convert(tomllib.loads(text), Config)
     except tomllib.TOMLDecodeError as error:
@@ -190,6 +191,8 @@ def _check(config: Config, where: str) -> None:
 def _suggestion(message: str) -> str:
     if "unknown field" not in message:
         return "see gsched.toml(5)"
+    import difflib
+
     unknown = message.split("`")[1]
     known: list[str] = []
     for struct in (Config, HeadConfig, QueueConfig, NodeConfig, GpuConfig):

@@ -1,0 +1,75 @@
+"""Tables: with rich on a terminal, fitted to its width; TAB-separated and whole in a pipe.
+
+In a pipe each row is one line, the first line holds the titles, no value is cut and an empty value
+is ``-``, so ``cut -f5``, ``awk`` and spreadsheets can read it.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import IO
+
+from gsched.cli.common import is_terminal, printable, wants_color
+
+EMPTY = "-"
+
+
+class Column:
+    """One column.
+
+    Attributes:
+        title: its heading.
+        right: whether numbers stand in it.
+        wraps: whether a terminal may break its text over lines; others are cut with an ellipsis.
+        style: rich's words for its colour on a terminal.
+    """
+
+    __slots__ = ("right", "style", "title", "wraps")
+
+    def __init__(self, title: str, *, right: bool = False, wraps: bool = False, style: str = ""):
+        self.title = title
+        self.right = right
+        self.wraps = wraps
+        self.style = style
+
+
+def print_table(
+    columns: Sequence[Column],
+    rows: Iterable[Sequence[str]],
+    *,
+    color: str = "auto",
+    out: IO[str] | None = None,
+) -> None:
+    """Print a table for whoever reads: a person at a terminal, or a program.
+
+    Args:
+        columns: as many as each row has values.
+        rows: texts; control characters in them are made visible.
+        color: ``auto``, ``always`` or ``never``.
+        out: instead of stdout.
+    """
+    stream = out or sys.stdout
+    if is_terminal(stream):
+        from gsched.cli.terminal import print_rich_table
+
+        print_rich_table(columns, rows, colored=wants_color(color, stream), out=stream)
+    else:
+        write_plain(columns, rows, stream)
+
+
+def write_plain(columns: Sequence[Column], rows: Iterable[Sequence[str]], stream: IO[str]) -> None:
+    """Write TAB-separated lines, titles first."""
+    lines = ["\t".join([column.title for column in columns])]
+    for row in rows:
+        line = "\t".join([value or EMPTY for value in row])
+        # Fast for the many rows that are clean: one test of the whole line.
+        if not line.replace("\t", "").isprintable() or line.count("\t") >= len(row):
+            line = "\t".join([printable(value) or EMPTY for value in row])
+        lines.append(line)
+    lines.append("")
+    stream.write("\n".join(lines))
+
+
+def print_fields(fields: Iterable[tuple[str, str]], *, out: IO[str] | None = None) -> None:
+    """Print ``name = value`` lines, indented by four, as ``qstat -f`` does."""
+    stream = out or sys.stdout
+    stream.write("".join(f"    {name} = {printable(value)}\n" for name, value in fields))

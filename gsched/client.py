@@ -1,0 +1,333 @@
+r"""The Python API: everything a command can ask the head, as methods of `Head`.
+
+    from gsched.client import Head, new_job
+
+    head = Head()
+    reply = head.submit([new_job(name="train", workdir="/data", script="#!/bin/sh\ndate\n")])
+    story = head.wait([reply.results[0].id])[0]
+
+Every refusal of the head is raised as the matching class of `gsched.errors`.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from gsched.clock import SystemClock
+from gsched.errors import (
+    ALL_ERRORS,
+    GschedError,
+    HeadUnreachableError,
+    InternalError,
+    UnknownJobError,
+    UsageError,
+)
+from gsched.model.ids import parse_job_id
+from gsched.model.states import JobState
+from gsched.protocol import api
+from gsched.transport import (
+    DEFAULT_TIMEOUT_S,
+    LostConnectionError,
+    Transport,
+    find_head,
+    pause,
+    quote,
+)
+
+POLL_S = 30.0  # one long poll of `wait`; the head answers earlier when the job ends
+RETRY_S = 30.0  # how long a submission whose answer was lost is tried again: a head's restart
+_WAIT_RETRY_S = 600.0  # `wait` has time: it outlasts an upgrade of the head
+_POLL_SLACK_S = 15.0
+_PAUSE_S = 0.2
+_MAX_IDS_TEXT = 6000  # HTTP servers bound the request line, ours at about 8 kB
+T = TypeVar("T", bound=msgspec.Struct)
+_ERRORS_BY_CODE: dict[str, type[GschedError]] = {error.code: error for error in ALL_ERRORS}
+
+
+def new_key() -> str:
+    """Return a fresh client key: 128 random bits as hex."""
+    return os.urandom(16).hex()
+
+
+def new_job(*, name: str, workdir: str, script: str = "", **more: object) -> api.SubmitJob:
+    """Return a `SubmitJob` with a fresh key; ``more`` are its other fields.
+
+    Raises:
+        UsageError: a field that does not exist, or of the wrong type.
+    """
+    fields = {"key": new_key(), "name": name, "workdir": workdir, "script": script} | more
+    try:
+        return msgspec.convert(fields, api.SubmitJob)
+    except msgspec.ValidationError as error:
+        raise UsageError(
+            f"this is no job: {error}", hint="see gsched.protocol.api.SubmitJob"
+        ) from (error)
+
+
+def error_from(body: api.ErrorBody) -> GschedError:
+    """Return the exception that ``body`` stands for; raise it, or print it for one operand."""
+    return _ERRORS_BY_CODE.get(body.code, InternalError)(body.message, hint=body.hint)
+
+
+def body_of(error: GschedError) -> api.ErrorBody:
+    """Return what goes over the wire, or into JSON, for ``error``."""
+    return api.ErrorBody(code=error.code, message=error.message, hint=error.hint)
+
+
+class Head:
+    """A head daemon, as its API shows it.
+
+    Args:
+        address: a socket's path or ``http://host:port``; empty: $GSCHED_HEAD, the configuration,
+            or the default place.
+        patience_s: how long each call tries to connect to a head that may be starting.
+
+    Raises:
+        HeadUnreachableError: by every method, when nobody answers.
+        GschedError: by every method, when the head refuses.
+    """
+
+    def __init__(self, address: str = "", *, patience_s: float | None = None):
+        self.transport = Transport(find_head(address))
+        if patience_s is not None:
+            self.transport.patience_s = patience_s
+
+    # --- jobs ---
+
+    def submit(self, jobs: Sequence[api.SubmitJob], *, dry_run: bool = False) -> api.SubmitReply:
+        """Submit jobs; the answer holds one id or error for each, in order.
+
+        A lost connection leaves open whether the head has queued them, so the same keys are sent
+        again for RETRY_S: the head gives the same job for the same key.
+
+        Raises:
+            LostConnectionError: no answer in all that time; the jobs may be queued or not.
+        """
+        if len(jobs) > api.MAX_JOBS_PER_REQUEST:
+            return self._submit_halves(jobs, dry_run=dry_run)
+        body = msgspec.json.encode(api.SubmitRequest(jobs=tuple(jobs), dry_run=dry_run))
+        if len(body) > api.MAX_BODY_BYTES and len(jobs) > 1:
+            return self._submit_halves(jobs, dry_run=dry_run)
+        return self._decode(self._post_again("/v1/jobs", body), api.SubmitReply, "/v1/jobs")
+
+    def _submit_halves(self, jobs: Sequence[api.SubmitJob], *, dry_run: bool) -> api.SubmitReply:
+        middle = len(jobs) // 2
+        first = self.submit(jobs[:middle], dry_run=dry_run)
+        second = self.submit(jobs[middle:], dry_run=dry_run)
+        return api.SubmitReply(server=first.server, results=first.results + second.results)
+
+    def jobs(
+        self,
+        ids: Iterable[int | str] = (),
+        *,
+        user: str = "",
+        states: Iterable[str] = (),
+        finished: bool = False,
+    ) -> api.JobList:
+        """Return jobs: those of ``ids``, else all unfinished ones (with ``finished``, all).
+
+        Args:
+            ids: numbers, or as users write them; one that is none stands in ``errors`` under the
+                text given here, and the others are still answered.
+            user: only this user's.
+            states: only in these states (`gsched.model.states.JobState`).
+            finished: also jobs that are done.
+        """
+        wanted = [str(each) for each in ids]
+        filters = {"user": user, "state": ",".join(states), "all": "1" if finished else ""}
+        if not wanted:
+            return self._get(f"/v1/jobs{_query(filters)}", api.JobList)
+        return self._jobs_by_id(wanted, filters)
+
+    def _jobs_by_id(self, wanted: list[str], filters: dict[str, str]) -> api.JobList:
+        errors: dict[str, api.ErrorBody] = {}
+        texts: dict[str, str] = {}  # what the head gets -> what the user wrote
+        for text in wanted:
+            try:
+                texts.setdefault(str(parse_job_id(text)), text)
+            except UnknownJobError as error:
+                errors[text] = body_of(error)
+        rows: list[api.JobRow] = []
+        server, now_s = "", 0.0
+        for part in _bounded(list(texts)):
+            reply = self._get(f"/v1/jobs{_query(filters | {'ids': part})}", api.JobList)
+            server, now_s = reply.server, reply.now_s
+            rows.extend(reply.jobs)
+            errors.update({texts.get(key, key): body for key, body in reply.errors.items()})
+        return api.JobList(server=server, now_s=now_s, jobs=tuple(rows), errors=errors)
+
+    def job(self, job: int | str) -> api.JobStory:
+        """Return all that is known of one job.
+
+        Raises:
+            UnknownJobError: there is none of that id.
+        """
+        return self._get(f"/v1/jobs/{_number(job)}", api.JobStory)
+
+    def act(self, request: api.ActionRequest) -> api.ActionReply:
+        """Delete, hold, release, signal, rerun or alter jobs: one result for each, in order."""
+        return self._post("/v1/jobs/actions", request, api.ActionReply)
+
+    def output(
+        self,
+        job: int | str,
+        *,
+        stream: str = "stdout",
+        offset: int = 0,
+        max_bytes: int = api.MAX_OUTPUT_CHUNK_BYTES,
+    ) -> api.OutputChunk:
+        """Return bytes of a job's ``stdout`` or ``stderr``; a negative offset is from the end."""
+        fields = {"stream": stream, "offset": str(offset), "max": str(max_bytes)}
+        return self._get(f"/v1/jobs/{_number(job)}/output{_query(fields)}", api.OutputChunk)
+
+    def wait(
+        self, jobs: Iterable[int | str], *, timeout_s: float | None = None
+    ) -> list[api.JobStory]:
+        """Return the stories of ``jobs``, in order, once all are done, or after ``timeout_s``.
+
+        The head holds each request until the job ends, so nothing is polled; a head that restarts
+        meanwhile is waited for. A job that is not done by then has another state than ``done``.
+        """
+        clock = SystemClock()
+        deadline_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
+        # First all of them without waiting: an unknown id or a dead head is an error at once.
+        stories = [self.job(job) for job in jobs]
+        for index, story in enumerate(stories):
+            while stories[index].row.state != JobState.DONE and not _is_over(clock, deadline_s):
+                stories[index] = self._poll(story.row.id, clock, deadline_s)
+        return stories
+
+    def _poll(self, job: int, clock: SystemClock, deadline_s: float | None) -> api.JobStory:
+        """Return the job's story when it ends, or after POLL_S or at the deadline."""
+        limit_s = clock.monotonic_s() + _WAIT_RETRY_S
+        while True:
+            poll_s = POLL_S
+            if deadline_s is not None:
+                poll_s = max(0.0, min(poll_s, deadline_s - clock.monotonic_s()))
+            target = f"/v1/jobs/{job}/wait?timeout_s={poll_s:.3f}"
+            try:
+                return self._get(target, api.JobStory, timeout_s=poll_s + _POLL_SLACK_S)
+            except HeadUnreachableError:
+                if _is_over(clock, limit_s) or _is_over(clock, deadline_s):
+                    raise
+            pause(_PAUSE_S)
+
+    # --- nodes, history, the head itself ---
+
+    def nodes(self) -> api.NodeList:
+        """Return all nodes."""
+        return self._get("/v1/nodes", api.NodeList)
+
+    def node_action(self, request: api.NodeActionRequest) -> api.ActionReply:
+        """Drain, resume or confirm dead: one result for each node, in order."""
+        return self._post("/v1/nodes/actions", request, api.ActionReply)
+
+    def history(self, **filters: str | float | None) -> api.HistoryReply:
+        """Return past jobs, newest first.
+
+        Args:
+            **filters: ``user``, ``since`` and ``until`` (seconds since the epoch), ``outcome``,
+                ``queue``, ``name``, ``limit``; None and the empty text filter nothing.
+        """
+        texts = {name: _text(value) for name, value in filters.items()}
+        return self._get(f"/v1/history{_query(texts)}", api.HistoryReply)
+
+    def status(self) -> api.StatusReply:
+        """Return how the head is."""
+        return self._get("/v1/status", api.StatusReply)
+
+    def recover(self, *, accept: bool) -> api.StatusReply:
+        """End safe mode (operators only) and return how the head is then."""
+        self._send("POST", "/v1/recover", msgspec.json.encode(api.RecoverRequest(accept=accept)))
+        return self.status()
+
+    def health(self) -> api.Health:
+        """Return whether the head answers."""
+        return self._get("/v1/health", api.Health)
+
+    # --- one exchange ---
+
+    def _send(
+        self, method: str, target: str, body: bytes = b"", *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> bytes | bytearray:
+        answer = self.transport.exchange(method, target, body, timeout_s=timeout_s)
+        if answer.status < 300:
+            return answer.body
+        try:
+            reply = msgspec.json.decode(answer.body, type=api.ErrorReply)
+        except msgspec.DecodeError:
+            raise InternalError(
+                f"the head at {self.transport.address.text} answered {answer.status} to "
+                f"{method} {target} without saying why",
+                hint="is it a gschedd of the same version? see `gsched version`",
+            ) from None
+        raise error_from(reply.error)
+
+    def _get(self, target: str, kind: type[T], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> T:
+        return self._decode(self._send("GET", target, timeout_s=timeout_s), kind, target)
+
+    def _post(self, target: str, request: msgspec.Struct, kind: type[T]) -> T:
+        return self._decode(self._send("POST", target, msgspec.json.encode(request)), kind, target)
+
+    def _decode(self, body: bytes | bytearray, kind: type[T], target: str) -> T:
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.DecodeError as error:
+            raise InternalError(
+                f"the head's answer to {target} is not what this version expects: {error}",
+                hint="head and commands must be of versions that fit: see `gsched version`",
+            ) from error
+
+    def _post_again(self, target: str, body: bytes) -> bytes | bytearray:
+        """Post a request that is safe to repeat, until there is an answer."""
+        clock = SystemClock()
+        give_up_s = clock.monotonic_s() + RETRY_S
+        sent = False
+        while True:
+            try:
+                return self._send("POST", target, body)
+            except HeadUnreachableError as error:
+                sent = sent or isinstance(error, LostConnectionError)
+                if not sent:
+                    raise
+                if clock.monotonic_s() >= give_up_s:
+                    raise LostConnectionError(
+                        f"{error.message}; the job may be queued or not",
+                        hint="look with gstat before you submit it again",
+                    ) from error
+            pause(_PAUSE_S)
+
+
+def _number(job: int | str) -> int:
+    return job if isinstance(job, int) else parse_job_id(job)
+
+
+def _is_over(clock: SystemClock, deadline_s: float | None) -> bool:
+    return deadline_s is not None and clock.monotonic_s() >= deadline_s
+
+
+def _text(value: str | float | None) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else format(value, ".15g")
+
+
+def _query(fields: dict[str, str]) -> str:
+    pairs = [f"{name}={quote(value)}" for name, value in fields.items() if value]
+    return f"?{'&'.join(pairs)}" if pairs else ""
+
+
+def _bounded(ids: list[str]) -> Iterable[str]:
+    """Yield the ids joined by commas, in parts that fit a request line."""
+    part: list[str] = []
+    size = 0
+    for each in ids:
+        if size + len(each) >= _MAX_IDS_TEXT:
+            yield ",".join(part)
+            part, size = [], 0
+        part.append(each)
+        size += len(each) + 1
+    if part:
+        yield ",".join(part)

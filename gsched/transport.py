@@ -1,0 +1,333 @@
+"""The only socket code: one HTTP/1.1 exchange with the head, over a Unix socket or TCP.
+
+Written by hand on `socket`, because importing `http.client` costs a command 14 ms of start-up and
+we need so little of it: one request for each connection, answers with a length, in chunks, or up to
+the end of the connection, all of them bounded.
+"""
+
+import errno
+import os
+import socket
+import time
+
+from gsched.clock import SystemClock
+from gsched.config import DEFAULT_SOCKET, environment, load_config
+from gsched.errors import ConfigError, HeadUnreachableError, InternalError, NotPermittedError
+
+DEFAULT_TIMEOUT_S = 60.0  # silence after which an answer is given up; a plain query takes ms
+CONNECT_PATIENCE_S = 1.0  # a head that restarts is away for about this long
+MAX_HEADER_BYTES = 64 * 1024
+MAX_ANSWER_BYTES = 1024 * 1024 * 1024  # a list of a million jobs is about 300 MB
+_MAX_SOCKET_PATH_BYTES = 107  # sun_path of unix(7), less its closing zero
+_READ_BYTES = 256 * 1024
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 0.5
+_UNRESERVED = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~,")
+
+# A head that is starting: no socket yet, a socket nobody listens on, or a full backlog.
+_PASSING = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN})
+
+
+class LostConnectionError(HeadUnreachableError):
+    """The connection broke after the request was sent: it may have been carried out, or not."""
+
+
+class Address:
+    """Where a head listens.
+
+    Attributes:
+        text: as the user wrote it, for messages.
+        source: where it was found: ``--head``, ``$GSCHED_HEAD``, a file, or ``default``.
+        path: of the Unix socket; empty for TCP.
+        host, port: for TCP.
+    """
+
+    __slots__ = ("host", "path", "port", "source", "text")
+
+    def __init__(self, text: str, *, source: str, path: str = "", host: str = "", port: int = 0):
+        self.text = text
+        self.source = source
+        self.path = path
+        self.host = host
+        self.port = port
+
+
+class Answer:
+    """What came back: the HTTP status and the body."""
+
+    __slots__ = ("body", "status")
+
+    def __init__(self, status: int, body: bytes | bytearray):
+        self.status = status
+        self.body = body
+
+
+def find_head(explicit: str = "") -> Address:
+    """Return where the head is: ``explicit``, $GSCHED_HEAD, the configuration, or the default.
+
+    Raises:
+        ConfigError: the configuration cannot be read, or the address is none.
+    """
+    if explicit:
+        return parse_address(explicit, source="--head")
+    from_environment = environment("GSCHED_HEAD")
+    if from_environment:
+        return parse_address(from_environment, source="$GSCHED_HEAD")
+    configured = load_config(None).head.socket
+    source = "default" if configured == DEFAULT_SOCKET else "the configuration"
+    return parse_address(configured, source=source)
+
+
+def parse_address(text: str, *, source: str) -> Address:
+    """Return the address that ``text`` states: a socket's path or ``http://host:port``.
+
+    Raises:
+        ConfigError: it is neither; ``source`` says who wrote it.
+    """
+    bare = text.removeprefix("unix://").removeprefix("unix:")
+    if bare.startswith("http://"):
+        return _tcp_address(text, bare.removeprefix("http://").rstrip("/"), source)
+    if "://" in bare:
+        raise ConfigError(
+            f"{source}: {text!r} is no address of a head",
+            hint="give the path of its socket, or http://host:port",
+        )
+    return Address(text, source=source, path=os.path.abspath(bare))
+
+
+def _tcp_address(text: str, authority: str, source: str) -> Address:
+    host, colon, port = authority.rpartition(":")
+    if not colon or authority.endswith("]"):
+        host, port = authority, "80"
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(
+            f"{source}: {text!r} is no address of a head", hint="write it as http://host:port"
+        )
+    return Address(text, source=source, host=host, port=int(port))
+
+
+def quote(text: str) -> str:
+    """Return ``text`` percent-encoded for a path or a query (`urllib.parse` costs 3 ms to load)."""
+    return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in text.encode())
+
+
+def pause(seconds: float) -> None:
+    """Let time pass before another try at a head that does not answer."""
+    time.sleep(seconds)  # noqa: TID251 - a command has no event loop whose alarm it could use
+
+
+class Transport:
+    """Carries requests to one head; holds nothing open in between.
+
+    Args:
+        address: of the head.
+        patience_s: how long to keep trying to connect while the head may be starting.
+    """
+
+    def __init__(self, address: Address, *, patience_s: float = CONNECT_PATIENCE_S):
+        self.address = address
+        self.patience_s = patience_s
+
+    def exchange(
+        self, method: str, target: str, body: bytes = b"", *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> Answer:
+        """Send one request and return its answer, whatever its status.
+
+        Args:
+            method: ``GET`` or ``POST``.
+            target: path and query, percent-encoded.
+            body: JSON, or nothing.
+            timeout_s: of silence.
+
+        Raises:
+            HeadUnreachableError: nobody answers, even after ``patience_s``.
+            LostConnectionError: the connection broke after the request had gone.
+            NotPermittedError: the socket may not be opened.
+            InternalError: the answer is not HTTP, or larger than MAX_ANSWER_BYTES.
+        """
+        connection = self._connect_patiently(timeout_s)
+        try:
+            connection.sendall(_request_bytes(self.address, method, target, body))
+            return _Reader(connection).answer()
+        except TimeoutError as error:
+            raise LostConnectionError(
+                f"the head at {self.address.text} has not answered for {timeout_s:g} s",
+                hint="it is busy or hangs: `gsched doctor` looks for the fault",
+            ) from error
+        except (OSError, EOFError) as error:
+            raise LostConnectionError(
+                f"lost the connection to the head at {self.address.text} before its answer was "
+                f"complete ({_words(error)})",
+                hint="it may have stopped: `gsched doctor` looks for the fault",
+            ) from error
+        finally:
+            connection.close()
+
+    def _connect_patiently(self, timeout_s: float) -> socket.socket:
+        clock = SystemClock()
+        give_up_s = clock.monotonic_s() + self.patience_s
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                return self._connect(timeout_s)
+            except OSError as error:
+                if error.errno not in _PASSING or clock.monotonic_s() >= give_up_s:
+                    raise _unreachable(self.address, error) from error
+            pause(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    def _connect(self, timeout_s: float) -> socket.socket:
+        address = self.address
+        if not address.path:
+            return socket.create_connection((address.host, address.port), timeout=timeout_s)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(timeout_s)
+            _connect_unix(connection, address.path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _connect_unix(connection: socket.socket, path: str) -> None:
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH_BYTES:
+        connection.connect(path)
+        return
+    # The kernel takes 107 bytes; a directory's descriptor gives a long path a short name.
+    directory, name = os.path.split(path)
+    directory_fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        connection.connect(f"/proc/self/fd/{directory_fd}/{name}")
+    finally:
+        os.close(directory_fd)
+
+
+def _request_bytes(address: Address, method: str, target: str, body: bytes) -> bytes:
+    host = f"{address.host}:{address.port}" if address.host else "gschedd"
+    head = (
+        f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
+        f"Accept: application/json\r\nUser-Agent: gsched\r\n"
+    )
+    if body or method == "POST":
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    return head.encode("ascii") + b"\r\n" + body
+
+
+def _unreachable(address: Address, error: OSError) -> HeadUnreachableError | NotPermittedError:
+    where = f"{address.text} (from {address.source})"
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        return NotPermittedError(
+            f"may not open the head's socket {where}: {_words(error)}",
+            hint="ask who runs the cluster for access, or set $GSCHED_HEAD to your own head",
+        )
+    return HeadUnreachableError(
+        f"no head answers at {where}: {_words(error)}",
+        hint="is gschedd running there? `gsched doctor` looks for the fault; "
+        "--head or $GSCHED_HEAD name another head; `gsched up` starts one of your own",
+    )
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error) or type(error).__name__
+
+
+class _Reader:
+    """Reads one HTTP answer from a connection."""
+
+    def __init__(self, connection: socket.socket):
+        self._connection = connection
+        self._held = bytearray()
+
+    def answer(self) -> Answer:
+        while True:
+            status, headers = self._header()
+            if status >= 200:  # 1xx come before the real one
+                break
+        if headers.get("transfer-encoding", "").lower().endswith("chunked"):
+            return Answer(status, self._chunks())
+        if status in {204, 304}:
+            return Answer(status, b"")
+        length = headers.get("content-length")
+        if length is None:
+            return Answer(status, self._until_end())
+        if not length.isdigit() or int(length) > MAX_ANSWER_BYTES:
+            raise InternalError(f"the head announced an answer of {length!r} bytes")
+        return Answer(status, self._exactly(int(length)))
+
+    def _header(self) -> tuple[int, dict[str, str]]:
+        lines = self._through(b"\r\n\r\n").decode("latin-1").split("\r\n")
+        protocol, _, rest = lines[0].partition(" ")
+        if not protocol.startswith("HTTP/1.") or not rest[:3].isdigit():
+            raise InternalError(
+                f"what listens there does not speak HTTP: it said {lines[0][:60]!r}",
+                hint="is that the socket of gschedd?",
+            )
+        headers: dict[str, str] = {}
+        for line in lines[1:]:
+            name, _, value = line.partition(":")
+            headers[name.strip().lower()] = value.strip()
+        return int(rest[:3]), headers
+
+    def _more(self) -> None:
+        data = self._connection.recv(_READ_BYTES)
+        if not data:
+            raise EOFError("it was closed")
+        self._held += data
+
+    def _through(self, mark: bytes) -> bytearray:
+        """Return what comes before ``mark``, and drop the mark."""
+        while (end := self._held.find(mark)) < 0:
+            if len(self._held) > MAX_HEADER_BYTES:
+                raise InternalError("the head's answer has a header without end")
+            self._more()
+        before = self._held[:end]
+        del self._held[: end + len(mark)]
+        return before
+
+    def _exactly(self, count: int) -> bytearray:
+        if len(self._held) >= count:
+            taken = self._held[:count]
+            del self._held[:count]
+            return taken
+        body = bytearray(count)
+        at = len(self._held)
+        body[:at] = self._held
+        self._held.clear()
+        with memoryview(body) as view:
+            while at < count:
+                read = self._connection.recv_into(view[at:])
+                if not read:
+                    raise EOFError("it was closed")
+                at += read
+        return body
+
+    def _until_end(self) -> bytearray:
+        while data := self._connection.recv(_READ_BYTES):
+            self._held += data
+            self._bound(len(self._held))
+        return self._held
+
+    def _chunks(self) -> bytearray:
+        body = bytearray()
+        while True:
+            text = self._through(b"\r\n").split(b";")[0].strip()
+            try:
+                count = int(text, 16)
+            except ValueError:
+                raise InternalError(f"the head sent a chunk of {bytes(text)!r} bytes") from None
+            self._bound(len(body) + count)
+            if count == 0:
+                while self._through(b"\r\n"):
+                    pass
+                return body
+            body += self._exactly(count)
+            self._through(b"\r\n")
+
+    @staticmethod
+    def _bound(count: int) -> None:
+        if not 0 <= count <= MAX_ANSWER_BYTES:
+            raise InternalError(f"the head's answer is larger than {MAX_ANSWER_BYTES} bytes")
