@@ -1,0 +1,177 @@
+"""Rules of the repository that no linter knows: run by hand, by .ci/run and as a test.
+
+``python scripts/tidy.py`` prints one line for each fault, ``PATH:LINE: what``, and ends with 1 if
+there is one. It looks at what git tracks or would track.
+"""
+
+import configparser
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+MAX_PYTHON_LINES = 600  # every admired code base has one huge file that nobody dares to split
+MAX_FILE_BYTES = 200_000
+BANNED_MODULES = {"utils", "util", "helpers", "helper", "misc", "common", "stuff"}
+FRAGMENT_NAME = re.compile(r"(?:[0-9]+|\+[a-z0-9-]+)\.(?:breaking|feature|fix|doc)\.md")
+TEXT_SUFFIXES = {".py", ".md", ".rst", ".toml", ".ini", ".sh", ".service", ".yml", ".yaml", ".pbs"}
+
+_UNNUMBERED = re.compile(r"\b(?:TODO|FIXME|XXX)\b(?!\(#[0-9]+\))")
+_NOQA = re.compile(r"#\s*noqa\b(?P<rest>.*)", re.IGNORECASE)
+_IGNORE = re.compile(r"#\s*type:\s*ignore(?P<rest>.*)")
+_NOQA_GOOD = re.compile(r":\s*[A-Z]+[0-9]+(?:\s*,\s*[A-Z]+[0-9]+)*\s+(?:#|-+|—)\s*\S+.*")
+_IGNORE_GOOD = re.compile(r"\[[a-z0-9-]+(?:\s*,\s*[a-z0-9-]+)*\]\s*#\s*\S+.*")
+# With a class around a letter, so that this file does not break its own rule.
+_HOME_PATH = re.compile(r"(?<![\w.])/(?:home|Users)/(?!\.\.\.|USER|user|alice|bob|you)\w|/wor[k]/")
+_INDEX_HOST = re.compile(r"pypi[.]org|pythonhosted[.]org|npmjs[.](?:org|com)|download[.]pytorch")
+
+Fault = tuple[Path, int, str]
+
+
+def check(root: Path) -> list[str]:
+    """Return every fault of the tree at ``root`` as ``PATH:LINE: what``, sorted."""
+    paths = [path for path in tracked_files(root) if (root / path).is_file()]
+    faults: list[Fault] = []
+    for path in paths:
+        content = (root / path).read_bytes()
+        if len(content) > MAX_FILE_BYTES:
+            faults.append((path, 0, f"{len(content):,} bytes: at most {MAX_FILE_BYTES:,}"))
+        if is_text(path, content):
+            lines = content.decode("utf-8", "replace").splitlines()
+            for rule in RULES:
+                faults.extend((path, line, what) for line, what in rule(path, lines))
+    faults.extend(fragment_faults(root))
+    faults.extend(policy_faults(root))
+    return [f"{path}:{line}: {what}" for path, line, what in sorted(faults)]
+
+
+def tracked_files(root: Path) -> list[Path]:
+    """Return the files that git tracks, and those it does not ignore, below ``root``."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=root,
+        check=True,
+        capture_output=True,
+    ).stdout.decode()
+    return [Path(name) for name in listed.split("\0") if name]
+
+
+def is_text(path: Path, content: bytes) -> bool:
+    """Return whether the rules for text apply: by its suffix, or a script by its first line."""
+    return path.suffix in TEXT_SUFFIXES or content.startswith(b"#!")
+
+
+def size_faults(path: Path, lines: list[str]) -> Iterator[tuple[int, str]]:
+    """Find Python files that are too long."""
+    if path.suffix == ".py" and len(lines) > MAX_PYTHON_LINES:
+        yield len(lines), f"{len(lines)} lines: split it (at most {MAX_PYTHON_LINES})"
+
+
+def name_faults(path: Path, _lines: list[str]) -> Iterator[tuple[int, str]]:
+    """Find modules whose name says nothing."""
+    if path.suffix == ".py" and BANNED_MODULES & set(path.with_suffix("").parts):
+        yield 0, f"a module name that says nothing (banned: {', '.join(sorted(BANNED_MODULES))})"
+
+
+def space_faults(path: Path, lines: list[str]) -> Iterator[tuple[int, str]]:
+    """Find tabs and blanks at the end of lines."""
+    for number, line in enumerate(lines, 1):
+        if "\t" in line and path.name != "Makefile":
+            yield number, "a tab: write \\t, or blanks"
+        if line != line.rstrip():
+            yield number, "blanks at the end of the line"
+
+
+def comment_faults(path: Path, lines: list[str]) -> Iterator[tuple[int, str]]:
+    """Find reminders without a number, and silenced checks without a code and a reason."""
+    if path.name in {"tidy.py", "test_repo.py"}:
+        return  # these speak about the words
+    for number, line in enumerate(lines, 1):
+        if _UNNUMBERED.search(line):
+            yield number, "a reminder without a number: write it with (#NUMBER), or do it"
+        noqa = _NOQA.search(line)
+        if noqa and not _NOQA_GOOD.fullmatch(noqa["rest"].strip()):
+            yield number, "noqa needs codes and a reason: # noqa: S101 - why"
+        ignore = _IGNORE.search(line)
+        if ignore and not _IGNORE_GOOD.fullmatch(ignore["rest"].strip()):
+            yield number, "type: ignore needs a code and a reason: [code]  # why"
+
+
+def place_faults(_path: Path, lines: list[str]) -> Iterator[tuple[int, str]]:
+    """Find somebody's own directories, and hosts of package registries."""
+    for number, line in enumerate(lines, 1):
+        if _HOME_PATH.search(line):
+            yield number, "a path that exists on one machine only"
+        if _INDEX_HOST.search(line):
+            yield number, "the host of a package registry: a site may have its own"
+
+
+RULES: tuple[Callable[[Path, list[str]], Iterator[tuple[int, str]]], ...] = (
+    size_faults,
+    name_faults,
+    space_faults,
+    comment_faults,
+    place_faults,
+)
+
+
+def fragment_faults(root: Path) -> Iterator[Fault]:
+    """Find changelog fragments with a wrong name, or that are not one sentence for the user."""
+    folder = root / "changelog.d"
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.name == "README.md":
+            continue
+        relative = path.relative_to(root)
+        if not FRAGMENT_NAME.fullmatch(path.name):
+            yield relative, 0, "name it NUMBER.{breaking,feature,fix,doc}.md"
+            continue
+        text = path.read_text(encoding="utf-8").strip()
+        if not text or text.startswith(("#", "-", "*")) or not text.endswith("."):
+            yield (
+                relative,
+                1,
+                "one paragraph for the user, without a heading, ending in a full stop",
+            )
+
+
+def policy_faults(root: Path) -> Iterator[Fault]:
+    """Find policies that exist in one place and are not named in another."""
+    folder = root / "gschedd" / "policies"
+    policies = {
+        path.stem if path.is_file() else path.name
+        for path in (folder.iterdir() if folder.is_dir() else ())
+        if not path.name.startswith("_")
+        and (path.suffix == ".py" or (path / "__init__.py").exists())
+    } - {"kit", "registry"}
+    contracts = Path(".importlinter")
+    parser = configparser.ConfigParser()
+    parser.read(root / contracts, encoding="utf-8")
+    listed = {
+        name.rpartition(".")[2]
+        for name in parser.get("importlinter:contract:policies-apart", "modules").split()
+    }
+    for name in sorted(policies ^ listed):
+        where = (
+            "is not in its list of independent policies" if name in policies else "does not exist"
+        )
+        yield contracts, 0, f"policy {name} {where}"
+    guide = Path("docs/users-guide.md")
+    text = (root / guide).read_text(encoding="utf-8") if (root / guide).exists() else ""
+    for name in sorted(policies):
+        if f"`{name}`" not in text:
+            yield guide, 0, f"policy `{name}` is not described"
+
+
+def main() -> int:
+    """Print every fault and return the exit code."""
+    root = Path(__file__).resolve().parents[1]
+    faults = check(root)
+    for fault in faults:
+        print(fault)
+    print(f"tidy: {len(faults)} fault(s)" if faults else "tidy: nothing to say")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

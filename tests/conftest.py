@@ -1,0 +1,127 @@
+"""Markers from the folder, Hypothesis profiles, no network where pure, no process left behind."""
+
+import os
+import socket
+import uuid
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.support.processes import MARKER, attempts, describe, kill_all, processes_of
+
+HERE = Path(__file__).resolve().parent
+
+#: Seconds after which a test is stuck, where the test does not say it itself. They are no
+#: measure of speed: a machine that does ten other things at once must pass, too.
+TIMEOUTS_S = {"unit": 30, "contract": 60, "scenario": 60}
+LEFT_BEHIND_TIMEOUT_S = 5.0  # a supervisor may need a moment after its attempt was reported
+
+settings.register_profile("fast", max_examples=25, deadline=None)
+settings.register_profile(
+    "ci",
+    max_examples=100,
+    deadline=None,
+    derandomize=True,  # a red build can be repeated
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "night", max_examples=2_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile(os.environ.get("GSCHED_TEST_PROFILE", "fast"))
+
+
+def folder_of(path: Path) -> str:
+    """Return the first folder below tests/ on the way to ``path``, which is a test's kind."""
+    return path.relative_to(HERE).parts[0] if path.is_relative_to(HERE) else ""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each test with its folder, and give it that folder's time-out if it has none."""
+    known = {line.partition(":")[0] for line in config.getini("markers")}
+    for item in items:
+        folder = folder_of(item.path)
+        if folder not in known:
+            raise pytest.UsageError(
+                f"{item.path}: tests live in a folder of tests/ that is a marker, not in {folder!r}"
+            )
+        item.add_marker(folder)
+        if folder in TIMEOUTS_S and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUTS_S[folder]))
+
+
+@pytest.fixture(autouse=True)
+def _no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In unit and scenario tests only Unix sockets connect: what is pure stays so."""
+    if folder_of(request.path) not in {"unit", "scenario"}:
+        return
+
+    def guarded(real: object) -> object:
+        def connect(self: socket.socket, address: object) -> object:
+            if self.family != socket.AF_UNIX:
+                raise AssertionError(f"this kind of test opens no network connection: {address}")
+            return real(self, address)  # type: ignore[operator]  # one of two methods of socket
+
+        return connect
+
+    for name in ("connect", "connect_ex"):
+        monkeypatch.setattr(socket.socket, name, guarded(getattr(socket.socket, name)))
+
+
+@pytest.fixture
+def process_marker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return what marks the processes of this test, through their environment."""
+    marker = f"{request.node.name}-{uuid.uuid4().hex}"
+    monkeypatch.setenv(MARKER, marker)
+    return marker
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_running(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After a system or cli test none of its processes is there; what is, is killed and named."""
+    if folder_of(request.path) not in {"system", "cli"}:
+        yield
+        return
+    marker: str = request.getfixturevalue("process_marker")
+    directory: Path = request.getfixturevalue("tmp_path")
+    yield
+
+    left = processes_of(marker, directory)
+    for _ in attempts(LEFT_BEHIND_TIMEOUT_S):
+        if not left:
+            return
+        left = processes_of(marker, directory)
+    names = describe(left)
+    kill_all(lambda: processes_of(marker, directory))
+    pytest.fail(f"this test left processes behind (killed now):\n{names}", pytrace=False)
+
+
+@pytest.fixture
+def cluster(
+    request: pytest.FixtureRequest, tmp_path: Path, process_marker: str
+) -> Iterator[object]:
+    """Return a `tests.support.cluster.Cluster` of which nothing is started yet."""
+    # Imported here: it needs the client, and pure tests must run without it.
+    from tests.support.cluster import Cluster
+
+    made = Cluster(tmp_path / "cluster", process_marker)
+    request.node.stash[_CLUSTER] = made.logs
+    yield made
+    made.stop()
+
+
+_CLUSTER = pytest.StashKey[object]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the daemons' logs with the report of a test that failed."""
+    report = yield
+    logs = item.stash.get(_CLUSTER, None)
+    if report.failed and callable(logs):
+        for name, text in logs().items():
+            report.sections.append((f"log of the cluster: {name}", text))
+    return report

@@ -1,0 +1,260 @@
+"""A real cluster on loopback: a head and nodes as processes, in the directory of one test."""
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from gsched.client import Head
+from gsched.errors import GschedError
+from tests.support.processes import MARKER, attempts, kill_all, processes_of
+
+ROOT = Path(__file__).resolve().parents[2]
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 20.0
+LOG_TAIL_BYTES = 8_000
+
+T = TypeVar("T")
+
+
+def wait_until(predicate: Callable[[], T], timeout_s: float = 30.0, *, what: str = "") -> T:
+    """Call ``predicate`` until it returns something true, and return that.
+
+    Raises:
+        AssertionError: it did not within ``timeout_s``; the message says what was waited for and
+            what the predicate returned last.
+    """
+    last: T | None = None
+    for _ in attempts(timeout_s):
+        last = predicate()
+        if last:
+            return last
+    raise AssertionError(
+        f"waited {timeout_s:.0f} s for {what or predicate}, which was at last {last!r}"
+    )
+
+
+class Cluster:
+    """A head and its nodes; `stop` ends everything that was ever started, jobs included.
+
+    Attributes:
+        directory: where everything lies: ``head/``, ``nodes/NAME/``, ``head.sock``, logs.
+        jobs: an empty directory that jobs can work and write in.
+    """
+
+    def __init__(self, directory: Path, marker: str) -> None:
+        self.directory = directory
+        self.jobs = directory / "jobs"
+        self.socket = directory / "head.sock"
+        self.state_dir = directory / "head"
+        self.key_file = directory / "cluster.key"
+        self.head_settings: dict[str, object] = {}
+        self.queues: str = ""  # [[queue]] tables, as TOML text
+        self._marker = marker
+        self._head_process: subprocess.Popen[bytes] | None = None
+        self._nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self._client = Head(str(self.socket))
+        self._node_port = 0
+        for path in (directory, self.jobs, self.state_dir):
+            path.mkdir(parents=True, exist_ok=True)
+        with open(os.open(self.key_file, os.O_CREAT | os.O_WRONLY, 0o600), "w") as stream:
+            stream.write(secrets.token_hex(32))
+
+    # --- the head ---
+
+    def start_head(self, env: Mapping[str, str] | None = None, *, wait: bool = True) -> None:
+        """Start the head, with ``env`` added to its environment (``GSCHED_FAIL`` say).
+
+        With ``wait`` it answers when this returns. Its node port stays the same over restarts.
+        """
+        settings: dict[str, object] = {
+            "server_name": "test",
+            "socket": str(self.socket),
+            "state_dir": str(self.state_dir),
+            "key_file": str(self.key_file),
+            "node_port": self._node_port,
+            "single_user": True,
+            "allow_root_jobs": os.getuid() == 0,
+            "node_timeout_s": 15.0,
+            **self.head_settings,
+        }
+        config = self.directory / "head.toml"
+        config.write_text(_table("head", settings) + self.queues, encoding="utf-8")
+        port_file = self.state_dir / "gschedd.port"
+        port_file.unlink(missing_ok=True)
+        self._head_process = self._spawn("gschedd.main", config, "head.log", env)
+        if not wait:
+            return
+        process = self._head_process
+
+        def answers() -> bool:
+            assert process.poll() is None, (
+                f"gschedd ended with {process.returncode}:\n{self.log('head.log')}"
+            )
+            if not port_file.exists():
+                return False
+            try:
+                self.head.status()
+            except GschedError:
+                return False
+            return True
+
+        wait_until(answers, START_TIMEOUT_S, what="gschedd to answer")
+        self._node_port = int(port_file.read_text().strip().rpartition(":")[2])
+
+    def kill_head(self) -> None:
+        """Kill the head with SIGKILL and wait until it is gone."""
+        assert self._head_process is not None
+        _kill(self._head_process)
+
+    def stop_head(self) -> int:
+        """Ask the head to stop (SIGTERM) and return its exit code."""
+        assert self._head_process is not None
+        self._head_process.send_signal(signal.SIGTERM)
+        return self._head_process.wait(STOP_TIMEOUT_S)
+
+    @property
+    def head_process(self) -> subprocess.Popen[bytes]:
+        """Return the head's process, the last one started."""
+        assert self._head_process is not None, "start_head() first"
+        return self._head_process
+
+    @property
+    def head(self) -> Head:
+        """Return a client of the head; it outlives the head's restarts."""
+        return self._client
+
+    # --- nodes ---
+
+    def start_node(
+        self,
+        name: str,
+        *,
+        cpus: int = 4,
+        gpus: int = 0,
+        env: Mapping[str, str] | None = None,
+        wait: bool = True,
+        **settings: object,
+    ) -> None:
+        """Start a node (again) with ``cpus`` and ``gpus`` declared; ``settings`` are of ``[node]``.
+
+        With ``wait`` the head counts it as up when this returns.
+        """
+        directory = self.node_dir(name)
+        directory.mkdir(parents=True, exist_ok=True)
+        values: dict[str, object] = {
+            "name": name,
+            "head": f"127.0.0.1:{self._node_port}",
+            "state_dir": str(directory),
+            "key_file": str(self.key_file),
+            "address": "127.0.0.1",
+            "cpus": cpus,
+            "memory": "8gb",
+            **settings,
+        }
+        text = _table("node", values)
+        if gpus:
+            text += f"[[node.gpu]]\ncount = {gpus}\n"
+        config = self.directory / f"{name}.toml"
+        config.write_text(text, encoding="utf-8")
+        process = self._spawn("gnode.main", config, f"{name}.log", env)
+        self._nodes[name] = process
+        if wait:
+            self.wait_for_node(name)
+
+    def wait_for_node(self, name: str, state: str = "up", timeout_s: float = 30.0) -> None:
+        """Wait until the head says that the node is in ``state``."""
+
+        def there() -> bool:
+            process = self._nodes[name]
+            if state == "up":
+                assert process.poll() is None, (
+                    f"gnode {name} ended with {process.returncode}:\n{self.log(f'{name}.log')}"
+                )
+            nodes = {row.name: row.state for row in self.head.nodes().nodes}
+            return nodes.get(name) == state
+
+        wait_until(there, timeout_s, what=f"node {name} to be {state}")
+
+    def kill_node(self, name: str) -> None:
+        """Kill the node daemon with SIGKILL; its supervisors and jobs live on."""
+        _kill(self._nodes[name])
+
+    def stop_node(self, name: str) -> int:
+        """Ask the node daemon to stop (SIGTERM) and return its exit code."""
+        process = self._nodes[name]
+        process.send_signal(signal.SIGTERM)
+        return process.wait(STOP_TIMEOUT_S)
+
+    def node_process(self, name: str) -> subprocess.Popen[bytes]:
+        """Return the node daemon's process, the last one started under this name."""
+        return self._nodes[name]
+
+    def node_dir(self, name: str) -> Path:
+        """Return the node's state directory."""
+        return self.directory / "nodes" / name
+
+    # --- the end ---
+
+    def stop(self) -> None:
+        """End the daemons, then everything that belongs to this test, by process id."""
+        for process in (*self._nodes.values(), self._head_process):
+            if process is not None and process.poll() is None:
+                _kill(process)
+        kill_all(lambda: processes_of(self._marker, self.directory))
+
+    def log(self, name: str) -> str:
+        """Return the end of one log."""
+        try:
+            content = (self.directory / name).read_bytes()
+        except FileNotFoundError:
+            return "(none)"
+        return content[-LOG_TAIL_BYTES:].decode("utf-8", "backslashreplace")
+
+    def logs(self) -> dict[str, str]:
+        """Return the end of every log by file name."""
+        return {path.name: self.log(path.name) for path in sorted(self.directory.glob("*.log"))}
+
+    def _spawn(
+        self, module: str, config: Path, log: str, env: Mapping[str, str] | None
+    ) -> subprocess.Popen[bytes]:
+        with open(self.directory / log, "ab") as stream:
+            return subprocess.Popen(
+                [sys.executable, "-m", module, "--config", str(config)],
+                cwd=ROOT,
+                env={**os.environ, MARKER: self._marker, **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,
+            )
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait(STOP_TIMEOUT_S)
+
+
+def _table(name: str, values: Mapping[str, object]) -> str:
+    return f"[{name}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in values.items())
+
+
+def _toml(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case str():
+            escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+            return f'"{escaped}"'
+        case list() | tuple():
+            return "[" + ", ".join(_toml(item) for item in value) + "]"
+        case dict():
+            return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+        case _:
+            raise TypeError(f"no TOML for {value!r}")
