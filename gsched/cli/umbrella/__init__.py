@@ -1,0 +1,1 @@
+"""The sub-commands of ``gsched``: bring up, take down, look after an installation."""

@@ -1,0 +1,42 @@
+"""``gsched config check``: whether a configuration can be used."""
+
+import click
+
+from gsched.cli.common import print_json
+from gsched.cli.umbrella.options import SETTINGS, subcommand
+from gsched.config import load_config
+from gsched.model.units import parse_size_bytes
+
+
+@click.group("config", context_settings=SETTINGS)
+def config() -> None:
+    """Look after configuration files."""
+
+
+@subcommand("check")
+@click.argument("file", required=False)
+def check(*, file: str | None, as_json: bool) -> int:
+    """Say whether FILE is a configuration that can be used, and what it makes.
+
+    Without FILE, the one that the commands use: $GSCHED_CONFIG or /etc/gsched/gsched.toml. Exits
+    with 78 if it cannot be used; the message names the place.
+    """
+    loaded = load_config(file)
+    if loaded.node.memory:
+        parse_size_bytes(loaded.node.memory)
+    if as_json:
+        print_json({"ok": True, "config": loaded})
+        return 0
+    name = file or "the configuration"
+    queues = ", ".join(f"{queue.name} ({queue.policy})" for queue in loaded.queue)
+    print(f"{name} is good")
+    print(
+        f"head: socket {loaded.head.socket}, nodes at "
+        f"{loaded.head.node_host}:{loaded.head.node_port}, state in {loaded.head.state_dir}"
+    )
+    print(f"queues: {queues}")
+    print(f"node: dials {loaded.node.head}")
+    return 0
+
+
+config.add_command(check)

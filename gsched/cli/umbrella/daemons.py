@@ -1,0 +1,184 @@
+"""Start, recognise and stop the daemons of a throw-away cluster."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+import gsched
+from gsched.clock import SystemClock
+from gsched.config import environment, full_environment
+from gsched.errors import CannotWriteError, TryAgainError
+
+LOG_LINES_SHOWN = 15
+TERM_WAIT_S = 15.0  # a daemon closes its database in this time or is killed
+KILL_WAIT_S = 5.0
+STEP_S = 0.05  # between two looks at a process or the head
+
+
+@dataclass(frozen=True, kw_only=True)
+class Daemon:
+    """One daemon of a cluster.
+
+    Attributes:
+        label: how people are told about it: ``head`` or ``node n1``.
+        module: what is run, ``gschedd.main`` or ``gnode.main``.
+        config, pid_file, log: its files.
+    """
+
+    label: str
+    module: str
+    config: Path
+    pid_file: Path
+    log: Path
+
+    @property
+    def program(self) -> str:
+        """Return the name of the installed command, ``gschedd`` or ``gnode``."""
+        return self.module.partition(".")[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """A daemon that this process has started and may watch die."""
+
+    daemon: Daemon
+    process: "subprocess.Popen[bytes]"
+
+    @property
+    def exit_status(self) -> int | None:
+        """Return its exit status (minus the signal that killed it), None while it runs."""
+        return self.process.poll()
+
+
+def running_process(daemon: Daemon) -> psutil.Process | None:
+    """Return the daemon's process, or None if it is down.
+
+    The number in the pid file proves nothing: after a crash it may belong to another program. So
+    the process must run our program with our configuration.
+    """
+    pid = read_pid(daemon.pid_file)
+    if pid is None:
+        return None
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE or not _is_daemon(process, daemon):
+            return None
+    except psutil.NoSuchProcess:
+        return None
+    except psutil.AccessDenied:
+        return None  # another user's process: not ours
+    return process
+
+
+def read_pid(path: Path) -> int | None:
+    """Return the number that a pid file holds, or None if there is none in it."""
+    try:
+        word = path.read_text(encoding="ascii").split()[:1]
+    except (OSError, UnicodeDecodeError):
+        return None
+    return int(word[0]) if word and word[0].isdigit() and int(word[0]) > 1 else None
+
+
+def _is_daemon(process: psutil.Process, daemon: Daemon) -> bool:
+    words = process.cmdline()
+    runs_it = any(word == daemon.module or Path(word).name == daemon.program for word in words)
+    if not runs_it:
+        return False
+    base = Path(process.cwd())
+    candidates = {word.removeprefix("--config=") for word in words}
+    return any(os.path.abspath(base / word) == str(daemon.config) for word in candidates)
+
+
+def start(daemon: Daemon) -> Started:
+    """Start a daemon in a session of its own, its output appended to its log.
+
+    Raises:
+        CannotWriteError: the log cannot be opened.
+        TryAgainError: the system has no room for another process.
+    """
+    try:
+        log = os.open(daemon.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    except OSError as error:
+        raise CannotWriteError(
+            f"{daemon.log}: cannot be written: {error.strerror}",
+            hint="check the directory's owner and mode",
+        ) from error
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", daemon.module, "--config", str(daemon.config)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=daemon.config.parent,
+            env=_daemon_environment(),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise TryAgainError(f"{daemon.label}: cannot be started: {error.strerror}") from error
+    finally:
+        os.close(log)
+    return Started(daemon=daemon, process=process)
+
+
+def _daemon_environment() -> dict[str, str]:
+    """Return our environment, with this very gsched first on the daemon's module path."""
+    source = str(Path(gsched.__file__).resolve().parent.parent)
+    known = environment("PYTHONPATH")
+    path = source if not known else f"{source}{os.pathsep}{known}"
+    return {**full_environment(), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+
+
+def stop(process: psutil.Process) -> str:
+    """End a process: TERM, then KILL if it does not go. Return how it went, in words.
+
+    psutil binds a process to its start time, so a recycled number is never hit.
+    """
+    try:
+        process.terminate()
+        if _gone(process, TERM_WAIT_S):
+            return "stopped"
+        process.kill()
+        return "killed" if _gone(process, KILL_WAIT_S) else "does not die"
+    except psutil.NoSuchProcess:
+        return "stopped"
+
+
+def _gone(process: psutil.Process, timeout_s: float) -> bool:
+    """Return whether the process ended within the time.
+
+    A zombie has ended: where nobody reaps orphans (many containers) it stays for ever.
+    """
+    deadline_s = SystemClock().monotonic_s() + timeout_s
+    while SystemClock().monotonic_s() < deadline_s:
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return True
+            process.wait(STEP_S)
+        except psutil.TimeoutExpired:
+            continue
+        except psutil.NoSuchProcess:
+            return True
+        return True
+    return False
+
+
+def pause(seconds: float = STEP_S) -> None:
+    """Wait between two looks at something that tells us nothing when it changes."""
+    threading.Event().wait(seconds)
+
+
+def log_tail(path: Path, lines: int = LOG_LINES_SHOWN) -> Sequence[str]:
+    """Return the last lines of a log, none if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 64 * 1024))
+            return file.read().decode("utf-8", "replace").splitlines()[-lines:]
+    except OSError:
+        return ()

@@ -1,0 +1,114 @@
+"""``gsched doctor``: what is wrong with this installation, in words."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from gsched.cli.common import color_option, head_option, print_json, printable, wants_color
+from gsched.cli.umbrella import head_checks, machine_checks
+from gsched.cli.umbrella.findings import Finding, Level, ok
+from gsched.cli.umbrella.layout import ClusterLayout, layout_of
+from gsched.cli.umbrella.options import subcommand
+from gsched.config import Config, environment
+
+_COLORS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
+
+
+@subcommand("doctor")
+@click.option(
+    "--dir", "directory", metavar="D", default=None, help="Look at the cluster of `gsched up` in D."
+)
+@click.option(
+    "--config", "config_path", metavar="FILE", default=None, help="Look at this configuration."
+)
+@head_option
+@color_option
+def doctor(
+    *,
+    directory: str | None,
+    config_path: str | None,
+    head_address: str,
+    color: str,
+    as_json: bool,
+) -> int:
+    """Look for what is wrong with this installation and say what to do about it.
+
+    Exits with 0 if all is well or could only be better, with 1 if something is broken.
+    """
+    layout = _find_layout(directory, head_address)
+    findings = examine(layout, config_path=config_path, head_address=head_address)
+    broken = sum(finding.level is Level.FAIL for finding in findings)
+    if as_json:
+        print_json({"ok": not broken, "findings": findings})
+    else:
+        _print(findings, colored=wants_color(color, sys.stdout))
+    return 1 if broken else 0
+
+
+def _find_layout(directory: str | None, head_address: str) -> ClusterLayout | None:
+    """Return the cluster of ``gsched up`` that is meant: by --dir, or by where the head is."""
+    if directory is not None:
+        return layout_of(directory)
+    address = head_address or environment("GSCHED_HEAD")
+    if address.startswith("/"):
+        layout = layout_of(str(Path(address).parent))
+        if layout.exists and str(layout.socket) == address:
+            return layout
+    return None
+
+
+def examine(
+    layout: ClusterLayout | None, *, config_path: str | None, head_address: str
+) -> list[Finding]:
+    """Return everything that was found, machine first, then configuration, then the head."""
+    findings = [
+        machine_checks.check_python(sys.version_info[:3]),
+        machine_checks.check_cgroup(),
+        machine_checks.check_gpus(),
+        machine_checks.check_torchrun(),
+    ]
+    if layout is not None and config_path is None:
+        config_path = str(layout.config)
+    finding, config = machine_checks.check_config(config_path)
+    findings.append(finding)
+    if config is not None and (layout is not None or _is_head_here(config)):
+        findings.extend(_check_head_files(config))
+    if layout is not None:
+        findings.extend(machine_checks.check_pid_files(layout))
+        head_address = head_address or str(layout.socket)
+    findings.extend(head_checks.check_head(head_address))
+    return findings
+
+
+def _is_head_here(config: Config) -> bool:
+    """Return whether the configured head keeps its files on this machine."""
+    return Path(config.head.state_dir).is_dir()
+
+
+def _check_head_files(config: Config) -> list[Finding]:
+    state = Path(config.head.state_dir)
+    key = Path(config.head.key_file) if config.head.key_file else state / "cluster.key"
+    findings = machine_checks.check_state_directory(state)
+    findings.append(machine_checks.check_secret(key))
+    if (state / "gsched.db").exists():
+        findings.append(machine_checks.check_private(state / "gsched.db", "database"))
+    else:
+        findings.append(ok("database", "none yet: the head makes it when it starts"))
+    return findings
+
+
+def _print(findings: list[Finding], *, colored: bool) -> None:
+    width = max(len(finding.subject) for finding in findings)
+    for finding in findings:
+        level = f"{finding.level:<4}"
+        if colored:
+            level = click.style(level, fg=_COLORS[finding.level])
+        print(f"{level}  {finding.subject:<{width}}  {printable(finding.text)}")
+        if finding.todo:
+            print(f"{'':4}  {'':{width}}  -> {printable(finding.todo)}")
+    counts = {level: sum(finding.level is level for finding in findings) for level in Level}
+    print(
+        f"\n{counts[Level.OK]} ok, {counts[Level.WARN]} could be better, "
+        f"{counts[Level.FAIL]} broken"
+    )

@@ -1,0 +1,211 @@
+"""What the doctor looks at on this machine: interpreter, files, disks, GPUs, control groups."""
+
+import importlib.util
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from gsched.cli.umbrella.cluster import head_daemon, node_daemon
+from gsched.cli.umbrella.daemons import Daemon, read_pid, running_process
+from gsched.cli.umbrella.findings import Finding, fail, ok, warn
+from gsched.cli.umbrella.layout import ClusterLayout
+from gsched.config import Config, load_config
+from gsched.errors import ConfigError
+from gsched.model.units import format_size
+
+BAD_PYTHON = (3, 12, 0)
+OLDEST_PYTHON = (3, 11)
+DISK_WARN_BYTES = 1024**3
+DISK_FAIL_BYTES = 50 * 1024**2  # SQLite's log and one backup of a middling database
+NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph"})
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+
+
+def check_python(version: tuple[int, int, int]) -> Finding:
+    """Say whether gsched's daemons may run under this interpreter."""
+    shown = ".".join(map(str, version))
+    if version == BAD_PYTHON:
+        return fail(
+            "python",
+            f"{shown} starts programs with root's groups (CVE-2023-6507)",
+            "use Python 3.12.1 or later, or 3.11",
+        )
+    if version < OLDEST_PYTHON:
+        return fail("python", f"{shown} is too old", "use Python 3.11 or later")
+    return ok("python", f"{shown} ({sys.executable})")
+
+
+def check_config(path: str | None) -> tuple[Finding, Config | None]:
+    """Read the configuration; None where it cannot be used."""
+    try:
+        config = load_config(path)
+    except ConfigError as error:
+        return fail("configuration", error.message, error.hint or "see gsched.toml(5)"), None
+    return ok("configuration", f"{path or 'the default one'} is well formed"), config
+
+
+def check_secret(path: Path) -> Finding:
+    """Say whether the cluster's key is there, long enough, and nobody else's business."""
+    try:
+        status = path.stat()
+        content = path.read_bytes().strip() if os.access(path, os.R_OK) else b""
+    except FileNotFoundError:
+        return fail("cluster key", f"{path} is not there", "make it with `gsched init`")
+    except OSError as error:
+        return warn("cluster key", f"{path}: {error.strerror}", "look as root, or as its owner")
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077:
+        return fail(
+            "cluster key",
+            f"{path} has mode {mode:04o}: others can read it and pose as a node",
+            f"chmod 600 {path}; if others have accounts here, make a new key too",
+        )
+    if os.access(path, os.R_OK) and len(content) < 32:
+        return fail(
+            "cluster key",
+            f"{path} holds only {len(content)} bytes",
+            f"remove it and make a new one with `gsched init`; copy {path} to all nodes",
+        )
+    return ok("cluster key", f"{path} is private (mode {mode:04o})")
+
+
+def check_private(path: Path, subject: str) -> Finding:
+    """Say whether a file that holds users' scripts and environments is closed to others."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        return fail(subject, f"{path} has mode {mode:04o}: others can read it", f"chmod 600 {path}")
+    return ok(subject, f"{path} is private (mode {mode:04o})")
+
+
+def check_state_directory(path: Path) -> list[Finding]:
+    """Say whether the head can keep its database in ``path``, and for how long."""
+    subject = "state directory"
+    if not path.is_dir():
+        return [fail(subject, f"{path} is not there", "make it with `gsched init`")]
+    findings = []
+    if not os.access(path, os.W_OK | os.X_OK):
+        findings.append(
+            warn(subject, f"you may not write {path}", "right for a user; the head must be able to")
+        )
+    else:
+        findings.append(ok(subject, f"{path} can be written"))
+    findings.append(check_space(path, shutil.disk_usage(path).free))
+    kind = file_system(path)
+    if kind in NETWORK_FILE_SYSTEMS:
+        findings.append(
+            fail(
+                "file system",
+                f"{path} lies on {kind}, where SQLite's locks and shared memory do not work",
+                "choose a state directory on a local disk",
+            )
+        )
+    return findings
+
+
+def check_space(path: Path, free_bytes: int) -> Finding:
+    """Say whether there is room for the database to grow."""
+    text = f"{format_size(free_bytes)} free at {path}"
+    if free_bytes < DISK_FAIL_BYTES:
+        return fail("disk space", text, "free some: the head refuses submissions on a full disk")
+    if free_bytes < DISK_WARN_BYTES:
+        return warn("disk space", text, "free some before the head has to refuse submissions")
+    return ok("disk space", text)
+
+
+def file_system(path: Path) -> str:
+    """Return the type of the file system that holds ``path``, or the empty string."""
+    best, kind = "", ""
+    for part in psutil.disk_partitions(all=True):
+        if path.is_relative_to(part.mountpoint) and len(part.mountpoint) >= len(best):
+            best, kind = part.mountpoint, part.fstype
+    return kind
+
+
+def check_pid_files(layout: ClusterLayout) -> list[Finding]:
+    """Say which daemons of a ``gsched up`` cluster run, and which have left a pid file behind."""
+    daemons = [head_daemon(layout), *(node_daemon(node) for node in layout.nodes())]
+    return [_check_daemon(daemon, layout.directory) for daemon in daemons]
+
+
+def _check_daemon(daemon: Daemon, directory: Path) -> Finding:
+    process = running_process(daemon)
+    if process is not None:
+        return ok(daemon.label, f"runs as process {process.pid}")
+    pid = read_pid(daemon.pid_file)
+    if pid is None:
+        text = "is down"
+    elif psutil.pid_exists(pid):
+        text = f"is down; {daemon.pid_file} is stale: process {pid} is another program"
+    else:
+        text = f"is down; {daemon.pid_file} is stale: there is no process {pid}"
+    return fail(daemon.label, text, f"gsched up --dir {directory}; its log is {daemon.log}")
+
+
+def check_cgroup(root: Path = CGROUP_ROOT) -> Finding:
+    """Say how gnode will keep hold of everything that a job starts."""
+    subject = "control groups"
+    without = "processes are tracked by descent, which is good enough for friendly jobs"
+    trees = [tree for tree in (root, root / "unified") if (tree / "cgroup.procs").exists()]
+    if not trees:
+        return warn(subject, f"no version 2 tree at {root}; {without}", "mount cgroup2 if you can")
+    if os.geteuid() != 0 and not os.access(trees[0], os.W_OK):
+        return warn(
+            subject,
+            f"{trees[0]} is there but not yours to write; {without}",
+            "run gnode as root, or under systemd with Delegate=yes, for containment and OOM limits",
+        )
+    controllers = _words(trees[0] / "cgroup.controllers")
+    if "memory" not in controllers:
+        return warn(
+            subject,
+            f"{trees[0]} can be written but has no memory controller: jobs are contained, "
+            "memory limits come from samples",
+            "boot with systemd.unified_cgroup_hierarchy=1 for exact memory limits",
+        )
+    return ok(subject, f"{trees[0]} can be written ({' '.join(controllers)})")
+
+
+def _words(path: Path) -> Sequence[str]:
+    try:
+        return path.read_text(encoding="ascii").split()
+    except OSError:
+        return ()
+
+
+def check_gpus() -> Finding:
+    """Say which GPUs NVIDIA's library sees here."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return ok("GPUs", f"none seen by NVML ({error}); declared ones can be used")
+    try:
+        count = int(pynvml.nvmlDeviceGetCount())
+        names = [
+            pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(count)
+        ]
+    except pynvml.NVMLError as error:
+        return warn("GPUs", f"NVML fails: {error}", "see nvidia-smi; the driver may need a restart")
+    finally:
+        pynvml.nvmlShutdown()
+    return ok("GPUs", f"{count}: {', '.join(sorted(set(map(str, names))))}")
+
+
+def check_torchrun() -> Finding:
+    """Say whether ``gsub --torchrun`` can work with this interpreter."""
+    if importlib.util.find_spec("torch") is not None:
+        return ok("torchrun", f"torch belongs to {sys.executable}")
+    found = shutil.which("torchrun")
+    if found:
+        return ok("torchrun", f"{found}; name its interpreter with gsub --python")
+    return warn(
+        "torchrun",
+        "no torch for this interpreter and no torchrun on PATH",
+        "install torch, or name an interpreter that has it with gsub --python",
+    )

@@ -1,0 +1,43 @@
+"""Options and settings that the sub-commands of ``gsched`` share."""
+
+from collections.abc import Callable
+
+import click
+
+from gsched.cli.common import Callback, json_option, print_note, version_option
+
+SETTINGS = {"help_option_names": ["--help"], "max_content_width": 100}
+
+
+def subcommand(name: str, *, epilog: str = "") -> Callable[[Callback], click.Command]:
+    """Return a decorator that makes a function a sub-command with ``--json`` and ``--version``."""
+
+    def decorate(function: Callback) -> click.Command:
+        return click.command(name=name, epilog=epilog, context_settings=SETTINGS)(
+            json_option(version_option(function))
+        )
+
+    return decorate
+
+
+def directory_option(function: Callback) -> Callback:
+    """Add ``--dir D`` as the parameter ``directory`` (None: the default one)."""
+    return click.option(
+        "--dir",
+        "directory",
+        metavar="D",
+        default=None,
+        help="Directory of the cluster [default: ~/.local/state/gsched, or in $XDG_STATE_HOME].",
+    )(function)
+
+
+def teller(*, quiet: bool) -> Callable[[str], None]:
+    """Return a function that tells people on stderr what is being done, each text once."""
+    said: list[str] = []
+
+    def tell(text: str) -> None:
+        if not quiet and said[-1:] != [text]:
+            said.append(text)
+            print_note(text, command="gsched")
+
+    return tell

@@ -1,0 +1,81 @@
+"""Write a configuration as TOML: the standard library reads it but cannot write it."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from gsched.config import GpuConfig, HeadConfig, NodeConfig, QueueConfig
+from gsched.errors import CannotWriteError
+
+
+def head_toml(head: HeadConfig, queues: tuple[QueueConfig, ...]) -> str:
+    """Return a configuration file of a head; keys that have their default are left out."""
+    sections = ["# Made by gsched; see gsched.toml(5).", _table("[head]", head)]
+    sections.extend(_table("[[queue]]", queue) for queue in queues)
+    return "\n".join(sections)
+
+
+def node_toml(node: NodeConfig) -> str:
+    """Return a configuration file of a node; keys that have their default are left out."""
+    plain = msgspec.structs.replace(node, gpu=(), resources={})
+    sections = ["# Made by gsched; see gsched.toml(5).", _table("[node]", plain)]
+    if node.resources:
+        rows = [f"{json.dumps(name)} = {count}" for name, count in sorted(node.resources.items())]
+        sections.append("\n".join(["[node.resources]", *rows, ""]))
+    sections.extend(_table("[[node.gpu]]", gpu) for gpu in node.gpu)
+    return "\n".join(sections)
+
+
+def _table(heading: str, struct: HeadConfig | QueueConfig | NodeConfig | GpuConfig) -> str:
+    lines = [heading]
+    for field in msgspec.structs.fields(struct):
+        value = getattr(struct, field.name)
+        if field.required or value != field.default:
+            if isinstance(value, Struct) or (value == {} and field.default is msgspec.NODEFAULT):
+                continue
+            lines.append(f"{field.name} = {_value(value)}")
+    return "\n".join([*lines, ""])
+
+
+def _value(value: object) -> str:
+    """Return one TOML value. JSON's strings are TOML basic strings, except for DEL."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case str():
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case tuple():
+            return "[" + ", ".join(_value(item) for item in value) + "]"
+        case _:
+            raise TypeError(f"no TOML for {value!r}")
+
+
+def write_file(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Replace ``path`` in one step, so that a crash leaves the old file or the new one.
+
+    Raises:
+        CannotWriteError: the directory cannot be written.
+    """
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fchmod(file.fileno(), mode)
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise CannotWriteError(
+            f"{path}: cannot be written: {error.strerror or error}",
+            hint="check the directory's owner, mode and free space",
+        ) from error
