@@ -8,7 +8,7 @@ from gsched.cli.umbrella.findings import Finding, fail, ok, warn
 from gsched.cli.umbrella.versions import own_version
 from gsched.client import Head
 from gsched.clock import SystemClock
-from gsched.errors import GschedError
+from gsched.errors import GschedError, HeadUnreachableError
 from gsched.protocol.api import API_VERSION, NodeRow, StatusReply
 
 SKEW_WARN_S = 2.0
@@ -29,9 +29,13 @@ def check_head(address: str, *, patience_s: float = 1.0) -> list[Finding]:
         status = head.status()
         asked_s = SystemClock().wall_s()
         nodes = head.nodes().nodes
+    except HeadUnreachableError as error:
+        todo = (
+            "start it with `gschedd --config FILE` or `gsched up`, or name another in GSCHED_HEAD"
+        )
+        return [*findings, fail("head", error.message, todo)]
     except GschedError as error:
-        findings.append(fail("head", error.message, error.hint or "see its log"))
-        return findings
+        return [*findings, fail("head", error.message, error.hint or "see its log")]
     findings.append(ok("head", f"answers at {head.transport.address.text} (process {status.pid})"))
     findings.extend(check_status(status, now_s=asked_s))
     findings.extend(check_nodes(nodes, now_s=status.now_s))

@@ -1,0 +1,169 @@
+"""``galter``: change what jobs ask for."""
+
+import os
+from collections.abc import Callable
+
+import click
+import msgspec
+
+from gsched.cli.common import connected, gsched_command, report_results, run
+from gsched.cli.operands import jobs_argument, normal_ids, parse_hold_list
+from gsched.cli.times import parse_start_time
+from gsched.client import Head
+from gsched.clock import SystemClock
+from gsched.errors import UsageError
+from gsched.model.units import parse_duration_s
+from gsched.protocol.api import ActionRequest, Alteration
+
+Value = str | int | tuple[str, ...] | None  # of an option
+
+EPILOG = """\b
+Examples:
+  galter -l walltime=+1:00:00 17      one hour more, also while it runs
+  galter -l nodes=2:gpus=4 -p 10 17
+"""
+
+
+@gsched_command("galter", epilog=EPILOG)
+@jobs_argument
+@click.option(
+    "-a", "start_after", metavar="DATE", help="Do not start before [[[[CC]YY]MM]DD]hhmm[.SS]."
+)
+@click.option("-A", "account", metavar="ACCOUNT", help="Account to charge.")
+@click.option("-e", "stderr_path", metavar="PATH", help="File for standard error.")
+@click.option(
+    "-h",
+    "hold_list",
+    metavar="HOLD_LIST",
+    help="Set the holds to: u, o, s, together as uo; n: none.",
+)
+@click.option(
+    "-j", "join", type=click.Choice(["oe", "eo", "n"]), metavar="JOIN", help="oe, eo or n."
+)
+@click.option(
+    "-l",
+    "resources",
+    multiple=True,
+    metavar="LIST",
+    help="Resources, as with gsub; walltime=+1:00:00 adds to what there is, -30:00 takes away.",
+)
+@click.option("-m", "mail_points", metavar="POINTS", help="When to send mail: a, b, e, f, n or p.")
+@click.option("-M", "mail_to", metavar="USERS", help="Who gets the mail.")
+@click.option("-N", "name", metavar="NAME", help="Name of the job.")
+@click.option("-o", "stdout_path", metavar="PATH", help="File for standard output.")
+@click.option(
+    "-p", "priority", type=click.IntRange(-1024, 1023), metavar="N", help="Priority, -1024 to 1023."
+)
+@click.option("-q", "queue", metavar="QUEUE", help="Queue to wait in.")
+@click.option(
+    "-r", "rerunnable", type=click.Choice(["y", "n"]), metavar="y|n", help="May it run again?"
+)
+@click.option("-S", "shell", metavar="PATH", help="Shell that runs the script.")
+@click.option(
+    "-W",
+    "attributes",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Other attributes: kill_delay=SECONDS is --grace in Torque's words.",
+)
+@click.option("--grace", metavar="DELAY", help="Time from TERM to KILL: seconds, MM:SS or 5m.")
+@click.option("--dry-run", is_flag=True, help="Check everything, change nothing.")
+@connected
+def galter(
+    head: Head,
+    /,
+    *,
+    jobs: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+    **options: Value,
+) -> int:
+    """Change what jobs ask for; all of it or, for each job by itself, nothing.
+
+    A waiting job may change in everything. Of a running one only what still can have an effect:
+    its walltime, grace, name, priority, account, mail and whether it may be run again.
+    """
+    request = ActionRequest(
+        action="alter",
+        ids=normal_ids(jobs),
+        alteration=make_alteration(options, now_s=SystemClock().wall_s(), directory=os.getcwd()),
+        dry_run=dry_run,
+    )
+    return report_results(head.act(request).results, as_json=as_json, show_text=dry_run)
+
+
+def make_alteration(options: dict[str, Value], *, now_s: float, directory: str) -> Alteration:
+    """Return what the options ask to change.
+
+    Args:
+        options: by the names of `Alteration`'s fields, but as the user wrote them.
+        now_s: for ``-a``, seconds since the epoch.
+        directory: to which relative paths of ``-o`` and ``-e`` belong.
+
+    Raises:
+        UsageError: nothing at all is to be changed, or a value cannot be read.
+    """
+    given = {name: value for name, value in options.items() if value is not None and value != ()}
+    if not given:
+        raise UsageError("nothing to change was asked for", hint="see `galter --help`")
+    changes: dict[str, object] = {name: given[name] for name in _PLAIN if name in given}
+    for name, read in _readers(now_s, directory).items():
+        if name in given:
+            field, value = read(str(given[name]))
+            changes[field] = value
+    for text in _texts(given.get("attributes")):
+        changes["grace_s"] = _kill_delay_s(text)
+    return msgspec.convert(changes, Alteration)
+
+
+_PLAIN = (
+    *("account", "join", "mail_points", "mail_to", "name", "priority", "queue", "shell"),
+    "resources",
+)
+
+
+def _readers(now_s: float, directory: str) -> dict[str, Callable[[str], tuple[str, object]]]:
+    """Return, for each option whose value is not taken as it stands, what reads it."""
+    return {
+        "stdout_path": lambda text: ("stdout_path", absolute_output(text, directory)),
+        "stderr_path": lambda text: ("stderr_path", absolute_output(text, directory)),
+        "start_after": lambda text: ("start_after_s", parse_start_time(text, now_s=now_s)),
+        "hold_list": lambda text: ("holds", parse_hold_list(text)),
+        "rerunnable": lambda text: ("rerunnable", text == "y"),
+        "grace": lambda text: ("grace_s", parse_duration_s(text)),
+    }
+
+
+def _texts(value: Value) -> tuple[str, ...]:
+    return value if isinstance(value, tuple) else ()
+
+
+def _kill_delay_s(text: str) -> float:
+    name, _, value = text.partition("=")
+    if name != "kill_delay":
+        raise UsageError(
+            f"-W {text}: {name!r} cannot be altered here", hint="only kill_delay=SECONDS can"
+        )
+    return parse_duration_s(value)
+
+
+def absolute_output(path: str, directory: str) -> str:
+    """Return where output goes, absolute; ``host:`` is dropped, a final ``/`` kept.
+
+    ``~`` and ``$PBS_JOBID`` are left to the node, which expands them as the job's owner.
+    """
+    host, colon, rest = path.partition(":")
+    if colon and "/" not in host:
+        path = rest
+    if not path:
+        raise UsageError("an empty path for output", hint="give a file or a directory")
+    return path if path[0] in "/~$" else os.path.join(directory, path)
+
+
+def main() -> None:
+    """Run the command."""
+    run(galter)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""``gdel``: end jobs."""
+
+import sys
+
+import click
+
+from gsched.cli.common import (
+    connected,
+    gsched_command,
+    is_terminal,
+    print_note,
+    report_results,
+    run,
+)
+from gsched.cli.operands import ALL, grace_option, jobs_argument, normal_ids, parse_grace_s
+from gsched.client import Head
+from gsched.protocol.api import ActionRequest
+
+ASK_ABOVE = 10  # jobs that one slip of the finger may cost
+
+EPILOG = """\b
+Examples:
+  gdel 17 18.head
+  gdel -W 300 -m "wrong data" 17      five minutes between TERM and KILL
+  gdel -y all
+"""
+
+
+@gsched_command("gdel", epilog=EPILOG)
+@jobs_argument
+@click.option("-m", "--message", default="", metavar="MSG", help="Text kept in the job's history.")
+@grace_option
+@click.option("-y", "--yes", is_flag=True, help=f"Do not ask before ending more than {ASK_ABOVE}.")
+@click.option("--wait", "wait", is_flag=True, help="Return when the jobs have ended.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, do nothing.")
+@connected
+def gdel(  # noqa: PLR0913 - one parameter for each option
+    head: Head,
+    *,
+    jobs: tuple[str, ...],
+    message: str,
+    grace: str,
+    yes: bool,
+    wait: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """End jobs: TERM to everything they started, a grace period, then KILL.
+
+    Returns as soon as the head has taken it; a waiting job never starts any more. JOB is 17 or
+    17.server; all means every job of yours.
+    """
+    request = ActionRequest(
+        action="delete",
+        ids=normal_ids(jobs),
+        message=message,
+        grace_s=parse_grace_s(grace),
+        dry_run=dry_run,
+    )
+    if not (yes or dry_run) and not _agreed(head, request):
+        print_note("nothing was done", command="gdel")
+        return 1
+    reply = head.act(request)
+    status = report_results(reply.results, as_json=as_json, show_text=dry_run)
+    if wait and not dry_run:
+        head.wait([result.id for result in reply.results if result.error is None])
+    return status
+
+
+def _agreed(head: Head, request: ActionRequest) -> bool:
+    """Return whether to go on: a person at a terminal is asked before many jobs are ended."""
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+        return True
+    if ALL not in request.ids and len(request.ids) <= ASK_ABOVE:
+        return True
+    trial = head.act(_as_trial(request))
+    count = sum(result.error is None for result in trial.results)
+    return count <= ASK_ABOVE or click.confirm(f"gdel: end {count} jobs?", err=True)
+
+
+def _as_trial(request: ActionRequest) -> ActionRequest:
+    return ActionRequest(action=request.action, ids=request.ids, dry_run=True)
+
+
+def main() -> None:
+    """Run the command."""
+    run(gdel)
+
+
+if __name__ == "__main__":
+    main()

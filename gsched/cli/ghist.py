@@ -1,0 +1,117 @@
+"""``ghist``: past jobs, from the database."""
+
+import click
+
+from gsched.cli.common import (
+    color_option,
+    connected,
+    gsched_command,
+    print_json,
+    report_errors,
+    run,
+)
+from gsched.cli.history import print_history, totals_of
+from gsched.cli.moments import parse_moment
+from gsched.client import Head
+from gsched.clock import SystemClock
+from gsched.errors import UsageError
+from gsched.model.states import OutcomeKind
+from gsched.protocol.api import ErrorBody, HistoryReply
+
+DEFAULT_LIMIT = 50
+FAILED = "failed"  # the head's word for every outcome but exit code 0
+
+EPILOG = """\b
+Examples:
+  ghist --since yesterday --failed
+  ghist --user alice --since 2026-11-01 --until 2026-12-01 --limit 0
+  ghist --json 17 18
+"""
+
+
+@gsched_command("ghist", epilog=EPILOG)
+@click.argument("jobs", nargs=-1, metavar="[JOB...]")
+@click.option("-u", "--user", metavar="USER", help="Only jobs of this user.")
+@click.option(
+    "--since",
+    metavar="MOMENT",
+    help="Ended at or after: 2026-11-20, '2026-11-20 08:00', 2d, today.",
+)
+@click.option("--until", metavar="MOMENT", help="Ended before that moment.")
+@click.option(
+    "--outcome",
+    type=click.Choice([kind.value for kind in OutcomeKind]),
+    metavar="KIND",
+    help=f"Only jobs that ended so: {', '.join(OutcomeKind)}.",
+)
+@click.option("--failed", is_flag=True, help="Only jobs that did not end by themselves with 0.")
+@click.option("-q", "--queue", metavar="QUEUE", help="Only jobs of this queue.")
+@click.option("-N", "--name", metavar="NAME", help="Only jobs of this name; * and ? stand for any.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=DEFAULT_LIMIT,
+    show_default=True,
+    metavar="N",
+    help="How many to show, newest first; 0: all.",
+)
+@color_option
+@connected
+def ghist(
+    head: Head,
+    /,
+    *,
+    jobs: tuple[str, ...],
+    color: str,
+    as_json: bool,
+    **filters: "str | int | bool | None",
+) -> int:
+    """Show jobs that have ended, newest first, and what they used in all."""
+    reply, errors = _ask_ids(head, jobs, filters) if jobs else (_ask(head, filters), [])
+    if as_json:
+        print_json(reply)
+    else:
+        print_history(reply, color=color)
+    return report_errors(errors, as_json=as_json)
+
+
+def _ask(head: Head, filters: "dict[str, str | int | bool | None]") -> HistoryReply:
+    if filters["failed"] and filters["outcome"]:
+        raise UsageError("--failed and --outcome exclude each other", hint="give one of them")
+    now_s = SystemClock().wall_s()
+    moments = {
+        name: parse_moment(str(filters[name]), now_s=now_s, option=f"--{name}")
+        for name in ("since", "until")
+        if filters[name] is not None
+    }
+    texts = {
+        name: str(filters[name])
+        for name in ("user", "outcome", "queue", "name", "limit")
+        if filters[name] is not None
+    }
+    if filters["failed"]:
+        texts["outcome"] = FAILED
+    return head.history(**texts, **moments)
+
+
+def _ask_ids(
+    head: Head, jobs: tuple[str, ...], filters: "dict[str, str | int | bool | None]"
+) -> tuple[HistoryReply, list[ErrorBody]]:
+    given = [name for name, value in filters.items() if value and name != "limit"]
+    if given:
+        raise UsageError(
+            f"--{given[0]} chooses among all jobs, but some are named",
+            hint="give job ids or filters, not both",
+        )
+    listing = head.jobs(jobs, finished=True)
+    reply = totals_of(listing.jobs, server=listing.server, now_s=listing.now_s)
+    return reply, [listing.errors[job] for job in jobs if job in listing.errors]
+
+
+def main() -> None:
+    """Run the command."""
+    run(ghist)
+
+
+if __name__ == "__main__":
+    main()

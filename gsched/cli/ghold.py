@@ -1,0 +1,39 @@
+"""``ghold``: hold jobs: they are not started until they are released."""
+
+import click
+
+from gsched.cli.common import connected, gsched_command, report_results, run
+from gsched.cli.operands import hold_option, jobs_argument, normal_ids, parse_hold_list
+from gsched.client import Head
+from gsched.protocol.api import ActionRequest
+
+
+@gsched_command("ghold")
+@jobs_argument
+@hold_option
+@click.option("--dry-run", is_flag=True, help="Say what would be done, do nothing.")
+@connected
+def ghold(
+    head: Head, *, jobs: tuple[str, ...], hold_list: str, dry_run: bool, as_json: bool
+) -> int:
+    """Hold jobs, so that they are not started until they are released (see grls).
+
+    Who may set which: u the owner, o and s operators. A running job runs on, but is not started
+    again.
+    """
+    request = ActionRequest(
+        action="hold",
+        ids=normal_ids(jobs),
+        holds=parse_hold_list(hold_list),
+        dry_run=dry_run,
+    )
+    return report_results(head.act(request).results, as_json=as_json, show_text=dry_run)
+
+
+def main() -> None:
+    """Run the command."""
+    run(ghold)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""``gnodes``: list the nodes, drain them and take them back."""
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from gsched.cli.common import (
+    Callback,
+    color_option,
+    connected,
+    gsched_command,
+    is_terminal,
+    print_json,
+    print_note,
+    report_errors,
+    report_results,
+    run,
+)
+from gsched.cli.nodelist import node_fields, print_nodes, print_state_list
+from gsched.client import Head, body_of
+from gsched.errors import UnknownNodeError, UsageError
+from gsched.protocol.api import ErrorBody, NodeActionRequest, NodeList, NodeRow
+
+VERBS = ("drain", "resume", "confirm-dead")
+
+EPILOG = """\b
+Examples:
+  gnodes                              all nodes, what they have and do
+  gnodes n1                           everything about one
+  gnodes drain n1 n2 -m "new driver"  no new jobs there; running ones go on
+  gnodes resume n1 n2
+  gnodes confirm-dead n3              it is gone for good: its jobs may run elsewhere
+"""
+
+
+def _reason_option(function: Callback) -> Callback:
+    return click.option(
+        "-m",
+        "-N",
+        "--reason",
+        "reason",
+        default="",
+        metavar="REASON",
+        help="Why, for drain, which must have one (-N is Torque's letter for it).",
+    )(function)
+
+
+@gsched_command("gnodes", epilog=EPILOG)
+@click.argument("operands", nargs=-1, metavar="[drain|resume|confirm-dead] [NODE...]")
+@_reason_option
+@click.option("-y", "--yes", is_flag=True, help="confirm-dead: do not ask.")
+@click.option("-a", "all_fields", is_flag=True, help="Everything about all nodes (pbsnodes -a).")
+@click.option(
+    "-l", "down_only", is_flag=True, help="Only nodes that take no jobs: name, state, reason."
+)
+@click.option("-o", "offline", is_flag=True, help="Drain the nodes (pbsnodes -o).")
+@click.option("-c", "clear", is_flag=True, help="Take the nodes back (pbsnodes -c).")
+@color_option
+@connected
+def gnodes(
+    head: Head,
+    /,
+    *,
+    operands: tuple[str, ...],
+    reason: str,
+    yes: bool,
+    as_json: bool,
+    **flags: "bool | str",
+) -> int:
+    """List nodes and what they do, or stop and resume giving them jobs.
+
+    A drained node takes no new jobs; those that run there go on. confirm-dead says that a machine
+    is gone for good and nothing runs on it any more: its jobs are ended there, and those that may
+    are queued again. If it still lives, they then run twice.
+    """
+    verb, names = _verb(operands, offline=bool(flags["offline"]), clear=bool(flags["clear"]))
+    if verb:
+        return _act(head, verb, names, reason=reason, yes=yes, as_json=as_json)
+    if reason:
+        raise UsageError("-m belongs to drain", hint="gnodes drain NODE... -m REASON")
+    listing = head.nodes()
+    rows, errors = _chosen(listing, names)
+    if as_json:
+        print_json({"server": listing.server, "now_s": listing.now_s, "nodes": rows})
+    else:
+        _print(rows, named=bool(names) or bool(flags["all_fields"]), flags=flags, listing=listing)
+    return report_errors(errors, as_json=as_json)
+
+
+def _verb(operands: tuple[str, ...], *, offline: bool, clear: bool) -> tuple[str, tuple[str, ...]]:
+    """Return what to do (empty: list) and the nodes it is about."""
+    if offline and clear:
+        raise UsageError("-o and -c are opposites", hint="give one of them")
+    if offline or clear:
+        return "drain" if offline else "resume", operands
+    if operands and operands[0] in VERBS:
+        return operands[0], operands[1:]
+    return "", operands
+
+
+def _act(
+    head: Head, verb: str, names: tuple[str, ...], *, reason: str, yes: bool, as_json: bool
+) -> int:
+    if not names:
+        raise UsageError(f"{verb}: which nodes?", hint=f"gnodes {verb} NODE...")
+    if verb == "drain" and not reason.strip():
+        raise UsageError(
+            "drain needs a reason: others will ask why the nodes take no jobs",
+            hint=f'gnodes drain {" ".join(names)} -m "new driver"',
+        )
+    if verb == "confirm-dead" and not (yes or _is_sure(head, names)):
+        print_note("nothing was done", command="gnodes")
+        return 1
+    reply = head.node_action(NodeActionRequest(action=verb, nodes=names, reason=reason.strip()))
+    return report_results(reply.results, as_json=as_json)
+
+
+def _is_sure(head: Head, names: Sequence[str]) -> bool:
+    """Return whether to go on: a person at a terminal is told what it means, and asked."""
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+        return True
+    rows, _ = _chosen(head.nodes(), names)
+    jobs = sum(len(row.jobs) for row in rows)
+    print_note(
+        f"{jobs} jobs of {', '.join(names)} are ended and may start elsewhere. If such a machine "
+        "still lives, they run twice.",
+        command="gnodes",
+    )
+    return click.confirm("gnodes: is it certain that nothing runs there any more?", err=True)
+
+
+def _chosen(listing: NodeList, names: Sequence[str]) -> tuple[tuple[NodeRow, ...], list[ErrorBody]]:
+    """Return the rows of the nodes named (none named: all), and an error for each unknown one."""
+    if not names:
+        return listing.nodes, []
+    known = {row.name: row for row in listing.nodes}
+    errors = [
+        body_of(UnknownNodeError(f"Unknown node {name}", hint="see gnodes for the names"))
+        for name in names
+        if name not in known
+    ]
+    return tuple(known[name] for name in names if name in known), errors
+
+
+def _print(
+    rows: Sequence[NodeRow], *, named: bool, flags: "dict[str, bool | str]", listing: NodeList
+) -> None:
+    if flags["down_only"]:
+        print_state_list(rows)
+    elif named:
+        for row in rows:
+            node_fields(row, now_s=listing.now_s)
+    else:
+        print_nodes(rows, color=str(flags["color"]))
+
+
+def main() -> None:
+    """Run the command."""
+    run(gnodes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""``grerun``: stop running jobs and queue them again."""
+
+import click
+
+from gsched.cli.common import connected, gsched_command, report_results, run
+from gsched.cli.operands import grace_option, jobs_argument, normal_ids, parse_grace_s
+from gsched.client import Head
+from gsched.protocol.api import ActionRequest
+
+
+@gsched_command("grerun")
+@jobs_argument
+@click.option("-f", "--force", is_flag=True, help="Also jobs that say they are not rerunnable.")
+@click.option("-m", "--message", default="", metavar="MSG", help="Text kept in the job's history.")
+@grace_option
+@click.option("--dry-run", is_flag=True, help="Say what would be done, do nothing.")
+@connected
+def grerun(  # noqa: PLR0913 - one parameter for each option
+    head: Head,
+    *,
+    jobs: tuple[str, ...],
+    force: bool,
+    message: str,
+    grace: str,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Stop running jobs and put them back into their queue, under the same id.
+
+    The next attempt starts when everything of this one is gone, and sees GSCHED_RESTART_COUNT one
+    higher.
+    """
+    request = ActionRequest(
+        action="rerun",
+        ids=normal_ids(jobs),
+        message=message,
+        grace_s=parse_grace_s(grace),
+        force=force,
+        dry_run=dry_run,
+    )
+    return report_results(head.act(request).results, as_json=as_json, show_text=dry_run)
+
+
+def main() -> None:
+    """Run the command."""
+    run(grerun)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""``gsig``: send a signal to running jobs."""
+
+import click
+
+from gsched.cli.common import connected, gsched_command, report_results, run
+from gsched.cli.operands import jobs_argument, normal_ids, parse_signal
+from gsched.client import Head
+from gsched.protocol.api import ActionRequest
+
+
+@gsched_command("gsig")
+@jobs_argument
+@click.option(
+    "-s",
+    "--signal",
+    "signal_text",
+    default="TERM",
+    show_default=True,
+    metavar="SIGNAL",
+    help="Name with or without SIG, number, suspend (STOP), resume (CONT), or NULL (only look).",
+)
+@click.option("-a", "asynchronous", is_flag=True, help="No effect: gsig never waits (as Torque's).")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, do nothing.")
+@connected
+def gsig(
+    head: Head,
+    *,
+    jobs: tuple[str, ...],
+    signal_text: str,
+    asynchronous: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Send a signal to all processes of running jobs.
+
+    suspend stops the processes but the job keeps its CPUs, GPUs and memory, and its walltime runs.
+    To end a job use gdel: it also makes sure that nothing is left.
+    """
+    del asynchronous
+    request = ActionRequest(
+        action="signal", ids=normal_ids(jobs), signal=parse_signal(signal_text), dry_run=dry_run
+    )
+    return report_results(head.act(request).results, as_json=as_json, show_text=dry_run)
+
+
+def main() -> None:
+    """Run the command."""
+    run(gsig)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""How ``ghist`` shows past jobs."""
+
+import sys
+from collections.abc import Sequence
+
+from gsched.cli.common import is_terminal, print_note
+from gsched.cli.operands import signal_name
+from gsched.cli.render import Column, print_table
+from gsched.cli.times import format_clock
+from gsched.model.ids import format_job_id
+from gsched.model.states import OutcomeKind
+from gsched.model.units import format_duration
+from gsched.protocol.api import HistoryReply, JobRow, OutcomeRow
+
+COLUMNS = (
+    Column("Job ID"),
+    Column("Name"),
+    Column("User"),
+    Column("Queue"),
+    Column("CPUs", right=True),
+    Column("GPUs", right=True),
+    Column("Nodes"),
+    Column("Started"),
+    Column("Ended"),
+    Column("Elapsed", right=True),
+    Column("CPU time", right=True),
+    Column("Outcome", wraps=True),
+)
+
+
+def describe_outcome(outcome: OutcomeRow | None) -> str:
+    """Return how a job ended, in a few words: ``ok``, ``exit 3``, ``signal KILL``, ``walltime``."""
+    if outcome is None:
+        return ""
+    if outcome.kind == OutcomeKind.EXITED:
+        text = f"exit {outcome.exit_code}" if outcome.exit_code else "ok"
+    elif outcome.kind == OutcomeKind.SIGNALLED and outcome.signal is not None:
+        text = f"signal {signal_name(outcome.signal)}"
+    else:
+        text = outcome.kind.replace("_", " ")
+    if text != "ok" and outcome.rank is not None:
+        text += f", rank {outcome.rank} on {outcome.node}"
+    return text
+
+
+def elapsed_s(row: JobRow) -> float | None:
+    """Return how long the job ran, from its first start to its end; None if it never did."""
+    if row.started_s is None or row.ended_s is None:
+        return None
+    return max(0.0, row.ended_s - row.started_s)
+
+
+def print_history(reply: HistoryReply, *, color: str) -> None:
+    """Print a table of jobs, newest first, and the totals: in a pipe these go to stderr."""
+    print_table(COLUMNS, [_line(reply, row) for row in reply.jobs], color=color)
+    totals = describe_totals(reply)
+    if is_terminal(sys.stdout):
+        print(f"\n{totals}")
+    else:
+        print_note(totals, command="ghist")
+
+
+def _line(reply: HistoryReply, row: JobRow) -> Sequence[str]:
+    return (
+        format_job_id(row.id, reply.server),
+        row.name,
+        row.user,
+        row.queue,
+        str(row.cpus),
+        str(row.gpus),
+        ",".join(row.nodes),
+        format_clock(row.started_s, now_s=reply.now_s),
+        format_clock(row.ended_s, now_s=reply.now_s),
+        format_duration(elapsed_s(row)),
+        format_duration(row.cpu_s),
+        describe_outcome(row.outcome) or row.state,
+    )
+
+
+def describe_totals(reply: HistoryReply) -> str:
+    """Return one line about all jobs that matched, also those that the limit left out."""
+    cut = f" (the newest {len(reply.jobs)} are shown: see --limit)" if reply.more else ""
+    return (
+        f"{reply.total_jobs} jobs{cut}, {reply.total_failed} failed, "
+        f"{reply.total_cpu_s / 3600:.2f} CPU hours used, {reply.total_gpu_s / 3600:.2f} GPU hours"
+    )
+
+
+def totals_of(rows: Sequence[JobRow], *, server: str, now_s: float) -> HistoryReply:
+    """Return jobs that were asked for by id as a history, newest first."""
+    ordered = sorted(rows, key=lambda row: (row.ended_s or now_s, row.id), reverse=True)
+    done = [row for row in ordered if row.outcome is not None]
+    return HistoryReply(
+        server=server,
+        now_s=now_s,
+        jobs=tuple(ordered),
+        total_jobs=len(ordered),
+        total_cpu_s=sum(row.cpu_s for row in ordered),
+        total_wall_s=sum(elapsed_s(row) or 0.0 for row in ordered),
+        total_gpu_s=sum((elapsed_s(row) or 0.0) * row.gpus for row in ordered),
+        total_failed=sum(describe_outcome(row.outcome) != "ok" for row in done),
+    )

@@ -1,0 +1,74 @@
+"""Moments in the past as people say them: ``2d``, ``yesterday``, ``2026-11-20 08:00``."""
+
+import re
+import time
+
+from gsched.errors import BadResourceError, UsageError
+from gsched.model.units import parse_duration_s
+
+_FORMATS = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y-%m")
+_CLOCKS = ("%H:%M:%S", "%H:%M")
+_NOON_S = 43_200  # from noon one day back is the day before, also where clocks change
+
+
+def parse_moment(text: str, *, now_s: float, option: str) -> float:
+    """Return seconds since the epoch; days begin at midnight of local time.
+
+    Understood are ``now``, ``today``, ``yesterday``, a time ago (``90m``, ``2d12h``), a date
+    (``2026-11-20``, with ``08:00`` or ``08:00:30`` behind a blank or a T), a month, a time of
+    today, and ``@`` with seconds since the epoch.
+
+    Raises:
+        UsageError: it is none of these; ``option`` names who said it.
+    """
+    word = text.strip()
+    midnight_s = _midnight_s(now_s)
+    named = {
+        "now": now_s,
+        "today": midnight_s,
+        "yesterday": _midnight_s(midnight_s - _NOON_S),
+    }
+    if word in named:
+        return named[word]
+    if re.fullmatch(r"@[0-9]{1,11}", word):
+        return float(word[1:])
+    moment = _date_s(word.replace("T", " ", 1), now_s)
+    if moment is None:
+        moment = _ago_s(word, now_s)
+    if moment is None:
+        raise UsageError(
+            f"{option}: {text!r} is no moment",
+            hint="write 2026-11-20, '2026-11-20 08:00', 08:00, yesterday, 2d or 12h",
+        )
+    return moment
+
+
+def _midnight_s(moment_s: float) -> float:
+    there = time.localtime(moment_s)
+    return time.mktime((there.tm_year, there.tm_mon, there.tm_mday, 0, 0, 0, 0, 0, -1))
+
+
+def _date_s(text: str, now_s: float) -> float | None:
+    for form in _FORMATS:
+        try:
+            parsed = time.strptime(text, form)
+        except ValueError:
+            continue
+        return time.mktime((*parsed[:6], 0, 0, -1))
+    here = time.localtime(now_s)
+    for form in _CLOCKS:
+        try:
+            clock = time.strptime(text, form)
+        except ValueError:
+            continue
+        return time.mktime((*here[:3], *clock[3:6], 0, 0, -1))
+    return None
+
+
+def _ago_s(text: str, now_s: float) -> float | None:
+    if not re.search(r"[dhms]$", text):
+        return None
+    try:
+        return now_s - parse_duration_s(text)
+    except BadResourceError:
+        return None

@@ -1,0 +1,119 @@
+"""Operands and option values that several commands about existing jobs read in the same way."""
+
+import difflib
+import signal
+
+import click
+
+from gsched.cli.common import Callback
+from gsched.errors import UsageError
+from gsched.model.states import HoldKind
+from gsched.model.units import parse_duration_s
+
+ALL = "all"
+HOLD_LETTERS = {"u": HoldKind.USER, "o": HoldKind.OPERATOR, "s": HoldKind.SYSTEM}
+
+# Torque's words; gsched stops the processes but, unlike Torque, keeps the job's place.
+_SIGNAL_WORDS = {"SUSPEND": signal.SIGSTOP, "RESUME": signal.SIGCONT}
+
+
+def jobs_argument(function: Callback) -> Callback:
+    """Add the operands ``JOB...`` as the parameter ``jobs``."""
+    return click.argument("jobs", nargs=-1, required=True, metavar="JOB...")(function)
+
+
+def normal_ids(jobs: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the operands with ``ALL`` written as the API wants it; others as they are."""
+    return tuple(ALL if job.lower() == ALL else job for job in jobs)
+
+
+def grace_option(function: Callback) -> Callback:
+    """Add ``-W DELAY``, also ``--grace``, as the parameter ``grace`` for `parse_grace_s`."""
+    return click.option(
+        "-W",
+        "--grace",
+        "grace",
+        default="",
+        metavar="DELAY",
+        help="Seconds (or MM:SS, 5m) from TERM to KILL, instead of the job's own; force: KILL now.",
+    )(function)
+
+
+def parse_grace_s(text: str) -> float | None:
+    """Return the seconds from TERM to KILL that ``-W`` states, None for the job's own.
+
+    Torque's form is a number of seconds; of OpenPBS's, ``force`` is taken.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if not text:
+        return None
+    if text in {"0", "force"}:
+        return 0.0
+    if "=" in text:
+        raise UsageError(
+            f"-W {text}: not known here", hint="give the seconds from TERM to KILL, or force"
+        )
+    return parse_duration_s(text)
+
+
+def hold_option(function: Callback) -> Callback:
+    """Add ``-h HOLD_LIST`` as the parameter ``hold_list``. It is never help (POSIX)."""
+    return click.option(
+        "-h",
+        "hold_list",
+        default="u",
+        show_default=True,
+        metavar="HOLD_LIST",
+        help="Kinds of hold: u (user), o (operator), s (system), together as uo; n: none.",
+    )(function)
+
+
+def parse_hold_list(text: str) -> tuple[str, ...]:
+    """Return the kinds of hold that ``-h`` names, empty for ``n``.
+
+    Raises:
+        UsageError: another letter, or ``n`` beside others.
+    """
+    if text == "n":
+        return ()
+    unknown = sorted(set(text) - set(HOLD_LETTERS))
+    if unknown or not text:
+        raise UsageError(
+            f"-h {text}: {''.join(unknown) or 'nothing'} is no kind of hold",
+            hint="write u, o and s in any order, or n alone",
+        )
+    return tuple(HOLD_LETTERS[letter].value for letter in dict.fromkeys(text))
+
+
+def parse_signal(text: str) -> int:
+    """Return the number of a signal: ``TERM``, ``SIGTERM``, ``15``, ``suspend``, ``NULL``.
+
+    Raises:
+        UsageError: there is no such signal.
+    """
+    name = text.upper()
+    if name in _SIGNAL_WORDS:
+        return int(_SIGNAL_WORDS[name])
+    name = name.removeprefix("SIG")
+    if name in {"NULL", "0"}:
+        return 0
+    if name.isdigit() and int(name) in set(signal.valid_signals()):
+        return int(name)
+    known = {each.name.removeprefix("SIG"): int(each) for each in signal.Signals}
+    if name in known:
+        return known[name]
+    close = difflib.get_close_matches(name, known, n=1)
+    raise UsageError(
+        f"-s {text}: there is no such signal",
+        hint=f"did you mean {close[0]}?" if close else "see `kill -l`",
+    )
+
+
+def signal_name(number: int) -> str:
+    """Return ``TERM`` for 15, and the number itself where it has no name."""
+    try:
+        return signal.Signals(number).name.removeprefix("SIG")
+    except ValueError:
+        return str(number)
