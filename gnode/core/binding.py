@@ -1,0 +1,310 @@
+"""From a launch order to a task: command line, environment, files and limits."""
+
+import posixpath
+from dataclasses import dataclass
+
+from gnode.core.inputs import Account
+from gnode.core.task import AttemptKey, MemoryCgroup, Task, TaskFile
+from gsched.model.ids import format_job_id
+from gsched.model.states import LaunchKind
+from gsched.protocol.node import Launch
+
+DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+FALLBACK_SHELL = "/bin/sh"
+SHELLS_THAT_REFUSE = frozenset({"nologin", "false", "sync", ""})
+TMPDIR_BYTES_MAX = 64  # programs put Unix sockets (at most 107 bytes) below TMPDIR
+SCRIPT_NAME = "script"
+NODEFILE_NAME = "nodefile"
+GPUFILE_NAME = "gpufile"
+FAILURE_NAME = "failure.json"
+KEPT_NAMES = frozenset({"GSCHED_HEAD", "GSCHED_CONFIG"})  # so that gsub works inside a job
+KEPT_PREFIX = "PBS_O_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What binding must know of this node.
+
+    Attributes:
+        user_root: directory that holds the owners' directories, ``STATE/user``.
+        agent_path: file of the program that runs torchrun and reports its first failing rank.
+        uid: that gnode runs as; 0 can start jobs of any user.
+        root_jobs: whether jobs of uid 0 may run here.
+        cgroup_root: version 2 directory below which attempts get a group, or None.
+        memory_root: version and directory below which memory is limited, or None.
+        boot_id: of the machine.
+    """
+
+    node: str
+    user_root: str
+    agent_path: str
+    version: str
+    boot_id: str
+    uid: int
+    root_jobs: bool = False
+    cgroup_root: str | None = None
+    memory_root: tuple[int, str] | None = None
+
+
+def bind(launch: Launch, account: Account, site: Site) -> Task:
+    """Return the task that carries out ``launch`` on this node for ``account``."""
+    key = AttemptKey(launch.job, launch.attempt)
+    user_dir = posixpath.join(site.user_root, key.name)
+    stdout_path, stderr_path = _output_paths(launch, account)
+    return Task(
+        job=launch.job,
+        attempt=launch.attempt,
+        user=account.user,
+        uid=account.uid,
+        gid=account.gid,
+        switch_user=site.uid == 0 and account.uid != 0,
+        argv=_argv(launch, account, site, user_dir),
+        env=_environment(launch, account, site, user_dir),
+        cwd=launch.workdir,
+        stdout_path=stdout_path,
+        stderr_path=stderr_path,
+        stdout_name=_default_name(launch, "o"),
+        stderr_name=_default_name(launch, "e"),
+        join=launch.join,
+        append=launch.attempt > 1,
+        umask=launch.umask,
+        files=_files(launch),
+        user_dir=user_dir,
+        cgroup=posixpath.join(site.cgroup_root, key.name) if site.cgroup_root else None,
+        memory_cgroup=_memory_limit(launch, site, key),
+        walltime_s=launch.walltime_s,
+        grace_s=launch.grace_s,
+        failure_report=(
+            posixpath.join(user_dir, FAILURE_NAME) if launch.launch is LaunchKind.TORCHRUN else None
+        ),
+        boot_id=site.boot_id,
+        gpu_indices=launch.share.gpu_indices,
+    )
+
+
+def _memory_limit(launch: Launch, site: Site, key: AttemptKey) -> MemoryCgroup | None:
+    if site.memory_root is None or not launch.share.memory_bytes:
+        return None
+    version, root = site.memory_root
+    return MemoryCgroup(
+        version=version,
+        path=posixpath.join(root, key.name),
+        limit_bytes=launch.share.memory_bytes,
+    )
+
+
+# --- output ---
+
+
+def _rank_suffix(launch: Launch) -> str:
+    """Return what tells the files of the nodes apart: two writers would overwrite each other."""
+    return f".{launch.node_rank}" if launch.node_rank else ""
+
+
+def _default_name(launch: Launch, letter: str) -> str:
+    name = launch.name.replace("/", "_") or "job"
+    return f"{name}.{letter}{launch.job}{_rank_suffix(launch)}"
+
+
+def _output_paths(launch: Launch, account: Account) -> tuple[str, str]:
+    return (
+        _output_path(launch, account, launch.stdout_path, "o"),
+        _output_path(launch, account, launch.stderr_path, "e"),
+    )
+
+
+def _output_path(launch: Launch, account: Account, asked: str, letter: str) -> str:
+    if not asked:
+        return posixpath.join(launch.workdir, _default_name(launch, letter))
+    job_id = format_job_id(launch.job, launch.server)
+    path = asked.replace("${PBS_JOBID}", job_id).replace("$PBS_JOBID", job_id)
+    if path == "~" or path.startswith("~/"):
+        path = account.home + path[1:]
+    path = posixpath.join(launch.workdir, path)
+    if path.endswith("/") or path.startswith("/dev/"):
+        return path
+    return path + _rank_suffix(launch)
+
+
+# --- command line ---
+
+
+def _argv(launch: Launch, account: Account, site: Site, user_dir: str) -> tuple[str, ...]:
+    match launch.launch:
+        case LaunchKind.COMMAND:
+            return launch.arguments
+        case LaunchKind.SCRIPT:
+            script = posixpath.join(user_dir, SCRIPT_NAME)
+            if launch.shell:
+                return (launch.shell, script, *launch.arguments)
+            if launch.script.startswith("#!"):
+                return (script, *launch.arguments)
+            return (_login_shell(account), script, *launch.arguments)
+        case LaunchKind.TORCHRUN:
+            return _torchrun(launch, site, user_dir)
+
+
+def _login_shell(account: Account) -> str:
+    if posixpath.basename(account.shell) in SHELLS_THAT_REFUSE:
+        return FALLBACK_SHELL
+    return account.shell
+
+
+def processes_per_node(launch: Launch) -> int:
+    """Return how many ranks run on this node: one for each GPU, or for each CPU without any."""
+    return len(launch.share.gpu_indices) or max(1, launch.slots[launch.node_rank])
+
+
+def _torchrun(launch: Launch, site: Site, user_dir: str) -> tuple[str, ...]:
+    return (
+        launch.python or "python3",
+        site.agent_path,
+        "--report",
+        posixpath.join(user_dir, FAILURE_NAME),
+        "--",
+        "--nnodes",
+        str(len(launch.hosts)),
+        "--node-rank",
+        str(launch.node_rank),
+        "--master-addr",
+        launch.master_address or "127.0.0.1",
+        "--master-port",
+        str(launch.master_port),
+        "--rdzv-id",
+        AttemptKey(launch.job, launch.attempt).name,
+        "--nproc-per-node",
+        str(processes_per_node(launch)),
+        "--max-restarts",
+        "0",
+        *launch.arguments,
+    )
+
+
+# --- environment ---
+
+
+def _environment(launch: Launch, account: Account, site: Site, user_dir: str) -> dict[str, str]:
+    """Return the job's environment: the user's own, then what he cannot override."""
+    environment = {"PATH": DEFAULT_PATH}
+    environment.update(
+        (name, value) for name, value in launch.environment.items() if _is_users(name, value)
+    )
+    environment.setdefault("PBS_O_WORKDIR", launch.workdir)
+    environment.update(
+        HOME=account.home,
+        USER=account.user,
+        LOGNAME=account.user,
+        SHELL=account.shell or FALLBACK_SHELL,
+        HOSTNAME=site.node,
+        TMPDIR=user_dir if len(user_dir.encode()) <= TMPDIR_BYTES_MAX else "/tmp",  # noqa: S108 - the system's own, where ours is too long
+        CUDA_VISIBLE_DEVICES=",".join(str(index) for index in launch.share.gpu_indices),
+        CUDA_DEVICE_ORDER="PCI_BUS_ID",
+    )
+    environment.update(_pbs(launch, site, user_dir))
+    environment.update(_gsched(launch, site, user_dir))
+    if len(launch.hosts) > 1 or launch.launch is LaunchKind.TORCHRUN:
+        environment.update(
+            MASTER_ADDR=launch.master_address or "127.0.0.1",
+            MASTER_PORT=str(launch.master_port),
+            NODE_RANK=str(launch.node_rank),
+            NNODES=str(len(launch.hosts)),
+            GSCHED_RDZV_ID=AttemptKey(launch.job, launch.attempt).name,
+        )
+    return environment
+
+
+def _is_users(name: str, value: str) -> bool:
+    """Return whether a variable of the user's is passed on.
+
+    PBS_* and GSCHED_* describe a job. Those in the user's environment describe the job from which
+    he submitted this one, so that only what tells of the submission itself stays.
+    """
+    if not name or "=" in name or "\0" in name or "\0" in value:
+        return False
+    if name.startswith("GSCHED_"):
+        return name in KEPT_NAMES
+    return not name.startswith("PBS_") or name.startswith(KEPT_PREFIX)
+
+
+def _pbs(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
+    names = {
+        "PBS_ENVIRONMENT": "PBS_BATCH",
+        "PBS_JOBID": format_job_id(launch.job, launch.server),
+        "PBS_JOBNAME": launch.name,
+        "PBS_QUEUE": launch.queue,
+        "PBS_O_QUEUE": launch.environment.get("PBS_O_QUEUE", launch.queue),
+        "PBS_SERVER": launch.server,
+        "PBS_VERSION": f"gsched-{site.version}",
+        "PBS_NODENUM": str(launch.node_rank),
+        "PBS_VNODENUM": "0",
+        "PBS_TASKNUM": "1",
+        "PBS_NODEFILE": posixpath.join(user_dir, NODEFILE_NAME),
+        "PBS_NNODES": str(len(launch.hosts)),
+        "PBS_NUM_NODES": str(len(launch.hosts)),
+        "PBS_NUM_PPN": str(launch.slots[launch.node_rank]),
+        "PBS_NP": str(sum(launch.slots)),
+        "PBS_WALLTIME": _walltime(launch),
+        "PBS_O_INITDIR": launch.workdir,
+    }
+    if any(launch.gpus):
+        names["PBS_GPUFILE"] = posixpath.join(user_dir, GPUFILE_NAME)
+    return names
+
+
+def _walltime(launch: Launch) -> str:
+    return "" if launch.walltime_s is None else str(round(launch.walltime_s))
+
+
+def _gsched(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
+    names = {
+        "GSCHED_JOB_ID": format_job_id(launch.job, launch.server),
+        "GSCHED_JOB_NUMBER": str(launch.job),
+        "GSCHED_JOB_NAME": launch.name,
+        "GSCHED_JOB_DIR": user_dir,
+        "GSCHED_ATTEMPT": str(launch.attempt),
+        "GSCHED_RESTART_COUNT": str(launch.restart_count),
+        "GSCHED_QUEUE": launch.queue,
+        "GSCHED_SERVER": launch.server,
+        "GSCHED_ACCOUNT": launch.account,
+        "GSCHED_NODE": site.node,
+        "GSCHED_NODE_RANK": str(launch.node_rank),
+        "GSCHED_NUM_NODES": str(len(launch.hosts)),
+        "GSCHED_NODELIST": ",".join(launch.hosts),
+        "GSCHED_NODEFILE": posixpath.join(user_dir, NODEFILE_NAME),
+        "GSCHED_CPUS_ON_NODE": str(launch.slots[launch.node_rank]),
+        "GSCHED_NUM_CPUS": str(sum(launch.slots)),
+        "GSCHED_GPUS_ON_NODE": str(len(launch.share.gpu_indices)),
+        "GSCHED_NUM_GPUS": str(sum(len(gpus) for gpus in launch.gpus)),
+        "GSCHED_WALLTIME": _walltime(launch),
+    }
+    if any(launch.gpus):
+        names["GSCHED_GPUFILE"] = posixpath.join(user_dir, GPUFILE_NAME)
+    return names
+
+
+# --- files ---
+
+
+def _files(launch: Launch) -> tuple[TaskFile, ...]:
+    files = [TaskFile(name=NODEFILE_NAME, mode=0o400, content=_nodefile(launch))]
+    if any(launch.gpus):
+        files.append(TaskFile(name=GPUFILE_NAME, mode=0o400, content=_gpufile(launch)))
+    if launch.launch is LaunchKind.SCRIPT:
+        files.append(TaskFile(name=SCRIPT_NAME, mode=0o500, content=launch.script))
+    return tuple(files)
+
+
+def _nodefile(launch: Launch) -> str:
+    """Return Torque's node file: each host as often as it has slots."""
+    return "".join(
+        f"{host}\n" * slots for host, slots in zip(launch.hosts, launch.slots, strict=True)
+    )
+
+
+def _gpufile(launch: Launch) -> str:
+    """Return Torque's GPU file: ``HOST-gpuINDEX`` on each line."""
+    return "".join(
+        f"{host}-gpu{index}\n"
+        for host, gpus in zip(launch.hosts, launch.gpus, strict=True)
+        for index in gpus
+    )

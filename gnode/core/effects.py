@@ -1,0 +1,152 @@
+"""All that a node's agent can want done, as values; the shell (or a simulator) obeys in order."""
+
+from msgspec import Struct
+
+from gnode.core.task import AttemptKey, Command, Task
+from gsched.model.job import ExitRecord
+from gsched.protocol.node import (
+    AttemptReport,
+    Exited,
+    Heartbeat,
+    OutputRead,
+    Started,
+    UnknownAttempt,
+)
+
+
+class AcceptTask(Struct, frozen=True, kw_only=True):
+    """Write ``task.json``: from then on the attempt is accepted."""
+
+    task: Task
+
+
+class AskLaunch(Struct, frozen=True, kw_only=True):
+    """Ask the launcher for a supervisor."""
+
+    key: AttemptKey
+
+
+class LookAtSpool(Struct, frozen=True, kw_only=True):
+    """Answer with `SpoolFound` for these attempts."""
+
+    keys: tuple[AttemptKey, ...]
+
+
+class WatchSupervisor(Struct, frozen=True, kw_only=True):
+    """Tell when ``supervisor.json`` appears (`SupervisorSeen`) and when the process ends."""
+
+    key: AttemptKey
+    pid: int
+    start_ticks: int
+
+
+class CommandSupervisor(Struct, frozen=True, kw_only=True):
+    """Append a command for the supervisor and wake it."""
+
+    key: AttemptKey
+    command: Command
+
+
+class KillLeftover(Struct, frozen=True, kw_only=True):
+    """Kill everything of the attempt, its supervisor included; `LeftoverGone` when none is left."""
+
+    key: AttemptKey
+    cgroup: str | None
+    user_dir: str
+    supervisor_pid: int
+    supervisor_start_ticks: int
+
+
+class WriteExit(Struct, frozen=True, kw_only=True):
+    """Keep an exit record that gnode made itself, since no supervisor could."""
+
+    record: ExitRecord
+
+
+class RemoveSpool(Struct, frozen=True, kw_only=True):
+    """Remove what an attempt has left on disk; the head has its outcome."""
+
+    key: AttemptKey
+    user_dir: str
+
+
+class SetAside(Struct, frozen=True, kw_only=True):
+    """Move an unreadable attempt out of the spool, into ``lost+found``."""
+
+    key: AttemptKey
+
+
+class SendRegister(Struct, frozen=True, kw_only=True):
+    """Answer the head's challenge with all attempts and marks (the shell adds proof and load)."""
+
+    attempts: tuple[AttemptReport, ...]
+    highest_epoch: int
+    highest_job: int
+
+
+class RefuseHead(Struct, frozen=True, kw_only=True):
+    """Close the connection to a head that must not be obeyed, say why, and back off."""
+
+    message: str
+
+
+class Send(Struct, frozen=True, kw_only=True):
+    """Send a message to the head."""
+
+    message: Started | Exited | Heartbeat | OutputRead | UnknownAttempt
+
+
+class SaveMark(Struct, frozen=True, kw_only=True):
+    """Keep which cluster and epoch this node has obeyed, and the highest job it has seen."""
+
+    cluster: str
+    epoch: int
+    highest_job: int
+
+
+class ReadFile(Struct, frozen=True, kw_only=True):
+    """Read a job's output as its owner and send `OutputRead`.
+
+    Attributes:
+        switch_user: whether the reader must become ``uid`` first.
+        offset: of the first byte; negative counts from the end.
+    """
+
+    request: int
+    path: str
+    user: str
+    uid: int
+    gid: int
+    switch_user: bool
+    offset: int
+    max_bytes: int
+
+
+class Warn(Struct, frozen=True, kw_only=True):
+    """Log a warning."""
+
+    text: str
+
+
+class Finish(Struct, frozen=True, kw_only=True):
+    """The daemon is to end: all its attempts have."""
+
+
+Effect = (
+    AcceptTask
+    | AskLaunch
+    | LookAtSpool
+    | WatchSupervisor
+    | CommandSupervisor
+    | KillLeftover
+    | WriteExit
+    | RemoveSpool
+    | SetAside
+    | SendRegister
+    | RefuseHead
+    | Send
+    | SaveMark
+    | ReadFile
+    | Warn
+    | Finish
+)

@@ -1,0 +1,168 @@
+"""Everything that can happen to a node's agent, as values."""
+
+from msgspec import Struct
+
+from gnode.core.task import AttemptKey, SupervisorInfo, Task
+from gsched.model.job import ExitRecord
+from gsched.model.resources import Inventory, Load, Usage
+from gsched.protocol.node import ExitAck, Launch, ReadOutput, Retime, Signal, Stop
+
+
+class Account(Struct, frozen=True, kw_only=True):
+    """A user as this machine knows him."""
+
+    user: str
+    uid: int
+    gid: int
+    home: str
+    shell: str
+
+
+# --- the head ---
+
+
+class HeadOffered(Struct, frozen=True, kw_only=True):
+    """A head has proved that it knows the key; may it be obeyed?"""
+
+    cluster: str
+    epoch: int
+
+
+class Welcomed(Struct, frozen=True, kw_only=True):
+    """The head has let this node in."""
+
+    cluster: str
+    epoch: int
+
+
+class Disconnected(Struct, frozen=True, kw_only=True):
+    """The connection is gone: nothing that was sent is sure to have arrived."""
+
+
+class LaunchAsked(Struct, frozen=True, kw_only=True):
+    """The head wants an attempt started; ``account`` is its owner here, None if unknown."""
+
+    launch: Launch
+    account: Account | None
+
+
+class HeadSaid(Struct, frozen=True, kw_only=True):
+    """Any other order of the head."""
+
+    message: Stop | Signal | Retime | ExitAck | ReadOutput
+
+
+# --- the launcher and the supervisors ---
+
+
+class LauncherUp(Struct, frozen=True, kw_only=True):
+    """A launcher takes requests; whether it is the same as before is not known."""
+
+
+class LauncherDown(Struct, frozen=True, kw_only=True):
+    """The launcher is gone; what was asked of it may or may not have been done."""
+
+
+class Launched(Struct, frozen=True, kw_only=True):
+    """The launcher has forked a supervisor."""
+
+    key: AttemptKey
+    pid: int
+    start_ticks: int
+
+
+class LaunchFailed(Struct, frozen=True, kw_only=True):
+    """The launcher could not fork a supervisor."""
+
+    key: AttemptKey
+    message: str
+
+
+class SupervisorSeen(Struct, frozen=True, kw_only=True):
+    """``supervisor.json`` is there: the job has been forked."""
+
+    key: AttemptKey
+    info: SupervisorInfo
+
+
+class SupervisorEnded(Struct, frozen=True, kw_only=True):
+    """The supervisor is gone, and this is what it left in the spool."""
+
+    key: AttemptKey
+    record: ExitRecord | None
+    info: SupervisorInfo | None
+
+
+class LeftoverGone(Struct, frozen=True, kw_only=True):
+    """Nothing of the attempt is left, after `KillLeftover`."""
+
+    key: AttemptKey
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """One attempt as it lies in the spool.
+
+    Attributes:
+        task: None if it cannot be read.
+        info: of its supervisor, None if none ever wrote it.
+        alive: whether that very supervisor runs.
+        populated: whether processes of the attempt are in its control group.
+    """
+
+    key: AttemptKey
+    task: Task | None
+    info: SupervisorInfo | None
+    record: ExitRecord | None
+    alive: bool
+    populated: bool
+
+
+class SpoolFound(Struct, frozen=True, kw_only=True):
+    """What lies in the spool: all of it at the start, or what `LookAtSpool` asked for."""
+
+    found: tuple[Found, ...]
+
+
+# --- the machine ---
+
+
+class Measured(Struct, frozen=True, kw_only=True):
+    """How busy the machine is, and what each sampled attempt has used so far."""
+
+    load: Load
+    usage: dict[AttemptKey, Usage]
+
+
+class InventoryChanged(Struct, frozen=True, kw_only=True):
+    """What the machine has."""
+
+    inventory: Inventory
+
+
+class AlarmRang(Struct, frozen=True, kw_only=True):
+    """The time that `Agent.next_alarm_s` named has come."""
+
+
+class StopAllAsked(Struct, frozen=True, kw_only=True):
+    """The administrator wants all attempts ended, and then the daemon."""
+
+
+Input = (
+    HeadOffered
+    | Welcomed
+    | Disconnected
+    | LaunchAsked
+    | HeadSaid
+    | LauncherUp
+    | LauncherDown
+    | Launched
+    | LaunchFailed
+    | SupervisorSeen
+    | SupervisorEnded
+    | LeftoverGone
+    | SpoolFound
+    | Measured
+    | InventoryChanged
+    | AlarmRang
+    | StopAllAsked
+)

@@ -1,0 +1,305 @@
+"""What the head orders: launch, stop, signal, retime, acknowledge, read output."""
+
+from gnode.core.binding import bind
+from gnode.core.effects import (
+    AcceptTask,
+    AskLaunch,
+    CommandSupervisor,
+    ReadFile,
+    RemoveSpool,
+    Send,
+)
+from gnode.core.inputs import Account, LaunchAsked
+from gnode.core.table import Attempt, Table
+from gnode.core.task import AttemptKey, Command, RetimeCommand, SignalCommand, StopCommand, Task
+from gnode.core.transitions import Happening, Phase
+from gsched.model.job import ExitRecord
+from gsched.model.states import Join, OutcomeKind, StopReason
+from gsched.protocol.node import (
+    ExitAck,
+    Launch,
+    OutputRead,
+    ReadOutput,
+    Retime,
+    Signal,
+    Stop,
+    UnknownAttempt,
+)
+
+REMOVE_DELAY_S = 60.0  # a repeated launch of an acknowledged attempt still gets its exit
+OBEY_MARGIN_S = 30.0  # what a supervisor may take beyond the grace before gnode kills it
+
+
+def launch(table: Table, order: LaunchAsked, now_s: float, wall_s: float) -> None:
+    """Start an attempt, once: a repeated order is answered with the present state."""
+    asked = order.launch
+    key = AttemptKey(asked.job, asked.attempt)
+    known = table.attempts.get(key)
+    if known is not None:
+        answer_state(table, known)
+        return
+    if asked.attempt <= table.latest.get(asked.job, 0):
+        table.drop("launch of an attempt that is over or replaced", key)
+        return
+    refusal = _refusal(table, asked, order.account)
+    if refusal is not None:
+        _end_unstarted(table, key, _failure(key, refusal, wall_s))
+        return
+    if table.ending:
+        record = _failure(key, "the node daemon is ending its jobs", wall_s, StopReason.NODE_STOP)
+        _end_unstarted(table, key, record)
+        return
+    assert order.account is not None
+    task = bind(asked, order.account, table.site)
+    fence_older(table, key, now_s, wall_s)
+    attempt = attempt_of(task)
+    attempt.deferred = key.job in table.live_of_job
+    table.add(attempt)
+    table.out.append(AcceptTask(task=task))
+    ask_launch(table, attempt)
+
+
+def fence_older(table: Table, key: AttemptKey, now_s: float, wall_s: float) -> None:
+    """Stop what still lives of earlier attempts of a job that the head has started anew."""
+    for older in tuple(table.live_of_job.get(key.job, ())):
+        attempt = table.attempts[older]
+        _stop(table, attempt, StopCommand(reason=StopReason.FENCED, grace_s=0.0), now_s)
+        if attempt.deferred:
+            end_deferred(table, attempt, wall_s)
+
+
+def attempt_of(task: Task) -> Attempt:
+    """Return a fresh table entry for a task."""
+    return Attempt(
+        key=task.key,
+        user=task.user,
+        uid=task.uid,
+        gid=task.gid,
+        switch_user=task.switch_user,
+        gpu_indices=task.gpu_indices,
+        stdout_path=task.stderr_path if task.join is Join.INTO_ERR else task.stdout_path,
+        stderr_path=task.stdout_path if task.join is Join.INTO_OUT else task.stderr_path,
+        cgroup=task.cgroup,
+        user_dir=task.user_dir,
+        grace_s=task.grace_s,
+    )
+
+
+def ask_launch(table: Table, attempt: Attempt) -> None:
+    """Ask the launcher for an accepted attempt, if there is one and nothing is in the way."""
+    if table.launcher_up and not attempt.asked and not attempt.deferred:
+        attempt.asked = True
+        table.out.append(AskLaunch(key=attempt.key))
+
+
+def answer_state(table: Table, attempt: Attempt) -> None:
+    """Tell the head where an attempt is; before its start there is nothing to tell."""
+    if attempt.record is not None:
+        table.tell_exit(attempt)
+    elif attempt.info is not None:
+        table.tell(attempt.started())
+
+
+def _refusal(table: Table, asked: Launch, account: Account | None) -> str | None:
+    """Return why this node cannot start the attempt, or None."""
+    owner = asked.owner
+    site = table.site
+    if asked.share.node != site.node:
+        return f"the launch is for node {asked.share.node}, but this is {site.node}"
+    if account is None:
+        return f"node {site.node} knows no user {owner.user}: add the user there"
+    if (account.uid, account.gid) != (owner.uid, owner.gid):
+        return (
+            f"user {owner.user} has uid {owner.uid} and gid {owner.gid} on the head, but "
+            f"{account.uid} and {account.gid} on {site.node}: make them equal"
+        )
+    if site.uid not in {0, account.uid}:
+        return (
+            f"gnode on {site.node} runs as uid {site.uid} without root, "
+            f"so it cannot start jobs of {owner.user} (uid {owner.uid})"
+        )
+    if account.uid == 0 and not site.root_jobs:
+        return (
+            f"node {site.node} starts no jobs of root: "
+            "submit as another user, or set allow_root_jobs in its configuration"
+        )
+    return _gpu_refusal(table, asked)
+
+
+def _gpu_refusal(table: Table, asked: Launch) -> str | None:
+    present = {gpu.index for gpu in table.inventory.gpus}
+    for index in asked.share.gpu_indices:
+        if index not in present:
+            return f"node {table.site.node} has no GPU {index}"
+        owner = table.gpu_owner.get(index)
+        if owner is not None and owner.job != asked.job:
+            return f"GPU {index} of node {table.site.node} still belongs to attempt {owner.name}"
+    return None
+
+
+def _failure(
+    key: AttemptKey, message: str, wall_s: float, reason: StopReason | None = None
+) -> ExitRecord:
+    return ExitRecord(
+        job=key.job,
+        attempt=key.attempt,
+        kind=OutcomeKind.LAUNCH_FAILED,
+        stop_reason=reason,
+        message=message,
+        ended_s=wall_s,
+    )
+
+
+def _end_unstarted(table: Table, key: AttemptKey, record: ExitRecord) -> None:
+    """Take up an attempt that ended before it began: nothing of it is on disk."""
+    attempt = Attempt(key=key, phase=Phase.ENDED, record=record, has_spool=False)
+    table.add(attempt)
+    table.tell_exit(attempt)
+
+
+# --- orders about an attempt ---
+
+
+def stop(table: Table, order: Stop, now_s: float, wall_s: float) -> None:
+    """Stop an attempt; an unknown one gets a tombstone, so that a late launch is refused."""
+    key = AttemptKey(order.job, order.attempt)
+    attempt = table.attempts.get(key)
+    if attempt is not None:
+        command = StopCommand(reason=order.reason, grace_s=order.grace_s)
+        _stop(table, attempt, command, now_s)
+        if attempt.deferred:
+            end_deferred(table, attempt, wall_s)
+    elif order.attempt <= table.latest.get(order.job, 0):
+        table.drop("stop of an attempt that is over or replaced", key)
+    else:
+        record = ExitRecord(
+            job=order.job,
+            attempt=order.attempt,
+            kind=OutcomeKind.CANCELLED,
+            stop_reason=order.reason,
+            message="stopped before it was launched here",
+            ended_s=wall_s,
+        )
+        _end_unstarted(table, key, record)
+
+
+def end_deferred(table: Table, attempt: Attempt, wall_s: float) -> None:
+    """End an accepted attempt that the launcher was never asked for."""
+    record = ExitRecord(
+        job=attempt.key.job,
+        attempt=attempt.key.attempt,
+        kind=OutcomeKind.CANCELLED,
+        stop_reason=attempt.stop_reason,
+        message="stopped before it was launched here",
+        ended_s=wall_s,
+    )
+    attempt.deferred = False
+    end_by_record(table, attempt, record)
+
+
+def _stop(table: Table, attempt: Attempt, command: StopCommand, now_s: float) -> None:
+    if attempt.record is not None:
+        answer_state(table, attempt)
+        return
+    attempt.stop_reason = command.reason
+    attempt.kill_at_s = now_s + command.grace_s + OBEY_MARGIN_S
+    table.stopping[attempt.key] = attempt
+    give(table, attempt, command)
+
+
+def stop_all(table: Table, now_s: float, wall_s: float) -> None:
+    """Stop every live attempt because the node's administrator wants it."""
+    table.ending = True
+    for attempt in [attempt for attempt in table.attempts.values() if attempt.live]:
+        reason = attempt.stop_reason or StopReason.NODE_STOP
+        _stop(table, attempt, StopCommand(reason=reason, grace_s=attempt.grace_s), now_s)
+        if attempt.deferred:
+            end_deferred(table, attempt, wall_s)
+
+
+def give(table: Table, attempt: Attempt, command: Command) -> None:
+    """Hand a command to the supervisor, or keep it until there is one to be woken."""
+    if attempt.info is None:
+        attempt.waiting.append(command)
+    elif attempt.phase is Phase.RUNNING:
+        table.out.append(CommandSupervisor(key=attempt.key, command=command))
+
+
+def command(table: Table, order: Signal | Retime) -> None:
+    """Pass a signal or a new limit on to the supervisor."""
+    key = AttemptKey(order.job, order.attempt)
+    attempt = table.attempts.get(key)
+    if attempt is None:
+        unknown = UnknownAttempt(job=order.job, attempt=order.attempt)
+        table.out.append(Send(message=unknown))
+    elif not attempt.live:
+        answer_state(table, attempt)
+    elif isinstance(order, Signal):
+        give(table, attempt, SignalCommand(signal=order.signal))
+    else:
+        give(table, attempt, RetimeCommand(walltime_s=order.walltime_s))
+
+
+def acknowledge(table: Table, order: ExitAck, now_s: float) -> None:
+    """Note that the head has an outcome; the spool goes after a delay."""
+    key = AttemptKey(order.job, order.attempt)
+    attempt = table.attempts.get(key)
+    if attempt is None:
+        table.drop("acknowledgement of an unknown attempt", key)
+        return
+    first = attempt.phase is Phase.ENDED
+    if table.move(attempt, Happening.ACKED) and first:
+        table.removals.append((now_s + REMOVE_DELAY_S, key))
+
+
+def remove(table: Table, key: AttemptKey) -> None:
+    """Forget an acknowledged attempt and remove what it left on disk."""
+    attempt = table.attempts[key]
+    table.forget(key)
+    if attempt.has_spool:
+        table.out.append(RemoveSpool(key=key, user_dir=attempt.user_dir))
+
+
+def read_output(table: Table, order: ReadOutput) -> None:
+    """Have a job's output read as its owner, or say why it cannot be."""
+    attempt = table.attempts.get(AttemptKey(order.job, order.attempt))
+    if attempt is None or not attempt.has_spool:
+        error = f"node {table.site.node} keeps nothing of this attempt any more"
+        table.out.append(Send(message=OutputRead(request=order.request, error=error)))
+        return
+    error_stream = order.stream in {"stderr", "err", "e"}
+    planned = attempt.stderr_path if error_stream else attempt.stdout_path
+    real = ""
+    if attempt.info is not None:
+        real = attempt.info.stderr_path if error_stream else attempt.info.stdout_path
+    table.out.append(
+        ReadFile(
+            request=order.request,
+            path=real or planned,
+            user=attempt.user,
+            uid=attempt.uid,
+            gid=attempt.gid,
+            switch_user=attempt.switch_user,
+            offset=order.offset,
+            max_bytes=order.max_bytes,
+        )
+    )
+
+
+# --- ends ---
+
+
+def end_by_record(table: Table, attempt: Attempt, record: ExitRecord) -> None:
+    """Take over an exit record, report it, and start what waited for this end."""
+    if not table.move(attempt, Happening.RECORDED):
+        return
+    attempt.record = record
+    attempt.waiting.clear()
+    table.tell_exit(attempt)
+    for key in table.live_of_job.get(attempt.key.job, ()):
+        # In order of their numbers: the first is the oldest, and only it may run.
+        oldest = table.attempts[key]
+        if oldest.deferred:
+            oldest.deferred = False
+            ask_launch(table, oldest)
+        break

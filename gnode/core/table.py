@@ -1,0 +1,202 @@
+"""The attempts a node knows, what they own, and the marks by which old orders are recognised."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from gnode.core.binding import Site
+from gnode.core.effects import Effect, Send, Warn
+from gnode.core.task import AttemptKey, Command, SupervisorInfo
+from gnode.core.transitions import LIVE, PART_STATES, Happening, Phase, next_phase
+from gsched.model.job import ExitRecord
+from gsched.model.resources import Inventory, Load, Usage
+from gsched.model.states import StopReason
+from gsched.protocol.node import AttemptReport, Exited, Started
+
+LATEST_MAX = 100_000  # jobs whose last attempt is remembered after its spool is gone (~10 MB)
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """What the agent knows of one attempt.
+
+    Attributes:
+        has_spool: false for a refused launch or a tombstone: there is nothing on disk.
+        deferred: not launched before an older attempt of the same job is over.
+        asked: the launcher was asked for it.
+        info: of its supervisor, once seen.
+        waiting: commands for a supervisor that was not seen yet.
+        kill_at_s: when gnode kills it itself, since the supervisor did not obey a stop.
+    """
+
+    key: AttemptKey
+    phase: Phase = Phase.ACCEPTED
+    user: str = ""
+    uid: int = -1
+    gid: int = -1
+    switch_user: bool = False
+    gpu_indices: tuple[int, ...] = ()
+    stdout_path: str = ""
+    stderr_path: str = ""
+    cgroup: str | None = None
+    user_dir: str = ""
+    grace_s: float = 0.0
+    has_spool: bool = True
+    deferred: bool = False
+    asked: bool = False
+    pid: int = 0
+    start_ticks: int = 0
+    info: SupervisorInfo | None = None
+    record: ExitRecord | None = None
+    usage: Usage | None = None
+    waiting: list[Command] = field(default_factory=list)
+    stop_reason: StopReason | None = None
+    kill_at_s: float | None = None
+
+    @property
+    def live(self) -> bool:
+        """Return whether processes of it may exist."""
+        return self.phase in LIVE
+
+    def report(self) -> AttemptReport:
+        """Return what the head hears of it at a registration."""
+        return AttemptReport(
+            job=self.key.job,
+            attempt=self.key.attempt,
+            state=PART_STATES[self.phase],
+            pid=self.info.job_pid if self.info else 0,
+            started_s=self.info.started_s if self.info else 0.0,
+            exit=self.record,
+            usage=self.total_usage(),
+        )
+
+    def started(self) -> Started:
+        """Return the report of its start; its supervisor must have been seen."""
+        assert self.info is not None
+        return Started(
+            job=self.key.job,
+            attempt=self.key.attempt,
+            pid=self.info.job_pid,
+            started_s=self.info.started_s,
+            stdout_path=self.info.stdout_path or self.stdout_path,
+            stderr_path=self.info.stderr_path or self.stderr_path,
+        )
+
+    def total_usage(self) -> Usage:
+        """Return what it used: exact figures of its record over those of the samples."""
+        usage = self.usage or Usage()
+        record = self.record
+        if record is None:
+            return usage
+        return Usage(
+            wall_s=record.wall_s,
+            cpu_s=max(record.cpu_s, usage.cpu_s),
+            memory_peak_bytes=max(record.memory_peak_bytes, usage.memory_peak_bytes),
+            memory_mean_bytes=usage.memory_mean_bytes,
+            gpu_util_mean_percent=usage.gpu_util_mean_percent,
+            gpu_memory_peak_bytes=usage.gpu_memory_peak_bytes,
+            read_bytes=usage.read_bytes,
+            write_bytes=usage.write_bytes,
+            samples=usage.samples,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Table:
+    """The state of a node's agent; only the agent's parts change it.
+
+    Attributes:
+        gpu_owner: which live attempt owns a GPU, by index.
+        live_of_job: the live attempts of each job, in order of their numbers.
+        latest: the highest attempt known of each job, oldest entries first.
+        removals: when which spool is removed, in order of time.
+        out: effects of the step that is going on.
+        dropped: counted warnings, by name: messages that did not fit.
+    """
+
+    site: Site
+    inventory: Inventory
+    attempts: dict[AttemptKey, Attempt] = field(default_factory=dict)
+    gpu_owner: dict[int, AttemptKey] = field(default_factory=dict)
+    live_of_job: dict[int, list[AttemptKey]] = field(default_factory=dict)
+    latest: dict[int, int] = field(default_factory=dict)
+    removals: deque[tuple[float, AttemptKey]] = field(default_factory=deque)
+    stopping: dict[AttemptKey, Attempt] = field(default_factory=dict)
+    cluster: str = ""
+    highest_epoch: int = 0
+    highest_job: int = 0
+    saved_job: int = 0
+    welcomed: bool = False
+    launcher_up: bool = False
+    ending: bool = False
+    load: Load = field(default_factory=Load)
+    out: list[Effect] = field(default_factory=list)
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def add(self, attempt: Attempt) -> None:
+        """Take up an attempt that was not known."""
+        key = attempt.key
+        assert key not in self.attempts
+        self.attempts[key] = attempt
+        self.remember(key)
+        if attempt.live:
+            self.live_of_job.setdefault(key.job, []).append(key)
+            for index in attempt.gpu_indices:
+                self.gpu_owner[index] = key
+
+    def remember(self, key: AttemptKey) -> None:
+        """Note that this attempt exists, so that orders about earlier ones are recognised."""
+        self.highest_job = max(self.highest_job, key.job)
+        self.latest[key.job] = max(key.attempt, self.latest.pop(key.job, 0))
+        if len(self.latest) > LATEST_MAX:
+            del self.latest[next(iter(self.latest))]
+
+    def move(self, attempt: Attempt, happening: Happening) -> bool:
+        """Move an attempt on; return False, with a counted warning, if that cannot follow."""
+        phase = next_phase(attempt.phase, happening)
+        if phase is None:
+            self.drop(f"{happening} while {attempt.phase}", attempt.key)
+            return False
+        was_live = attempt.live
+        attempt.phase = phase
+        if was_live and not attempt.live:
+            self._release(attempt)
+        return True
+
+    def _release(self, attempt: Attempt) -> None:
+        key = attempt.key
+        self.stopping.pop(key, None)
+        attempt.kill_at_s = None
+        for index in attempt.gpu_indices:
+            if self.gpu_owner.get(index) == key:
+                del self.gpu_owner[index]
+        live = self.live_of_job[key.job]
+        live.remove(key)
+        if not live:
+            del self.live_of_job[key.job]
+
+    def forget(self, key: AttemptKey) -> None:
+        """Drop an attempt whose spool is gone; `latest` still knows its number."""
+        del self.attempts[key]
+
+    def drop(self, name: str, key: AttemptKey | None = None) -> None:
+        """Count something that did not fit and was ignored."""
+        self.dropped[name] = self.dropped.get(name, 0) + 1
+        about = f"attempt {key.name}: " if key else ""
+        self.out.append(Warn(text=f"{about}ignored: {name}"))
+
+    def tell(self, message: Started | Exited) -> None:
+        """Send a report, if a head listens; what is not sent now is sent at the next welcome."""
+        if self.welcomed:
+            self.out.append(Send(message=message))
+
+    def tell_exit(self, attempt: Attempt) -> None:
+        """Report the end of an attempt."""
+        assert attempt.record is not None
+        if self.welcomed:
+            self.out.append(
+                Send(
+                    message=Exited(
+                        record=attempt.record, usage=attempt.total_usage(), load=self.load
+                    )
+                )
+            )

@@ -1,0 +1,133 @@
+"""What is asked of a supervisor: the content of ``task.json`` and of the ``commands`` file."""
+
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from gsched.errors import InvalidRequestError
+from gsched.model.states import Join, StopReason
+
+
+class AttemptKey(NamedTuple):
+    """Identity of one attempt: the job's number and which of its starts this is."""
+
+    job: int
+    attempt: int
+
+    @property
+    def name(self) -> str:
+        """Return ``JOB.ATTEMPT``, the name of its directories and control groups."""
+        return f"{self.job}.{self.attempt}"
+
+
+def parse_key(name: str) -> AttemptKey:
+    """Return the key that ``JOB.ATTEMPT`` names.
+
+    Raises:
+        InvalidRequestError: the text is no such name.
+    """
+    job, _, attempt = name.partition(".")
+    if not (job.isascii() and job.isdigit() and attempt.isascii() and attempt.isdigit()):
+        raise InvalidRequestError(f"{name!r} is not the name of an attempt (JOB.ATTEMPT)")
+    return AttemptKey(int(job), int(attempt))
+
+
+class TaskFile(Struct, frozen=True, kw_only=True):
+    """A file that the supervisor writes into ``user_dir`` as the owner: the script, say."""
+
+    name: str
+    mode: int
+    content: str
+
+
+class MemoryCgroup(Struct, frozen=True, kw_only=True):
+    """The control group that limits memory: ``version`` 1 or 2, its directory, and the limit."""
+
+    version: int
+    path: str
+    limit_bytes: int
+
+
+class Task(Struct, frozen=True, kw_only=True):
+    """Everything a supervisor needs to run one attempt's part.
+
+    Attributes:
+        switch_user: whether the job must become ``uid``; false where gnode is that user itself.
+        stdout_path, stderr_path: absolute; a directory (or an ending ``/``) means the file
+            ``stdout_name`` or ``stderr_name`` in it.
+        join: ``n``, ``oe`` or ``eo``.
+        append: write behind what an earlier attempt wrote.
+        user_dir: directory of the owner (mode 0700) for ``files``; removed after the end.
+        cgroup: directory of a version 2 group to make and join, or None.
+        walltime_s: limit from the start, None for none.
+        failure_report: file in which torchrun's agent leaves the first failing rank, or None.
+        boot_id: of the machine's start in which this was accepted; another one proves death.
+        gpu_indices: what the attempt owns here, so that a restarted gnode knows it.
+    """
+
+    job: int
+    attempt: int
+    user: str
+    uid: int
+    gid: int
+    switch_user: bool
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    cwd: str
+    stdout_path: str
+    stderr_path: str
+    stdout_name: str
+    stderr_name: str
+    join: Join
+    append: bool
+    umask: int
+    files: tuple[TaskFile, ...]
+    user_dir: str
+    walltime_s: float | None
+    grace_s: float
+    cgroup: str | None = None
+    memory_cgroup: MemoryCgroup | None = None
+    failure_report: str | None = None
+    nice: int = 0
+    boot_id: str = ""
+    gpu_indices: tuple[int, ...] = ()
+
+    @property
+    def key(self) -> AttemptKey:
+        """Return the attempt's identity."""
+        return AttemptKey(self.job, self.attempt)
+
+
+class SupervisorInfo(Struct, frozen=True, kw_only=True):
+    """The content of ``supervisor.json``: which processes run the attempt, and its real files."""
+
+    pid: int
+    start_ticks: int
+    job_pid: int
+    job_start_ticks: int
+    started_s: float
+    started_boottime_s: float
+    stdout_path: str = ""
+    stderr_path: str = ""
+
+
+class StopCommand(Struct, frozen=True, kw_only=True, tag_field="do", tag="stop"):
+    """End the job: TERM, ``grace_s`` seconds, KILL of everything."""
+
+    reason: StopReason
+    grace_s: float
+
+
+class SignalCommand(Struct, frozen=True, kw_only=True, tag_field="do", tag="signal"):
+    """Send a signal to the job's processes."""
+
+    signal: int
+
+
+class RetimeCommand(Struct, frozen=True, kw_only=True, tag_field="do", tag="retime"):
+    """The limit is now ``walltime_s`` from the start, None for none."""
+
+    walltime_s: float | None
+
+
+Command = StopCommand | SignalCommand | RetimeCommand
