@@ -20,7 +20,7 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
-from torch.distributed import all_reduce, destroy_process_group, init_process_group
+from torch.distributed import all_reduce, barrier, destroy_process_group, init_process_group
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -35,6 +35,12 @@ def options() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=32, help="images per rank and step")
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="auto: a GPU for each rank if this node shows that many, else the CPU",
+    )
     return parser.parse_args()
 
 
@@ -126,19 +132,21 @@ def main() -> None:
     args = options()
     torch.set_num_threads(1)  # ranks of one machine share its cores
     started_s = time.monotonic()
-    local_rank = int(os.environ["LOCAL_RANK"])
-    # A GPU for each rank of this node, or none at all: gsched may have declared GPUs that are not.
-    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        device = torch.device("cuda", local_rank)
+    # A GPU for each rank of this node, or none at all: a cluster for trying out declares GPUs
+    # that do not exist.
+    enough_gpus = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
+    if args.device == "cuda" or (args.device == "auto" and enough_gpus):
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
         init_process_group("nccl")
     else:
         device = torch.device("cpu")
         init_process_group("gloo")
-    try:
-        result = train(args, device)
-    finally:
-        destroy_process_group()
+    result = train(args, device)
+    # Without this, gloo's threads may still have to give back the last tensors, for which they
+    # need Python, when Python ends: that aborts the process.
+    barrier()
+    destroy_process_group()
     if os.environ["RANK"] == "0":
         result["seconds"] = round(time.monotonic() - started_s, 2)
         partial = args.out.with_suffix(".partial")
