@@ -16,7 +16,12 @@ from msgspec import Struct, structs
 from gsched.errors import BadResourceError
 from gsched.model.resources import Chunk, Generic, Request
 from gsched.model.states import Placement
-from gsched.model.units import format_duration, format_size, parse_duration_s, parse_size_bytes
+from gsched.model.units import (
+    exact_size,
+    format_duration,
+    parse_duration_s,
+    parse_size_bytes,
+)
 
 GPU_MODES: Final = frozenset(
     {"shared", "default", "exclusive", "exclusive_thread", "exclusive_process", "reseterr"}
@@ -41,7 +46,6 @@ class ResourceList(Struct, frozen=True, kw_only=True):
     request: Request
     walltime_s: float | None
     walltime_change_s: float | None
-    names_places: bool
     warnings: tuple[str, ...]
 
 
@@ -86,7 +90,6 @@ def parse_resources(
         request=request,
         walltime_s=walltime_s,
         walltime_change_s=change_s,
-        names_places=bool(terms),
         warnings=tuple(warnings),
     )
 
@@ -280,7 +283,7 @@ def format_resources(request: Request, walltime_s: float | None) -> str:
         ]
         terms.append("place=" + ":".join(words))
     if verb == "nodes" and request.memory_bytes:
-        terms.append(f"mem={format_size(request.memory_bytes)}")
+        terms.append(f"mem={exact_size(request.memory_bytes)}")
     if verb == "nodes":
         terms.extend(f"{name}={count}" for name, count in request.chunks[0].generic)
     if walltime_s is not None:
@@ -296,7 +299,7 @@ def _format_chunk(chunk: Chunk, verb: str) -> str:
     if chunk.gpu_type:
         words.append(f"gpu_type={chunk.gpu_type}")
     if verb == "select":
-        words.extend([f"mem={format_size(chunk.memory_bytes)}"] if chunk.memory_bytes else [])
+        words.extend([f"mem={exact_size(chunk.memory_bytes)}"] if chunk.memory_bytes else [])
         words.extend(f"{name}={count}" for name, count in chunk.generic)
         words.extend(f"host={feature}" for feature in chunk.features)
     else:

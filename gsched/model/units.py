@@ -77,11 +77,19 @@ def format_duration(seconds: float | None) -> str:
 
 
 def format_size(size_bytes: int) -> str:
-    """Return ``1536mb`` or ``4gb``: the largest PBS unit that states it exactly, else rounded."""
+    """Return ``1.5gb``: the size for people, rounded to one digit behind the point."""
     if size_bytes <= 0:
         return "0b"
     for power, unit in ((4, "tb"), (3, "gb"), (2, "mb"), (1, "kb")):
         size = 1024**power
         if size_bytes >= size:
             return f"{size_bytes / size:.1f}".removesuffix(".0") + unit
+    return f"{size_bytes}b"
+
+
+def exact_size(size_bytes: int) -> str:
+    """Return the size in the largest PBS unit that states it exactly; reading it gives it back."""
+    for power, unit in ((4, "tb"), (3, "gb"), (2, "mb"), (1, "kb")):
+        if size_bytes and size_bytes % 1024**power == 0:
+            return f"{size_bytes // 1024**power}{unit}"
     return f"{size_bytes}b"

@@ -84,4 +84,5 @@ class Plan(Struct, frozen=True, kw_only=True):
 class Policy(Protocol):
     """A function of a snapshot: equal snapshots give equal plans."""
 
-    def __call__(self, snapshot: Snapshot) -> Plan: ...
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        """Return what to start, and why the rest waits."""

@@ -5,8 +5,8 @@ reservation: the earliest time at which, from the walltimes of what runs, it is 
 jobs may pass it only if they do not delay that: they end before it by their own walltime, or they
 use what the reservation leaves over.
 
-Jobs of one shape (queue, request, walltime) stand or fall together, so a pass costs as much as there
-are shapes, not jobs.
+Jobs of one shape (queue, request, walltime) stand or fall together, so a pass costs as much as
+there are shapes, not jobs.
 
 Source: EASY backfilling, Mu'alem & Feitelson, IEEE TPDS 12(6):529-543, 2001. We place resources of
 several kinds on named nodes where they count processors, so the reservation is an allocation.
@@ -70,10 +70,10 @@ class _Pass:
 
     def _backfill(self, shape: Shape, job: int, found: Allocation) -> bool:
         assert self.shadow_s is not None
-        if shape.walltime_s is not None:
-            if self.snapshot.now_s + shape.walltime_s <= self.shadow_s:
-                self._accept(shape, job, found, f"ends before job {self.blocked_job} can start")
-                return True
+        walltime_s = shape.walltime_s
+        if walltime_s is not None and self.snapshot.now_s + walltime_s <= self.shadow_s:
+            self._accept(shape, job, found, f"ends before job {self.blocked_job} can start")
+            return True
         beside = place(shape.request, self.free.common_with(self.spare))
         if isinstance(beside, NoFit):
             self.waits.append(

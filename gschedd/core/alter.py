@@ -1,0 +1,153 @@
+"""galter: which parts of a job's statement may change when, and to what."""
+
+import re
+from typing import Final
+
+from msgspec import structs
+
+from gsched.errors import BadResourceError, BadStateError, InvalidRequestError, RequestTooLargeError
+from gsched.model.job import JobSpec
+from gsched.model.request import format_resources, parse_resources
+from gsched.model.states import JobState
+from gsched.model.units import format_duration
+from gsched.protocol.api import Alteration
+from gschedd.core import facts as f
+from gschedd.core.commands import AlterJob
+from gschedd.core.decide import own_job
+from gschedd.core.settings import Caller, Settings
+from gschedd.core.state import Job, State
+from gschedd.core.submit import (
+    check_name,
+    checked_grace,
+    checked_holds,
+    checked_join,
+    checked_priority,
+    checked_walltime,
+    never_fits,
+)
+
+#: What can still change once the job runs.
+WHILE_RUNNING: Final = frozenset(
+    {"resources", "mail_points", "mail_to", "account", "rerunnable", "grace_s", "holds"}
+)
+
+
+def alter_job(state: State, settings: Settings, command: AlterJob, now_s: float) -> list[f.AnyFact]:
+    """Return the change as one fact (and holds as another): all of it, or a refusal.
+
+    Raises:
+        GschedError: something asked for cannot be; nothing is changed then.
+    """
+    job = own_job(state, settings, command)
+    asked = {
+        name: value
+        for name, value in structs.asdict(command.alteration).items()
+        if value is not None
+    }
+    if not asked:
+        raise InvalidRequestError("nothing to alter", hint="name what should change: see --help")
+    if job.state in {JobState.RUNNING, JobState.EXITING}:
+        late = sorted(set(asked) - WHILE_RUNNING)
+        if late:
+            raise BadStateError(
+                f"job {job.id} is {job.state}: {', '.join(late)} can no longer change",
+                hint="of a running job: walltime, account, mail, rerunnable, grace, holds",
+            )
+    spec = _altered(job, command.alteration, state=state, settings=settings, now_s=now_s)
+    facts: list[f.AnyFact] = []
+    changed = tuple(sorted(set(asked) - {"holds"}))
+    if changed:
+        facts.append(
+            f.JobAltered(at_s=now_s, job=job.id, spec=spec, by=command.caller.user, changed=changed)
+        )
+    if command.alteration.holds is not None:
+        facts.extend(_holds(job, command.alteration.holds, command.caller, now_s))
+    return facts
+
+
+def _holds(job: Job, wanted: tuple[str, ...], caller: Caller, now_s: float) -> list[f.AnyFact]:
+    """``-h n`` comes as an empty list: release what the caller may release."""
+    if wanted:
+        holds = checked_holds(wanted, caller)
+        return [f.JobHeld(at_s=now_s, job=job.id, holds=holds, by=caller.user)]
+    if not job.holds:
+        return []
+    holds = checked_holds(tuple(job.holds), caller)
+    return [f.JobReleased(at_s=now_s, job=job.id, holds=holds, by=caller.user)]
+
+
+def _altered(
+    job: Job, asked: Alteration, *, state: State, settings: Settings, now_s: float
+) -> JobSpec:
+    spec = job.spec
+    if asked.name is not None:
+        check_name(asked.name)
+    queue = spec.queue if asked.queue is None else asked.queue
+    spec = structs.replace(
+        spec,
+        name=spec.name if asked.name is None else asked.name,
+        queue=queue,
+        priority=spec.priority if asked.priority is None else checked_priority(asked.priority),
+        account=spec.account if asked.account is None else asked.account,
+        start_after_s=spec.start_after_s if asked.start_after_s is None else asked.start_after_s,
+        rerunnable=spec.rerunnable if asked.rerunnable is None else asked.rerunnable,
+        stdout_path=spec.stdout_path if asked.stdout_path is None else asked.stdout_path,
+        stderr_path=spec.stderr_path if asked.stderr_path is None else asked.stderr_path,
+        join=spec.join if asked.join is None else checked_join(asked.join),
+        shell=spec.shell if asked.shell is None else asked.shell,
+        mail_points=spec.mail_points if asked.mail_points is None else asked.mail_points,
+        mail_to=spec.mail_to if asked.mail_to is None else asked.mail_to,
+        grace_s=spec.grace_s if asked.grace_s is None else checked_grace(asked.grace_s),
+    )
+    if asked.queue is not None:
+        checked_walltime(spec.walltime_s, queue, settings)
+    if asked.resources is None:
+        return spec
+    return _with_resources(job, spec, asked.resources, state=state, settings=settings, now_s=now_s)
+
+
+def _with_resources(
+    job: Job,
+    spec: JobSpec,
+    texts: tuple[str, ...],
+    *,
+    state: State,
+    settings: Settings,
+    now_s: float,
+) -> JobSpec:
+    # what is not named stays, unless the layout itself is named anew
+    anew = any(re.search(r"(^|,)\s*(nodes|select|ncpus|procs)=", text) for text in texts)
+    present = () if anew else (format_resources(spec.request, None),)
+    parsed = parse_resources(
+        (*present, *texts),
+        generic_names=state.generic_names(),
+        warn_unknown=settings.warn_unknown_resource,
+        exclusive=spec.request.exclusive,
+    )
+    walltime_s = spec.walltime_s if parsed.walltime_s is None else parsed.walltime_s
+    if parsed.walltime_change_s is not None:
+        if spec.walltime_s is None:
+            raise BadResourceError(
+                f"job {job.id} has no walltime that could grow or shrink",
+                hint="give walltime=HH:MM:SS without a sign",
+            )
+        walltime_s = spec.walltime_s + parsed.walltime_change_s
+    walltime_s = checked_walltime(walltime_s, spec.queue, settings)
+    started_s = job.attempt.started_s if job.attempt is not None else None
+    elapsed_s = now_s - started_s if started_s is not None else 0.0
+    if walltime_s is not None and walltime_s <= elapsed_s:
+        raise InvalidRequestError(
+            f"a walltime of {format_duration(max(walltime_s, 0.0))} lies in the past: job {job.id} "
+            f"has run for {format_duration(elapsed_s)}",
+            hint="give more, or end the job with gdel",
+        )
+    request = parsed.request
+    if job.attempt is not None and request != spec.request:
+        raise BadStateError(
+            f"job {job.id} is {job.state}: of its resources only walltime can change",
+            hint="grerun it, or change it while it waits",
+        )
+    refusal = never_fits(request, state)
+    if refusal:
+        raise RequestTooLargeError(refusal[0], hint=refusal[1])
+    return structs.replace(spec, request=request, walltime_s=walltime_s)

@@ -1,0 +1,398 @@
+"""`apply` is the only writer of the state, in life and in replay.
+
+It changes the state from one fact and does nothing else: no decision, no effect, no clock.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final, TypeVar, cast
+
+from gsched.model.resources import Share, Usage
+from gsched.model.states import AttemptState, JobState, NodeState, PartState, StopReason
+from gschedd.core import facts as f
+from gschedd.core.state import Attempt, Job, Node, Part, State, WaitingGroup, client_key
+from gschedd.core.transitions import (
+    next_attempt_state,
+    next_job_state,
+    next_node_state,
+    next_part_state,
+)
+from gschedd.plan.space import NodeSpace, give, take
+
+F = TypeVar("F", bound=f.Fact)
+Applier = Callable[[State, f.AnyFact], None]
+
+#: Ended submissions whose client keys are remembered in memory; older ones are in the database.
+MAX_ENDED_KEYS: Final = 100_000
+
+
+def apply(state: State, fact: f.AnyFact) -> None:
+    """Change ``state`` by what has happened.
+
+    Raises:
+        InvalidTransitionError: the fact cannot follow the state: a fault of ours.
+    """
+    _APPLIERS[type(fact)](state, fact)
+
+
+def _submitted(state: State, fact: f.JobSubmitted) -> None:
+    spec = fact.spec
+    job = Job(
+        id=fact.job,
+        spec=spec,
+        state=fact.state,
+        submitted_s=fact.at_s,
+        eligible_s=max(fact.at_s, spec.start_after_s),
+        holds=spec.holds,
+    )
+    add_job(state, job)
+    if spec.client_key:
+        state.keys[client_key(spec.owner.uid, spec.client_key)] = job.id
+    _touch(state, job)
+
+
+def add_job(state: State, job: Job) -> None:
+    """Put a job that is not done into the state and all its indices (submission and loading)."""
+    state.jobs[job.id] = job
+    state.next_job = max(state.next_job, job.id + 1)
+    uid = job.spec.owner.uid
+    state.jobs_by_user[uid] = state.jobs_by_user.get(uid, 0) + 1
+    _enter(state, job)
+    if job.attempt is not None:
+        _own(state, job, job.attempt)
+
+
+def _own(state: State, job: Job, attempt: Attempt) -> None:
+    state.running[job.id] = job
+    if attempt.master_port:
+        state.ports.add(attempt.master_port)
+    for node, part in attempt.parts.items():
+        state.by_node.setdefault(node, {})[job.id] = job
+        if node in state.spaces:
+            state.spaces[node] = take(state.spaces[node], part.share)
+
+
+def _disown(state: State, job: Job, attempt: Attempt) -> None:
+    del state.running[job.id]
+    state.ports.discard(attempt.master_port)
+    for node, part in attempt.parts.items():
+        del state.by_node[node][job.id]
+        if node in state.spaces:
+            state.spaces[node] = give(state.spaces[node], part.share)
+
+
+def _enter(state: State, job: Job) -> None:
+    """Index a job by the state it is in."""
+    if job.state is JobState.QUEUED:
+        shape = state.shape_of(job)
+        group = state.groups.get(shape)
+        if group is None:
+            group = state.groups[shape] = WaitingGroup(shape)
+        group.add(state.order_key(job))
+        state.stale = True
+    elif job.state is JobState.WAITING:
+        insort(state.delayed, (job.start_after_s, job.id))
+
+
+def _leave(state: State, job: Job) -> None:
+    """Take a job out of the index of the state it is in."""
+    if job.state is JobState.QUEUED:
+        shape = state.shape_of(job)
+        group = state.groups[shape]
+        group.remove(state.order_key(job))
+        if not group.order:
+            del state.groups[shape]
+    elif job.state is JobState.WAITING:
+        entry = (job.start_after_s, job.id)
+        index = bisect_left(state.delayed, entry)
+        assert state.delayed[index] == entry, f"job {job.id} is not among the delayed"
+        del state.delayed[index]
+
+
+def _move(state: State, job: Job, fact: f.JobFact, wanted: JobState) -> None:
+    following = next_job_state(job.state, fact, wanted)
+    _leave(state, job)
+    job.state = following
+    _enter(state, job)
+    _touch(state, job)
+
+
+def _touch(state: State, job: Job) -> None:
+    state.touched_jobs[job.id] = job
+
+
+def _touch_attempt(state: State, job: Job) -> Attempt:
+    attempt = job.attempt
+    assert attempt is not None, f"job {job.id} has no attempt"
+    state.touched_attempts[job.id, attempt.number] = attempt
+    return attempt
+
+
+def resting_state(job: Job, at_s: float) -> JobState:
+    """Return where a job that is neither running nor done belongs at ``at_s``."""
+    if job.holds:
+        return JobState.HELD
+    return JobState.WAITING if job.start_after_s > at_s else JobState.QUEUED
+
+
+def _held(state: State, fact: f.JobHeld) -> None:
+    job = state.jobs[fact.job]
+    wanted = job.state if job.state in {JobState.RUNNING, JobState.EXITING} else JobState.HELD
+    _move(state, job, fact, wanted)
+    job.holds = tuple(sorted({*job.holds, *fact.holds}))
+    job.hold_reason = fact.reason or job.hold_reason
+
+
+def _released(state: State, fact: f.JobReleased) -> None:
+    job = state.jobs[fact.job]
+    job.holds = tuple(hold for hold in job.holds if hold not in fact.holds)
+    if not job.holds:
+        job.hold_reason = ""
+    wanted = job.state
+    if job.state is JobState.HELD:
+        wanted = resting_state(job, fact.at_s)
+        job.eligible_s = max(fact.at_s, job.start_after_s)
+        job.faults = 0
+    _move(state, job, fact, wanted)
+
+
+def _due(state: State, fact: f.JobDue) -> None:
+    _move(state, state.jobs[fact.job], fact, JobState.QUEUED)
+
+
+def _altered(state: State, fact: f.JobAltered) -> None:
+    job = state.jobs[fact.job]
+    next_job_state(job.state, fact, job.state)
+    _leave(state, job)
+    job.spec = fact.spec
+    if job.state in {JobState.QUEUED, JobState.WAITING}:
+        job.state = next_job_state(job.state, fact, resting_state(job, fact.at_s))
+    _enter(state, job)
+    state.stale = True
+    _touch(state, job)
+
+
+def _signalled(state: State, fact: f.JobSignalled) -> None:
+    job = state.jobs[fact.job]
+    _move(state, job, fact, job.state)
+
+
+def _assigned(state: State, fact: f.AttemptAssigned) -> None:
+    job = state.jobs[fact.job]
+    _move(state, job, fact, JobState.RUNNING)
+    attempt = Attempt(
+        number=fact.attempt,
+        state=AttemptState.ASSIGNED,
+        assigned_s=fact.at_s,
+        master_port=fact.master_port,
+        parts={share.node: _new_part(share, fact.active) for share in fact.allocation},
+        boot_ids={node: state.nodes[node].boot_id for node in fact.active},
+    )
+    job.attempt, job.attempts = attempt, fact.attempt
+    _own(state, job, attempt)
+    _touch_attempt(state, job)
+
+
+def _new_part(share: Share, active: tuple[str, ...]) -> Part:
+    return Part(share=share, state=PartState.PENDING if share.node in active else PartState.PASSIVE)
+
+
+def _part_started(state: State, fact: f.PartStarted) -> None:
+    job = state.jobs[fact.job]
+    attempt = _touch_attempt(state, job)
+    part = attempt.parts[fact.node]
+    part.state = next_part_state(part.state, fact, PartState.RUNNING)
+    part.pid, part.started_s = fact.pid, fact.started_s
+    part.stdout_path, part.stderr_path = fact.stdout_path, fact.stderr_path
+    if attempt.started_s is None:
+        attempt.started_s = fact.at_s
+    if job.started_s is None:
+        job.started_s = fact.at_s
+    waits = any(each.state is PartState.PENDING for each in attempt.parts.values())
+    wanted = AttemptState.STARTING if waits else AttemptState.RUNNING
+    if attempt.state is AttemptState.EXITING:
+        wanted = AttemptState.EXITING
+    attempt.state = next_attempt_state(attempt.state, fact, wanted)
+    _move(state, job, fact, job.state)
+
+
+def _stop_requested(state: State, fact: f.StopRequested) -> None:
+    job = state.jobs[fact.job]
+    attempt = _touch_attempt(state, job)
+    attempt.state = next_attempt_state(attempt.state, fact, AttemptState.EXITING)
+    if attempt.stop is None or fact.reason is StopReason.DELETE:  # a delete wins over all else
+        attempt.stop, attempt.stop_message = fact.reason, fact.message
+        attempt.stopped_by = fact.by
+    attempt.stop_grace_s = fact.grace_s
+    _move(state, job, fact, JobState.EXITING)
+
+
+def _part_ended(state: State, fact: f.PartEnded) -> None:
+    job = state.jobs[fact.job]
+    attempt = _touch_attempt(state, job)
+    part = attempt.parts[fact.node]
+    part.state = next_part_state(part.state, fact, PartState.ENDED)
+    part.record, part.usage = fact.record, fact.usage
+    if part.started_s is None and fact.record.started_s:
+        part.started_s = fact.record.started_s
+        attempt.started_s = attempt.started_s or fact.at_s
+        job.started_s = job.started_s or fact.at_s
+    attempt.state = next_attempt_state(attempt.state, fact, AttemptState.EXITING)
+    _move(state, job, fact, job.state)
+
+
+def _attempt_ended(state: State, fact: f.AttemptEnded) -> None:
+    job = state.jobs[fact.job]
+    attempt = _touch_attempt(state, job)
+    attempt.state = next_attempt_state(attempt.state, fact, AttemptState.ENDED)
+    attempt.outcome, attempt.usage, attempt.ended_s = fact.outcome, fact.usage, fact.at_s
+    _disown(state, job, attempt)
+    _charge(job, attempt, fact.usage)
+    _move(state, job, fact, JobState.EXITING)
+    state.stale = True
+
+
+def _charge(job: Job, attempt: Attempt, usage: Usage) -> None:
+    job.cpu_s += usage.cpu_s
+    job.wall_s += usage.wall_s
+    job.gpu_s += usage.wall_s * sum(len(share.gpu_indices) for share in attempt.allocation)
+
+
+def _requeued(state: State, fact: f.JobRequeued) -> None:
+    job = state.jobs[fact.job]
+    job.attempt = None
+    job.faults, job.not_before_s = fact.faults, fact.not_before_s
+    job.requeue_reason = fact.reason
+    job.requeues += 1
+    job.holds = tuple(sorted({*job.holds, *fact.holds}))
+    if fact.holds:
+        job.hold_reason = fact.reason
+    wanted = resting_state(job, fact.at_s)
+    _move(state, job, fact, wanted)
+
+
+def _ended(state: State, fact: f.JobEnded) -> None:
+    job = state.jobs[fact.job]
+    _move(state, job, fact, JobState.DONE)
+    job.outcome, job.ended_s = fact.outcome, fact.at_s
+    del state.jobs[job.id]
+    state.finished[job.id] = job
+    uid = job.spec.owner.uid
+    state.jobs_by_user[uid] -= 1
+    if not state.jobs_by_user[uid]:
+        del state.jobs_by_user[uid]
+    while len(state.keys) > len(state.jobs) + MAX_ENDED_KEYS:
+        _forget_oldest_key(state)
+
+
+def _forget_oldest_key(state: State) -> None:
+    for key, job in state.keys.items():
+        if job not in state.jobs:
+            del state.keys[key]
+            return
+
+
+def _registered(state: State, fact: f.NodeRegistered) -> None:
+    node = state.nodes.get(fact.node)
+    if node is None:
+        node = Node(name=fact.node, state=NodeState.UP, inventory=fact.inventory)
+        state.nodes[node.name] = node
+    else:
+        node.state = next_node_state(node.state, fact, NodeState.UP)
+    node.inventory, node.boot_id, node.incarnation = fact.inventory, fact.boot_id, fact.incarnation
+    node.address, node.version, node.since_s = fact.address, fact.version, fact.at_s
+    node.load, node.heartbeat_s, node.faults = fact.load, fact.at_s, 0
+    refresh_space(state, node)
+    state.stale = True
+    state.touched_nodes[node.name] = node
+
+
+def refresh_space(state: State, node: Node) -> None:
+    """Make the node's free space anew from what it has and what is owned there."""
+    inventory = node.inventory
+    space = NodeSpace(
+        name=node.name,
+        cpus=inventory.cpus,
+        memory_bytes=inventory.memory_bytes,
+        gpus=inventory.gpus,
+        generic=inventory.generic,
+        total_cpus=inventory.cpus,
+        total_memory_bytes=inventory.memory_bytes,
+        total_gpus=len(inventory.gpus),
+        total_generic=inventory.generic,
+        all_gpus=inventory.gpus,
+        features=frozenset(
+            {*inventory.features, node.name, *(gpu.type for gpu in inventory.gpus if gpu.type)}
+        ),
+        open=node.state is NodeState.UP and not node.drained,
+    )
+    for job in state.by_node.get(node.name, {}).values():
+        assert job.attempt is not None, "a job that owns something has an attempt"
+        space = take(space, job.attempt.parts[node.name].share)
+    state.spaces[node.name] = space
+
+
+def _disconnected(state: State, fact: f.NodeDisconnected) -> None:
+    node = state.nodes[fact.node]
+    node.state = next_node_state(node.state, fact, NodeState.UNREACHABLE)
+    node.since_s = fact.at_s
+    refresh_space(state, node)
+    state.stale = True
+    state.touched_nodes[node.name] = node
+
+
+def _drained(state: State, fact: f.NodeDrained) -> None:
+    node = state.nodes[fact.node]
+    node.state = next_node_state(node.state, fact, node.state)
+    node.drained, node.reason = True, fact.reason
+    refresh_space(state, node)
+    state.stale = True
+    state.touched_nodes[node.name] = node
+
+
+def _resumed(state: State, fact: f.NodeResumed) -> None:
+    node = state.nodes[fact.node]
+    node.state = next_node_state(node.state, fact, node.state)
+    node.drained, node.reason, node.faults = False, "", 0
+    refresh_space(state, node)
+    state.stale = True
+    state.touched_nodes[node.name] = node
+
+
+def _faulted(state: State, fact: f.NodeFaulted) -> None:
+    node = state.nodes[fact.node]
+    node.state = next_node_state(node.state, fact, node.state)
+    node.faults = fact.faults
+    state.touched_nodes[node.name] = node
+
+
+def _on(kind: type[F], applier: Callable[[State, F], None]) -> tuple[type[f.Fact], Applier]:
+    """Return a row of the table; the types say that the applier takes facts of this kind."""
+    return kind, cast("Applier", applier)
+
+
+_APPLIERS: Final[Mapping[type[f.Fact], Applier]] = MappingProxyType(
+    dict(
+        (
+            _on(f.JobSubmitted, _submitted),
+            _on(f.JobHeld, _held),
+            _on(f.JobReleased, _released),
+            _on(f.JobDue, _due),
+            _on(f.JobAltered, _altered),
+            _on(f.JobSignalled, _signalled),
+            _on(f.AttemptAssigned, _assigned),
+            _on(f.PartStarted, _part_started),
+            _on(f.StopRequested, _stop_requested),
+            _on(f.PartEnded, _part_ended),
+            _on(f.AttemptEnded, _attempt_ended),
+            _on(f.JobRequeued, _requeued),
+            _on(f.JobEnded, _ended),
+            _on(f.NodeRegistered, _registered),
+            _on(f.NodeDisconnected, _disconnected),
+            _on(f.NodeDrained, _drained),
+            _on(f.NodeResumed, _resumed),
+            _on(f.NodeFaulted, _faulted),
+        )
+    )
+)

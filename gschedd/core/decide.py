@@ -1,0 +1,253 @@
+"""Commands into facts, or a refusal in words. Nothing is changed here."""
+
+from gsched.errors import (
+    BadStateError,
+    InvalidRequestError,
+    NotPermittedError,
+    UnknownJobError,
+    UnknownNodeError,
+)
+from gsched.model.ids import format_job_id
+from gsched.model.job import ExitRecord, Outcome
+from gsched.model.resources import Usage
+from gsched.model.states import NodeState, OutcomeKind, PartState, StopReason
+from gschedd.core import commands as c
+from gschedd.core import facts as f
+from gschedd.core.settings import Caller, Settings
+from gschedd.core.state import Job, Node, State
+from gschedd.core.submit import checked_grace
+
+MAX_SIGNAL = 64
+
+
+def own_job(state: State, settings: Settings, command: c.JobCommand) -> Job:
+    """Return the job if the caller may change it.
+
+    Raises:
+        UnknownJobError: no such job, or it is done.
+        NotPermittedError: it is somebody else's.
+    """
+    job = state.jobs.get(command.job)
+    if job is None:
+        name = format_job_id(command.job, settings.server)
+        if command.job in state.finished:
+            raise BadStateError(f"job {name} is done already")
+        raise UnknownJobError(f"Unknown Job Id {name}", hint="see gstat for jobs, ghist for past")
+    authorize(command.caller, job)
+    return job
+
+
+def authorize(caller: Caller, job: Job) -> None:
+    """Refuse who is neither the job's owner nor an operator.
+
+    Raises:
+        NotPermittedError: the caller is neither.
+    """
+    if caller.uid != job.spec.owner.uid and not caller.operator:
+        raise NotPermittedError(
+            f"job {job.id} belongs to {job.spec.owner.user}",
+            hint="its owner or an operator can do this",
+        )
+
+
+def delete_job(
+    state: State, settings: Settings, command: c.DeleteJob, now_s: float
+) -> list[f.AnyFact]:
+    """Return what deleting means: an end at once, or a stop of what runs."""
+    job = own_job(state, settings, command)
+    by = command.caller.user
+    if job.attempt is None:
+        message = command.message or f"deleted by {by} before it ran"
+        outcome = Outcome(kind=OutcomeKind.CANCELLED, message=message)
+        return [f.JobEnded(at_s=now_s, job=job.id, outcome=outcome, by=by)]
+    grace_s = job.spec.grace_s if command.grace_s is None else checked_grace(command.grace_s)
+    return [
+        f.StopRequested(
+            at_s=now_s,
+            job=job.id,
+            attempt=job.attempt.number,
+            reason=StopReason.DELETE,
+            grace_s=grace_s,
+            by=by,
+            message=command.message,
+        )
+    ]
+
+
+def hold_job(state: State, settings: Settings, command: c.HoldJob, now_s: float) -> list[f.AnyFact]:
+    """Return the hold; a running job is held when it is queued again."""
+    job = own_job(state, settings, command)
+    if set(command.holds) <= set(job.holds):
+        return []
+    return [f.JobHeld(at_s=now_s, job=job.id, holds=command.holds, by=command.caller.user)]
+
+
+def release_job(
+    state: State, settings: Settings, command: c.ReleaseJob, now_s: float
+) -> list[f.AnyFact]:
+    """Return the release.
+
+    Raises:
+        BadStateError: the job is not held, or held by others.
+    """
+    job = own_job(state, settings, command)
+    taken = tuple(hold for hold in command.holds if hold in job.holds)
+    if not taken:
+        if not job.holds:
+            raise BadStateError(f"job {job.id} is not held")
+        kinds = ", ".join(job.holds)
+        because = f": {job.hold_reason}" if job.hold_reason else ""
+        raise BadStateError(
+            f"job {job.id} is held by: {kinds}{because}",
+            hint=f"release it with -h {''.join(kind[0] for kind in job.holds)}",
+        )
+    return [f.JobReleased(at_s=now_s, job=job.id, holds=taken, by=command.caller.user)]
+
+
+def signal_job(
+    state: State, settings: Settings, command: c.SignalJob, now_s: float
+) -> list[f.AnyFact]:
+    """Return the signal.
+
+    Raises:
+        BadStateError: nothing of the job runs.
+        InvalidRequestError: no such signal.
+    """
+    job = own_job(state, settings, command)
+    if not 1 <= command.signal <= MAX_SIGNAL:
+        raise InvalidRequestError(f"signal {command.signal} is not between 1 and {MAX_SIGNAL}")
+    attempt = job.attempt
+    if attempt is None or not any(p.state is PartState.RUNNING for p in attempt.parts.values()):
+        raise BadStateError(f"job {job.id} is {job.state}: only a running job can get a signal")
+    return [
+        f.JobSignalled(
+            at_s=now_s,
+            job=job.id,
+            attempt=attempt.number,
+            signal=command.signal,
+            by=command.caller.user,
+        )
+    ]
+
+
+def rerun_job(
+    state: State, settings: Settings, command: c.RerunJob, now_s: float
+) -> list[f.AnyFact]:
+    """Return the stop after which the job is queued again.
+
+    Raises:
+        BadStateError: it does not run, is being deleted, or may not be rerun.
+    """
+    job = own_job(state, settings, command)
+    if job.attempt is None:
+        raise BadStateError(f"job {job.id} is {job.state}: only a running job can be rerun")
+    if job.attempt.stop is StopReason.DELETE:
+        raise BadStateError(f"job {job.id} is being deleted")
+    if not job.spec.rerunnable and not (command.force and command.caller.operator):
+        raise BadStateError(
+            f"job {job.id} says that it cannot be rerun (-r n)",
+            hint="an operator can force it with -f",
+        )
+    grace_s = job.spec.grace_s if command.grace_s is None else checked_grace(command.grace_s)
+    return [
+        f.StopRequested(
+            at_s=now_s,
+            job=job.id,
+            attempt=job.attempt.number,
+            reason=StopReason.RERUN,
+            grace_s=grace_s,
+            by=command.caller.user,
+        )
+    ]
+
+
+def drain_node(state: State, command: c.DrainNode, now_s: float) -> list[f.AnyFact]:
+    """Return the drain.
+
+    Raises:
+        InvalidRequestError: no reason given: the next operator needs one.
+    """
+    node = _node(state, command)
+    if not command.reason.strip():
+        raise InvalidRequestError("a drain needs a reason", hint="say why with -m REASON")
+    return [
+        f.NodeDrained(
+            at_s=now_s, node=node.name, reason=command.reason.strip(), by=command.caller.user
+        )
+    ]
+
+
+def resume_node(state: State, command: c.ResumeNode, now_s: float) -> list[f.AnyFact]:
+    """Return the end of a drain."""
+    node = _node(state, command)
+    if not node.drained:
+        return []
+    return [f.NodeResumed(at_s=now_s, node=node.name, by=command.caller.user)]
+
+
+def confirm_dead(state: State, command: c.ConfirmDead, now_s: float) -> list[f.AnyFact]:
+    """Return the end of every part that ran on a node of which an operator says it is dead.
+
+    Raises:
+        BadStateError: the node is connected, so it is not dead.
+    """
+    node = _node(state, command)
+    if node.state is NodeState.UP:
+        raise BadStateError(
+            f"node {node.name} is connected, so it is not dead", hint="use gnodes drain"
+        )
+    message = f"{command.caller.user} confirmed that {node.name} is dead"
+    return lost_parts(state, node.name, now_s=now_s, message=message)
+
+
+def lost_parts(state: State, node: str, *, now_s: float, message: str) -> list[f.AnyFact]:
+    """Return the end of all parts on a node that are proven to be gone."""
+    facts: list[f.AnyFact] = []
+    for job in state.by_node.get(node, {}).values():
+        attempt = job.attempt
+        assert attempt is not None, "a job on a node has an attempt"
+        if attempt.parts[node].state in {PartState.PENDING, PartState.RUNNING}:
+            facts.append(lost_part(job, node, now_s=now_s, message=message))
+    return facts
+
+
+def lost_part(job: Job, node: str, *, now_s: float, message: str) -> f.PartEnded:
+    """Return the end of one part that nobody can report any more."""
+    assert job.attempt is not None, "only an attempt can be lost"
+    started_s = job.attempt.parts[node].started_s or 0.0
+    record = ExitRecord(
+        job=job.id,
+        attempt=job.attempt.number,
+        kind=OutcomeKind.NODE_LOST,
+        message=message,
+        started_s=started_s,
+        ended_s=now_s,
+    )
+    return f.PartEnded(
+        at_s=now_s,
+        job=job.id,
+        attempt=job.attempt.number,
+        node=node,
+        record=record,
+        usage=Usage(wall_s=max(0.0, now_s - started_s) if started_s else 0.0),
+    )
+
+
+def _node(state: State, command: c.NodeCommand) -> Node:
+    if not command.caller.operator:
+        raise NotPermittedError("nodes are for operators", hint="ask one to do this")
+    node = state.nodes.get(command.node)
+    if node is None:
+        known = ", ".join(sorted(state.nodes)[:10]) or "none has registered"
+        raise UnknownNodeError(f"unknown node {command.node!r}", hint=f"nodes here: {known}")
+    return node
+
+
+def due_jobs(state: State, now_s: float) -> list[f.AnyFact]:
+    """Return that the time of delayed jobs has come."""
+    facts: list[f.AnyFact] = []
+    for at_s, job in state.delayed:
+        if at_s > now_s:
+            break
+        facts.append(f.JobDue(at_s=now_s, job=job))
+    return facts

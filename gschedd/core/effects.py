@@ -1,0 +1,46 @@
+"""What the shell is to do after the facts are durable. Imperative; none may fail the core."""
+
+from msgspec import Struct
+
+from gsched.model.states import StopReason
+
+
+class NodeEffect(Struct, frozen=True, kw_only=True):
+    """A message about an attempt to one node.
+
+    It is dropped if the node is not connected: its next registration says anew what is missing.
+    """
+
+    node: str
+    job: int
+    attempt: int
+
+
+class SendLaunch(NodeEffect, frozen=True, kw_only=True):
+    """Start the attempt's part there."""
+
+
+class SendStop(NodeEffect, frozen=True, kw_only=True):
+    """End the attempt's part there."""
+
+    reason: StopReason
+    grace_s: float
+
+
+class SendSignal(NodeEffect, frozen=True, kw_only=True):
+    """Pass a signal on."""
+
+    signal: int
+
+
+class SendRetime(NodeEffect, frozen=True, kw_only=True):
+    """The walltime has changed."""
+
+    walltime_s: float | None
+
+
+class SendExitAck(NodeEffect, frozen=True, kw_only=True):
+    """The end of the part is durable: the node may forget it."""
+
+
+AnyEffect = SendLaunch | SendStop | SendSignal | SendRetime | SendExitAck

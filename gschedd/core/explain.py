@@ -1,0 +1,177 @@
+"""Why a job waits and what happened to it, in words."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import assert_never
+
+from gsched.model.job import Outcome
+from gsched.model.states import JobState, OutcomeKind
+from gsched.model.units import format_duration
+from gschedd.core import facts as f
+from gschedd.core.settings import Settings
+from gschedd.core.settle import describe_record
+from gschedd.core.state import Job, State
+from gschedd.plan.snapshot import Shape, Wait
+
+
+def waiting_reason(
+    job: Job,
+    state: State,
+    settings: Settings,
+    waits: Mapping[Shape, Wait],
+    safe_mode: str = "",
+) -> str:
+    """Return why a job that is neither running nor done waits; never empty (I: no silent wait)."""
+    match job.state:
+        case JobState.HELD:
+            because = f": {job.hold_reason}" if job.hold_reason else ""
+            kinds = " and ".join(job.holds)
+            return f"held by {kinds}{because}; grls -h {_hold_letters(job)} {job.id} lets it go"
+        case JobState.WAITING:
+            return _delayed_reason(job)
+        case JobState.QUEUED:
+            return _queued_reason(job, state, settings, waits, safe_mode)
+        case _:
+            return ""
+
+
+def _hold_letters(job: Job) -> str:
+    return "".join(kind[0] for kind in job.holds)
+
+
+def _delayed_reason(job: Job) -> str:
+    when = _time(job.start_after_s)
+    if job.not_before_s >= job.spec.start_after_s and job.requeue_reason:
+        return f"tried again at {when} after a fault ({job.requeue_reason})"
+    return f"asked to start not before {when}"
+
+
+def _time(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _queued_reason(
+    job: Job, state: State, settings: Settings, waits: Mapping[Shape, Wait], safe_mode: str
+) -> str:
+    if safe_mode:
+        return f"nothing is started: {safe_mode}"
+    queue = settings.queues.get(job.spec.queue)
+    if queue is None:
+        return f"queue {job.spec.queue} is no longer configured; galter -q moves the job"
+    if not queue.started:
+        return f"queue {job.spec.queue} is stopped"
+    if not state.nodes:
+        return "no node has registered yet"
+    shape = state.shape_of(job)
+    wait = waits.get(shape)
+    group = state.groups.get(shape)
+    if wait is None or group is None:
+        return "waits for the next scheduling cycle"
+    ahead = group.position(state.order_key(job))
+    if ahead == 0:
+        return wait.reason
+    return f"{ahead} before it ask for the same, first job {group.order[0][1]}: {wait.reason}"
+
+
+def jobs_ahead(job: Job, state: State) -> int:
+    """Return how many jobs of its queue would be considered before this one."""
+    key = state.order_key(job)
+    return sum(
+        group.position(key)
+        for group in state.groups.values()
+        if group.shape.queue == job.spec.queue
+    )
+
+
+def describe_outcome(outcome: Outcome) -> str:  # noqa: PLR0911 # one line a kind
+    """Return how it ended, in words."""
+    where = f" on {outcome.node}" if outcome.node else ""
+    rank = f" (rank {outcome.rank})" if outcome.rank is not None else ""
+    note = f": {outcome.message}" if outcome.message else ""
+    match outcome.kind:
+        case OutcomeKind.EXITED:
+            at = where if outcome.exit_code else ""
+            return f"exit code {outcome.exit_code}{at}{rank}{note}"
+        case OutcomeKind.SIGNALLED:
+            return f"ended by signal {outcome.signal}{where}{rank}{note}"
+        case OutcomeKind.CANCELLED:
+            return outcome.message or "deleted"
+        case OutcomeKind.WALLTIME:
+            return "reached its walltime"
+        case OutcomeKind.OOM:
+            return f"killed for memory{where}{rank}{note}"
+        case OutcomeKind.LAUNCH_FAILED:
+            return f"could not be started{where}{note}"
+        case OutcomeKind.NODE_LOST:
+            return f"lost with its node{where}{note}"
+        case OutcomeKind.SUPERVISOR_LOST:
+            return f"its supervisor was lost{where}{note}"
+        case OutcomeKind.RERUN:
+            return outcome.message or "stopped to run again"
+        case _:
+            assert_never(outcome.kind)
+
+
+def describe(fact: f.AnyFact) -> str:
+    """Return what happened, in words, for a job's or node's history."""
+    if isinstance(fact, f.JobFact):
+        return _describe_job_fact(fact)
+    return _describe_node_fact(fact)
+
+
+def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 # one line a fact
+    match fact:
+        case f.JobSubmitted():
+            return f"submitted by {fact.spec.owner.user} to queue {fact.spec.queue}"
+        case f.JobHeld():
+            because = f": {fact.reason}" if fact.reason else ""
+            return f"held ({', '.join(fact.holds)}) by {fact.by}{because}"
+        case f.JobReleased():
+            return f"released ({', '.join(fact.holds)}) by {fact.by}"
+        case f.JobDue():
+            return "its start time has come"
+        case f.JobAltered():
+            return f"altered by {fact.by}: {', '.join(fact.changed)}"
+        case f.JobSignalled():
+            return f"signal {fact.signal} sent by {fact.by}"
+        case f.AttemptAssigned():
+            places = ", ".join(
+                f"{share.node} ({share.cpus} CPU"
+                + (f", GPU {','.join(map(str, share.gpu_indices))}" if share.gpu_indices else "")
+                + ")"
+                for share in fact.allocation
+            )
+            return f"attempt {fact.attempt} assigned to {places}: {fact.why}"
+        case f.PartStarted():
+            return f"attempt {fact.attempt} started on {fact.node}, pid {fact.pid}"
+        case f.StopRequested():
+            note = f": {fact.message}" if fact.message else ""
+            return f"stop requested by {fact.by} ({fact.reason.replace('_', ' ')}){note}"
+        case f.PartEnded():
+            return f"attempt {fact.attempt} ended on {fact.node}: {describe_record(fact.record)}"
+        case f.AttemptEnded():
+            wall = format_duration(fact.usage.wall_s)
+            return f"attempt {fact.attempt} over after {wall}: {describe_outcome(fact.outcome)}"
+        case f.JobRequeued():
+            return f"queued again: {fact.reason}"
+        case f.JobEnded():
+            return f"done: {describe_outcome(fact.outcome)}"
+        case _:
+            return type(fact).__name__
+
+
+def _describe_node_fact(fact: f.AnyFact) -> str:
+    match fact:
+        case f.NodeRegistered():
+            gpus = len(fact.inventory.gpus)
+            return f"registered with {fact.inventory.cpus} CPUs, {gpus} GPUs"
+        case f.NodeDisconnected():
+            return f"disconnected: {fact.reason}"
+        case f.NodeDrained():
+            return f"drained by {fact.by}: {fact.reason}"
+        case f.NodeResumed():
+            return f"resumed by {fact.by}"
+        case f.NodeFaulted():
+            return f"launch faults in a row: {fact.faults} {fact.message}".rstrip()
+        case _:
+            return type(fact).__name__

@@ -1,0 +1,197 @@
+"""Facts: what has happened. Past tense, never refused, kept for ever as event rows.
+
+A fact holds all that `apply` needs; nothing is looked up elsewhere when it is applied, so applying
+the same facts to the same state always gives the same state.
+"""
+
+from msgspec import Struct
+
+from gsched.model.job import ExitRecord, JobSpec, Outcome
+from gsched.model.resources import Allocation, Inventory, Load, Usage
+from gsched.model.states import HoldKind, JobState, StopReason
+
+
+class Fact(Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """Something that happened at ``at_s``, seconds since the epoch on the head's clock."""
+
+    at_s: float
+
+
+class JobFact(Fact, frozen=True, kw_only=True, omit_defaults=True):
+    """A fact about one job."""
+
+    job: int
+
+
+class AttemptFact(JobFact, frozen=True, kw_only=True, omit_defaults=True):
+    """A fact about one attempt of a job."""
+
+    attempt: int
+
+
+class NodeFact(Fact, frozen=True, kw_only=True, omit_defaults=True):
+    """A fact about one node."""
+
+    node: str
+
+
+class JobSubmitted(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """A job was accepted; ``state`` is where it begins: queued, waiting or held."""
+
+    spec: JobSpec
+    state: JobState
+
+
+class JobHeld(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """Holds were put on a job."""
+
+    holds: tuple[HoldKind, ...]
+    by: str
+    reason: str = ""
+
+
+class JobReleased(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """Holds were taken off a job."""
+
+    holds: tuple[HoldKind, ...]
+    by: str
+
+
+class JobDue(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The time a job waited for has come."""
+
+
+class JobAltered(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The owner or an operator changed the job; ``spec`` is the whole new statement."""
+
+    spec: JobSpec
+    by: str
+    changed: tuple[str, ...]
+
+
+class JobSignalled(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """Somebody sent a signal to the job."""
+
+    signal: int
+    by: str
+
+
+class AttemptAssigned(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The job was given an allocation: it owns these resources from now on."""
+
+    allocation: Allocation
+    active: tuple[str, ...]
+    master_port: int
+    why: str
+
+
+class PartStarted(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The attempt runs on this node."""
+
+    node: str
+    pid: int
+    started_s: float
+    stdout_path: str = ""
+    stderr_path: str = ""
+
+
+class StopRequested(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The attempt is to end; asking twice is allowed, the first reason stands."""
+
+    reason: StopReason
+    grace_s: float
+    by: str
+    message: str = ""
+
+
+class PartEnded(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """Nothing of the attempt is left on this node."""
+
+    node: str
+    record: ExitRecord
+    usage: Usage
+
+
+class AttemptEnded(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The attempt is over everywhere; its resources are free."""
+
+    outcome: Outcome
+    usage: Usage
+
+
+class JobRequeued(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The job waits again after an attempt that does not count as its end.
+
+    ``not_before_s`` delays it after a fault of the system; ``faults`` counts those in a row.
+    """
+
+    reason: str
+    faults: int
+    not_before_s: float = 0.0
+    holds: tuple[HoldKind, ...] = ()
+
+
+class JobEnded(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The job has its outcome; nothing more will happen to it."""
+
+    outcome: Outcome
+    by: str = ""
+
+
+class NodeRegistered(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """A node connected and said what it has."""
+
+    inventory: Inventory
+    boot_id: str
+    incarnation: str
+    address: str
+    version: str
+    load: Load
+
+
+class NodeDisconnected(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The connection to a node is gone; its attempts go on as far as anybody knows."""
+
+    reason: str
+
+
+class NodeDrained(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The node takes no new work."""
+
+    reason: str
+    by: str
+
+
+class NodeResumed(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The node takes new work again."""
+
+    by: str
+
+
+class NodeFaulted(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The node could not start an attempt for reasons of its own; ``faults`` in a row."""
+
+    faults: int
+    message: str
+
+
+AnyFact = (
+    JobSubmitted
+    | JobHeld
+    | JobReleased
+    | JobDue
+    | JobAltered
+    | JobSignalled
+    | AttemptAssigned
+    | PartStarted
+    | StopRequested
+    | PartEnded
+    | AttemptEnded
+    | JobRequeued
+    | JobEnded
+    | NodeRegistered
+    | NodeDisconnected
+    | NodeDrained
+    | NodeResumed
+    | NodeFaulted
+)

@@ -1,0 +1,200 @@
+"""The head as a machine: inputs in, facts and effects out. One task owns it.
+
+`Head.step` and `Head.cycle` change the state and return what must now be made durable; replies and
+effects may leave the shell only after that. No clock, socket, file or random source is touched, so
+the daemon, the simulator and the tests run this very code.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import assert_never
+
+from msgspec import Struct
+
+from gsched.errors import GschedError
+from gsched.model.resources import Load, Request
+from gsched.model.states import JobState
+from gsched.protocol import node as n
+from gschedd.core import commands as c
+from gschedd.core import decide, reports
+from gschedd.core import effects as e
+from gschedd.core import facts as f
+from gschedd.core.alter import alter_job
+from gschedd.core.apply import apply
+from gschedd.core.cycle import run_cycle
+from gschedd.core.react import react
+from gschedd.core.settings import Settings
+from gschedd.core.settle import follow
+from gschedd.core.state import State
+from gschedd.core.submit import known_submission, prepare
+from gschedd.plan.snapshot import Policy, Shape, Wait
+
+#: Different requests remembered so that equal ones share memory; then the memory begins anew.
+MAX_INTERNED = 10_000
+
+
+class Step(Struct, frozen=True, kw_only=True):
+    """What one input came to.
+
+    Attributes:
+        facts: to be made durable, in order.
+        effects: to be carried out after that, in order.
+        job: the id that a submission got.
+        warnings: for the submitter.
+        error: why a command was refused; then there are no facts.
+    """
+
+    facts: tuple[f.AnyFact, ...] = ()
+    effects: tuple[e.AnyEffect, ...] = ()
+    job: int = 0
+    warnings: tuple[str, ...] = ()
+    error: GschedError | None = None
+
+
+class Head:
+    """The state, and the only ways to change it.
+
+    Attributes:
+        waits: why each shape waits, from the last cycle.
+        oddities: counted messages that did not fit, by name.
+        safe_mode: why nothing is started, or empty.
+        cycles: scheduling cycles run.
+    """
+
+    def __init__(self, *, state: State, settings: Settings, policy: Policy) -> None:
+        self.state = state
+        self.settings = settings
+        self.policy = policy
+        self.waits: dict[Shape, Wait] = {}
+        self.oddities: Counter[str] = Counter()
+        self.safe_mode = ""
+        self.cycles = 0
+        self._requests: dict[Request, Request] = {}
+
+    def command(self, command: c.AnyCommand, now_s: float) -> Step:
+        """Carry out a command, or refuse it with a reason."""
+        try:
+            if isinstance(command, c.Submit):
+                return self._submit(command, now_s)
+            return self._advance(self._decide(command, now_s))
+        except GschedError as error:
+            return Step(error=error)
+
+    def _decide(  # noqa: C901, PLR0911 # one line a command
+        self, command: c.AnyCommand, now_s: float
+    ) -> list[f.AnyFact]:
+        state, settings = self.state, self.settings
+        match command:
+            case c.DeleteJob():
+                return decide.delete_job(state, settings, command, now_s)
+            case c.HoldJob():
+                return decide.hold_job(state, settings, command, now_s)
+            case c.ReleaseJob():
+                return decide.release_job(state, settings, command, now_s)
+            case c.SignalJob():
+                return decide.signal_job(state, settings, command, now_s)
+            case c.RerunJob():
+                return decide.rerun_job(state, settings, command, now_s)
+            case c.AlterJob():
+                return alter_job(state, settings, command, now_s)
+            case c.DrainNode():
+                return decide.drain_node(state, command, now_s)
+            case c.ResumeNode():
+                return decide.resume_node(state, command, now_s)
+            case c.ConfirmDead():
+                return decide.confirm_dead(state, command, now_s)
+            case c.Submit():
+                raise AssertionError("submissions take another way")
+            case _:
+                assert_never(command)
+
+    def _submit(self, command: c.Submit, now_s: float) -> Step:
+        known = known_submission(self.state, command.caller, command.asked.key)
+        if known is not None:
+            return Step(job=known)
+        submission = prepare(
+            command.asked,
+            state=self.state,
+            settings=self.settings,
+            caller=command.caller,
+            digests=command.digests,
+            intern=self._intern,
+        )
+        job = self.state.next_job
+        spec = submission.spec
+        if spec.holds:
+            begins = JobState.HELD
+        elif spec.start_after_s > now_s:
+            begins = JobState.WAITING
+        else:
+            begins = JobState.QUEUED
+        step = self._advance([f.JobSubmitted(at_s=now_s, job=job, spec=spec, state=begins)])
+        return Step(facts=step.facts, effects=step.effects, job=job, warnings=submission.warnings)
+
+    def _intern(self, request: Request) -> Request:
+        if len(self._requests) >= MAX_INTERNED:
+            self._requests.clear()
+        return self._requests.setdefault(request, request)
+
+    def registered(self, node: str, said: n.Register, now_s: float) -> Step:
+        """Take in a node's registration."""
+        return self._hear(reports.on_register(self.state, node, said, now_s))
+
+    def started(self, node: str, said: n.Started, now_s: float) -> Step:
+        """Take in that a part runs."""
+        return self._hear(reports.on_started(self.state, node, said, now_s))
+
+    def exited(self, node: str, said: n.Exited, now_s: float) -> Step:
+        """Take in that a part has ended."""
+        self.heard_from(node, said.load, now_s)
+        return self._hear(reports.on_exited(self.state, node, said, now_s))
+
+    def disconnected(self, node: str, reason: str, now_s: float) -> Step:
+        """Take in that a node's connection is gone."""
+        return self._hear(reports.on_disconnected(self.state, node, reason, now_s))
+
+    def heard_from(self, node: str, load: Load, now_s: float) -> None:
+        """Take in a node's load: not durable, the next heartbeat brings a newer one."""
+        known = self.state.nodes.get(node)
+        if known is not None:
+            known.load, known.heartbeat_s = load, now_s
+
+    def tick(self, now_s: float) -> Step:
+        """Take in that time has passed."""
+        return self._advance(decide.due_jobs(self.state, now_s))
+
+    def next_alarm_s(self) -> float | None:
+        """Return when `tick` has something to do next, seconds since the epoch."""
+        return self.state.delayed[0][0] if self.state.delayed else None
+
+    def cycle(self, now_s: float) -> Step:
+        """Run one scheduling cycle if anything has changed since the last."""
+        if not self.state.stale or self.safe_mode:
+            return Step()
+        self.state.stale = False
+        self.cycles += 1
+        result = run_cycle(self.state, self.settings, self.policy, now_s)
+        self.waits = dict(result.waits)
+        for refusal in result.refused:
+            self.oddities[f"plan_refused: {refusal.reason}"] += 1
+        return self._advance(result.facts)
+
+    def _hear(self, heard: reports.Heard) -> Step:
+        self.oddities.update(heard.oddities)
+        step = self._advance(heard.facts)
+        return Step(facts=step.facts, effects=(*step.effects, *heard.effects))
+
+    def _advance(self, facts: Iterable[f.AnyFact]) -> Step:
+        """Apply facts and all that follows from them."""
+        applied: list[f.AnyFact] = []
+        effects: list[e.AnyEffect] = []
+        pending = list(facts)
+        while pending:
+            following: list[f.AnyFact] = []
+            for fact in pending:
+                apply(self.state, fact)
+                applied.append(fact)
+                effects.extend(react(self.state, fact))
+                following.extend(follow(self.state, fact))
+            pending = following
+        return Step(facts=tuple(applied), effects=tuple(effects))

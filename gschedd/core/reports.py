@@ -1,0 +1,194 @@
+"""What nodes report, turned into facts and effects; no node is believed beyond its own parts.
+
+A report about an attempt that the head has given up makes the head tell the node to stop it; an
+exit that is recorded already is acknowledged again. That makes duplicates, reordering and
+reconnection harmless.
+"""
+
+from msgspec import Struct
+
+from gsched.model.job import ExitRecord
+from gsched.model.resources import Usage
+from gsched.model.states import PartState, StopReason
+from gsched.protocol import node as n
+from gschedd.core import effects as e
+from gschedd.core import facts as f
+from gschedd.core.decide import lost_part
+from gschedd.core.react import stop
+from gschedd.core.state import Job, Part, State
+
+#: TERM to KILL for an attempt that should not be there at all, seconds.
+FENCED_GRACE_S = 5.0
+
+
+class Heard(Struct, kw_only=True):
+    """What a report means: facts to commit, effects that need none, and counted oddities."""
+
+    facts: list[f.AnyFact]
+    effects: list[e.AnyEffect]
+    oddities: list[str]
+
+
+def nothing() -> Heard:
+    """Return that a report means nothing."""
+    return Heard(facts=[], effects=[], oddities=[])
+
+
+def _part(state: State, node: str, job: int, attempt: int) -> tuple[Job, Part] | None:
+    """Return the job and its part if this very attempt is the present one on this very node."""
+    found = state.jobs.get(job)
+    if found is None or found.attempt is None or found.attempt.number != attempt:
+        return None
+    part = found.attempt.parts.get(node)
+    return None if part is None else (found, part)
+
+
+def on_register(state: State, node: str, said: n.Register, now_s: float) -> Heard:
+    """A node is here (again): compare all it has with all it should have."""
+    heard = nothing()
+    heard.facts.append(
+        f.NodeRegistered(
+            at_s=now_s,
+            node=node,
+            inventory=said.inventory,
+            boot_id=said.boot_id,
+            incarnation=said.incarnation,
+            address=said.address,
+            version=said.gnode_version,
+            load=said.load,
+        )
+    )
+    reported = {(report.job, report.attempt): report for report in said.attempts}
+    for job in state.by_node.get(node, {}).values():
+        assert job.attempt is not None, "a job on a node has an attempt"
+        report = reported.pop((job.id, job.attempt.number), None)
+        _compare(heard, job, node, report, boot_id=said.boot_id, now_s=now_s)
+    for report in reported.values():
+        _unowned(heard, state, node, report)
+    return heard
+
+
+def _compare(
+    heard: Heard,
+    job: Job,
+    node: str,
+    report: n.AttemptReport | None,
+    *,
+    boot_id: str,
+    now_s: float,
+) -> None:
+    attempt = job.attempt
+    assert attempt is not None, "the caller has looked"
+    part = attempt.parts[node]
+    if part.state not in {PartState.PENDING, PartState.RUNNING}:
+        if report is not None and report.exit is not None:
+            heard.effects.append(e.SendExitAck(node=node, job=job.id, attempt=attempt.number))
+        return
+    if report is not None and report.exit is not None:
+        usage = report.usage or usage_of(report.exit)
+        heard.facts.append(_part_ended(node, report.exit, usage, now_s))
+    elif attempt.boot_ids.get(node, boot_id) != boot_id:
+        message = f"{node} was started anew while the job ran there"
+        heard.facts.append(lost_part(job, node, now_s=now_s, message=message))
+    elif report is None and part.state is PartState.RUNNING:
+        message = f"{node} has no record of the job any more"
+        heard.facts.append(lost_part(job, node, now_s=now_s, message=message))
+    elif attempt.stop is not None:
+        heard.effects.append(stop(node, job.id, attempt))
+    elif report is None:
+        heard.effects.append(e.SendLaunch(node=node, job=job.id, attempt=attempt.number))
+    elif report.state is PartState.RUNNING and part.state is PartState.PENDING:
+        heard.facts.append(_part_started(node, report, now_s))
+
+
+def _part_started(node: str, report: n.AttemptReport, now_s: float) -> f.PartStarted:
+    return f.PartStarted(
+        at_s=now_s,
+        job=report.job,
+        attempt=report.attempt,
+        node=node,
+        pid=report.pid,
+        started_s=report.started_s,
+    )
+
+
+def _part_ended(node: str, record: ExitRecord, usage: Usage, now_s: float) -> f.PartEnded:
+    return f.PartEnded(
+        at_s=now_s, job=record.job, attempt=record.attempt, node=node, record=record, usage=usage
+    )
+
+
+def usage_of(record: ExitRecord) -> Usage:
+    """Return what an exit record alone says about use."""
+    return Usage(
+        wall_s=record.wall_s, cpu_s=record.cpu_s, memory_peak_bytes=record.memory_peak_bytes
+    )
+
+
+def _unowned(heard: Heard, state: State, node: str, report: n.AttemptReport) -> None:
+    """Handle an attempt that this head did not give to this node, or has given up."""
+    if report.job >= state.next_job:
+        # A head restored from an old copy: what this job was is not known here, so nothing of it
+        # is acknowledged away.
+        heard.oddities.append("attempt_of_unknown_job")
+    elif report.exit is not None:
+        heard.effects.append(e.SendExitAck(node=node, job=report.job, attempt=report.attempt))
+    else:
+        heard.oddities.append("attempt_given_up")
+        heard.effects.append(_fence(node, report.job, report.attempt))
+
+
+def _fence(node: str, job: int, attempt: int) -> e.SendStop:
+    return e.SendStop(
+        node=node,
+        job=job,
+        attempt=attempt,
+        reason=StopReason.FENCED,
+        grace_s=FENCED_GRACE_S,
+    )
+
+
+def on_started(state: State, node: str, said: n.Started, now_s: float) -> Heard:
+    """A part runs."""
+    heard = nothing()
+    found = _part(state, node, said.job, said.attempt)
+    if found is None:
+        heard.oddities.append("started_unowned")
+        heard.effects.append(_fence(node, said.job, said.attempt))
+    elif found[1].state is PartState.PENDING:
+        heard.facts.append(
+            f.PartStarted(
+                at_s=now_s,
+                job=said.job,
+                attempt=said.attempt,
+                node=node,
+                pid=said.pid,
+                started_s=said.started_s,
+                stdout_path=said.stdout_path,
+                stderr_path=said.stderr_path,
+            )
+        )
+    return heard
+
+
+def on_exited(state: State, node: str, said: n.Exited, now_s: float) -> Heard:
+    """A part has ended. Repeated by the node until it is acknowledged."""
+    heard = nothing()
+    record = said.record
+    found = _part(state, node, record.job, record.attempt)
+    if found is not None and found[1].state in {PartState.PENDING, PartState.RUNNING}:
+        heard.facts.append(_part_ended(node, record, said.usage, now_s))
+    elif record.job >= state.next_job:
+        heard.oddities.append("exit_of_unknown_job")
+    else:
+        heard.oddities.append("exit_again")
+        heard.effects.append(e.SendExitAck(node=node, job=record.job, attempt=record.attempt))
+    return heard
+
+
+def on_disconnected(state: State, node: str, reason: str, now_s: float) -> Heard:
+    """The connection to a node is gone. Its attempts go on as far as anybody knows."""
+    heard = nothing()
+    if node in state.nodes and state.nodes[node].state.value == "up":
+        heard.facts.append(f.NodeDisconnected(at_s=now_s, node=node, reason=reason))
+    return heard

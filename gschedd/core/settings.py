@@ -1,0 +1,52 @@
+"""What the configuration says to the core, checked and ready to use."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+
+class QueueSettings(Struct, frozen=True, kw_only=True):
+    """One queue: see `gsched.config.QueueConfig` for the meaning of each."""
+
+    priority: int = 0
+    max_walltime_s: float = 0.0
+    default_walltime_s: float = 0.0
+    enabled: bool = True
+    started: bool = True
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Limits and permissions of this cluster.
+
+    Attributes:
+        server: the part of a job id behind the dot.
+        queues: by name; the first is the default one.
+        operator_uids: who may do everything; root is always among them.
+        only_uid: the one user who may submit, or None for all.
+        max_queued_per_user: unfinished jobs of one user.
+    """
+
+    server: str
+    queues: Mapping[str, QueueSettings]
+    operator_uids: frozenset[int] = frozenset({0})
+    allow_root_jobs: bool = False
+    only_uid: int | None = None
+    warn_unknown_resource: bool = False
+    default_walltime_s: float = 0.0
+    max_queued_per_user: int = 1_000_000
+    master_port_first: int = 20000
+    master_port_last: int = 29999
+
+    @property
+    def default_queue(self) -> str:
+        """Return the queue of jobs that name none."""
+        return next(iter(self.queues))
+
+
+class Caller(Struct, frozen=True, kw_only=True):
+    """Who asks, as the kernel told the head."""
+
+    user: str
+    uid: int
+    gid: int
+    operator: bool = False

@@ -1,0 +1,211 @@
+"""What follows from the end of a part: the end of the attempt, its outcome, a requeue or the end.
+
+Every attempt that started ends with exactly one outcome (I5); a system's fault is not the job's.
+"""
+
+from typing import Final
+
+from gsched.model.job import ExitRecord, Outcome
+from gsched.model.resources import Usage
+from gsched.model.states import HoldKind, OutcomeKind, PartState, StopReason
+from gschedd.core import facts as f
+from gschedd.core.state import Attempt, Job, State
+
+#: Faults of the system in a row after which a job is held for a person to look at.
+MAX_FAULTS: Final = 5
+#: Delay before the next try after the first fault, seconds; doubles with each.
+FAULT_DELAY_S: Final = 2.0
+#: Launches that failed in a row for reasons of the node, after which it is drained.
+MAX_NODE_FAULTS: Final = 3
+#: Grace for the other parts when one has failed, at most; seconds.
+PEER_GRACE_S: Final = 10.0
+
+
+def follow(state: State, fact: f.AnyFact) -> list[f.AnyFact]:
+    """Return what follows from a fact that has just been applied."""
+    match fact:
+        case f.PartEnded():
+            return _after_part(state, fact)
+        case f.AttemptEnded():
+            return _after_attempt(state, fact)
+        case _:
+            return []
+
+
+def _after_part(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
+    job = state.jobs[fact.job]
+    attempt = job.attempt
+    assert attempt is not None, "a part belongs to an attempt"
+    facts = _node_fault(state, fact)
+    left = [p for p in attempt.parts.values() if p.state in {PartState.PENDING, PartState.RUNNING}]
+    if not left:
+        facts.append(
+            f.AttemptEnded(
+                at_s=fact.at_s,
+                job=job.id,
+                attempt=attempt.number,
+                outcome=attempt_outcome(attempt),
+                usage=total_usage(attempt),
+            )
+        )
+    elif _failed(fact.record) and attempt.stop is None:
+        facts.append(
+            f.StopRequested(
+                at_s=fact.at_s,
+                job=job.id,
+                attempt=attempt.number,
+                reason=StopReason.PEER_FAILED,
+                grace_s=min(job.spec.grace_s, PEER_GRACE_S),
+                by="gsched",
+                message=f"the part on {fact.node} has ended: {describe_record(fact.record)}",
+            )
+        )
+    return facts
+
+
+def _node_fault(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
+    """Count launches that failed in a row for the node's own reasons; drain it in the end."""
+    node = state.nodes.get(fact.node)
+    record = fact.record
+    if node is None or record.stop_reason is not None:
+        return []
+    if record.kind is not OutcomeKind.LAUNCH_FAILED or record.user_error:
+        if not node.faults or record.kind is OutcomeKind.NODE_LOST:
+            return []
+        return [f.NodeFaulted(at_s=fact.at_s, node=node.name, faults=0, message="")]
+    faults = node.faults + 1
+    facts: list[f.AnyFact] = [
+        f.NodeFaulted(at_s=fact.at_s, node=node.name, faults=faults, message=record.message)
+    ]
+    if faults >= MAX_NODE_FAULTS and not node.drained:
+        reason = f"{faults} launches failed in a row, the last: {record.message}"
+        facts.append(f.NodeDrained(at_s=fact.at_s, node=node.name, reason=reason, by="gsched"))
+    return facts
+
+
+def _failed(record: ExitRecord) -> bool:
+    return record.kind is not OutcomeKind.EXITED or record.exit_code != 0
+
+
+def attempt_outcome(attempt: Attempt) -> Outcome:
+    """Return the one outcome of an attempt all of whose parts have ended."""
+    records = [(node, p.record) for node, p in attempt.parts.items() if p.record is not None]
+    stopped = [record for _, record in records if record.stop_reason is not None]
+    if stopped and attempt.stop in {StopReason.DELETE, StopReason.RERUN, StopReason.NODE_STOP}:
+        return _stopped_outcome(attempt, stopped)
+    for node, record in records:
+        if record.stop_reason is StopReason.WALLTIME:
+            return Outcome(
+                kind=OutcomeKind.WALLTIME,
+                signal=record.signal,
+                node=node,
+                message=record.message or "reached its walltime",
+            )
+        if record.stop_reason is StopReason.NODE_STOP:
+            return _stopped_outcome(attempt, stopped)
+    failures = [
+        (record.failed_s or record.ended_s, node, record)
+        for node, record in records
+        if _failed(record) and record.stop_reason is None
+    ]
+    if failures:
+        _, node, record = min(failures, key=lambda item: item[:2])
+        return _failure(node, record)
+    if stopped:  # every part was stopped as a peer: the part that failed first was stopped, too
+        return _stopped_outcome(attempt, stopped)
+    return Outcome(kind=OutcomeKind.EXITED, exit_code=0)
+
+
+def _stopped_outcome(attempt: Attempt, stopped: list[ExitRecord]) -> Outcome:
+    killed = any(record.signal == 9 for record in stopped)
+    kind = OutcomeKind.RERUN if attempt.stop is StopReason.RERUN else OutcomeKind.CANCELLED
+    by = f" by {attempt.stopped_by}" if attempt.stopped_by else ""
+    words = {StopReason.DELETE: "deleted", StopReason.RERUN: "stopped to run again"}
+    word = words.get(attempt.stop, "stopped") if attempt.stop is not None else "stopped"
+    message = f"{word}{by}" + (f": {attempt.stop_message}" if attempt.stop_message else "")
+    return Outcome(kind=kind, signal=9 if killed else 15, message=message)
+
+
+def _failure(node: str, record: ExitRecord) -> Outcome:
+    return Outcome(
+        kind=record.kind,
+        exit_code=record.exit_code,
+        signal=record.signal,
+        node=node,
+        rank=record.rank,
+        message=record.message,
+    )
+
+
+def describe_record(record: ExitRecord) -> str:
+    """Return how a part ended, in words."""
+    rank = f"rank {record.rank} " if record.rank is not None else ""
+    if record.kind is OutcomeKind.EXITED:
+        return f"{rank}exit code {record.exit_code}"
+    if record.kind is OutcomeKind.SIGNALLED:
+        return f"{rank}signal {record.signal}"
+    return f"{record.kind.replace('_', ' ')}: {record.message}".removesuffix(": ")
+
+
+def total_usage(attempt: Attempt) -> Usage:
+    """Return the use of all parts: the longest time, sums of the rest."""
+    used = [part.usage for part in attempt.parts.values() if part.usage is not None]
+    if len(used) == 1:
+        return used[0]
+    samples = sum(usage.samples for usage in used)
+    weight = max(samples, 1)
+    return Usage(
+        wall_s=max((usage.wall_s for usage in used), default=0.0),
+        cpu_s=sum(usage.cpu_s for usage in used),
+        memory_peak_bytes=sum(usage.memory_peak_bytes for usage in used),
+        memory_mean_bytes=sum(usage.memory_mean_bytes for usage in used),
+        gpu_util_mean_percent=sum(u.gpu_util_mean_percent * u.samples for u in used) / weight,
+        gpu_memory_peak_bytes=sum(usage.gpu_memory_peak_bytes for usage in used),
+        read_bytes=sum(usage.read_bytes for usage in used),
+        write_bytes=sum(usage.write_bytes for usage in used),
+        samples=samples,
+    )
+
+
+def _after_attempt(state: State, fact: f.AttemptEnded) -> list[f.AnyFact]:
+    job = state.jobs[fact.job]
+    outcome = fact.outcome
+    if outcome.kind is OutcomeKind.RERUN:
+        return [f.JobRequeued(at_s=fact.at_s, job=job.id, reason=outcome.message, faults=0)]
+    deleted = job.attempt is not None and job.attempt.stop is StopReason.DELETE
+    if not deleted and _is_fault(job, outcome):
+        return [_requeue_after_fault(job, outcome, fact.at_s)]
+    return [f.JobEnded(at_s=fact.at_s, job=job.id, outcome=outcome)]
+
+
+def _is_fault(job: Job, outcome: Outcome) -> bool:
+    """Return whether the system failed the job, so that it gets another attempt."""
+    attempt = job.attempt
+    assert attempt is not None, "the attempt has just ended"
+    if outcome.kind is OutcomeKind.LAUNCH_FAILED:
+        records = [part.record for part in attempt.parts.values() if part.record is not None]
+        return not any(record.user_error for record in records)
+    if outcome.kind in {OutcomeKind.NODE_LOST, OutcomeKind.SUPERVISOR_LOST}:
+        return job.spec.rerunnable
+    return False
+
+
+def _requeue_after_fault(job: Job, outcome: Outcome, at_s: float) -> f.JobRequeued:
+    faults = job.faults + 1
+    where = f" on {outcome.node}" if outcome.node else ""
+    reason = f"{outcome.kind.replace('_', ' ')}{where}: {outcome.message}".removesuffix(": ")
+    if faults >= MAX_FAULTS:
+        return f.JobRequeued(
+            at_s=at_s,
+            job=job.id,
+            reason=f"{faults} attempts failed in a row through no fault of its own, last: {reason}",
+            faults=faults,
+            holds=(HoldKind.SYSTEM,),
+        )
+    return f.JobRequeued(
+        at_s=at_s,
+        job=job.id,
+        reason=reason,
+        faults=faults,
+        not_before_s=at_s + FAULT_DELAY_S * 2 ** (faults - 1),
+    )

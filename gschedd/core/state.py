@@ -1,0 +1,198 @@
+"""The head's state. Only `gschedd.core.apply` writes it."""
+
+from bisect import bisect_left, insort
+from collections.abc import Mapping
+
+from msgspec import Struct, field
+
+from gsched.model.job import ExitRecord, JobSpec, Outcome
+from gsched.model.resources import Allocation, Inventory, Load, Share, Usage
+from gsched.model.states import (
+    AttemptState,
+    HoldKind,
+    JobState,
+    NodeState,
+    PartState,
+    StopReason,
+)
+from gschedd.plan.snapshot import OrderKey, Shape
+from gschedd.plan.space import NodeSpace
+
+
+class Part(Struct, kw_only=True, omit_defaults=True):
+    """An attempt on one of its nodes."""
+
+    share: Share
+    state: PartState = PartState.PENDING
+    pid: int = 0
+    started_s: float | None = None
+    stdout_path: str = ""
+    stderr_path: str = ""
+    record: ExitRecord | None = None
+    usage: Usage | None = None
+
+
+class Attempt(Struct, kw_only=True, omit_defaults=True):
+    """One placement of a job.
+
+    Attributes:
+        boot_ids: of each active node when the attempt was assigned; another boot proves its death.
+        stop: why it is being stopped, once it is; the first reason stands.
+    """
+
+    number: int
+    state: AttemptState
+    assigned_s: float
+    parts: dict[str, Part]
+    master_port: int = 0
+    boot_ids: dict[str, str] = field(default_factory=dict)
+    started_s: float | None = None
+    ended_s: float | None = None
+    stop: StopReason | None = None
+    stop_grace_s: float = 0.0
+    stop_message: str = ""
+    stopped_by: str = ""
+    outcome: Outcome | None = None
+    usage: Usage | None = None
+
+    @property
+    def allocation(self) -> Allocation:
+        """Return what the attempt owns, in rank order."""
+        return tuple(part.share for part in self.parts.values())
+
+
+class Job(Struct, kw_only=True, omit_defaults=True):
+    """A job that is not done.
+
+    Attributes:
+        eligible_s: since when it may start: its queue time.
+        not_before_s: until when a fault of the system delays it.
+        faults: faults of the system in a row.
+        cpu_s: CPU time of all ended attempts.
+    """
+
+    id: int
+    spec: JobSpec
+    state: JobState
+    submitted_s: float
+    eligible_s: float
+    holds: tuple[HoldKind, ...] = ()
+    hold_reason: str = ""
+    not_before_s: float = 0.0
+    attempts: int = 0
+    attempt: Attempt | None = None
+    faults: int = 0
+    requeues: int = 0
+    requeue_reason: str = ""
+    started_s: float | None = None
+    ended_s: float | None = None
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    gpu_s: float = 0.0
+    outcome: Outcome | None = None
+
+    @property
+    def start_after_s(self) -> float:
+        """Return the time before which it may not start, seconds since the epoch."""
+        return max(self.spec.start_after_s, self.not_before_s)
+
+
+class Node(Struct, kw_only=True, omit_defaults=True):
+    """A machine that has registered at least once."""
+
+    name: str
+    state: NodeState
+    inventory: Inventory
+    boot_id: str = ""
+    incarnation: str = ""
+    address: str = ""
+    version: str = ""
+    since_s: float = 0.0
+    drained: bool = False
+    reason: str = ""
+    faults: int = 0
+    load: Load | None = None
+    heartbeat_s: float | None = None
+
+
+class WaitingGroup:
+    """Jobs of one shape that may start now, sorted by `OrderKey`."""
+
+    __slots__ = ("order", "shape")
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.order: list[OrderKey] = []
+
+    def add(self, key: OrderKey) -> None:
+        """Put a job in its place; new jobs mostly belong at the end, where that is cheap."""
+        if not self.order or self.order[-1] < key:
+            self.order.append(key)
+        else:
+            insort(self.order, key)
+
+    def remove(self, key: OrderKey) -> None:
+        """Take a job out."""
+        index = bisect_left(self.order, key)
+        assert self.order[index] == key, f"job {key[1]} is not waiting in its group"
+        del self.order[index]
+
+    def position(self, key: OrderKey) -> int:
+        """Return how many jobs of the group are before this one."""
+        return bisect_left(self.order, key)
+
+
+class State:
+    """All that the head knows of what is not over.
+
+    Attributes:
+        jobs: jobs that are not done, by id.
+        finished: jobs that became done since the shell last took them away.
+        nodes: by name.
+        spaces: free resources of each node, kept in step with ``jobs``.
+        groups: waiting jobs by shape.
+        delayed: jobs in state waiting, sorted by (time, job).
+        keys: client key ("uid:key") to job id, so that a retried submission finds its job.
+        running: jobs with an attempt that is not over.
+        by_node: jobs with an attempt that is not over, by node.
+        next_job: the id the next job gets.
+        ports: master ports in use.
+        stale: something changed that a scheduling cycle should look at.
+        touched_jobs, touched_attempts, touched_nodes: changed since the shell last stored them.
+    """
+
+    def __init__(self, queue_priorities: Mapping[str, int] | None = None) -> None:
+        self.queue_priorities = dict(queue_priorities or {})
+        self.jobs: dict[int, Job] = {}
+        self.finished: dict[int, Job] = {}
+        self.nodes: dict[str, Node] = {}
+        self.spaces: dict[str, NodeSpace] = {}
+        self.groups: dict[Shape, WaitingGroup] = {}
+        self.delayed: list[tuple[float, int]] = []
+        self.keys: dict[str, int] = {}
+        self.running: dict[int, Job] = {}
+        self.by_node: dict[str, dict[int, Job]] = {}
+        self.next_job = 1
+        self.ports: set[int] = set()
+        self.jobs_by_user: dict[int, int] = {}
+        self.stale = True
+        self.touched_jobs: dict[int, Job] = {}
+        self.touched_attempts: dict[tuple[int, int], Attempt] = {}
+        self.touched_nodes: dict[str, Node] = {}
+
+    def order_key(self, job: Job) -> OrderKey:
+        """Return by what waiting jobs are ordered: priority with the queue's, then id."""
+        return (-(job.spec.priority + self.queue_priorities.get(job.spec.queue, 0)), job.id)
+
+    def shape_of(self, job: Job) -> Shape:
+        """Return what decides about the job together with others."""
+        return Shape(queue=job.spec.queue, request=job.spec.request, walltime_s=job.spec.walltime_s)
+
+    def generic_names(self) -> set[str]:
+        """Return the counted resources that some node declares."""
+        return {name for node in self.nodes.values() for name, _ in node.inventory.generic}
+
+
+def client_key(uid: int, key: str) -> str:
+    """Return the key under which a submission is remembered: nobody can meet another's."""
+    return f"{uid}:{key}"

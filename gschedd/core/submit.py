@@ -1,0 +1,289 @@
+"""From what a user sent to a `JobSpec`: defaults, limits, and refusals in words."""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct
+
+from gsched.errors import (
+    BadResourceError,
+    InvalidRequestError,
+    NotPermittedError,
+    RequestTooLargeError,
+    TryAgainError,
+    UnknownQueueError,
+)
+from gsched.model.job import DEFAULT_GRACE_S, JobSpec, Owner
+from gsched.model.request import ResourceList, parse_resources
+from gsched.model.resources import Request
+from gsched.model.states import HoldKind, Join, LaunchKind
+from gsched.model.units import format_duration
+from gsched.protocol.api import MAX_ENVIRONMENT_BYTES, MAX_SCRIPT_BYTES, SubmitJob
+from gschedd.core.settings import Caller, Settings
+from gschedd.core.state import State, client_key
+from gschedd.plan.fit import NoFit, best_node, place, shortage
+from gschedd.plan.space import Spaces, emptied
+
+OVERFLOW_UID: Final = 65534  # "nobody": what a user of another namespace looks like
+PRIORITY_RANGE: Final = (-1024, 1023)
+MAX_NAME_LENGTH: Final = 255
+MAX_GRACE_S: Final = 86400.0
+
+
+class Submission(Struct, frozen=True, kw_only=True):
+    """A job ready to be queued, and what its user should be told."""
+
+    spec: JobSpec
+    warnings: tuple[str, ...]
+
+
+def known_submission(state: State, caller: Caller, key: str) -> int | None:
+    """Return the job that an earlier try of the same submission made, or None."""
+    return state.keys.get(client_key(caller.uid, key)) if key else None
+
+
+def prepare(
+    asked: SubmitJob,
+    *,
+    state: State,
+    settings: Settings,
+    caller: Caller,
+    digests: tuple[str, str],
+    intern: Callable[[Request], Request],
+) -> Submission:
+    """Return the job that ``asked`` states, after defaults and every check that can be made now.
+
+    Args:
+        digests: of the script's text and of the environment, as they are kept in the store.
+        intern: returns an equal request, always the same object, so that memory is shared.
+
+    Raises:
+        GschedError: the job cannot be taken; the message says what, why and what to do.
+    """
+    _check_caller(caller, state, settings)
+    _check_content(asked)
+    queue = asked.queue or settings.default_queue
+    resources = _resources(asked, state, settings)
+    walltime_s = checked_walltime(resources.walltime_s, queue, settings)
+    warnings = list(resources.warnings)
+    refusal = never_fits(resources.request, state)
+    if refusal:
+        raise RequestTooLargeError(refusal[0], hint=refusal[1])
+    if not state.nodes:
+        warnings.append("no node has registered yet: the job waits for one")
+    spec = JobSpec(
+        owner=Owner(user=caller.user, uid=caller.uid, gid=caller.gid),
+        name=asked.name,
+        queue=queue,
+        request=intern(resources.request),
+        workdir=asked.workdir,
+        walltime_s=walltime_s,
+        priority=checked_priority(asked.priority),
+        account=asked.account,
+        start_after_s=asked.start_after_s,
+        rerunnable=asked.rerunnable,
+        stdout_path=asked.stdout_path,
+        stderr_path=asked.stderr_path,
+        join=checked_join(asked.join),
+        umask=asked.umask & 0o777,
+        shell=asked.shell,
+        launch=LaunchKind(asked.launch),
+        arguments=asked.arguments,
+        every_node=asked.every_node,
+        python=asked.python,
+        grace_s=checked_grace(asked.grace_s),
+        mail_points=asked.mail_points,
+        mail_to=asked.mail_to,
+        kind=asked.kind,
+        script_digest=digests[0],
+        environment_digest=digests[1],
+        client_key=asked.key,
+        holds=checked_holds(asked.holds, caller),
+    )
+    return Submission(spec=spec, warnings=tuple(warnings))
+
+
+def _check_caller(caller: Caller, state: State, settings: Settings) -> None:
+    if caller.uid == OVERFLOW_UID:
+        raise NotPermittedError(
+            "the caller's user id is 65534 (nobody, or a user of another namespace)",
+            hint="submit as a user of this machine",
+        )
+    if caller.uid == 0 and not settings.allow_root_jobs:
+        raise NotPermittedError(
+            "jobs of root are not taken here",
+            hint="submit as an ordinary user, or set head.allow_root_jobs = true",
+        )
+    if settings.only_uid is not None and caller.uid != settings.only_uid:
+        raise NotPermittedError(
+            f"this cluster runs jobs of uid {settings.only_uid} only",
+            hint="its daemons run without root and cannot become another user",
+        )
+    if state.jobs_by_user.get(caller.uid, 0) >= settings.max_queued_per_user:
+        raise TryAgainError(
+            f"{caller.user} has {settings.max_queued_per_user} unfinished jobs, the limit here",
+            hint="wait until some have ended, or delete some",
+        )
+
+
+def _check_content(asked: SubmitJob) -> None:
+    check_name(asked.name)
+    if not asked.workdir.startswith("/"):
+        raise InvalidRequestError(f"working directory {asked.workdir!r} is not absolute")
+    if asked.launch not in {kind.value for kind in LaunchKind}:
+        raise InvalidRequestError(
+            f"launch {asked.launch!r} is not known", hint="say script, command or torchrun"
+        )
+    if asked.launch == LaunchKind.SCRIPT and not asked.script.strip():
+        raise InvalidRequestError("the script is empty", hint="give a script with commands")
+    if asked.launch != LaunchKind.SCRIPT and not asked.arguments:
+        raise InvalidRequestError(f"a {asked.launch} job without anything to run")
+    if len(asked.script) > MAX_SCRIPT_BYTES:
+        raise InvalidRequestError(f"the script has more than {MAX_SCRIPT_BYTES} bytes")
+    _check_environment(asked)
+
+
+def _check_environment(asked: SubmitJob) -> None:
+    size = sum(len(name) + len(value) for name, value in asked.environment.items())
+    if size > MAX_ENVIRONMENT_BYTES:
+        raise InvalidRequestError(
+            f"the environment has {size} bytes, {MAX_ENVIRONMENT_BYTES} are the limit",
+            hint="pass single variables with -v instead of all with -V",
+        )
+    for name, value in asked.environment.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise InvalidRequestError(f"environment variable {name!r} has no usable name or value")
+    for what in (asked.stdout_path, asked.stderr_path, asked.workdir, *asked.arguments):
+        if "\0" in what:
+            raise InvalidRequestError("a path or argument holds a NUL byte")
+
+
+def check_name(name: str) -> None:
+    """Check a job name: anything printable without blanks or slashes goes into file names.
+
+    Raises:
+        InvalidRequestError: it does not.
+    """
+    if not name or len(name) > MAX_NAME_LENGTH or not re.fullmatch(r"[^\s/\x00-\x1f\x7f]+", name):
+        raise InvalidRequestError(
+            f"job name {name!r} cannot be used",
+            hint=f"up to {MAX_NAME_LENGTH} characters without blanks, slashes, control characters",
+        )
+
+
+def _resources(asked: SubmitJob, state: State, settings: Settings) -> ResourceList:
+    resources = parse_resources(
+        asked.resources,
+        generic_names=state.generic_names(),
+        warn_unknown=settings.warn_unknown_resource,
+        exclusive=asked.exclusive,
+    )
+    if resources.walltime_change_s is not None:
+        raise BadResourceError(
+            "a walltime with a sign changes one that is there already",
+            hint="give walltime=HH:MM:SS without a sign",
+        )
+    return resources
+
+
+def checked_walltime(walltime_s: float | None, queue: str, settings: Settings) -> float | None:
+    """Return the walltime after the queue's default, seconds.
+
+    Raises:
+        UnknownQueueError: no such queue, or it takes no jobs.
+        InvalidRequestError: more than the queue allows.
+    """
+    config = settings.queues.get(queue)
+    if config is None:
+        raise UnknownQueueError(
+            f"unknown queue {queue!r}", hint=f"queues here: {', '.join(settings.queues)}"
+        )
+    if not config.enabled:
+        raise UnknownQueueError(f"queue {queue!r} takes no jobs now", hint="choose another with -q")
+    if walltime_s is None:
+        walltime_s = config.default_walltime_s or None
+    limit_s = config.max_walltime_s
+    if limit_s and (walltime_s is None or walltime_s > limit_s):
+        raise InvalidRequestError(
+            f"walltime {format_duration(walltime_s)} is over the limit of queue {queue}, "
+            f"{format_duration(limit_s)}",
+            hint="ask for less, or choose another queue with -q",
+        )
+    return walltime_s
+
+
+def checked_priority(priority: int) -> int:
+    """Return a priority in qsub's range.
+
+    Raises:
+        InvalidRequestError: it is not in the range.
+    """
+    low, high = PRIORITY_RANGE
+    if not low <= priority <= high:
+        raise InvalidRequestError(f"priority {priority} is not between {low} and {high}")
+    return priority
+
+
+def checked_grace(grace_s: float | None) -> float:
+    """Return the time between TERM and KILL, seconds.
+
+    Raises:
+        InvalidRequestError: it is negative or longer than a day.
+    """
+    if grace_s is None:
+        return DEFAULT_GRACE_S
+    if not 0 <= grace_s <= MAX_GRACE_S:
+        raise InvalidRequestError(f"a grace of {grace_s} s is not between 0 and {MAX_GRACE_S:.0f}")
+    return grace_s
+
+
+def checked_join(join: str) -> Join:
+    """Return how stdout and stderr are joined.
+
+    Raises:
+        InvalidRequestError: not one of oe, eo, n.
+    """
+    if join not in {kind.value for kind in Join}:
+        raise InvalidRequestError(f"-j {join} is not known", hint="say oe, eo or n")
+    return Join(join)
+
+
+def checked_holds(holds: tuple[str, ...], caller: Caller) -> tuple[HoldKind, ...]:
+    """Return hold kinds that this caller may put on or take off.
+
+    Raises:
+        InvalidRequestError: an unknown kind.
+        NotPermittedError: an operator's hold, asked for by a user.
+    """
+    known = {kind.value for kind in HoldKind}
+    for hold in holds:
+        if hold not in known:
+            raise InvalidRequestError(f"hold {hold!r} is not known: say user, operator or system")
+        if hold == HoldKind.OPERATOR and not caller.operator:
+            raise NotPermittedError("operator holds are for operators", hint="use -h u")
+    return tuple(sorted({HoldKind(hold) for hold in holds}))
+
+
+def never_fits(request: Request, state: State) -> tuple[str, str] | None:
+    """Return (message, hint) if no registered hardware could ever hold the request, else None.
+
+    Nodes that are drained, unreachable or busy count as if idle: they may come back.
+    """
+    if not state.nodes:
+        return None
+    idle = Spaces({name: emptied(space) for name, space in state.spaces.items()})
+    found = place(request, idle)
+    if not isinstance(found, NoFit):
+        return None
+    for chunk in request.chunks:
+        fitting = sum(not shortage(chunk, space) for space in idle)
+        if fitting < (chunk.count if request.placement == "scatter" else 1):
+            largest = best_node(chunk, idle)
+            text = found.text.partition(": ")[0]
+            many = f"{fitting} of {len(idle)} nodes could" if fitting else "no node could ever"
+            return (
+                f"{text}, but {many} hold that even when idle; the largest is {largest}",
+                "ask for less on one node, or spread over more nodes with nodes=N",
+            )
+    return (f"{found.text}, even when all is idle", "ask for less")

@@ -1,0 +1,146 @@
+"""One table for jobs, one for attempts, one for parts, one for nodes: what is not listed cannot be.
+
+`docs/states.md` is drawn from these tables.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from gsched.errors import InvalidTransitionError
+from gsched.model.states import AttemptState as A
+from gsched.model.states import JobState as J
+from gsched.model.states import NodeState as N
+from gsched.model.states import PartState as P
+from gschedd.core import facts as f
+
+#: The states that may follow; where there is more than one, the fact itself says which
+#: (a job released from a hold may still have to wait for its time).
+JOB_MOVES: Final[Mapping[tuple[J, type[f.Fact]], frozenset[J]]] = MappingProxyType(
+    {
+        (J.QUEUED, f.JobHeld): frozenset({J.HELD}),
+        (J.QUEUED, f.JobAltered): frozenset({J.QUEUED, J.WAITING}),
+        (J.QUEUED, f.AttemptAssigned): frozenset({J.RUNNING}),
+        (J.QUEUED, f.JobEnded): frozenset({J.DONE}),
+        (J.WAITING, f.JobDue): frozenset({J.QUEUED}),
+        (J.WAITING, f.JobHeld): frozenset({J.HELD}),
+        (J.WAITING, f.JobAltered): frozenset({J.QUEUED, J.WAITING}),
+        (J.WAITING, f.JobEnded): frozenset({J.DONE}),
+        (J.HELD, f.JobHeld): frozenset({J.HELD}),
+        (J.HELD, f.JobReleased): frozenset({J.HELD, J.QUEUED, J.WAITING}),
+        (J.HELD, f.JobAltered): frozenset({J.HELD}),
+        (J.HELD, f.JobEnded): frozenset({J.DONE}),
+        (J.RUNNING, f.JobHeld): frozenset({J.RUNNING}),  # takes effect if the job is queued again
+        (J.RUNNING, f.JobReleased): frozenset({J.RUNNING}),
+        (J.RUNNING, f.JobAltered): frozenset({J.RUNNING}),
+        (J.RUNNING, f.JobSignalled): frozenset({J.RUNNING}),
+        (J.RUNNING, f.PartStarted): frozenset({J.RUNNING}),
+        (J.RUNNING, f.PartEnded): frozenset({J.RUNNING}),
+        (J.RUNNING, f.StopRequested): frozenset({J.EXITING}),
+        (J.RUNNING, f.AttemptEnded): frozenset({J.EXITING}),
+        (J.EXITING, f.JobHeld): frozenset({J.EXITING}),
+        (J.EXITING, f.JobReleased): frozenset({J.EXITING}),
+        (J.EXITING, f.JobSignalled): frozenset({J.EXITING}),
+        (J.EXITING, f.PartStarted): frozenset({J.EXITING}),
+        (J.EXITING, f.PartEnded): frozenset({J.EXITING}),
+        (J.EXITING, f.StopRequested): frozenset({J.EXITING}),
+        (J.EXITING, f.AttemptEnded): frozenset({J.EXITING}),
+        (J.EXITING, f.JobRequeued): frozenset({J.QUEUED, J.WAITING, J.HELD}),
+        (J.EXITING, f.JobEnded): frozenset({J.DONE}),
+    }
+)
+
+ATTEMPT_MOVES: Final[Mapping[tuple[A, type[f.Fact]], frozenset[A]]] = MappingProxyType(
+    {
+        (A.ASSIGNED, f.PartStarted): frozenset({A.STARTING, A.RUNNING}),
+        (A.ASSIGNED, f.PartEnded): frozenset({A.EXITING}),
+        (A.ASSIGNED, f.StopRequested): frozenset({A.EXITING}),
+        (A.STARTING, f.PartStarted): frozenset({A.STARTING, A.RUNNING}),
+        (A.STARTING, f.PartEnded): frozenset({A.EXITING}),
+        (A.STARTING, f.StopRequested): frozenset({A.EXITING}),
+        (A.RUNNING, f.PartEnded): frozenset({A.EXITING}),
+        (A.RUNNING, f.StopRequested): frozenset({A.EXITING}),
+        (A.EXITING, f.PartStarted): frozenset({A.EXITING}),  # a report that was under way
+        (A.EXITING, f.PartEnded): frozenset({A.EXITING}),
+        (A.EXITING, f.StopRequested): frozenset({A.EXITING}),
+        (A.EXITING, f.AttemptEnded): frozenset({A.ENDED}),
+    }
+)
+
+PART_MOVES: Final[Mapping[tuple[P, type[f.Fact]], frozenset[P]]] = MappingProxyType(
+    {
+        (P.PENDING, f.PartStarted): frozenset({P.RUNNING}),
+        (P.PENDING, f.PartEnded): frozenset({P.ENDED}),
+        (P.RUNNING, f.PartEnded): frozenset({P.ENDED}),
+    }
+)
+
+NODE_MOVES: Final[Mapping[tuple[N, type[f.Fact]], frozenset[N]]] = MappingProxyType(
+    {
+        (N.UP, f.NodeRegistered): frozenset({N.UP}),
+        (N.UP, f.NodeDisconnected): frozenset({N.UNREACHABLE}),
+        (N.UP, f.NodeDrained): frozenset({N.UP}),
+        (N.UP, f.NodeResumed): frozenset({N.UP}),
+        (N.UP, f.NodeFaulted): frozenset({N.UP}),
+        (N.UNREACHABLE, f.NodeRegistered): frozenset({N.UP}),
+        (N.UNREACHABLE, f.NodeDrained): frozenset({N.UNREACHABLE}),
+        (N.UNREACHABLE, f.NodeResumed): frozenset({N.UNREACHABLE}),
+        (N.UNREACHABLE, f.NodeFaulted): frozenset({N.UNREACHABLE}),
+    }
+)
+
+
+def next_job_state(state: J, fact: f.JobFact, wanted: J) -> J:
+    """Return ``wanted`` if a job in ``state`` may go there by ``fact``, else raise.
+
+    Raises:
+        InvalidTransitionError: the table does not list it.
+    """
+    if wanted not in JOB_MOVES.get((state, type(fact)), ()):
+        raise InvalidTransitionError(
+            subject=f"job {fact.job}", state=state, fact=f"{type(fact).__name__} to {wanted}"
+        )
+    return wanted
+
+
+def next_attempt_state(state: A, fact: f.AttemptFact, wanted: A) -> A:
+    """Return ``wanted`` if an attempt in ``state`` may go there by ``fact``, else raise.
+
+    Raises:
+        InvalidTransitionError: the table does not list it.
+    """
+    if wanted not in ATTEMPT_MOVES.get((state, type(fact)), ()):
+        raise InvalidTransitionError(
+            subject=f"attempt {fact.job}.{fact.attempt}",
+            state=state,
+            fact=f"{type(fact).__name__} to {wanted}",
+        )
+    return wanted
+
+
+def next_part_state(state: P, fact: f.PartStarted | f.PartEnded, wanted: P) -> P:
+    """Return ``wanted`` if a part in ``state`` may go there by ``fact``, else raise.
+
+    Raises:
+        InvalidTransitionError: the table does not list it.
+    """
+    if wanted not in PART_MOVES.get((state, type(fact)), ()):
+        raise InvalidTransitionError(
+            subject=f"attempt {fact.job}.{fact.attempt} on {fact.node}",
+            state=state,
+            fact=f"{type(fact).__name__} to {wanted}",
+        )
+    return wanted
+
+
+def next_node_state(state: N, fact: f.NodeFact, wanted: N) -> N:
+    """Return ``wanted`` if a node in ``state`` may go there by ``fact``, else raise.
+
+    Raises:
+        InvalidTransitionError: the table does not list it.
+    """
+    if wanted not in NODE_MOVES.get((state, type(fact)), ()):
+        raise InvalidTransitionError(
+            subject=f"node {fact.node}", state=state, fact=f"{type(fact).__name__} to {wanted}"
+        )
+    return wanted
