@@ -1,0 +1,194 @@
+"""Waiting for jobs and reading their output; what gwait, gpeek and gsub --wait share."""
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from gsched.cli.common import command_name, print_json, print_note, printable
+from gsched.client import RETRY_S, Head
+from gsched.clock import SystemClock
+from gsched.errors import GschedError, HeadUnreachableError
+from gsched.model.ids import format_job_id
+from gsched.model.states import JobState
+from gsched.protocol.api import MAX_OUTPUT_CHUNK_BYTES, JobStory, OutputChunk
+from gsched.transport import pause
+
+STDOUT, STDERR = "stdout", "stderr"
+TAIL_LINES = 10  # of a failing job: enough for the last lines of a Python traceback
+_LOOK_S = 0.5  # how often a growing file is looked at; the head asks the node each time
+_LOOK_IDLE_S = 2.0  # and a job that has not started
+_LOOKS_UNTIL_IDLE = 20
+_TAIL_WINDOW_BYTES = 16 * 1024
+_UNSTARTED = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
+
+
+def exit_status(story: JobStory) -> int:
+    """Return what a shell would say of a job that is done; 1 if it ended without an outcome."""
+    if story.row.outcome is None:
+        return 1
+    return story.row.outcome.shell_status & 0xFF
+
+
+def outcome_words(story: JobStory) -> str:
+    """Return how a job ended, in words: ``exited with code 3 on n2 (rank 1)``."""
+    outcome = story.row.outcome
+    if outcome is None:
+        return "ended without an outcome"
+    if outcome.signal is not None:
+        words = f"{outcome.kind.replace('_', ' ')} (signal {outcome.signal})"
+    elif outcome.exit_code is not None:
+        words = f"{outcome.kind.replace('_', ' ')} with code {outcome.exit_code}"
+    else:
+        words = outcome.kind.replace("_", " ")
+    if outcome.node and exit_status(story):
+        words += f" on {outcome.node}"
+    if outcome.rank is not None:
+        words += f" (rank {outcome.rank})"
+    return f"{words}: {outcome.message}" if outcome.message else words
+
+
+def wait_for_one(head: Head, job: int, *, watch: bool, as_json: bool) -> int:
+    """Wait for the end of a job just submitted and return its exit code, as gsub --wait does."""
+    job_id = str(job)
+    try:
+        if watch:
+            follow(head, job, stream=STDOUT, out=sys.stdout.buffer)
+        story = head.wait([job])[0]
+    except KeyboardInterrupt:
+        print_note(
+            f"detached: job {job_id} goes on; gwait {job_id} waits for it, gdel {job_id} ends it",
+            command=command_name(),
+        )
+        raise
+    status = exit_status(story)
+    if as_json:
+        print_json({"id": job, "server": story.server, "exit_status": status, "story": story})
+    elif status:
+        report_failure(head, story)
+    return status
+
+
+def report_failure(head: Head, story: JobStory) -> None:
+    """Say on stderr how a job failed, with the tail of what it wrote there."""
+    name = command_name()
+    print_note(
+        f"job {format_job_id(story.row.id, story.server)} {outcome_words(story)}", command=name
+    )
+    stream = STDOUT if story.join == "oe" else STDERR
+    try:
+        data = b"".join(tail(head, story.row.id, stream=stream, lines=TAIL_LINES))
+    except GschedError as error:
+        print_note(f"its {stream} cannot be read: {error.message}", command=name)
+        return
+    if data:
+        print_note(f"the last lines of its {stream}:", command=name)
+        for line in data.decode(errors="backslashreplace").splitlines():
+            print(f"  | {printable(line.replace(chr(9), '    '))}", file=sys.stderr)
+
+
+def whole(head: Head, job: int | str, *, stream: str) -> Iterator[bytes]:
+    """Yield all of a job's output as it is now."""
+    offset = 0
+    while True:
+        chunk = head.output(job, stream=stream, offset=offset)
+        yield chunk.data
+        offset = chunk.offset + len(chunk.data)
+        if not chunk.data or offset >= chunk.size_bytes:
+            return
+
+
+def tail(head: Head, job: int | str, *, stream: str, lines: int) -> Iterator[bytes]:
+    """Yield the last ``lines`` lines of a job's output as it is now."""
+    chunk, start = _tail_chunk(head, job, stream=stream, lines=lines)
+    yield chunk.data[start:]
+
+
+def _tail_chunk(head: Head, job: int | str, *, stream: str, lines: int) -> tuple[OutputChunk, int]:
+    """Return the end of the output and where in it the last ``lines`` lines begin."""
+    window = _TAIL_WINDOW_BYTES
+    while True:
+        chunk = head.output(job, stream=stream, offset=-window, max_bytes=window)
+        start = _lines_start(chunk.data, lines)
+        if start > 0 or chunk.offset == 0 or window >= MAX_OUTPUT_CHUNK_BYTES:
+            return chunk, start
+        window = min(window * 4, MAX_OUTPUT_CHUNK_BYTES)
+
+
+def _lines_start(data: bytes, lines: int) -> int:
+    """Return where the last ``lines`` lines of ``data`` begin; 0 if it holds no more than these."""
+    if lines <= 0:
+        return len(data)
+    at = len(data) - 1 if data.endswith(b"\n") else len(data)
+    for _ in range(lines):
+        at = data.rfind(b"\n", 0, at)
+        if at < 0:
+            return 0
+    return at + 1
+
+
+def follow(
+    head: Head, job: int | str, *, stream: str, out: BinaryIO, lines: int | None = None
+) -> None:
+    """Copy a job's output to ``out`` as it comes, until the job is done.
+
+    Args:
+        head: where to ask.
+        job: which one; it may still wait.
+        stream: ``stdout`` or ``stderr``.
+        out: unbuffered or flushed by us.
+        lines: begin with this many of the last lines; None: with the first byte.
+    """
+    _until_started(head, job)
+    offset = 0
+    if lines is not None:
+        chunk, start = _tail_chunk(head, job, stream=stream, lines=lines)
+        _copy(out, chunk.data[start:])
+        offset = chunk.offset + len(chunk.data)
+    quiet = 0
+    while True:
+        chunk = _output_patiently(head, job, stream=stream, offset=offset)
+        if chunk.size_bytes < offset:  # the job has truncated its file: begin again
+            offset = 0
+            continue
+        _copy(out, chunk.data)
+        offset = chunk.offset + len(chunk.data)
+        if offset < chunk.size_bytes and chunk.data:
+            continue
+        if chunk.ended:
+            return
+        quiet = 0 if chunk.data else quiet + 1
+        pause(_LOOK_S if quiet < _LOOKS_UNTIL_IDLE else _LOOK_IDLE_S)
+
+
+def _copy(out: BinaryIO, data: bytes) -> None:
+    out.write(data)
+    out.flush()
+
+
+def _until_started(head: Head, job: int | str) -> None:
+    """Wait until the job has output to read, and say on a terminal why it has not."""
+    told = ""
+    while True:
+        story = head.job(job)
+        if story.row.state not in _UNSTARTED or story.attempts:
+            return
+        words = f"job {format_job_id(story.row.id, story.server)} is {story.row.state}"
+        words += f": {story.row.reason}" if story.row.reason else ""
+        if words != told and os.isatty(sys.stderr.fileno()):
+            print_note(words, command=command_name())
+            told = words
+        pause(_LOOK_IDLE_S)
+
+
+def _output_patiently(head: Head, job: int | str, *, stream: str, offset: int) -> OutputChunk:
+    """Return the next bytes; a head that restarts meanwhile is waited for, as in `Head.wait`."""
+    clock = SystemClock()
+    give_up_s = clock.monotonic_s() + RETRY_S
+    while True:
+        try:
+            return head.output(job, stream=stream, offset=offset)
+        except HeadUnreachableError:
+            if clock.monotonic_s() >= give_up_s:
+                raise
+        pause(_LOOK_S)

@@ -1,0 +1,327 @@
+"""gsub: submit a job."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+import msgspec
+
+from gsched.cli.checks import check_output, check_training_script, check_workdir
+from gsched.cli.common import connected, gsched_command, print_json, print_note, run
+from gsched.cli.directives import prefixes_for, scan
+from gsched.cli.job_environment import job_environment
+from gsched.cli.options import SubmitOptions, job_options, merged
+from gsched.cli.scripts import STDIN_NAME, Script, read_script
+from gsched.cli.submission import (
+    Place,
+    Work,
+    absolute,
+    compatibility_notes,
+    find_program,
+    make_job,
+    parse_extras,
+)
+from gsched.client import Head, error_from
+from gsched.clock import SystemClock
+from gsched.config import environment, full_environment
+from gsched.errors import BadScriptError, UsageError
+from gsched.model.ids import format_job_id
+from gsched.protocol.api import SubmitJob, SubmitResult
+
+NAME = "gsub"
+_EPILOG = """\b
+Examples:
+  gsub train.sh                          a script with #PBS or #GSUB lines
+  gsub -l nodes=1:ppn=4,walltime=2:00:00 train.sh
+  gsub --gpus 1 --wait -- python train.py --epochs 3
+  gsub -l nodes=2:ppn=1:gpus=2 --torchrun train.py --lr 0.1
+  echo 'date; hostname' | gsub -N now
+"""
+
+
+class GsubCommand(click.Command):
+    """gsub's grammar: what stands after ``--`` or ``--torchrun SCRIPT`` is not ours to read."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Cut off the command or the training script's arguments, and parse what is left."""
+        own, tail = split_tail(args)
+        if own and own[-1] == "--torchrun" and not tail:
+            raise click.UsageError("--torchrun needs the training script", ctx)
+        rest = super().parse_args(ctx, own)
+        ctx.params["tail"] = tuple(tail)
+        return rest
+
+
+def split_tail(args: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return our own words, and the words of the command or of the training script.
+
+    ``--torchrun`` stays among our own words when it has a value; the script itself is the value.
+    """
+    for at, word in enumerate(args):
+        if word == "--":
+            return list(args[:at]), list(args[at:])
+        if word == "--torchrun" and at + 1 < len(args):
+            return [*args[:at], f"--torchrun={args[at + 1]}"], list(args[at + 2 :])
+        if word.startswith("--torchrun="):
+            return list(args[: at + 1]), list(args[at + 1 :])
+    return list(args), []
+
+
+@gsched_command(NAME, cls=GsubCommand, epilog=_EPILOG)
+@click.argument("operands", nargs=-1, metavar="[SCRIPT | - | -- COMMAND...]")
+@job_options
+@click.option("-C", "prefix", default=None, metavar="PREFIX", help="Directive prefix; '' for none.")
+@click.option(
+    "--torchrun", default=None, metavar="SCRIPT", help="Start SCRIPT under torchrun on all nodes."
+)
+@click.option("--dry-run", "--test-only", is_flag=True, help="Check everything, queue nothing.")
+@click.option("--wait", "wait", is_flag=True, help="Wait for the end; exit with the job's code.")
+@click.option("--watch", is_flag=True, help="Print the job's output as it comes, and wait.")
+@connected
+def gsub(head: Head, /, **given: object) -> int:
+    """Submit a job: a script, a command after --, or a training script for torchrun.
+
+    The one line on stdout is the job's id. Options may also stand in the script, as #PBS or #GSUB
+    lines before its first command; the command line beats them.
+    """
+    request = _Request.from_click(given)
+    place = _place()
+    script = _script(request)
+    for warning in script.warnings if script else ():
+        print_note(f"warning: {warning}", command=NAME)
+    options = request.options
+    if script:
+        options = merged(options, _directives(script, request.prefix))
+    job = _job(request, options, script, place)
+    reply = head.submit([job], dry_run=request.dry_run)
+    result = reply.results[0]
+    if result.error is not None:
+        raise error_from(result.error)
+    for warning in result.warnings:
+        print_note(f"warning: {warning}", command=NAME)
+    if request.dry_run:
+        return _report_dry_run(job, result, as_json=request.as_json)
+    return _report(head, request, options, result, reply.server)
+
+
+class _Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line says apart from the job's own options."""
+
+    operands: tuple[str, ...]
+    tail: tuple[str, ...]
+    options: SubmitOptions
+    prefix: str | None
+    torchrun: str | None
+    dry_run: bool
+    wait: bool
+    watch: bool
+    as_json: bool
+
+    @classmethod
+    def from_click(cls, given: dict[str, object]) -> "_Request":
+        """Sort click's parameters."""
+        own = {name: value for name, value in given.items() if name in cls.__struct_fields__}
+        return msgspec.convert(own | {"options": _options(given)}, cls)
+
+
+def _options(given: dict[str, object]) -> SubmitOptions:
+    stated = {
+        name: value
+        for name, value in given.items()
+        if name in SubmitOptions.__struct_fields__ and value is not None
+    }
+    return msgspec.convert(stated, SubmitOptions)
+
+
+def _place() -> Place:
+    try:
+        cwd = os.getcwd()
+    except FileNotFoundError:
+        raise UsageError(
+            "the directory you are in has been deleted", hint="go to another directory: cd"
+        ) from None
+    variables = full_environment()
+    shown = variables.get("PWD", "")
+    # The path the user sees, with its links, as long as it is the same directory.
+    if shown.startswith("/") and os.path.exists(shown) and os.path.samefile(shown, cwd):
+        cwd = shown
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return Place(cwd=cwd, environment=variables, now_s=SystemClock().wall_s(), umask=umask)
+
+
+def _script(request: _Request) -> Script | None:
+    """Return the batch script, or None where a command or a training script runs.
+
+    Raises:
+        UsageError: two of them at once, or a second operand.
+    """
+    operands = request.operands
+    if request.torchrun is not None:
+        if operands:
+            raise UsageError(
+                f"both a script, {operands[0]!r}, and --torchrun {request.torchrun}",
+                hint="give one of them; arguments of the training script follow it",
+            )
+        return None
+    if not operands and request.tail:
+        return None
+    if len(operands) > 1:
+        raise UsageError(
+            f"one script at a time: {operands[1]!r} is one operand too many",
+            hint=f'give the script its arguments with -F "…", or after --: '
+            f"gsub {operands[0]} -- {' '.join(operands[1:])}",
+        )
+    operand = operands[0] if operands else "-"
+    if operand == "-" and sys.stdin.isatty():
+        print_note("reading the script from the terminal: end it with Ctrl-D", command=NAME)
+    return read_script(operand)
+
+
+def _directives(script: Script, prefix: str | None) -> SubmitOptions:
+    """Return what the script's directives say.
+
+    Raises:
+        BadScriptError: an option that is none, or a bad value; the file and the line are named.
+    """
+    found = scan(
+        script.text, prefixes=prefixes_for(prefix, environment("PBS_DPREFIX")), where=script.where
+    )
+    if found.late_line:
+        print_note(
+            f"warning: {script.where}:{found.late_line}: a directive after the first command "
+            "has no effect",
+            command=NAME,
+        )
+    said = SubmitOptions()
+    if not found.directives:
+        return said
+    names = set(SubmitOptions.__struct_fields__) - {"torchrun"}
+    reader = click.Command(
+        NAME, params=[each for each in gsub.params if each.name in names], add_help_option=False
+    )
+    for directive in found.directives:
+        where = f"{script.where}:{directive.line}"
+        try:
+            context = reader.make_context(NAME, list(directive.words), allow_extra_args=True)
+        except click.UsageError as error:
+            raise BadScriptError(
+                f"{where}: {error.format_message()}", hint="correct the directive on that line"
+            ) from None
+        if context.args:
+            raise BadScriptError(
+                f"{where}: {context.args[0]!r} is no option",
+                hint="a directive holds options only; quote values that have blanks",
+            )
+        said = merged(_options(context.params), said)
+    return said
+
+
+def _work(
+    request: _Request, options: SubmitOptions, script: Script | None, place: Place, workdir: str
+) -> Work:
+    tail = request.tail[1:] if request.tail[:1] == ("--",) else request.tail
+    if request.torchrun is not None:
+        return _torchrun_work(request.torchrun, request.tail, options, place, workdir)
+    if script is None:
+        if not tail:
+            raise UsageError("no command after --", hint="write: gsub -- COMMAND ARGUMENTS")
+        return Work("command", default_name=os.path.basename(tail[0]), arguments=tail)
+    arguments = tail
+    if options.script_arguments is not None:
+        import shlex  # late: few give arguments to scripts
+
+        try:
+            arguments = (*shlex.split(options.script_arguments), *tail)
+        except ValueError as error:
+            raise UsageError(f"-F: {str(error).lower()}: {options.script_arguments!r}") from None
+    name = STDIN_NAME if script.where == STDIN_NAME else os.path.basename(script.where)
+    return Work("script", default_name=name, script=script, arguments=arguments)
+
+
+def _torchrun_work(
+    script: str, arguments: tuple[str, ...], options: SubmitOptions, place: Place, workdir: str
+) -> Work:
+    path = place.environment.get("PATH", "")
+    if options.python is not None:
+        python = find_program(os.path.expanduser(options.python), path)
+        asked = options.python
+    else:
+        python = find_program("python", path) or find_program("python3", path)
+        asked = "python"
+    if not python:
+        raise UsageError(
+            f"--torchrun: no program {asked!r} on your PATH",
+            hint="activate the environment that has torch, or name its Python with --python",
+        )
+    if script == "-m":  # a module, as python -m has it
+        name = arguments[0] if arguments else "-m"
+        return Work("torchrun", default_name=name, arguments=("-m", *arguments), python=python)
+    # From where the user stands, unless it lies only where the job starts.
+    full = absolute(script, place)
+    if not os.path.exists(full) and os.path.exists(os.path.join(workdir, script)):
+        full = os.path.join(workdir, script)
+    check_training_script(full)
+    return Work(
+        "torchrun",
+        default_name=os.path.basename(script),
+        arguments=(full, *arguments),
+        python=os.path.abspath(python),
+    )
+
+
+def _job(
+    request: _Request, options: SubmitOptions, script: Script | None, place: Place
+) -> SubmitJob:
+    workdir = absolute(options.workdir, place) if options.workdir else place.cwd
+    check_workdir(workdir)
+    variables, notes = job_environment(
+        environment=place.environment,
+        lists=options.variables,
+        export_all=options.export_all,
+        workdir=place.cwd,
+        queue=options.queue or "",
+    )
+    job = make_job(options, _work(request, options, script, place, workdir), place, variables)
+    for note in compatibility_notes(options, place) + notes:
+        print_note(f"warning: {note}", command=NAME)
+    check_output(job, place, stdout=options.stdout, stderr=options.stderr)
+    return job
+
+
+def _report_dry_run(job: SubmitJob, result: SubmitResult, *, as_json: bool) -> int:
+    if as_json:
+        print_json({"dry_run": True, "job": job, "result": result})
+        return 0
+    print(f"would submit: {job.name} ({job.launch}) in {job.workdir}")
+    print(f"resources: {','.join(job.resources) or 'defaults'}")
+    if result.predicted_start_s is not None:
+        from gsched.cli.times import format_time
+
+        print(f"predicted start: {format_time(result.predicted_start_s)}")
+    return 0
+
+
+def _report(
+    head: Head, request: _Request, options: SubmitOptions, result: SubmitResult, server: str
+) -> int:
+    job_id = format_job_id(result.id, server)
+    follows = request.wait or request.watch or parse_extras(options.extras).block
+    if request.as_json:
+        if follows:
+            print_note(job_id, command=NAME)
+        else:
+            print_json({"id": result.id, "job_id": job_id, "server": server, "result": result})
+    elif not options.no_id:
+        print(job_id, flush=True)
+    if not follows:
+        return 0
+    from gsched.cli.follow import wait_for_one
+
+    return wait_for_one(head, result.id, watch=request.watch, as_json=request.as_json)
+
+
+def main() -> None:
+    """Run gsub."""
+    run(gsub)

@@ -1,0 +1,109 @@
+"""The environment that a job takes along from where it was submitted."""
+
+import os
+import pwd
+import re
+from collections.abc import Mapping
+
+from gsched.errors import UsageError
+from gsched.protocol.api import MAX_ENVIRONMENT_BYTES
+
+#: Taken along even without -V, so that the programs and the Python of an activated environment
+#: are those of the job. Only PATH would do for most; the others let pip and conda agree with it.
+ALWAYS_TAKEN = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
+_VARIABLE = re.compile(
+    r"""(?P<name>[^=,]*)(?:=(?:"(?P<double>[^"]*)"(?=,|$)|'(?P<single>[^']*)'(?=,|$)"""
+    r"""|(?P<plain>(?:\\,|[^,])*)))?(?:,|$)"""
+)
+_ORIGIN = ("HOME", "LANG", "PATH", "MAIL", "SHELL", "TZ")  # as PBS_O_*, from POSIX qsub
+
+
+def job_environment(
+    *,
+    environment: Mapping[str, str],
+    lists: tuple[str, ...],
+    export_all: bool,
+    workdir: str,
+    queue: str,
+) -> tuple[dict[str, str], list[str]]:
+    """Return the job's variables, and a sentence for each that could not be taken.
+
+    Args:
+        environment: of the submitting process.
+        lists: the texts given after ``-v``.
+        export_all: ``-V``.
+        workdir: the directory of submission.
+        queue: as asked for; may be empty.
+
+    Raises:
+        UsageError: a name that is none, or more than MAX_ENVIRONMENT_BYTES in all.
+    """
+    notes: list[str] = []
+    variables = {name: environment[name] for name in ALWAYS_TAKEN if name in environment}
+    if export_all:
+        variables = dict(environment)
+    for text in lists:
+        for name, value in parse_variables(text):
+            if value is not None:
+                variables[name] = value
+            elif name in environment:
+                variables[name] = environment[name]
+            else:
+                notes.append(f"-v {name}: you have no such variable, so the job gets none")
+    variables |= {f"PBS_O_{name}": environment[name] for name in _ORIGIN if name in environment}
+    variables["PBS_O_LOGNAME"] = _login_name()
+    variables["PBS_O_WORKDIR"] = workdir
+    variables["PBS_O_HOST"] = os.uname().nodename
+    variables["PBS_O_QUEUE"] = queue
+    return _bounded(variables, notes), notes
+
+
+def _login_name() -> str:
+    """Who the kernel says it is, whatever $LOGNAME says; the number where there is no entry."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _bounded(variables: dict[str, str], notes: list[str]) -> dict[str, str]:
+    taken: dict[str, str] = {}
+    size = 0
+    for name, value in variables.items():
+        try:
+            size += len(name.encode()) + len(value.encode()) + 2
+        except UnicodeEncodeError:
+            notes.append(f"variable {ascii(name)[1:-1]} is not UTF-8 text: left out")
+            continue
+        taken[name] = value
+    if size > MAX_ENVIRONMENT_BYTES:
+        raise UsageError(
+            f"the job's environment has {size} bytes, more than {MAX_ENVIRONMENT_BYTES}",
+            hint="name the variables that the job needs with -v instead of -V",
+        )
+    return taken
+
+
+def parse_variables(text: str) -> list[tuple[str, str | None]]:
+    """Return the names and values of ``NAME=VALUE,NAME``; None stands for "from my environment".
+
+    A value with commas stands in a pair of quotation marks, or has a backslash before each comma.
+
+    Raises:
+        UsageError: a value without a name.
+    """
+    found: list[tuple[str, str | None]] = []
+    at = 0
+    while at < len(text):
+        match = _VARIABLE.match(text, at)
+        assert match is not None  # every part may be empty
+        at = match.end() if match.end() > at else at + 1
+        name = match["name"].strip()
+        value = match["double"] if match["double"] is not None else match["single"]
+        if value is None and match["plain"] is not None:
+            value = match["plain"].replace("\\,", ",")
+        if name:
+            found.append((name, value))
+        elif value is not None:
+            raise UsageError(f"-v: {match[0]!r} has no name", hint="write NAME=VALUE,NAME")
+    return found

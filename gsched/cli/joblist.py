@@ -1,0 +1,114 @@
+"""The rows of gstat's lists."""
+
+from collections.abc import Iterator, Sequence
+
+from gsched.cli.render import Column
+from gsched.cli.times import format_clock
+from gsched.model.states import JobState
+from gsched.model.units import format_duration
+from gsched.protocol.api import JobList, JobRow
+
+#: The first six are Torque's, in its order: id, name, owner, CPU time, state, queue.
+LIST_COLUMNS = (
+    Column("Job ID", style="bold"),
+    Column("Name"),
+    Column("User"),
+    Column("Time Use", right=True),
+    Column("S"),
+    Column("Queue"),
+    Column("CPUs", right=True),
+    Column("GPUs", right=True),
+    Column("Elapsed", right=True),
+    Column("Limit", right=True),
+    Column("Nodes"),
+    Column("Reason", wraps=True),
+)
+WHY_COLUMNS = (
+    Column("Job ID", style="bold"),
+    Column("Name"),
+    Column("User"),
+    Column("S"),
+    Column("Starts by", right=True),
+    Column("Reason", wraps=True),
+)
+_TERMINAL_COLUMNS = (
+    Column("Job ID", style="bold"),
+    Column("Name"),
+    Column("User"),
+    Column("Time Use", right=True),
+    Column("S"),
+    Column("Queue"),
+    Column("GPUs", right=True),
+    Column("Elapsed", right=True),
+    Column("Nodes or reason", wraps=True),
+)
+
+
+def list_rows(reply: JobList) -> Iterator[Sequence[str]]:
+    """Yield a row of LIST_COLUMNS for each job; quick, because there may be 100,000 of them."""
+    suffix = f".{reply.server}"
+    for job in reply.jobs:
+        limit = format_duration(job.walltime_s) if job.walltime_s else ""
+        yield (
+            str(job.id) + suffix,
+            job.name,
+            job.user,
+            cpu_time(job),
+            job.letter,
+            job.queue,
+            str(job.cpus),
+            str(job.gpus),
+            elapsed(job, reply.now_s) if job.started_s else "",
+            limit,
+            "+".join(job.nodes),
+            job.reason or _ending(job),
+        )
+
+
+def terminal_list(reply: JobList) -> tuple[Sequence[Column], Sequence[Sequence[str]]]:
+    """Return columns and rows that have a chance to fit 80 characters."""
+    rows = [
+        (
+            f"{job.id}.{reply.server}",
+            job.name,
+            job.user,
+            cpu_time(job),
+            job.letter,
+            job.queue,
+            str(job.gpus) if job.gpus else "",
+            elapsed(job, reply.now_s),
+            job.reason or _ending(job) or "+".join(job.nodes),
+        )
+        for job in reply.jobs
+    ]
+    return _TERMINAL_COLUMNS, rows
+
+
+def why_rows(reply: JobList) -> Iterator[Sequence[str]]:
+    """Yield a row of WHY_COLUMNS for each job that waits."""
+    for job in reply.jobs:
+        starts = format_clock(job.predicted_start_s, now_s=reply.now_s)
+        reason = job.reason or _ending(job)
+        yield (f"{job.id}.{reply.server}", job.name, job.user, job.letter, starts, reason)
+
+
+def cpu_time(job: JobRow) -> str:
+    """Return the CPU time used, ``0`` before the start, as Torque's qstat has it."""
+    return format_duration(job.cpu_s) if job.cpu_s or job.started_s else "0"
+
+
+def elapsed(job: JobRow, now_s: float) -> str:
+    """Return how long the job has run, or nothing if it has not."""
+    if job.started_s is None:
+        return ""
+    return format_duration(max(0.0, (job.ended_s or now_s) - job.started_s))
+
+
+def _ending(job: JobRow) -> str:
+    """Return how a job ended in a few words, or nothing."""
+    if job.state != JobState.DONE or job.outcome is None:
+        return ""
+    kind = job.outcome.kind.replace("_", " ")
+    if job.outcome.kind == "exited":
+        return f"exited {job.outcome.exit_status}"
+    return f"{kind} ({job.outcome.message})" if job.outcome.message else kind

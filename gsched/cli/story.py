@@ -1,0 +1,147 @@
+"""gstat -f: all that is known of one job, in the words of qstat -f and then as a story."""
+
+from collections.abc import Iterator
+
+from gsched.cli.common import printable
+from gsched.cli.render import print_fields
+from gsched.cli.times import format_clock, format_time
+from gsched.model.ids import format_job_id
+from gsched.model.resources import Usage
+from gsched.model.states import JobState
+from gsched.model.units import format_duration, format_size
+from gsched.protocol.api import AttemptRow, JobStory, OutcomeRow, PartRow
+
+
+def print_story(story: JobStory) -> None:
+    """Print the job's attributes, its attempts and its events, then a blank line."""
+    print(f"Job Id: {format_job_id(story.row.id, story.server)}")
+    print_fields(_attributes(story))
+    for attempt in story.attempts:
+        _print_attempt(attempt, story)
+    if story.events:
+        print("    Events:")
+        for event in story.events:
+            moment = format_clock(event.at_s, now_s=story.now_s)
+            print(f"        {moment}  {printable(event.text or event.kind)}")
+    print()
+
+
+def print_why(story: JobStory) -> None:
+    """Print why a job waits, how many are before it, and when it should start."""
+    row = story.row
+    print(f"{format_job_id(row.id, story.server)} ({printable(row.name)}) is {row.state}")
+    if row.reason:
+        print(f"    {printable(row.reason)}")
+    if story.ahead is not None and row.state == JobState.QUEUED:
+        print(f"    {story.ahead} before it in queue {printable(row.queue)}")
+    if row.predicted_start_s is not None:
+        print(f"    should start by {format_clock(row.predicted_start_s, now_s=story.now_s)}")
+    if row.outcome is not None:
+        print(f"    {_outcome(row.outcome)}")
+
+
+def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
+    row = story.row
+    owner = f"{row.user}@{story.submit_host}" if story.submit_host else row.user
+    fields = [
+        ("Job_Name", row.name),
+        ("Job_Owner", owner),
+        ("resources_used.cput", format_duration(row.cpu_s) if row.started_s else ""),
+        ("resources_used.walltime", _walltime_used(story)),
+        ("job_state", f"{row.letter} ({row.state})"),
+        ("queue", row.queue),
+        ("server", story.server),
+        ("Account_Name", story.account),
+        ("qtime", format_time(row.submitted_s)),
+        ("Execution_Time", format_time(story.start_after_s) if story.start_after_s else ""),
+        ("start_time", format_time(row.started_s) if row.started_s else ""),
+        ("comp_time", format_time(row.ended_s) if row.ended_s else ""),
+        ("exec_host", "+".join(row.nodes)),
+        ("Resource_List", story.resources),
+        ("Priority", str(row.priority)),
+        ("Hold_Types", ", ".join(story.holds)),
+        ("Join_Path", story.join),
+        ("Output_Path", story.stdout_path),
+        ("Error_Path", story.stderr_path),
+        ("Rerunable", str(story.rerunnable)),
+        ("init_work_dir", story.workdir),
+        ("launch", story.launch),
+        ("arguments", " ".join(story.arguments)),
+        ("Shell_Path_List", story.shell),
+        ("grace", format_duration(story.grace_s)),
+        ("comment", row.reason),
+        ("jobs_ahead", "" if story.ahead is None else str(story.ahead)),
+        ("predicted_start", _predicted(story)),
+        ("exit_status", "" if row.outcome is None else str(row.outcome.exit_status)),
+        ("outcome", "" if row.outcome is None else _outcome(row.outcome)),
+    ]
+    return ((name, value) for name, value in fields if value)
+
+
+def _walltime_used(story: JobStory) -> str:
+    row = story.row
+    if row.started_s is None:
+        return ""
+    return format_duration(max(0.0, (row.ended_s or story.now_s) - row.started_s))
+
+
+def _predicted(story: JobStory) -> str:
+    start_s = story.row.predicted_start_s
+    return "" if start_s is None else format_time(start_s)
+
+
+def _print_attempt(attempt: AttemptRow, story: JobStory) -> None:
+    span = _span(attempt.started_s, attempt.ended_s, story.now_s)
+    print(f"    Attempt {attempt.attempt}: {attempt.state}{span}")
+    for part in attempt.parts:
+        print(f"        {_part(part)}")
+    if attempt.usage is not None:
+        print(f"        used: {_usage(attempt.usage)}")
+    if attempt.outcome is not None:
+        print(f"        outcome: {_outcome(attempt.outcome)}")
+
+
+def _span(started_s: float | None, ended_s: float | None, now_s: float) -> str:
+    if started_s is None:
+        return ""
+    text = f", {format_clock(started_s, now_s=now_s)}"
+    if ended_s is not None:
+        text += f" to {format_clock(ended_s, now_s=now_s)}"
+    return text
+
+
+def _part(part: PartRow) -> str:
+    words = [f"{part.cpus} CPUs"]
+    if part.gpu_indices:
+        words.append("GPUs " + ",".join(str(index) for index in part.gpu_indices))
+    if part.memory_bytes:
+        words.append(format_size(part.memory_bytes))
+    text = f"on {printable(part.node)}: {', '.join(words)}; {part.state}"
+    if part.usage is not None:
+        text += f"; used {_usage(part.usage)}"
+    if part.outcome is not None:
+        text += f"; {_outcome(part.outcome)}"
+    return text
+
+
+def _usage(usage: Usage) -> str:
+    words = [f"wall {format_duration(usage.wall_s)}", f"CPU {format_duration(usage.cpu_s)}"]
+    if usage.memory_peak_bytes:
+        words.append(f"memory {format_size(usage.memory_peak_bytes)} at most")
+    if usage.gpu_memory_peak_bytes or usage.gpu_util_mean_percent:
+        words.append(f"GPU {usage.gpu_util_mean_percent:.0f} %")
+        words.append(f"GPU memory {format_size(usage.gpu_memory_peak_bytes)} at most")
+    return ", ".join(words)
+
+
+def _outcome(outcome: OutcomeRow) -> str:
+    text = outcome.kind.replace("_", " ")
+    if outcome.exit_code is not None:
+        text += f", exit code {outcome.exit_code}"
+    if outcome.signal is not None:
+        text += f", signal {outcome.signal}"
+    if outcome.rank is not None:
+        text += f", first failing rank {outcome.rank}"
+    if outcome.node:
+        text += f", on {outcome.node}"
+    return printable(f"{text}: {outcome.message}" if outcome.message else text)

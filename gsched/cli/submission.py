@@ -1,0 +1,306 @@
+"""From options to the job the head gets: paths, environment, launch; checked as early as can be."""
+
+import os
+import pwd
+import re
+from collections.abc import Mapping
+
+from gsched.cli.options import SubmitOptions
+from gsched.cli.scripts import Script
+from gsched.cli.times import parse_start_time
+from gsched.client import new_key
+from gsched.errors import NotPermittedError, UnknownUserError, UsageError
+from gsched.model.units import parse_duration_s
+from gsched.protocol.api import SubmitJob
+
+_MAIL_POINTS = frozenset("abefnp")
+_KEEP = frozenset({"e", "o", "eo", "oe", "n"})
+_JOIN = {"o": "oe", "e": "eo", "n": "n"}
+_UMASK = re.compile(r"0?[0-7]{1,4}")
+_NAME_LENGTH_MOST = 236  # PBS's own limit
+
+
+class Work:
+    """What is to run.
+
+    Attributes:
+        launch: ``script``, ``command`` or ``torchrun``.
+        script: the script, for ``script``.
+        arguments: the command and its arguments, the training script and its, or the script's.
+        python: for ``torchrun``.
+        default_name: of the job.
+    """
+
+    __slots__ = ("arguments", "default_name", "launch", "python", "script")
+
+    def __init__(
+        self,
+        launch: str,
+        *,
+        default_name: str,
+        script: Script | None = None,
+        arguments: tuple[str, ...] = (),
+        python: str = "",
+    ):
+        self.launch = launch
+        self.script = script
+        self.arguments = arguments
+        self.python = python
+        self.default_name = default_name
+
+
+class Place:
+    """Where the user submits from: the directory, the environment, the time, the umask."""
+
+    __slots__ = ("cwd", "environment", "now_s", "umask")
+
+    def __init__(self, *, cwd: str, environment: Mapping[str, str], now_s: float, umask: int):
+        self.cwd = cwd
+        self.environment = environment
+        self.now_s = now_s
+        self.umask = umask
+
+
+class Extras:
+    """What ``-W`` said. ``umask`` is None and ``block`` False where it said nothing."""
+
+    __slots__ = ("block", "umask")
+
+    def __init__(self, *, umask: int | None = None, block: bool = False):
+        self.umask = umask
+        self.block = block
+
+
+def make_job(
+    options: SubmitOptions, work: Work, place: Place, environment: dict[str, str]
+) -> SubmitJob:
+    """Return the job that the options state.
+
+    Raises:
+        UsageError: a value that cannot be; the message names the option.
+        NotPermittedError: ``-u`` with another user.
+    """
+    refuse_other_user(options.users)
+    extras = parse_extras(options.extras)
+    workdir = absolute(options.workdir, place) if options.workdir else place.cwd
+    stdout_path = output_path(options.stdout, place)
+    stderr_path = output_path(options.stderr, place)
+    if workdir != place.cwd:
+        # Output belongs to where the user submits, wherever the job starts.
+        stdout_path = stdout_path or place.cwd.rstrip("/") + "/"
+        stderr_path = stderr_path or place.cwd.rstrip("/") + "/"
+    return SubmitJob(
+        key=new_key(),
+        name=job_name(options.name, work.default_name),
+        workdir=workdir,
+        resources=options.resource_texts,
+        queue=queue_of(options.queue),
+        priority=options.priority or 0,
+        account=options.account or "",
+        start_after_s=_start_after_s(options.start_after, place),
+        rerunnable=_rerunnable(options.rerunnable),
+        stdout_path=stdout_path,
+        stderr_path=stderr_path,
+        join=_join(options.join),
+        umask=place.umask if extras.umask is None else extras.umask,
+        shell=shell_of(options.shell, place),
+        launch=work.launch,
+        script=work.script.text if work.script else "",
+        arguments=work.arguments,
+        every_node=options.every_node,
+        exclusive=options.exclusive,
+        python=work.python,
+        grace_s=None if options.grace is None else parse_duration_s(options.grace),
+        mail_points=_mail_points(options.mail_points),
+        mail_to=options.mail_to or "",
+        kind=options.kind or "",
+        environment=environment,
+        holds=("user",) if options.hold else (),
+    )
+
+
+def compatibility_notes(options: SubmitOptions, place: Place) -> list[str]:
+    """Return a sentence for each option that gsched reads but that changes nothing.
+
+    Raises:
+        UsageError: ``-k`` with a value that nobody knows.
+    """
+    notes: list[str] = []
+    if options.keep is not None:
+        if options.keep not in _KEEP:
+            raise UsageError(f"-k: {options.keep!r} is none of e, o, eo, n")
+        if options.keep != "n":
+            notes.append("-k changes nothing: output is written straight to its files")
+    if options.checkpoint not in {None, "n", "u", "none"}:
+        notes.append("-c changes nothing: a job writes its checkpoints itself")
+    if options.start_after is not None and _start_after_s(options.start_after, place) < place.now_s:
+        notes.append(f"-a {options.start_after} is in the past: the job may start at once")
+    return notes
+
+
+def refuse_other_user(users: str | None) -> None:
+    """Refuse ``-u`` with anyone but the caller: the head runs jobs as who submits them.
+
+    Raises:
+        UnknownUserError: no such user here.
+        NotPermittedError: somebody else.
+    """
+    if not users:
+        return
+    user = users.split(",")[0].partition("@")[0]
+    try:
+        uid = pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise UnknownUserError(f"-u: no user {user!r} here", hint="leave -u out") from None
+    if uid != os.getuid():
+        raise NotPermittedError(
+            f"-u: a job runs as who submits it, which is not {user!r}",
+            hint=f"leave -u out, or submit as {user}",
+        )
+
+
+def job_name(stated: str | None, default: str) -> str:
+    """Return the job's name: ``-N``, which must be one word, or the default made one.
+
+    Raises:
+        UsageError: blanks, slashes or control characters in ``-N``, or too long.
+    """
+    if stated is None:
+        words = "".join(each if _is_word(each) else "_" for each in default)
+        return words[:_NAME_LENGTH_MOST] or "job"
+    if not _is_word(stated) or len(stated) > _NAME_LENGTH_MOST:
+        raise UsageError(
+            f"-N: {stated!r} is no name for a job",
+            hint="take one word of at most 236 characters, without blanks and slashes",
+        )
+    return stated
+
+
+def _is_word(text: str) -> bool:
+    """Return whether a listing shows ``text`` as one word, and a file can have it in its name."""
+    return text != "" and text.isprintable() and not {" ", "/"} & set(text)
+
+
+def queue_of(stated: str | None) -> str:
+    """Return the queue of ``queue``, ``@server`` or ``queue@server``; empty: the default one."""
+    return (stated or "").partition("@")[0]
+
+
+def absolute(path: str, place: Place) -> str:
+    """Return ``path`` with ``~`` expanded, from the directory of submission; a final / stays."""
+    expanded = os.path.expanduser(path)
+    return expanded if expanded.startswith("/") else os.path.join(place.cwd, expanded)
+
+
+def output_path(stated: str | None, place: Place) -> str:
+    """Return the absolute path of ``[host:]path``, or nothing for the default.
+
+    A relative path is taken from the directory of submission, with a host from the user's home.
+    """
+    if not stated:
+        return ""
+    host, colon, path = stated.partition(":")
+    if not colon or "/" in host:
+        return absolute(stated, place)
+    if not path:
+        raise UsageError(f"-o or -e: {stated!r} names a host but no path", hint="write HOST:PATH")
+    if path.startswith(("/", "~")):
+        return os.path.expanduser(path)
+    return os.path.join(os.path.expanduser("~"), path)
+
+
+def names_host(stated: str | None) -> bool:
+    """Return whether an output path has a host before it."""
+    host, colon, _ = (stated or "").partition(":")
+    return bool(colon) and "/" not in host
+
+
+def shell_of(stated: str | None, place: Place) -> str:
+    """Return the path in ``path[@host],…`` that names no host, or the first one.
+
+    Raises:
+        UsageError: a path that is not absolute.
+    """
+    if not stated:
+        return ""
+    entries = stated.split(",")
+    chosen = next((entry for entry in entries if "@" not in entry), entries[0].partition("@")[0])
+    path = os.path.expanduser(chosen)
+    if not path.startswith("/"):
+        found = find_program(path, place.environment.get("PATH", ""))
+        if not found:
+            raise UsageError(f"-S: no shell {chosen!r} on your PATH", hint="give its full path")
+        return found
+    return path
+
+
+def find_program(name: str, path: str) -> str:
+    """Return where a program lies on ``path``, or nothing; links are kept, as a venv needs it.
+
+    `shutil.which` does the same, but importing it costs 3 ms.
+    """
+    if "/" in name:
+        return name if os.access(name, os.X_OK) and not os.path.isdir(name) else ""
+    for directory in path.split(":"):
+        candidate = os.path.join(os.path.abspath(directory or "."), name)
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+            return candidate
+    return ""
+
+
+def parse_extras(texts: tuple[str, ...]) -> Extras:
+    """Return what ``-W`` says.
+
+    Raises:
+        UsageError: an attribute we do not know, or do not have.
+    """
+    umask: int | None = None
+    block = False
+    for item in filter(None, (part.strip() for text in texts for part in text.split(","))):
+        name, _, value = item.partition("=")
+        if name == "umask":
+            if not _UMASK.fullmatch(value):
+                raise UsageError(f"-W umask={value}: {value!r} is no octal mask", hint="write 027")
+            umask = int(value, 8) & 0o777
+        elif name == "block":
+            block = value.lower() in {"true", "t", "y", "1"}
+        elif name == "depend":
+            raise UsageError(
+                "-W depend: dependencies between jobs are not there yet",
+                hint="submit the second job when gwait says that the first one is done",
+            )
+        else:
+            raise UsageError(
+                f"-W: unknown attribute {name!r}", hint="known: umask=MASK, block=true"
+            )
+    return Extras(umask=umask, block=block)
+
+
+def _start_after_s(stated: str | None, place: Place) -> float:
+    return 0.0 if stated is None else parse_start_time(stated, now_s=place.now_s)
+
+
+def _rerunnable(stated: str | None) -> bool:
+    if stated is None or stated in {"y", "Y", "n", "N"}:
+        return stated not in {"n", "N"}
+    raise UsageError(f"-r: {stated!r} is neither y nor n")
+
+
+def _join(stated: str | None) -> str:
+    """The first letter says which file gets both; ``n`` goes with nothing else."""
+    if stated is None:
+        return "n"
+    if stated not in {"n", "o", "e", "oe", "eo"}:
+        raise UsageError(f"-j: {stated!r} is none of oe, eo, n", hint="oe puts both into stdout")
+    return _JOIN[stated[0]]
+
+
+def _mail_points(stated: str | None) -> str:
+    points = (stated or "").replace(",", "")
+    unknown = set(points) - _MAIL_POINTS
+    if unknown or (len(points) > 1 and {"n", "p"} & set(points)):
+        raise UsageError(
+            f"-m: {stated!r} is no list of points",
+            hint="take letters of a (abort), b (begin), e (end), f (failure), or n alone",
+        )
+    return points

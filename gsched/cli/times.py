@@ -1,0 +1,86 @@
+"""Dates as qsub's ``-a`` takes them, and as listings show them."""
+
+import re
+import time
+
+from gsched.errors import UsageError
+
+_DATE = re.compile(r"(?P<digits>(?:[0-9]{2}){2,6})(?:\.(?P<seconds>[0-9]{2}))?")
+_DAY_S = 86400
+
+
+def parse_start_time(text: str, *, now_s: float) -> float:
+    """Return the seconds since the epoch of ``[[[[CC]YY]MM]DD]hhmm[.SS]``, local time.
+
+    Left out are the century (this one), year, month and day, as in Torque: the next moment that
+    fits. A full date in the past is returned as it is.
+
+    Raises:
+        UsageError: not such a text, or no such date.
+    """
+    match = _DATE.fullmatch(text)
+    if match is None:
+        raise _no_date(text)
+    digits = match["digits"]
+    pairs = [int(digits[at : at + 2]) for at in range(0, len(digits), 2)]
+    hour, minute = pairs[-2:]
+    now = time.localtime(now_s)
+    day = pairs[-3] if len(pairs) >= 3 else now.tm_mday
+    month = pairs[-4] if len(pairs) >= 4 else now.tm_mon
+    year = now.tm_year
+    if len(pairs) == 5:
+        year = now.tm_year // 100 * 100 + pairs[0]
+    elif len(pairs) == 6:
+        year = pairs[0] * 100 + pairs[1]
+    moment = (year, month, day, hour, minute, int(match["seconds"] or 0))
+    if len(pairs) == 2:
+        at_s = _epoch(text, moment)
+        return at_s if at_s >= now_s else _next_day(text, moment, at_s)
+    if len(pairs) == 3 and _is_past(text, moment, now_s):
+        moment = (year + month // 12, month % 12 + 1, *moment[2:])
+    elif len(pairs) == 4 and _is_past(text, moment, now_s):
+        moment = (year + 1, *moment[1:])
+    return _epoch(text, moment)
+
+
+def _is_past(text: str, moment: tuple[int, ...], now_s: float) -> bool:
+    return _epoch(text, moment) < now_s
+
+
+def _next_day(text: str, moment: tuple[int, ...], at_s: float) -> float:
+    day = time.localtime(
+        at_s + _DAY_S
+    )  # may be an hour off when clocks change: only the date counts
+    return _epoch(text, (day.tm_year, day.tm_mon, day.tm_mday, *moment[3:]))
+
+
+def _epoch(text: str, moment: tuple[int, ...]) -> float:
+    year, month, day, hour, minute, second = moment
+    try:
+        at_s = time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
+    except (OverflowError, ValueError):
+        raise _no_date(text) from None
+    # mktime makes 1 March of 30 February, which is not what the user meant.
+    if time.localtime(at_s)[1:3] != (month, day) or hour > 23 or minute > 59:
+        raise _no_date(text)
+    return at_s
+
+
+def _no_date(text: str) -> UsageError:
+    return UsageError(
+        f"-a: {text!r} is no date", hint="write [[[[CC]YY]MM]DD]hhmm[.SS], for example 202612312359"
+    )
+
+
+def format_time(at_s: float | None) -> str:
+    """Return ``Sat Nov 21 17:02:03 2026`` in local time, as qstat writes it, or ``--``."""
+    return "--" if at_s is None else time.strftime("%a %b %d %H:%M:%S %Y", time.localtime(at_s))
+
+
+def format_clock(at_s: float | None, *, now_s: float) -> str:
+    """Return ``17:02:03`` for a moment of today, with the date otherwise, or ``--``."""
+    if at_s is None:
+        return "--"
+    there, here = time.localtime(at_s), time.localtime(now_s)
+    same_day = there[:3] == here[:3]
+    return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", there)

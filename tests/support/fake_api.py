@@ -1,0 +1,186 @@
+"""A head that only speaks the API: answers from a dictionary, and can be told to fail.
+
+For what a real head cannot be made to do at will: lose an answer, send chunks, lie. Everything
+else is tested against the real head.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct, structs
+
+from gsched.protocol import api
+
+SERVER = "fake"
+NOW_S = 1_790_000_000.0
+
+
+def make_row(job: int, **changes: object) -> api.JobRow:
+    """Return a queued job's row, changed."""
+    fields: dict[str, object] = {
+        "id": job, "name": "train", "user": "alice", "queue": "batch", "state": "queued",
+        "letter": "Q", "submitted_s": NOW_S - 100, "cpus": 1, "places": 1,
+        "reason": "waits for 2 GPUs",
+    }  # fmt: skip
+    return msgspec.convert(fields | changes, api.JobRow)
+
+
+def make_story(row: api.JobRow, **changes: object) -> api.JobStory:
+    """Return a story around ``row``, changed."""
+    fields: dict[str, object] = {
+        "server": SERVER, "now_s": NOW_S, "row": row, "attempts": (), "workdir": "/data",
+        "events": (api.EventRow(seq=1, at_s=NOW_S - 100, kind="JobSubmitted", text="queued"),),
+        "resources": "nodes=1:ppn=1", "stdout_path": "/data/train.o1", "join": "n",
+        "stderr_path": "/data/train.e1", "launch": "script", "rerunnable": True, "grace_s": 30.0,
+    }  # fmt: skip
+    return msgspec.convert(fields | changes, api.JobStory)
+
+
+class FakeApi:
+    """What the fake head knows, and how it shall misbehave.
+
+    Attributes:
+        stories: by job number.
+        output: bytes by (job, stream).
+        submitted: every job of every request that arrived.
+        lose_answers: how many answers to drop after having acted: the connection just ends.
+        on_wait: called with the job's number before a wait is answered.
+        refuse: an error for every submission.
+    """
+
+    def __init__(self) -> None:
+        self.stories: dict[int, api.JobStory] = {}
+        self.output: dict[tuple[int, str], bytes] = {}
+        self.submitted: list[api.SubmitJob] = []
+        self.ids_by_key: dict[str, int] = {}
+        self.targets: list[str] = []
+        self.lose_answers = 0
+        self.on_wait: Callable[[int], None] = lambda job: None
+        self.refuse: api.ErrorBody | None = None
+
+    def add(self, row: api.JobRow, **changes: object) -> None:
+        """Let there be a job."""
+        self.stories[row.id] = make_story(row, **changes)
+
+    def change(self, job: int, **changes: object) -> None:
+        """Change a job's row."""
+        story = self.stories[job]
+        self.stories[job] = structs.replace(story, row=structs.replace(story.row, **changes))
+
+    def application(self) -> web.Application:
+        """Return the routes."""
+        app = web.Application(client_max_size=api.MAX_BODY_BYTES)
+        app.router.add_post("/v1/jobs", self._submit)
+        app.router.add_get("/v1/jobs", self._jobs)
+        app.router.add_get("/v1/jobs/{id}", self._job)
+        app.router.add_get("/v1/jobs/{id}/wait", self._wait)
+        app.router.add_get("/v1/jobs/{id}/output", self._output)
+        app.router.add_post("/v1/jobs/actions", self._act)
+        return app
+
+    async def _submit(self, request: web.Request) -> web.StreamResponse:
+        asked = msgspec.json.decode(await request.read(), type=api.SubmitRequest)
+        self.submitted.extend(asked.jobs)
+        if self.refuse is not None:
+            return _answer(api.ErrorReply(error=self.refuse), status=422)
+        results = tuple(self._accept(job, dry_run=asked.dry_run) for job in asked.jobs)
+        return self._maybe_lost(request, api.SubmitReply(server=SERVER, results=results))
+
+    def _accept(self, job: api.SubmitJob, *, dry_run: bool) -> api.SubmitResult:
+        if dry_run:
+            return api.SubmitResult(predicted_start_s=NOW_S)
+        number = self.ids_by_key.setdefault(job.key, len(self.ids_by_key) + 1)
+        if number not in self.stories:
+            self.add(make_row(number, name=job.name))
+        return api.SubmitResult(id=number)
+
+    async def _jobs(self, request: web.Request) -> web.StreamResponse:
+        self.targets.append(request.path_qs)
+        ids = [int(each) for each in request.query.get("ids", "").split(",") if each]
+        rows = [s.row for n, s in self.stories.items() if n in ids or not ids]
+        if not ids and "all" not in request.query:
+            rows = [row for row in rows if row.state != "done"]
+        if request.query.get("user"):
+            rows = [row for row in rows if row.user == request.query["user"]]
+        if request.query.get("state"):
+            rows = [row for row in rows if row.state in request.query["state"].split(",")]
+        errors = {str(n): _unknown(n) for n in ids if n not in self.stories}
+        return _answer(api.JobList(server=SERVER, now_s=NOW_S, jobs=tuple(rows), errors=errors))
+
+    async def _job(self, request: web.Request) -> web.StreamResponse:
+        number = int(request.match_info["id"])
+        if number not in self.stories:
+            return _answer(api.ErrorReply(error=_unknown(number)), status=404)
+        return _answer(self.stories[number])
+
+    async def _wait(self, request: web.Request) -> web.StreamResponse:
+        self.on_wait(int(request.match_info["id"]))
+        number = int(request.match_info["id"])
+        return self._maybe_lost(request, self.stories[number])
+
+    async def _output(self, request: web.Request) -> web.StreamResponse:
+        number = int(request.match_info["id"])
+        if number not in self.stories:
+            return _answer(api.ErrorReply(error=_unknown(number)), status=404)
+        data = self.output.get((number, request.query["stream"]), b"")
+        offset = int(request.query["offset"])
+        start = max(0, len(data) + offset) if offset < 0 else offset
+        chunk = api.OutputChunk(
+            path="/data/out", node="n1", offset=start, size_bytes=len(data),
+            data=data[start : start + int(request.query["max"])],
+            ended=self.stories[number].row.state == "done",
+        )  # fmt: skip
+        return _answer(chunk)
+
+    async def _act(self, request: web.Request) -> web.StreamResponse:
+        asked = msgspec.json.decode(await request.read(), type=api.ActionRequest)
+        results = tuple(
+            api.ActionResult(id=each, text=f"{asked.action} {each}")
+            if each.isdigit() and int(each) in self.stories
+            else api.ActionResult(id=each, error=_unknown(each))
+            for each in asked.ids
+        )
+        return _answer(api.ActionReply(results=results))
+
+    def _maybe_lost(self, request: web.Request, reply: Struct) -> web.StreamResponse:
+        if self.lose_answers:
+            self.lose_answers -= 1
+            assert request.transport is not None
+            request.transport.abort()
+        return _answer(reply)
+
+
+def _unknown(job: int | str) -> api.ErrorBody:
+    return api.ErrorBody(code="unknown_job", message=f"Unknown Job Id {job}", hint="see gstat")
+
+
+def _answer(reply: Struct, *, status: int = 200) -> web.Response:
+    body = msgspec.json.encode(reply)
+    return web.Response(body=body, status=status, content_type="application/json")
+
+
+@contextmanager
+def serve(app: web.Application, socket_path: Path) -> Iterator[None]:
+    """Serve an application on a Unix socket, in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    runner = web.AppRunner(app, handler_cancellation=True)
+
+    async def start() -> None:
+        await runner.setup()
+        await web.UnixSite(runner, str(socket_path)).start()
+
+    loop.run_until_complete(start())
+    thread = threading.Thread(target=loop.run_forever, name="fake-api")
+    thread.start()
+    try:
+        yield
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
