@@ -1,0 +1,147 @@
+"""Control groups of one attempt: tracking and killing (version 2), and the memory limit."""
+
+import os
+
+from gnode.supervisor.errors import LaunchError, reason
+from gnode.supervisor.spool import MemoryCgroup, Task
+
+
+def _read(path: str) -> str:
+    """Return a control file's content, the empty string where the kernel has no such file."""
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read()
+    except OSError:  # missing in this version, or the group is gone
+        return ""
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def _field(text: str, name: str) -> int:
+    """Return the number behind ``name`` in lines of "name number", 0 if it is not there."""
+    for line in text.splitlines():
+        key, _, value = line.partition(" ")
+        if key == name and value.isdigit():
+            return int(value)
+    return 0
+
+
+def _groups(task: Task) -> list[str]:
+    memory = task["memory_cgroup"]
+    found = [task["cgroup"], memory["path"] if memory else None]
+    return list(dict.fromkeys(path for path in found if path))
+
+
+def prepare(task: Task) -> None:
+    """Make the attempt's groups and set the limit, before anything of the job runs.
+
+    Raises:
+        LaunchError: the kernel refuses; the job does not run without its limits.
+    """
+    try:
+        for path in _groups(task):
+            os.makedirs(path, mode=0o755, exist_ok=True)
+        if task["memory_cgroup"]:
+            _limit_memory(task["memory_cgroup"])
+    except OSError as error:
+        raise LaunchError(
+            f"cannot set up the control group {error.filename}: {reason(error)}: see gsched doctor",
+            user_error=False,
+        ) from error
+
+
+def _limit_memory(group: MemoryCgroup) -> None:
+    path, limit = group["path"], str(group["limit_bytes"])
+    if group["version"] == 1:
+        _write(f"{path}/memory.limit_in_bytes", limit)
+        swap = f"{path}/memory.memsw.limit_in_bytes"  # only where swap is accounted
+    else:
+        _write(f"{path}/memory.max", limit)
+        # One rank killed for memory leaves the others hanging: all go together.
+        _write(f"{path}/memory.oom.group", "1")
+        swap, limit = f"{path}/memory.swap.max", "0"
+    if os.path.exists(swap):
+        _write(swap, limit)
+
+
+def join(task: Task) -> None:
+    """Move the calling process into the attempt's groups.
+
+    Raises:
+        LaunchError: the kernel refuses.
+    """
+    for path in _groups(task):
+        try:
+            _write(f"{path}/cgroup.procs", "0")
+        except OSError as error:
+            raise LaunchError(
+                f"cannot join the control group {path}: {reason(error)}: see gsched doctor",
+                user_error=False,
+            ) from error
+
+
+def members(task: Task) -> set[int]:
+    """Return the processes in the attempt's groups (the limit's group holds the same ones)."""
+    found: set[int] = set()
+    for path in _groups(task):
+        found.update(map(int, _read(f"{path}/cgroup.procs").split()))
+    return found
+
+
+def kill(task: Task) -> bool:
+    """Kill everything in the tracking group at one stroke; False where that does not exist."""
+    if not task["cgroup"]:
+        return False
+    try:
+        _write(f"{task['cgroup']}/cgroup.kill", "1")
+    except OSError:  # kernels before 5.14 have no such file
+        return False
+    return True
+
+
+def is_empty(task: Task) -> bool:
+    """Return whether no process is left in the tracking group and the groups below it."""
+    if not task["cgroup"]:
+        return True
+    return _field(_read(f"{task['cgroup']}/cgroup.events"), "populated") == 0
+
+
+def remove(task: Task) -> None:
+    """Remove the groups; one that the job has made others in stays for gnode's clean-up."""
+    for path in _groups(task):
+        try:
+            os.rmdir(path)
+        except OSError:
+            continue
+
+
+def out_of_memory_kills(task: Task) -> int:
+    """Return how many processes the kernel has killed in the group for its memory limit."""
+    group = task["memory_cgroup"]
+    if group is None:
+        return 0
+    name = "memory.oom_control" if group["version"] == 1 else "memory.events"
+    return _field(_read(f"{group['path']}/{name}"), "oom_kill")
+
+
+def memory_peak_bytes(task: Task) -> int:
+    """Return the most memory the group has used, 0 if it cannot be told."""
+    group = task["memory_cgroup"]
+    if group is None:
+        return 0
+    name = "memory.max_usage_in_bytes" if group["version"] == 1 else "memory.peak"
+    text = _read(f"{group['path']}/{name}").strip()
+    return int(text) if text.isdigit() else 0
+
+
+def cpu_s(task: Task) -> float:
+    """Return the CPU time that the tracking group has used, 0 if there is none."""
+    if not task["cgroup"]:
+        return 0.0
+    return _field(_read(f"{task['cgroup']}/cpu.stat"), "usage_usec") / 1e6

@@ -1,0 +1,162 @@
+"""What the job's process does between the fork and its program.
+
+It becomes the owner, opens the files, tells the supervisor, waits for its word and execs. The word
+comes only after the supervisor's record is written: nothing of a job ever runs that no record
+names. The descriptor to the supervisor closes on exec, which is how the supervisor sees success.
+"""
+
+import errno
+import os
+import resource
+import signal
+from typing import NoReturn
+
+from gnode.supervisor import cgroup, output, privilege
+from gnode.supervisor.errors import LaunchError, blame, reason
+from gnode.supervisor.spool import Task
+
+READY, FAILED, GO = b"R", b"F", b"G"
+MESSAGE_BYTES_MAX = 16384  # two paths of 4096 bytes, or a message about one
+
+_NEVER_STARTED = 254  # of a process that nobody asks for its code
+
+
+class Surroundings:
+    """What the launcher found out once about itself and every job has to undo or obey.
+
+    Attributes:
+        core_limits: the soft and hard core-dump limits that jobs get; daemons get none.
+        oom_protected: the daemons are kept from the kernel's OOM killer; jobs must not be.
+        uid_min: the lowest uid that may run jobs after a switch of user.
+    """
+
+    __slots__ = ("core_limits", "oom_protected", "uid_min")
+
+    def __init__(self) -> None:
+        self.core_limits = resource.getrlimit(resource.RLIMIT_CORE)
+        with open("/proc/self/oom_score_adj", encoding="ascii") as file:
+            self.oom_protected = int(file.read()) < 0
+        self.uid_min = privilege.read_uid_min()
+
+
+def become_job(task: Task, around: Surroundings, channel: int) -> NoReturn:
+    """Turn this freshly forked process into the job's; never returns.
+
+    Args:
+        task: what to run.
+        around: see `Surroundings`.
+        channel: a SOCK_SEQPACKET descriptor to the supervisor: we send ``READY`` and two
+            NUL-separated paths, or ``FAILED``, a digit for the user's error and a message; it
+            sends ``GO``.
+    """
+    try:
+        _run(task, around, channel)
+    except LaunchError as error:
+        _report(channel, error)
+    except OSError as error:
+        _report(channel, LaunchError(f"cannot start the job: {error}", user_error=False))
+    finally:
+        os._exit(_NEVER_STARTED)
+
+
+def _report(channel: int, error: LaunchError) -> None:
+    text = error.message.encode("utf-8", "surrogateescape")[: MESSAGE_BYTES_MAX - 2]
+    os.write(channel, FAILED + (b"1" if error.user_error else b"0") + text)
+
+
+def _run(task: Task, around: Surroundings, channel: int) -> None:
+    os.setsid()
+    _set_limits(task, around)
+    cgroup.join(task)
+    if task["switch_user"]:
+        groups = privilege.resolve_groups(task["user"], task["uid"], task["gid"], around.uid_min)
+        privilege.become(task["uid"], task["gid"], groups)
+    elif task["uid"] != os.getuid():
+        raise LaunchError(
+            f"the job belongs to uid {task['uid']}, but this gnode runs jobs of {os.getuid()} only",
+            user_error=False,
+        )
+    # From here on everything is done with the owner's rights.
+    os.umask(task["umask"])
+    _write_files(task)
+    _enter(task["cwd"])
+    out, err, out_path, err_path = output.open_output(task)
+    os.write(channel, READY + os.fsencode(out_path) + b"\0" + os.fsencode(err_path))
+    if os.read(channel, 1) != GO:  # the supervisor is dead, or has been told to stop
+        return
+    stdin = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    for number, fd in enumerate((stdin, out, err)):
+        os.dup2(fd, number)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    _execute(task["argv"], task["env"])
+
+
+def _set_limits(task: Task, around: Surroundings) -> None:
+    if around.core_limits[0] != 0:
+        resource.setrlimit(resource.RLIMIT_CORE, around.core_limits)
+    if around.oom_protected:
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+            file.write("0")
+    if task["nice"]:
+        os.nice(task["nice"])
+
+
+def _write_files(task: Task) -> None:
+    if not task["files"]:
+        return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    for file in task["files"]:
+        fd = os.open(f"{task['user_dir']}/{file['name']}", flags, 0o600)
+        try:
+            content = file["content"].encode("utf-8", "surrogateescape")
+            while content:
+                content = content[os.write(fd, content) :]
+            os.fchmod(fd, file["mode"])
+        finally:
+            os.close(fd)
+
+
+def _enter(directory: str) -> None:
+    try:
+        os.chdir(directory)
+    except OSError as error:
+        raise LaunchError(
+            f"cannot enter the working directory {directory}: {reason(error)}: "
+            "create it on every node or choose -d",
+            user_error=blame(error),
+        ) from error
+
+
+def _execute(argv: list[str], env: dict[str, str]) -> None:
+    """Replace this process by the program; returns only by an error."""
+    program = argv[0]
+    if "/" in program:
+        candidates = [program]
+    else:
+        candidates = [f"{place}/{program}" for place in env.get("PATH", os.defpath).split(":")]
+    failure: OSError | None = None
+    for path in candidates:
+        try:
+            os.execve(path, argv, env)  # noqa: S606 - starting programs is what this is for
+        except OSError as error:
+            if failure is None or error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                failure = error
+    assert failure is not None, "str.split gives at least one candidate"
+    raise LaunchError(_explain(program, failure), user_error=blame(failure)) from failure
+
+
+def _explain(program: str, error: OSError) -> str:
+    if error.errno == errno.ENOEXEC:
+        return (
+            f"cannot run {program}: it is no program: a script begins with #!/bin/bash or the like"
+        )
+    if error.errno == errno.ENOENT and "/" in program and os.path.exists(program):
+        return (
+            f"cannot run {program}: its interpreter does not exist: "
+            "check its first line (#!), also for a Windows line end"
+        )
+    if error.errno == errno.EACCES:
+        return f"cannot run {program}: {reason(error)}: make it executable with chmod +x"
+    if error.errno == errno.E2BIG:
+        return f"cannot run {program}: {reason(error)}: arguments or environment are too large"
+    return f"cannot run {program}: {reason(error)}: give a program that exists on every node"

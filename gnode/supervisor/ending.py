@@ -1,0 +1,118 @@
+"""When an attempt is asked to end and when it is killed. Pure: the time comes in.
+
+The supervisor drives one of these, and so does the launcher that takes over from a lost one.
+"""
+
+import enum
+
+#: How long leftovers of a job that has ended by itself get between TERM and KILL, in seconds:
+#: long enough to flush a file; the next job waits meanwhile.
+LEFTOVER_GRACE_S = 2.0
+
+#: KILL is repeated until nothing is left: a process may have forked just before it was hit.
+_KILL_AGAIN_S = 0.02
+_KILL_AGAIN_S_MAX = 1.0
+
+
+class Do(enum.Enum):
+    """What to do to the job's processes now."""
+
+    NOTHING = "nothing"
+    TERM = "term"
+    KILL = "kill"
+
+
+class Ending:
+    """One attempt's limits and the way it ends: asked once, then killed until nothing is left.
+
+    All moments are seconds of CLOCK_BOOTTIME.
+
+    Attributes:
+        reason: why we stopped it (a StopReason's value), None while we did not.
+        stopped_s: when we first asked it to end, None while we did not.
+    """
+
+    __slots__ = (
+        "_grace_s",
+        "_kill_again_s",
+        "_kill_s",
+        "_leftover_grace_s",
+        "_over",
+        "_started_s",
+        "_term_due",
+        "_walltime_s",
+        "reason",
+        "stopped_s",
+    )
+
+    def __init__(
+        self,
+        *,
+        walltime_s: float | None,
+        grace_s: float,
+        leftover_grace_s: float = LEFTOVER_GRACE_S,
+    ) -> None:
+        self.reason: str | None = None
+        self.stopped_s: float | None = None
+        self._started_s: float | None = None
+        self._walltime_s = walltime_s
+        self._over = False
+        self._grace_s = grace_s
+        self._leftover_grace_s = min(grace_s, leftover_grace_s)
+        self._kill_s: float | None = None
+        self._term_due = False
+        self._kill_again_s = _KILL_AGAIN_S
+
+    def started(self, now_s: float) -> None:
+        """Note when the program started: the walltime counts from there."""
+        self._started_s = now_s
+
+    def retime(self, walltime_s: float | None) -> None:
+        """Set another walltime, counted from the start (None: no limit)."""
+        self._walltime_s = walltime_s
+
+    def _limit_s(self) -> float | None:
+        """Return when the walltime ends, None if it cannot or does not matter any more."""
+        if self._walltime_s is None or self._started_s is None or self._over or self.reason:
+            return None
+        return self._started_s + self._walltime_s
+
+    def stop(self, reason: str, grace_s: float, now_s: float) -> None:
+        """Ask the job to end; a second request can only shorten the grace."""
+        if self.reason is None:
+            self.reason = reason
+            self.stopped_s = now_s
+            self._term_due = True
+            self._kill_s = now_s + grace_s
+        elif self._kill_s is not None:
+            self._kill_s = min(self._kill_s, now_s + grace_s)
+
+    def main_exited(self, now_s: float) -> None:
+        """Note that the job's own process is gone: what it left behind has to go, too.
+
+        After a stop the leftovers keep the whole grace: they may be saving a checkpoint while
+        the shell that started them is gone already.
+        """
+        self._over = True
+        if self._kill_s is None:
+            self._term_due = True
+            self._kill_s = now_s + self._leftover_grace_s
+
+    def step(self, now_s: float) -> Do:
+        """Return what is due now; each TERM once, KILL again and again, ever more slowly."""
+        limit_s = self._limit_s()
+        if limit_s is not None and now_s >= limit_s:
+            self.stop("walltime", self._grace_s, now_s)
+        if self._kill_s is not None and now_s >= self._kill_s:
+            self._term_due = False
+            self._kill_s = now_s + self._kill_again_s
+            self._kill_again_s = min(self._kill_again_s * 2, _KILL_AGAIN_S_MAX)
+            return Do.KILL
+        if self._term_due:
+            self._term_due = False
+            return Do.TERM
+        return Do.NOTHING
+
+    def deadline_s(self) -> float | None:
+        """Return when `step` has to be called at the latest, None if only an event can matter."""
+        return self._limit_s() if self._kill_s is None else self._kill_s

@@ -1,0 +1,141 @@
+"""The few kernel calls that Python 3.11 has no function for, by ctypes.
+
+Constants are Linux's ABI; none of them differs between architectures unless a table says so.
+"""
+
+import ctypes
+import os
+import signal
+import time
+
+_PR_SET_DUMPABLE = 4
+_PR_SET_NAME = 15
+_PR_CAPBSET_READ = 23
+_PR_CAPBSET_DROP = 24
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
+_CAPABILITIES_MAX = 64  # capability sets are 64 bits wide
+_CAPABILITY_VERSION_3 = 0x20080522
+_SIGSET_BYTES = 128  # glibc's and musl's sigset_t
+_SFD_CLOEXEC = 0o2000000
+_SFD_NONBLOCK = 0o4000
+_TIMER_ABSTIME = 1
+_KEYCTL_JOIN_SESSION_KEYRING = 1
+_KEYCTL_BY_MACHINE = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271}
+
+#: One record that a signalfd returns; the signal's number is its first 32 bits.
+SIGNALFD_RECORD_BYTES = 128
+
+
+def _library(symbol: str) -> ctypes.CDLL:
+    """Return the C library that has ``symbol``: timers lived in librt before glibc 2.34."""
+    library = ctypes.CDLL(None, use_errno=True)
+    return library if hasattr(library, symbol) else ctypes.CDLL("librt.so.1", use_errno=True)
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_librt = _library("timer_create")
+_prctl = _libc.prctl
+_prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+
+
+def _checked(result: int, call: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{call}: {os.strerror(number)}")
+    return result
+
+
+def become_subreaper() -> None:
+    """Make orphans below this process its children, so that it sees all of them end."""
+    _checked(_prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def forbid_dumps() -> None:
+    """Keep others of the same user from tracing or dumping this process; exec undoes it."""
+    _checked(_prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl(PR_SET_DUMPABLE)")
+
+
+def set_name(name: bytes) -> None:
+    """Show ``name`` (its first 15 bytes) for this process in ps and top."""
+    buffer = ctypes.create_string_buffer(name)
+    _prctl(_PR_SET_NAME, ctypes.addressof(buffer), 0, 0, 0)
+
+
+def drop_capabilities_for_good() -> None:
+    """Empty the bounding set and the ambient set: no later exec gains any capability."""
+    _checked(_prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "prctl(PR_CAP_AMBIENT)")
+    for capability in range(_CAPABILITIES_MAX):
+        if _prctl(_PR_CAPBSET_READ, capability, 0, 0, 0) == 1:
+            _checked(_prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0), "prctl(PR_CAPBSET_DROP)")
+
+
+def clear_capabilities() -> None:
+    """Give up the permitted, effective and inheritable capabilities; the last survive a setuid."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    _checked(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+
+
+def join_new_keyring() -> bool:
+    """Leave the daemon's session keyring for an empty one; return False where there are none."""
+    number = _KEYCTL_BY_MACHINE.get(os.uname().machine)
+    if number is None:
+        return False
+    return int(_libc.syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None)) >= 0
+
+
+def open_signalfd(signals: tuple[int, ...]) -> int:
+    """Return a non-blocking descriptor that becomes readable when one of ``signals`` pends."""
+    mask = bytearray(_SIGSET_BYTES)
+    for number in signals:
+        mask[(number - 1) // 8] |= 1 << ((number - 1) % 8)
+    buffer = (ctypes.c_char * _SIGSET_BYTES).from_buffer(mask)
+    return _checked(_libc.signalfd(-1, buffer, _SFD_CLOEXEC | _SFD_NONBLOCK), "signalfd")
+
+
+def boottime_s() -> float:
+    """Return seconds of CLOCK_BOOTTIME: never jumps and goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class BootTimer:
+    """Sends SIGALRM to this process at a moment of CLOCK_BOOTTIME.
+
+    ``setitimer`` and the time-outs of Python's waits stand still while the machine is suspended;
+    a walltime must not.
+    """
+
+    __slots__ = ("_armed_s", "_id")
+
+    def __init__(self) -> None:
+        self._id: ctypes.c_void_p | None = None
+        self._armed_s: float | None = None
+
+    def arm(self, at_s: float | None) -> None:
+        """Fire once at ``at_s`` (seconds of CLOCK_BOOTTIME, past ones at once); None disarms."""
+        if at_s == self._armed_s:
+            return
+        if self._id is None:
+            self._id = ctypes.c_void_p()
+            created = _librt.timer_create(time.CLOCK_BOOTTIME, None, ctypes.byref(self._id))
+            _checked(created, "timer_create")
+        # A value of zero would disarm, so the earliest moment is one nanosecond after boot.
+        nanoseconds = 0 if at_s is None else max(1, int(at_s * 1e9))
+        when = (ctypes.c_long * 4)(0, 0, *divmod(nanoseconds, 1_000_000_000))
+        _checked(_librt.timer_settime(self._id, _TIMER_ABSTIME, when, None), "timer_settime")
+        self._armed_s = at_s
+
+
+#: Blocked in the launcher and every supervisor, so that none is lost and none kills by surprise.
+BLOCKED_SIGNALS = (
+    signal.SIGCHLD,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGPIPE,
+)

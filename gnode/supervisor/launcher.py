@@ -1,0 +1,283 @@
+"""The pre-forked parent of all supervisors: small, without threads, quick to fork.
+
+``python -I -m gnode.supervisor.launcher --socket PATH --state STATE`` serves gnode on a Unix
+socket (JSON lines) and prints ``ready`` once it listens. Requests: ``{"launch": "12.1"}``,
+``{"stop": true}`` (leave when no supervisor is left). Messages: ``{"launched": ..., "pid": ...,
+"start_ticks": ...}`` or ``{"failed": ..., "message": ...}`` to who asked, and ``{"ended": ...,
+"pid": ...}`` to all once an attempt's exit record is there.
+
+It outlives gnode, and the supervisors outlive it. Where a supervisor was killed, it takes over.
+"""
+
+import argparse
+import contextlib
+import errno
+import fcntl
+import gc
+import json
+import os
+import re
+import resource
+import select
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+from gnode.supervisor import child, kernel, proc, spool, supervise
+from gnode.supervisor.connection import Connection, ConnectionLostError
+from gnode.supervisor.errors import reason
+from gnode.supervisor.lost import LostAttempts
+
+_NAME = re.compile(r"[0-9]{1,18}\.[0-9]{1,9}")
+_REPLIES_AT_ONCE = 16  # gnode hears of the first of a thousand launches before the last
+_FOREIGN = 3  # exit status of a supervisor that found its attempt in other hands
+
+
+class Launcher:
+    """Everything the launcher knows; one method per kind of event."""
+
+    def __init__(self, state: str, listener: socket.socket, lock_fd: int) -> None:
+        self._state = state
+        self._listener = listener
+        self._lock_fd = lock_fd
+        self._around = child.Surroundings()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, self._around.core_limits[1]))
+        self._signals = kernel.open_signalfd((signal.SIGCHLD, signal.SIGTERM))
+        self._epoll = select.epoll()
+        self._epoll.register(self._signals, select.EPOLLIN)
+        self._epoll.register(listener.fileno(), select.EPOLLIN)
+        self._connections: dict[int, Connection] = {}
+        self._names: dict[int, str] = {}  # of running supervisors, by pid
+        self._pids: dict[str, int] = {}
+        self._lost = LostAttempts(f"{state}/attempts", self._epoll)
+        self._stopping = False
+
+    def serve(self) -> None:
+        """Serve until told to stop and no supervisor is left."""
+        self._lost.look_for_strays()
+        while not self._stopping or self._names or self._lost.adopted():
+            for fd, events in self._epoll.poll(self._lost.patience_s()):
+                self._handle(fd, events)
+            for name, pid in self._lost.step(self._names.keys()):
+                self._tell_all({"ended": name, "pid": pid})
+            for connection in tuple(self._connections.values()):
+                self._flush(connection)
+
+    def _handle(self, fd: int, events: int) -> None:
+        if fd == self._signals:
+            self._heed_signals()
+        elif fd == self._listener.fileno():
+            self._accept()
+        elif fd in self._connections:
+            connection = self._connections[fd]
+            if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
+                self._receive(connection)
+        else:
+            self._lost.supervisor_ended(fd)
+
+    # --- gnode's side ---
+
+    def _accept(self) -> None:
+        accepted, _ = self._listener.accept()
+        connection = Connection(accepted)
+        if connection.peer_uid() not in (0, os.getuid()):
+            connection.close()
+            return
+        self._connections[connection.fileno()] = connection
+        self._epoll.register(connection.fileno(), select.EPOLLIN)
+
+    def _receive(self, connection: Connection) -> None:
+        try:
+            requests = connection.requests()
+        except ConnectionLostError as error:
+            self._drop(connection, str(error))
+            return
+        for count, request in enumerate(requests, 1):
+            match request:
+                case {"launch": str(name)}:
+                    connection.put(self._launch(name))
+                case {"stop": True}:
+                    self._stopping = True
+                case _:
+                    spool.log(f"launcher: unknown request {request!r}")
+            if count % _REPLIES_AT_ONCE == 0:
+                self._flush(connection)
+
+    def _tell_all(self, message: dict[str, object]) -> None:
+        for connection in self._connections.values():
+            connection.put(message)
+
+    def _flush(self, connection: Connection) -> None:
+        if connection.fileno() < 0:
+            return
+        try:
+            unsent = connection.flush()
+        except ConnectionLostError as error:
+            self._drop(connection, str(error))
+            return
+        interest = select.EPOLLIN | (select.EPOLLOUT if unsent else 0)
+        self._epoll.modify(connection.fileno(), interest)
+
+    def _drop(self, connection: Connection, why: str) -> None:
+        if why != "closed":
+            spool.log(f"launcher: dropped a connection: {why}")
+        self._epoll.unregister(connection.fileno())
+        del self._connections[connection.fileno()]
+        connection.close()
+
+    # --- the supervisors' side ---
+
+    def _launch(self, name: str) -> dict[str, object]:
+        """Fork the supervisor of an attempt and return the answer for gnode."""
+        if not _NAME.fullmatch(name):
+            return {"failed": name, "message": "not the name of an attempt"}
+        if pid := self._pids.get(name) or self._lost.supervisor_pid(name):
+            return {"launched": name, "pid": pid, "start_ticks": proc.start_ticks(pid)}
+        directory = f"{self._state}/attempts/{name}"
+        if not os.path.exists(f"{directory}/{spool.TASK}"):
+            return {"failed": name, "message": f"there is no {directory}/{spool.TASK}"}
+        try:
+            pid = os.fork()
+        except OSError as error:
+            return {"failed": name, "message": f"cannot fork: {reason(error)}"}
+        if pid == 0:
+            self._become_supervisor(name, directory)
+        self._names[pid] = name
+        self._pids[name] = pid
+        return {"launched": name, "pid": pid, "start_ticks": proc.start_ticks(pid)}
+
+    def _become_supervisor(self, name: str, directory: str) -> NoReturn:
+        """Cut every tie to the launcher, run the attempt and exit."""
+        status = 1
+        try:
+            os.setsid()
+            kernel.become_subreaper()
+            kernel.set_name(f"gsv {name}".encode())
+            for fd in (self._lock_fd, self._signals, *self._connections, *self._lost.descriptors()):
+                os.close(fd)
+            self._epoll.close()
+            os.close(self._listener.fileno())
+            status = 0 if supervise.run(directory, self._around) else _FOREIGN
+        finally:
+            if status == 1:
+                sys.excepthook(*sys.exc_info())
+            os._exit(status)
+
+    def _heed_signals(self) -> None:
+        records = os.read(self._signals, 16 * kernel.SIGNALFD_RECORD_BYTES)
+        for start in range(0, len(records), kernel.SIGNALFD_RECORD_BYTES):
+            if int.from_bytes(records[start : start + 4], sys.byteorder) == signal.SIGTERM:
+                self._stopping = True
+        self._reap()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            name = self._names.pop(pid, None)
+            if name is None:
+                self._lost.reaped(pid, status, usage)
+                continue
+            del self._pids[name]
+            if spool.exists(f"{self._state}/attempts/{name}", spool.EXIT):
+                self._tell_all({"ended": name, "pid": pid})
+            elif os.WIFEXITED(status) and os.WEXITSTATUS(status) == _FOREIGN:
+                self._lost.add_stray(name)
+            else:
+                spool.log(f"launcher: supervisor {pid} of {name} was lost: taking over")
+                self._lost.take_over(name, pid)
+
+
+def _listen(path: str) -> socket.socket:
+    """Return a listening socket at ``path`` that only this user can connect to.
+
+    The address of a Unix socket holds 107 bytes, so a longer path goes by its directory.
+    """
+    directory, name = os.path.split(os.path.abspath(path))
+    os.chdir(directory)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(name)  # the umask makes it 0600
+    listener.listen(64)
+    listener.setblocking(False)  # noqa: FBT003 - the socket's own signature
+    os.chdir("/")
+    return listener
+
+
+def _lock(state: str) -> int:
+    """Return a descriptor whose lock makes this the only launcher of ``state``."""
+    fd = os.open(f"{state}/launcher.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = (spool.read_file(f"{state}/launcher.json") or b"?").decode("utf-8", "replace")
+        sys.exit(f"launcher: another one serves {state} already: {owner}")
+    return fd
+
+
+def _detach() -> None:
+    """Become independent of whoever started us: descriptors, session, signals, dumps."""
+    if sys.getfilesystemencoding() != "utf-8":
+        sys.exit("launcher: start it with LC_ALL=C.UTF-8, or file names of jobs get mangled")
+    os.umask(0o077)
+    os.closerange(3, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1 << 20))
+    try:
+        os.setsid()
+    except PermissionError:  # started as the leader of a session or group of its own
+        assert os.getpgrp() == os.getpid()
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)  # jobs must not inherit an ignored signal
+    signal.pthread_sigmask(signal.SIG_SETMASK, kernel.BLOCKED_SIGNALS)
+    if os.getuid() == 0:
+        kernel.forbid_dumps()
+    kernel.become_subreaper()
+    kernel.set_name(b"gnode-launcher")
+
+
+def _announce(state: str) -> None:
+    own = {"pid": os.getpid(), "start_ticks": proc.start_ticks("self")}
+    temporary = f"{state}/launcher.json.tmp"
+    with open(temporary, "w", encoding="ascii") as file:
+        json.dump(own, file)
+    os.rename(temporary, f"{state}/launcher.json")
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.write(1, b"ready\n")
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.EBADF):
+            raise
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)
+
+
+def main() -> None:
+    """Run the launcher."""
+    parser = argparse.ArgumentParser(prog="gnode-launcher", description="Starts gnode's jobs.")
+    parser.add_argument("--socket", required=True, help="Unix socket to listen on")
+    parser.add_argument("--state", required=True, help="gnode's state directory")
+    arguments = parser.parse_args()
+    state = os.path.abspath(arguments.state)
+    socket_path = os.path.abspath(arguments.socket)
+    _detach()
+    os.makedirs(f"{state}/attempts", mode=0o700, exist_ok=True)
+    os.makedirs(f"{state}/user", mode=0o711, exist_ok=True)
+    os.chmod(f"{state}/user", 0o711)  # noqa: S103 - owners have to pass through to their own
+    lock_fd = _lock(state)
+    launcher = Launcher(state, _listen(socket_path), lock_fd)
+    gc.collect()
+    gc.disable()  # a collection in a forked child would touch, and so copy, every page
+    gc.freeze()
+    _announce(state)
+    launcher.serve()
+    os.unlink(socket_path)
+
+
+if __name__ == "__main__":
+    main()

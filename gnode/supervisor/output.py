@@ -1,0 +1,72 @@
+"""Opening the job's output files, as the job's owner.
+
+Symbolic links are followed: the files are opened with the owner's rights alone, so a link leads
+nowhere that the owner could not write anyway, and people do link their output directories. What
+is opened must be a regular file or a character device (``/dev/null``): a pipe without a reader
+would hang, and a block device is never meant. Files are opened for appending, so that several
+processes and nodes that write to one file do not overwrite each other.
+"""
+
+import errno
+import fcntl
+import os
+import stat
+
+from gnode.supervisor.errors import LaunchError, blame, reason
+from gnode.supervisor.spool import Task
+
+# O_NONBLOCK: opening a pipe without a reader fails instead of hanging. O_NOCTTY: no terminal.
+_FLAGS = (
+    os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK
+)  # fmt: skip
+
+
+def open_output(task: Task) -> tuple[int, int, str, str]:
+    """Return the descriptors of stdout and stderr and the paths of the files they lead to.
+
+    Raises:
+        LaunchError: a file cannot be opened; the message says which and what to do.
+    """
+    if task["join"] == "eo":
+        err, err_path = _open(task["stderr_path"], task["stderr_name"], append=task["append"])
+        return err, err, err_path, err_path
+    out, out_path = _open(task["stdout_path"], task["stdout_name"], append=task["append"])
+    if task["join"] == "oe" or task["stderr_path"] == out_path:
+        return out, out, out_path, out_path
+    err, err_path = _open(task["stderr_path"], task["stderr_name"], append=task["append"])
+    return out, err, out_path, err_path
+
+
+def _open(path: str, name: str, *, append: bool) -> tuple[int, str]:
+    if path.endswith("/"):
+        path += name
+    flags = _FLAGS if append else _FLAGS | os.O_TRUNC
+    try:
+        try:
+            fd = os.open(path, flags, 0o666)
+        except IsADirectoryError:
+            path = f"{path}/{name}"
+            fd = os.open(path, flags, 0o666)
+    except OSError as error:
+        raise LaunchError(_explain(path, error), user_error=blame(error)) from error
+    mode = os.fstat(fd).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
+        raise LaunchError(
+            f"cannot write {path}: it is neither a file nor a character device: choose -o",
+            user_error=True,
+        )
+    # Devices would pass O_NONBLOCK on to the program, which does not expect it.
+    fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
+    return fd, path
+
+
+def _explain(path: str, error: OSError) -> str:
+    if error.errno == errno.ENXIO:
+        return f"cannot write {path}: it is a pipe that nobody reads: choose -o"
+    directory = os.path.dirname(path)
+    if error.errno == errno.ENOENT and not os.path.isdir(directory):
+        return (
+            f"cannot write {path}: there is no directory {directory} on this node: "
+            "create the directory or choose -o"
+        )
+    return f"cannot write {path}: {reason(error)}: create the directory or choose -o"

@@ -1,0 +1,109 @@
+"""What /proc says about processes: who lives, who descends from whom.
+
+A process is named by (pid, start ticks), since the kernel hands pids out again.
+"""
+
+import os
+import signal
+from collections.abc import Iterable
+
+_PPID, _SESSION, _START_TICKS = 1, 3, 19  # places after the command's closing bracket in stat
+
+
+class Process:
+    """One line of /proc: who it is and whom it belongs to."""
+
+    __slots__ = ("parent", "pid", "session", "start_ticks", "state")
+
+    def __init__(self, pid: int, stat: bytes) -> None:
+        fields = stat[stat.rindex(b")") + 2 :].split(maxsplit=_START_TICKS + 1)
+        self.pid = pid
+        self.state = fields[0].decode()
+        self.parent = int(fields[_PPID])
+        self.session = int(fields[_SESSION])
+        self.start_ticks = int(fields[_START_TICKS])
+
+
+def read_process(pid: int | str) -> Process | None:
+    """Return the process of that pid (or ``"self"``), None if there is none."""
+    try:
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        stat = os.read(fd, 1024)
+    except OSError:  # ESRCH: it ended after the open
+        return None
+    finally:
+        os.close(fd)
+    return Process(os.getpid() if pid == "self" else int(pid), stat) if stat else None
+
+
+def start_ticks(pid: int | str) -> int:
+    """Return when a process started (clock ticks since boot), 0 if there is none."""
+    process = read_process(pid)
+    return 0 if process is None else process.start_ticks
+
+
+def lives(pid: int, ticks: int) -> bool:
+    """Return whether this very process is there and more than a zombie."""
+    process = read_process(pid)
+    return process is not None and process.start_ticks == ticks and process.state not in "ZX"
+
+
+def snapshot() -> dict[int, Process]:
+    """Return every process of the machine that is more than a zombie, by pid."""
+    found = (read_process(name) for name in os.listdir("/proc") if name.isdigit())
+    return {one.pid: one for one in found if one is not None and one.state not in "ZX"}
+
+
+def descendants(roots: Iterable[int], processes: dict[int, Process]) -> set[int]:
+    """Return ``roots`` and all below them that are in ``processes``."""
+    children: dict[int, list[int]] = {}
+    for process in processes.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    found: set[int] = set()
+    open_ends = list(roots)
+    while open_ends:
+        pid = open_ends.pop()
+        if pid not in found:
+            found.add(pid)
+            open_ends.extend(children.get(pid, ()))
+    return found & processes.keys()
+
+
+def has_environment_text(pid: int, text: bytes) -> bool:
+    """Return whether a process was started with ``text`` somewhere in its environment."""
+    try:
+        fd = os.open(f"/proc/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:  # gone, or another user's
+        return False
+    try:
+        content = b""
+        while chunk := os.read(fd, 1 << 16):
+            content += chunk
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return text in content
+
+
+def send(pids: Iterable[int], number: int) -> None:
+    """Send a signal to each process; those that are gone or may not be signalled are left out.
+
+    The caller reaps the processes or has just read them, so that a pid cannot have been handed
+    out again in between.
+    """
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def ask_to_end(pids: Iterable[int]) -> None:
+    """Send TERM, and CONT so that stopped processes get to hear it."""
+    pids = tuple(pids)
+    send(pids, signal.SIGTERM)
+    send(pids, signal.SIGCONT)

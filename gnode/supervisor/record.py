@@ -1,0 +1,193 @@
+"""The exit record: what became of an attempt here, from what was seen of it."""
+
+import json
+import os
+import resource
+import signal
+import stat
+import time
+from typing import TypeVar
+
+from gnode.supervisor import cgroup, kernel, spool
+from gnode.supervisor.ending import Ending
+from gnode.supervisor.spool import Task
+
+_REPORT_BYTES_MAX = 65536
+_MESSAGE_CHARACTERS_MAX = 2000
+
+Number = TypeVar("Number", int, float)
+
+
+class Seen:
+    """What was seen of one attempt's processes so far.
+
+    Attributes:
+        status: wait status of the job's own process, None while unknown.
+        cpu_s: CPU time of all processes that were reaped.
+        memory_peak_bytes: the largest resident size among them.
+    """
+
+    __slots__ = ("cpu_s", "memory_peak_bytes", "started_boottime_s", "started_s", "status")
+
+    def __init__(self, *, started_s: float, started_boottime_s: float) -> None:
+        self.started_s = started_s
+        self.started_boottime_s = started_boottime_s
+        self.status: int | None = None
+        self.cpu_s = 0.0
+        self.memory_peak_bytes = 0
+
+    def add(self, usage: resource.struct_rusage) -> None:
+        """Add what a reaped process, and what it has reaped itself, used."""
+        self.cpu_s += usage.ru_utime + usage.ru_stime
+        self.memory_peak_bytes = max(self.memory_peak_bytes, usage.ru_maxrss * 1024)
+
+
+def never_ran(task: Task, message: str, *, user_error: bool) -> dict[str, object]:
+    """Return the record of an attempt whose program was never started."""
+    now_s = time.time()
+    return {
+        "job": task["job"],
+        "attempt": task["attempt"],
+        "kind": "launch_failed",
+        "user_error": user_error,
+        "message": message,
+        "started_s": now_s,
+        "ended_s": now_s,
+    }
+
+
+def ended(task: Task, seen: Seen, ending: Ending) -> dict[str, object]:
+    """Return the record of an attempt of which nothing is left."""
+    record: dict[str, object] = {
+        "job": task["job"],
+        "attempt": task["attempt"],
+        "started_s": seen.started_s,
+        "ended_s": time.time(),
+        "wall_s": round(kernel.boottime_s() - seen.started_boottime_s, 6),
+        "cpu_s": round(max(seen.cpu_s, cgroup.cpu_s(task)), 6),
+        "memory_peak_bytes": max(seen.memory_peak_bytes, cgroup.memory_peak_bytes(task)),
+    }
+    if ending.reason is not None:
+        record["stop_reason"] = ending.reason
+    record.update(_outcome(seen.status))
+    if seen.status not in (None, 0):
+        _merge_out_of_memory(task, record, stopped=ending.reason is not None)
+        _merge_report(task, seen, ending, record)
+    return record
+
+
+def _outcome(status: int | None) -> dict[str, object]:
+    if status is None:
+        message = "the supervisor was killed, and with it went the job's exit code"
+        return {"kind": "supervisor_lost", "message": message}
+    if os.WIFSIGNALED(status):
+        return {"kind": "signalled", "signal": os.WTERMSIG(status)}
+    return {"kind": "exited", "exit_code": os.WEXITSTATUS(status)}
+
+
+def _merge_out_of_memory(task: Task, record: dict[str, object], *, stopped: bool) -> None:
+    """Say so if the kernel killed for memory; a job that we stopped ended for our reason."""
+    memory = task["memory_cgroup"]
+    if memory is None or stopped or not cgroup.out_of_memory_kills(task):
+        return
+    record["kind"] = "oom"
+    record["message"] = (
+        f"killed for using more than its {memory['limit_bytes'] / 2**20:.0f} MiB of memory: "
+        "ask for more with -l mem="
+    )
+
+
+def _merge_report(task: Task, seen: Seen, ending: Ending, record: dict[str, object]) -> None:
+    """Let the torchrun agent's report name the rank that failed first, and how.
+
+    A failure after we began to stop the job is our doing and says nothing.
+    """
+    if task["failure_report"] is None:
+        return
+    report = _read_report(task["failure_report"], task["uid"])
+    failed_s = _number(report.get("failed_s"), 0.0, 1e12)
+    if failed_s is None:
+        return
+    if ending.stopped_s is not None:
+        stopped_wall_s = seen.started_s + ending.stopped_s - seen.started_boottime_s
+        if failed_s >= stopped_wall_s:
+            return
+    record["failed_s"] = failed_s
+    rank = _number(report.get("rank"), 0, 1 << 31)
+    if rank is not None:
+        record["rank"] = rank
+    message = report.get("message")
+    if isinstance(message, str) and "message" not in record:
+        record["message"] = message[:_MESSAGE_CHARACTERS_MAX]
+    _merge_cause(report, record)
+
+
+def _merge_cause(report: dict[str, object], record: dict[str, object]) -> None:
+    number = _number(report.get("signal"), 1, signal.NSIG - 1)
+    code = _number(report.get("exit_code"), 1, 255)
+    if record["kind"] == "oom" or (number is None and code is None):
+        return
+    record.pop("signal", None)
+    record.pop("exit_code", None)
+    if number is not None:
+        record["kind"], record["signal"] = "signalled", number
+    else:
+        record["kind"], record["exit_code"] = "exited", code
+
+
+def _number(value: object, low: Number, high: Number) -> Number | None:
+    """Return ``value`` if it is a number of the bounds' type within them."""
+    if isinstance(value, int) and isinstance(low, float):
+        value = float(value)
+    fits = isinstance(value, type(low)) and not isinstance(value, bool)
+    return value if fits and low <= value <= high else None  # type: ignore[operator, return-value]  # fits says so
+
+
+def _read_report(path: str, uid: int) -> dict[str, object]:
+    """Return the agent's report, empty if there is none or it is none.
+
+    The owner's processes wrote it, so it may be anything: a link to a file that only we may read,
+    a pipe, or nonsense.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags)
+    except OSError:  # not there, or a link
+        return {}
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != uid or status.st_nlink != 1:
+            return {}
+        content = os.read(fd, _REPORT_BYTES_MAX)
+    finally:
+        os.close(fd)
+    try:
+        report = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return report if isinstance(report, dict) else {}
+
+
+def unreadable(name: str, error: Exception) -> dict[str, object]:
+    """Return the record of attempt ``name`` whose task cannot be read, so that nothing ran."""
+    job, attempt = name.split(".")
+    return {
+        "job": int(job),
+        "attempt": int(attempt),
+        "kind": "launch_failed",
+        "message": f"gnode's description of the job cannot be read: {type(error).__name__} {error}",
+    }
+
+
+def try_to_finish(directory: str, task: Task, record: dict[str, object]) -> OSError | None:
+    """Write the exit record, when nothing of the job is left, and clear its groups away.
+
+    Returns:
+        Why it cannot be written now (a full disk), None if it is.
+    """
+    cgroup.remove(task)
+    try:
+        spool.write_exit(directory, record)
+    except OSError as error:
+        return error
+    return None

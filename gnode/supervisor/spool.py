@@ -1,0 +1,242 @@
+"""The files of one attempt: read the task and commands, write the two records.
+
+A record is written under another name, made durable and renamed: whoever finds it under its own
+name finds all of it. Nothing here follows a name that a user could have chosen.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+from typing import Literal, NotRequired, TypedDict, cast
+
+from gsched.failpoint import failpoint
+
+TASK = "task.json"
+SUPERVISOR = "supervisor.json"
+COMMANDS = "commands"
+EXIT = "exit.json"
+
+
+class File(TypedDict):
+    """A file that the job finds in its ``user_dir``."""
+
+    name: str
+    mode: int
+    content: str
+
+
+class MemoryCgroup(TypedDict):
+    """The control group that limits the job's memory: made, joined and removed for it."""
+
+    version: Literal[1, 2]
+    path: str
+    limit_bytes: int
+
+
+class Task(TypedDict):
+    """All that gnode says about one attempt's part on this node: the content of ``task.json``.
+
+    Attributes:
+        switch_user: run as ``uid``; otherwise ``uid`` has to be this process's own.
+        stdout_path, stderr_path: absolute; a directory stands for a file in it, called
+            ``stdout_name`` or ``stderr_name``.
+        append: add to the output files instead of emptying them first.
+        user_dir: a directory of the owner's, made here, that holds ``files``.
+        cgroup: a version 2 control group to make and join, for tracking and killing.
+        failure_report: where a torchrun agent writes which rank failed first.
+        leftover_grace_s: what leftovers get between TERM and KILL, at most ``grace_s``.
+        launch_timeout_s: how long the steps before the program may take (a dead file server).
+    """
+
+    job: int
+    attempt: int
+    user: str
+    uid: int
+    gid: int
+    switch_user: bool
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+    stdout_path: str
+    stderr_path: str
+    stdout_name: str
+    stderr_name: str
+    join: Literal["n", "oe", "eo"]
+    append: bool
+    umask: int
+    files: list[File]
+    user_dir: str
+    cgroup: str | None
+    memory_cgroup: MemoryCgroup | None
+    walltime_s: float | None
+    grace_s: float
+    failure_report: str | None
+    nice: int
+    leftover_grace_s: NotRequired[float]
+    launch_timeout_s: NotRequired[float]
+
+
+class Started(TypedDict):
+    """Who runs an attempt: the content of ``supervisor.json``."""
+
+    pid: int
+    start_ticks: int
+    job_pid: int
+    job_start_ticks: int
+    started_s: float
+    started_boottime_s: float
+    stdout_path: str
+    stderr_path: str
+
+
+def log(message: str) -> None:
+    """Write a line to the log that gnode gave the launcher."""
+    with contextlib.suppress(OSError):  # gnode may be gone, and its pipe with it
+        os.write(2, f"gnode supervisor {os.getpid()}: {message}\n".encode("utf-8", "replace"))
+
+
+def read_file(path: str) -> bytes | None:
+    """Return the whole content of a file, None if there is no such file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    try:
+        return read_all(fd)
+    finally:
+        os.close(fd)
+
+
+def read_all(fd: int) -> bytes:
+    """Return what is left to read of an open file."""
+    size = os.fstat(fd).st_size
+    content = os.read(fd, size + 1)
+    while chunk := os.read(fd, 1 << 16) if len(content) > size else b"":
+        content += chunk
+    return content
+
+
+def claim(directory: str) -> Task | None:
+    """Make this process the one supervisor of an attempt, for as long as it lives.
+
+    The lock is what makes asking twice for one launch harmless, whoever asks: it goes with the
+    process, and the records tell whether another one had it before.
+
+    Returns:
+        The task, or None if the attempt has, or had, a supervisor.
+    """
+    fd = os.open(f"{directory}/{TASK}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    if exists(directory, SUPERVISOR) or exists(directory, EXIT):
+        return None
+    return cast("Task", json.loads(read_all(fd)))  # the descriptor stays open: it holds the lock
+
+
+def is_claimed(directory: str) -> bool:
+    """Return whether a living supervisor holds the attempt."""
+    fd = os.open(f"{directory}/{TASK}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def exists(directory: str, name: str) -> bool:
+    """Return whether a record is there."""
+    try:
+        os.stat(f"{directory}/{name}", follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def read_task(directory: str) -> Task | None:
+    """Return the task of an attempt that others may run, None if there is none."""
+    content = read_file(f"{directory}/{TASK}")
+    return None if content is None else cast("Task", json.loads(content))
+
+
+def read_started(directory: str) -> Started | None:
+    """Return who runs an attempt, None if nobody has started it."""
+    content = read_file(f"{directory}/{SUPERVISOR}")
+    return None if content is None else cast("Started", json.loads(content))
+
+
+def write_started(directory: str, started: Started) -> None:
+    """Publish who runs the attempt; not flushed, since it says nothing after a power loss."""
+    _write(f"{directory}/{SUPERVISOR}", json.dumps(started).encode(), durable=False)
+
+
+def write_exit(directory: str, record: dict[str, object]) -> None:
+    """Write the attempt's exit record so that it outlives a power loss."""
+    failpoint("supervisor.exit.before_record")
+    _write(f"{directory}/{EXIT}", json.dumps(record).encode(), durable=True)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    failpoint("supervisor.exit.after_record")
+
+
+def _write(path: str, content: bytes, *, durable: bool) -> None:
+    temporary = f"{path}.tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        half = len(content) // 2 if durable else 0
+        if half:  # in two halves, so that a test can kill us between them
+            _write_all(fd, content[:half])
+            failpoint("supervisor.exit.half_record")
+        _write_all(fd, content[half:])
+        if durable:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.rename(temporary, path)
+
+
+def _write_all(fd: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(fd, content) :]
+
+
+class Commands:
+    """gnode's orders to one attempt, read as they are appended."""
+
+    __slots__ = ("_offset", "_path")
+
+    def __init__(self, directory: str) -> None:
+        self._path = f"{directory}/{COMMANDS}"
+        self._offset = 0
+
+    def read(self) -> list[object]:
+        """Return the complete lines that were added since the last call, decoded.
+
+        Lines that are no JSON (a disk that was full) are left out with a word in the log.
+        """
+        try:
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return []
+        try:
+            os.lseek(fd, self._offset, os.SEEK_SET)
+            content = read_all(fd)
+        finally:
+            os.close(fd)
+        complete = content[: content.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        orders: list[object] = []
+        for line in complete.splitlines():
+            try:
+                orders.append(json.loads(line))
+            except ValueError:
+                log(f"{self._path}: not an order: {line[:200]!r}")
+        return orders

@@ -1,0 +1,229 @@
+"""The supervisor of one attempt: starts the job, ends it, writes down how it ended.
+
+It runs in a process that the launcher has forked, and outlives launcher and gnode. While the job
+just runs, it sleeps in one system call until a signal comes: the job's end, an order, the alarm.
+"""
+
+import os
+import signal
+import socket
+import time
+
+from gnode.supervisor import cgroup, child, kernel, orders, proc, record, spool
+from gnode.supervisor.child import Surroundings
+from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
+from gnode.supervisor.errors import LaunchError, reason
+from gnode.supervisor.spool import Task
+from gsched.failpoint import failpoint
+
+_WATCHED = (signal.SIGCHLD, signal.SIGUSR1, signal.SIGALRM, signal.SIGTERM)
+_ORDERS = (signal.SIGUSR1, signal.SIGTERM)
+_LAUNCH_TIMEOUT_S = 120.0  # a dead file server hangs for ever, a slow one answers within this
+_LAUNCH_LOOK_S = 0.2  # how often a launch that hangs looks for an order to stop
+_WRITE_AGAIN_S = 1.0
+
+
+def run(directory: str, around: Surroundings) -> bool:
+    """Run the attempt in ``directory`` to its end; return False if it is another supervisor's."""
+    task = spool.claim(directory)
+    if task is None:
+        return False
+    _Supervisor(directory, task).run(around)
+    return True
+
+
+class _Supervisor:
+    """One attempt's part on this node, from the fork to the exit record."""
+
+    __slots__ = ("_commands", "_directory", "_ending", "_job_pid", "_seen", "_task")
+
+    def __init__(self, directory: str, task: Task) -> None:
+        self._directory = directory
+        self._task = task
+        self._commands = spool.Commands(directory)
+        self._job_pid = 0
+        self._seen = record.Seen(started_s=time.time(), started_boottime_s=kernel.boottime_s())
+        self._ending = Ending(
+            walltime_s=task["walltime_s"],
+            grace_s=task["grace_s"],
+            leftover_grace_s=task.get("leftover_grace_s", LEFTOVER_GRACE_S),
+        )
+
+    def run(self, around: Surroundings) -> None:
+        """Start the job, wait until nothing of it is left, record how it ended."""
+        try:
+            self._obey()
+            self._refuse_if_stopped()
+            self._launch(around)
+        except LaunchError as error:
+            self._clear_launch()
+            result = record.never_ran(self._task, error.message, user_error=error.user_error)
+            if self._ending.reason is not None:
+                result["stop_reason"] = self._ending.reason
+        else:
+            self._watch()
+            result = record.ended(self._task, self._seen, self._ending)
+        self._write_down(result)
+
+    def _write_down(self, result: dict[str, object]) -> None:
+        """Write the exit record, however long the disk is full: it is the only copy."""
+        warned = False
+        while (error := record.try_to_finish(self._directory, self._task, result)) is not None:
+            if not warned:
+                spool.log(f"{self._directory}: cannot write the exit record yet: {error}")
+            warned = True
+            signal.sigtimedwait(_WATCHED, _WRITE_AGAIN_S)
+
+    # --- starting ---
+
+    def _launch(self, around: Surroundings) -> None:
+        """Fork the job's process, let it prepare, record it and let it go."""
+        self._make_user_dir()
+        cgroup.prepare(self._task)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        failpoint("supervisor.start.before_fork")
+        try:
+            pid = os.fork()
+        except OSError as error:
+            raise LaunchError(f"cannot fork: {reason(error)}", user_error=False) from error
+        if pid == 0:
+            os.close(ours.fileno())  # or we would not notice the supervisor's death
+            child.become_job(self._task, around, theirs.fileno())
+        self._job_pid = pid
+        theirs.close()
+        failpoint("supervisor.start.after_fork")
+        with ours:
+            ours.settimeout(_LAUNCH_LOOK_S)
+            out_path, _, err_path = self._answer(ours, child.READY).partition(b"\0")
+            self._publish(os.fsdecode(out_path), os.fsdecode(err_path))
+            ours.send(child.GO)
+            self._answer(ours, b"")
+
+    def _publish(self, stdout_path: str, stderr_path: str) -> None:
+        self._seen.started_s = time.time()
+        self._seen.started_boottime_s = kernel.boottime_s()
+        self._ending.started(self._seen.started_boottime_s)
+        spool.write_started(
+            self._directory,
+            {
+                "pid": os.getpid(),
+                "start_ticks": proc.start_ticks("self"),
+                "job_pid": self._job_pid,
+                "job_start_ticks": proc.start_ticks(self._job_pid),
+                "started_s": self._seen.started_s,
+                "started_boottime_s": self._seen.started_boottime_s,
+                "stdout_path": stdout_path,
+                "stderr_path": stderr_path,
+            },
+        )
+
+    def _answer(self, channel: socket.socket, expected: bytes) -> bytes:
+        """Return what follows ``expected`` in the job process's next message.
+
+        Its end of the channel closes by the exec, so no message at all (``b""``) is the last one.
+
+        Raises:
+            LaunchError: it reports a failure, does not answer in time or is to be stopped.
+        """
+        limit_s = self._task.get("launch_timeout_s", _LAUNCH_TIMEOUT_S)
+        patience_s = kernel.boottime_s() + limit_s
+        message: bytes | None = None
+        while message is None:
+            try:
+                message = channel.recv(child.MESSAGE_BYTES_MAX)
+            except TimeoutError:
+                if signal.sigtimedwait(_ORDERS, 0) is not None:
+                    self._obey()
+                self._refuse_if_stopped()
+                if kernel.boottime_s() >= patience_s:
+                    raise LaunchError(
+                        f"the job could not start within {limit_s:.0f} s: a file system that it "
+                        "needs on this node may hang",
+                        user_error=False,
+                    ) from None
+        if message.startswith(child.FAILED):
+            text = message[2:].decode("utf-8", "surrogateescape")
+            raise LaunchError(text, user_error=message[1:2] == b"1")
+        if message[:1] != expected:
+            raise LaunchError("the job's process was killed before it started", user_error=False)
+        return message[1:]
+
+    def _refuse_if_stopped(self) -> None:
+        if self._ending.reason is not None:
+            raise LaunchError("stopped before it started", user_error=False)
+
+    def _make_user_dir(self) -> None:
+        """Make the directory for the job's files; the job's process fills it as its owner."""
+        task = self._task
+        if not (task["files"] or task["failure_report"]):
+            return
+        try:
+            os.makedirs(task["user_dir"], mode=0o700, exist_ok=True)
+            if task["switch_user"]:
+                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+                fd = os.open(task["user_dir"], flags)
+                try:
+                    os.fchown(fd, task["uid"], task["gid"])
+                finally:
+                    os.close(fd)
+        except OSError as error:
+            raise LaunchError(
+                f"cannot make the job's directory: {error}", user_error=False
+            ) from error
+
+    def _clear_launch(self) -> None:
+        """Wait until the process that did not become the job is gone."""
+        if self._job_pid:
+            proc.send((self._job_pid,), signal.SIGKILL)
+            os.waitpid(self._job_pid, 0)
+
+    # --- running ---
+
+    def _watch(self) -> None:
+        """Return when no process of the job is left."""
+        timer = kernel.BootTimer()
+        while True:
+            self._act(self._ending.step(kernel.boottime_s()))
+            timer.arm(self._ending.deadline_s())
+            number = signal.sigwaitinfo(_WATCHED).si_signo
+            if number == signal.SIGUSR1:
+                self._obey()
+            elif number == signal.SIGTERM:  # the machine goes down: leave a true record behind
+                self._ending.stop("node_stop", self._task["grace_s"], kernel.boottime_s())
+            elif self._reap() and cgroup.is_empty(self._task):
+                return  # an alarm looks, too: others may have put processes into the group
+
+    def _reap(self) -> bool:
+        """Take in every process that has ended; return whether that was the last one.
+
+        We are a subreaper: whatever descends from us becomes our child when its parent ends, so
+        to have no child means that nothing is left.
+        """
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return True
+            if pid == 0:
+                return False
+            self._seen.add(usage)
+            if pid == self._job_pid:
+                self._seen.status = status
+                self._ending.main_exited(kernel.boottime_s())
+
+    def _obey(self) -> None:
+        for number in orders.obey(self._commands.read(), self._ending, kernel.boottime_s()):
+            if self._job_pid:
+                proc.send(self._members(), number)
+
+    def _act(self, what: Do) -> None:
+        if what is Do.TERM:
+            proc.ask_to_end(self._members())
+        elif what is Do.KILL:
+            cgroup.kill(self._task)
+            proc.send(self._members(), signal.SIGKILL)
+
+    def _members(self) -> set[int]:
+        own_pid = os.getpid()
+        found = proc.descendants((own_pid,), proc.snapshot()) | cgroup.members(self._task)
+        return found - {own_pid}

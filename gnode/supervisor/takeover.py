@@ -1,0 +1,151 @@
+"""What the launcher does for an attempt whose supervisor was killed.
+
+The supervisor's orphans become the launcher's children, so the job runs on, its limits are still
+enforced and its real exit code is still collected. Only if the supervisor died together with its
+launcher, or after it had collected the code itself, is the outcome lost: then whatever is left of
+the job is killed, and the record says so.
+"""
+
+import os
+import resource
+import signal
+
+from gnode.supervisor import cgroup, kernel, orders, proc, record, spool
+from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
+from gnode.supervisor.proc import Process
+
+_BEFORE_THE_START = "the supervisor died before the job was started"
+
+
+class LostAttempt:
+    """One attempt without a supervisor, until its exit record is written.
+
+    Attributes:
+        adopted: its processes have become this process's children.
+        job_pid: of the job's own process, 0 if none was ever recorded.
+    """
+
+    __slots__ = (
+        "_commands",
+        "_directory",
+        "_ending",
+        "_members",
+        "_seen",
+        "_task",
+        "_ticks",
+        "_warned",
+        "adopted",
+        "job_pid",
+    )
+
+    def __init__(self, directory: str, *, adopted: bool) -> None:
+        task, started = spool.read_task(directory), spool.read_started(directory)
+        if task is None:
+            raise FileNotFoundError(f"{directory}: a supervisor without a task")
+        self.adopted = adopted
+        self._warned = False
+        self._directory, self._task = directory, task
+        self._members: dict[int, int] = {}
+        self._ending = Ending(
+            walltime_s=task["walltime_s"],
+            grace_s=task["grace_s"],
+            leftover_grace_s=task.get("leftover_grace_s", LEFTOVER_GRACE_S),
+        )
+        self.job_pid = started["job_pid"] if started else 0
+        self._ticks = started["job_start_ticks"] if started else 0
+        start_s = started["started_boottime_s"] if started else kernel.boottime_s()
+        self._ending.started(start_s)
+        self._seen = record.Seen(
+            started_s=started["started_s"] if started else 0.0, started_boottime_s=start_s
+        )
+        self._commands = spool.Commands(directory)
+        # Stops and limits hold on; signals in the file were sent by the supervisor already.
+        orders.obey(self._commands.read(), self._ending, kernel.boottime_s())
+
+    def owns(self, pid: int) -> bool:
+        """Return whether a process that has just been reaped was the job's."""
+        return pid == self.job_pid or pid in self._members
+
+    def reaped(self, pid: int, status: int, usage: resource.struct_rusage) -> None:
+        """Note the end of one of the job's processes."""
+        self._seen.add(usage)
+        self._members.pop(pid, None)
+        if pid == self.job_pid:
+            self._seen.status = status
+
+    def find(self, processes: dict[int, Process], orphans: set[int]) -> None:
+        """Find the job's processes, and take those that are ours out of ``orphans``.
+
+        Args:
+            processes: every process of the machine.
+            orphans: this process's children that are no supervisors.
+        """
+        candidates = orphans if self.adopted else processes.keys()
+        roots = cgroup.members(self._task) & processes.keys()
+        for pid, ticks in self._members.items():
+            if pid in processes and processes[pid].start_ticks == ticks:
+                roots.add(pid)
+        for pid in candidates:
+            if self._is_ours(processes.get(pid)):
+                roots.add(pid)
+        self._keep(roots, processes)
+        orphans -= self._members.keys()
+
+    def adopt(self, orphans: set[int], processes: dict[int, Process]) -> None:
+        """Take orphans that nobody claims: only a lost supervisor can have left them."""
+        self._keep(orphans | self._members.keys(), processes)
+
+    def _keep(self, roots: set[int], processes: dict[int, Process]) -> None:
+        found = proc.descendants(roots, processes)
+        self._members = {pid: processes[pid].start_ticks for pid in found}
+
+    def _is_ours(self, process: Process | None) -> bool:
+        """Return whether a process bears a mark of this attempt: session or environment.
+
+        A session's number is not given out again while the session has members. The path of the
+        attempt's own directory is in the environment that the job got (PBS_NODEFILE).
+        """
+        if process is None or process.pid == os.getpid():
+            return False
+        if self.job_pid and process.session == self.job_pid and process.start_ticks >= self._ticks:
+            return True
+        mark = f"{self._task['user_dir']}/".encode("utf-8", "surrogateescape")
+        return proc.has_environment_text(process.pid, mark)
+
+    def step(self) -> bool:
+        """Obey orders and limits; return True once nothing is left and the record is written."""
+        now_s = kernel.boottime_s()
+        for number in orders.obey(self._commands.read(), self._ending, now_s):
+            proc.send(self._members, number)
+        gone = not self._main_may_be_waited_for()
+        if gone:
+            self._ending.main_exited(now_s)
+        if gone and not self._members and cgroup.is_empty(self._task):
+            return self._write_down()
+        what = self._ending.step(now_s)
+        if what is Do.TERM:
+            proc.ask_to_end(self._members)
+        elif what is Do.KILL:
+            cgroup.kill(self._task)
+            proc.send(self._members, signal.SIGKILL)
+        return False
+
+    def _write_down(self) -> bool:
+        """Write the exit record; False (try again later) while the disk does not take it."""
+        error = record.try_to_finish(self._directory, self._task, self._record())
+        if error is not None and not self._warned:
+            spool.log(f"{self._directory}: cannot write the exit record yet: {error}")
+            self._warned = True
+        return error is None
+
+    def _main_may_be_waited_for(self) -> bool:
+        """Return whether the job's own process lives and will tell us its exit code."""
+        if not self.adopted or not self.job_pid or self._seen.status is not None:
+            return False
+        process = proc.read_process(self.job_pid)
+        return process is not None and process.start_ticks == self._ticks
+
+    def _record(self) -> dict[str, object]:
+        if not self.job_pid:
+            return record.never_ran(self._task, _BEFORE_THE_START, user_error=False)
+        return record.ended(self._task, self._seen, self._ending)
