@@ -1,0 +1,87 @@
+"""The high-water mark: a tiny file outside the database that says how far it had come.
+
+SQLite does not notice a truncated write-ahead log or an old copy of the database: fewer rows are
+there, and nothing is wrong with them. The mark is written after every commit, so a database that
+is behind its mark has lost something that was acknowledged.
+"""
+
+import os
+import zlib
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from gsched.errors import StorageError
+
+SLOT_BYTES: Final = 256  # two slots, written in turn: a torn write leaves the other one
+
+
+class Mark(Struct, frozen=True, kw_only=True):
+    """How far a database has come.
+
+    Attributes:
+        cluster: which cluster's database.
+        epoch: of the head that wrote it.
+        seq: of the last event.
+        next_job: the id the next job would get.
+    """
+
+    cluster: str
+    epoch: int
+    seq: int
+    next_job: int
+
+
+class MarkFile:
+    """The mark on disk."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be opened: {error.strerror}") from error
+        self._path = path
+        self._turn = 0
+
+    def read(self) -> Mark | None:
+        """Return the highest mark that is whole, or None if there is none."""
+        marks = [mark for slot in (0, 1) if (mark := self._read_slot(slot)) is not None]
+        if not marks:
+            return None
+        best = max(marks, key=lambda mark: (mark.epoch, mark.seq))
+        self._turn = 1 - marks.index(best) if len(marks) == 2 else 1
+        return best
+
+    def _read_slot(self, slot: int) -> Mark | None:
+        text = os.pread(self._fd, SLOT_BYTES, slot * SLOT_BYTES)
+        digest, _, rest = text.partition(b" ")
+        body = rest.partition(b"\n")[0]
+        if not body or digest != _digest(body):
+            return None
+        try:
+            return msgspec.json.decode(body, type=Mark)
+        except msgspec.DecodeError:
+            return None
+
+    def write(self, mark: Mark) -> None:
+        """Write the mark into the slot that does not hold the newest one.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        body = msgspec.json.encode(mark)
+        line = _digest(body) + b" " + body + b"\n"
+        try:
+            os.pwrite(self._fd, line.ljust(SLOT_BYTES, b" "), self._turn * SLOT_BYTES)
+        except OSError as error:
+            raise StorageError(f"{self._path}: cannot be written: {error.strerror}") from error
+        self._turn = 1 - self._turn
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+
+def _digest(body: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(body)

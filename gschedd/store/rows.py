@@ -1,0 +1,181 @@
+"""Between the core's records and the database's rows."""
+
+from typing import Final, cast
+
+import msgspec
+from msgspec import Struct, structs
+
+from gsched.model.job import JobSpec, Outcome
+from gsched.model.states import HoldKind, JobState
+from gschedd.core import facts as f
+from gschedd.core.state import Attempt, Job, Node
+
+SqlValue = str | int | float | bytes | None
+Row = tuple[SqlValue, ...]
+
+_encode = msgspec.json.Encoder().encode
+_decode_spec = msgspec.json.Decoder(JobSpec).decode
+_decode_attempt = msgspec.json.Decoder(Attempt).decode
+_decode_outcome = msgspec.json.Decoder(Outcome).decode
+_decode_node = msgspec.json.Decoder(Node).decode
+_fact_decoder: msgspec.json.Decoder[f.AnyFact] = msgspec.json.Decoder(f.AnyFact)
+
+#: In the order of `job_row`.
+JOB_COLUMNS: Final = (
+    *("id", "uid", "user", "queue", "name", "state", "submitted_s", "eligible_s", "started_s"),
+    *("ended_s", "holds", "hold_reason", "not_before_s", "attempts", "faults", "requeues"),
+    *("requeue_reason", "cpu_s", "wall_s", "gpu_s", "outcome", "outcome_data", "failed"),
+    "client_key",
+)
+
+
+SELECT_JOBS: Final = (
+    "SELECT "
+    + ", ".join("jobs." + name for name in JOB_COLUMNS)
+    + ", specs.spec FROM jobs JOIN specs ON specs.job = jobs.id "
+)
+
+
+class Batch(Struct, kw_only=True):
+    """Everything one transaction makes durable.
+
+    ``jobs`` and ``attempts`` are the records as they are after ``facts``; each is written once,
+    however many facts touched it.
+    """
+
+    facts: list[f.AnyFact]
+    jobs: list[Job]
+    attempts: list[tuple[int, Attempt]]
+    nodes: list[Node]
+    blobs: dict[str, bytes]
+    next_job: int
+
+
+def job_row(job: Job) -> Row:
+    """Return a job's row, without its spec."""
+    spec = job.spec
+    outcome = job.outcome
+    return (
+        job.id,
+        spec.owner.uid,
+        spec.owner.user,
+        spec.queue,
+        spec.name,
+        job.state.value,
+        job.submitted_s,
+        job.eligible_s,
+        job.started_s,
+        job.ended_s,
+        ",".join(job.holds),
+        job.hold_reason,
+        job.not_before_s,
+        job.attempts,
+        job.faults,
+        job.requeues,
+        job.requeue_reason,
+        job.cpu_s,
+        job.wall_s,
+        job.gpu_s,
+        None if outcome is None else outcome.kind.value,
+        None if outcome is None else _encode(outcome),
+        None if outcome is None else int(not outcome.succeeded),
+        spec.client_key or None,
+    )
+
+
+def job_from_row(row: Row, spec: JobSpec) -> Job:
+    """Return a job from its row, without attempt."""
+    values = dict(zip(JOB_COLUMNS, row, strict=False))
+    outcome_data = cast("bytes | None", values["outcome_data"])
+    return Job(
+        id=cast("int", values["id"]),
+        spec=spec,
+        state=JobState(cast("str", values["state"])),
+        submitted_s=cast("float", values["submitted_s"]),
+        eligible_s=cast("float", values["eligible_s"]),
+        started_s=cast("float | None", values["started_s"]),
+        ended_s=cast("float | None", values["ended_s"]),
+        holds=tuple(HoldKind(h) for h in cast("str", values["holds"]).split(",") if h),
+        hold_reason=cast("str", values["hold_reason"]),
+        not_before_s=cast("float", values["not_before_s"]),
+        attempts=cast("int", values["attempts"]),
+        faults=cast("int", values["faults"]),
+        requeues=cast("int", values["requeues"]),
+        requeue_reason=cast("str", values["requeue_reason"]),
+        cpu_s=cast("float", values["cpu_s"]),
+        wall_s=cast("float", values["wall_s"]),
+        gpu_s=cast("float", values["gpu_s"]),
+        outcome=None if outcome_data is None else _decode_outcome(outcome_data),
+    )
+
+
+def spec_blob(spec: JobSpec) -> bytes:
+    """Return a spec as it is stored."""
+    return _encode(spec)
+
+
+class SpecReader:
+    """Decodes specs so that equal parts of many share memory: 100,000 jobs have few requests."""
+
+    def __init__(self) -> None:
+        self._shared: dict[object, object] = {}
+
+    def read(self, data: bytes) -> JobSpec:
+        """Return the spec of a row."""
+        spec = _decode_spec(data)
+        for name in ("owner", "request", "workdir", "name", "queue", "environment_digest",
+                     "script_digest", "shell", "python"):  # fmt: skip
+            value = getattr(spec, name)
+            structs.force_setattr(spec, name, self._shared.setdefault(value, value))
+        return spec
+
+
+def attempt_row(job: int, attempt: Attempt) -> Row:
+    """Return an attempt's row."""
+    return (job, attempt.number, attempt.state.value, _encode(attempt))
+
+
+def attempt_from_data(data: bytes) -> Attempt:
+    """Return an attempt from its row's data."""
+    return _decode_attempt(data)
+
+
+def node_row(node: Node) -> Row:
+    """Return a node's row."""
+    return (node.name, _encode(node))
+
+
+def node_from_data(data: bytes) -> Node:
+    """Return a node from its row's data."""
+    return _decode_node(data)
+
+
+def event_row(seq: int, fact: f.AnyFact) -> Row:
+    """Return the event row of a fact."""
+    job = fact.job if isinstance(fact, f.JobFact) else None
+    node = getattr(fact, "node", None)
+    return (seq, fact.at_s, type(fact).__name__, job, node, _encode(fact))
+
+
+def fact_from_data(data: bytes) -> f.AnyFact:
+    """Return a fact from its event row."""
+    return _fact_decoder.decode(data)
+
+
+OWN_GPU: Final = "INSERT INTO gpu_owners (node, gpu, job, attempt) VALUES (?, ?, ?, ?)"
+FREE_GPUS: Final = "DELETE FROM gpu_owners WHERE job = ? AND attempt = ?"
+
+
+def gpu_changes(facts: list[f.AnyFact]) -> list[tuple[str, Row]]:
+    """Return the statements that keep the table of GPU owners, in the order of the facts."""
+    changes: list[tuple[str, Row]] = []
+    for fact in facts:
+        if isinstance(fact, f.AttemptAssigned):
+            changes.extend(
+                (OWN_GPU, (share.node, index, fact.job, fact.attempt))
+                for share in fact.allocation
+                for index in share.gpu_indices
+            )
+        elif isinstance(fact, f.AttemptEnded):
+            changes.append((FREE_GPUS, (fact.job, fact.attempt)))
+    return changes

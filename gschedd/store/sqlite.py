@@ -1,0 +1,288 @@
+"""The store on SQLite: one writer, group commit, fail stop.
+
+All methods block; the daemon calls the writer from one thread and the reader from another.
+"""
+
+import os
+import sqlite3
+import uuid
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from gsched.errors import ConfigError, StorageError, TryAgainError
+from gsched.failpoint import failpoint
+from gschedd.core import facts as f
+from gschedd.core.apply import add_job, refresh_space
+from gschedd.core.state import Attempt, State, client_key
+from gschedd.store import rows
+from gschedd.store.mark import Mark, MarkFile
+from gschedd.store.schema import MIGRATIONS, SCHEMA_VERSION
+
+BUSY_TIMEOUT_S: Final = 5.0
+#: Client keys of ended jobs that a restarted head still knows without asking the database.
+KEYS_LOADED: Final = 100_000
+#: Larger databases are not read whole at every start.
+QUICK_CHECK_MAX_BYTES: Final = 512 * 1024 * 1024
+#: How far ids jump when a database is found to be behind its mark: no id is given out twice.
+SAFE_ID_JUMP: Final = 1000
+
+_JOB_SQL = (
+    f"INSERT INTO jobs ({', '.join(rows.JOB_COLUMNS)}) "  # noqa: S608 # names are constants
+    f"VALUES ({', '.join('?' * len(rows.JOB_COLUMNS))}) ON CONFLICT (id) DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in rows.JOB_COLUMNS if name != "id")
+)
+
+
+class DiskFullError(TryAgainError):
+    """The database's disk is full; nothing of the batch is durable."""
+
+
+class Opened(Struct, frozen=True, kw_only=True):
+    """What a store held when it was opened.
+
+    Attributes:
+        epoch: of this start, already durable.
+        behind: in words, what is missing if the database is older than its mark, else empty.
+    """
+
+    cluster: str
+    epoch: int
+    behind: str
+
+
+class Store:
+    """The writer's side: owns the only connection that writes."""
+
+    def __init__(self, directory: str) -> None:
+        self.path = os.path.join(directory, "gsched.db")
+        self._mark_path = os.path.join(directory, "gsched.mark")
+        self._seq = 0
+        self._next_job = 1
+        self._cluster = ""
+        self._epoch = 0
+
+    def open(self) -> Opened:
+        """Open or create the database, migrate it, compare it with its mark, begin an epoch.
+
+        Raises:
+            ConfigError: a database that is newer than this program, or gone although it was there.
+            StorageError: it cannot be read or written, or is damaged.
+        """
+        existed = os.path.exists(self.path)
+        self._marks = MarkFile(self._mark_path)
+        mark = self._marks.read()
+        if not existed and mark is not None and mark.next_job > 1:
+            raise ConfigError(
+                f"{self.path} is gone, but jobs up to {mark.next_job - 1} have been in it",
+                hint=f"put a backup back, or remove {self._mark_path} to begin with no jobs",
+            )
+        try:
+            self._connect()
+            self._migrate(existed=existed)
+            return self._begin(mark)
+        except sqlite3.Error as error:
+            raise _storage_error(self.path, error) from error
+
+    def _connect(self) -> None:
+        self._db = sqlite3.connect(
+            self.path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_S
+        )
+        os.chmod(self.path, 0o600)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("PRAGMA foreign_keys = ON")
+        if Path(self.path).stat().st_size <= QUICK_CHECK_MAX_BYTES:
+            verdict = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if verdict != "ok":
+                raise sqlite3.DatabaseError(str(verdict))
+
+    def _migrate(self, *, existed: bool) -> None:
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version > SCHEMA_VERSION:
+            raise ConfigError(
+                f"{self.path} has schema {version}, this gschedd knows up to {SCHEMA_VERSION}",
+                hint="run the newer gschedd, or restore the backup made before its first start",
+            )
+        if existed and 0 < version < SCHEMA_VERSION:
+            backup = f"{self.path}.schema-{version}"
+            Path(backup).unlink(missing_ok=True)
+            self._db.execute("VACUUM INTO ?", (backup,))
+        for number in range(version, SCHEMA_VERSION):
+            statements = [part for part in MIGRATIONS[number].split(";") if part.strip()]
+            self._db.execute("BEGIN IMMEDIATE")
+            for statement in statements:
+                self._db.execute(statement)
+            self._db.execute(f"PRAGMA user_version = {number + 1}")
+            failpoint("head.migrate.before_commit")
+            self._db.execute("COMMIT")
+
+    def _begin(self, mark: Mark | None) -> Opened:
+        meta = dict(self._db.execute("SELECT key, value FROM meta").fetchall())
+        self._cluster = meta.get("cluster") or (mark.cluster if mark else uuid.uuid4().hex)
+        self._next_job = int(meta.get("next_job", "1"))
+        self._seq = int(self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
+        self._epoch = int(meta.get("epoch", "0")) + 1
+        behind = ""
+        if mark is not None:
+            behind = self._compare(mark)
+            self._epoch = max(self._epoch, mark.epoch + 1)
+        self._db.execute("BEGIN IMMEDIATE")
+        self._set_meta(
+            cluster=self._cluster,
+            epoch=str(self._epoch),
+            next_job=str(self._next_job),
+            behind=behind or meta.get("behind", ""),
+        )
+        self._db.execute("COMMIT")
+        behind = behind or meta.get("behind", "")
+        self._write_mark()
+        return Opened(cluster=self._cluster, epoch=self._epoch, behind=behind)
+
+    def _compare(self, mark: Mark) -> str:
+        """Return what is missing; ids that may have been given out will not come again."""
+        if mark.cluster != self._cluster:
+            return f"the mark belongs to cluster {mark.cluster}, the database to {self._cluster}"
+        if mark.seq <= self._seq and mark.next_job <= self._next_job:
+            return ""
+        missing = (
+            f"the database ends at event {self._seq} and job {self._next_job - 1}, but it had come "
+            f"to event {mark.seq} and job {mark.next_job - 1}: it was cut or is an old copy"
+        )
+        self._next_job = max(self._next_job, mark.next_job) + SAFE_ID_JUMP
+        self._seq = max(self._seq, mark.seq)
+        return missing
+
+    def _set_meta(self, **values: str) -> None:
+        self._db.executemany(
+            "INSERT INTO meta (key, value) VALUES (?, ?) "
+            "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            list(values.items()),
+        )
+
+    def load(self, state: State) -> None:
+        """Fill an empty state with all that is not over."""
+        try:
+            self._load(state)
+        except sqlite3.Error as error:
+            raise _storage_error(self.path, error) from error
+
+    def _load(self, state: State) -> None:
+        for (data,) in self._db.execute("SELECT data FROM nodes ORDER BY name"):
+            node = rows.node_from_data(data)
+            state.nodes[node.name] = node
+            refresh_space(state, node)
+        attempts: dict[int, Attempt] = {}
+        live = "SELECT job, data FROM attempts WHERE state <> 'ended'"
+        attempts.update((job, rows.attempt_from_data(data)) for job, data in self._db.execute(live))
+        reader = rows.SpecReader()
+        query = rows.SELECT_JOBS + "WHERE jobs.state <> 'done' ORDER BY jobs.id"
+        for row in self._db.execute(query):
+            job = rows.job_from_row(row, reader.read(row[-1]))
+            job.attempt = attempts.get(job.id)
+            add_job(state, job)
+        state.next_job = max(state.next_job, self._next_job)
+        keys = (
+            "SELECT uid, client_key, id FROM (SELECT uid, client_key, id FROM jobs "
+            "WHERE client_key IS NOT NULL ORDER BY id DESC LIMIT ?) ORDER BY id"
+        )
+        count = len(state.jobs) + KEYS_LOADED
+        for uid, key, job_id in self._db.execute(keys, (count,)):
+            state.keys[client_key(uid, key)] = job_id
+
+    def commit(self, batch: rows.Batch) -> None:
+        """Make a batch durable: one transaction, one flush.
+
+        Raises:
+            DiskFullError: there is no room; nothing was written.
+            StorageError: anything else; the caller must stop, the next commit must not be tried.
+        """
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._write(batch)
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+        self._seq += len(batch.facts)
+        self._next_job = batch.next_job
+        failpoint("head.mark.before_write")
+        self._write_mark()
+
+    def _failed(self, error: sqlite3.Error) -> Exception:
+        code = getattr(error, "sqlite_errorcode", None)
+        primary = code & 0xFF if code is not None else None
+        if primary in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY}:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            if primary == sqlite3.SQLITE_FULL:
+                return DiskFullError("the head's disk is full", hint="free space on it")
+            return TryAgainError("another program holds the database", hint="close its shell")
+        return _storage_error(self.path, error)
+
+    def _write(self, batch: rows.Batch) -> None:
+        db = self._db
+        many = db.executemany
+        if batch.blobs:
+            many(
+                "INSERT INTO blobs (digest, data) VALUES (?, ?) ON CONFLICT DO NOTHING",
+                list(batch.blobs.items()),
+            )
+        many(
+            "INSERT INTO events (seq, at_s, kind, job, node, data) VALUES (?, ?, ?, ?, ?, ?)",
+            [
+                rows.event_row(self._seq + number, fact)
+                for number, fact in enumerate(batch.facts, start=1)
+            ],
+        )
+        many(_JOB_SQL, [rows.job_row(job) for job in batch.jobs])
+        many(
+            "INSERT INTO specs (job, spec) VALUES (?, ?) "
+            "ON CONFLICT (job) DO UPDATE SET spec = excluded.spec",
+            [
+                (fact.job, rows.spec_blob(fact.spec))
+                for fact in batch.facts
+                if isinstance(fact, f.JobSubmitted | f.JobAltered)
+            ],
+        )
+        many(
+            "INSERT INTO attempts (job, attempt, state, data) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (job, attempt) DO UPDATE SET state = excluded.state, data = excluded.data",
+            [rows.attempt_row(job, attempt) for job, attempt in batch.attempts],
+        )
+        for statement, row in rows.gpu_changes(batch.facts):
+            db.execute(statement, row)
+        many(
+            "INSERT INTO nodes (name, data) VALUES (?, ?) "
+            "ON CONFLICT (name) DO UPDATE SET data = excluded.data",
+            [rows.node_row(node) for node in batch.nodes],
+        )
+        if batch.next_job != self._next_job:
+            self._set_meta(next_job=str(batch.next_job))
+
+    def _write_mark(self) -> None:
+        self._marks.write(
+            Mark(cluster=self._cluster, epoch=self._epoch, seq=self._seq, next_job=self._next_job)
+        )
+
+    def accept_loss(self) -> None:
+        """Forget that the database was behind its mark: an operator has looked."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._set_meta(behind="")
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise _storage_error(self.path, error) from error
+
+    def close(self) -> None:
+        """Close the database; committed work is in it."""
+        self._db.close()
+        self._marks.close()
+
+
+def _storage_error(path: str, error: sqlite3.Error) -> StorageError:
+    name = getattr(error, "sqlite_errorname", "") or type(error).__name__
+    return StorageError(
+        f"{path}: {name}: {error}",
+        hint="look at the disk and its log; a damaged database is replaced by its last backup",
+    )
