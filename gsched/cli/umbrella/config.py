@@ -4,7 +4,8 @@ import click
 
 from gsched.cli.common import print_json
 from gsched.cli.umbrella.options import SETTINGS, subcommand
-from gsched.config import load_config
+from gsched.config import Config, load_config
+from gsched.errors import BadResourceError, ConfigError
 from gsched.model.units import parse_size_bytes
 
 
@@ -22,12 +23,11 @@ def check(*, file: str | None, as_json: bool) -> int:
     with 78 if it cannot be used; the message names the place.
     """
     loaded = load_config(file)
-    if loaded.node.memory:
-        parse_size_bytes(loaded.node.memory)
+    name = file or "the configuration"
+    _check_sizes(loaded, name)
     if as_json:
         print_json({"ok": True, "config": loaded})
         return 0
-    name = file or "the configuration"
     queues = ", ".join(f"{queue.name} ({queue.policy})" for queue in loaded.queue)
     print(f"{name} is good")
     print(
@@ -37,6 +37,16 @@ def check(*, file: str | None, as_json: bool) -> int:
     print(f"queues: {queues}")
     print(f"node: dials {loaded.node.head}")
     return 0
+
+
+def _check_sizes(loaded: Config, name: str) -> None:
+    sizes = [("node.memory", loaded.node.memory)] if loaded.node.memory else []
+    sizes += [("node.gpu.memory", gpu.memory) for gpu in loaded.node.gpu]
+    for key, text in sizes:
+        try:
+            parse_size_bytes(text)
+        except BadResourceError as error:
+            raise ConfigError(f"{name}: {key}: {error.message}", hint=error.hint) from error
 
 
 config.add_command(check)

@@ -24,7 +24,7 @@ def node_toml(node: NodeConfig) -> str:
     plain = msgspec.structs.replace(node, gpu=(), resources={})
     sections = ["# Made by gsched; see gsched.toml(5).", _table("[node]", plain)]
     if node.resources:
-        rows = [f"{json.dumps(name)} = {count}" for name, count in sorted(node.resources.items())]
+        rows = [f"{_value(name)} = {count}" for name, count in sorted(node.resources.items())]
         sections.append("\n".join(["[node.resources]", *rows, ""]))
     sections.extend(_table("[[node.gpu]]", gpu) for gpu in node.gpu)
     return "\n".join(sections)

@@ -1,0 +1,162 @@
+"""gnodes: the list, one node, drain, resume, confirm-dead."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gsched.model.resources import Load
+from gsched.protocol.api import ActionReply, ActionResult, ErrorBody, NodeActionRequest, NodeList
+from tests.support.canned_head import CannedHead, canned_head, node
+from tests.support.commands import run_at_terminal, run_command
+
+GB = 1024**3
+ROWS = (
+    node(
+        "n1",
+        cpus_free=1,
+        gpus=4,
+        gpus_free=2,
+        gpu_types=("a100",),
+        memory_free_bytes=2 * GB,
+        features=("big", "ssd"),
+        generic={"licence": 3},
+        generic_free={"licence": 1},
+        load=Load(load1=2.5),
+        heartbeat_s=990.0,
+        jobs=(17, 18),
+        address="10.0.0.1",
+    ),
+    node("n2", state="unreachable", reason="no word for 40 s"),
+    node("n3", drained=True, reason="new driver", jobs=(19,)),
+    node("n4", drained=True, reason="broken fan"),
+)
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[CannedHead]:
+    """Return a head with four nodes in all conditions."""
+    with canned_head(tmp_path / "s") as head:
+        head.answers["GET /v1/nodes"] = NodeList(server="head", now_s=1000.0, nodes=ROWS)
+        head.answers["POST /v1/nodes/actions"] = ActionReply(results=(ActionResult(id="n1"),))
+        yield head
+
+
+def test_the_list_shows_used_over_there_is(head: CannedHead) -> None:
+    """TAB-separated and whole in a pipe."""
+    ran = run_command("gnodes", head=head.path)
+
+    lines = [line.split("\t") for line in ran.stdout.splitlines()]
+    assert lines[0][:5] == ["Node", "State", "Jobs", "CPUs", "GPUs"]
+    assert lines[1] == ["n1", "up", "2", "3/4", "2/4", "a100", "6gb/8gb", "2.50", "big,ssd", "-"]
+    assert [line[1] for line in lines[2:]] == ["unreachable", "draining", "drained"]
+    assert [line[-1] for line in lines[2:]] == ["no word for 40 s", "new driver", "broken fan"]
+    assert (ran.status, ran.stderr) == (0, "")
+
+
+def test_a_terminal_gets_a_table(head: CannedHead) -> None:
+    """With the same words; no TABs."""
+    ran = run_at_terminal("gnodes", typed="", head=head.path)
+
+    assert "\t" not in ran.stdout
+    assert "no word for 40 s" in " ".join(ran.stdout.split())
+
+
+def test_named_nodes_are_shown_in_full(head: CannedHead) -> None:
+    """In the order of the operands; an unknown one does not hide the others."""
+    ran = run_command("gnodes", "n3", "nope", "n1", head=head.path)
+
+    assert ran.status == 68
+    assert ran.stdout.index("n3\n") < ran.stdout.index("n1\n")
+    assert "    reason = new driver\n" in ran.stdout
+    assert "    jobs = 17 18\n" in ran.stdout
+    assert "    licence = 2 of 3 in use\n" in ran.stdout
+    assert "(10 s ago)" in ran.stdout
+    assert ran.stderr.startswith("gnodes: Unknown node nope\n")
+
+
+def test_l_shows_only_what_takes_no_jobs(head: CannedHead) -> None:
+    """As pbsnodes -l: name and state in columns of twenty."""
+    ran = run_command("gnodes", "-l", head=head.path)
+
+    assert ran.stdout.splitlines() == [
+        f"{'n2':<20} {'unreachable':<20} no word for 40 s",
+        f"{'n3':<20} {'draining':<20} new driver",
+        f"{'n4':<20} {'drained':<20} broken fan",
+    ]
+
+
+def test_json_is_one_document(head: CannedHead) -> None:
+    """Also of one node."""
+    document = json.loads(run_command("gnodes", "--json", "n1", head=head.path).stdout)
+
+    assert document["schema"] == 1
+    assert [row["name"] for row in document["nodes"]] == ["n1"]
+    assert document["nodes"][0]["memory_bytes"] == 8 * GB
+
+
+@pytest.mark.parametrize(
+    ("arguments", "request_"),
+    [
+        (
+            ["drain", "n1", "n2", "-m", "new driver"],
+            NodeActionRequest(action="drain", nodes=("n1", "n2"), reason="new driver"),
+        ),
+        (["-o", "n1", "-N", "fan"], NodeActionRequest(action="drain", nodes=("n1",), reason="fan")),
+        (["resume", "n1"], NodeActionRequest(action="resume", nodes=("n1",))),
+        (["-c", "n1"], NodeActionRequest(action="resume", nodes=("n1",))),
+        (["confirm-dead", "n2"], NodeActionRequest(action="confirm-dead", nodes=("n2",))),
+    ],
+)
+def test_a_verb_is_sent_to_the_head(
+    head: CannedHead, arguments: list[str], request_: NodeActionRequest
+) -> None:
+    """Ours and Torque's letters for it."""
+    ran = run_command("gnodes", *arguments, head=head.path)
+
+    assert (ran.status, ran.stderr) == (0, "")
+    assert head.bodies(NodeActionRequest) == [request_]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["drain", "n1"], "drain needs a reason"),
+        (["drain", "n1", "-m", "  "], "drain needs a reason"),
+        (["drain", "-m", "x"], "which nodes?"),
+        (["-o", "-c", "n1"], "opposites"),
+        (["n1", "-m", "x"], "-m belongs to drain"),
+    ],
+)
+def test_half_a_wish_is_refused(head: CannedHead, arguments: list[str], message: str) -> None:
+    """The head is not asked."""
+    ran = run_command("gnodes", *arguments, head=head.path)
+
+    assert ran.status == 2
+    assert message in ran.stderr
+    assert head.asked == []
+
+
+def test_an_unknown_node_is_told_and_the_rest_done(head: CannedHead) -> None:
+    """The head does the others."""
+    head.answers["POST /v1/nodes/actions"] = ActionReply(
+        results=(
+            ActionResult(id="x", error=ErrorBody(code="unknown_node", message="Unknown node x")),
+            ActionResult(id="n1"),
+        )
+    )
+    ran = run_command("gnodes", "resume", "x", "n1", head=head.path)
+
+    assert ran.status == 68
+    assert ran.stderr == "gnodes: Unknown node x\n"
+
+
+@pytest.mark.parametrize(("typed", "sent"), [("n\n", 0), ("y\n", 1)])
+def test_confirm_dead_tells_a_person_what_it_means(head: CannedHead, typed: str, sent: int) -> None:
+    """Two jobs may run twice if the machine still lives."""
+    ran = run_at_terminal("gnodes", "confirm-dead", "n1", typed=typed, head=head.path)
+
+    assert "2 jobs of n1" in ran.stdout
+    assert len(head.bodies(NodeActionRequest)) == sent
+    assert ran.status == (0 if sent else 1)

@@ -1,0 +1,222 @@
+"""The umbrella's sub-commands that need no cluster: doctor, init, config, recover, version."""
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gsched.cli.umbrella.versions import own_version
+from gsched.config import load_config
+from gsched.protocol.api import NodeList
+from tests.support.canned_head import CannedHead, canned_head, node, status
+from tests.support.commands import run_command
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[CannedHead]:
+    """Return a head in which nothing is wrong."""
+    with canned_head(tmp_path / "s") as head:
+        head.answers["GET /v1/status"] = status(version=own_version())
+        head.answers["GET /v1/nodes"] = NodeList(server="head", now_s=1.0, nodes=(node(),))
+        yield head
+
+
+# --- doctor ---
+
+
+def found(output: str) -> dict[str, str]:
+    """Return the level of each finding of ``gsched doctor --json``."""
+    return {each["subject"]: each["level"] for each in json.loads(output)["findings"]}
+
+
+def test_a_healthy_head_is_ok(head: CannedHead) -> None:
+    """Exit code 0; nothing about the head is worse than a warning."""
+    ran = run_command("gsched", "doctor", "--json", head=head.path)
+
+    assert json.loads(ran.stdout)["ok"] is True
+    assert found(ran.stdout)["head"] == "ok"
+    assert found(ran.stdout)["nodes"] == "ok"
+    assert ran.status == 0
+
+
+def test_safe_mode_and_a_lost_node_are_broken(head: CannedHead) -> None:
+    """Exit code 1; in words, with what to do."""
+    head.answers["GET /v1/status"] = status(version=own_version(), safe_mode="the log was cut")
+    head.answers["GET /v1/nodes"] = NodeList(
+        server="head", now_s=1.0, nodes=(node("n7", state="unreachable", reason="no word"),)
+    )
+    ran = run_command("gsched", "doctor", head=head.path)
+
+    assert ran.status == 1
+    assert "nothing is started: the log was cut" in ran.stdout
+    assert "gsched recover" in ran.stdout
+    assert "is unreachable: no word" in ran.stdout
+    assert "gnodes confirm-dead n7" in ran.stdout
+    assert "FAIL  node n7" in ran.stdout
+
+
+def test_no_head_at_all_is_broken(tmp_path: Path) -> None:
+    """The doctor does not advise to ask the doctor."""
+    ran = run_command("gsched", "doctor", head=tmp_path / "none")
+
+    assert ran.status == 1
+    assert f"no head answers at {tmp_path}/none" in ran.stdout
+    assert "gsched up" in ran.stdout
+    assert "`gsched doctor`" not in ran.stdout
+
+
+def test_the_files_of_a_stopped_cluster_are_looked_at(tmp_path: Path) -> None:
+    """Its key open to others, its pid file stale, its head down."""
+    directory = tmp_path / "c"
+    directory.mkdir()
+    (directory / "gsched.toml").write_text(
+        f'[head]\nsocket = "{directory}/head.sock"\nstate_dir = "{directory}"\n'
+    )
+    (directory / "cluster.key").write_text("0" * 64)
+    (directory / "cluster.key").chmod(0o644)
+    (directory / "gschedd.pid").write_text(f"{os.getpid()}\n")
+    ran = run_command("gsched", "doctor", "--dir", str(directory), "--json")
+
+    findings = {each["subject"]: each for each in json.loads(ran.stdout)["findings"]}
+    assert findings["cluster key"]["level"] == "FAIL"
+    assert findings["head"]["level"] == "FAIL"
+    assert findings["state directory"]["level"] == "ok"
+    assert any(
+        f"process {os.getpid()} is another program" in each["text"]
+        for each in json.loads(ran.stdout)["findings"]
+    )
+    assert ran.status == 1
+
+
+# --- config, init ---
+
+
+def test_config_check_says_what_a_file_makes(tmp_path: Path) -> None:
+    """And is silent about nothing that is wrong."""
+    good = tmp_path / "good.toml"
+    good.write_text('[head]\nsocket = "/x/s"\n[[queue]]\nname = "long"\n')
+    ran = run_command("gsched", "config", "check", str(good))
+    assert ran.status == 0
+    assert f"{good} is good" in ran.stdout
+    assert "long (fifo)" in ran.stdout
+
+    document = json.loads(run_command("gsched", "config", "check", str(good), "--json").stdout)
+    assert document["config"]["head"]["socket"] == "/x/s"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[head]\nsokcet = "/x"\n', "did you mean 'socket'?"),
+        ("[head\n", "line 1"),
+        ("[head]\nnode_port = 'x'\n", "int"),
+        ('[node]\nmemory = "lots"\n', "'lots' is not a size"),
+        ("[head]\nmaster_port_first = 30000\nmaster_port_last = 20000\n", "no range"),
+    ],
+)
+def test_config_check_names_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
+    """Exit code 78 (sysexits EX_CONFIG)."""
+    bad = tmp_path / "bad.toml"
+    bad.write_text(text)
+    ran = run_command("gsched", "config", "check", str(bad))
+
+    assert ran.status == 78
+    assert message in ran.stderr
+    assert str(bad) in ran.stderr
+
+
+def test_init_makes_a_site_that_can_be_read_back(tmp_path: Path) -> None:
+    """Configuration, private key, directories; a second time nothing is overwritten."""
+    site = tmp_path / "site"
+    ran = run_command("gsched", "init", "--dir", str(site), "--name", "atlas")
+    assert ran.status == 0
+
+    config = load_config(str(site / "gsched.toml"))
+    assert config.head.server_name == "atlas"
+    assert config.head.socket == str(site / "run/head.sock")
+    assert Path(config.head.state_dir).is_dir()
+    assert config.node.key_file == config.head.key_file == str(site / "cluster.key")
+    assert stat.S_IMODE((site / "cluster.key").stat().st_mode) == 0o600
+
+    key = (site / "cluster.key").read_bytes()
+    again = run_command("gsched", "init", "--dir", str(site))
+    assert again.status == 156
+    assert "is there already" in again.stderr
+    forced = run_command("gsched", "init", "--dir", str(site), "--force", "--json")
+    assert json.loads(forced.stdout)["made_key"] is False
+    assert (site / "cluster.key").read_bytes() == key
+
+
+# --- recover, version, completion ---
+
+
+def test_recover_shows_why_and_ends_it_only_when_told(head: CannedHead) -> None:
+    """Exit code 1 while nothing is dispatched."""
+    head.answers["GET /v1/status"] = status(safe_mode="12 jobs are missing")
+    ran = run_command("gsched", "recover", head=head.path)
+    assert ran.status == 1
+    assert "12 jobs are missing" in ran.stdout
+    assert [method for method, _, _ in head.asked] == ["GET"]
+
+    head.answers["POST /v1/recover"] = status()
+    ran = run_command("gsched", "recover", "--accept", head=head.path)
+    assert [path for method, path, _ in head.asked if method == "POST"] == ["/v1/recover"]
+    assert ran.status == 1  # this head says safe mode still: the command believes the head
+
+
+def test_recover_on_a_healthy_head_does_nothing(head: CannedHead) -> None:
+    """Also with --accept."""
+    ran = run_command("gsched", "recover", "--accept", head=head.path)
+
+    assert ran.status == 0
+    assert "not in safe mode" in ran.stdout
+    assert all(method == "GET" for method, _, _ in head.asked)
+
+
+def test_version_names_all_that_are_at_work(head: CannedHead, tmp_path: Path) -> None:
+    """A head that does not answer is no reason to fail."""
+    ran = run_command("gsched", "version", "--json", head=head.path)
+    versions = json.loads(ran.stdout)
+    assert versions["gsched"] == own_version() == versions["head"]
+    assert versions["api"] == "1"
+
+    ran = run_command("gsched", "version", head=tmp_path / "none")
+    assert ran.status == 0
+    assert "head none (no head answers" in ran.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_covers_every_command(shell: str) -> None:
+    """And the shell itself can read it, where it is here."""
+    ran = run_command("gsched", "completion", shell)
+
+    assert ran.status == 0
+    for name in ("gsub", "gstat", "gdel", "gnodes", "ghist", "gsched"):
+        assert f"_{name.upper()}_COMPLETE" in ran.stdout
+    if shutil.which(shell):
+        checked = subprocess.run(
+            [shell, "-n"], input=ran.stdout, text=True, capture_output=True, check=False
+        )
+        assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_up_and_down_refuse_nonsense_before_they_write(tmp_path: Path) -> None:
+    """No directory is made for a request that cannot be."""
+    missing = tmp_path / "none"
+    assert run_command("gsched", "up", "--dir", str(missing), "--nodes", "0").status == 2
+    assert not missing.exists()
+    assert run_command("gsched", "up", "--dir", str(missing), "--memory", "lots").status == 2
+    ran = run_command("gsched", "down", "--dir", str(missing))
+    assert ran.status == 78
+    assert "there is no cluster" in ran.stderr
+    long = run_command("gsched", "up", "--dir", "/" + "d" * 120)
+    assert long.status == 2
+    assert "shorter" in long.stderr
+    if os.geteuid() == 0:
+        return  # root may write anywhere
+    assert run_command("gsched", "up", "--dir", "/proc/gsched").status == 73

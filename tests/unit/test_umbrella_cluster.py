@@ -1,0 +1,206 @@
+"""The files of a throw-away cluster: where they lie, what is in them, how it grows."""
+
+import os
+import stat
+import tomllib
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gsched.cli.umbrella import cluster
+from gsched.cli.umbrella.layout import ClusterLayout, default_directory, layout_of
+from gsched.cli.umbrella.toml import head_toml, node_toml, write_file
+from gsched.config import Config, GpuConfig, HeadConfig, NodeConfig, QueueConfig, parse_config
+from gsched.errors import BadResourceError, CannotWriteError, ConfigError, UsageError
+from gsched.model.units import parse_size_bytes
+
+text = st.text(st.characters(codec="utf-8"), max_size=20)
+heads = st.builds(
+    HeadConfig,
+    server_name=text,
+    socket=text,
+    node_port=st.integers(0, 65535),
+    operators=st.lists(text, max_size=3).map(tuple),
+    single_user=st.booleans(),
+    node_timeout_s=st.floats(0.1, 1e6),
+)
+nodes = st.builds(
+    NodeConfig,
+    name=text,
+    cpus=st.integers(0, 512),
+    gpu=st.lists(st.builds(GpuConfig, count=st.integers(0, 16), type=text), max_size=2).map(tuple),
+    features=st.lists(text, max_size=2).map(tuple),
+    resources=st.dictionaries(text, st.integers(0, 9), max_size=2),
+    enforce_memory=st.booleans(),
+)
+
+
+@given(heads, st.lists(st.builds(QueueConfig, name=text, priority=st.integers()), max_size=2))
+def test_a_written_head_configuration_reads_back_the_same(
+    head: HeadConfig, queues: list[QueueConfig]
+) -> None:
+    """Whatever text stands in it."""
+    raw = tomllib.loads(head_toml(head, tuple(queues)))
+
+    read = msgspec.convert(raw | {"queue": raw.get("queue", [])}, Config)
+    assert read.head == head
+    assert read.queue == tuple(queues)
+
+
+@given(nodes)
+def test_a_written_node_configuration_reads_back_the_same(node: NodeConfig) -> None:
+    """Also tables within it."""
+    assert parse_config(node_toml(node), where="x").node == node
+
+
+def test_a_file_is_replaced_whole_and_with_its_mode(tmp_path: Path) -> None:
+    """No half-written file, no temporary one left, secret from the first byte on."""
+    path = tmp_path / "key"
+    write_file(path, "one", mode=0o600)
+    write_file(path, "two", mode=0o600)
+
+    assert path.read_text() == "two"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [each.name for each in tmp_path.iterdir()] == ["key"]
+    with pytest.raises(CannotWriteError, match="cannot be written"):
+        write_file(tmp_path / "no" / "key", "x")
+
+
+def test_the_default_directory_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the XDG base directory rules have it for state."""
+    monkeypatch.setenv("XDG_STATE_HOME", "/var/state")
+    assert default_directory() == Path("/var/state/gsched")
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", "/users/x")
+    assert default_directory() == Path("/users/x/.local/state/gsched")
+
+
+def test_a_directory_too_deep_for_a_socket_is_refused_with_the_excess() -> None:
+    """107 bytes are the most that a Unix socket's path can have."""
+    fits = "/" + "d" * (107 - len("//head.sock"))
+    assert len(str(layout_of(fits).socket)) == 107
+    with pytest.raises(UsageError, match="111 bytes, but the system allows 107") as caught:
+        layout_of(fits + "dddd")
+    assert "at least 4 bytes shorter" in caught.value.hint
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> ClusterLayout:
+    """Return the layout of a cluster that has a head's configuration and a key, but no node."""
+    layout = ClusterLayout(directory=tmp_path / "c")
+    cluster.make_directory(layout)
+    cluster.make_key(layout.key)
+    cluster.write_head(layout, Config(head=cluster.new_head(layout)))
+    return layout
+
+
+def test_the_key_is_random_private_and_kept(layout: ClusterLayout) -> None:
+    """A second run must not lock the nodes out."""
+    first = layout.key.read_text()
+
+    assert len(bytes.fromhex(first.strip())) == cluster.KEY_BYTES
+    assert stat.S_IMODE(layout.key.stat().st_mode) == 0o600
+    assert cluster.make_key(layout.key) is False
+    assert layout.key.read_text() == first
+
+
+def test_root_may_submit_to_its_own_cluster_and_others_are_alone_in_theirs(
+    layout: ClusterLayout,
+) -> None:
+    """A cluster without root can run jobs as its own user only."""
+    head = cluster.read_head(layout).head
+    assert head.allow_root_jobs is (os.geteuid() == 0)
+    assert head.single_user is (os.geteuid() != 0)
+    assert 20000 <= head.master_port_first < head.master_port_last <= 29999
+
+
+def test_a_foreign_configuration_is_not_taken_for_a_cluster(layout: ClusterLayout) -> None:
+    """Or `gsched up --dir /etc/gsched` would start a site's head."""
+    layout.config.write_text('[head]\nsocket = "/run/gsched/head.sock"\n')
+    with pytest.raises(ConfigError, match="no cluster of `gsched up`"):
+        cluster.read_head(layout)
+
+
+def test_nodes_share_the_machine_unless_told_otherwise(layout: ClusterLayout) -> None:
+    """Four nodes do not offer four times the memory, nor four times the same real GPUs."""
+    assert cluster.add_nodes(layout, cluster.Wanted(nodes=2), 4711) == ("n1", "n2")
+
+    configs = [cluster.read_node(node) for node in layout.nodes()]
+    assert [config.head for config in configs] == ["127.0.0.1:4711"] * 2
+    assert [config.state_dir for config in configs] == [
+        str(layout.directory / "nodes/n1"),
+        str(layout.directory / "nodes/n2"),
+    ]
+    total = sum(parse_size_bytes(config.memory) for config in configs)
+    assert 0 < total <= psutil.virtual_memory().total
+    assert all(config.cpus >= 1 for config in configs)
+    assert all(config.gpu == (GpuConfig(count=0),) for config in configs)
+
+
+def test_a_single_node_may_find_its_real_gpus(layout: ClusterLayout) -> None:
+    """With nothing declared, gnode asks NVML."""
+    cluster.add_nodes(layout, cluster.Wanted(), 4711)
+    assert cluster.read_node(layout.node("n1")).gpu == ()
+
+
+def test_growing_keeps_what_is_there_and_copies_it(layout: ClusterLayout) -> None:
+    """n3 is like n1 where nothing else was said; n1 itself does not change."""
+    first = cluster.Wanted(nodes=2, cpus=3, gpus=4, gpu_type="a100", memory="2gb")
+    cluster.add_nodes(layout, first, 4711)
+    before = layout.node("n1").config.read_bytes()
+
+    added = cluster.add_nodes(layout, cluster.Wanted(nodes=12, gpus=1), 4711)
+
+    assert added == tuple(f"n{number}" for number in range(3, 13))
+    assert [node.name for node in layout.nodes()] == [f"n{number}" for number in range(1, 13)]
+    assert layout.node("n1").config.read_bytes() == before
+    new = cluster.read_node(layout.node("n3"))
+    assert (new.cpus, new.memory, new.gpu) == (3, "2gb", (GpuConfig(count=1, type="a100"),))
+    assert cluster.add_nodes(layout, cluster.Wanted(), 4711) == ()
+
+
+def test_what_differs_from_the_stored_is_told(layout: ClusterLayout) -> None:
+    """The stored configuration wins; the caller must know."""
+    cluster.add_nodes(layout, cluster.Wanted(nodes=2, cpus=3, gpus=1, memory="2gb"), 4711)
+
+    same = cluster.Wanted(nodes=2, cpus=3, gpus=1, memory="2048mb", gpu_type="declared")
+    assert cluster.differences(layout, same) == ()
+    assert cluster.differences(layout, cluster.Wanted()) == ()
+    told = cluster.differences(layout, cluster.Wanted(nodes=1, cpus=8, memory="4gb"))
+    assert told[0] == "2 nodes are there, --nodes 1 takes none away"
+    assert "node n1 keeps its --cpus 3" in told
+    assert "node n2 keeps its --memory 2gb" in told
+
+
+def test_pinning_the_port_changes_files_only_if_it_changed(layout: ClusterLayout) -> None:
+    """A configuration newer than its daemon makes `up` restart it."""
+    cluster.add_nodes(layout, cluster.Wanted(nodes=1), 4711)
+    cluster.pin_port(layout, 4711)
+    before = layout.node("n1").config.stat().st_ino
+
+    cluster.pin_port(layout, 4711)
+    assert layout.node("n1").config.stat().st_ino == before
+    cluster.pin_port(layout, 4712)
+    assert cluster.read_head(layout).head.node_port == 4712
+    assert cluster.read_node(layout.node("n1")).head == "127.0.0.1:4712"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kind"),
+    [
+        (cluster.Wanted(nodes=0), UsageError),
+        (cluster.Wanted(nodes=257), UsageError),
+        (cluster.Wanted(cpus=0), UsageError),
+        (cluster.Wanted(gpus=-1), UsageError),
+        (cluster.Wanted(memory="lots"), BadResourceError),
+        (cluster.Wanted(memory="10kb"), UsageError),
+    ],
+)
+def test_impossible_clusters_are_refused(wanted: cluster.Wanted, kind: type[UsageError]) -> None:
+    """Before anything is written."""
+    with pytest.raises(kind):
+        cluster.check_wanted(wanted)

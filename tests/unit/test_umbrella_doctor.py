@@ -1,0 +1,155 @@
+"""What the doctor finds, and that it says what to do."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from gsched.cli.umbrella import head_checks, machine_checks
+from gsched.cli.umbrella.findings import Finding, Level, fail
+from gsched.cli.umbrella.versions import own_version
+from gsched.protocol.api import API_VERSION
+from tests.support.canned_head import node, status
+
+
+def levels(findings: list[Finding]) -> dict[str, Level]:
+    """Return the level of each subject."""
+    return {finding.subject: finding.level for finding in findings}
+
+
+def test_a_complaint_without_advice_cannot_be_made() -> None:
+    """Each says what to do."""
+    with pytest.raises(ValueError, match="says what to do"):
+        fail("disk", "full", "")
+
+
+def test_python_with_the_groups_fault_is_refused() -> None:
+    """3.12.0 started programs with root's groups."""
+    assert machine_checks.check_python((3, 12, 0)).level is Level.FAIL
+    assert machine_checks.check_python((3, 10, 9)).level is Level.FAIL
+    assert machine_checks.check_python((3, 12, 1)).level is Level.OK
+    assert machine_checks.check_python((3, 11, 0)).level is Level.OK
+
+
+def test_a_key_that_others_can_read_is_broken(tmp_path: Path) -> None:
+    """Whoever reads it can pose as a node; a short one can be guessed."""
+    key = tmp_path / "key"
+    assert machine_checks.check_secret(key).level is Level.FAIL
+    key.write_text("0" * 64)
+    key.chmod(0o600)
+    assert machine_checks.check_secret(key).level is Level.OK
+    key.chmod(0o640)
+    assert "0640" in machine_checks.check_secret(key).text
+    assert machine_checks.check_secret(key).level is Level.FAIL
+    key.write_text("short")
+    key.chmod(0o600)
+    assert "5 bytes" in machine_checks.check_secret(key).text
+
+
+def test_a_database_that_others_can_read_is_broken(tmp_path: Path) -> None:
+    """It holds scripts and environments."""
+    database = tmp_path / "gsched.db"
+    database.touch(mode=0o600)
+    assert machine_checks.check_private(database, "database").level is Level.OK
+    database.chmod(0o644)
+    assert machine_checks.check_private(database, "database").level is Level.FAIL
+
+
+def test_a_missing_state_directory_is_broken(tmp_path: Path) -> None:
+    """And one that is there is looked at for room."""
+    missing = machine_checks.check_state_directory(tmp_path / "no")
+    assert levels(missing) == {"state directory": Level.FAIL}
+    assert "disk space" in levels(machine_checks.check_state_directory(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "level"),
+    [(10 * 1024**3, Level.OK), (500 * 1024**2, Level.WARN), (1024**2, Level.FAIL)],
+)
+def test_little_space_is_told_before_it_is_too_little(free_bytes: int, level: Level) -> None:
+    """A warning comes first."""
+    assert machine_checks.check_space(Path("/x"), free_bytes).level is level
+
+
+def test_the_file_system_of_a_path_is_the_innermost_mount(tmp_path: Path) -> None:
+    """/proc lies in /, but is its own."""
+    assert machine_checks.file_system(Path("/proc/self")) == "proc"
+    assert machine_checks.file_system(tmp_path) not in {"", "proc"}
+
+
+def test_control_groups_are_judged_by_what_can_be_done(tmp_path: Path) -> None:
+    """None, without memory, complete."""
+    assert "no version 2 tree" in machine_checks.check_cgroup(tmp_path).text
+    (tmp_path / "cgroup.procs").touch()
+    (tmp_path / "cgroup.controllers").write_text("cpu\n")
+    assert "no memory controller" in machine_checks.check_cgroup(tmp_path).text
+    (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
+    assert machine_checks.check_cgroup(tmp_path).level is Level.OK
+
+
+def test_a_broken_configuration_is_a_finding(tmp_path: Path) -> None:
+    """With the hint that the error has."""
+    path = tmp_path / "gsched.toml"
+    path.write_text("[head]\nsokcet = 'x'\n")
+    finding, config = machine_checks.check_config(str(path))
+    assert finding.level is Level.FAIL
+    assert "socket" in finding.todo
+    assert config is None
+
+
+def test_safe_mode_wrong_api_and_dropped_messages_are_told() -> None:
+    """Each by itself."""
+    good = status(version=own_version())
+    assert set(levels(head_checks.check_status(good, now_s=1000.5)).values()) == {Level.OK}
+
+    found = levels(
+        head_checks.check_status(
+            status(api_version=API_VERSION + 1, safe_mode="cut", dropped={"late": 3}), now_s=990.0
+        )
+    )
+    assert found == {
+        "version": Level.FAIL,
+        "safe mode": Level.FAIL,
+        "clock": Level.WARN,
+        "messages": Level.WARN,
+    }
+    assert levels(head_checks.check_status(status(version="9"), now_s=1000.0))["version"] is (
+        Level.WARN
+    )
+
+
+def test_nodes_that_take_no_jobs_are_told_with_the_reason() -> None:
+    """Unreachable is broken, drained is somebody's wish."""
+    rows = [
+        node("a"),
+        node("b", state="unreachable", reason="no word for 40 s"),
+        node("c", drained=True, reason="new driver"),
+        node("d", heartbeat_s=1.0),
+    ]
+    found = head_checks.check_nodes(rows, now_s=2000.0)
+
+    assert levels(found) == {
+        "node b": Level.FAIL,
+        "node c": Level.WARN,
+        "node d": Level.WARN,
+        "nodes": Level.OK,
+    }
+    assert "no word for 40 s" in found[0].text
+    assert "1 of 4" in found[-1].text
+    assert levels(head_checks.check_nodes([], now_s=0.0)) == {"nodes": Level.FAIL}
+
+
+def test_a_socket_in_a_directory_open_to_all_is_broken(tmp_path: Path) -> None:
+    """Everybody could put his own in its place."""
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+    assert head_checks.check_socket(str(path)).level is Level.OK
+    tmp_path.chmod(0o777)
+    assert "everybody may replace" in head_checks.check_socket(str(path)).text
+    tmp_path.chmod(0o1777)
+    assert head_checks.check_socket(str(path)).level is Level.OK
+    tmp_path.chmod(0o700)
+    plain = tmp_path / "plain"
+    plain.touch()
+    assert "is no socket" in head_checks.check_socket(str(plain)).text
