@@ -1,0 +1,64 @@
+"""The configuration that is shipped states the truth: every key, with its real default."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gsched.config import Config, GpuConfig, HeadConfig, NodeConfig, QueueConfig, parse_config
+
+ETC = Path(__file__).resolve().parents[2] / "etc"
+TEXT = (ETC / "gsched.toml").read_text(encoding="utf-8")
+SETTING = re.compile(r"^#(?P<setting>\[\[?[a-z.]+\]\]?|[a-z_]+ = .*)$", re.MULTILINE)
+
+
+def test_shipped_configuration_is_the_default() -> None:
+    """As it is shipped, nothing differs from a machine without a configuration."""
+    assert parse_config(TEXT, where="gsched.toml") == Config()
+
+
+def test_each_commented_default_is_the_real_one() -> None:
+    """Taking every comment mark off changes nothing but the declared GPUs."""
+    config = parse_config(SETTING.sub(r"\g<setting>", TEXT), where="gsched.toml")
+
+    assert config.node.gpu == (GpuConfig(count=2),)
+    assert msgspec.structs.replace(
+        config, node=msgspec.structs.replace(config.node, gpu=())
+    ) == Config(queue=(QueueConfig(name="batch"),))
+
+
+@pytest.mark.parametrize(
+    ("section", "kind"),
+    [
+        ("[head]", HeadConfig),
+        ("[[queue]]", QueueConfig),
+        ("[node]", NodeConfig),
+        ("[[node.gpu]]", GpuConfig),
+    ],
+)
+def test_each_key_is_in_its_section(section: str, kind: type[msgspec.Struct]) -> None:
+    """No key is left out, and none stands under another heading."""
+    parts = re.split(r"^#?(\[.*\])$", TEXT, flags=re.MULTILINE)
+    body = dict(zip(parts[1::2], parts[2::2], strict=True))[section]
+    keys = set(re.findall(r"^#?([a-z_]+) = ", body, re.MULTILINE))
+    extra = {"gpu"} if section == "[node]" else set()  # a table of its own
+
+    assert keys | extra == set(kind.__struct_fields__)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+@pytest.mark.parametrize("unit", ["gschedd.service", "gnode.service"])
+def test_unit_files_are_understood(unit: str) -> None:
+    """systemd finds fault only with programs and manual pages that are not installed."""
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(ETC / "systemd" / unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    faults = [line for line in done.stderr.splitlines() if "is not executable" not in line]
+
+    assert faults == []
