@@ -22,16 +22,15 @@ import select
 import signal
 import socket
 import sys
-from typing import NoReturn
 
-from gnode.supervisor import child, kernel, proc, spool, supervise
+from gnode.supervisor import child, kernel, proc, spool
 from gnode.supervisor.connection import Connection, ConnectionLostError
 from gnode.supervisor.errors import reason
 from gnode.supervisor.lost import LostAttempts
+from gnode.supervisor.pool import Pool, Worker
 
 _NAME = re.compile(r"[0-9]{1,18}\.[0-9]{1,9}")
 _REPLIES_AT_ONCE = 16  # gnode hears of the first of a thousand launches before the last
-_FOREIGN = 3  # exit status of a supervisor that found its attempt in other hands
 
 
 class Launcher:
@@ -48,18 +47,17 @@ class Launcher:
         self._epoll.register(self._signals, select.EPOLLIN)
         self._epoll.register(listener.fileno(), select.EPOLLIN)
         self._connections: dict[int, Connection] = {}
-        self._names: dict[int, str] = {}  # of running supervisors, by pid
-        self._pids: dict[str, int] = {}
+        self._pool = Pool(self._around)
         self._lost = LostAttempts(f"{state}/attempts", self._epoll)
         self._stopping = False
 
     def serve(self) -> None:
         """Serve until told to stop and no supervisor is left."""
         self._lost.look_for_strays()
-        while not self._stopping or self._names or self._lost.adopted():
+        while not self._stopping or self._pool.by_name or self._lost.adopted():
             for fd, events in self._epoll.poll(self._lost.patience_s()):
                 self._handle(fd, events)
-            for name, pid in self._lost.step(self._names.keys()):
+            for name, pid in self._lost.step(self._pool.by_pid.keys()):
                 self._tell_all({"ended": name, "pid": pid})
             for connection in tuple(self._connections.values()):
                 self._flush(connection)
@@ -73,6 +71,8 @@ class Launcher:
             connection = self._connections[fd]
             if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
                 self._receive(connection)
+        elif fd in self._pool.by_fd:
+            self._hear(self._pool.by_fd[fd])
         else:
             self._lost.supervisor_ended(fd)
 
@@ -132,37 +132,31 @@ class Launcher:
         """Fork the supervisor of an attempt and return the answer for gnode."""
         if not _NAME.fullmatch(name):
             return {"failed": name, "message": "not the name of an attempt"}
-        if pid := self._pids.get(name) or self._lost.supervisor_pid(name):
+        if worker := self._pool.by_name.get(name):
+            return {"launched": name, "pid": worker.pid, "start_ticks": worker.start_ticks}
+        if pid := self._lost.supervisor_pid(name):
             return {"launched": name, "pid": pid, "start_ticks": proc.start_ticks(pid)}
         directory = f"{self._state}/attempts/{name}"
         if not os.path.exists(f"{directory}/{spool.TASK}"):
             return {"failed": name, "message": f"there is no {directory}/{spool.TASK}"}
         try:
-            pid = os.fork()
+            worker, is_new = self._pool.start(name, directory)
         except OSError as error:
             return {"failed": name, "message": f"cannot fork: {reason(error)}"}
-        if pid == 0:
-            self._become_supervisor(name, directory)
-        self._names[pid] = name
-        self._pids[name] = pid
-        return {"launched": name, "pid": pid, "start_ticks": proc.start_ticks(pid)}
+        if is_new:
+            self._epoll.register(worker.channel.fileno(), select.EPOLLIN)
+        return {"launched": name, "pid": worker.pid, "start_ticks": worker.start_ticks}
 
-    def _become_supervisor(self, name: str, directory: str) -> NoReturn:
-        """Cut every tie to the launcher, run the attempt and exit."""
-        status = 1
-        try:
-            os.setsid()
-            kernel.become_subreaper()
-            kernel.set_name(f"gsv {name}".encode())
-            for fd in (self._lock_fd, self._signals, *self._connections, *self._lost.descriptors()):
-                os.close(fd)
-            self._epoll.close()
-            os.close(self._listener.fileno())
-            status = 0 if supervise.run(directory, self._around) else _FOREIGN
-        finally:
-            if status == 1:
-                sys.excepthook(*sys.exc_info())
-            os._exit(status)
+    def _hear(self, worker: Worker) -> None:
+        """Take in that a supervisor is through with its attempt."""
+        told = self._pool.finished(worker)
+        if told is None:
+            return
+        name, is_foreign = told
+        if is_foreign and not spool.exists(f"{self._state}/attempts/{name}", spool.EXIT):
+            self._lost.add_stray(name)
+        else:
+            self._tell_all({"ended": name, "pid": worker.pid})
 
     def _heed_signals(self) -> None:
         records = os.read(self._signals, 16 * kernel.SIGNALFD_RECORD_BYTES)
@@ -179,18 +173,23 @@ class Launcher:
                 return
             if pid == 0:
                 return
-            name = self._names.pop(pid, None)
-            if name is None:
+            worker = self._pool.remove(pid)
+            if worker is None:
                 self._lost.reaped(pid, status, usage)
                 continue
-            del self._pids[name]
-            if spool.exists(f"{self._state}/attempts/{name}", spool.EXIT):
-                self._tell_all({"ended": name, "pid": pid})
-            elif os.WIFEXITED(status) and os.WEXITSTATUS(status) == _FOREIGN:
-                self._lost.add_stray(name)
-            else:
-                spool.log(f"launcher: supervisor {pid} of {name} was lost: taking over")
-                self._lost.take_over(name, pid)
+            self._epoll.unregister(worker.channel.fileno())
+            self._pool.close_channel(worker)
+            if worker.name:
+                self._bury(worker)
+
+    def _bury(self, worker: Worker) -> None:
+        """Deal with the attempt of a supervisor that died over it."""
+        name = worker.name
+        if spool.exists(f"{self._state}/attempts/{name}", spool.EXIT):
+            self._tell_all({"ended": name, "pid": worker.pid})
+            return
+        spool.log(f"launcher: supervisor {worker.pid} of {name} was lost: taking over")
+        self._lost.take_over(name, worker.pid)
 
 
 def _listen(path: str) -> socket.socket:

@@ -117,14 +117,15 @@ def read_all(fd: int) -> bytes:
     return content
 
 
-def claim(directory: str) -> Task | None:
-    """Make this process the one supervisor of an attempt, for as long as it lives.
+def claim(directory: str) -> tuple[Task, int] | None:
+    """Make this process the one supervisor of an attempt.
 
     The lock is what makes asking twice for one launch harmless, whoever asks: it goes with the
     process, and the records tell whether another one had it before.
 
     Returns:
-        The task, or None if the attempt has, or had, a supervisor.
+        The task and a descriptor that holds the lock while it is open, or None if the attempt
+        has, or had, a supervisor.
     """
     fd = os.open(f"{directory}/{TASK}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
@@ -133,8 +134,9 @@ def claim(directory: str) -> Task | None:
         os.close(fd)
         return None
     if exists(directory, SUPERVISOR) or exists(directory, EXIT):
+        os.close(fd)
         return None
-    return cast("Task", json.loads(read_all(fd)))  # the descriptor stays open: it holds the lock
+    return cast("Task", json.loads(read_all(fd))), fd
 
 
 def is_claimed(directory: str) -> bool:

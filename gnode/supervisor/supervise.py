@@ -16,28 +16,42 @@ from gnode.supervisor.errors import LaunchError, reason
 from gnode.supervisor.spool import Task
 from gsched.failpoint import failpoint
 
-_WATCHED = (signal.SIGCHLD, signal.SIGUSR1, signal.SIGALRM, signal.SIGTERM)
+#: All that wakes a supervisor; blocked, and taken one by one.
+WATCHED = (signal.SIGCHLD, signal.SIGUSR1, signal.SIGALRM, signal.SIGTERM)
 _ORDERS = (signal.SIGUSR1, signal.SIGTERM)
 _LAUNCH_TIMEOUT_S = 120.0  # a dead file server hangs for ever, a slow one answers within this
 _LAUNCH_LOOK_S = 0.2  # how often a launch that hangs looks for an order to stop
 _WRITE_AGAIN_S = 1.0
 
 
-def run(directory: str, around: Surroundings) -> bool:
+class Identity:
+    """Who this supervisor is; it does not change from one attempt to the next."""
+
+    __slots__ = ("pid", "start_ticks")
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.start_ticks = proc.start_ticks("self")
+
+
+def run(directory: str, around: Surroundings, own: Identity) -> bool:
     """Run the attempt in ``directory`` to its end; return False if it is another supervisor's."""
-    task = spool.claim(directory)
-    if task is None:
+    claimed = spool.claim(directory)
+    if claimed is None:
         return False
-    _Supervisor(directory, task).run(around)
+    task, lock_fd = claimed
+    _Supervisor(directory, task, own).run(around)
+    os.close(lock_fd)
     return True
 
 
 class _Supervisor:
     """One attempt's part on this node, from the fork to the exit record."""
 
-    __slots__ = ("_commands", "_directory", "_ending", "_job_pid", "_seen", "_task")
+    __slots__ = ("_commands", "_directory", "_ending", "_job_pid", "_own", "_seen", "_task")
 
-    def __init__(self, directory: str, task: Task) -> None:
+    def __init__(self, directory: str, task: Task, own: Identity) -> None:
+        self._own = own
         self._directory = directory
         self._task = task
         self._commands = spool.Commands(directory)
@@ -72,7 +86,7 @@ class _Supervisor:
             if not warned:
                 spool.log(f"{self._directory}: cannot write the exit record yet: {error}")
             warned = True
-            signal.sigtimedwait(_WATCHED, _WRITE_AGAIN_S)
+            signal.sigtimedwait(WATCHED, _WRITE_AGAIN_S)
 
     # --- starting ---
 
@@ -106,8 +120,8 @@ class _Supervisor:
         spool.write_started(
             self._directory,
             {
-                "pid": os.getpid(),
-                "start_ticks": proc.start_ticks("self"),
+                "pid": self._own.pid,
+                "start_ticks": self._own.start_ticks,
                 "job_pid": self._job_pid,
                 "job_start_ticks": proc.start_ticks(self._job_pid),
                 "started_s": self._seen.started_s,
@@ -185,7 +199,7 @@ class _Supervisor:
         while True:
             self._act(self._ending.step(kernel.boottime_s()))
             timer.arm(self._ending.deadline_s())
-            number = signal.sigwaitinfo(_WATCHED).si_signo
+            number = signal.sigwaitinfo(WATCHED).si_signo
             if number == signal.SIGUSR1:
                 self._obey()
             elif number == signal.SIGTERM:  # the machine goes down: leave a true record behind

@@ -1,0 +1,161 @@
+"""The launcher's supervisors: forked once, used for one attempt after the other.
+
+A fresh fork copies hundreds of pages before it has done anything; a supervisor that has just
+ended an attempt has all of them. So it asks for another one instead of exiting, and only its
+death is an event. While it has an attempt, it depends on nobody: if the launcher is gone, it
+finishes and exits.
+"""
+
+import os
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+from gnode.supervisor import kernel, proc, supervise
+from gnode.supervisor.child import Surroundings
+
+_IDLE_MAX = 16  # each holds some 3 MB; more would only serve bursts
+_ATTEMPTS_MAX = 500  # then a fresh one: whatever leaks stays small
+_NAME_BYTES_MAX = 64
+_DONE, _FOREIGN = b"D", b"F"
+_CHANNEL_FD = 3
+
+
+class Worker:
+    """One supervisor process, seen from the launcher.
+
+    Attributes:
+        name: of its attempt, the empty string while it is idle.
+        left: how many attempts it may still have.
+    """
+
+    __slots__ = ("channel", "left", "name", "pid", "start_ticks")
+
+    def __init__(self, pid: int, channel: socket.socket) -> None:
+        self.pid = pid
+        self.channel = channel
+        self.start_ticks = proc.start_ticks(pid)
+        self.name = ""
+        self.left = _ATTEMPTS_MAX
+
+
+class Pool:
+    """All supervisors that this launcher has forked and that live."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self.by_pid: dict[int, Worker] = {}
+        self.by_fd: dict[int, Worker] = {}
+        self.by_name: dict[str, Worker] = {}
+        self._idle: list[Worker] = []
+
+    def start(self, name: str, directory: str) -> tuple[Worker, bool]:
+        """Give an attempt to a supervisor; return it and whether it is a new process.
+
+        Raises:
+            OSError: no process can be forked.
+        """
+        while self._idle:
+            worker = self._idle.pop()
+            if self._send(worker, name, directory):
+                return worker, False
+        worker = self._fork()
+        self._send(worker, name, directory)
+        return worker, True
+
+    def _send(self, worker: Worker, name: str, directory: str) -> bool:
+        try:
+            worker.channel.send(os.fsencode(f"{name}\0{directory}"))
+        except OSError:  # it was killed while it was idle: the reaper hears of it
+            return False
+        worker.name = name
+        worker.left -= 1
+        self.by_name[name] = worker
+        return True
+
+    def _fork(self) -> Worker:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            pid = os.fork()
+            if pid == 0:
+                _become_supervisor(theirs.fileno(), self._around)
+        worker = Worker(pid, ours)
+        self.by_pid[pid] = worker
+        self.by_fd[ours.fileno()] = worker
+        return worker
+
+    def finished(self, worker: Worker) -> tuple[str, bool] | None:
+        """Read what a supervisor says about its attempt.
+
+        Returns:
+            The attempt's name, and whether it turned out to be another supervisor's; None if the
+            supervisor is dead, which the reaper hears of.
+        """
+        try:
+            answer = worker.channel.recv(1, socket.MSG_DONTWAIT)
+        except OSError:
+            return None
+        if not answer or not worker.name:
+            return None
+        name, worker.name = worker.name, ""
+        del self.by_name[name]
+        if worker.left > 0 and len(self._idle) < _IDLE_MAX:
+            self._idle.append(worker)
+        else:
+            worker.channel.shutdown(socket.SHUT_RDWR)  # it reads the end and exits
+        return name, answer == _FOREIGN
+
+    def remove(self, pid: int) -> Worker | None:
+        """Forget a supervisor that was reaped; return it if it was one."""
+        worker = self.by_pid.pop(pid, None)
+        if worker is None:
+            return None
+        if worker in self._idle:
+            self._idle.remove(worker)
+        self.by_name.pop(worker.name, None)
+        return worker
+
+    def close_channel(self, worker: Worker) -> None:
+        """Close our end of a supervisor's channel."""
+        del self.by_fd[worker.channel.fileno()]
+        worker.channel.close()
+
+
+def _become_supervisor(channel: int, around: Surroundings) -> NoReturn:
+    """Cut every tie to the launcher but one, then run attempts until it is gone."""
+    status = 1
+    try:
+        os.setsid()
+        kernel.become_subreaper()
+        # Everything above 2 was opened by the launcher for itself; it closes on exec anyway, but
+        # must not be kept open by us: a lock, gnode's connections, other supervisors' channels.
+        highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+        if channel != _CHANNEL_FD:
+            os.dup2(channel, _CHANNEL_FD, inheritable=False)
+        os.closerange(_CHANNEL_FD + 1, highest + 1)
+        _serve(around)
+        status = 0
+    finally:
+        if status:
+            sys.excepthook(*sys.exc_info())
+        os._exit(status)
+
+
+def _serve(around: Surroundings) -> None:
+    own = supervise.Identity()
+    while True:
+        kernel.set_name(b"gsv idle")
+        request = os.read(_CHANNEL_FD, 8192)
+        if not request:
+            return
+        name, _, directory = request.partition(b"\0")
+        kernel.set_name(b"gsv " + name)
+        # Orders and alarms of the attempt before mean nothing to the next one.
+        while signal.sigtimedwait(supervise.WATCHED, 0) is not None:
+            pass
+        done = supervise.run(os.fsdecode(directory), around, own)
+        try:
+            os.write(_CHANNEL_FD, _DONE if done else _FOREIGN)
+        except OSError:  # the launcher is gone
+            return
