@@ -13,7 +13,7 @@ from pathlib import Path
 
 MAX_PYTHON_LINES = 600  # every admired code base has one huge file that nobody dares to split
 MAX_FILE_BYTES = 200_000
-BANNED_MODULES = {"utils", "util", "helpers", "helper", "misc", "common", "stuff"}
+BANNED_MODULES = {"utils", "util", "helpers", "helper", "misc", "stuff"}
 FRAGMENT_NAME = re.compile(r"(?:[0-9]+|\+[a-z0-9-]+)\.(?:breaking|feature|fix|doc)\.md")
 TEXT_SUFFIXES = {".py", ".md", ".rst", ".toml", ".ini", ".sh", ".service", ".yml", ".yaml", ".pbs"}
 
@@ -23,7 +23,7 @@ _IGNORE = re.compile(r"#\s*type:\s*ignore(?P<rest>.*)")
 _NOQA_GOOD = re.compile(r":\s*[A-Z]+[0-9]+(?:\s*,\s*[A-Z]+[0-9]+)*\s+(?:#|-+|—)\s*\S+.*")
 _IGNORE_GOOD = re.compile(r"\[[a-z0-9-]+(?:\s*,\s*[a-z0-9-]+)*\]\s*#\s*\S+.*")
 # With a class around a letter, so that this file does not break its own rule.
-_HOME_PATH = re.compile(r"(?<![\w.])/(?:home|Users)/(?!\.\.\.|USER|user|alice|bob|you)\w|/wor[k]/")
+_HOME_PATH = re.compile(r"(?<![\w.])/(?:home|Users)/(?!\.\.\.|USER|user|alice|bob|me\b|you|u\b)\w|/wor[k]/(?:main|shared|[.])")
 _INDEX_HOST = re.compile(r"pypi[.]org|pythonhosted[.]org|npmjs[.](?:org|com)|download[.]pytorch")
 
 Fault = tuple[Path, int, str]
