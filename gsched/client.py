@@ -156,7 +156,8 @@ class Head:
             server, now_s = reply.server, reply.now_s
             rows.extend(reply.jobs)
             errors.update({texts.get(key, key): body for key, body in reply.errors.items()})
-        return api.JobList(server=server, now_s=now_s, jobs=tuple(rows), errors=errors)
+        ordered = {text: errors[text] for text in wanted if text in errors}
+        return api.JobList(server=server, now_s=now_s, jobs=tuple(rows), errors=ordered)
 
     def job(self, job: int | str) -> api.JobStory:
         """Return all that is known of one job.

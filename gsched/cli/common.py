@@ -20,7 +20,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import update_wrapper
-from typing import IO, Concatenate, NoReturn, ParamSpec
+from typing import IO, TYPE_CHECKING, Concatenate, NoReturn, ParamSpec
 
 import click
 import msgspec
@@ -30,6 +30,9 @@ from gsched.config import environment
 from gsched.errors import GschedError, InternalError, UsageError
 from gsched.protocol.api import ActionResult, ErrorBody, ErrorReply
 
+if TYPE_CHECKING:
+    from click.parser import _OptionParser, _ParsingState
+
 JSON_SCHEMA = 1  # of what --json prints; grows when a field changes its meaning or goes away
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -38,10 +41,32 @@ P = ParamSpec("P")
 Callback = Callable[..., int | None]
 
 
+class QuickCommand(click.Command):
+    """A click command that takes ``-l`` for a short option at once.
+
+    click first tries ``-l`` as a long option, fails, and looks for similar names to suggest, which
+    nobody sees: 2 ms, most of it for importing difflib.
+    """
+
+    def make_parser(self, ctx: click.Context) -> "_OptionParser":
+        """Return click's parser with that detour cut off."""
+        parser = super().make_parser(ctx)
+        slow = parser._match_long_opt  # noqa: SLF001 - click offers no other way in
+
+        def match(name: str, value: str | None, state: "_ParsingState") -> None:
+            if name.startswith("--") or name in parser._long_opt:  # noqa: SLF001 - as above
+                slow(name, value, state)
+            else:
+                raise click.NoSuchOption(name, message="not a long option")
+
+        parser._match_long_opt = match  # type: ignore[method-assign,assignment]  # noqa: SLF001 - as above
+        return parser
+
+
 def gsched_command(
     name: str,
     *,
-    cls: type[click.Command] = click.Command,
+    cls: type[click.Command] = QuickCommand,
     epilog: str = "",
     interspersed: bool = True,
 ) -> Callable[[Callback], click.Command]:

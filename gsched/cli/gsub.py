@@ -2,13 +2,20 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import click
 import msgspec
 
 from gsched.cli.checks import check_output, check_training_script, check_workdir
-from gsched.cli.common import connected, gsched_command, print_json, print_note, run
+from gsched.cli.common import (
+    QuickCommand,
+    connected,
+    gsched_command,
+    print_json,
+    print_note,
+    run,
+)
 from gsched.cli.directives import prefixes_for, scan
 from gsched.cli.job_environment import job_environment
 from gsched.cli.options import SubmitOptions, job_options, merged
@@ -17,6 +24,7 @@ from gsched.cli.submission import (
     Place,
     Work,
     absolute,
+    check_values,
     compatibility_notes,
     find_program,
     make_job,
@@ -25,7 +33,7 @@ from gsched.cli.submission import (
 from gsched.client import Head, error_from
 from gsched.clock import SystemClock
 from gsched.config import environment, full_environment
-from gsched.errors import BadScriptError, UsageError
+from gsched.errors import BadScriptError, GschedError, UsageError
 from gsched.model.ids import format_job_id
 from gsched.protocol.api import SubmitJob, SubmitResult
 
@@ -40,7 +48,7 @@ Examples:
 """
 
 
-class GsubCommand(click.Command):
+class GsubCommand(QuickCommand):
     """gsub's grammar: what stands after ``--`` or ``--torchrun SCRIPT`` is not ours to read."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -88,21 +96,52 @@ def gsub(head: Head, /, **given: object) -> int:
     request = _Request.from_click(given)
     place = _place()
     script = _script(request)
-    for warning in script.warnings if script else ():
-        print_note(f"warning: {warning}", command=NAME)
+    warnings = _Warnings(silent=request.as_json)
     options = request.options
+    check_values(options, place)
     if script:
-        options = merged(options, _directives(script, request.prefix))
-    job = _job(request, options, script, place)
+        warnings.add(script.warnings)
+        options = merged(options, _directives(script, request.prefix, place, warnings))
+    job = _job(request, options, script, place, warnings)
     reply = head.submit([job], dry_run=request.dry_run)
     result = reply.results[0]
     if result.error is not None:
         raise error_from(result.error)
-    for warning in result.warnings:
-        print_note(f"warning: {warning}", command=NAME)
+    warnings.add(result.warnings)
     if request.dry_run:
-        return _report_dry_run(job, result, as_json=request.as_json)
-    return _report(head, request, options, result, reply.server)
+        return _report_dry_run(job, result, warnings, as_json=request.as_json)
+    job_id = format_job_id(result.id, reply.server)
+    follows = request.wait or request.watch or parse_extras(options.extras).block
+    if request.as_json and not follows:
+        print_json(
+            {"id": result.id, "job_id": job_id, "server": reply.server, "warnings": warnings.texts}
+        )
+    elif request.as_json:
+        print_note(job_id, command=NAME)  # stdout is for one document, at the end
+    elif not options.no_id:
+        print(job_id, flush=True)
+    if not follows:
+        return 0
+    from gsched.cli.follow import wait_for_one  # late: most only submit
+
+    return wait_for_one(head, result.id, watch=request.watch, as_json=request.as_json)
+
+
+class _Warnings:
+    """What the user should know although the job is taken; on stderr, or in the JSON document."""
+
+    __slots__ = ("_silent", "texts")
+
+    def __init__(self, *, silent: bool):
+        self._silent = silent
+        self.texts: list[str] = []
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Print the texts, or keep them for the document."""
+        for text in texts:
+            self.texts.append(text)
+            if not self._silent:
+                print_note(f"warning: {text}", command=NAME)
 
 
 class _Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,7 +218,9 @@ def _script(request: _Request) -> Script | None:
     return read_script(operand)
 
 
-def _directives(script: Script, prefix: str | None) -> SubmitOptions:
+def _directives(
+    script: Script, prefix: str | None, place: Place, warnings: _Warnings
+) -> SubmitOptions:
     """Return what the script's directives say.
 
     Raises:
@@ -189,16 +230,13 @@ def _directives(script: Script, prefix: str | None) -> SubmitOptions:
         script.text, prefixes=prefixes_for(prefix, environment("PBS_DPREFIX")), where=script.where
     )
     if found.late_line:
-        print_note(
-            f"warning: {script.where}:{found.late_line}: a directive after the first command "
-            "has no effect",
-            command=NAME,
-        )
+        late = f"{script.where}:{found.late_line}"
+        warnings.add([f"{late}: a directive after the first command has no effect"])
     said = SubmitOptions()
     if not found.directives:
         return said
     names = set(SubmitOptions.__struct_fields__) - {"torchrun"}
-    reader = click.Command(
+    reader = QuickCommand(
         NAME, params=[each for each in gsub.params if each.name in names], add_help_option=False
     )
     for directive in found.directives:
@@ -214,7 +252,12 @@ def _directives(script: Script, prefix: str | None) -> SubmitOptions:
                 f"{where}: {context.args[0]!r} is no option",
                 hint="a directive holds options only; quote values that have blanks",
             )
-        said = merged(_options(context.params), said)
+        stated = _options(context.params)
+        try:
+            check_values(stated, place)
+        except GschedError as error:
+            raise BadScriptError(f"{where}: {error.message}", hint=error.hint) from None
+        said = merged(stated, said)
     return said
 
 
@@ -272,7 +315,11 @@ def _torchrun_work(
 
 
 def _job(
-    request: _Request, options: SubmitOptions, script: Script | None, place: Place
+    request: _Request,
+    options: SubmitOptions,
+    script: Script | None,
+    place: Place,
+    warnings: _Warnings,
 ) -> SubmitJob:
     workdir = absolute(options.workdir, place) if options.workdir else place.cwd
     check_workdir(workdir)
@@ -284,15 +331,19 @@ def _job(
         queue=options.queue or "",
     )
     job = make_job(options, _work(request, options, script, place, workdir), place, variables)
-    for note in compatibility_notes(options, place) + notes:
-        print_note(f"warning: {note}", command=NAME)
+    warnings.add(compatibility_notes(options, place) + notes)
     check_output(job, place, stdout=options.stdout, stderr=options.stderr)
     return job
 
 
-def _report_dry_run(job: SubmitJob, result: SubmitResult, *, as_json: bool) -> int:
+def _report_dry_run(
+    job: SubmitJob, result: SubmitResult, warnings: _Warnings, *, as_json: bool
+) -> int:
     if as_json:
-        print_json({"dry_run": True, "job": job, "result": result})
+        start_s = result.predicted_start_s
+        print_json(
+            {"dry_run": True, "job": job, "predicted_start_s": start_s, "warnings": warnings.texts}
+        )
         return 0
     print(f"would submit: {job.name} ({job.launch}) in {job.workdir}")
     print(f"resources: {','.join(job.resources) or 'defaults'}")
@@ -301,25 +352,6 @@ def _report_dry_run(job: SubmitJob, result: SubmitResult, *, as_json: bool) -> i
 
         print(f"predicted start: {format_time(result.predicted_start_s)}")
     return 0
-
-
-def _report(
-    head: Head, request: _Request, options: SubmitOptions, result: SubmitResult, server: str
-) -> int:
-    job_id = format_job_id(result.id, server)
-    follows = request.wait or request.watch or parse_extras(options.extras).block
-    if request.as_json:
-        if follows:
-            print_note(job_id, command=NAME)
-        else:
-            print_json({"id": result.id, "job_id": job_id, "server": server, "result": result})
-    elif not options.no_id:
-        print(job_id, flush=True)
-    if not follows:
-        return 0
-    from gsched.cli.follow import wait_for_one
-
-    return wait_for_one(head, result.id, watch=request.watch, as_json=request.as_json)
 
 
 def main() -> None:

@@ -80,7 +80,7 @@ def _report(head: Head, story: JobStory, *, quiet: bool, as_json: bool, timeout:
         if not silent:
             reason = f": {story.row.reason}" if story.row.reason else ""
             print_note(
-                f"job {job_id} is still {story.row.state} after {timeout}{reason}",
+                f"job {job_id} is still {story.row.state} after --timeout {timeout}{reason}",
                 command=command_name(),
             )
         return EXIT_TIMEOUT

@@ -11,6 +11,7 @@ from typing import IO
 from gsched.cli.common import is_terminal, printable, wants_color
 
 EMPTY = "-"
+DRAWN_ROWS_MOST = 2000  # rich draws about 3,000 rows a second; who asks for more wants lines
 
 
 class Column:
@@ -48,12 +49,16 @@ def print_table(
         out: instead of stdout.
     """
     stream = out or sys.stdout
-    if is_terminal(stream):
-        from gsched.cli.terminal import print_rich_table
-
-        print_rich_table(columns, rows, colored=wants_color(color, stream), out=stream)
-    else:
+    if not is_terminal(stream):
         write_plain(columns, rows, stream)
+        return
+    drawn = list(rows)
+    if len(drawn) > DRAWN_ROWS_MOST:
+        write_plain(columns, drawn, stream)
+        return
+    from gsched.cli.terminal import print_rich_table  # late: it costs more than all the rest
+
+    print_rich_table(columns, drawn, colored=wants_color(color, stream), out=stream)
 
 
 def write_plain(columns: Sequence[Column], rows: Iterable[Sequence[str]], stream: IO[str]) -> None:

@@ -5,12 +5,13 @@ import pwd
 import re
 from collections.abc import Mapping
 
+from gsched.cli.job_environment import parse_variables
 from gsched.cli.options import SubmitOptions
 from gsched.cli.scripts import Script
 from gsched.cli.times import parse_start_time
 from gsched.client import new_key
-from gsched.errors import NotPermittedError, UnknownUserError, UsageError
-from gsched.model.units import parse_duration_s
+from gsched.errors import BadResourceError, NotPermittedError, UnknownUserError, UsageError
+from gsched.model.units import parse_duration_s, parse_size_bytes
 from gsched.protocol.api import SubmitJob
 
 _MAIL_POINTS = frozenset("abefnp")
@@ -117,6 +118,38 @@ def make_job(
         environment=environment,
         holds=("user",) if options.hold else (),
     )
+
+
+def check_values(options: SubmitOptions, place: Place) -> None:
+    """Refuse a value that can be seen wrong by itself, so that its directive can be named.
+
+    Raises:
+        GschedError: as the functions that read the values for good.
+    """
+    refuse_other_user(options.users)
+    parse_extras(options.extras)
+    if options.name is not None:
+        job_name(options.name, "")
+    output_path(options.stdout, place)
+    output_path(options.stderr, place)
+    shell_of(options.shell, place)
+    _start_after_s(options.start_after, place)
+    _rerunnable(options.rerunnable)
+    _join(options.join)
+    _mail_points(options.mail_points)
+    compatibility_notes(options, place)
+    for text in options.variables:
+        parse_variables(text)
+    try:
+        for option, stated, read in (
+            ("--grace", options.grace, parse_duration_s),
+            ("--walltime", options.walltime, parse_duration_s),
+            ("--mem", options.mem, parse_size_bytes),
+        ):
+            if stated is not None:
+                read(stated)
+    except BadResourceError as error:
+        raise BadResourceError(f"{option}: {error.message}", hint=error.hint) from None
 
 
 def compatibility_notes(options: SubmitOptions, place: Place) -> list[str]:
