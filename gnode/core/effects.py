@@ -32,12 +32,10 @@ class LookAtSpool(Struct, frozen=True, kw_only=True):
     keys: tuple[AttemptKey, ...]
 
 
-class WatchSupervisor(Struct, frozen=True, kw_only=True):
-    """Tell when ``supervisor.json`` appears (`SupervisorSeen`) and when the process ends."""
+class AwaitStart(Struct, frozen=True, kw_only=True):
+    """Tell when ``supervisor.json`` appears: `SupervisorSeen`."""
 
     key: AttemptKey
-    pid: int
-    start_ticks: int
 
 
 class CommandSupervisor(Struct, frozen=True, kw_only=True):
@@ -45,6 +43,8 @@ class CommandSupervisor(Struct, frozen=True, kw_only=True):
 
     key: AttemptKey
     command: Command
+    pid: int
+    start_ticks: int
 
 
 class KillLeftover(Struct, frozen=True, kw_only=True):
@@ -136,7 +136,7 @@ Effect = (
     AcceptTask
     | AskLaunch
     | LookAtSpool
-    | WatchSupervisor
+    | AwaitStart
     | CommandSupervisor
     | KillLeftover
     | WriteExit

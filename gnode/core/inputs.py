@@ -56,7 +56,10 @@ class HeadSaid(Struct, frozen=True, kw_only=True):
 
 
 class LauncherUp(Struct, frozen=True, kw_only=True):
-    """A launcher takes requests; whether it is the same as before is not known."""
+    """A launcher takes requests; whether it is the same as before is not known.
+
+    Everything of the spool that ends from now on is told by `SupervisorEnded`, whoever started it.
+    """
 
 
 class LauncherDown(Struct, frozen=True, kw_only=True):
@@ -64,7 +67,7 @@ class LauncherDown(Struct, frozen=True, kw_only=True):
 
 
 class Launched(Struct, frozen=True, kw_only=True):
-    """The launcher has forked a supervisor."""
+    """The attempt has a supervisor, forked now or, for a repeated request, earlier."""
 
     key: AttemptKey
     pid: int
@@ -86,7 +89,11 @@ class SupervisorSeen(Struct, frozen=True, kw_only=True):
 
 
 class SupervisorEnded(Struct, frozen=True, kw_only=True):
-    """The supervisor is gone, and this is what it left in the spool."""
+    """The launcher says that an attempt is over; this is what was left in the spool.
+
+    The launcher says it once the exit record is there, also where the supervisor was killed and
+    the launcher had to take its place.
+    """
 
     key: AttemptKey
     record: ExitRecord | None
@@ -105,16 +112,13 @@ class Found(Struct, frozen=True, kw_only=True):
     Attributes:
         task: None if it cannot be read.
         info: of its supervisor, None if none ever wrote it.
-        alive: whether that very supervisor runs.
-        populated: whether processes of the attempt are in its control group.
+        record: None if it is not over.
     """
 
     key: AttemptKey
     task: Task | None
     info: SupervisorInfo | None
     record: ExitRecord | None
-    alive: bool
-    populated: bool
 
 
 class SpoolFound(Struct, frozen=True, kw_only=True):

@@ -1,12 +1,11 @@
 """What becomes of attempts on this machine: launcher, supervisors, and the spool at a restart."""
 
 from gnode.core.effects import (
-    CommandSupervisor,
+    AwaitStart,
     KillLeftover,
     LookAtSpool,
     SetAside,
     Warn,
-    WatchSupervisor,
     WriteExit,
 )
 from gnode.core.inputs import (
@@ -19,7 +18,7 @@ from gnode.core.inputs import (
     SupervisorEnded,
     SupervisorSeen,
 )
-from gnode.core.orders import ask_launch, attempt_of, end_by_record, fence_older
+from gnode.core.orders import ask_launch, attempt_of, end_by_record, fence_older, hand_over
 from gnode.core.table import Attempt, Table
 from gnode.core.task import AttemptKey, SupervisorInfo
 from gnode.core.transitions import Happening, Phase
@@ -60,31 +59,32 @@ def supervisor_event(table: Table, event: SupervisorEvent, wall_s: float) -> Non
 
 
 def launcher_up(table: Table) -> None:
-    """Ask for what was accepted and not asked for; look again at what an older one was asked."""
+    """Ask for what was accepted, and look at all that may have ended without our being told."""
     table.launcher_up = True
     doubtful: list[AttemptKey] = []
     for attempt in table.attempts.values():
-        if attempt.phase is not Phase.ACCEPTED:
+        if not attempt.live:
             continue
-        if attempt.asked:
-            doubtful.append(attempt.key)
-        else:
+        if attempt.phase is Phase.ACCEPTED and not attempt.asked:
             ask_launch(table, attempt)
+        else:
+            doubtful.append(attempt.key)
     if doubtful:
         table.out.append(LookAtSpool(keys=tuple(doubtful)))
 
 
 def launched(table: Table, event: Launched) -> None:
-    """Watch the new supervisor."""
+    """Note the supervisor and wait for the job's start."""
     attempt = table.attempts.get(event.key)
     if attempt is None:
         table.drop("a supervisor of an unknown attempt", event.key)
         return
     if attempt.phase is not Phase.ACCEPTED:
-        return  # asked twice, after a doubt; it is watched already
+        return  # asked twice, after a doubt
     table.move(attempt, Happening.LAUNCHED)
     attempt.pid, attempt.start_ticks = event.pid, event.start_ticks
-    table.out.append(WatchSupervisor(key=event.key, pid=event.pid, start_ticks=event.start_ticks))
+    table.out.append(AwaitStart(key=event.key))
+    hand_over(table, attempt)
 
 
 def launch_failed(table: Table, event: LaunchFailed, wall_s: float) -> None:
@@ -100,38 +100,25 @@ def launch_failed(table: Table, event: LaunchFailed, wall_s: float) -> None:
 
 
 def supervisor_seen(table: Table, event: SupervisorSeen) -> None:
-    """Report the start, and hand over the commands that had to wait for it."""
+    """Report the start."""
     attempt = table.attempts.get(event.key)
-    if attempt is None or attempt.info is not None or not attempt.live:
-        return  # seen at its end already
-    if table.move(attempt, Happening.SEEN):
+    if attempt is not None and attempt.info is None and attempt.live:
         _see(table, attempt, event.info)
-        _hand_over(table, attempt)
-
-
-def _hand_over(table: Table, attempt: Attempt) -> None:
-    for command in attempt.waiting:
-        table.out.append(CommandSupervisor(key=attempt.key, command=command))
-    attempt.waiting.clear()
 
 
 def _see(table: Table, attempt: Attempt, info: SupervisorInfo) -> None:
-    attempt.info = info
-    attempt.pid, attempt.start_ticks = info.pid, info.start_ticks
-    table.tell(attempt.started())
+    if table.move(attempt, Happening.SEEN):
+        attempt.info = info
+        attempt.pid, attempt.start_ticks = info.pid, info.start_ticks
+        table.tell(attempt.started())
+        hand_over(table, attempt)
 
 
 def supervisor_ended(table: Table, event: SupervisorEnded) -> None:
-    """Take its record; without one kill what is left, since nobody else does."""
+    """Take the record; without one kill what is left, since nobody else does."""
     attempt = table.attempts.get(event.key)
-    if attempt is None or attempt.phase not in {Phase.STARTING, Phase.RUNNING}:
-        return  # its end was learned another way
-    if event.record is None and event.info is not None and event.info.pid != attempt.pid:
-        # A launch that was asked twice: the one that ended found the attempt claimed.
-        if attempt.info is None:
-            table.move(attempt, Happening.SEEN)
-            _resume_watch(table, attempt, event.info)
-        return
+    if attempt is None or not attempt.live or attempt.phase is Phase.LOST:
+        return  # its end was found in the spool already
     if attempt.info is None and event.info is not None:
         _see(table, attempt, event.info)
     if event.record is not None:
@@ -212,42 +199,18 @@ def spool_found(table: Table, found: Found, now_s: float, wall_s: float) -> None
             fence_older(table, found.key, now_s, wall_s)
             attempt.deferred = found.key.job in table.live_of_job
         table.add(attempt)
-    elif attempt.phase is not Phase.ACCEPTED:
+    if not attempt.live or attempt.phase is Phase.LOST:
         return  # settled while we looked
+    if attempt.info is None and found.info is not None:
+        _see(table, attempt, found.info)
     if found.record is not None:
-        _take_record(table, attempt, found)
+        end_by_record(table, attempt, found.record)
     elif found.task is not None and found.task.boot_id != table.site.boot_id:
         message = "the machine was restarted while the job was there"
-        attempt.info = found.info
         _end_by_own_record(table, attempt, OutcomeKind.NODE_LOST, message, wall_s)
-    elif found.info is not None:
-        _resume(table, attempt, found.info, alive=found.alive)
-    elif found.populated:
-        _lose(table, attempt)  # processes without a supervisor that could end well
-    else:
-        # Never forked as far as anyone can see. Asking again is safe: a launcher starts an
-        # attempt once, and a supervisor claims its attempt before it forks the job.
+    elif attempt.info is None:
+        # No job was started, as far as anyone can see. Asking (again) is safe: a launcher gives
+        # an attempt one supervisor, and a supervisor claims its attempt before it forks the job.
         attempt.asked = False
         ask_launch(table, attempt)
-
-
-def _take_record(table: Table, attempt: Attempt, found: Found) -> None:
-    assert found.record is not None
-    if found.info is not None:
-        _see(table, attempt, found.info)
-    end_by_record(table, attempt, found.record)
-
-
-def _resume(table: Table, attempt: Attempt, info: SupervisorInfo, *, alive: bool) -> None:
-    table.move(attempt, Happening.SEEN)
-    if alive:
-        _resume_watch(table, attempt, info)
-    else:
-        _see(table, attempt, info)
-        _lose(table, attempt)
-
-
-def _resume_watch(table: Table, attempt: Attempt, info: SupervisorInfo) -> None:
-    _see(table, attempt, info)
-    table.out.append(WatchSupervisor(key=attempt.key, pid=info.pid, start_ticks=info.start_ticks))
-    _hand_over(table, attempt)
+    # Otherwise it runs, or the launcher is clearing up after it: either way it tells us the end.

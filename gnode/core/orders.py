@@ -219,10 +219,24 @@ def stop_all(table: Table, now_s: float, wall_s: float) -> None:
 
 def give(table: Table, attempt: Attempt, command: Command) -> None:
     """Hand a command to the supervisor, or keep it until there is one to be woken."""
-    if attempt.info is None:
+    if attempt.phase is Phase.ACCEPTED:
         attempt.waiting.append(command)
-    elif attempt.phase is Phase.RUNNING:
-        table.out.append(CommandSupervisor(key=attempt.key, command=command))
+    elif attempt.phase in {Phase.STARTING, Phase.RUNNING}:
+        table.out.append(
+            CommandSupervisor(
+                key=attempt.key,
+                command=command,
+                pid=attempt.pid,
+                start_ticks=attempt.start_ticks,
+            )
+        )
+
+
+def hand_over(table: Table, attempt: Attempt) -> None:
+    """Give a supervisor the commands that had to wait for it."""
+    waiting, attempt.waiting = attempt.waiting, []
+    for each in waiting:
+        give(table, attempt, each)
 
 
 def command(table: Table, order: Signal | Retime) -> None:

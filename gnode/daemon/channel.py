@@ -1,0 +1,267 @@
+"""The connection to the head: dial, prove, register, then carry messages both ways.
+
+Nothing is kept for a head that is away: what must arrive is repeated after the next welcome.
+"""
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import aiohttp
+import msgspec
+
+from gnode.core.inputs import Account, Disconnected, HeadOffered, HeadSaid, Input, LaunchAsked
+from gnode.core.inputs import Welcomed as WelcomedInput
+from gsched.failpoint import failpoint
+from gsched.protocol.node import (
+    KEEPALIVE_S,
+    MAX_FRAME_BYTES,
+    PROTOCOL_VERSION,
+    Challenge,
+    ExitAck,
+    Exited,
+    HeadMessage,
+    Hello,
+    Launch,
+    NodeMessage,
+    Refused,
+    Register,
+    Started,
+    Welcome,
+    decode_from_head,
+    encode,
+)
+from gsched.protocol.proof import NONCE_BYTES, proof, proof_matches
+
+log = logging.getLogger(__name__)
+
+BACKOFF_FIRST_S = 0.2
+BACKOFF_LONGEST_S = 10.0
+BACKOFF_FATAL_S = 60.0  # the head said that trying again is of no use: somebody must change things
+CONNECT_TIMEOUT_S = 10.0
+HANDSHAKE_TIMEOUT_S = 15.0
+FRAME_MESSAGES_MAX = 2_000  # so that a frame stays far below MAX_FRAME_BYTES
+
+
+class Lookup(Protocol):
+    """Finds accounts without blocking the event loop."""
+
+    async def accounts(self, users: set[str]) -> dict[str, Account | None]:
+        """Return each user's account here, None for one that is unknown."""
+
+
+class HandshakeError(Exception):
+    """The connection must be closed; the message says why."""
+
+    def __init__(self, message: str, *, fatal: bool = False) -> None:
+        super().__init__(message)
+        self.fatal = fatal
+
+
+class Channel:
+    """Keeps one connection to the head.
+
+    Args:
+        url: of the head's node channel.
+        node: this node's name.
+        key: the cluster's key.
+        post: takes inputs for the agent.
+        lookup: finds the owners of launches.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        node: str,
+        key: bytes,
+        post: Callable[[Input], None],
+        lookup: Lookup,
+    ) -> None:
+        self._url, self._node, self._key = url, node, key
+        self._post, self._lookup = post, lookup
+        self._out: list[NodeMessage] = []
+        self._wake = asyncio.Event()
+        self._random = random.Random(secrets.randbits(64))
+        self._nonces = ("", "")
+        self._address = ""
+        self._welcomed = False
+        self._refusal: str | None = None
+        self._last_error = ""
+
+    def send(self, message: NodeMessage) -> None:
+        """Send a message on the present connection; without one it is dropped."""
+        self._out.append(message)
+        self._wake.set()
+
+    def register(self, register: Callable[[str, str], Register]) -> None:
+        """Answer the head's challenge; ``register`` gets the proof and this side's address."""
+        own = proof(key=self._key, role="node", node=self._node, nonces=self._nonces)
+        self.send(register(own, self._address))
+
+    def refuse(self, message: str) -> None:
+        """Close the connection to a head that must not be obeyed."""
+        self._refusal = message
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Connect again and again, with a growing and jittered pause between."""
+        wait_s = BACKOFF_FIRST_S
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            while True:
+                self._welcomed = False
+                fatal = False
+                try:
+                    await self._connection(session)
+                except HandshakeError as error:
+                    fatal = error.fatal
+                    self._complain(str(error))
+                except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                    self._complain(f"{error}" or type(error).__name__)
+                self._post(Disconnected())
+                if self._welcomed:
+                    wait_s = BACKOFF_FIRST_S
+                pause_s = BACKOFF_FATAL_S if fatal else wait_s
+                await asyncio.sleep(pause_s * self._random.uniform(0.5, 1.0))
+                wait_s = min(2 * wait_s, BACKOFF_LONGEST_S)
+
+    def _complain(self, text: str) -> None:
+        """Log why there is no connection, once for each reason in a row."""
+        if text != self._last_error:
+            log.warning("no connection to the head at %s: %s", self._url, text)
+            self._last_error = text
+
+    # --- one connection ---
+
+    async def _connection(self, session: aiohttp.ClientSession) -> None:
+        self._out.clear()
+        self._wake.clear()
+        self._refusal = None
+        async with session.ws_connect(
+            self._url, heartbeat=KEEPALIVE_S, max_msg_size=MAX_FRAME_BYTES, compress=0
+        ) as socket:
+            name = socket.get_extra_info("sockname")
+            self._address = str(name[0]) if name else ""
+            reader = asyncio.create_task(self._read(socket))
+            writer = asyncio.create_task(self._write(socket))
+            try:
+                done, _ = await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            finally:
+                reader.cancel()
+                writer.cancel()
+                await asyncio.gather(reader, writer, return_exceptions=True)
+        if self._welcomed:
+            log.warning("the connection to the head is lost (%s)", socket.close_code)
+            self._last_error = ""
+
+    async def _write(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        nonce = secrets.token_hex(NONCE_BYTES)
+        self._nonces = (nonce, "")
+        self.send(Hello(version=PROTOCOL_VERSION, node=self._node, nonce=nonce))
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._refusal is not None:
+                raise HandshakeError(self._refusal)
+            messages, self._out = self._out, []
+            for first in range(0, len(messages), FRAME_MESSAGES_MAX):
+                await self._send_frame(socket, messages[first : first + FRAME_MESSAGES_MAX])
+
+    async def _send_frame(
+        self, socket: aiohttp.ClientWebSocketResponse, messages: list[NodeMessage]
+    ) -> None:
+        if any(isinstance(message, Exited) for message in messages):
+            failpoint("node.exit.before_report")
+        await socket.send_str(encode(messages).decode())
+        for message in messages:
+            if isinstance(message, Started):
+                failpoint("node.launch.after_report")
+            elif isinstance(message, Exited):
+                failpoint("node.exit.after_report")
+
+    async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+            while not self._welcomed:
+                await self._handshake_frame(await _frame(socket))
+        while True:
+            await self._on_orders(await _frame(socket))
+
+    async def _handshake_frame(self, messages: Sequence[HeadMessage]) -> None:
+        for number, message in enumerate(messages):
+            match message:
+                case Challenge():
+                    self._on_challenge(message)
+                case Welcome():
+                    if not self._nonces[1]:
+                        raise HandshakeError("the head welcomes a node that it has not challenged")
+                    self._welcomed = True
+                    self._last_error = ""
+                    log.info("the head at %s has taken us in, epoch %d", self._url, message.epoch)
+                    self._post(WelcomedInput(cluster=message.cluster, epoch=message.epoch))
+                    await self._on_orders(messages[number + 1 :])
+                    return
+                case Refused():
+                    raise HandshakeError(
+                        f"the head refuses this node: {message.message}", fatal=message.fatal
+                    )
+                case _:
+                    raise HandshakeError(f"{type(message).__name__} before the welcome")
+
+    def _on_challenge(self, message: Challenge) -> None:
+        if message.version != PROTOCOL_VERSION:
+            raise HandshakeError(
+                f"the head speaks version {message.version} of the node protocol, "
+                f"this gnode {PROTOCOL_VERSION}: install the same gsched on both",
+                fatal=True,
+            )
+        self._nonces = (self._nonces[0], message.nonce)
+        expected = proof(key=self._key, role="head", node=self._node, nonces=self._nonces)
+        if not proof_matches(message.proof, expected):
+            raise HandshakeError(
+                "the head does not know our key: give key_file in [node] the cluster's key"
+            )
+        self._post(HeadOffered(cluster=message.cluster, epoch=message.epoch))
+
+    async def _on_orders(self, messages: Sequence[HeadMessage]) -> None:
+        users = {message.owner.user for message in messages if isinstance(message, Launch)}
+        accounts = await self._lookup.accounts(users) if users else {}
+        for message in messages:
+            match message:
+                case Launch():
+                    failpoint("node.launch.received")
+                    self._post(LaunchAsked(launch=message, account=accounts[message.owner.user]))
+                case Refused():
+                    raise HandshakeError(
+                        f"the head sends this node away: {message.message}", fatal=message.fatal
+                    )
+                case Challenge() | Welcome():
+                    log.warning("%s in the middle of a connection: ignored", type(message).__name__)
+                case _:
+                    self._post(HeadSaid(message=message))
+                    if isinstance(message, ExitAck):
+                        failpoint("node.exit.after_ack")
+
+
+async def _frame(socket: aiohttp.ClientWebSocketResponse) -> list[HeadMessage]:
+    """Return the messages of the next frame.
+
+    Raises:
+        HandshakeError: the connection is closed, or the frame cannot be read.
+    """
+    frame = await socket.receive()
+    match frame.type:
+        case aiohttp.WSMsgType.TEXT | aiohttp.WSMsgType.BINARY:
+            try:
+                return decode_from_head(frame.data)
+            except msgspec.MsgspecError as error:
+                raise HandshakeError(f"the head's message cannot be read: {error}") from error
+        case aiohttp.WSMsgType.ERROR:
+            raise HandshakeError(f"the connection broke: {socket.exception()}")
+        case _:
+            raise HandshakeError(f"the head closed the connection ({socket.close_code})")

@@ -1,0 +1,208 @@
+"""The connection to the launcher: the process that forks supervisors and outlives gnode."""
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+import gnode
+from gnode.core.inputs import Input, Launched, LauncherDown, LauncherUp, LaunchFailed
+from gnode.core.task import AttemptKey, parse_key
+from gnode.supervisor import proc
+from gsched.config import environment
+from gsched.errors import InvalidRequestError
+from gsched.failpoint import failpoint
+
+log = logging.getLogger(__name__)
+
+SOCKET = "launcher.sock"
+RECORD = "launcher.json"
+LOG = "launcher.log"
+CONNECT_STEP_S = 0.02
+CONNECT_TRIES = 500  # 10 s for a fresh interpreter on a busy machine
+PAUSE_S = 1.0  # between two launchers that died
+MODULE = "gnode.supervisor.launcher"
+# Isolated (-I), so that nothing of a user's reaches a process that may be root; therefore it
+# must be told where this very gsched lies.
+BOOT = (
+    "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); "
+    f"runpy.run_module({MODULE!r}, run_name='__main__', alter_sys=True)"
+)
+KEPT_VARIABLES = ("GSCHED_FAIL", "GSCHED_TEST_MARKER")
+
+
+class Line(Struct, frozen=True):
+    """One line of the launcher: exactly one of the first three is not empty."""
+
+    launched: str = ""
+    failed: str = ""
+    ended: str = ""
+    pid: int = 0
+    start_ticks: int = 0
+    message: str = ""
+
+
+class Record(Struct, frozen=True):
+    """``launcher.json``: which process the launcher is."""
+
+    pid: int
+    start_ticks: int
+
+
+_line_decoder = msgspec.json.Decoder(Line)
+
+
+class LauncherClient:
+    """Keeps a launcher alive and connected; reports what it says as inputs."""
+
+    def __init__(
+        self,
+        state_dir: str,
+        post: Callable[[Input], None],
+        on_ended: Callable[[AttemptKey], None],
+    ) -> None:
+        self._state_dir = state_dir
+        self._post = post
+        self._on_ended = on_ended
+        self._pending: list[bytes] = []
+        self._transport: asyncio.WriteTransport | None = None
+        self._state_fd = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, key: AttemptKey) -> None:
+        """Ask for a supervisor; the requests of one turn of the loop go in one write."""
+        self._pending.append(b'{"launch":"%s"}\n' % key.name.encode())
+
+    def flush(self) -> None:
+        """Send what was asked since the last time."""
+        if not self._pending:
+            return
+        lines, self._pending = self._pending, []
+        if self._transport is not None:  # otherwise it is asked for again at the next LauncherUp
+            self._transport.write(b"".join(lines))
+
+    async def run(self) -> None:
+        """Connect, start a launcher where there is none, and begin again when it is gone."""
+        loop = asyncio.get_running_loop()
+        while True:
+            gone = loop.create_future()
+            transport = await self._connect(gone)
+            if transport is None:
+                await asyncio.sleep(PAUSE_S)
+                continue
+            self._transport = transport
+            self._post(LauncherUp())
+            await gone
+            self._transport = None
+            self._pending.clear()
+            log.warning("the launcher is gone; starting another")
+            self._post(LauncherDown())
+
+    def stop(self) -> None:
+        """Have the launcher leave once it has nothing to look after any more."""
+        if self._transport is not None:
+            self._transport.write(b'{"stop":true}\n')
+
+    async def _connect(self, gone: "asyncio.Future[None]") -> asyncio.WriteTransport | None:
+        # By a descriptor, since the address of a Unix socket holds 107 bytes at most.
+        path = f"/proc/self/fd/{self._state_fd}/{SOCKET}"
+        started = False
+        for _ in range(CONNECT_TRIES):
+            try:
+                transport, _ = await asyncio.get_running_loop().create_unix_connection(
+                    lambda: _Lines(self._post, self._on_ended, gone), path
+                )
+            except (FileNotFoundError, ConnectionRefusedError):
+                if not started and not self._launcher_lives():
+                    self._start()
+                    started = True
+            else:
+                return transport
+            if self._process is not None and self._process.poll() is not None:
+                log.error(
+                    "the launcher ended with %s: see %s",
+                    self._process.returncode,
+                    os.path.join(self._state_dir, LOG),
+                )
+                self._process = None
+                return None
+            await asyncio.sleep(CONNECT_STEP_S)
+        log.error("the launcher does not answer in %s", self._state_dir)
+        return None
+
+    def _record(self) -> Record | None:
+        try:
+            content = Path(self._state_dir, RECORD).read_bytes()
+            return msgspec.json.decode(content, type=Record)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return None
+
+    def _launcher_lives(self) -> bool:
+        if self._process is not None and self._process.poll() is None:
+            return True
+        record = self._record()
+        return record is not None and proc.lives(record.pid, record.start_ticks)
+
+    def _start(self) -> None:
+        kept = {name: environment(name) for name in KEPT_VARIABLES if environment(name)}
+        with open(os.path.join(self._state_dir, LOG), "ab") as output:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-I", "-c", BOOT),
+                    str(Path(gnode.__file__).resolve().parent.parent),
+                    *("--socket", os.path.join(self._state_dir, SOCKET)),
+                    *("--state", self._state_dir),
+                ],
+                cwd="/",
+                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", **kept},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        log.info("started a launcher: process %d", self._process.pid)
+
+
+class _Lines(asyncio.Protocol):
+    """Cuts what the launcher says into lines, and lines into inputs."""
+
+    def __init__(
+        self,
+        post: Callable[[Input], None],
+        on_ended: Callable[[AttemptKey], None],
+        gone: "asyncio.Future[None]",
+    ) -> None:
+        self._post = post
+        self._on_ended = on_ended
+        self._gone = gone
+        self._rest = b""
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if line:
+                self._on_line(line)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    def _on_line(self, text: bytes) -> None:
+        try:
+            line = _line_decoder.decode(text)
+            if line.launched:
+                failpoint("node.launch.after_spawn")
+                key = parse_key(line.launched)
+                self._post(Launched(key=key, pid=line.pid, start_ticks=line.start_ticks))
+            elif line.failed:
+                self._post(LaunchFailed(key=parse_key(line.failed), message=line.message))
+            elif line.ended:
+                self._on_ended(parse_key(line.ended))
+        except (msgspec.MsgspecError, InvalidRequestError) as error:
+            log.warning("the launcher said something odd: %s", error)

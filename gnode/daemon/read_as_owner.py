@@ -1,0 +1,51 @@
+"""Program: read a piece of a file as its owner. Run by a gnode that is root, never imported by it.
+
+Arguments: user, uid, gid, path, offset, max_bytes. Output: a line of JSON with ``offset`` and
+``size_bytes``, or with ``error``, then the bytes. Everything is imported before the privileges go.
+"""
+
+import json
+import os
+import stat
+import sys
+
+
+def become(user: str, uid: int, gid: int) -> None:
+    """Become the user for good: groups, then gid, then uid; checked, since a miss would be root."""
+    os.setgroups(os.getgrouplist(user, gid))
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    if os.getresuid() != (uid,) * 3 or os.getresgid() != (gid,) * 3:
+        os._exit(254)
+
+
+def read_piece(path: str, offset: int, max_bytes: int) -> tuple[dict[str, object], bytes]:
+    """Return what to say about the piece, and the piece; a negative offset counts from the end."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags)
+    except OSError as error:
+        return {"error": f"{path}: {error.strerror}"}, b""
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return {"error": f"{path}: is not a plain file, so it cannot be read back"}, b""
+        first = max(0, status.st_size + offset) if offset < 0 else offset
+        data = os.pread(fd, max_bytes, first)
+    except OSError as error:
+        return {"error": f"{path}: {error.strerror}"}, b""
+    finally:
+        os.close(fd)
+    return {"offset": first, "size_bytes": status.st_size}, data
+
+
+def main() -> None:
+    """Do as the arguments say."""
+    user, uid, gid, path, offset, max_bytes = sys.argv[1:]
+    become(user, int(uid), int(gid))
+    head, data = read_piece(path, int(offset), int(max_bytes))
+    sys.stdout.buffer.write(json.dumps(head).encode() + b"\n" + data)
+
+
+if __name__ == "__main__":
+    main()

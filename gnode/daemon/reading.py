@@ -1,0 +1,73 @@
+"""Reading jobs' output for `gpeek`, as the owner and off the event loop."""
+
+import asyncio
+import sys
+
+import msgspec
+from msgspec import Struct
+
+from gnode.core.effects import ReadFile
+from gnode.daemon import read_as_owner
+from gsched.protocol.node import OutputRead
+
+MAX_BYTES = 4 * 1024 * 1024  # of one answer: base64 and other messages share its frame
+TIMEOUT_S = 10.0
+READERS_MAX = 8  # file servers may hang: the others go on
+
+
+class _Head(Struct, frozen=True):
+    offset: int = 0
+    size_bytes: int = 0
+    error: str = ""
+
+
+class Reader:
+    """Reads pieces of output, a bounded number at a time."""
+
+    def __init__(self) -> None:
+        self._slots = asyncio.Semaphore(READERS_MAX)
+
+    async def read(self, order: ReadFile) -> OutputRead:
+        """Return the answer to one order; what goes wrong is said in it."""
+        try:
+            async with asyncio.timeout(TIMEOUT_S), self._slots:
+                head, data = await _read(order)
+        except TimeoutError:
+            error = f"{order.path}: no answer within {TIMEOUT_S:.0f} s from its file system"
+            return OutputRead(request=order.request, path=order.path, error=error)
+        return OutputRead(
+            request=order.request,
+            path=order.path,
+            offset=head.offset,
+            size_bytes=head.size_bytes,
+            data=data,
+            error=head.error,
+        )
+
+
+async def _read(order: ReadFile) -> tuple[_Head, bytes]:
+    max_bytes = max(0, min(order.max_bytes, MAX_BYTES))
+    if not order.switch_user:
+        said, data = await asyncio.to_thread(
+            read_as_owner.read_piece, order.path, order.offset, max_bytes
+        )
+        return msgspec.convert(said, _Head), data
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", read_as_owner.__file__),
+        *(order.user, str(order.uid), str(order.gid), order.path),
+        *(str(order.offset), str(max_bytes)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+        cwd="/",
+    )
+    try:
+        output, _ = await process.communicate()
+    except asyncio.CancelledError:
+        process.kill()
+        raise
+    line, _, data = output.partition(b"\n")
+    if process.returncode != 0 or not line:
+        return _Head(error=f"{order.path}: cannot be read as {order.user}"), b""
+    return msgspec.json.decode(line, type=_Head), data

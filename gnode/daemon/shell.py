@@ -1,0 +1,331 @@
+"""Runs the agent: takes inputs in order, lets it decide, and does what it wants done."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from functools import singledispatchmethod
+
+from gnode.core import effects as do
+from gnode.core.agent import Agent
+from gnode.core.inputs import (
+    AlarmRang,
+    Input,
+    LaunchFailed,
+    LeftoverGone,
+    Measured,
+    SpoolFound,
+    StopAllAsked,
+    SupervisorEnded,
+)
+from gnode.core.task import AttemptKey
+from gnode.core.transitions import Phase
+from gnode.daemon import leftovers, starts
+from gnode.daemon.accounts import Accounts
+from gnode.daemon.channel import Channel
+from gnode.daemon.launching import LauncherClient
+from gnode.daemon.reading import Reader
+from gnode.daemon.spool import Mark, Spool
+from gnode.hw.nvml import Nvml
+from gnode.hw.sampling import LoadMeter, Sampler, Target
+from gsched.clock import Clock
+from gsched.failpoint import failpoint
+from gsched.model.resources import Inventory
+from gsched.protocol.node import Register
+
+log = logging.getLogger(__name__)
+
+INPUTS_AT_ONCE = 500  # then the loop serves connections again
+REMOVALS_AT_ONCE = 200
+LOAD_AGE_S = 1.0  # of the load that is sent with an exit, at most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who this node is.
+
+    Attributes:
+        url: of the head's node channel.
+        address: where other nodes reach this one; empty: the connection's own.
+        incarnation: of this start of gnode.
+    """
+
+    node: str
+    url: str
+    key: bytes
+    address: str
+    boot_id: str
+    incarnation: str
+    version: str
+    inventory: Inventory
+
+
+class Shell:
+    """One node daemon, without process-wide matters (signals, lock): those are `main`'s."""
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        agent: Agent,
+        spool: Spool,
+        nvml: Nvml,
+        clock: Clock,
+        sample_s: float,
+    ) -> None:
+        self._identity = identity
+        self._agent = agent
+        self._spool = spool
+        self._clock = clock
+        self._sample_s = sample_s
+        self._inputs: deque[Input] = deque()
+        self._drain_planned = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at_s: float | None = None
+        self._finished = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._killing: set[AttemptKey] = set()
+        self._removals: list[do.RemoveSpool] = []
+        self._meter = LoadMeter()
+        self._load_at_s = -LOAD_AGE_S
+        self._sampler: Sampler[AttemptKey] = Sampler(nvml)
+        self._reader = Reader()
+        self._starts = starts.Starts(spool, self.post)
+        self._launcher = LauncherClient(spool.state_dir, self.post, self._on_ended)
+        self._channel = Channel(
+            url=identity.url,
+            node=identity.node,
+            key=identity.key,
+            post=self.post,
+            lookup=Accounts(clock),
+        )
+
+    # --- life ---
+
+    async def run(self) -> None:
+        """Run until `finish`, or until the agent says that all its attempts have ended."""
+        found = tuple(self._spool.look(key) for key in self._spool.attempts())
+        self._step(SpoolFound(found=found))
+        async with asyncio.TaskGroup() as group:
+            running = [
+                group.create_task(self._launcher.run()),
+                group.create_task(self._channel.run()),
+                group.create_task(self._sample()),
+            ]
+            await self._finished.wait()
+            for task in running:
+                task.cancel()
+            for helper in self._tasks:
+                helper.cancel()
+        self._launcher.stop()
+        self._starts.close()
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def finish(self) -> None:
+        """End the daemon and leave the jobs to their supervisors."""
+        self._finished.set()
+
+    def stop_all(self) -> None:
+        """End all attempts, then the daemon."""
+        self.post(StopAllAsked())
+
+    # --- inputs ---
+
+    def post(self, event: Input) -> None:
+        """Take an input; it is handled in this turn of the event loop or the next."""
+        self._inputs.append(event)
+        if not self._drain_planned:
+            self._drain_planned = True
+            asyncio.get_running_loop().call_soon(self._drain)
+
+    def _drain(self) -> None:
+        self._drain_planned = False
+        for _ in range(min(len(self._inputs), INPUTS_AT_ONCE)):
+            self._step(self._inputs.popleft())
+        self._launcher.flush()
+        self._plan_alarm()
+        if self._inputs and not self._drain_planned:
+            self._drain_planned = True
+            asyncio.get_running_loop().call_soon(self._drain)
+
+    def _step(self, event: Input) -> None:
+        for effect in self._agent.step(event, self._clock.monotonic_s(), self._clock.wall_s()):
+            self._do(effect)
+
+    def _plan_alarm(self) -> None:
+        due_s = self._agent.next_alarm_s()
+        if due_s == self._alarm_at_s:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at_s, self._alarm = due_s, None
+        if due_s is not None:
+            wait_s = max(0.0, due_s - self._clock.monotonic_s())
+            self._alarm = asyncio.get_running_loop().call_later(wait_s, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm, self._alarm_at_s = None, None
+        self.post(AlarmRang())
+
+    def _on_ended(self, key: AttemptKey) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._load_at_s >= LOAD_AGE_S:
+            self._load_at_s = now_s
+            self.post(Measured(load=self._meter.load(), usage={}))
+        info = self._spool.read_info(key) if self._starts.forget(key) else None
+        self.post(SupervisorEnded(key=key, record=self._spool.read_exit(key), info=info))
+
+    async def _sample(self) -> None:
+        while True:
+            await asyncio.sleep(self._sample_s)
+            wall_s = self._clock.wall_s()
+            targets = [
+                Target(
+                    key=attempt.key,
+                    supervisor_pid=attempt.pid,
+                    cgroup=attempt.cgroup,
+                    gpu_indices=attempt.gpu_indices,
+                    wall_s=max(0.0, wall_s - attempt.info.started_s),
+                )
+                for attempt in self._agent.attempts.values()
+                if attempt.phase is Phase.RUNNING and attempt.info is not None
+            ]
+            usage, gpus = await asyncio.to_thread(self._sampler.sample, targets)
+            self._meter.note_gpus(gpus)
+            self._load_at_s = self._clock.monotonic_s()
+            self.post(Measured(load=self._meter.load(), usage=usage))
+
+    # --- effects ---
+
+    @singledispatchmethod
+    def _do(self, effect: do.Effect) -> None:
+        raise TypeError(f"no such effect: {effect!r}")
+
+    @_do.register
+    def _(self, effect: do.AcceptTask) -> None:
+        try:
+            self._spool.write_task(effect.task)
+        except OSError as error:
+            message = f"node {self._identity.node} cannot keep the job: {error}"
+            self.post(LaunchFailed(key=effect.task.key, message=message))
+            return
+        failpoint("node.launch.after_accepted")
+
+    @_do.register
+    def _(self, effect: do.AskLaunch) -> None:
+        self._launcher.ask(effect.key)
+
+    @_do.register
+    def _(self, effect: do.Send) -> None:
+        self._channel.send(effect.message)
+
+    @_do.register
+    def _(self, effect: do.AwaitStart) -> None:
+        self._starts.await_start(effect.key)
+
+    @_do.register
+    def _(self, effect: do.CommandSupervisor) -> None:
+        self._spool.append_command(effect.key, effect.command)
+        starts.wake(effect.pid, effect.start_ticks)
+
+    @_do.register
+    def _(self, effect: do.RemoveSpool) -> None:
+        self._removals.append(effect)
+        if len(self._removals) == 1:
+            self._start(self._remove())
+
+    @_do.register
+    def _(self, effect: do.WriteExit) -> None:
+        try:
+            self._spool.write_exit(effect.record)
+        except OSError as error:
+            log.warning("an exit record is kept in memory only: %s", error)
+
+    @_do.register
+    def _(self, effect: do.LookAtSpool) -> None:
+        self.post(SpoolFound(found=tuple(self._spool.look(key) for key in effect.keys)))
+
+    @_do.register
+    def _(self, effect: do.KillLeftover) -> None:
+        if effect.key not in self._killing:
+            self._killing.add(effect.key)
+            self._start(self._kill(effect))
+
+    @_do.register
+    def _(self, effect: do.SetAside) -> None:
+        self._spool.set_aside(effect.key)
+
+    @_do.register
+    def _(self, effect: do.SendRegister) -> None:
+        identity = self._identity
+
+        def register(proof: str, own_address: str) -> Register:
+            return Register(
+                proof=proof,
+                boot_id=identity.boot_id,
+                incarnation=identity.incarnation,
+                address=identity.address or own_address,
+                gnode_version=identity.version,
+                inventory=identity.inventory,
+                attempts=effect.attempts,
+                load=self._meter.load(),
+                highest_epoch=effect.highest_epoch,
+                highest_job=effect.highest_job,
+            )
+
+        self._channel.register(register)
+
+    @_do.register
+    def _(self, effect: do.RefuseHead) -> None:
+        self._channel.refuse(effect.message)
+
+    @_do.register
+    def _(self, effect: do.SaveMark) -> None:
+        self._spool.write_mark(
+            Mark(cluster=effect.cluster, epoch=effect.epoch, highest_job=effect.highest_job)
+        )
+
+    @_do.register
+    def _(self, effect: do.ReadFile) -> None:
+        self._start(self._read(effect))
+
+    @_do.register
+    def _(self, effect: do.Warn) -> None:
+        log.warning("%s", effect.text)
+
+    @_do.register
+    def _(self, effect: do.Finish) -> None:  # noqa: ARG002 - chosen by its type
+        self.finish()
+
+    # --- effects that take time ---
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.result()  # a fault of ours ends the daemon: see the loop's exception handler
+
+    async def _remove(self) -> None:
+        """Remove what is to be removed, in one trip to a thread for many."""
+        while self._removals:
+            batch = self._removals[:REMOVALS_AT_ONCE]
+            await asyncio.to_thread(self._remove_all, batch)
+            del self._removals[: len(batch)]
+
+    def _remove_all(self, batch: list[do.RemoveSpool]) -> None:
+        for effect in batch:
+            self._spool.remove(effect.key, effect.user_dir)
+
+    async def _kill(self, effect: do.KillLeftover) -> None:
+        await leftovers.kill_leftover(effect)
+        self._killing.discard(effect.key)
+        self.post(LeftoverGone(key=effect.key))
+
+    async def _read(self, effect: do.ReadFile) -> None:
+        self._channel.send(await self._reader.read(effect))

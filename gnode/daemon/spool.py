@@ -1,0 +1,265 @@
+"""The node's directory: what is there of each attempt, and the marks that outlive gnode.
+
+``task.json`` is renamed into place but not flushed: it matters only as long as the machine stays
+up. After a power loss another boot id says that whatever was accepted is dead.
+"""
+
+import fcntl
+import logging
+import os
+import shutil
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from gnode.core.inputs import Found
+from gnode.core.task import AttemptKey, Command, SupervisorInfo, Task, parse_key
+from gsched.errors import CannotWriteError, InvalidRequestError, TryAgainError
+from gsched.model.job import ExitRecord
+
+StructT = TypeVar("StructT", bound=Struct)
+
+log = logging.getLogger(__name__)
+
+TASK = "task.json"
+SUPERVISOR = "supervisor.json"
+COMMANDS = "commands"
+EXIT = "exit.json"
+_KNOWN_FILES = (TASK, SUPERVISOR, COMMANDS, EXIT)
+
+_encoder = msgspec.json.Encoder()
+_task_decoder = msgspec.json.Decoder(Task)
+_info_decoder = msgspec.json.Decoder(SupervisorInfo)
+_exit_decoder = msgspec.json.Decoder(ExitRecord)
+
+
+class Mark(Struct, frozen=True, kw_only=True):
+    """``head.json``: which cluster and epoch this node has obeyed, and the highest job seen."""
+
+    cluster: str = ""
+    epoch: int = 0
+    highest_job: int = 0
+
+
+class Spool:
+    """The files of one node below its state directory."""
+
+    def __init__(self, state_dir: str) -> None:
+        self.state_dir = os.path.abspath(state_dir)
+        self.attempts_dir = os.path.join(self.state_dir, "attempts")
+        self.user_dir = os.path.join(self.state_dir, "user")
+        self._mark_path = os.path.join(self.state_dir, "head.json")
+
+    def prepare(self) -> None:
+        """Make the directories; users may pass through to their own below ``user``.
+
+        Raises:
+            CannotWriteError: the state directory cannot be made or written.
+        """
+        try:
+            os.makedirs(self.state_dir, mode=0o711, exist_ok=True)
+            for path, mode in ((self.attempts_dir, 0o700), (self.user_dir, 0o711)):
+                os.makedirs(path, exist_ok=True)
+                os.chmod(path, mode)
+            if os.geteuid() == 0:
+                mode = os.stat(self.state_dir).st_mode & 0o7777
+                os.chmod(self.state_dir, mode | 0o011)  # noqa: S103 - owners pass through to their own
+        except OSError as error:
+            raise CannotWriteError(
+                f"state directory {self.state_dir}: {error.strerror}",
+                hint="set state_dir in [node] to a directory that gnode may write",
+            ) from error
+
+    def directory(self, key: AttemptKey) -> str:
+        """Return the directory of an attempt's records."""
+        return os.path.join(self.attempts_dir, key.name)
+
+    # --- write ---
+
+    def write_task(self, task: Task) -> None:
+        """Accept a task: once this returns, a restarted gnode knows the attempt.
+
+        It is never written twice: the supervisor's lock is on the file itself.
+        """
+        directory = self.directory(task.key)
+        os.mkdir(directory, 0o700)
+        _replace(os.path.join(directory, TASK), _encoder.encode(task), durable=False)
+
+    def append_command(self, key: AttemptKey, command: Command) -> None:
+        """Add a line to the commands of an attempt's supervisor."""
+        path = os.path.join(self.directory(key), COMMANDS)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        fd = os.open(path, flags, 0o600)
+        try:
+            os.write(fd, _encoder.encode(command) + b"\n")
+        finally:
+            os.close(fd)
+
+    def write_exit(self, record: ExitRecord) -> None:
+        """Keep an exit record that no supervisor could write."""
+        directory = self.directory(AttemptKey(record.job, record.attempt))
+        _replace(os.path.join(directory, EXIT), _encoder.encode(record), durable=True)
+
+    def write_mark(self, mark: Mark) -> None:
+        """Keep the marks of the head."""
+        _replace(self._mark_path, _encoder.encode(mark), durable=True)
+
+    # --- read ---
+
+    def read_mark(self) -> Mark:
+        """Return the marks of the head, empty ones if there are none (or they are broken)."""
+        content = _read(self._mark_path)
+        if content is None:
+            return Mark()
+        try:
+            return msgspec.json.decode(content, type=Mark)
+        except msgspec.MsgspecError as error:
+            log.warning("%s is broken and ignored: %s", self._mark_path, error)
+            return Mark()
+
+    def read_task(self, key: AttemptKey) -> Task | None:
+        """Return an attempt's task, None if there is none that can be read."""
+        return _decode(_task_decoder, os.path.join(self.directory(key), TASK))
+
+    def read_info(self, key: AttemptKey) -> SupervisorInfo | None:
+        """Return who runs an attempt, None if no supervisor has said so yet."""
+        return _decode(_info_decoder, os.path.join(self.directory(key), SUPERVISOR))
+
+    def read_exit(self, key: AttemptKey) -> ExitRecord | None:
+        """Return an attempt's exit record, None if there is none."""
+        return _decode(_exit_decoder, os.path.join(self.directory(key), EXIT))
+
+    def attempts(self) -> list[AttemptKey]:
+        """Return the attempts in the spool; what has no attempt's name is set aside."""
+        found: list[AttemptKey] = []
+        for name in sorted(os.listdir(self.attempts_dir)):
+            try:
+                found.append(parse_key(name))
+            except InvalidRequestError:
+                self._set_aside(name)
+        return found
+
+    def look(self, key: AttemptKey) -> Found:
+        """Return what lies in the spool of an attempt."""
+        task, info = self.read_task(key), self.read_info(key)
+        return Found(key=key, task=task, info=info, record=self.read_exit(key))
+
+    # --- remove ---
+
+    def remove(self, key: AttemptKey, user_dir: str) -> None:
+        """Remove an attempt's records and its owner's directory; links are never followed."""
+        if user_dir and os.path.dirname(user_dir) == self.user_dir:
+            _remove_tree(user_dir)
+        directory = self.directory(key)
+        try:
+            for name in _KNOWN_FILES:
+                try:
+                    os.unlink(os.path.join(directory, name))
+                except FileNotFoundError:
+                    continue
+            os.rmdir(directory)
+        except OSError:
+            _remove_tree(directory)
+
+    def set_aside(self, key: AttemptKey) -> None:
+        """Move an unreadable attempt to ``lost+found``."""
+        self._set_aside(key.name)
+
+    def _set_aside(self, name: str) -> None:
+        aside = os.path.join(self.state_dir, "lost+found")
+        os.makedirs(aside, mode=0o700, exist_ok=True)
+        target = os.path.join(aside, name)
+        number = 0
+        while os.path.lexists(target):
+            number += 1
+            target = os.path.join(aside, f"{name}~{number}")
+        os.rename(os.path.join(self.attempts_dir, name), target)
+        log.warning("%s cannot be read: moved to %s", name, target)
+
+
+def _remove_tree(path: str) -> None:
+    """Remove a tree by directory descriptors, so that a swapped name cannot lead out of it."""
+    assert shutil.rmtree.avoids_symlink_attacks
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        log.warning("%s cannot be removed: %s", path, error)
+
+
+def _decode(decoder: "msgspec.json.Decoder[StructT]", path: str) -> StructT | None:
+    content = _read(path)
+    if content is None:
+        return None
+    try:
+        return decoder.decode(content)
+    except msgspec.MsgspecError as error:
+        log.warning("%s cannot be read: %s", path, error)
+        return None
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    try:
+        parts: list[bytes] = []
+        while part := os.read(fd, 1 << 16):
+            parts.append(part)
+            if len(part) < 1 << 16:
+                break
+        return b"".join(parts)
+    finally:
+        os.close(fd)
+
+
+def _replace(path: str, content: bytes, *, durable: bool) -> None:
+    """Write a file under another name and rename it: who finds it finds all of it."""
+    temporary = path + ".tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(temporary, flags, 0o600)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(fd, view) :]
+        if durable:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.rename(temporary, path)
+    if durable:
+        directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def lock(state_dir: str) -> int:
+    """Take the node's lock and write ``gnode.pid``.
+
+    Returns:
+        The lock's descriptor: the lock is held until it is closed, or the process ends.
+
+    Raises:
+        TryAgainError: another gnode has it; the message names its process.
+    """
+    path = os.path.join(state_dir, "gnode.lock")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pid = os.read(fd, 32).decode(errors="replace").strip()
+        os.close(fd)
+        raise TryAgainError(
+            f"a gnode already runs on {state_dir}: process {pid}",
+            hint="stop it first, or give this one another state_dir",
+        ) from None
+    own = f"{os.getpid()}\n".encode()
+    os.truncate(fd, 0)
+    os.pwrite(fd, own, 0)
+    _replace(os.path.join(state_dir, "gnode.pid"), own, durable=False)
+    return fd

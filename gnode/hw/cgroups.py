@@ -1,0 +1,159 @@
+"""Control groups: find where this node may make them, look into them, kill what is in them.
+
+Tracking and killing need version 2 but none of its controllers, so they work in the hybrid layout,
+too. The memory limit needs the memory controller, of either version.
+"""
+
+import hashlib
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+MOUNT = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roots:
+    """Directories below which attempts get their groups.
+
+    Attributes:
+        tracking: of version 2, or None: processes are then tracked by descent.
+        memory: version and directory for the memory limit, or None: then there is no limit.
+    """
+
+    tracking: str | None = None
+    memory: tuple[int, str] | None = None
+
+
+def find_roots(setting: str, state_dir: str) -> Roots:
+    """Make and return the groups of this node.
+
+    Args:
+        setting: ``auto``, ``none`` or a version 2 directory.
+        state_dir: of the node; two nodes on one machine get different groups.
+    """
+    if setting == "none":
+        return Roots()
+    name = "gsched-" + hashlib.sha256(os.path.abspath(state_dir).encode()).hexdigest()[:12]
+    paths = _own_paths()
+    parent = Path(setting) if setting != "auto" else _version2_parent(paths)
+    tracking = _make(parent / name) if parent else None
+    memory = _version2_memory(tracking) if tracking else None
+    if memory is None and "memory" in paths and setting == "auto":
+        made = _make(MOUNT / "memory" / paths["memory"].lstrip("/") / name)
+        memory = (1, made) if made else None
+    if tracking is None:
+        log.warning("no control groups (%s): jobs' processes are tracked by descent", setting)
+    return Roots(tracking=tracking, memory=memory)
+
+
+def _own_paths() -> dict[str, str]:
+    """Return this process's group in each hierarchy, by controller; version 2 is under ``""``."""
+    try:
+        text = Path("/proc/self/cgroup").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    paths: dict[str, str] = {}
+    for line in text.splitlines():
+        _, controllers, path = line.split(":", 2)
+        paths.update(dict.fromkeys(controllers.split(","), path))
+    return paths
+
+
+def _version2_parent(paths: dict[str, str]) -> Path | None:
+    for mount in (MOUNT, MOUNT / "unified"):
+        if (mount / "cgroup.procs").exists() and (mount / "cgroup.controllers").exists():
+            return mount / paths.get("", "/").lstrip("/")
+    return None
+
+
+def _make(path: Path) -> str | None:
+    """Make a group; None if we may not, or may not put processes in it."""
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        log.debug("%s: %s", path, error)
+        return None
+    return str(path) if os.access(path / "cgroup.procs", os.W_OK) else None
+
+
+def _version2_memory(tracking: str) -> tuple[int, str] | None:
+    """Return where version 2 limits memory, having passed the controller down if need be."""
+    path = Path(tracking)
+    for group in (path.parent, path):
+        try:
+            if "memory" not in (group / "cgroup.controllers").read_text().split():
+                return None
+            if "memory" not in (group / "cgroup.subtree_control").read_text().split():
+                (group / "cgroup.subtree_control").write_text("+memory")
+        except OSError as error:  # EBUSY: the group above holds processes of its own
+            log.debug("%s: %s", group, error)
+            return None
+    return (2, tracking)
+
+
+def is_populated(path: str) -> bool:
+    """Return whether a version 2 group or one below it holds a process."""
+    try:
+        events = Path(path, "cgroup.events").read_text(encoding="ascii")
+    except OSError:
+        return False  # no such group: nothing is in it
+    return "populated 1" in events.splitlines()
+
+
+def members(path: str) -> list[int]:
+    """Return the processes in a version 2 group and those below it."""
+    found: list[int] = []
+    for directory in _tree(path):
+        try:
+            words = Path(directory, "cgroup.procs").read_text(encoding="ascii").split()
+        except OSError:
+            continue  # removed meanwhile
+        found.extend(int(word) for word in words)
+    return found
+
+
+def kill(path: str) -> None:
+    """Send KILL to everything in a version 2 group and below, at one stroke where possible."""
+    try:
+        Path(path, "cgroup.kill").write_text("1", encoding="ascii")
+    except FileNotFoundError:
+        pass  # no such group, or a kernel before 5.14
+    except OSError as error:
+        log.warning("%s/cgroup.kill: %s", path, error)
+    else:
+        return
+    for pid in members(path):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def remove(path: str) -> None:
+    """Remove an empty group and those below it; what is not empty stays."""
+    for directory in reversed(list(_tree(path))):
+        try:
+            os.rmdir(directory)
+        except OSError as error:
+            log.debug("%s: %s", directory, error)
+
+
+def children(root: str) -> list[str]:
+    """Return the names of the groups right below ``root``."""
+    try:
+        return [entry.name for entry in os.scandir(root) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _tree(path: str) -> Iterator[str]:
+    """Yield a group and all below it, parents first."""
+    yield path
+    for name in children(path):
+        yield from _tree(os.path.join(path, name))

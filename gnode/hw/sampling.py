@@ -1,0 +1,188 @@
+"""How busy the machine is, and what each attempt uses, over all its processes."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import psutil
+
+from gnode.hw import cgroups
+from gnode.hw.nvml import GpuSample, Nvml
+from gsched.model.resources import Load, Usage
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target(Generic[KeyT]):
+    """An attempt to be sampled.
+
+    Attributes:
+        supervisor_pid: whose descendants the job's processes are.
+        cgroup: the group they are in, or None: then descent alone counts.
+        wall_s: seconds since the start.
+    """
+
+    key: KeyT
+    supervisor_pid: int
+    cgroup: str | None
+    gpu_indices: tuple[int, ...]
+    wall_s: float
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What the samples of one attempt add up to."""
+
+    samples: int = 0
+    cpu_s: float = 0.0
+    memory_peak_bytes: int = 0
+    memory_sum_bytes: int = 0
+    gpu_util_sum_percent: float = 0.0
+    gpu_memory_peak_bytes: int = 0
+    read_bytes: int = 0
+    write_bytes: int = 0
+
+    def usage(self, wall_s: float) -> Usage:
+        return Usage(
+            wall_s=wall_s,
+            cpu_s=self.cpu_s,
+            memory_peak_bytes=self.memory_peak_bytes,
+            memory_mean_bytes=self.memory_sum_bytes // self.samples,
+            gpu_util_mean_percent=self.gpu_util_sum_percent / self.samples,
+            gpu_memory_peak_bytes=self.gpu_memory_peak_bytes,
+            read_bytes=self.read_bytes,
+            write_bytes=self.write_bytes,
+            samples=self.samples,
+        )
+
+
+class LoadMeter:
+    """The machine's load: cheap enough for the event loop, GPU figures are of the last sample."""
+
+    def __init__(self) -> None:
+        self._gpus: tuple[GpuSample, ...] = ()
+        psutil.cpu_percent(None)  # the first call only marks the start of the interval
+
+    def note_gpus(self, gpus: tuple[GpuSample, ...]) -> None:
+        """Keep the GPUs' figures for the loads that follow."""
+        self._gpus = gpus
+
+    def load(self) -> Load:
+        """Return the load; ``cpu_percent`` is the mean since the call before."""
+        memory = psutil.virtual_memory()
+        return Load(
+            load1=psutil.getloadavg()[0],
+            cpu_percent=psutil.cpu_percent(None),
+            memory_used_bytes=memory.total - memory.available,
+            gpu_util_percent=tuple(gpu.util_percent for gpu in self._gpus),
+            gpu_memory_used_bytes=tuple(gpu.memory_used_bytes for gpu in self._gpus),
+        )
+
+
+class Sampler(Generic[KeyT]):
+    """Samples attempts and keeps their sums; used by one thread at a time, off the event loop."""
+
+    def __init__(self, nvml: Nvml) -> None:
+        self._nvml = nvml
+        self._sums: dict[KeyT, _Sum] = {}
+
+    def sample(
+        self, targets: Sequence[Target[KeyT]]
+    ) -> tuple[dict[KeyT, Usage], tuple[GpuSample, ...]]:
+        """Take one sample of each target.
+
+        Returns:
+            What each target has used since its start, and how busy each GPU is. An attempt that
+            is no longer among the targets is forgotten.
+        """
+        gpus = self._nvml.samples()
+        self._sums = {target.key: self._sums.get(target.key, _Sum()) for target in targets}
+        below = _descendants_of() if targets else {}
+        usage: dict[KeyT, Usage] = {}
+        for target in targets:
+            total = self._sums[target.key]
+            self._add(total, target, _processes(target, below), gpus)
+            usage[target.key] = total.usage(target.wall_s)
+        return usage, gpus
+
+    def _add(
+        self,
+        total: _Sum,
+        target: Target[KeyT],
+        pids: set[int],
+        gpus: tuple[GpuSample, ...],
+    ) -> None:
+        cpu_s = _reaped_cpu_s(target.supervisor_pid)
+        memory_bytes = read_bytes = write_bytes = 0
+        for pid in pids:
+            figures = _figures(pid)
+            cpu_s += figures[0]
+            memory_bytes += int(figures[1])
+            read_bytes += int(figures[2])
+            write_bytes += int(figures[3])
+        total.samples += 1
+        # Sums over live processes fall when one ends: what was used stays used.
+        total.cpu_s = max(total.cpu_s, cpu_s)
+        total.read_bytes = max(total.read_bytes, read_bytes)
+        total.write_bytes = max(total.write_bytes, write_bytes)
+        total.memory_peak_bytes = max(total.memory_peak_bytes, memory_bytes)
+        total.memory_sum_bytes += memory_bytes
+        own = [gpus[index] for index in target.gpu_indices if index < len(gpus)]
+        if own:
+            total.gpu_util_sum_percent += sum(gpu.util_percent for gpu in own) / len(own)
+            total.gpu_memory_peak_bytes = max(
+                total.gpu_memory_peak_bytes, sum(_gpu_memory_bytes(gpu, pids) for gpu in own)
+            )
+
+
+def _gpu_memory_bytes(gpu: GpuSample, pids: Iterable[int]) -> int:
+    """Return what these processes hold; in another pid namespace NVML cannot name them: all."""
+    named = [gpu.process_memory_bytes[pid] for pid in pids if pid in gpu.process_memory_bytes]
+    return sum(named) if named else gpu.memory_used_bytes
+
+
+def _descendants_of() -> dict[int, list[int]]:
+    """Return the children of every process."""
+    children: dict[int, list[int]] = {}
+    for process in psutil.process_iter(["ppid"]):
+        children.setdefault(process.info["ppid"] or 0, []).append(process.pid)
+    return children
+
+
+def _processes(target: Target[KeyT], children: dict[int, list[int]]) -> set[int]:
+    """Return the job's processes: in its group, or below its supervisor."""
+    found: set[int] = set(cgroups.members(target.cgroup)) if target.cgroup else set()
+    ends = list(children.get(target.supervisor_pid, ()))
+    while ends:
+        pid = ends.pop()
+        if pid not in found:
+            found.add(pid)
+        ends.extend(children.get(pid, ()))
+    return found
+
+
+def _reaped_cpu_s(pid: int) -> float:
+    """Return the CPU seconds of what a supervisor has reaped already."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.children_user + times.children_system)
+
+
+def _figures(pid: int) -> tuple[float, float, float, float]:
+    """Return CPU seconds (with reaped children), resident, read and written bytes of a process."""
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            times = process.cpu_times()
+            cpu_s = times.user + times.system + times.children_user + times.children_system
+            resident_bytes = process.memory_info().rss
+            try:
+                io = process.io_counters()
+            except psutil.AccessDenied:  # another user's process, where we are not root
+                return cpu_s, resident_bytes, 0, 0
+            return cpu_s, resident_bytes, io.read_bytes, io.write_bytes
+    except psutil.Error:
+        return 0.0, 0.0, 0.0, 0.0  # it ended while we looked

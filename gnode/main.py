@@ -1,0 +1,222 @@
+"""The node daemon's program: configuration, lock, signals; the rest is `gnode.daemon`."""
+
+import argparse
+import asyncio
+import importlib.metadata
+import logging
+import os
+import resource
+import signal
+import socket
+import stat
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from gnode.core.agent import Agent
+from gnode.core.binding import Site
+from gnode.daemon import leftovers, spool
+from gnode.daemon.shell import Identity, Shell
+from gnode.daemon.spool import Spool
+from gnode.hw import cgroups
+from gnode.hw.inventory import take_inventory
+from gnode.hw.nvml import Nvml
+from gnode.supervisor import __file__ as supervisor_file
+from gsched.clock import SystemClock
+from gsched.config import DEFAULT_STATE_DIR, Config, environment, load_config
+from gsched.errors import ConfigError, GschedError, InternalError
+
+log = logging.getLogger(__name__)
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
+KEY_BYTES_MIN = 16
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1", "[::1]"})
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the node daemon and exit with its status."""
+    parser = argparse.ArgumentParser(
+        prog="gnode",
+        description="The node daemon of gsched: starts, watches and ends jobs on this machine.",
+        epilog="SIGTERM ends gnode and leaves the jobs running; SIGUSR2 ends all jobs first.",
+    )
+    parser.add_argument("--config", metavar="FILE", help="configuration (gsched.toml)")
+    parser.add_argument(
+        "--foreground", action="store_true", help="stay in the foreground (this is the default)"
+    )
+    parser.add_argument("--verbose", action="store_true", help="log more")
+    parser.add_argument("--version", action="version", version=f"gnode {version()}")
+    given = parser.parse_args(arguments)
+    level = logging.DEBUG if given.verbose else logging.INFO
+    logging.basicConfig(stream=sys.stderr, level=level, format=LOG_FORMAT)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    try:
+        serve(load_config(given.config))
+    except GschedError as error:
+        hint = f" ({error.hint})" if error.hint else ""
+        sys.stderr.write(f"gnode: {error.message}{hint}\n")
+        sys.exit(error.exit_code)
+
+
+def version() -> str:
+    """Return the version of this gsched."""
+    try:
+        return importlib.metadata.version("gsched")
+    except importlib.metadata.PackageNotFoundError:  # run from its sources
+        return "0.1.0"
+
+
+def serve(config: Config) -> None:
+    """Run the daemon until it is told to end.
+
+    Raises:
+        GschedError: it cannot start, or something inside it broke.
+    """
+    node = config.node
+    state = Spool(node.state_dir or os.path.join(DEFAULT_STATE_DIR, "node"))
+    state.prepare()
+    lock_fd = spool.lock(state.state_dir)
+    try:
+        shell = _compose(config, state)
+        _raise_open_files()
+        asyncio.run(_run(shell))
+    finally:
+        Path(state.state_dir, "gnode.pid").unlink(missing_ok=True)
+        os.close(lock_fd)
+
+
+def _compose(config: Config, state: Spool) -> Shell:
+    node = config.node
+    name = node.name or socket.gethostname()
+    key = read_key(node.key_file or os.path.join(state.state_dir, "cluster.key"))
+    nvml = Nvml()
+    inventory = take_inventory(node, nvml)
+    roots = cgroups.find_roots(node.cgroup, state.state_dir)
+    _kill_strays(roots, state)
+    site = Site(
+        node=name,
+        user_root=state.user_dir,
+        agent_path=str(Path(supervisor_file).with_name("torchrun_agent.py")),
+        version=version(),
+        boot_id=read_boot_id(),
+        uid=os.geteuid(),
+        root_jobs=_root_jobs(config),
+        cgroup_root=roots.tracking,
+        memory_root=roots.memory if node.enforce_memory else None,
+    )
+    mark = state.read_mark()
+    agent = Agent(
+        site,
+        inventory,
+        mark=(mark.cluster, mark.epoch, mark.highest_job),
+        heartbeat_s=node.heartbeat_s,
+    )
+    identity = Identity(
+        node=name,
+        url=f"ws://{node.head}/v1/node",
+        key=key,
+        address=node.address,
+        boot_id=site.boot_id,
+        incarnation=str(uuid.uuid4()),
+        version=site.version,
+        inventory=inventory,
+    )
+    log.info(
+        "gnode %s on %s: %d CPUs, %d GPUs, state in %s, groups in %s",
+        site.version,
+        name,
+        inventory.cpus,
+        len(inventory.gpus),
+        state.state_dir,
+        roots.tracking or "none",
+    )
+    return Shell(
+        identity=identity,
+        agent=agent,
+        spool=state,
+        nvml=nvml,
+        clock=SystemClock(),
+        sample_s=node.sample_s,
+    )
+
+
+def _root_jobs(config: Config) -> bool:
+    """Return whether jobs of root may run here.
+
+    A head on this very machine decides for itself (a throw-away cluster of root's own). One
+    elsewhere gets no root here unless this machine's configuration says so.
+    """
+    host = config.node.head.rpartition(":")[0]
+    return config.head.allow_root_jobs or host in LOOPBACK_HOSTS
+
+
+def _kill_strays(roots: cgroups.Roots, state: Spool) -> None:
+    """Kill what runs in our groups without an attempt in the spool: a spool that was wiped."""
+    keep = {key.name for key in state.attempts()}
+    for root in filter(None, (roots.tracking, roots.memory[1] if roots.memory else None)):
+        for name in leftovers.kill_strays(root, keep):
+            log.warning("killed the processes of %s, which is not in the spool", name)
+
+
+def read_key(path: str) -> bytes:
+    """Return the cluster's key.
+
+    Raises:
+        ConfigError: it cannot be read, others may read it, or it is too short.
+    """
+    try:
+        with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            key = file.read(4096).strip()
+    except OSError as error:
+        raise ConfigError(
+            f"the cluster's key {path}: {error.strerror}",
+            hint="copy it from the head and name it as key_file in [node]",
+        ) from error
+    if stat.S_IMODE(mode) & 0o077:
+        raise ConfigError(
+            f"the cluster's key {path} may be read by others (mode {stat.S_IMODE(mode):04o})",
+            hint=f"chmod 600 {path}, and make a new key if anyone could have read it",
+        )
+    if len(key) < KEY_BYTES_MIN:
+        raise ConfigError(f"the cluster's key {path} has only {len(key)} bytes")
+    return key
+
+
+def read_boot_id() -> str:
+    """Return what names this start of the machine; tests can pretend another one."""
+    pretended = environment("GSCHED_TEST_BOOT_ID")
+    return pretended or Path(BOOT_ID_FILE).read_text(encoding="ascii").strip()
+
+
+def _raise_open_files() -> None:
+    """Allow as many open files as the system does: connections, readers, a full node."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def _run(shell: Shell) -> None:
+    loop = asyncio.get_running_loop()
+    broken: list[str] = []
+
+    def on_fault(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        loop.default_exception_handler(context)
+        broken.append(str(context.get("exception") or context.get("message")))
+        shell.finish()
+
+    loop.set_exception_handler(on_fault)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, shell.finish)
+    loop.add_signal_handler(signal.SIGUSR2, shell.stop_all)
+    await shell.run()
+    if broken:
+        raise InternalError(
+            f"a fault inside gnode: {broken[0]}",
+            hint="its log has the details; jobs go on, start gnode again",
+        )
+
+
+if __name__ == "__main__":
+    main()
