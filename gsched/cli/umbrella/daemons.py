@@ -1,5 +1,6 @@
 """Start, recognise and stop the daemons of a throw-away cluster."""
 
+import json
 import os
 import subprocess
 import sys
@@ -141,15 +142,31 @@ def stop(process: psutil.Process) -> str:
     """
     try:
         process.terminate()
-        if _gone(process, TERM_WAIT_S):
+        if is_gone(process, TERM_WAIT_S):
             return "stopped"
         process.kill()
-        return "killed" if _gone(process, KILL_WAIT_S) else "does not die"
+        return "killed" if is_gone(process, KILL_WAIT_S) else "does not die"
     except psutil.NoSuchProcess:
         return "stopped"
 
 
-def _gone(process: psutil.Process, timeout_s: float) -> bool:
+def launcher_process(state_dir: Path) -> psutil.Process | None:
+    """Return the process from which a gnode starts its supervisors, None if there is none.
+
+    It is known by ``launcher.json``: its number and, in clock ticks since boot, its start.
+    """
+    try:
+        record = json.loads((state_dir / "launcher.json").read_bytes())
+        pid, start_ticks = int(record["pid"]), int(record["start_ticks"])
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        process = psutil.Process(pid)
+    except (OSError, ValueError, KeyError, TypeError, psutil.NoSuchProcess):
+        return None
+    # The name, in parentheses, may hold blanks; of what follows it, the start is the 20th.
+    return process if int(stat.rpartition(")")[2].split()[19]) == start_ticks else None
+
+
+def is_gone(process: psutil.Process, timeout_s: float) -> bool:
     """Return whether the process ended within the time.
 
     A zombie has ended: where nobody reaps orphans (many containers) it stays for ever.

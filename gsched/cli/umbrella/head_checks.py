@@ -5,7 +5,7 @@ import stat
 from collections.abc import Iterable
 
 from gsched.cli.umbrella.findings import Finding, fail, ok, warn
-from gsched.cli.umbrella.versions import own_version
+from gsched.cli.umbrella.versions import NOT_INSTALLED, own_version
 from gsched.client import Head
 from gsched.clock import SystemClock
 from gsched.errors import GschedError, HeadUnreachableError
@@ -98,13 +98,13 @@ def _check_version(status: StatusReply) -> Finding:
             f"the head speaks API {status.api_version}, these commands {API_VERSION}",
             "install the same gsched on both sides",
         )
-    if status.version != own_version():
+    if own_version() not in {NOT_INSTALLED, status.version}:
         return warn(
             "version",
             f"the head is {status.version}, these commands are {own_version()}",
             "restart the older side after the upgrade",
         )
-    return ok("version", f"{own_version()}, as the head")
+    return ok("version", f"{status.version}, API {API_VERSION}")
 
 
 def check_nodes(nodes: Iterable[NodeRow], *, now_s: float) -> list[Finding]:

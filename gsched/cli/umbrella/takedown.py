@@ -1,14 +1,20 @@
 """Stop a throw-away cluster; running jobs are left alone unless told otherwise."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import psutil
 
 from gsched.cli.umbrella import cluster
 from gsched.cli.umbrella.bringup import Bringup, only_one
-from gsched.cli.umbrella.daemons import pause, running_process, stop
+from gsched.cli.umbrella.daemons import (
+    is_gone,
+    launcher_process,
+    pause,
+    running_process,
+    stop,
+)
 from gsched.cli.umbrella.layout import ClusterLayout
 from gsched.client import Head
 from gsched.clock import SystemClock
@@ -19,7 +25,7 @@ from gsched.protocol.api import ActionRequest
 KILL_GRACE_S = 5.0  # TERM to KILL of jobs that `--kill-jobs` ends: nobody waits for checkpoints
 REVIVE_TIMEOUT_S = 60.0
 IDS_PER_REQUEST = 1000
-SUPERVISOR_WORD = "gnode.supervisor"  # what runs a job, and the parent it is forked from
+LAUNCHER_WAIT_S = 5.0
 
 Tell = Callable[[str], None]
 
@@ -65,8 +71,7 @@ def take_down(layout: ClusterLayout, *, kill_jobs: bool, timeout_s: float, tell:
         if not kill_jobs:
             report.jobs_left = _count_running(layout)
         _stop_daemons(layout, report, tell)
-        if kill_jobs:
-            _stop_launchers(layout, report)
+        _stop_launchers(layout, report)
     return report
 
 
@@ -131,14 +136,16 @@ def _unfinished(head: Head) -> list[str]:
 
 
 def _stop_launchers(layout: ClusterLayout, report: Report) -> None:
-    """Stop what gnode leaves behind to start supervisors from, now that no job needs it."""
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if any(SUPERVISOR_WORD in word for word in words) and _is_below(words, layout):
-            report.stopped.append(f"launcher {process.pid}")
-            stop(process)
+    """Have the launchers leave that gnode could not tell to, because it had been killed.
 
-
-def _is_below(words: list[str], layout: ClusterLayout) -> bool:
-    base = layout.nodes_directory
-    return any(Path(word).is_relative_to(base) for word in words if word.startswith("/"))
+    At TERM a launcher leaves once no supervisor is left, so this harms no running job.
+    """
+    launchers = [(node.name, launcher_process(node.directory)) for node in layout.nodes()]
+    alive = [(name, process) for name, process in launchers if process is not None]
+    for _, process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    wait_s = 0.0 if report.jobs_left else LAUNCHER_WAIT_S
+    for name, process in alive:
+        if is_gone(process, wait_s):
+            report.stopped.append(f"launcher of {name}")

@@ -1,0 +1,193 @@
+"""Manual pages say what the programs do: every option, every key, every file of a page converts."""
+
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+from docutils.core import publish_string
+
+from gsched.config import Config, GpuConfig, HeadConfig, NodeConfig, QueueConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+MAN = ROOT / "man"
+COMMANDS = (
+    *("gsub", "gstat", "gdel", "ghold", "grls", "gsig", "grerun", "galter"),
+    *("gpeek", "gwait", "gnodes", "ghist", "gsched"),
+)
+DAEMONS = {"gschedd": "gschedd.main", "gnode": "gnode.main"}
+SECTIONS = ("SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "SEE ALSO")
+# rst2man makes the section "Name" from the title and the subtitle of a page.
+_NAME = re.compile(r'^\.SH "?Name"?\n(?P<name>\S+) \\- \S', re.MULTILINE | re.IGNORECASE)
+_OPTION = re.compile(r"(?<![\w-])--?[A-Za-z0-9][A-Za-z0-9-]*")
+_HEADING = re.compile(r"^(?P<title>[^\s].*)\n(?P<line>[=\-~])(?P=line)+$", re.MULTILINE)
+
+
+def page_of(name: str) -> Path:
+    """Return the page of a command, a daemon or a file."""
+    found = sorted(MAN.glob(f"{name}.[1-8].rst"))
+    assert len(found) == 1, f"one page for {name}: {found}"
+    return found[0]
+
+
+def text_of(page: Path) -> str:
+    """Return the page with the files that it includes."""
+
+    def included(match: re.Match[str]) -> str:
+        return (MAN / match["path"]).read_text(encoding="utf-8")
+
+    return re.sub(
+        r"^\.\. include:: (?P<path>\S+)$", included, page.read_text("utf-8"), flags=re.MULTILINE
+    )
+
+
+def sections_of(page: Path) -> dict[str, str]:
+    """Return the text below each heading, whatever its level, by the heading in capitals."""
+    text = text_of(page)
+    headings = list(_HEADING.finditer(text))
+    ends = [heading.start() for heading in headings[1:]] + [len(text)]
+    return {
+        heading["title"].strip().upper(): text[heading.end() : end]
+        for heading, end in zip(headings, ends, strict=True)
+    }
+
+
+def described(text: str) -> set[str]:
+    """Return the options that stand at the start of a line, before what is said about them."""
+    found: set[str] = set()
+    for line in text.splitlines():
+        bare = line.lstrip("*`") if line[:1] in "*`" else line
+        if bare.startswith("-") and set(bare.strip()) != {"-"}:
+            # An option ends where the description on the same line begins.
+            found.update(_OPTION.findall(re.split(r"\s{2,}", bare)[0]))
+    return found
+
+
+def command_of(name: str) -> click.Command:
+    """Return the click command of that name."""
+    command = getattr(importlib.import_module(f"gsched.cli.{name}"), name)
+    assert isinstance(command, click.Command)
+    return command
+
+
+def options_of(command: click.Command) -> set[str]:
+    """Return every option that the parser knows, ``--help`` included."""
+    context = click.Context(command, info_name=command.name)
+    return {
+        option
+        for parameter in command.get_params(context)
+        if isinstance(parameter, click.Option) and not parameter.hidden
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+
+
+def sub_commands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Yield the words and the command of everything below a group."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from sub_commands(command, f"{path}{name} ")
+        else:
+            yield f"{path}{name}", command
+
+
+def has_page(name: str) -> bool:
+    """Return whether somebody has written it."""
+    return bool(list(MAN.glob(f"{name}.[1-8].rst")))
+
+
+def test_every_command_and_daemon_has_its_page() -> None:
+    """As ``[project.scripts]`` lists them, and the configuration."""
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    names = {*project["scripts"], "gsched.toml"}
+
+    assert {name for name in names if not has_page(name)} == set()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_page_and_the_parser_have_the_same_options(name: str) -> None:
+    """None left out, none invented."""
+    command = command_of(name)
+    sections = sections_of(page_of(name))
+
+    assert described(sections["OPTIONS"]) == options_of(command)
+
+
+def test_every_sub_command_has_its_section_with_its_options() -> None:
+    """Of ``gsched``, the only command that has some."""
+    group = command_of("gsched")
+    assert isinstance(group, click.Group)
+    sections = sections_of(page_of("gsched"))
+    for words, command in sub_commands(group):
+        section = sections[f"GSCHED {words.upper()}"]
+        assert described(section) == options_of(command), words
+
+
+@pytest.mark.parametrize("name", DAEMONS)
+def test_the_page_of_a_daemon_has_the_options_of_its_help(name: str) -> None:
+    """What ``--help`` prints is what its parser knows."""
+    pytest.importorskip(DAEMONS[name])
+    ran = subprocess.run(
+        [sys.executable, "-m", DAEMONS[name], "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    known = described("\n".join(line.lstrip() for line in ran.stdout.splitlines()))
+
+    assert described(sections_of(page_of(name))["OPTIONS"]) == known - {"-h"}
+
+
+def test_every_key_of_the_configuration_is_described() -> None:
+    """In the section of its table; and no key that does not exist."""
+    sections = sections_of(page_of("gsched.toml"))
+    tables: dict[str, type[msgspec.Struct]] = {
+        "[HEAD]": HeadConfig,
+        "[[QUEUE]]": QueueConfig,
+        "[NODE]": NodeConfig,
+        "[[NODE.GPU]]": GpuConfig,
+    }
+    for title, struct in tables.items():
+        terms = re.findall(r"^([a-z_]+(?:, [a-z_]+)*)\n    \S", sections[title], re.MULTILINE)
+        keys = {key for term in terms for key in term.split(", ")}
+        assert keys == {field.name for field in msgspec.structs.fields(struct)}, title
+    assert {field.name for field in msgspec.structs.fields(Config)} == {"head", "node", "queue"}
+
+
+@pytest.mark.parametrize("page", sorted(MAN.glob("*.rst")), ids=lambda page: page.name)
+def test_a_page_converts_and_is_complete(page: Path) -> None:
+    """Without a warning; with a name for `apropos`, and the sections people look for."""
+    made = publish_string(
+        page.read_text(encoding="utf-8"),
+        source_path=str(page),
+        writer="manpage",
+        settings_overrides={"report_level": 1, "halt_level": 2, "file_insertion_enabled": True},
+    )
+    text = made.decode() if isinstance(made, bytes) else str(made)
+    name, section = page.name.removesuffix(".rst").rsplit(".", 1)
+
+    named = _NAME.search(text)
+    assert named is not None
+    assert named["name"].replace("\\&", "") == name
+    assert re.search(rf'^\.TH "?{re.escape(name)}"? "?{section}"?', text, re.MULTILINE)
+    wanted = [each for each in SECTIONS if section != "5" or each not in {"OPTIONS", "EXIT STATUS"}]
+    headings = re.findall(r'^\.SH "?([A-Z ]+?)"?$', text, re.MULTILINE)
+    assert [each for each in wanted if each not in headings] == []
+    assert headings.count("NAME") == 0, "the title makes it already"
+
+
+@pytest.mark.parametrize("page", sorted(MAN.glob("*.rst")), ids=lambda page: page.name)
+def test_pages_refer_to_pages_that_exist(page: Path) -> None:
+    """In SEE ALSO and anywhere else; other projects' pages are known by their section."""
+    for name, section in re.findall(r"\*\*(g[a-z.]+)\*\*\\ \((\d)\)", text_of(page)):
+        assert (MAN / f"{name}.{section}.rst").exists(), f"{name}({section})"
