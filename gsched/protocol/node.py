@@ -4,6 +4,8 @@ Every message about an attempt carries (job, attempt); every connection carries 
 and the node's incarnation. A receiver drops what does not fit, with a counted warning.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import Struct
 
@@ -236,7 +238,7 @@ _node_decoder = msgspec.json.Decoder(list[NodeMessage])
 _encoder = msgspec.json.Encoder()
 
 
-def encode(messages: list[HeadMessage] | list[NodeMessage]) -> bytes:
+def encode(messages: Sequence[HeadMessage] | Sequence[NodeMessage]) -> bytes:
     """Return one frame that holds the messages in order."""
     return _encoder.encode(messages)
 

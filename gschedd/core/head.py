@@ -59,6 +59,7 @@ class Head:
         oddities: counted messages that did not fit, by name.
         safe_mode: why nothing is started, or empty.
         cycles: scheduling cycles run.
+        policy_failure: what the policy raised in the last cycle, or None.
     """
 
     def __init__(self, *, state: State, settings: Settings, policy: Policy) -> None:
@@ -69,6 +70,7 @@ class Head:
         self.oddities: Counter[str] = Counter()
         self.safe_mode = ""
         self.cycles = 0
+        self.policy_failure: Exception | None = None
         self._requests: dict[Request, Request] = {}
 
     def command(self, command: c.AnyCommand, now_s: float) -> Step:
@@ -173,7 +175,13 @@ class Head:
             return Step()
         self.state.stale = False
         self.cycles += 1
-        result = run_cycle(self.state, self.settings, self.policy, now_s)
+        self.policy_failure = None
+        try:
+            result = run_cycle(self.state, self.settings, self.policy, now_s)
+        except Exception as error:  # noqa: BLE001 # a policy's fault costs one cycle, not the cluster
+            self.policy_failure = error
+            self.oddities["policy_failed"] += 1
+            return Step()
         self.waits = dict(result.waits)
         for refusal in result.refused:
             self.oddities[f"plan_refused: {refusal.reason}"] += 1

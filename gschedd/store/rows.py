@@ -30,7 +30,7 @@ JOB_COLUMNS: Final = (
 
 
 SELECT_JOBS: Final = (
-    "SELECT "
+    "SELECT "  # noqa: S608 # the names are constants
     + ", ".join("jobs." + name for name in JOB_COLUMNS)
     + ", specs.spec FROM jobs JOIN specs ON specs.job = jobs.id "
 )

@@ -1,0 +1,189 @@
+"""The core's records as users see them."""
+
+from collections.abc import Iterable, Mapping
+
+from gsched.model.job import ExitRecord, Outcome
+from gsched.model.request import format_resources
+from gsched.model.states import JobState, NodeState
+from gsched.protocol import api
+from gschedd.core import facts as f
+from gschedd.core.explain import describe, jobs_ahead, waiting_reason
+from gschedd.core.settings import Settings
+from gschedd.core.state import Attempt, Job, Node, Part, State
+from gschedd.plan.snapshot import Shape, Wait
+
+WAITING_STATES = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
+
+
+class Teller:
+    """Tells of jobs and nodes as they are now."""
+
+    def __init__(
+        self,
+        *,
+        state: State,
+        settings: Settings,
+        waits: Mapping[Shape, Wait],
+        safe_mode: str,
+    ) -> None:
+        self._state = state
+        self._settings = settings
+        self._waits = waits
+        self._safe_mode = safe_mode
+
+    def row(self, job: Job) -> api.JobRow:
+        """Return the line of a job, done or not."""
+        spec, request, attempt = job.spec, job.spec.request, job.attempt
+        waits = job.state in WAITING_STATES
+        return api.JobRow(
+            id=job.id,
+            name=spec.name,
+            user=spec.owner.user,
+            queue=spec.queue,
+            state=job.state.value,
+            letter=job.state.letter,
+            submitted_s=job.submitted_s,
+            cpus=request.cpus,
+            places=request.places,
+            gpus=request.gpus,
+            memory_bytes=request.memory_bytes,
+            priority=spec.priority,
+            walltime_s=spec.walltime_s,
+            started_s=job.started_s,
+            ended_s=job.ended_s,
+            attempt=job.attempts,
+            nodes=tuple(attempt.parts) if attempt is not None else (),
+            cpu_s=job.cpu_s,
+            reason=self._reason(job) if waits else "",
+            predicted_start_s=self._predicted(job) if waits else None,
+            outcome=outcome_row(job.outcome),
+        )
+
+    def _reason(self, job: Job) -> str:
+        return waiting_reason(job, self._state, self._settings, self._waits, self._safe_mode)
+
+    def _predicted(self, job: Job) -> float | None:
+        if job.state is JobState.WAITING:
+            return None
+        wait = self._waits.get(self._state.shape_of(job))
+        return wait.predicted_start_s if wait is not None and wait.first == job.id else None
+
+    def story(
+        self,
+        job: Job,
+        *,
+        attempts: Iterable[Attempt],
+        events: Iterable[tuple[int, f.AnyFact]],
+        now_s: float,
+    ) -> api.JobStory:
+        """Return all that is known of a job."""
+        spec = job.spec
+        return api.JobStory(
+            server=self._settings.server,
+            now_s=now_s,
+            row=self.row(job),
+            attempts=tuple(attempt_row(attempt) for attempt in attempts),
+            events=tuple(
+                api.EventRow(seq=seq, at_s=fact.at_s, kind=type(fact).__name__, text=describe(fact))
+                for seq, fact in events
+            ),
+            workdir=spec.workdir,
+            resources=format_resources(spec.request, spec.walltime_s),
+            stdout_path=spec.stdout_path,
+            stderr_path=spec.stderr_path,
+            join=spec.join.value,
+            launch=spec.launch.value,
+            rerunnable=spec.rerunnable,
+            grace_s=spec.grace_s,
+            submit_host=spec.owner.host,
+            account=spec.account,
+            arguments=spec.arguments,
+            shell=spec.shell,
+            start_after_s=spec.start_after_s,
+            holds=tuple(hold.value for hold in job.holds),
+            ahead=jobs_ahead(job, self._state) if job.state is JobState.QUEUED else None,
+        )
+
+    def node(self, node: Node) -> api.NodeRow:
+        """Return the line of a node."""
+        inventory = node.inventory
+        space = self._state.spaces[node.name]
+        return api.NodeRow(
+            name=node.name,
+            state=node.state.value,
+            cpus=inventory.cpus,
+            cpus_free=max(0, space.cpus),
+            memory_bytes=inventory.memory_bytes,
+            memory_free_bytes=max(0, space.memory_bytes),
+            gpus=len(inventory.gpus),
+            gpus_free=len(space.gpus),
+            gpu_types=tuple(sorted({gpu.type for gpu in inventory.gpus if gpu.type})),
+            features=inventory.features,
+            generic=dict(inventory.generic),
+            generic_free=dict(space.generic),
+            drained=node.drained,
+            reason=node.reason or ("not connected" if node.state is not NodeState.UP else ""),
+            address=node.address,
+            version=node.version,
+            since_s=node.since_s,
+            heartbeat_s=node.heartbeat_s,
+            load=node.load,
+            jobs=tuple(sorted(self._state.by_node.get(node.name, {}))),
+        )
+
+
+def outcome_row(outcome: Outcome | None) -> api.OutcomeRow | None:
+    """Return an outcome as users see it."""
+    if outcome is None:
+        return None
+    return api.OutcomeRow(
+        kind=outcome.kind.value,
+        exit_status=outcome.pbs_status,
+        shell_status=outcome.shell_status,
+        exit_code=outcome.exit_code,
+        signal=outcome.signal,
+        node=outcome.node,
+        rank=outcome.rank,
+        message=outcome.message,
+    )
+
+
+def attempt_row(attempt: Attempt) -> api.AttemptRow:
+    """Return an attempt as users see it."""
+    return api.AttemptRow(
+        attempt=attempt.number,
+        state=attempt.state.value,
+        assigned_s=attempt.assigned_s,
+        parts=tuple(part_row(node, part) for node, part in attempt.parts.items()),
+        started_s=attempt.started_s,
+        ended_s=attempt.ended_s,
+        usage=attempt.usage,
+        outcome=outcome_row(attempt.outcome),
+    )
+
+
+def part_row(node: str, part: Part) -> api.PartRow:
+    """Return a part as users see it."""
+    record = part.record
+    return api.PartRow(
+        node=node,
+        state=part.state.value,
+        cpus=part.share.cpus,
+        gpu_indices=part.share.gpu_indices,
+        memory_bytes=part.share.memory_bytes,
+        started_s=part.started_s,
+        ended_s=record.ended_s if record is not None else None,
+        usage=part.usage,
+        outcome=None if record is None else outcome_row(_record_outcome(record, node)),
+    )
+
+
+def _record_outcome(record: ExitRecord, node: str) -> Outcome:
+    return Outcome(
+        kind=record.kind,
+        exit_code=record.exit_code,
+        signal=record.signal,
+        node=node,
+        rank=record.rank,
+        message=record.message,
+    )

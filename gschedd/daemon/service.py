@@ -1,0 +1,244 @@
+"""The head daemon: opens the store, loads the state, serves commands and nodes, stops cleanly."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+
+from aiohttp import web
+
+from gsched.clock import SystemClock
+from gsched.config import Config
+from gsched.errors import ConfigError, StorageError
+from gsched.protocol import api
+from gsched.protocol import node as n
+from gsched.version import VERSION
+from gschedd.core.head import Head
+from gschedd.core.state import State
+from gschedd.daemon.lock import HeadLock, write_file
+from gschedd.daemon.setup import check_node_host, make_state_dir, read_key, settings_from
+from gschedd.engine.loop import Engine
+from gschedd.engine.space import DiskSpace
+from gschedd.http.answers import errors
+from gschedd.http.callers import Callers
+from gschedd.http.commands import Commands
+from gschedd.http.launches import BlobCache, Launches
+from gschedd.http.links import Links
+from gschedd.http.queries import Queries, up_nodes
+from gschedd.http.schema import openapi
+from gschedd.plan.snapshot import Policy
+from gschedd.store.reader import Reader
+from gschedd.store.sqlite import Opened, Store
+
+log = logging.getLogger("gschedd")
+
+SOCKET_MODE = 0o666  # anybody may ask; who asks is known from the kernel
+SHUTDOWN_S = 2.0
+
+
+class Service:
+    """Everything of one running head."""
+
+    def __init__(self, config: Config, *, policy: Policy, policy_name: str) -> None:
+        self._config = config
+        self._policy_name = policy_name
+        self._clock = SystemClock()
+        self._started_s = self._clock.wall_s()
+        settings = settings_from(config)
+        check_node_host(config)
+        make_state_dir(config.head.state_dir)
+        self._key = read_key(config)
+        self._lock = HeadLock(config.head.state_dir)
+        self._lock.take()
+        self._store = Store(config.head.state_dir)
+        self._opened: Opened = self._store.open()
+        queues = {name: queue.priority for name, queue in settings.queues.items()}
+        state = State(queues)
+        self._store.load(state)
+        self._head = Head(state=state, settings=settings, policy=policy)
+        if self._opened.behind:
+            self._enter_safe_mode(self._opened.behind)
+        self._runners: list[web.AppRunner] = []
+        self._node_port = 0
+
+    def _enter_safe_mode(self, why: str) -> None:
+        if not self._head.safe_mode:
+            log.critical("SAFE MODE: %s. Nothing is started until: gsched recover --accept", why)
+        self._head.safe_mode = f"safe mode, {why}; an operator ends it with gsched recover"
+
+    async def run(self) -> int:
+        """Serve until SIGTERM or SIGINT; return the exit code."""
+        self._build()
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        engine = asyncio.create_task(self._engine.run(), name="engine")
+        await self._listen()
+        log.info(
+            "gschedd %s serves %s: cluster %s, epoch %d, %d jobs, nodes connect to port %d",
+            VERSION,
+            self._config.head.socket,
+            self._opened.cluster,
+            self._opened.epoch,
+            len(self._head.state.jobs),
+            self._node_port,
+        )
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({engine, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        code = self._why_stopped(engine)
+        await self._shut(engine, stopping)
+        return code
+
+    def _build(self) -> None:
+        space = DiskSpace(self._config.head.state_dir)
+        head = self._head
+        self._engine = Engine(head=head, store=self._store, clock=self._clock, space=space)
+        blobs = BlobCache(Reader(self._store.path).blob)
+        launches = Launches(state=head.state, blobs=blobs, server=head.settings.server)
+        identity = n.Welcome(cluster=self._opened.cluster, epoch=self._opened.epoch)
+        self._links = Links(
+            engine=self._engine,
+            launches=launches,
+            clock=self._clock,
+            key=self._key,
+            identity=identity,
+        )
+        self._links.on_older = self._enter_safe_mode
+        self._engine.sink = self._links
+        callers = Callers(operator_uids=head.settings.operator_uids)
+        self._commands = Commands(
+            engine=self._engine, callers=callers, blobs=blobs, space=space, store=self._store
+        )
+        self._queries = Queries(
+            engine=self._engine,
+            callers=callers,
+            reader=Reader(self._store.path),
+            links=self._links,
+            clock=self._clock,
+            status=self._status,
+        )
+
+    async def _listen(self) -> None:
+        commands = web.Application(
+            middlewares=[errors], client_max_size=api.MAX_BODY_BYTES, logger=log
+        )
+        commands.add_routes([*self._queries.routes(), *self._commands.routes()])
+        commands.router.add_get("/v1/openapi.json", openapi)
+        await self._serve_commands(commands)
+        nodes = web.Application(logger=log)
+        nodes.router.add_get("/v1/node", self._links.handle)
+        await self._serve_nodes(nodes)
+
+    async def _serve_commands(self, app: web.Application) -> None:
+        path = self._config.head.socket
+        runner = await self._runner(app)
+        os.makedirs(os.path.dirname(path) or ".", mode=0o755, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # of a head that was killed: we hold the lock, so it is not in use
+        try:
+            await web.UnixSite(runner, path).start()
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {path}: {error}", hint="see head.socket"
+            ) from error
+        os.chmod(path, SOCKET_MODE)
+
+    async def _serve_nodes(self, app: web.Application) -> None:
+        head = self._config.head
+        runner = await self._runner(app)
+        family = socket.AF_INET6 if ":" in head.node_host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((head.node_host, self._port_wanted()))
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {head.node_host}:{head.node_port}: {error.strerror}",
+                hint="another program has the port: change head.node_port",
+            ) from error
+        self._node_port = listener.getsockname()[1]
+        await web.SockSite(runner, listener).start()
+        write_file(self._port_path, f"{self._node_port}\n".encode())
+
+    @property
+    def _port_path(self) -> str:
+        return os.path.join(self._config.head.state_dir, "gschedd.port")
+
+    def _port_wanted(self) -> int:
+        """Return the configured port; for 0 that of the last start: nodes look for it there."""
+        if self._config.head.node_port:
+            return self._config.head.node_port
+        try:
+            with open(self._port_path, encoding="ascii") as file:
+                port = int(file.read())
+        except (OSError, ValueError):
+            return 0
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((self._config.head.node_host, port))
+            except OSError:
+                return 0
+        return port
+
+    async def _runner(self, app: web.Application) -> web.AppRunner:
+        runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        await runner.setup()
+        self._runners.append(runner)
+        return runner
+
+    def _why_stopped(self, engine: asyncio.Task[None]) -> int:
+        if not engine.done():
+            log.info("stopping: running jobs go on under their supervisors")
+            return 0
+        error = engine.exception()
+        if isinstance(error, StorageError):
+            log.critical("%s: stopping at once, nothing more is promised. %s", error, error.hint)
+            return error.exit_code
+        log.critical("the head's own fault", exc_info=error)
+        return 70
+
+    async def _shut(self, *tasks: asyncio.Task[object]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SHUTDOWN_S):
+                await self._links.close()
+                for runner in self._runners:
+                    await runner.cleanup()
+        self._engine.close()
+        self._queries.close()
+        self._store.close()
+        self._lock.release()
+
+    def _status(self) -> api.StatusReply:
+        head = self._head
+        counts: dict[str, int] = {}
+        for job in head.state.jobs.values():
+            counts[job.state.value] = counts.get(job.state.value, 0) + 1
+        config = self._config.head
+        return api.StatusReply(
+            server=head.settings.server,
+            version=VERSION,
+            api_version=api.API_VERSION,
+            cluster=self._opened.cluster,
+            epoch=self._opened.epoch,
+            pid=os.getpid(),
+            started_s=self._started_s,
+            now_s=self._clock.wall_s(),
+            jobs=counts,
+            nodes_up=up_nodes(head),
+            nodes=len(head.state.nodes),
+            cycles=head.cycles,
+            last_cycle_s=self._engine.last_cycle_s,
+            safe_mode=head.safe_mode,
+            policy=self._policy_name,
+            socket=config.socket,
+            node_address=f"{config.node_host}:{self._node_port}",
+            database=self._store.path,
+            dropped=dict(head.oddities),
+        )

@@ -1,0 +1,109 @@
+"""From the configuration to what the head needs: settings, key, directories."""
+
+import os
+import pwd
+import socket
+import stat
+from types import MappingProxyType
+
+from gsched.config import Config
+from gsched.errors import ConfigError
+from gschedd.core.settings import QueueSettings, Settings
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+def settings_from(config: Config) -> Settings:
+    """Return what the configuration says to the core.
+
+    Raises:
+        ConfigError: an operator that is no user here.
+    """
+    head = config.head
+    return Settings(
+        server=head.server_name or socket.gethostname().partition(".")[0],
+        queues=MappingProxyType(
+            {
+                queue.name: QueueSettings(
+                    priority=queue.priority,
+                    max_walltime_s=queue.max_walltime_s,
+                    default_walltime_s=queue.default_walltime_s,
+                    enabled=queue.enabled,
+                    started=queue.started,
+                )
+                for queue in config.queue
+            }
+        ),
+        operator_uids=frozenset({0, os.getuid(), *(_uid(name) for name in head.operators)}),
+        allow_root_jobs=head.allow_root_jobs,
+        only_uid=os.getuid() if head.single_user else None,
+        warn_unknown_resource=head.unknown_resource == "warn",
+        default_walltime_s=head.default_walltime_s,
+        max_queued_per_user=head.max_queued_per_user,
+        master_port_first=head.master_port_first,
+        master_port_last=head.master_port_last,
+    )
+
+
+def _uid(name: str) -> int:
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        raise ConfigError(
+            f"head.operators: {name!r} is no user of this machine", hint="name users that exist"
+        ) from None
+
+
+def check_node_host(config: Config) -> None:
+    """Refuse to offer an unencrypted node channel beyond this machine by accident.
+
+    Raises:
+        ConfigError: the host is not loopback, and the site has not said that it may be.
+    """
+    head = config.head
+    if head.node_host not in LOOPBACK and not head.plaintext_node_channel:
+        raise ConfigError(
+            f"head.node_host is {head.node_host}, but the node channel is not encrypted",
+            hint="use 127.0.0.1, or say head.plaintext_node_channel = true on a network you trust",
+        )
+
+
+def read_key(config: Config) -> bytes:
+    """Return the cluster's key.
+
+    Raises:
+        ConfigError: no file, readable by others, or too short to be one.
+    """
+    path = config.head.key_file or os.path.join(config.head.state_dir, "cluster.key")
+    try:
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+        with open(path, "rb") as file:
+            key = file.read().strip()
+    except OSError as error:
+        raise ConfigError(
+            f"cluster key {path}: {error.strerror}", hint="gsched init makes one"
+        ) from error
+    if mode & 0o077:
+        raise ConfigError(
+            f"cluster key {path} may be read by others (mode {mode:04o})", hint=f"chmod 600 {path}"
+        )
+    if len(key) < 32:
+        raise ConfigError(f"cluster key {path} is too short", hint="gsched init makes one")
+    return key
+
+
+def make_state_dir(path: str) -> None:
+    """Make the state directory if it is not there.
+
+    Raises:
+        ConfigError: it cannot be made or written.
+    """
+    try:
+        os.makedirs(path, mode=0o711, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"state directory {path}: {error.strerror}") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"state directory {path} cannot be written by uid {os.getuid()}",
+            hint="change its owner, or head.state_dir",
+        )

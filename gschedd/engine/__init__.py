@@ -1,0 +1,1 @@
+"""The task that owns the head: batches, commits, then replies and effects."""

@@ -1,0 +1,219 @@
+"""The one task that owns the head: inputs in, commit, then replies and effects.
+
+Inputs that arrive while a commit is under way wait in the inbox and share the next one: that is
+the group commit. Nobody hears "yes", and no node hears "start", before the commit.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from gsched.clock import Clock
+from gsched.errors import GschedError, StorageError, TryAgainError
+from gsched.failpoint import failpoint
+from gsched.model.states import StopReason
+from gschedd.core import effects as e
+from gschedd.core import facts as f
+from gschedd.core.head import Head, Step
+from gschedd.engine.space import DiskSpace
+from gschedd.store.rows import Batch
+from gschedd.store.sqlite import DiskFullError, Store
+
+log = logging.getLogger("gschedd.engine")
+
+Action = Callable[[float], Sequence[Step]]
+
+MAX_INPUTS_PER_BATCH = 512  # bounds the latency of one batch
+MAX_INBOX = 20_000  # more waiting inputs than this are refused: overload is an error, not a hang
+RETRY_S = 1.0  # between tries of a commit that found the disk full or the database held
+IDLE_S = 3600.0  # the longest sleep without an alarm
+
+
+class EffectSink(Protocol):
+    """Where effects go after the commit."""
+
+    def deliver(self, effects: Sequence[e.AnyEffect]) -> None:
+        """Send what can be sent now; what cannot is said again at the node's registration."""
+
+
+class Engine:
+    """Runs a `Head` for real: real clock, real database."""
+
+    def __init__(self, *, head: Head, store: Store, clock: Clock, space: DiskSpace) -> None:
+        self.head = head
+        self._store = store
+        self._clock = clock
+        self._space = space
+        self._inbox: asyncio.Queue[tuple[Action, asyncio.Future[Sequence[Step]] | None]]
+        self._inbox = asyncio.Queue(MAX_INBOX)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._settled = asyncio.Event()
+        self._settled.set()
+        self._blobs: dict[str, bytes] = {}
+        self._changed = asyncio.Condition()
+        self.sink: EffectSink | None = None
+        self.last_cycle_s = 0.0
+        self.stalled = ""
+
+    def keep_blob(self, digest: str, data: bytes) -> None:
+        """Make a script or environment durable with the next commit."""
+        self._blobs[digest] = data
+
+    async def ask(self, action: Action) -> Sequence[Step]:
+        """Have ``action`` run by the owner of the state; return when its facts are durable.
+
+        Raises:
+            TryAgainError: too much waits already, or the database cannot be written now.
+        """
+        if self.stalled:
+            raise TryAgainError(self.stalled, hint="try again when that is mended")
+        future: asyncio.Future[Sequence[Step]] = asyncio.get_running_loop().create_future()
+        try:
+            self._inbox.put_nowait((action, future))
+        except asyncio.QueueFull:
+            raise TryAgainError("the head is overloaded", hint="try again in a moment") from None
+        return await future
+
+    async def tell(self, action: Action) -> None:
+        """Have ``action`` run by the owner of the state; wait only for room in the inbox."""
+        await self._inbox.put((action, None))
+
+    async def settled(self) -> None:
+        """Wait until everything in the state is durable, so that it may be shown."""
+        await self._settled.wait()
+
+    async def changed(self, timeout_s: float) -> None:
+        """Wait until something was committed, or the time is over."""
+        async with self._changed:
+            try:
+                await asyncio.wait_for(self._changed.wait(), timeout_s)
+            except TimeoutError:
+                return
+
+    async def run(self) -> None:
+        """Run until cancelled, or until the store fails (`StorageError`: fail stop)."""
+        while True:
+            batch = await self._gather()
+            now_s = self._clock.wall_s()
+            steps: list[Step] = [self.head.tick(now_s)]
+            answers: list[tuple[asyncio.Future[Sequence[Step]], Sequence[Step]]] = []
+            for action, future in batch:
+                try:
+                    results = action(now_s)
+                except GschedError as error:
+                    results = (Step(error=error),)
+                steps.extend(results)
+                if future is not None:
+                    answers.append((future, results))
+            await self._commit(steps)
+            for future, results in answers:
+                if not future.cancelled():
+                    future.set_result(results)
+            self._deliver(steps)
+            await self._cycle()
+
+    async def _cycle(self) -> None:
+        if not self.head.state.stale or self.head.safe_mode:
+            return
+        await asyncio.sleep(0)  # replies leave before the cycle, not after it
+        failpoint("head.cycle.before")
+        begin_s = self._clock.monotonic_s()
+        step = self.head.cycle(self._clock.wall_s())
+        self.last_cycle_s = self._clock.monotonic_s() - begin_s
+        if self.head.policy_failure is not None:
+            log.error(
+                "the policy failed; this cycle starts nothing", exc_info=self.head.policy_failure
+            )
+        await self._commit([step])
+        if step.facts:
+            failpoint("head.assign.after_commit")
+        self._deliver([step])
+
+    def _deliver(self, steps: Sequence[Step]) -> None:
+        effects = [effect for step in steps for effect in step.effects]
+        if effects and self.sink is not None:
+            self.sink.deliver(effects)
+
+    async def _gather(self) -> list[tuple[Action, asyncio.Future[Sequence[Step]] | None]]:
+        alarm_s = self.head.next_alarm_s()
+        wait_s = IDLE_S if alarm_s is None else alarm_s - self._clock.wall_s()
+        try:
+            first = await asyncio.wait_for(self._inbox.get(), min(max(wait_s, 0.0), IDLE_S))
+        except TimeoutError:
+            return []
+        batch = [first]
+        while len(batch) < MAX_INPUTS_PER_BATCH and not self._inbox.empty():
+            batch.append(self._inbox.get_nowait())
+        return batch
+
+    async def _commit(self, steps: Sequence[Step]) -> None:
+        facts = [fact for step in steps for fact in step.facts]
+        if not facts:
+            return
+        batch = self._batch(facts)
+        _failpoints(facts, "before_commit")
+        self._settled.clear()
+        await self._write(batch)
+        self._settled.set()
+        _failpoints(facts, "after_commit")
+        self.head.state.finished.clear()
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _batch(self, facts: list[f.AnyFact]) -> Batch:
+        state = self.head.state
+        batch = Batch(
+            facts=facts,
+            jobs=list(state.touched_jobs.values()),
+            attempts=[(job, attempt) for (job, _), attempt in state.touched_attempts.items()],
+            nodes=list(state.touched_nodes.values()),
+            blobs=self._blobs,
+            next_job=state.next_job,
+        )
+        self._blobs = {}
+        state.touched_jobs, state.touched_attempts, state.touched_nodes = {}, {}, {}
+        return batch
+
+    async def _write(self, batch: Batch) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await loop.run_in_executor(self._writer, self._store.commit, batch)
+            except DiskFullError as error:
+                self.stalled = f"{error.message}: nothing new is taken"
+                if self._space.drop_ballast():
+                    log.error("%s: the ballast file is given up to finish what is under way", error)
+                    continue
+                log.error("%s: trying again", error)
+            except StorageError:
+                raise
+            except TryAgainError as error:
+                self.stalled = f"{error.message}: nothing new is taken"
+                log.error("%s: trying again", error)
+            else:
+                self.stalled = ""
+                return
+            await asyncio.sleep(RETRY_S)
+
+    async def in_writer(self, work: Callable[[], None]) -> None:
+        """Run something on the writer's thread, between commits."""
+        await asyncio.get_running_loop().run_in_executor(self._writer, work)
+
+    def close(self) -> None:
+        """Wait for the writer's thread."""
+        self._writer.shutdown(wait=True)
+
+
+def _failpoints(facts: Sequence[f.AnyFact], when: str) -> None:
+    """Pass the failpoints of what is in a batch."""
+    kinds = {type(fact) for fact in facts}
+    if f.JobSubmitted in kinds:
+        failpoint(f"head.submit.{when}")
+    if f.PartEnded in kinds:
+        failpoint(f"head.exit.{when}")
+    if when == "after_commit" and any(
+        isinstance(fact, f.StopRequested) and fact.reason is StopReason.DELETE for fact in facts
+    ):
+        failpoint("head.delete.after_commit")

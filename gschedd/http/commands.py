@@ -1,0 +1,278 @@
+"""The commands' side of the HTTP API: routes that change something."""
+
+import hashlib
+
+import msgspec
+from aiohttp import web
+
+from gsched.errors import GschedError, InvalidRequestError, NotPermittedError, TryAgainError
+from gsched.failpoint import failpoint
+from gsched.model.ids import format_job_id, parse_job_id
+from gsched.model.states import HoldKind
+from gsched.protocol import api
+from gschedd.core import commands as c
+from gschedd.core.head import Head, Step
+from gschedd.core.settings import Caller
+from gschedd.core.submit import checked_holds, known_submission, prepare
+from gschedd.engine.loop import Engine
+from gschedd.engine.space import DiskSpace
+from gschedd.http.answers import answer, error_body, read_body
+from gschedd.http.callers import Callers
+from gschedd.http.launches import BlobCache
+from gschedd.store.sqlite import Store
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+JOB_ACTIONS = ("delete", "hold", "release", "signal", "rerun", "alter")
+NODE_ACTIONS = ("drain", "resume", "confirm-dead")
+
+
+class Commands:
+    """Handlers of all POST routes."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        callers: Callers,
+        blobs: BlobCache,
+        space: DiskSpace,
+        store: Store,
+    ) -> None:
+        self._engine = engine
+        self._callers = callers
+        self._blobs = blobs
+        self._space = space
+        self._store = store
+
+    @property
+    def _head(self) -> Head:
+        return self._engine.head
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.post("/v1/jobs", self.submit),
+            web.post("/v1/jobs/actions", self.act),
+            web.post("/v1/nodes/actions", self.act_on_nodes),
+            web.post("/v1/recover", self.recover),
+        ]
+
+    # --- submit ---
+
+    async def submit(self, request: web.Request) -> web.StreamResponse:
+        """``POST /v1/jobs``: the ids are sent after the jobs are durable."""
+        caller = self._callers.of(request)
+        asked = await read_body(request, api.SubmitRequest)
+        if not 1 <= len(asked.jobs) <= api.MAX_JOBS_PER_REQUEST:
+            raise InvalidRequestError(
+                f"{len(asked.jobs)} jobs in one request",
+                hint=f"send 1 to {api.MAX_JOBS_PER_REQUEST}",
+            )
+        if asked.dry_run:
+            return answer(self._reply([self._dry_run(job, caller) for job in asked.jobs]))
+        if self._space.is_low():
+            raise TryAgainError("the head's disk is full: no new jobs are taken", hint="free space")
+        submits = [
+            c.Submit(caller=caller, asked=job, digests=self._keep(job)) for job in asked.jobs
+        ]
+        head = self._head
+        steps = await self._engine.ask(
+            lambda now_s: [head.command(submit, now_s) for submit in submits]
+        )
+        response = answer(self._reply([_result(step) for step in steps]))
+        await response.prepare(request)
+        await response.write_eof()
+        failpoint("head.submit.after_ack")
+        return response
+
+    def _keep(self, job: api.SubmitJob) -> tuple[str, str]:
+        return (
+            self._keep_blob(job.script.encode()) if job.script else "",
+            self._keep_blob(_encoder.encode(job.environment)) if job.environment else "",
+        )
+
+    def _keep_blob(self, data: bytes) -> str:
+        digest = hashlib.sha256(data).hexdigest()
+        self._engine.keep_blob(digest, data)
+        self._blobs.put(digest, data)
+        return digest
+
+    def _dry_run(self, job: api.SubmitJob, caller: Caller) -> api.SubmitResult:
+        try:
+            known = known_submission(self._head.state, caller, job.key)
+            if known is not None:
+                return api.SubmitResult(id=known)
+            submission = prepare(
+                job,
+                state=self._head.state,
+                settings=self._head.settings,
+                caller=caller,
+                digests=("", ""),
+                intern=lambda request: request,
+            )
+        except GschedError as error:
+            return api.SubmitResult(error=error_body(error))
+        return api.SubmitResult(warnings=submission.warnings)
+
+    def _reply(self, results: list[api.SubmitResult]) -> api.SubmitReply:
+        return api.SubmitReply(server=self._head.settings.server, results=tuple(results))
+
+    # --- actions on jobs ---
+
+    async def act(self, request: web.Request) -> web.StreamResponse:
+        """``POST /v1/jobs/actions``: each id by itself, in order."""
+        caller = self._callers.of(request)
+        asked = await read_body(request, api.ActionRequest)
+        if asked.action not in JOB_ACTIONS:
+            raise InvalidRequestError(
+                f"action {asked.action!r} is not known", hint=f"one of {', '.join(JOB_ACTIONS)}"
+            )
+        await self._engine.settled()
+        items = [self._parse(text, asked, caller) for text in self._expand(asked.ids, caller)]
+        commands = [command for _, command, _ in items if command is not None]
+        head = self._head
+        steps = iter(
+            []
+            if asked.dry_run
+            else await self._engine.ask(
+                lambda now_s: [head.command(command, now_s) for command in commands]
+            )
+        )
+        results = []
+        for text, command, error in items:
+            if command is None or asked.dry_run:
+                results.append(_action_result(text, error, _words(asked, Step(), dry_run=True)))
+            else:
+                step = next(steps)
+                results.append(_action_result(text, step.error, _words(asked, step)))
+        return answer(api.ActionReply(results=tuple(results)))
+
+    def _expand(self, ids: tuple[str, ...], caller: Caller) -> list[str]:
+        """Replace ``all`` by the ids of all of the caller's jobs."""
+        server = self._head.settings.server
+        expanded: list[str] = []
+        for text in ids:
+            if text.lower() != "all":
+                expanded.append(text)
+                continue
+            jobs = self._head.state.jobs.values()
+            expanded.extend(
+                format_job_id(job.id, server) for job in jobs if job.spec.owner.uid == caller.uid
+            )
+        return expanded
+
+    def _parse(
+        self, text: str, asked: api.ActionRequest, caller: Caller
+    ) -> tuple[str, c.AnyCommand | None, GschedError | None]:
+        try:
+            return text, _command(parse_job_id(text), asked, caller), None
+        except GschedError as error:
+            return text, None, error
+
+    # --- actions on nodes ---
+
+    async def act_on_nodes(self, request: web.Request) -> web.StreamResponse:
+        """``POST /v1/nodes/actions``."""
+        caller = self._callers.of(request)
+        asked = await read_body(request, api.NodeActionRequest)
+        if asked.action not in NODE_ACTIONS:
+            raise InvalidRequestError(
+                f"action {asked.action!r} is not known", hint=f"one of {', '.join(NODE_ACTIONS)}"
+            )
+        commands = [_node_command(node, asked, caller) for node in asked.nodes]
+        head = self._head
+        steps = await self._engine.ask(
+            lambda now_s: [head.command(command, now_s) for command in commands]
+        )
+        done = {"drain": "drained", "resume": "resumed", "confirm-dead": "confirmed dead"}
+        results = tuple(
+            _action_result(node, step.error, done[asked.action])
+            for node, step in zip(asked.nodes, steps, strict=True)
+        )
+        return answer(api.ActionReply(results=results))
+
+    # --- safe mode ---
+
+    async def recover(self, request: web.Request) -> web.StreamResponse:
+        """``POST /v1/recover``: an operator has looked at what is missing and goes on."""
+        caller = self._callers.of(request)
+        asked = await read_body(request, api.RecoverRequest)
+        if not caller.operator:
+            raise NotPermittedError("only an operator ends safe mode")
+        head = self._head
+        if asked.accept and head.safe_mode:
+            await self._engine.in_writer(self._store.accept_loss)
+
+            def resume(_: float) -> list[Step]:
+                head.safe_mode = ""
+                head.state.stale = True
+                return []
+
+            await self._engine.ask(resume)
+        return answer(api.Health(ok=not head.safe_mode))
+
+
+def _result(step: Step) -> api.SubmitResult:
+    if step.error is not None:
+        return api.SubmitResult(error=error_body(step.error))
+    return api.SubmitResult(id=step.job, warnings=step.warnings)
+
+
+def _action_result(text: str, error: GschedError | None, words: str) -> api.ActionResult:
+    if error is not None:
+        return api.ActionResult(id=text, error=error_body(error))
+    return api.ActionResult(id=text, text=words)
+
+
+def _words(asked: api.ActionRequest, step: Step, *, dry_run: bool = False) -> str:
+    if dry_run:
+        return f"would {asked.action}"
+    if not step.facts:
+        return "nothing to change"
+    done = {
+        "delete": "deleted",
+        "hold": "held",
+        "release": "released",
+        "signal": f"signal {asked.signal} sent",
+        "rerun": "will run again",
+        "alter": "altered",
+    }
+    kinds = {type(fact).__name__ for fact in step.facts}
+    if asked.action == "delete" and "StopRequested" in kinds:
+        return "ending"
+    return done[asked.action]
+
+
+def _command(job: int, asked: api.ActionRequest, caller: Caller) -> c.AnyCommand:
+    match asked.action:
+        case "delete":
+            return c.DeleteJob(caller=caller, job=job, message=asked.message, grace_s=asked.grace_s)
+        case "hold":
+            return c.HoldJob(caller=caller, job=job, holds=_holds(asked, caller))
+        case "release":
+            return c.ReleaseJob(caller=caller, job=job, holds=_holds(asked, caller))
+        case "signal":
+            return c.SignalJob(caller=caller, job=job, signal=asked.signal)
+        case "rerun":
+            return c.RerunJob(caller=caller, job=job, force=asked.force, grace_s=asked.grace_s)
+        case _:
+            if asked.alteration is None:
+                raise InvalidRequestError("nothing to alter", hint="name what should change")
+            return c.AlterJob(caller=caller, job=job, alteration=asked.alteration)
+
+
+def _holds(asked: api.ActionRequest, caller: Caller) -> tuple[HoldKind, ...]:
+    if not asked.holds:
+        raise InvalidRequestError("no kind of hold named", hint="say -h u, o or s")
+    return checked_holds(asked.holds, caller)
+
+
+def _node_command(node: str, asked: api.NodeActionRequest, caller: Caller) -> c.AnyCommand:
+    match asked.action:
+        case "drain":
+            return c.DrainNode(caller=caller, node=node, reason=asked.reason)
+        case "resume":
+            return c.ResumeNode(caller=caller, node=node)
+        case _:
+            return c.ConfirmDead(caller=caller, node=node)

@@ -1,0 +1,102 @@
+"""Makes the launch message of an attempt: the job's spec, its script and environment, its place."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import msgspec
+
+from gsched.model.states import LaunchKind
+from gsched.protocol import node as n
+from gschedd.core import effects as e
+from gschedd.core.state import State
+
+MAX_CACHED_BLOBS = 2000
+MAX_CACHED_BYTES = 64 * 1024 * 1024
+
+_environment_decoder = msgspec.json.Decoder(dict[str, str])
+
+
+class BlobCache:
+    """Scripts and environments by digest: the last used ones in memory, all in the store."""
+
+    def __init__(self, read: Callable[[str], bytes]) -> None:
+        self._read = read
+        self._blobs: OrderedDict[str, bytes] = OrderedDict()
+        self._bytes = 0
+
+    def put(self, digest: str, data: bytes) -> None:
+        """Remember a blob that is about to become durable."""
+        if digest in self._blobs:
+            self._blobs.move_to_end(digest)
+            return
+        self._blobs[digest] = data
+        self._bytes += len(data)
+        while len(self._blobs) > MAX_CACHED_BLOBS or self._bytes > MAX_CACHED_BYTES:
+            _, dropped = self._blobs.popitem(last=False)
+            self._bytes -= len(dropped)
+
+    def get(self, digest: str) -> bytes:
+        """Return a blob, from the store if need be."""
+        data = self._blobs.get(digest)
+        if data is None:
+            data = self._read(digest)
+            self.put(digest, data)
+        else:
+            self._blobs.move_to_end(digest)
+        return data
+
+
+class Launches:
+    """Composes launch messages from the state and the blobs."""
+
+    def __init__(self, *, state: State, blobs: BlobCache, server: str) -> None:
+        self._state = state
+        self._blobs = blobs
+        self._server = server
+
+    def message(self, effect: e.SendLaunch) -> n.Launch | None:
+        """Return the message, or None if the attempt is over or being stopped by now."""
+        job = self._state.jobs.get(effect.job)
+        attempt = job.attempt if job is not None else None
+        if job is None or attempt is None or attempt.number != effect.attempt:
+            return None
+        spec = job.spec
+        shares = attempt.allocation
+        hosts = tuple(share.node for share in shares)
+        master = self._state.nodes.get(hosts[0])
+        script = self._blobs.get(spec.script_digest) if spec.script_digest else b""
+        environment = (
+            _environment_decoder.decode(self._blobs.get(spec.environment_digest))
+            if spec.environment_digest
+            else {}
+        )
+        return n.Launch(
+            job=job.id,
+            attempt=attempt.number,
+            server=self._server,
+            owner=spec.owner,
+            name=spec.name,
+            queue=spec.queue,
+            share=attempt.parts[effect.node].share,
+            hosts=hosts,
+            slots=tuple(share.cpus for share in shares),
+            gpus=tuple(share.gpu_indices for share in shares),
+            node_rank=hosts.index(effect.node),
+            workdir=spec.workdir,
+            launch=LaunchKind(spec.launch),
+            master_address=master.address if master is not None else "",
+            master_port=attempt.master_port,
+            restart_count=job.attempts - 1,
+            walltime_s=spec.walltime_s,
+            stdout_path=spec.stdout_path,
+            stderr_path=spec.stderr_path,
+            join=spec.join,
+            umask=spec.umask,
+            shell=spec.shell,
+            script=script.decode(),
+            arguments=spec.arguments,
+            python=spec.python,
+            grace_s=spec.grace_s,
+            account=spec.account,
+            environment=environment,
+        )

@@ -1,0 +1,304 @@
+"""The node channel: one WebSocket for each node, and the effects that go down it."""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from typing import TypeVar, assert_never
+
+import msgspec
+from aiohttp import WSMsgType, web
+
+from gsched.clock import Clock
+from gsched.errors import BadStateError, GschedError
+from gsched.failpoint import failpoint
+from gsched.protocol import node as n
+from gsched.protocol.proof import NONCE_BYTES, proof, proof_matches
+from gschedd.core import effects as e
+from gschedd.core.head import Step
+from gschedd.engine.loop import Engine
+from gschedd.http.launches import Launches
+
+log = logging.getLogger("gschedd.nodes")
+
+M = TypeVar("M", n.Hello, n.Register)
+
+HANDSHAKE_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 20.0
+MAX_OUTBOX = 50_000  # messages a slow node may have waiting before it is cut off
+
+
+class Link:
+    """A connected node: an outbox, and one task that sends it, many messages to a frame."""
+
+    def __init__(self, node: str, boot_id: str, socket: web.WebSocketResponse) -> None:
+        self.node = node
+        self.boot_id = boot_id
+        self.socket = socket
+        self._outbox: list[n.HeadMessage] = []
+        self._filled = asyncio.Event()
+
+    def send(self, message: n.HeadMessage) -> None:
+        """Put a message into the outbox; a node that does not read is cut off."""
+        if len(self._outbox) >= MAX_OUTBOX:
+            log.warning("%s does not read: cut off", self.node)
+            transport = self.socket._req.transport if self.socket._req else None  # noqa: SLF001 # aiohttp has no public abort
+            if transport is not None:
+                transport.abort()
+            return
+        self._outbox.append(message)
+        self._filled.set()
+
+    async def sender(self) -> None:
+        """Send the outbox for ever, all that waits in one frame."""
+        while True:
+            await self._filled.wait()
+            self._filled.clear()
+            batch, self._outbox = self._outbox, []
+            await self.socket.send_str(n.encode(batch).decode())
+            if any(isinstance(message, n.Launch) for message in batch):
+                failpoint("head.launch.after_send")
+            if any(isinstance(message, n.ExitAck) for message in batch):
+                failpoint("head.exit.after_ack")
+
+
+class Links:
+    """All connected nodes."""
+
+    def __init__(
+        self, *, engine: Engine, launches: Launches, clock: Clock, key: bytes, identity: n.Welcome
+    ) -> None:
+        self._engine = engine
+        self._launches = launches
+        self._clock = clock
+        self._key = key
+        self._identity = identity
+        self._links: dict[str, Link] = {}
+        self._requests: dict[int, asyncio.Future[n.OutputRead]] = {}
+        self._next_request = 1
+        self.on_older: Callable[[str], None] = log.critical
+
+    # --- effects ---
+
+    def deliver(self, effects: Sequence[e.AnyEffect]) -> None:
+        """Send effects to the nodes that are connected."""
+        launched = False
+        for effect in effects:
+            link = self._links.get(effect.node)
+            if link is None:
+                continue
+            if isinstance(effect, e.SendLaunch):
+                if launched:
+                    failpoint("head.launch.between_nodes")
+                launched = True
+            message = self._message(effect)
+            if message is not None:
+                link.send(message)
+
+    def _message(self, effect: e.AnyEffect) -> n.HeadMessage | None:
+        match effect:
+            case e.SendLaunch():
+                return self._launches.message(effect)
+            case e.SendStop():
+                return n.Stop(
+                    job=effect.job,
+                    attempt=effect.attempt,
+                    reason=effect.reason,
+                    grace_s=effect.grace_s,
+                )
+            case e.SendSignal():
+                return n.Signal(job=effect.job, attempt=effect.attempt, signal=effect.signal)
+            case e.SendRetime():
+                return n.Retime(
+                    job=effect.job, attempt=effect.attempt, walltime_s=effect.walltime_s
+                )
+            case e.SendExitAck():
+                return n.ExitAck(job=effect.job, attempt=effect.attempt)
+            case _:
+                assert_never(effect)
+
+    # --- one connection ---
+
+    async def handle(self, request: web.Request) -> web.WebSocketResponse:
+        """Serve one node from handshake to disconnection."""
+        socket = web.WebSocketResponse(heartbeat=n.KEEPALIVE_S, max_msg_size=n.MAX_FRAME_BYTES)
+        await socket.prepare(request)
+        try:
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                hello, said = await self._handshake(socket)
+        except (TimeoutError, ValueError, msgspec.DecodeError) as error:
+            text = f"handshake failed: {str(error) or 'too slow'}"
+            log.warning("a node's %s", text)
+            await self._refuse(socket, text, fatal=False)
+            return socket
+        if said is None:
+            return socket
+        link = Link(hello.node, said.boot_id, socket)
+        if not await self._admit(link, said):
+            return socket
+        await self._serve(link)
+        return socket
+
+    async def _handshake(self, socket: web.WebSocketResponse) -> tuple[n.Hello, n.Register | None]:
+        hello = await _receive(socket, n.Hello)
+        if hello.version != n.PROTOCOL_VERSION:
+            text = f"protocol {hello.version} is not spoken here, {n.PROTOCOL_VERSION} is"
+            await self._refuse(socket, text, fatal=True)
+            return hello, None
+        nonce = secrets.token_hex(NONCE_BYTES)
+        nonces = (hello.nonce, nonce)
+        challenge = n.Challenge(
+            version=n.PROTOCOL_VERSION,
+            cluster=self._identity.cluster,
+            epoch=self._identity.epoch,
+            nonce=nonce,
+            proof=proof(key=self._key, role="head", node=hello.node, nonces=nonces),
+        )
+        await socket.send_str(n.encode([challenge]).decode())
+        said = await _receive(socket, n.Register)
+        expected = proof(key=self._key, role="node", node=hello.node, nonces=nonces)
+        if not proof_matches(said.proof, expected):
+            log.error("%s does not know the cluster's key: refused", hello.node)
+            await self._refuse(socket, "wrong cluster key", fatal=True)
+            return hello, None
+        return hello, said
+
+    async def _refuse(self, socket: web.WebSocketResponse, text: str, *, fatal: bool) -> None:
+        with contextlib.suppress(ConnectionError):
+            await socket.send_str(n.encode([n.Refused(message=text, fatal=fatal)]).decode())
+        await socket.close()
+
+    async def _admit(self, link: Link, said: n.Register) -> bool:
+        present = self._links.get(link.node)
+        if present is not None and present.boot_id != link.boot_id:
+            text = f"another machine is connected as {link.node}: every node needs its own name"
+            log.error("%s", text)
+            await self._refuse(link.socket, text, fatal=False)
+            return False
+        if said.highest_epoch > self._identity.epoch:
+            text = (
+                f"{link.node} has obeyed a head of epoch {said.highest_epoch}, this one is of "
+                f"epoch {self._identity.epoch}: it runs on an old copy of the database"
+            )
+            self.on_older(text)
+            await self._refuse(link.socket, text, fatal=False)
+            return False
+        if present is not None:
+            await present.socket.close()
+        self._links[link.node] = link
+        link.send(self._identity)
+        head = self._engine.head
+        await self._engine.ask(lambda now_s: (head.registered(link.node, said, now_s),))
+        log.info("%s registered: %d attempts in its spool", link.node, len(said.attempts))
+        return True
+
+    async def _serve(self, link: Link) -> None:
+        sender = asyncio.create_task(link.sender())
+        reason = "connection closed"
+        try:
+            async for frame in link.socket:
+                if frame.type is not WSMsgType.TEXT:
+                    reason = f"unexpected frame {frame.type.name}"
+                    break
+                await self._hear(link.node, n.decode_from_node(frame.data))
+        except msgspec.DecodeError as error:
+            reason = f"unreadable message: {error}"
+        finally:
+            sender.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+                await sender
+            await link.socket.close()
+            if self._links.get(link.node) is link:
+                del self._links[link.node]
+                log.warning("%s disconnected: %s", link.node, reason)
+                head = self._engine.head
+                await self._engine.tell(
+                    lambda now_s: (head.disconnected(link.node, reason, now_s),)
+                )
+
+    async def _hear(self, node: str, messages: list[n.NodeMessage]) -> None:
+        """Take in one frame: all of its reports become one input."""
+        reports: list[n.Started | n.Exited] = []
+        for message in messages:
+            match message:
+                case n.Started() | n.Exited():
+                    reports.append(message)
+                case n.Heartbeat():
+                    self._engine.head.heard_from(node, message.load, self._clock.wall_s())
+                case n.OutputRead():
+                    waiting = self._requests.pop(message.request, None)
+                    if waiting is not None and not waiting.done():
+                        waiting.set_result(message)
+                case n.UnknownAttempt():
+                    self._engine.head.oddities["unknown_attempt"] += 1
+                case n.Hello() | n.Register():
+                    raise msgspec.ValidationError("a second handshake")
+                case _:
+                    assert_never(message)
+        if reports:
+            await self._engine.tell(lambda now_s: self._report(node, reports, now_s))
+
+    def _report(
+        self, node: str, reports: list[n.Started | n.Exited], now_s: float
+    ) -> Sequence[Step]:
+        head = self._engine.head
+        return [
+            head.started(node, report, now_s)
+            if isinstance(report, n.Started)
+            else head.exited(node, report, now_s)
+            for report in reports
+        ]
+
+    # --- output of running jobs ---
+
+    async def read_output(
+        self, node: str, *, job: int, attempt: int, stream: str, window: tuple[int, int]
+    ) -> n.OutputRead:
+        """Have a node read a part of a job's output; ``window`` is offset and bytes at most.
+
+        Raises:
+            BadStateError: the node is not connected or does not answer.
+        """
+        link = self._links.get(node)
+        if link is None:
+            raise BadStateError(
+                f"node {node}, where the output is, is not connected", hint="see gnodes"
+            )
+        number, self._next_request = self._next_request, self._next_request + 1
+        future: asyncio.Future[n.OutputRead] = asyncio.get_running_loop().create_future()
+        self._requests[number] = future
+        link.send(
+            n.ReadOutput(
+                request=number,
+                job=job,
+                attempt=attempt,
+                stream=stream,
+                offset=window[0],
+                max_bytes=window[1],
+            )
+        )
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                return await future
+        except TimeoutError:
+            raise BadStateError(f"node {node} did not answer in {READ_TIMEOUT_S:.0f} s") from None
+        finally:
+            self._requests.pop(number, None)
+
+    async def close(self) -> None:
+        """Close all connections; the nodes go on by themselves."""
+        for link in list(self._links.values()):
+            with contextlib.suppress(ConnectionError, GschedError):
+                await link.socket.close()
+
+
+async def _receive(socket: web.WebSocketResponse, kind: type[M]) -> M:
+    """Return the one message of the next frame, which must be of this kind."""
+    frame = await socket.receive()
+    if frame.type is not WSMsgType.TEXT:
+        raise ValueError(f"{kind.__name__} expected, got a {frame.type.name} frame")
+    messages = n.decode_from_node(frame.data)
+    if len(messages) != 1 or not isinstance(messages[0], kind):
+        raise ValueError(f"{kind.__name__} expected, got something else")
+    return messages[0]

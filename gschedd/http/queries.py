@@ -1,0 +1,332 @@
+"""The queries' side of the HTTP API: routes that change nothing.
+
+What is shown is durable: a query waits for the commit that is under way.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import msgspec
+from aiohttp import web
+
+from gsched.clock import Clock
+from gsched.errors import InvalidRequestError, UnknownJobError
+from gsched.model.ids import format_job_id, parse_job_id
+from gsched.model.states import JobState, NodeState, PartState
+from gsched.protocol import api
+from gschedd.core.decide import authorize
+from gschedd.core.head import Head
+from gschedd.core.state import Job, Part
+from gschedd.core.story import Teller
+from gschedd.engine.loop import Engine
+from gschedd.http.answers import answer, error_body
+from gschedd.http.callers import Callers
+from gschedd.http.links import Links
+from gschedd.store.reader import HistoryFilter, Reader
+
+T = TypeVar("T")
+
+ROWS_PER_SLICE = 1000  # rows encoded before other requests get their turn
+MAX_WAIT_S = 300.0
+MAX_HISTORY = 100_000
+_encoder = msgspec.json.Encoder()
+
+
+class Queries:
+    """Handlers of all GET routes."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        callers: Callers,
+        reader: Reader,
+        links: Links,
+        clock: Clock,
+        status: Callable[[], api.StatusReply],
+    ) -> None:
+        self._engine = engine
+        self._callers = callers
+        self._reader = reader
+        self._links = links
+        self._clock = clock
+        self._status = status
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="reader")
+
+    @property
+    def _head(self) -> Head:
+        return self._engine.head
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.get("/v1/health", self.health),
+            web.get("/v1/status", self.status),
+            web.get("/v1/jobs", self.jobs),
+            web.get("/v1/jobs/{id}", self.story),
+            web.get("/v1/jobs/{id}/wait", self.wait),
+            web.get("/v1/jobs/{id}/output", self.output),
+            web.get("/v1/nodes", self.nodes),
+            web.get("/v1/history", self.history),
+        ]
+
+    async def _read(self, work: Callable[[], T]) -> T:
+        """Run a read of the database in the reader's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _teller(self) -> Teller:
+        head = self._head
+        return Teller(
+            state=head.state, settings=head.settings, waits=head.waits, safe_mode=head.safe_mode
+        )
+
+    async def health(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v1/health``."""
+        self._callers.of(request)
+        return answer(api.Health(ok=True))
+
+    async def status(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v1/status``."""
+        self._callers.of(request)
+        return answer(self._status())
+
+    # --- jobs ---
+
+    async def jobs(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v1/jobs``: unfinished jobs, or those named by ``ids``, in the order of ids."""
+        self._callers.of(request)
+        query = request.query
+        await self._engine.settled()
+        if "ids" in query:
+            return await self._jobs_by_id([text for text in query["ids"].split(",") if text])
+        states = _states(query.get("state", ""))
+        user = query.get("user", "")
+        chosen = [
+            job
+            for job in self._head.state.jobs.values()
+            if (not user or job.spec.owner.user == user) and (not states or job.state in states)
+        ]
+        if query.get("all", "") == "1" and (not states or JobState.DONE in states):
+            limit = MAX_HISTORY
+            done, _ = await self._read(
+                lambda: self._reader.history(HistoryFilter(user=user, limit=limit))
+            )
+            chosen = sorted([*done, *chosen], key=lambda job: job.id)
+        return await self._stream(request, chosen)
+
+    async def _stream(self, request: web.Request, jobs: list[Job]) -> web.StreamResponse:
+        """Send a list of any length, slice by slice, so that nobody else waits for it."""
+        teller = self._teller()
+        if len(jobs) <= ROWS_PER_SLICE:
+            return answer(
+                api.JobList(
+                    server=self._head.settings.server,
+                    now_s=self._clock.wall_s(),
+                    jobs=tuple(teller.row(job) for job in jobs),
+                )
+            )
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        server = _encoder.encode(self._head.settings.server)
+        now = _encoder.encode(self._clock.wall_s())
+        await response.write(b'{"server":' + server + b',"now_s":' + now + b',"jobs":[')
+        for begin in range(0, len(jobs), ROWS_PER_SLICE):
+            part = _encoder.encode(
+                [teller.row(job) for job in jobs[begin : begin + ROWS_PER_SLICE]]
+            )
+            await response.write((b"," if begin else b"") + part[1:-1])
+            await asyncio.sleep(0)
+        await response.write(b"]}")
+        await response.write_eof()
+        return response
+
+    async def _jobs_by_id(self, texts: list[str]) -> web.StreamResponse:
+        teller = self._teller()
+        rows: list[api.JobRow] = []
+        errors: dict[str, api.ErrorBody] = {}
+        for text in texts:
+            try:
+                rows.append(teller.row(await self._find(text)))
+            except UnknownJobError as error:
+                errors[text] = error_body(error)
+        return answer(
+            api.JobList(
+                server=self._head.settings.server,
+                now_s=self._clock.wall_s(),
+                jobs=tuple(rows),
+                errors=errors,
+            )
+        )
+
+    async def _find(self, text: str) -> Job:
+        """Return a job, done or not.
+
+        Raises:
+            UnknownJobError: there is none of that id.
+        """
+        number = parse_job_id(text)
+        job = self._head.state.jobs.get(number)
+        if job is not None:
+            return job
+        found = await self._read(lambda: self._reader.jobs([number]))
+        if not found:
+            name = format_job_id(number, self._head.settings.server)
+            raise UnknownJobError(f"Unknown Job Id {name}", hint="see gstat and ghist")
+        return found[0]
+
+    async def story(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v1/jobs/ID``."""
+        self._callers.of(request)
+        await self._engine.settled()
+        return answer(await self._story(await self._find(request.match_info["id"])))
+
+    async def _story(self, job: Job) -> api.JobStory:
+        attempts, events = await self._read(
+            lambda: (self._reader.attempts(job.id), self._reader.events(job.id))
+        )
+        return self._teller().story(
+            job, attempts=attempts, events=events, now_s=self._clock.wall_s()
+        )
+
+    async def wait(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v1/jobs/ID/wait``: answers when the job is done, or the time is over."""
+        self._callers.of(request)
+        limit_s = min(_number(request.query.get("timeout_s", "30"), "timeout_s"), MAX_WAIT_S)
+        end_s = self._clock.monotonic_s() + limit_s
+        while True:
+            await self._engine.settled()
+            job = await self._find(request.match_info["id"])
+            left_s = end_s - self._clock.monotonic_s()
+            if job.state is JobState.DONE or left_s <= 0:
+                return answer(await self._story(job))
+            await self._engine.changed(left_s)
+
+    async def output(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v1/jobs/ID/output``: for the owner and operators."""
+        caller = self._callers.of(request)
+        query = request.query
+        stream = query.get("stream", "stdout")
+        if stream not in {"stdout", "stderr"}:
+            raise InvalidRequestError(f"stream {stream!r} is not known: stdout or stderr")
+        offset = int(_number(query.get("offset", "0"), "offset"))
+        limit = int(_number(query.get("max", str(api.MAX_OUTPUT_CHUNK_BYTES)), "max"))
+        job = await self._find(request.match_info["id"])
+        authorize(caller, job)
+        node, part = _output_part(job)
+        window = (offset, max(1, min(limit, api.MAX_OUTPUT_CHUNK_BYTES)))
+        return answer(await self._output(job, node, part, stream=stream, window=window))
+
+    async def _output(
+        self, job: Job, node: str, part: Part, *, stream: str, window: tuple[int, int]
+    ) -> api.OutputChunk:
+        ended = job.state is JobState.DONE
+        path = part.stdout_path if stream == "stdout" else part.stderr_path
+        if part.state is not PartState.RUNNING:
+            # The file is the user's own by now; where it is, the command can read it itself.
+            return api.OutputChunk(
+                path=path, node=node, offset=0, size_bytes=0, data=b"", ended=ended
+            )
+        assert job.attempt is not None, "a running part belongs to an attempt"
+        said = await self._links.read_output(
+            node, job=job.id, attempt=job.attempt.number, stream=stream, window=window
+        )
+        if said.error:
+            raise InvalidRequestError(f"job {job.id} on {node}: {said.error}")
+        return api.OutputChunk(
+            path=said.path,
+            node=node,
+            offset=said.offset,
+            size_bytes=said.size_bytes,
+            data=said.data,
+            ended=ended,
+        )
+
+    # --- nodes, history ---
+
+    async def nodes(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v1/nodes``."""
+        self._callers.of(request)
+        await self._engine.settled()
+        teller = self._teller()
+        nodes = self._head.state.nodes
+        return answer(
+            api.NodeList(
+                server=self._head.settings.server,
+                now_s=self._clock.wall_s(),
+                nodes=tuple(teller.node(nodes[name]) for name in sorted(nodes)),
+            )
+        )
+
+    async def history(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v1/history``."""
+        self._callers.of(request)
+        query = request.query
+        ids = tuple(parse_job_id(text) for text in query.get("ids", "").split(",") if text)
+        outcome = query.get("outcome", "")
+        limit = max(1, min(int(_number(query.get("limit", "1000"), "limit")), MAX_HISTORY))
+        wanted = HistoryFilter(
+            ids=ids,
+            user=query.get("user", ""),
+            queue=query.get("queue", ""),
+            name=query.get("name", ""),
+            outcome="" if outcome == "failed" else outcome,
+            failed=outcome == "failed",
+            since_s=_number(query["since"], "since") if query.get("since") else None,
+            until_s=_number(query["until"], "until") if query.get("until") else None,
+            limit=limit,
+        )
+        await self._engine.settled()
+        jobs, totals = await self._read(lambda: self._reader.history(wanted))
+        teller = self._teller()
+        return answer(
+            api.HistoryReply(
+                server=self._head.settings.server,
+                now_s=self._clock.wall_s(),
+                jobs=tuple(teller.row(job) for job in jobs),
+                total_jobs=totals.jobs,
+                total_cpu_s=totals.cpu_s,
+                total_wall_s=totals.wall_s,
+                total_gpu_s=totals.gpu_s,
+                total_failed=totals.failed,
+                more=totals.jobs > len(jobs),
+            )
+        )
+
+    def close(self) -> None:
+        """Wait for the reader's thread."""
+        self._thread.shutdown(wait=True)
+
+
+def _states(text: str) -> set[JobState]:
+    states: set[JobState] = set()
+    letters = {state.letter: state for state in JobState}
+    for word in filter(None, text.split(",")):
+        state = letters.get(word.upper()) or next((s for s in JobState if s == word.lower()), None)
+        if state is None:
+            known = ", ".join(JobState)
+            raise InvalidRequestError(f"state {word!r} is not known", hint=f"one of {known}")
+        states.add(state)
+    return states
+
+
+def _number(text: str, name: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidRequestError(f"{name}={text!r} is no number") from None
+
+
+def _output_part(job: Job) -> tuple[str, Part]:
+    """Return where the job's output is: the first node of its present or last attempt."""
+    if job.attempt is None or not job.attempt.parts:
+        raise InvalidRequestError(
+            f"job {job.id} has not run yet: there is no output", hint=f"gstat -f {job.id}"
+        )
+    return next(iter(job.attempt.parts.items()))
+
+
+def up_nodes(head: Head) -> int:
+    """Return how many nodes are connected."""
+    return sum(node.state is NodeState.UP for node in head.state.nodes.values())

@@ -1,0 +1,69 @@
+"""The published description of the API, made from the very types that encode it."""
+
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from gsched.protocol import api
+from gsched.version import VERSION
+from gschedd.http.answers import answer
+
+#: Method, path, what it is for, body, answer.
+ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
+    ("get", "/v1/health", "the head answers", None, api.Health),
+    ("get", "/v1/status", "how the head is", None, api.StatusReply),
+    ("post", "/v1/jobs", "queue jobs", api.SubmitRequest, api.SubmitReply),
+    ("get", "/v1/jobs", "list jobs", None, api.JobList),
+    ("get", "/v1/jobs/{id}", "one job's story", None, api.JobStory),
+    ("get", "/v1/jobs/{id}/wait", "wait until a job is done", None, api.JobStory),
+    ("get", "/v1/jobs/{id}/output", "read a running job's output", None, api.OutputChunk),
+    ("post", "/v1/jobs/actions", "act on jobs", api.ActionRequest, api.ActionReply),
+    ("get", "/v1/nodes", "list nodes", None, api.NodeList),
+    ("post", "/v1/nodes/actions", "act on nodes", api.NodeActionRequest, api.ActionReply),
+    ("get", "/v1/history", "past jobs and totals", None, api.HistoryReply),
+    ("post", "/v1/recover", "end safe mode", api.RecoverRequest, api.Health),
+)
+
+
+def document() -> dict[str, object]:
+    """Return the OpenAPI 3.1 document."""
+    types = sorted(
+        {kind for route in ROUTES for kind in route[3:] if kind is not None} | {api.ErrorReply},
+        key=lambda kind: kind.__name__,
+    )
+    schemas, components = msgspec.json.schema_components(
+        types, ref_template="#/components/schemas/{name}"
+    )
+    refs = dict(zip(types, schemas, strict=True))
+    paths: dict[str, dict[str, object]] = {}
+    for method, path, summary, body, reply in ROUTES:
+        operation: dict[str, object] = {
+            "summary": summary,
+            "responses": {
+                "200": {"description": "done", "content": _json(refs[reply])},
+                "default": {"description": "refused", "content": _json(refs[api.ErrorReply])},
+            },
+        }
+        if body is not None:
+            operation["requestBody"] = {"required": True, "content": _json(refs[body])}
+        if "{id}" in path:
+            operation["parameters"] = [
+                {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+            ]
+        paths.setdefault(path, {})[method] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "gsched head", "version": VERSION},
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+
+
+def _json(schema: dict[str, object]) -> dict[str, object]:
+    return {"application/json": {"schema": schema}}
+
+
+async def openapi(_: web.Request) -> web.Response:
+    """``GET /v1/openapi.json``."""
+    return answer(document())

@@ -1,0 +1,60 @@
+"""The head daemon's program: arguments, logging, and the composition of the parts."""
+
+import asyncio
+import logging
+import sys
+
+import click
+
+from gsched.config import load_config
+from gsched.errors import GschedError
+from gsched.version import VERSION
+from gschedd.daemon.service import Service
+from gschedd.policies.registry import POLICIES
+
+
+@click.command(name="gschedd")
+@click.option("--config", "config_path", metavar="FILE", help="configuration file (gsched.toml)")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="how much goes to the log (stderr)",
+)
+@click.version_option(VERSION, prog_name="gschedd")
+def main(config_path: str | None, log_level: str) -> None:
+    """Run the head of a gsched cluster in the foreground; logs go to stderr.
+
+    SIGTERM stops it cleanly: running jobs go on under their supervisors, and the next start finds
+    them.
+
+    Example: gschedd --config /etc/gsched/gsched.toml
+    """
+    logging.basicConfig(
+        level=log_level.upper(), format="%(asctime)s %(levelname)-8s %(name)s: %(message)s"
+    )
+    sys.exit(run(config_path))
+
+
+def run(config_path: str | None) -> int:
+    """Run until told to stop; return the exit code."""
+    try:
+        config = load_config(config_path)
+        policy_name = config.queue[0].policy
+        policy = POLICIES.get(policy_name)
+        if policy is None:
+            known = ", ".join(sorted(POLICIES))
+            click.echo(f"gschedd: unknown policy {policy_name!r}: known are {known}", err=True)
+            return 78
+        service = Service(config, policy=policy, policy_name=policy_name)
+        return asyncio.run(service.run())
+    except GschedError as error:
+        click.echo(f"gschedd: {error.message}", err=True)
+        if error.hint:
+            click.echo(f"gschedd: {error.hint}", err=True)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    main()
