@@ -9,7 +9,8 @@ import errno
 import os
 import resource
 import signal
-from typing import NoReturn
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
 
 from gnode.supervisor import cgroup, output, privilege
 from gnode.supervisor.errors import LaunchError, blame, reason
@@ -76,19 +77,31 @@ def _run(task: Task, around: Surroundings, channel: int) -> None:
             f"the job belongs to uid {task['uid']}, but this gnode runs jobs of {os.getuid()} only",
             user_error=False,
         )
-    # From here on everything is done with the owner's rights.
+    paths, descriptors = prepare_as_owner(task)
+    os.write(channel, READY + b"\0".join(os.fsencode(path) for path in paths))
+    if os.read(channel, 1) != GO:  # the supervisor is dead, or has been told to stop
+        return
+    for number, fd in enumerate(descriptors):
+        os.dup2(fd, number)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    start_program(task, os.execve)
+
+
+def prepare_as_owner(task: Task) -> tuple[tuple[str, str], tuple[int, int, int]]:
+    """Do all that touches what the user named; the caller has the owner's rights and no others.
+
+    Returns:
+        The paths of the files for stdout and stderr, and the descriptors for 0, 1 and 2.
+
+    Raises:
+        LaunchError: the working directory or an output file cannot be used.
+    """
     os.umask(task["umask"])
     _write_files(task)
     _enter(task["cwd"])
     out, err, out_path, err_path = output.open_output(task)
-    os.write(channel, READY + os.fsencode(out_path) + b"\0" + os.fsencode(err_path))
-    if os.read(channel, 1) != GO:  # the supervisor is dead, or has been told to stop
-        return
     stdin = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    for number, fd in enumerate((stdin, out, err)):
-        os.dup2(fd, number)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    _execute(task["argv"], task["env"])
+    return (out_path, err_path), (stdin, out, err)
 
 
 def _set_limits(task: Task, around: Surroundings) -> None:
@@ -127,8 +140,18 @@ def _enter(directory: str) -> None:
         ) from error
 
 
-def _execute(argv: list[str], env: dict[str, str]) -> None:
-    """Replace this process by the program; returns only by an error."""
+Started = TypeVar("Started")
+
+
+def start_program(
+    task: Task, start: Callable[[str, list[str], dict[str, str]], Started]
+) -> Started:
+    """Call ``start(path, argv, environment)`` for the program, looked for along the job's PATH.
+
+    Raises:
+        LaunchError: it cannot be run; the message says what to do.
+    """
+    argv, env = task["argv"], task["env"]
     program = argv[0]
     if "/" in program:
         candidates = [program]
@@ -137,7 +160,7 @@ def _execute(argv: list[str], env: dict[str, str]) -> None:
     failure: OSError | None = None
     for path in candidates:
         try:
-            os.execve(path, argv, env)  # noqa: S606 - starting programs is what this is for
+            return start(path, argv, env)
         except OSError as error:
             if failure is None or error.errno not in (errno.ENOENT, errno.ENOTDIR):
                 failure = error

@@ -50,9 +50,10 @@ class LostAttempts:
         """Find the attempts that an earlier launcher started and that have not ended."""
         for name in os.listdir(self._attempts):
             directory = f"{self._attempts}/{name}"
-            if spool.exists(directory, spool.SUPERVISOR) and not spool.exists(
-                directory, spool.EXIT
-            ):
+            started = (spool.SUPERVISOR, spool.STARTING)
+            if spool.exists(directory, spool.EXIT):
+                continue
+            if any(spool.exists(directory, record) for record in started):
                 self.add_stray(name)
 
     def add_stray(self, name: str) -> None:

@@ -33,7 +33,11 @@ def open_output(task: Task) -> tuple[int, int, str, str]:
     out, out_path = _open(task["stdout_path"], task["stdout_name"], append=task["append"])
     if task["join"] == "oe" or task["stderr_path"] == out_path:
         return out, out, out_path, out_path
-    err, err_path = _open(task["stderr_path"], task["stderr_name"], append=task["append"])
+    try:
+        err, err_path = _open(task["stderr_path"], task["stderr_name"], append=task["append"])
+    except LaunchError:
+        os.close(out)
+        raise
     return out, err, out_path, err_path
 
 
@@ -51,6 +55,7 @@ def _open(path: str, name: str, *, append: bool) -> tuple[int, str]:
         raise LaunchError(_explain(path, error), user_error=blame(error)) from error
     mode = os.fstat(fd).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
+        os.close(fd)
         raise LaunchError(
             f"cannot write {path}: it is neither a file nor a character device: choose -o",
             user_error=True,

@@ -14,6 +14,7 @@ from gsched.failpoint import failpoint
 
 TASK = "task.json"
 SUPERVISOR = "supervisor.json"
+STARTING = "supervisor.json.tmp"  # there before the job's process is, so that none goes unseen
 COMMANDS = "commands"
 EXIT = "exit.json"
 
@@ -133,7 +134,7 @@ def claim(directory: str) -> tuple[Task, int] | None:
     except BlockingIOError:
         os.close(fd)
         return None
-    if exists(directory, SUPERVISOR) or exists(directory, EXIT):
+    if any(exists(directory, name) for name in (STARTING, SUPERVISOR, EXIT)):
         os.close(fd)
         return None
     return cast("Task", json.loads(read_all(fd))), fd
@@ -172,37 +173,43 @@ def read_started(directory: str) -> Started | None:
     return None if content is None else cast("Started", json.loads(content))
 
 
-def write_started(directory: str, started: Started) -> None:
+def announce_start(directory: str) -> int:
+    """Leave the mark that the job's process is about to be made; `write_started` completes it.
+
+    Without it a supervisor that is killed right after the fork would leave a process that no file
+    tells of, and the attempt would look as if it had never been started.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    return os.open(f"{directory}/{STARTING}", flags, 0o600)
+
+
+def write_started(directory: str, fd: int, started: Started) -> None:
     """Publish who runs the attempt; not flushed, since it says nothing after a power loss."""
-    _write(f"{directory}/{SUPERVISOR}", json.dumps(started).encode(), durable=False)
+    _write_all(fd, json.dumps(started).encode())
+    os.rename(f"{directory}/{STARTING}", f"{directory}/{SUPERVISOR}")
 
 
 def write_exit(directory: str, record: dict[str, object]) -> None:
     """Write the attempt's exit record so that it outlives a power loss."""
     failpoint("supervisor.exit.before_record")
-    _write(f"{directory}/{EXIT}", json.dumps(record).encode(), durable=True)
+    content = json.dumps(record).encode()
+    temporary = f"{directory}/{EXIT}.tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        half = len(content) // 2  # in two halves, so that a test can kill us between them
+        _write_all(fd, content[:half])
+        failpoint("supervisor.exit.half_record")
+        _write_all(fd, content[half:])
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.rename(temporary, f"{directory}/{EXIT}")
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
     failpoint("supervisor.exit.after_record")
-
-
-def _write(path: str, content: bytes, *, durable: bool) -> None:
-    temporary = f"{path}.tmp"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        half = len(content) // 2 if durable else 0
-        if half:  # in two halves, so that a test can kill us between them
-            _write_all(fd, content[:half])
-            failpoint("supervisor.exit.half_record")
-        _write_all(fd, content[half:])
-        if durable:
-            os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.rename(temporary, path)
 
 
 def _write_all(fd: int, content: bytes) -> None:

@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 
-from gnode.supervisor import cgroup, child, kernel, orders, proc, record, spool
+from gnode.supervisor import cgroup, child, direct, kernel, orders, proc, record, spool
 from gnode.supervisor.child import Surroundings
 from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
 from gnode.supervisor.errors import LaunchError, reason
@@ -91,45 +91,56 @@ class _Supervisor:
     # --- starting ---
 
     def _launch(self, around: Surroundings) -> None:
-        """Fork the job's process, let it prepare, record it and let it go."""
+        """Start the job's process and record it."""
         self._make_user_dir()
         cgroup.prepare(self._task)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        failpoint("supervisor.start.before_fork")
+        mark = spool.announce_start(self._directory)
         try:
-            pid = os.fork()
-        except OSError as error:
-            raise LaunchError(f"cannot fork: {reason(error)}", user_error=False) from error
-        if pid == 0:
-            os.close(ours.fileno())  # or we would not notice the supervisor's death
-            child.become_job(self._task, around, theirs.fileno())
-        self._job_pid = pid
-        theirs.close()
-        failpoint("supervisor.start.after_fork")
+            failpoint("supervisor.start.before_fork")
+            if direct.is_possible(self._task, around):
+                self._job_pid, paths = direct.start(self._task, around)
+                failpoint("supervisor.start.after_fork")
+                self._publish(mark, *paths)
+            else:
+                self._launch_by_fork(around, mark)
+        finally:
+            os.close(mark)
+
+    def _launch_by_fork(self, around: Surroundings, mark: int) -> None:
+        """Fork the job's process, let it prepare, record it and let it go."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
+            try:
+                pid = os.fork()
+            except OSError as error:
+                raise LaunchError(f"cannot fork: {reason(error)}", user_error=False) from error
+            if pid == 0:
+                os.close(ours.fileno())  # or we would not notice the supervisor's death
+                child.become_job(self._task, around, theirs.fileno())
+            self._job_pid = pid
+            theirs.close()
+            failpoint("supervisor.start.after_fork")
             ours.settimeout(_LAUNCH_LOOK_S)
             out_path, _, err_path = self._answer(ours, child.READY).partition(b"\0")
-            self._publish(os.fsdecode(out_path), os.fsdecode(err_path))
+            self._publish(mark, os.fsdecode(out_path), os.fsdecode(err_path))
             ours.send(child.GO)
             self._answer(ours, b"")
 
-    def _publish(self, stdout_path: str, stderr_path: str) -> None:
+    def _publish(self, mark: int, stdout_path: str, stderr_path: str) -> None:
         self._seen.started_s = time.time()
         self._seen.started_boottime_s = kernel.boottime_s()
         self._ending.started(self._seen.started_boottime_s)
-        spool.write_started(
-            self._directory,
-            {
-                "pid": self._own.pid,
-                "start_ticks": self._own.start_ticks,
-                "job_pid": self._job_pid,
-                "job_start_ticks": proc.start_ticks(self._job_pid),
-                "started_s": self._seen.started_s,
-                "started_boottime_s": self._seen.started_boottime_s,
-                "stdout_path": stdout_path,
-                "stderr_path": stderr_path,
-            },
-        )
+        started: spool.Started = {
+            "pid": self._own.pid,
+            "start_ticks": self._own.start_ticks,
+            "job_pid": self._job_pid,
+            "job_start_ticks": proc.start_ticks(self._job_pid),
+            "started_s": self._seen.started_s,
+            "started_boottime_s": self._seen.started_boottime_s,
+            "stdout_path": stdout_path,
+            "stderr_path": stderr_path,
+        }
+        spool.write_started(self._directory, mark, started)
 
     def _answer(self, channel: socket.socket, expected: bytes) -> bytes:
         """Return what follows ``expected`` in the job process's next message.

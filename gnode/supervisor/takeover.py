@@ -14,7 +14,7 @@ from gnode.supervisor import cgroup, kernel, orders, proc, record, spool
 from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
 from gnode.supervisor.proc import Process
 
-_BEFORE_THE_START = "the supervisor died before the job was started"
+_BEFORE_THE_START = "the supervisor died while it was starting the job"
 
 
 class LostAttempt:

@@ -1,0 +1,206 @@
+"""A real launcher on a state directory of its own, and what gnode's side of it does.
+
+`Launcher` writes tasks and orders, talks to the launcher's socket and reads the records. Waiting
+is done on the socket and on files with a deadline, so a hang fails the test.
+"""
+
+import json
+import os
+import pathlib
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+WAIT_S = 30.0
+
+
+def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
+    """Return the first true value of ``condition``; fail after ``timeout_s``."""
+    deadline_s = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline_s, f"waited {timeout_s} s for {what}"
+        time.sleep(0.01)
+    return value
+
+
+def process_is_there(pid: int) -> bool:
+    """Return whether a process exists and is no zombie."""
+    try:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rsplit(")", 1)[1].split()[0] not in "ZX"
+
+
+class Launcher:
+    """One launcher process and the spool it works on."""
+
+    def __init__(self, state: pathlib.Path, environment: dict[str, str] | None = None) -> None:
+        self.state = state
+        self.out = state / "out"
+        self.environment = environment or {}
+        self._received = b""
+        self._told: list[dict[str, Any]] = []
+        state.mkdir(exist_ok=True)
+        state.chmod(0o711)
+        self.out.mkdir(exist_ok=True)
+        self.out.chmod(0o777)
+        self.start()
+
+    def start(self) -> None:
+        """Start the launcher (again) and connect."""
+        address = self.state / "launcher.sock"
+        command = [sys.executable, "-I", "-m", "gnode.supervisor.launcher"]
+        with (self.state / "launcher.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "--socket", str(address), "--state", str(self.state)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={"PATH": os.defpath, "LANG": "C.UTF-8", **self.environment},
+            )
+        assert self.process.stdout is not None
+        with self.process.stdout as stdout:
+            assert stdout.readline() == b"ready\n", self.log()
+        self.channel = socket.socket(socket.AF_UNIX)
+        self.channel.connect(str(address))
+
+    def log(self) -> str:
+        """Return what the launcher and its supervisors have logged."""
+        return (self.state / "launcher.log").read_text()
+
+    def close(self) -> None:
+        """Kill everything that this launcher's jobs left, then the launcher."""
+        for record in self.state.glob("attempts/*/supervisor.json"):
+            if not (record.parent / "exit.json").exists():
+                self._order(record.parent.name, {"do": "stop", "reason": "delete", "grace_s": 0})
+        try:
+            wait_until(self._all_ended, "the jobs' ends", 10)
+        finally:
+            self.channel.close()
+            self.process.kill()
+            self.process.wait()
+
+    def _all_ended(self) -> bool:
+        started = {path.parent for path in self.state.glob("attempts/*/supervisor.json")}
+        return all((path / "exit.json").exists() for path in started)
+
+    # --- gnode's side ---
+
+    def task(self, job: int, argv: list[str], **changes: Any) -> dict[str, Any]:
+        """Return a task that runs ``argv`` as this user, with fields replaced."""
+        name = f"{job}.{changes.get('attempt', 1)}"
+        task: dict[str, Any] = {
+            "job": job,
+            "attempt": 1,
+            "user": "",
+            "uid": os.getuid(),
+            "gid": os.getgid(),
+            "switch_user": False,
+            "argv": argv,
+            "env": {
+                "PATH": os.defpath,
+                "PBS_NODEFILE": f"{self.state}/user/{name}/nodefile",
+            },
+            "cwd": "/",
+            "stdout_path": f"{self.out}/",
+            "stderr_path": f"{self.out}/",
+            "stdout_name": f"job.o{job}",
+            "stderr_name": f"job.e{job}",
+            "join": "n",
+            "append": False,
+            "umask": 0o022,
+            "files": [],
+            "user_dir": f"{self.state}/user/{name}",
+            "cgroup": None,
+            "memory_cgroup": None,
+            "walltime_s": None,
+            "grace_s": 5.0,
+            "failure_report": None,
+            "nice": 0,
+            "leftover_grace_s": 0.3,
+        }
+        return task | changes
+
+    def directory(self, job: int, attempt: int = 1) -> pathlib.Path:
+        """Return the spool directory of an attempt."""
+        return self.state / "attempts" / f"{job}.{attempt}"
+
+    def accept(self, task: dict[str, Any]) -> None:
+        """Write the task file, as gnode does before it asks for a launch."""
+        directory = self.directory(task["job"], task["attempt"])
+        directory.mkdir(mode=0o700)
+        (directory / "task.json").write_text(json.dumps(task))
+
+    def ask(self, request: dict[str, Any]) -> None:
+        """Send one request."""
+        self.channel.sendall(json.dumps(request).encode() + b"\n")
+
+    def launch(self, task: dict[str, Any]) -> int:
+        """Accept and launch a task; return the supervisor's pid."""
+        self.accept(task)
+        name = f"{task['job']}.{task['attempt']}"
+        self.ask({"launch": name})
+        return int(self.hear("launched", name)["pid"])
+
+    def hear(self, what: str, name: str, timeout_s: float = WAIT_S) -> dict[str, Any]:
+        """Return the next message of that kind about that attempt; others are kept for later."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            for index, message in enumerate(self._told):
+                if message.get(what) == name:
+                    return self._told.pop(index)
+            left_s = deadline_s - time.monotonic()
+            ready, _, _ = select.select([self.channel], [], [], max(0.0, left_s))
+            assert ready, f"no {what!r} about {name} in {timeout_s} s; log: {self.log()}"
+            chunk = self.channel.recv(1 << 16)
+            assert chunk, f"the launcher is gone: {self.log()}"
+            *lines, self._received = (self._received + chunk).split(b"\n")
+            self._told += [json.loads(line) for line in lines]
+
+    def started(self, job: int, attempt: int = 1) -> dict[str, Any]:
+        """Return supervisor.json once it is there."""
+        path = self.directory(job, attempt) / "supervisor.json"
+        wait_until(path.exists, f"{path}; log: {self.log()}")
+        return dict(json.loads(path.read_text()))
+
+    def exit(self, job: int, attempt: int = 1) -> dict[str, Any]:
+        """Wait for the end and return the exit record."""
+        self.hear("ended", f"{job}.{attempt}")
+        return self.exit_record(job, attempt)
+
+    def exit_record(self, job: int, attempt: int = 1) -> dict[str, Any]:
+        """Return the exit record, which has to be there."""
+        return dict(json.loads((self.directory(job, attempt) / "exit.json").read_text()))
+
+    def run(self, task: dict[str, Any]) -> dict[str, Any]:
+        """Launch a task and return its exit record."""
+        self.launch(task)
+        return self.exit(task["job"], task["attempt"])
+
+    def order(self, job: int, order: dict[str, Any], attempt: int = 1) -> None:
+        """Append an order and tell the supervisor."""
+        self._order(f"{job}.{attempt}", order)
+
+    def _order(self, name: str, order: dict[str, Any]) -> None:
+        directory = self.state / "attempts" / name
+        with (directory / "commands").open("a") as file:
+            file.write(json.dumps(order) + "\n")
+        pid = json.loads((directory / "supervisor.json").read_text())["pid"]
+        if process_is_there(pid):
+            os.kill(pid, signal.SIGUSR1)
+
+    def output(self, job: int, stream: str = "o") -> str:
+        """Return what the job wrote."""
+        return (self.out / f"job.{stream}{job}").read_text()
+
+    def wait_for_output(self, job: int, text: str) -> str:
+        """Return the job's output once ``text`` is in it."""
+        path = self.out / f"job.o{job}"
+        wait_until(lambda: path.exists() and text in path.read_text(), f"{text!r} in {path}")
+        return path.read_text()
