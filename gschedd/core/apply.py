@@ -205,16 +205,21 @@ def _part_started(state: State, fact: f.PartStarted) -> None:
     part.state = next_part_state(part.state, fact, PartState.RUNNING)
     part.pid, part.started_s = fact.pid, fact.started_s
     part.stdout_path, part.stderr_path = fact.stdout_path, fact.stderr_path
-    if attempt.started_s is None:
-        attempt.started_s = fact.at_s
-    if job.started_s is None:
-        job.started_s = fact.at_s
+    _note_start(job, attempt, min(max(fact.started_s, attempt.assigned_s), fact.at_s))
     waits = any(each.state is PartState.PENDING for each in attempt.parts.values())
     wanted = AttemptState.STARTING if waits else AttemptState.RUNNING
     if attempt.state is AttemptState.EXITING:
         wanted = AttemptState.EXITING
     attempt.state = next_attempt_state(attempt.state, fact, wanted)
     _move(state, job, fact, job.state)
+
+
+def _note_start(job: Job, attempt: Attempt, started_s: float) -> None:
+    """Keep the first start of an attempt and of its job, bounded by what the head knows."""
+    if attempt.started_s is None:
+        attempt.started_s = started_s
+    if job.started_s is None:
+        job.started_s = started_s
 
 
 def _stop_requested(state: State, fact: f.StopRequested) -> None:
@@ -236,8 +241,7 @@ def _part_ended(state: State, fact: f.PartEnded) -> None:
     part.record, part.usage = fact.record, fact.usage
     if part.started_s is None and fact.record.started_s:
         part.started_s = fact.record.started_s
-        attempt.started_s = attempt.started_s or fact.at_s
-        job.started_s = job.started_s or fact.at_s
+        _note_start(job, attempt, min(max(part.started_s, attempt.assigned_s), fact.at_s))
     attempt.state = next_attempt_state(attempt.state, fact, AttemptState.EXITING)
     _move(state, job, fact, job.state)
 
@@ -246,7 +250,7 @@ def _attempt_ended(state: State, fact: f.AttemptEnded) -> None:
     job = state.jobs[fact.job]
     attempt = _touch_attempt(state, job)
     attempt.state = next_attempt_state(attempt.state, fact, AttemptState.ENDED)
-    attempt.outcome, attempt.usage, attempt.ended_s = fact.outcome, fact.usage, fact.at_s
+    attempt.outcome, attempt.usage, attempt.ended_s = fact.outcome, fact.usage, fact.ended_s
     _disown(state, job, attempt)
     _charge(job, attempt, fact.usage)
     _move(state, job, fact, JobState.EXITING)
@@ -275,7 +279,7 @@ def _requeued(state: State, fact: f.JobRequeued) -> None:
 def _ended(state: State, fact: f.JobEnded) -> None:
     job = state.jobs[fact.job]
     _move(state, job, fact, JobState.DONE)
-    job.outcome, job.ended_s = fact.outcome, fact.at_s
+    job.outcome, job.ended_s = fact.outcome, fact.ended_s
     del state.jobs[job.id]
     state.finished[job.id] = job
     uid = job.spec.owner.uid

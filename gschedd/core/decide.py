@@ -59,7 +59,7 @@ def delete_job(
     if job.attempt is None:
         message = command.message or f"deleted by {by} before it ran"
         outcome = Outcome(kind=OutcomeKind.CANCELLED, message=message)
-        return [f.JobEnded(at_s=now_s, job=job.id, outcome=outcome, by=by)]
+        return [f.JobEnded(at_s=now_s, job=job.id, outcome=outcome, ended_s=now_s, by=by)]
     grace_s = job.spec.grace_s if command.grace_s is None else checked_grace(command.grace_s)
     return [
         f.StopRequested(

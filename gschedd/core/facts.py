@@ -113,10 +113,15 @@ class PartEnded(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=
 
 
 class AttemptEnded(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """The attempt is over everywhere; its resources are free."""
+    """The attempt is over everywhere; its resources are free.
+
+    ``ended_s`` is when its last part ended, as its node said, which may be long before the head
+    heard of it.
+    """
 
     outcome: Outcome
     usage: Usage
+    ended_s: float
 
 
 class JobRequeued(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -132,9 +137,10 @@ class JobRequeued(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=Tr
 
 
 class JobEnded(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """The job has its outcome; nothing more will happen to it."""
+    """The job has its outcome; nothing more will happen to it. ``ended_s`` as in AttemptEnded."""
 
     outcome: Outcome
+    ended_s: float
     by: str = ""
 
 

@@ -46,6 +46,7 @@ def _after_part(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
                 attempt=attempt.number,
                 outcome=attempt_outcome(attempt),
                 usage=total_usage(attempt),
+                ended_s=ended_s(attempt, fact.at_s),
             )
         )
     elif _failed(fact.record) and attempt.stop is None:
@@ -137,6 +138,12 @@ def _failure(node: str, record: ExitRecord) -> Outcome:
     )
 
 
+def ended_s(attempt: Attempt, at_s: float) -> float:
+    """Return when the last part ended, as its node said, within what is possible."""
+    ends = [part.record.ended_s for part in attempt.parts.values() if part.record is not None]
+    return min(max([*ends, attempt.started_s or attempt.assigned_s]), at_s)
+
+
 def describe_record(record: ExitRecord) -> str:
     """Return how a part ended, in words."""
     rank = f"rank {record.rank} " if record.rank is not None else ""
@@ -175,7 +182,7 @@ def _after_attempt(state: State, fact: f.AttemptEnded) -> list[f.AnyFact]:
     deleted = job.attempt is not None and job.attempt.stop is StopReason.DELETE
     if not deleted and _is_fault(job, outcome):
         return [_requeue_after_fault(job, outcome, fact.at_s)]
-    return [f.JobEnded(at_s=fact.at_s, job=job.id, outcome=outcome)]
+    return [f.JobEnded(at_s=fact.at_s, job=job.id, outcome=outcome, ended_s=fact.ended_s)]
 
 
 def _is_fault(job: Job, outcome: Outcome) -> bool:

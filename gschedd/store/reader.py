@@ -92,8 +92,7 @@ class Reader:
         where, values = _conditions(wanted)
         totals = self._db.execute(
             "SELECT count(*), coalesce(sum(cpu_s), 0), coalesce(sum(wall_s), 0), "  # noqa: S608 # bound
-            "coalesce(sum(gpu_s), 0), coalesce(sum(outcome_data NOT LIKE "
-            '\'%"kind":"exited","exit_code":0%\'), 0) FROM jobs' + where,
+            "coalesce(sum(gpu_s), 0), coalesce(sum(failed), 0) FROM jobs" + where,
             values,
         ).fetchone()
         query = rows.SELECT_JOBS + where + " ORDER BY ended_s DESC, id DESC LIMIT ?"
@@ -129,7 +128,7 @@ def _conditions(wanted: HistoryFilter) -> tuple[str, list[rows.SqlValue]]:
     if wanted.name:
         term("jobs.name GLOB ?", wanted.name)
     if wanted.failed:
-        term('outcome_data NOT LIKE \'%"kind":"exited","exit_code":0%\'')
+        term("jobs.failed = 1")
     if wanted.since_s is not None:
         term("jobs.ended_s >= ?", wanted.since_s)
     if wanted.until_s is not None:
