@@ -96,3 +96,7 @@ def _read_local(path: str, lines: int | None) -> Iterator[bytes]:
 def main() -> None:
     """Run gpeek."""
     run(gpeek)
+
+
+if __name__ == "__main__":
+    main()

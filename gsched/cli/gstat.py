@@ -165,3 +165,7 @@ def _watch(head: Head, jobs: Sequence[str], options: _Options) -> int:
 def main() -> None:
     """Run gstat."""
     run(gstat)
+
+
+if __name__ == "__main__":
+    main()

@@ -357,3 +357,7 @@ def _report_dry_run(
 def main() -> None:
     """Run gsub."""
     run(gsub)
+
+
+if __name__ == "__main__":
+    main()

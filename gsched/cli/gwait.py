@@ -56,7 +56,8 @@ def gwait(
             left_s = None if deadline_s is None else max(0.0, deadline_s - clock.monotonic_s())
             story = head.wait([job], timeout_s=left_s)[0]
             stories.append(story)
-            status = status or _report(head, story, quiet=quiet, as_json=as_json, timeout=timeout)
+            ended = _report(head, story, quiet=quiet, as_json=as_json, timeout=timeout)
+            status = status or ended
     except KeyboardInterrupt:
         print_note("no longer waiting; the jobs go on", command=command_name())
         raise
@@ -95,3 +96,7 @@ def _report(head: Head, story: JobStory, *, quiet: bool, as_json: bool, timeout:
 def main() -> None:
     """Run gwait."""
     run(gwait)
+
+
+if __name__ == "__main__":
+    main()

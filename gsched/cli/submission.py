@@ -3,7 +3,7 @@
 import os
 import pwd
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from gsched.cli.job_environment import parse_variables
 from gsched.cli.options import SubmitOptions
@@ -140,14 +140,16 @@ def check_values(options: SubmitOptions, place: Place) -> None:
     compatibility_notes(options, place)
     for text in options.variables:
         parse_variables(text)
+    _check_by("--grace", options.grace, parse_duration_s)
+    _check_by("--walltime", options.walltime, parse_duration_s)
+    _check_by("--mem", options.mem, parse_size_bytes)
+
+
+def _check_by(option: str, stated: str | None, parse: Callable[[str], float]) -> None:
+    if stated is None:
+        return
     try:
-        for option, stated, read in (
-            ("--grace", options.grace, parse_duration_s),
-            ("--walltime", options.walltime, parse_duration_s),
-            ("--mem", options.mem, parse_size_bytes),
-        ):
-            if stated is not None:
-                read(stated)
+        parse(stated)
     except BadResourceError as error:
         raise BadResourceError(f"{option}: {error.message}", hint=error.hint) from None
 

@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct, structs
 
+from gsched.model.ids import parse_job_id
 from gsched.protocol import api
 
 SERVER = "fake"
@@ -48,6 +49,8 @@ class FakeApi:
         stories: by job number.
         output: bytes by (job, stream).
         submitted: every job of every request that arrived.
+        output_of: what finds it there.
+        fail_output: why no output can be read, if it cannot.
         lose_answers: how many answers to drop after having acted: the connection just ends.
         on_wait: called with the job's number before a wait is answered.
         refuse: an error for every submission.
@@ -59,6 +62,8 @@ class FakeApi:
         self.submitted: list[api.SubmitJob] = []
         self.ids_by_key: dict[str, int] = {}
         self.targets: list[str] = []
+        self.output_of: Callable[[tuple[int, str]], bytes] = lambda key: self.output.get(key, b"")
+        self.fail_output = ""
         self.lose_answers = 0
         self.on_wait: Callable[[int], None] = lambda job: None
         self.refuse: api.ErrorBody | None = None
@@ -127,7 +132,10 @@ class FakeApi:
         number = int(request.match_info["id"])
         if number not in self.stories:
             return _answer(api.ErrorReply(error=_unknown(number)), status=404)
-        data = self.output.get((number, request.query["stream"]), b"")
+        if self.fail_output:
+            error = api.ErrorBody(code="try_again", message=self.fail_output)
+            return _answer(api.ErrorReply(error=error), status=503)
+        data = self.output_of((number, request.query["stream"]))
         offset = int(request.query["offset"])
         start = max(0, len(data) + offset) if offset < 0 else offset
         chunk = api.OutputChunk(
@@ -141,7 +149,7 @@ class FakeApi:
         asked = msgspec.json.decode(await request.read(), type=api.ActionRequest)
         results = tuple(
             api.ActionResult(id=each, text=f"{asked.action} {each}")
-            if each.isdigit() and int(each) in self.stories
+            if parse_job_id(each) in self.stories
             else api.ActionResult(id=each, error=_unknown(each))
             for each in asked.ids
         )

@@ -1,0 +1,102 @@
+"""gpeek: a job's output, whole, its end, or as it comes."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import run_command
+from tests.support.fake_api import FakeApi, make_row, serve
+
+LINES = b"".join(b"line %d\n" % number for number in range(100_000))  # more than one chunk
+
+
+@pytest.fixture
+def fake() -> FakeApi:
+    fake = FakeApi()
+    fake.add(make_row(1, state="running", letter="R"))
+    fake.output[1, "stdout"] = LINES
+    fake.output[1, "stderr"] = b"no newline at the end"
+    return fake
+
+
+@pytest.fixture
+def head(fake: FakeApi, tmp_path: Path) -> Iterator[Path]:
+    with serve(fake.application(), tmp_path / "s"):
+        yield tmp_path / "s"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], LINES.decode()),
+        (["-n", "2"], "line 99998\nline 99999\n"),
+        (["-n", "0"], ""),
+        (["-e"], "no newline at the end"),
+        (["-e", "-n", "3"], "no newline at the end"),
+    ],
+)
+def test_output_is_whole_or_its_last_lines(head: Path, arguments: list[str], expected: str) -> None:
+    ran = run_command("gpeek", *arguments, "1.fake", head=head)
+
+    assert (ran.status, ran.stderr) == (0, "")
+    assert ran.stdout == expected
+
+
+def test_many_last_lines_need_a_wider_look(head: Path) -> None:
+    ran = run_command("gpeek", "-n", "5000", "1", head=head)
+
+    assert ran.stdout.splitlines()[0] == "line 95000"
+
+
+def test_following_prints_what_comes_until_the_job_is_done(head: Path, fake: FakeApi) -> None:
+    fake.output[1, "stdout"] = b"first\n"
+    looked = threading.Event()
+
+    def grow() -> None:
+        assert looked.wait(30)
+        fake.output[1, "stdout"] += b"second\n"
+        fake.change(1, state="done")
+
+    writer = threading.Thread(target=grow)
+    writer.start()
+
+    def look(key: tuple[int, str]) -> bytes:
+        data = fake.output[key]
+        looked.set()
+        return data
+
+    fake.output_of = look
+    ran = run_command("gpeek", "-f", "1", head=head)
+    writer.join()
+
+    assert (ran.status, ran.stdout) == (0, "first\nsecond\n")
+
+
+def test_a_job_whose_node_does_not_answer_is_read_from_the_file_here(
+    head: Path, fake: FakeApi, tmp_path: Path
+) -> None:
+    here = tmp_path / "out"
+    here.write_bytes(b"a\nb\nc\n")
+    fake.add(fake.stories[1].row, stdout_path=str(here))
+    fake.fail_output = "node n1 does not answer"
+    ran = run_command("gpeek", "-n", "2", "1", head=head)
+
+    assert (ran.status, ran.stdout) == (0, "b\nc\n")
+    assert ran.stderr == f"gpeek: node n1 does not answer; reading {here} here\n"
+
+
+def test_without_such_a_file_the_heads_words_are_the_error(head: Path, fake: FakeApi) -> None:
+    fake.fail_output = "node n1 does not answer"
+    ran = run_command("gpeek", "1", head=head)
+
+    assert (ran.status, ran.stdout) == (75, "")
+    assert ran.stderr.startswith("gpeek: node n1 does not answer")
+
+
+def test_an_unknown_job_is_an_error(head: Path) -> None:
+    ran = run_command("gpeek", "99", head=head)
+
+    assert ran.status == 153
+    assert ran.stderr.startswith("gpeek: Unknown Job Id 99")

@@ -1,0 +1,197 @@
+"""gstat: lists for programs and for people, and one job's story."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gsched.model.resources import Usage
+from gsched.protocol import api
+from tests.support.commands import command_environment, run_at_terminal, run_command
+from tests.support.fake_api import NOW_S, FakeApi, make_row, serve
+
+EXITED_3 = {"kind": "exited", "exit_status": 3, "shell_status": 3, "exit_code": 3, "node": "n2"}
+LONG_REASON = "waits for 4 GPUs on one node; the first node with so many is free in 2 hours"
+
+
+@pytest.fixture
+def fake() -> FakeApi:
+    fake = FakeApi()
+    fake.add(make_row(1, reason=LONG_REASON, predicted_start_s=NOW_S + 7200))
+    fake.add(
+        make_row(
+            2, name="run", user="bob", state="running", letter="R", reason="", attempt=1, gpus=4,
+            started_s=NOW_S - 61, cpu_s=72.4, nodes=("n1", "n2"), walltime_s=3600.0,
+        )
+    )  # fmt: skip
+    fake.add(
+        make_row(
+            3, name="old", state="done", letter="C", reason="", started_s=NOW_S - 50,
+            ended_s=NOW_S - 10, outcome=EXITED_3,
+        )
+    )  # fmt: skip
+    return fake
+
+
+@pytest.fixture
+def head(fake: FakeApi, tmp_path: Path) -> Iterator[Path]:
+    with serve(fake.application(), tmp_path / "s"):
+        yield tmp_path / "s"
+
+
+def table(stdout: str) -> list[list[str]]:
+    return [line.split("\t") for line in stdout.splitlines()]
+
+
+def test_a_pipe_gets_every_value_whole_between_tabs_torques_columns_first(head: Path) -> None:
+    ran = run_command("gstat", head=head)
+
+    titles, first, second = table(ran.stdout)
+    assert titles[:6] == ["Job ID", "Name", "User", "Time Use", "S", "Queue"]
+    assert first[:6] == ["1.fake", "train", "alice", "0", "Q", "batch"]
+    assert first[-1] == LONG_REASON
+    assert second[:6] == ["2.fake", "run", "bob", "00:01:12", "R", "batch"]
+    assert second[6:] == ["1", "4", "00:01:01", "01:00:00", "n1+n2", "-"]
+    assert ran.status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ids"),
+    [
+        ([], ["1.fake", "2.fake"]),
+        (["-a"], ["1.fake", "2.fake", "3.fake"]),
+        (["-x"], ["1.fake", "2.fake", "3.fake"]),
+        (["3"], ["3.fake"]),
+        (["-u", "bob"], ["2.fake"]),
+        (["-u", "bob,alice", "-s", "Q"], ["1.fake"]),
+        (["-s", "RQ"], ["1.fake", "2.fake"]),
+        (["-s", "running"], ["2.fake"]),
+        (["-s", "C"], ["3.fake"]),
+        (["--why"], ["1.fake"]),
+    ],
+)
+def test_filters_choose_the_jobs(head: Path, arguments: list[str], ids: list[str]) -> None:
+    assert [row[0] for row in table(run_command("gstat", *arguments, head=head).stdout)[1:]] == ids
+
+
+def test_unknown_ids_are_errors_and_the_others_are_shown(head: Path) -> None:
+    ran = run_command("gstat", "99", "2", "x", head=head)
+
+    assert ran.status == 153
+    assert [row[0] for row in table(ran.stdout)[1:]] == ["2.fake"]
+    errors = [line for line in ran.stderr.splitlines() if line.startswith("gstat: ")]
+    assert errors == ["gstat: Unknown Job Id 99", "gstat: Unknown Job Id x"]
+
+
+def test_only_unknown_ids_print_no_table(head: Path) -> None:
+    ran = run_command("gstat", "99", head=head)
+
+    assert (ran.status, ran.stdout) == (153, "")
+
+
+def test_json_is_one_document_also_when_there_is_nothing(head: Path, fake: FakeApi) -> None:
+    fake.stories.clear()
+    document = json.loads(run_command("gstat", "--json", head=head).stdout)
+
+    assert (document["schema"], document["jobs"]) == (1, [])
+
+
+def test_json_holds_numbers_not_words(head: Path) -> None:
+    ran = run_command("gstat", "--json", "2", "99", head=head)
+
+    document = json.loads(ran.stdout)
+    assert document["jobs"][0]["started_s"] == NOW_S - 61
+    assert document["errors"]["99"]["code"] == "unknown_job"
+    assert json.loads(ran.stderr)["error"]["message"] == "Unknown Job Id 99"
+
+
+def test_the_story_tells_attempts_events_and_outcome(head: Path, fake: FakeApi) -> None:
+    part = api.PartRow(
+        node="n2", state="ended", cpus=2, gpu_indices=(0, 3), memory_bytes=2**30,
+        outcome=api.OutcomeRow(**EXITED_3),  # type: ignore[arg-type]  # a row as words
+    )  # fmt: skip
+    attempt = api.AttemptRow(
+        attempt=1, state="ended", assigned_s=NOW_S - 60, parts=(part,), started_s=NOW_S - 50,
+        usage=Usage(wall_s=40.0, cpu_s=71.0, memory_peak_bytes=3 * 2**20),
+    )  # fmt: skip
+    events = (api.EventRow(seq=4, at_s=NOW_S - 10, kind="JobEnded", text="ended: code 3"),)
+    fake.add(fake.stories[3].row, attempts=(attempt,), events=events, submit_host="login1")
+    told = run_command("gstat", "-f", "3", head=head).stdout
+
+    assert told.startswith("Job Id: 3.fake\n    Job_Name = old\n    Job_Owner = alice@login1\n")
+    assert "    exit_status = 3\n" in told
+    assert "on n2: 2 CPUs, GPUs 0,3, 1gb; ended; exited, exit code 3, on n2" in told
+    assert "used: wall 00:00:40, CPU 00:01:11, memory 3mb at most" in told
+    assert "ended: code 3" in told
+
+
+def test_why_says_reason_place_and_start_of_one_job(head: Path, fake: FakeApi) -> None:
+    fake.add(fake.stories[1].row, ahead=7)
+    told = run_command("gstat", "--why", "1", head=head).stdout
+
+    assert LONG_REASON in told
+    assert "7 before it in queue batch" in told
+    assert "should start by" in told
+
+
+def test_a_terminal_gets_a_table_that_fits_and_keeps_the_whole_reason(head: Path) -> None:
+    shown = run_at_terminal("gstat", "--color", "never", typed="", head=head).stdout
+
+    lines = shown.splitlines()
+    assert max(len(line) for line in lines) <= 100
+    assert "\t" not in shown
+    # The reason wraps: its words are all there, over several lines.
+    assert {word.strip(";") for word in LONG_REASON.split()} <= set(shown.replace(";", "").split())
+
+
+def test_colour_only_where_it_is_wanted(head: Path) -> None:
+    assert "\x1b[" in run_at_terminal("gstat", "--color", "always", typed="", head=head).stdout
+    assert "\x1b[" not in run_at_terminal("gstat", "--color", "never", typed="", head=head).stdout
+    assert "\x1b[" not in run_command("gstat", head=head, env={"CLICOLOR_FORCE": "1"}).stdout
+
+
+def test_control_characters_of_others_do_not_reach_the_terminal(head: Path, fake: FakeApi) -> None:
+    fake.add(make_row(4, name="a\x1b[2Jb", reason="tab\there"))
+    row = table(run_command("gstat", "4", head=head).stdout)[1]
+
+    assert row[1] == "a\\x1b[2Jb"
+    assert row[-1] == "tab\\there"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-s", "Z"], "-s: 'Z' is no state"),
+        (["--watch"], "--watch draws a list on a terminal"),
+        (["--user"], "Option '--user' requires an argument"),
+    ],
+)
+def test_wrong_options_are_told(head: Path, arguments: list[str], message: str) -> None:
+    ran = run_command("gstat", *arguments, head=head)
+
+    assert (ran.status, ran.stdout) == (2, "")
+    assert ran.stderr.startswith(f"gstat: {message}")
+
+
+def test_a_reader_that_goes_away_is_no_error(head: Path, fake: FakeApi) -> None:
+    for number in range(10, 5000):  # more than a pipe holds
+        fake.add(make_row(number))
+    environment = command_environment(head)
+    # Unbuffered, one write is all there is, and a part of it counts as written.
+    environment.pop("PYTHONUNBUFFERED", None)
+    gstat = subprocess.Popen(
+        [sys.executable, "-m", "gsched.cli.gstat"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert gstat.stdout is not None
+    gstat.stdout.readline()
+    gstat.stdout.close()
+    gstat.stdout = None
+    _, errors = gstat.communicate(timeout=30)
+
+    assert (gstat.returncode, errors) == (141, b"")

@@ -1,0 +1,105 @@
+"""gwait: its exit code is the job's."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import run_command
+from tests.support.fake_api import FakeApi, make_row, serve
+
+
+def ended(job: int, code: int) -> dict[str, object]:
+    outcome = {"kind": "exited", "exit_status": code, "shell_status": code, "exit_code": code}
+    return {"state": "done", "letter": "C", "reason": "", "outcome": outcome}
+
+
+@pytest.fixture
+def fake() -> FakeApi:
+    fake = FakeApi()
+    for job, code in ((1, 0), (2, 5), (3, 6)):
+        fake.add(make_row(job, **ended(job, code)))
+    killed = {"kind": "walltime", "exit_status": -11, "shell_status": 143, "signal": 15}
+    fake.add(make_row(4, state="done", letter="C", outcome=killed))
+    fake.add(make_row(9))
+    return fake
+
+
+@pytest.fixture
+def head(fake: FakeApi, tmp_path: Path) -> Iterator[Path]:
+    with serve(fake.application(), tmp_path / "s"):
+        yield tmp_path / "s"
+
+
+@pytest.mark.parametrize(
+    ("jobs", "status"),
+    [
+        (["1"], 0), (["2"], 5), (["4"], 143), (["1", "3", "2"], 6), (["99", "2"], 153),
+        (["2", "99"], 5),
+    ],
+)  # fmt: skip
+def test_the_code_is_that_of_the_first_that_failed(
+    head: Path, jobs: list[str], status: int
+) -> None:
+    ran = run_command("gwait", *jobs, head=head)
+
+    assert ran.status == status
+    known = [job for job in jobs if job != "99"]
+    assert [line.split("\t")[0] for line in ran.stdout.splitlines()] == [f"{j}.fake" for j in known]
+
+
+def test_every_failed_job_is_reported_with_the_tail_of_its_stderr(
+    head: Path, fake: FakeApi
+) -> None:
+    fake.output[2, "stderr"] = b"".join(b"line %d\n" % number for number in range(30))
+    fake.output[3, "stderr"] = b"third\n"
+    ran = run_command("gwait", "2", "3", head=head)
+
+    assert "gwait: job 2.fake exited with code 5" in ran.stderr
+    assert [line for line in ran.stderr.splitlines() if line.startswith("  | line")] == [
+        f"  | line {number}" for number in range(20, 30)
+    ]
+    assert "  | third" in ran.stderr
+
+
+def test_quiet_says_nothing(head: Path) -> None:
+    ran = run_command("gwait", "-q", "2", head=head)
+
+    assert (ran.status, ran.stdout, ran.stderr) == (5, "", "")
+
+
+def test_its_own_time_out_is_124_and_says_what_the_job_waits_for(head: Path) -> None:
+    ran = run_command("gwait", "--timeout", "0.05", "9", head=head)
+
+    assert ran.status == 124
+    assert "job 9.fake is still queued after --timeout 0.05: waits for 2 GPUs" in ran.stderr
+
+
+def test_it_waits_until_the_job_is_done(head: Path, fake: FakeApi) -> None:
+    polls: list[int] = []
+
+    def second_poll_ends(job: int) -> None:
+        polls.append(job)
+        if len(polls) == 2:
+            fake.add(make_row(9, **ended(9, 3)))
+
+    fake.on_wait = second_poll_ends
+    assert run_command("gwait", "9", head=head).status == 3
+    assert len(polls) == 2
+
+
+def test_json_tells_all_jobs(head: Path) -> None:
+    ran = run_command("gwait", "--json", "1", "2", "99", head=head)
+
+    document = json.loads(ran.stdout)
+    assert document["exit_status"] == ran.status == 5
+    assert [story["row"]["id"] for story in document["jobs"]] == [1, 2]
+    assert list(document["errors"]) == ["99"]
+
+
+def test_a_time_that_is_none_is_refused(head: Path) -> None:
+    ran = run_command("gwait", "--timeout", "soon", "1", head=head)
+
+    assert ran.status == 2
+    assert "'soon' is not a time" in ran.stderr

@@ -1,0 +1,215 @@
+"""The HTTP client against whatever may listen at the other end."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gsched.errors import (
+    ConfigError,
+    GschedError,
+    HeadUnreachableError,
+    InternalError,
+    NotPermittedError,
+)
+from gsched.transport import (
+    Address,
+    LostConnectionError,
+    Transport,
+    find_head,
+    parse_address,
+    quote,
+)
+
+
+@contextmanager
+def answering(path: Path, *parts: bytes) -> Iterator[list[bytes]]:
+    """Listen at ``path``, read one request, send ``parts`` one by one, and close."""
+    asked: list[bytes] = []
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            asked.append(connection.recv(65536))
+            for part in parts:
+                connection.sendall(part)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield asked
+    finally:
+        thread.join(10)
+        listener.close()
+
+
+def at(path: Path) -> Transport:
+    return Transport(Address(str(path), source="test", path=str(path)), patience_s=0.0)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"],
+        [b"HTTP/1.1 200 OK\r\ncontent-le", b"ngth: 5\r\n\r", b"\nhe", b"llo, and more"],
+        [b"HTTP/1.0 200 OK\r\n\r\nhel", b"lo"],
+        [b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"],
+        [
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n",
+            b"2;x=y\r\nl",
+            b"o\r\n0\r\nTrailer: 1\r\n\r\n",
+        ],
+    ],
+)
+def test_answers_are_understood_however_they_are_cut(tmp_path: Path, parts: list[bytes]) -> None:
+    with answering(tmp_path / "s", *parts) as asked:
+        answer = at(tmp_path / "s").exchange("POST", "/v1/x?a=b", b"{}")
+
+    assert (answer.status, bytes(answer.body)) == (200, b"hello")
+    assert asked[0].startswith(b"POST /v1/x?a=b HTTP/1.1\r\n")
+    assert b"Content-Length: 2\r\n" in asked[0]
+    assert asked[0].endswith(b"\r\n\r\n{}")
+
+
+@pytest.mark.parametrize(
+    ("parts", "kind"),
+    [
+        ([], LostConnectionError),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel"], LostConnectionError),
+        ([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhe"], LostConnectionError),
+        ([b"SSH-2.0-OpenSSH_9.2\r\n\r\n"], InternalError),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n"], InternalError),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n"], InternalError),
+        ([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"], InternalError),
+        ([b"HTTP/1.1 200 OK\r\nX: " + b"x" * 400_000], InternalError),
+    ],
+)
+def test_answers_that_end_early_or_lie_are_errors(
+    tmp_path: Path, parts: list[bytes], kind: type[GschedError]
+) -> None:
+    with answering(tmp_path / "s", *parts), pytest.raises(kind):
+        at(tmp_path / "s").exchange("GET", "/")
+
+
+def test_silence_is_given_up(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+
+        with pytest.raises(LostConnectionError, match=r"has not answered for 0\.05 s"):
+            at(tmp_path / "s").exchange("GET", "/", timeout_s=0.05)
+
+
+def test_a_missing_head_is_named_with_where_the_address_came_from(tmp_path: Path) -> None:
+    with pytest.raises(HeadUnreachableError) as caught:
+        at(tmp_path / "none").exchange("GET", "/")
+
+    assert caught.value.exit_code == 69
+    assert f"{tmp_path}/none (from test)" in caught.value.message
+    assert "gsched doctor" in caught.value.hint
+
+
+def test_a_socket_nobody_listens_on_is_unreachable(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(tmp_path / "s"))
+
+        with pytest.raises(HeadUnreachableError, match="refused"):
+            at(tmp_path / "s").exchange("GET", "/")
+
+
+def test_a_head_that_comes_up_in_time_is_reached(tmp_path: Path) -> None:
+    transport = at(tmp_path / "s")
+    transport.patience_s = 30.0
+    answers: list[int] = []
+    client = threading.Thread(target=lambda: answers.append(transport.exchange("GET", "/").status))
+    client.start()
+
+    with answering(tmp_path / "s", b"HTTP/1.1 204 No Content\r\n\r\n"):
+        client.join(30)
+
+    assert answers == [204]
+
+
+def test_a_path_longer_than_the_kernel_takes_is_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 120)
+    deep.mkdir()
+    monkeypatch.chdir(deep)
+    with answering(Path("s"), b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"):
+        assert at(deep / "s").exchange("GET", "/").status == 200
+
+
+def test_a_tcp_address_is_reached() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = parse_address(f"http://127.0.0.1:{port}", source="test")
+        assert bytes(Transport(address).exchange("GET", "/").body) == b"ok"
+        thread.join(10)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/run/h.sock", ("/run/h.sock", "", 0)),
+        ("unix:///run/h.sock", ("/run/h.sock", "", 0)),
+        ("http://head:8080/", ("", "head", 8080)),
+        ("http://head", ("", "head", 80)),
+        ("http://[::1]:8080", ("", "::1", 8080)),
+    ],
+)
+def test_addresses_are_paths_or_urls(text: str, expected: tuple[str, str, int]) -> None:
+    address = parse_address(text, source="test")
+
+    assert (address.path, address.host, address.port) == expected
+
+
+@pytest.mark.parametrize("text", ["https://head", "ftp://x", "http://head:x", "http://:1"])
+def test_other_addresses_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no address of a head"):
+        parse_address(text, source="test")
+
+
+def test_the_option_beats_the_variable_beats_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "c.toml").write_text('[head]\nsocket = "/configured"\n')
+    monkeypatch.setenv("GSCHED_CONFIG", str(tmp_path / "c.toml"))
+    monkeypatch.setenv("GSCHED_HEAD", "/variable")
+
+    assert find_head("/option").path == "/option"
+    assert (find_head().path, find_head().source) == ("/variable", "$GSCHED_HEAD")
+    monkeypatch.delenv("GSCHED_HEAD")
+    assert find_head().path == "/configured"
+    monkeypatch.delenv("GSCHED_CONFIG")
+    assert find_head().path == "/run/gsched/head.sock"
+
+
+@pytest.mark.skipif("os.getuid() == 0", reason="root may open every socket")
+def test_a_closed_socket_is_a_matter_of_permission(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        (tmp_path / "s").chmod(0)
+
+        with pytest.raises(NotPermittedError) as caught:
+            at(tmp_path / "s").exchange("GET", "/")
+    assert caught.value.exit_code == 159
+
+
+def test_a_query_keeps_nothing_that_could_end_the_request_line() -> None:
+    assert quote("a b\r\nX: y&=é") == "a%20b%0D%0AX%3A%20y%26%3D%C3%A9"

@@ -1,0 +1,173 @@
+"""The Python API: what it asks, what it retries, and what it makes of refusals."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gsched import client
+from gsched.client import Head, error_from, new_job
+from gsched.errors import (
+    ALL_ERRORS,
+    GschedError,
+    HeadUnreachableError,
+    InternalError,
+    RequestTooLargeError,
+    UnknownJobError,
+    UsageError,
+)
+from gsched.protocol import api
+from tests.support.fake_api import FakeApi, make_row, serve
+
+
+@pytest.fixture
+def fake() -> FakeApi:
+    return FakeApi()
+
+
+@pytest.fixture
+def head(fake: FakeApi, tmp_path: Path) -> Iterator[Head]:
+    with serve(fake.application(), tmp_path / "s"):
+        yield Head(str(tmp_path / "s"))
+
+
+def test_a_submission_whose_answer_was_lost_gives_the_same_job(fake: FakeApi, head: Head) -> None:
+    """Twice the answer is lost after the head has acted: three requests, one key, one job."""
+    fake.lose_answers = 2
+    reply = head.submit([new_job(name="a", workdir="/")])
+
+    assert [each.id for each in reply.results] == [1]
+    assert len(fake.submitted) == 3
+    assert len({each.key for each in fake.submitted}) == 1
+
+
+def test_a_submission_that_is_never_answered_says_that_it_may_be_queued(
+    fake: FakeApi, head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "RETRY_S", 0.0)
+    fake.lose_answers = 1000
+
+    with pytest.raises(HeadUnreachableError, match="may be queued or not") as caught:
+        head.submit([new_job(name="a", workdir="/")])
+    assert "gstat" in caught.value.hint
+
+
+def test_no_head_at_all_is_an_error_without_retries(tmp_path: Path) -> None:
+    with pytest.raises(HeadUnreachableError, match="no head answers"):
+        Head(str(tmp_path / "none"), patience_s=0.0).submit([new_job(name="a", workdir="/")])
+
+
+def test_more_jobs_than_one_request_takes_are_split_in_order(
+    fake: FakeApi, head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "MAX_JOBS_PER_REQUEST", 3)
+    jobs = [new_job(name=f"j{number}", workdir="/") for number in range(10)]
+
+    reply = head.submit(jobs)
+
+    assert [each.id for each in reply.results] == list(range(1, 11))
+    assert [each.name for each in fake.submitted] == [each.name for each in jobs]
+
+
+def test_a_refusal_is_raised_as_its_class_with_its_hint(fake: FakeApi, head: Head) -> None:
+    fake.refuse = api.ErrorBody(code="request_too_large", message="too large", hint="ask for less")
+
+    with pytest.raises(RequestTooLargeError, match="too large") as caught:
+        head.submit([new_job(name="a", workdir="/")])
+    assert caught.value.hint == "ask for less"
+
+
+@pytest.mark.parametrize("kind", ALL_ERRORS)
+def test_every_error_survives_the_wire(kind: type[GschedError]) -> None:
+    again = error_from(client.body_of(kind("what", hint="do")))
+
+    assert (type(again), again.message, again.hint) == (kind, "what", "do")
+
+
+def test_an_error_of_a_later_version_is_still_an_error() -> None:
+    assert isinstance(error_from(api.ErrorBody(code="new", message="what")), InternalError)
+
+
+def test_an_answer_that_is_no_error_of_ours_is_told(head: Head) -> None:
+    with pytest.raises(InternalError, match="answered 404 to GET /v1/nodes"):
+        head.nodes()
+
+
+def test_ids_that_are_none_stand_beside_the_jobs_that_are(fake: FakeApi, head: Head) -> None:
+    fake.add(make_row(1))
+    fake.add(make_row(2, state="done", letter="C"))
+
+    reply = head.jobs(["2.fake", "9.fake", "abc", "1"])
+
+    assert sorted(row.id for row in reply.jobs) == [1, 2]
+    assert list(reply.errors) == ["9.fake", "abc"]
+    assert all(error.code == "unknown_job" for error in reply.errors.values())
+
+
+def test_ids_that_are_none_at_all_do_not_ask_for_every_job(fake: FakeApi, head: Head) -> None:
+    fake.add(make_row(1))
+
+    assert head.jobs(["abc"]).jobs == ()
+
+
+def test_thousands_of_ids_are_asked_in_requests_that_fit_a_line(fake: FakeApi, head: Head) -> None:
+    fake.add(make_row(100_000))
+    reply = head.jobs(range(100_000, 103_000))
+
+    assert len(reply.jobs) == 1
+    assert len(reply.errors) == 2_999
+    assert max(len(target) for target in fake.targets) < 8_000
+
+
+def test_filters_reach_the_head(fake: FakeApi, head: Head) -> None:
+    fake.add(make_row(1))
+    fake.add(make_row(2, user="bob"))
+    fake.add(make_row(3, user="bob", state="done"))
+
+    assert [row.id for row in head.jobs(user="bob").jobs] == [2]
+    assert [row.id for row in head.jobs(user="bob", finished=True).jobs] == [2, 3]
+    assert [row.id for row in head.jobs(states=["done"], finished=True).jobs] == [3]
+
+
+def test_waiting_goes_on_over_lost_connections_until_the_job_is_done(
+    fake: FakeApi, head: Head
+) -> None:
+    fake.add(make_row(1, state="running"))
+    fake.lose_answers = 1
+    polls: list[int] = []
+
+    def third_poll_ends(job: int) -> None:
+        polls.append(job)
+        if len(polls) == 3:
+            fake.change(job, state="done")
+
+    fake.on_wait = third_poll_ends
+    assert head.wait([1])[0].row.state == "done"
+    assert len(polls) == 3
+
+
+def test_waiting_ends_at_its_time_with_the_job_as_it_is(fake: FakeApi, head: Head) -> None:
+    fake.add(make_row(1, state="running"))
+
+    assert head.wait([1], timeout_s=0.0)[0].row.state == "running"
+
+
+def test_waiting_for_an_unknown_job_is_an_error_before_any_wait(fake: FakeApi, head: Head) -> None:
+    fake.add(make_row(1, state="running"))
+    fake.on_wait = lambda job: pytest.fail("waited")
+
+    with pytest.raises(UnknownJobError):
+        head.wait([1, 99])
+
+
+def test_output_can_be_read_from_its_end(fake: FakeApi, head: Head) -> None:
+    fake.add(make_row(1))
+    fake.output[1, "stderr"] = b"0123456789"
+
+    chunk = head.output("1.fake", stream="stderr", offset=-4, max_bytes=3)
+    assert (chunk.offset, chunk.data, chunk.size_bytes) == (6, b"678", 10)
+
+
+def test_a_job_with_a_field_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(UsageError, match="frob"):
+        new_job(name="a", workdir="/", frob=1)
