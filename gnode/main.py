@@ -79,21 +79,22 @@ def serve(config: Config) -> None:
     state.prepare()
     lock_fd = spool.lock(state.state_dir)
     try:
-        shell = _compose(config, state)
+        roots = cgroups.find_roots(node.cgroup, state.state_dir)
+        shell = _compose(config, state, roots)
         _raise_open_files()
         asyncio.run(_run(shell))
+        cgroups.remove_if_empty(roots)
     finally:
         Path(state.state_dir, "gnode.pid").unlink(missing_ok=True)
         os.close(lock_fd)
 
 
-def _compose(config: Config, state: Spool) -> Shell:
+def _compose(config: Config, state: Spool, roots: cgroups.Roots) -> Shell:
     node = config.node
     name = node.name or socket.gethostname()
     key = read_key(node.key_file or os.path.join(state.state_dir, "cluster.key"))
     nvml = Nvml()
     inventory = take_inventory(node, nvml)
-    roots = cgroups.find_roots(node.cgroup, state.state_dir)
     _kill_strays(roots, state)
     site = Site(
         node=name,

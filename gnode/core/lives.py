@@ -135,14 +135,19 @@ def _lose(table: Table, attempt: Attempt) -> None:
 
 
 def kill_leftover(table: Table, attempt: Attempt) -> None:
-    """Have everything of an attempt killed, its supervisor too if it still lives."""
+    """Have everything of an attempt killed, and its supervisor unless that has left it.
+
+    A supervisor serves one attempt after the other: of one that is lost, the supervisor may be
+    another attempt's by now.
+    """
+    gone = attempt.phase is Phase.LOST
     table.out.append(
         KillLeftover(
             key=attempt.key,
             cgroup=attempt.cgroup,
             user_dir=attempt.user_dir,
-            supervisor_pid=attempt.pid,
-            supervisor_start_ticks=attempt.start_ticks,
+            supervisor_pid=0 if gone else attempt.pid,
+            supervisor_start_ticks=0 if gone else attempt.start_ticks,
         )
     )
 

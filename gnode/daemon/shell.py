@@ -249,7 +249,9 @@ class Shell:
 
     @_do.register
     def _(self, effect: do.KillLeftover) -> None:
-        if effect.key not in self._killing:
+        if self._spool.read_exit(effect.key) is not None:
+            self._on_ended(effect.key)  # it has just ended, so its supervisor is not to be harmed
+        elif effect.key not in self._killing:
             self._killing.add(effect.key)
             self._start(self._kill(effect))
 

@@ -118,6 +118,19 @@ def members(path: str) -> list[int]:
     return found
 
 
+def cpu_s(path: str) -> float | None:
+    """Return the CPU seconds of all that ever was in a version 2 group; None if not counted."""
+    try:
+        lines = Path(path, "cpu.stat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        name, _, value = line.partition(" ")
+        if name == "usage_usec":
+            return int(value) / 1e6
+    return None
+
+
 def kill(path: str) -> None:
     """Send KILL to everything in a version 2 group and below, at one stroke where possible."""
     try:
@@ -142,6 +155,15 @@ def remove(path: str) -> None:
             os.rmdir(directory)
         except OSError as error:
             log.debug("%s: %s", directory, error)
+
+
+def remove_if_empty(roots: Roots) -> None:
+    """Remove the node's own groups, unless attempts still have theirs below them."""
+    for path in filter(None, (roots.tracking, roots.memory[1] if roots.memory else None)):
+        try:
+            os.rmdir(path)
+        except OSError as error:
+            log.debug("%s: %s", path, error)
 
 
 def children(root: str) -> list[str]:

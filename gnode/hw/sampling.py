@@ -36,6 +36,7 @@ class _Sum:
 
     samples: int = 0
     cpu_s: float = 0.0
+    reaped_before_cpu_s: float = 0.0  # a supervisor may have served other attempts before
     memory_peak_bytes: int = 0
     memory_sum_bytes: int = 0
     gpu_util_sum_percent: float = 0.0
@@ -113,7 +114,10 @@ class Sampler(Generic[KeyT]):
         pids: set[int],
         gpus: tuple[GpuSample, ...],
     ) -> None:
-        cpu_s = _reaped_cpu_s(target.supervisor_pid)
+        reaped_cpu_s = _reaped_cpu_s(target.supervisor_pid)
+        if total.samples == 0:
+            total.reaped_before_cpu_s = reaped_cpu_s
+        cpu_s = reaped_cpu_s - total.reaped_before_cpu_s
         memory_bytes = read_bytes = write_bytes = 0
         for pid in pids:
             figures = _figures(pid)
@@ -123,7 +127,8 @@ class Sampler(Generic[KeyT]):
             write_bytes += int(figures[3])
         total.samples += 1
         # Sums over live processes fall when one ends: what was used stays used.
-        total.cpu_s = max(total.cpu_s, cpu_s)
+        exact_cpu_s = cgroups.cpu_s(target.cgroup) if target.cgroup else None
+        total.cpu_s = max(total.cpu_s, cpu_s if exact_cpu_s is None else exact_cpu_s)
         total.read_bytes = max(total.read_bytes, read_bytes)
         total.write_bytes = max(total.write_bytes, write_bytes)
         total.memory_peak_bytes = max(total.memory_peak_bytes, memory_bytes)

@@ -1,0 +1,179 @@
+"""A real gnode with a fake head, in the directory of one test."""
+
+import os
+import pwd
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from gnode.core.task import SupervisorInfo
+from gsched.model.job import Owner
+from tests.support.fake_head import FakeHead, launch_order
+from tests.support.processes import MARKER, attempts, kill_all, processes_of
+
+ROOT = Path(__file__).resolve().parents[2]
+KEY = b"0123456789abcdef0123456789abcdef"
+STOP_TIMEOUT_S = 20.0
+
+
+def this_user() -> Owner:
+    """Return the owner of jobs that run as this test's own user."""
+    entry = pwd.getpwuid(os.getuid())
+    return Owner(user=entry.pw_name, uid=entry.pw_uid, gid=entry.pw_gid)
+
+
+class GnodeWorld:
+    """One node daemon that can be killed and started again, and the head it dials."""
+
+    def __init__(self, directory: Path, marker: str) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.state = directory / "n1"
+        self.work = directory / "work"
+        self.work.mkdir()
+        self.head = FakeHead(KEY)
+        self.head.start()
+        self.owner = this_user()
+        self._marker = marker
+        self._process: subprocess.Popen[bytes] | None = None
+        key = directory / "cluster.key"
+        key.write_bytes(KEY + b"\n")
+        key.chmod(0o600)
+        self.settings: dict[str, object] = {
+            "name": "n1",
+            "head": f"127.0.0.1:{self.head.port}",
+            "state_dir": str(self.state),
+            "key_file": str(key),
+            "cpus": 4,
+            "memory": "4gb",
+        }
+        self.gpus = 0
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """Return gnode's process, the last one started."""
+        assert self._process is not None
+        return self._process
+
+    def write_config(self) -> Path:
+        """Write the configuration that ``settings`` and ``gpus`` describe; return its path."""
+        lines = ["[node]"]
+        for key, value in self.settings.items():
+            lines.append(f"{key} = {_toml(value)}")
+        if self.gpus:
+            lines += ["[[node.gpu]]", f"count = {self.gpus}"]
+        path = self.directory / "gnode.toml"
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return path
+
+    def start(self, env: Mapping[str, str] | None = None, *, wait: bool = True) -> None:
+        """Start gnode (again); with ``wait`` the head has welcomed it when this returns."""
+        before = self.head.connections
+        self._process = self.spawn(env)
+        if wait:
+            self.head.wait_for_connection(before + 1)
+
+    def spawn(self, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        """Start one more gnode on this configuration; the caller ends it."""
+        with open(self.directory / "gnode.log", "ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "gnode.main", "--config", str(self.write_config())],
+                cwd=ROOT,
+                env={**os.environ, MARKER: self._marker, **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """Kill gnode with SIGKILL; launcher, supervisors and jobs live on."""
+        self.process.kill()
+        self.process.wait(STOP_TIMEOUT_S)
+
+    def terminate(self) -> int:
+        """Ask gnode to end and return its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_TIMEOUT_S)
+
+    def wait_for_death(self) -> int:
+        """Return gnode's exit status once it has ended by itself."""
+        return self.process.wait(STOP_TIMEOUT_S)
+
+    def launch(self, job: int, script: str, attempt: int = 1, **settings: object) -> None:
+        """Order a script to be run by ``/bin/sh``."""
+        self.head.send(
+            launch_order(
+                job,
+                self.owner,
+                self.work,
+                attempt=attempt,
+                script=f"#!/bin/sh\n{script}\n",
+                **settings,
+            )
+        )
+
+    def supervisor(self, job: int, attempt: int = 1) -> SupervisorInfo:
+        """Return who runs an attempt, once it has started."""
+        path = self.state / "attempts" / f"{job}.{attempt}" / "supervisor.json"
+        for _ in attempts(20.0):
+            if path.exists():
+                return msgspec.json.decode(path.read_bytes(), type=SupervisorInfo)
+        raise AssertionError(f"attempt {job}.{attempt} was not started:\n{self.log()}")
+
+    def log(self) -> str:
+        """Return gnode's and the launcher's log."""
+        paths = (self.directory / "gnode.log", self.state / "launcher.log")
+        return "\n".join(
+            f"--- {path.name}\n{path.read_text(errors='replace')[-6000:]}"
+            for path in paths
+            if path.exists()
+        )
+
+    def stop(self) -> None:
+        """End gnode and everything that belongs to this test."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+        self.head.stop()
+        kill_all(lambda: processes_of(self._marker, self.directory))
+        for path in _own_groups(self.state):
+            os.rmdir(path)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    return msgspec.json.encode(value).decode()
+
+
+def lives(pid: int) -> bool:
+    """Return whether a process is there and more than a zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_until_gone(pid: int, timeout_s: float = 20.0) -> None:
+    """Return once a process has ended."""
+    for _ in attempts(timeout_s):
+        if not lives(pid):
+            return
+    raise AssertionError(f"process {pid} is still there after {timeout_s} s")
+
+
+def _own_groups(state: Path) -> list[str]:
+    """Return the control groups that a killed gnode has left, children first."""
+    from gnode.hw import cgroups
+
+    roots = cgroups.find_roots("auto", str(state))
+    found: list[str] = []
+    for root in filter(None, (roots.tracking, roots.memory[1] if roots.memory else None)):
+        found += [os.path.join(root, name) for name in cgroups.children(root)]
+        found.append(root)
+    return found
