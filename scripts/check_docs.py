@@ -14,7 +14,7 @@ import docutils.utils
 
 MAX_ADR_LINES = 75  # one page
 ADR_SECTIONS = ("Context", "Decision", "Alternatives", "Consequences", "Test plan")
-MAN_SECTIONS = {"NAME", "SYNOPSIS", "DESCRIPTION"}
+MAN_SECTIONS = {"SYNOPSIS", "DESCRIPTION"}  # NAME is made of title and subtitle
 
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6}\s+(?P<text>.+?)\s*$", re.MULTILINE)

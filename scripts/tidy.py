@@ -23,7 +23,9 @@ _IGNORE = re.compile(r"#\s*type:\s*ignore(?P<rest>.*)")
 _NOQA_GOOD = re.compile(r":\s*[A-Z]+[0-9]+(?:\s*,\s*[A-Z]+[0-9]+)*\s+(?:#|-+|—)\s*\S+.*")
 _IGNORE_GOOD = re.compile(r"\[[a-z0-9-]+(?:\s*,\s*[a-z0-9-]+)*\]\s*#\s*\S+.*")
 # With a class around a letter, so that this file does not break its own rule.
-_HOME_PATH = re.compile(r"(?<![\w.])/(?:home|Users)/(?!\.\.\.|USER|user|alice|bob|me\b|you|u\b)\w|/wor[k]/(?:main|shared|[.])")
+_HOME_PATH = re.compile(
+    r"(?<![\w.])/(?:home|Users)/(?!\.\.\.|USER|user|alice|bob|me\b|you|u\b)\w|/wor[k]/(?:main|shared|[.]library)"
+)
 _INDEX_HOST = re.compile(r"pypi[.]org|pythonhosted[.]org|npmjs[.](?:org|com)|download[.]pytorch")
 
 Fault = tuple[Path, int, str]

@@ -1,0 +1,105 @@
+"""What tests/conftest.py promises: a test that breaks a rule fails, and says which."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Return a project with our conftest and no tests."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "tests/support").mkdir(parents=True)
+    shutil.copy(ROOT / "tests/conftest.py", tmp_path / "tests")
+    shutil.copy(ROOT / "tests/support/processes.py", tmp_path / "tests/support")
+    return tmp_path
+
+
+def run_tests(project: Path, folder: str, code: str) -> subprocess.CompletedProcess[str]:
+    """Run one file of tests in a project's folder."""
+    (project / "tests" / folder).mkdir(exist_ok=True)
+    (project / "tests" / folder / "test_it.py").write_text(code, encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"],
+        cwd=project,
+        env={key: value for key, value in os.environ.items() if not key.startswith("PYTEST")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+CONNECTS = """
+import socket
+def test_connects():
+    with socket.socket(socket.{family}) as one:
+        try:
+            one.connect({address})
+        except OSError:
+            pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "family", "address", "passes"),
+    [
+        ("unit", "AF_INET", '("127.0.0.1", 9)', False),
+        ("scenario", "AF_INET6", '("::1", 9)', False),
+        ("unit", "AF_UNIX", '"/nowhere"', True),
+        ("contract", "AF_INET", '("127.0.0.1", 9)', True),
+    ],
+)
+def test_pure_tests_open_no_network_connection(
+    project: Path, folder: str, family: str, address: str, *, passes: bool
+) -> None:
+    """Unix sockets and other kinds of tests are free."""
+    done = run_tests(project, folder, CONNECTS.format(family=family, address=address))
+
+    assert (done.returncode == 0) is passes, done.stdout
+    assert ("opens no network connection" in done.stdout) is not passes
+
+
+LEAVES = """
+import subprocess
+def test_leaves(tmp_path):
+    code = "import os, subprocess; print(subprocess.Popen(['sleep', '77'], {how}).pid)"
+    done = subprocess.run(["python3", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    open({pids!r}, "w").write(done.stdout)
+"""
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "start_new_session=True, stdout=-3, stderr=-3",
+        "env={{}}, start_new_session=True, stdout=-3, stderr=-3",
+        "cwd='/', start_new_session=True, stdout=-3, stderr=-3",
+    ],
+    ids=["orphan", "orphan without its environment", "orphan elsewhere"],
+)
+def test_process_left_behind_fails_the_test_and_is_killed(project: Path, how: str) -> None:
+    """Known by what it inherited, or by where it works, though its parent is gone."""
+    pids = project / "pids"
+    code = LEAVES.format(how=how.replace("{{", "{").replace("}}", "}"), pids=str(pids))
+    done = run_tests(project, "system", code)
+
+    assert done.returncode == 1, done.stdout
+    assert "left processes behind" in done.stdout
+    assert "sleep 77" in done.stdout
+    pid = int(pids.read_text())
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_test_outside_a_known_folder_is_refused(project: Path) -> None:
+    """Its kind decides its rules, so it must have one."""
+    done = run_tests(project, "various", "def test_it(): pass\n")
+
+    assert done.returncode != 0
+    assert "folder of tests/ that is a marker" in done.stdout + done.stderr
