@@ -19,6 +19,7 @@ from gsched.model.states import OutcomeKind
 from gsched.protocol.api import ErrorBody, HistoryReply
 
 DEFAULT_LIMIT = 50
+NO_LIMIT = 10**9  # the head gives as many as it can in one answer
 FAILED = "failed"  # the head's word for every outcome but exit code 0
 
 EPILOG = """\b
@@ -89,6 +90,8 @@ def _ask(head: Head, filters: "dict[str, str | int | bool | None]") -> HistoryRe
         for name in ("user", "outcome", "queue", "name", "limit")
         if filters[name] is not None
     }
+    if filters["limit"] == 0:
+        texts["limit"] = str(NO_LIMIT)
     if filters["failed"]:
         texts["outcome"] = FAILED
     return head.history(**texts, **moments)

@@ -111,7 +111,7 @@ def test_filters_go_to_the_head(head: CannedHead) -> None:
         "queue": ["batch"],
         "name": ["tr*"],
         "outcome": ["failed"],
-        "limit": ["0"],
+        "limit": ["1000000000"],
     }
     run_command("ghist", "--outcome", "oom", head=head.path)
     assert query(head) == {"outcome": ["oom"], "limit": ["50"]}

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gsched.cli.umbrella.versions import own_version
 from gsched.config import load_config
 from gsched.protocol.api import NodeList
+from gsched.version import VERSION
 from tests.support.canned_head import CannedHead, canned_head, node, status
 from tests.support.commands import run_command
 
@@ -21,7 +21,7 @@ from tests.support.commands import run_command
 def head(tmp_path: Path) -> Iterator[CannedHead]:
     """Return a head in which nothing is wrong."""
     with canned_head(tmp_path / "s") as head:
-        head.answers["GET /v1/status"] = status(version=own_version())
+        head.answers["GET /v1/status"] = status(version=VERSION)
         head.answers["GET /v1/nodes"] = NodeList(server="head", now_s=1.0, nodes=(node(),))
         yield head
 
@@ -46,7 +46,7 @@ def test_a_healthy_head_is_ok(head: CannedHead) -> None:
 
 def test_safe_mode_and_a_lost_node_are_broken(head: CannedHead) -> None:
     """Exit code 1; in words, with what to do."""
-    head.answers["GET /v1/status"] = status(version=own_version(), safe_mode="the log was cut")
+    head.answers["GET /v1/status"] = status(version=VERSION, safe_mode="the log was cut")
     head.answers["GET /v1/nodes"] = NodeList(
         server="head", now_s=1.0, nodes=(node("n7", state="unreachable", reason="no word"),)
     )
@@ -182,7 +182,7 @@ def test_version_names_all_that_are_at_work(head: CannedHead, tmp_path: Path) ->
     """A head that does not answer is no reason to fail."""
     ran = run_command("gsched", "version", "--json", head=head.path)
     versions = json.loads(ran.stdout)
-    assert versions["gsched"] == own_version() == versions["head"]
+    assert versions["gsched"] == VERSION == versions["head"]
     assert versions["api"] == "1"
 
     ran = run_command("gsched", "version", head=tmp_path / "none")

@@ -1,6 +1,7 @@
 """Bring up a throw-away cluster, or bring back what is down of one."""
 
 import fcntl
+import hashlib
 import os
 import shlex
 import shutil
@@ -12,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from gsched.cli.umbrella import cluster
 from gsched.cli.umbrella.daemons import (
@@ -25,14 +25,14 @@ from gsched.cli.umbrella.daemons import (
     start,
     stop,
 )
-from gsched.cli.umbrella.layout import ClusterLayout
+from gsched.cli.umbrella.layout import ClusterLayout, NodeLayout
+from gsched.cli.umbrella.toml import write_file
 from gsched.client import Head
 from gsched.clock import SystemClock
 from gsched.config import Config
 from gsched.errors import GschedError, HeadUnreachableError, TryAgainError
+from gsched.model.states import NodeState
 from gsched.protocol.api import NodeRow, StatusReply
-
-START_TIME_ERROR_S = 2.0
 
 Tell = Callable[[str], None]
 
@@ -65,6 +65,7 @@ class Bringup:
         self._timeout_s = timeout_s
         self._tell = tell
         self._started: list[Started] = []
+        self._connected_after_s: dict[str, float] = {}  # of nodes started here, wall-clock time
         self._report = Report(directory=str(layout.directory), head=str(layout.socket))
 
     def run(self, wanted: cluster.Wanted) -> Report:
@@ -86,7 +87,7 @@ class Bringup:
             cluster.add_nodes(layout, wanted, port)
             cluster.pin_port(layout, port)
             self._bring_nodes()
-            self._wait_for_nodes()
+            self._wait_for_nodes(status.started_s)
         self._report.safe_mode = status.safe_mode
         return self._report
 
@@ -135,21 +136,42 @@ class Bringup:
         for node in self._layout.nodes():
             daemon = cluster.node_daemon(node)
             process = running_process(daemon)
-            if process is not None and _is_outdated(process, daemon):
+            if process is not None and not self._has_read(node):
                 self._tell(f"restarting {daemon.label}: its configuration has changed")
                 stop(process)
                 process = None
             if process is not None:
                 self._report.kept.append(daemon.label)
                 continue
+            write_file(node.config_read, _digest(node.config) + "\n")
+            self._connected_after_s[node.name] = SystemClock().wall_s()
             self._start(daemon)
 
-    def _wait_for_nodes(self) -> None:
+    def _has_read(self, node: NodeLayout) -> bool:
+        """Return whether the running gnode was started with the configuration that is there now."""
+        try:
+            return node.config_read.read_text(encoding="ascii").strip() == _digest(node.config)
+        except FileNotFoundError:
+            return False
+
+    def _wait_for_nodes(self, head_started_s: float) -> None:
+        """Wait until each node has connected to this very head.
+
+        A head that was killed still takes its nodes for connected when it starts again, so the
+        state alone does not say it: the connection must be younger than the head and the node.
+        """
         wanted = set(self._report.nodes)
         told = -1
         while True:
             rows = self._node_rows()
-            missing = sorted(wanted - {row.name for row in rows if row.state == "up"})
+            after_s = self._connected_after_s
+            there = {
+                row.name
+                for row in rows
+                if row.state == NodeState.UP
+                and row.since_s >= max(head_started_s, after_s.get(row.name, 0.0))
+            }
+            missing = sorted(wanted - there)
             if not missing:
                 return
             if told != len(missing):
@@ -194,16 +216,8 @@ def _failed(daemon: Daemon, what: str) -> TryAgainError:
     )
 
 
-def _is_outdated(process: psutil.Process, daemon: Daemon) -> bool:
-    """Return whether a running daemon has not read its present configuration.
-
-    The start time that the kernel tells is exact to about a second; a restart of gnode too many
-    does no harm, its jobs run on.
-    """
-    try:
-        return daemon.config.stat().st_mtime > process.create_time() + START_TIME_ERROR_S
-    except (OSError, psutil.NoSuchProcess):
-        return False
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _states(rows: Sequence[NodeRow], missing: Sequence[str]) -> str:

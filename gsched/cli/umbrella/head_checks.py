@@ -5,11 +5,11 @@ import stat
 from collections.abc import Iterable
 
 from gsched.cli.umbrella.findings import Finding, fail, ok, warn
-from gsched.cli.umbrella.versions import NOT_INSTALLED, own_version
 from gsched.client import Head
 from gsched.clock import SystemClock
 from gsched.errors import GschedError, HeadUnreachableError
 from gsched.protocol.api import API_VERSION, NodeRow, StatusReply
+from gsched.version import VERSION
 
 SKEW_WARN_S = 2.0
 HEARTBEATS_LATE_S = 900.0  # three heartbeats
@@ -98,10 +98,10 @@ def _check_version(status: StatusReply) -> Finding:
             f"the head speaks API {status.api_version}, these commands {API_VERSION}",
             "install the same gsched on both sides",
         )
-    if own_version() not in {NOT_INSTALLED, status.version}:
+    if status.version != VERSION:
         return warn(
             "version",
-            f"the head is {status.version}, these commands are {own_version()}",
+            f"the head is {status.version}, these commands are {VERSION}",
             "restart the older side after the upgrade",
         )
     return ok("version", f"{status.version}, API {API_VERSION}")

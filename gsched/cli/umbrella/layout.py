@@ -34,6 +34,11 @@ class NodeLayout:
         return self.directory / "gnode.toml"
 
     @property
+    def config_read(self) -> Path:
+        """Return the file that holds the digest of the configuration gnode was started with."""
+        return self.directory / "gnode.toml.read"
+
+    @property
     def pid(self) -> Path:
         """Return the file in which gnode writes its process id."""
         return self.directory / "gnode.pid"

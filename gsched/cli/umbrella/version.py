@@ -5,10 +5,10 @@ import sqlite3
 
 from gsched.cli.common import head_option, print_json
 from gsched.cli.umbrella.options import subcommand
-from gsched.cli.umbrella.versions import own_version
 from gsched.client import Head
 from gsched.errors import GschedError
 from gsched.protocol.api import API_VERSION
+from gsched.version import VERSION
 
 
 @subcommand("version")
@@ -20,7 +20,7 @@ def version(*, head_address: str, as_json: bool) -> int:
     except GschedError as error:
         head = f"none ({error.message})"
     versions = {
-        "gsched": own_version(),
+        "gsched": VERSION,
         "api": str(API_VERSION),
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,

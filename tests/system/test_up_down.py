@@ -1,0 +1,332 @@
+"""``gsched up`` and ``gsched down``: a whole cluster, stopped, crashed and revived."""
+
+import functools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gsched.cli.umbrella import cluster
+from gsched.cli.umbrella.daemons import launcher_process, read_pid
+from gsched.cli.umbrella.layout import ClusterLayout
+from gsched.client import Head, new_job
+from gsched.protocol.api import JobStory
+from tests.support.cluster import wait_until
+from tests.support.commands import Ran, run_command
+from tests.support.processes import MARKER, kill_all, processes_of
+
+pytestmark = pytest.mark.timeout(180)
+
+
+class Site:
+    """A directory, and the commands on it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.layout = ClusterLayout(directory=directory)
+        self.head = Head(str(self.layout.socket))
+        self.jobs = directory.parent / "jobs"
+        self.jobs.mkdir()
+
+    def up(self, *arguments: str) -> Ran:
+        """Run ``gsched up`` and expect it to succeed."""
+        ran = run_command("gsched", "up", "--dir", str(self.layout.directory), *arguments)
+        assert ran.status == 0, ran
+        return ran
+
+    def down(self, *arguments: str) -> Ran:
+        """Run ``gsched down``."""
+        return run_command("gsched", "down", "--dir", str(self.layout.directory), *arguments)
+
+    def submit(self, script: str, *resources: str) -> int:
+        """Submit a script that writes below ``jobs``; return the job's number."""
+        job = new_job(
+            name="try", workdir=str(self.jobs), script=f"#!/bin/sh\n{script}", resources=resources
+        )
+        result = self.head.submit([job]).results[0]
+        assert result.error is None, result.error
+        return result.id
+
+    def outcome(self, job: int) -> JobStory:
+        """Return the story of a job once it has ended."""
+        story = self.head.wait([job], timeout_s=60.0)[0]
+        assert story.row.state == "done", story
+        return story
+
+    def wait_for(self, name: str) -> Path:
+        """Wait until a job has written a file below ``jobs``."""
+        path = self.jobs / name
+        wait_until(path.exists, what=str(path))
+        return path
+
+    def pids(self) -> dict[str, int]:
+        """Return the process of each daemon by its label."""
+        daemons = [cluster.head_daemon(self.layout)]
+        daemons += [cluster.node_daemon(node) for node in self.layout.nodes()]
+        found = {daemon.label: read_pid(daemon.pid_file) for daemon in daemons}
+        return {label: pid for label, pid in found.items() if pid is not None}
+
+    def kill_daemons(self) -> None:
+        """Kill the head and all nodes with SIGKILL."""
+        for pid in self.pids().values():
+            process = psutil.Process(pid)
+            process.kill()
+            wait_until(functools.partial(_is_over, process), what=f"{process} to be gone")
+
+
+def _is_over(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.fixture
+def site(tmp_path: Path, process_marker: str) -> Iterator[Site]:
+    """Return a site whose processes are gone at the end, whatever a test did."""
+    site = Site(tmp_path / "c")
+    yield site
+    kill_all(lambda: processes_of(process_marker, tmp_path))
+
+
+def test_up_runs_a_job_and_down_leaves_nothing(site: Site, tmp_path: Path) -> None:
+    """The whole life; the second `down` finds nothing to do."""
+    ran = site.up("--nodes", "2", "--cpus", "2", "--gpus", "3", "--memory", "1gb")
+
+    assert ran.stdout.splitlines()[0] == f"export GSCHED_HEAD={site.layout.socket}"
+    nodes = {row.name: row for row in site.head.nodes().nodes}
+    assert sorted(nodes) == ["n1", "n2"]
+    assert {(row.state, row.cpus, row.gpus) for row in nodes.values()} == {("up", 2, 3)}
+    assert {row.memory_bytes for row in nodes.values()} == {1024**3}
+    job = site.submit("echo hello > out.txt")
+    outcome = site.outcome(job).row.outcome
+    assert outcome is not None
+    assert (outcome.kind, outcome.exit_code) == ("exited", 0)
+    assert (site.jobs / "out.txt").read_text() == "hello\n"
+
+    down = site.down()
+    assert down.status == 0
+    assert "node n1" in down.stdout
+    assert "head" in down.stdout
+    assert processes_of(os.environ[MARKER], tmp_path) == []
+    again = site.down()
+    assert (again.status, again.stdout) == (
+        0,
+        f"nothing was running in {site.layout.directory}\n",
+    )
+
+
+def test_up_twice_keeps_what_runs(site: Site) -> None:
+    """The same processes; what was asked for otherwise is told and not done."""
+    site.up("--nodes", "1", "--cpus", "2")
+    before = site.pids()
+    ran = site.up("--cpus", "7", "--json")
+
+    report = json.loads(ran.stdout)
+    assert site.pids() == before
+    assert report["started"] == []
+    assert sorted(report["kept"]) == ["head", "node n1"]
+    assert any("n1 keeps its --cpus 2" in note for note in report["notes"])
+    assert site.head.nodes().nodes[0].cpus == 2
+
+
+def test_up_adds_nodes_to_a_running_cluster(site: Site) -> None:
+    """The old ones go on; the new one is like them."""
+    site.up("--nodes", "1", "--cpus", "3")
+    before = site.pids()
+    site.up("--nodes", "2")
+
+    assert {row.name: row.cpus for row in site.head.nodes().nodes} == {"n1": 3, "n2": 3}
+    assert before.items() <= site.pids().items()
+
+
+def test_up_revives_a_cluster_of_which_everything_was_killed(site: Site) -> None:
+    """Running, waiting and finished jobs: all are there, each ran once, each has its outcome.
+
+    Launchers and supervisors are killed, too, so that the running job cannot have gone on.
+    """
+    site.up("--nodes", "2", "--cpus", "1")
+    done = site.submit("echo once >> done.txt")
+    site.outcome(done)
+    lost = site.submit("echo start >> lost.txt; sleep 600", "nodes=1:ppn=1")
+    held = [site.submit("sleep 600", "nodes=1:ppn=1"), site.submit("echo x >> waiting.txt")]
+    site.wait_for("lost.txt")
+    marker = os.environ[MARKER]
+    kill_all(lambda: processes_of(marker, site.layout.directory.parent))
+    # A pid file now names a process that is alive and somebody else's.
+    site.layout.pid.write_text(f"{os.getpid()}\n")
+
+    site.up()
+    stories = {row.id: row for row in site.head.jobs([done, lost, *held]).jobs}
+    assert sorted(stories) == [done, lost, *held]
+    assert stories[done].state == "done"
+    assert (site.jobs / "done.txt").read_text() == "once\n"
+    assert site.down("--kill-jobs").status == 0
+
+
+def test_a_job_outlives_the_daemons_and_its_outcome_is_found(site: Site) -> None:
+    """kill -9 of head and nodes while it runs; it ends while nobody looks; `up` learns of it."""
+    site.up("--nodes", "1")
+    go = site.jobs / "go"
+    job = site.submit("touch running; while [ ! -e go ]; do sleep 0.05; done; exit 7")
+    site.wait_for("running")
+    site.kill_daemons()
+    go.touch()
+    launcher = launcher_process(site.layout.node("n1").directory)
+    assert launcher is not None
+    wait_until(
+        lambda: list((site.layout.node("n1").directory / "attempts").glob("*/exit.json")),
+        what="the supervisor's exit record",
+    )
+
+    site.up()
+    story = site.outcome(job)
+    assert story.row.outcome is not None
+    assert story.row.outcome.exit_code == 7
+    assert len(story.attempts) == 1
+
+
+def test_down_leaves_running_jobs_and_up_finds_them(site: Site) -> None:
+    """The report says that they run on."""
+    site.up("--nodes", "1")
+    job = site.submit("touch running; while [ ! -e go ]; do sleep 0.05; done; echo end > end.txt")
+    site.wait_for("running")
+    down = site.down()
+    assert down.status == 0
+    assert "1 jobs run on" in down.stdout
+    assert not (site.jobs / "end.txt").exists()
+
+    site.up()
+    (site.jobs / "go").touch()
+    story = site.outcome(job)
+    assert story.row.outcome is not None
+    assert story.row.outcome.exit_code == 0
+    assert len(story.attempts) == 1
+    assert (site.jobs / "end.txt").read_text() == "end\n"
+
+
+def test_kill_jobs_ends_running_and_waiting_jobs(site: Site, tmp_path: Path) -> None:
+    """Also those that ignore TERM, also when the cluster had been killed; each has its outcome."""
+    site.up("--nodes", "1", "--cpus", "1")
+    running = site.submit("trap '' TERM; touch running; while :; do sleep 0.05; done")
+    waiting = site.submit("touch never")
+    site.wait_for("running")
+    site.kill_daemons()
+
+    down = site.down("--kill-jobs")
+    assert down.status == 0, down
+    assert "ended 2 jobs" in down.stdout
+    assert processes_of(os.environ[MARKER], tmp_path) == []
+    assert not (site.jobs / "never").exists()
+    site.up()
+    rows = site.head.jobs([running, waiting]).jobs
+    assert [row.state for row in rows] == ["done", "done"]
+    assert {row.outcome.kind for row in rows if row.outcome} == {"cancelled"}
+
+
+def test_a_killed_head_alone_comes_back_on_its_port(site: Site) -> None:
+    """The nodes are left alone and find it again."""
+    site.up("--nodes", "1")
+    before = site.pids()
+    port = site.layout.port.read_text()
+    os.kill(before["head"], signal.SIGKILL)
+    report = json.loads(site.up("--json").stdout)
+
+    assert report["started"] == ["head"]
+    assert site.pids()["node n1"] == before["node n1"]
+    assert site.layout.port.read_text() == port
+    site.outcome(site.submit("true"))
+
+
+def test_a_port_that_was_taken_meanwhile_is_replaced(site: Site) -> None:
+    """Nodes that still dial the old one are started again with the new."""
+    site.up("--nodes", "1")
+    port = int(site.layout.port.read_text())
+    before = site.pids()
+    os.kill(before["head"], signal.SIGKILL)
+    with closing(socket.socket()) as squatter:
+        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        wait_until(lambda: squatter.connect_ex(("127.0.0.1", port)) != 0, what="a free port")
+    with closing(socket.socket()) as squatter:
+        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        squatter.bind(("127.0.0.1", port))
+        squatter.listen()
+        report = json.loads(site.up("--json").stdout)
+
+        assert int(site.layout.port.read_text()) != port
+        assert any(f"port {port} is taken" in note for note in report["notes"])
+        site.outcome(site.submit("true"))
+
+
+def test_a_head_that_cannot_start_is_named_with_its_log(site: Site) -> None:
+    """Exit code 75; the cause stands in what the user sees."""
+    site.up("--nodes", "1")
+    site.down()
+    text = site.layout.config.read_text().replace('name = "batch"', 'name = "batch"\npolicy = "x"')
+    site.layout.config.write_text(text)
+    ran = run_command("gsched", "up", "--dir", str(site.layout.directory))
+
+    assert ran.status == 75
+    assert "gsched: head: ended with exit status" in ran.stderr
+    assert str(site.layout.log) in ran.stderr
+    assert "policy" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_node_that_cannot_start_is_named_with_its_log(site: Site) -> None:
+    """Its key is open to others; `doctor` finds the same."""
+    site.up("--nodes", "1")
+    assert site.down().status == 0
+    node = site.layout.node("n1")
+    key = node.directory / "own.key"
+    key.write_bytes(site.layout.key.read_bytes())
+    key.chmod(0o644)
+    text = node.config.read_text().replace(str(site.layout.key), str(key))
+    node.config.write_text(text)
+    ran = run_command("gsched", "up", "--dir", str(site.layout.directory))
+
+    assert ran.status == 75
+    assert "gsched: node n1: ended with exit status 78" in ran.stderr
+    assert "0644" in ran.stderr
+    doctor = run_command("gsched", "doctor", "--dir", str(site.layout.directory))
+    assert doctor.status == 1
+    assert "node n1" in doctor.stdout
+    site.down()
+
+
+def test_two_ups_at_once_do_not_start_two_heads(site: Site) -> None:
+    """The second waits for nobody: it is told, or finds all done."""
+    words = [sys.executable, "-m", "gsched.cli.gsched", "up", "--dir", str(site.layout.directory)]
+    both = [
+        subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for _ in range(2)
+    ]
+    statuses = sorted(process.wait(120) for process in both)
+
+    assert statuses in ([0, 0], [0, 75])
+    assert site.up().status == 0
+    heads = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if str(site.layout.config) in (process.info["cmdline"] or [])
+    ]
+    assert len(heads) == 1
+
+
+def test_a_healthy_cluster_pleases_the_doctor(site: Site) -> None:
+    """Also one that is found by GSCHED_HEAD alone."""
+    site.up("--nodes", "1")
+    ran = run_command("gsched", "doctor", "--json", head=site.layout.socket)
+
+    report = json.loads(ran.stdout)
+    assert [each for each in report["findings"] if each["level"] == "FAIL"] == []
+    subjects = {each["subject"] for each in report["findings"]}
+    assert {"head", "node n1", "cluster key", "database", "nodes"} <= subjects
+    assert ran.status == 0
