@@ -6,8 +6,8 @@ from collections.abc import Callable
 import click
 import msgspec
 
-from gsched.cli.common import connected, gsched_command, report_results, run
-from gsched.cli.operands import jobs_argument, normal_ids, parse_hold_list
+from gsched.cli.common import connected, gsched_command, run
+from gsched.cli.operands import carry_out, jobs_argument, normal_ids, parse_hold_list
 from gsched.cli.times import parse_start_time
 from gsched.client import Head
 from gsched.clock import SystemClock
@@ -89,7 +89,7 @@ def galter(
         alteration=make_alteration(options, now_s=SystemClock().wall_s(), directory=os.getcwd()),
         dry_run=dry_run,
     )
-    return report_results(head.act(request).results, as_json=as_json, show_text=dry_run)
+    return carry_out(head, request, as_json=as_json)[1]
 
 
 def make_alteration(options: dict[str, Value], *, now_s: float, directory: str) -> Alteration:

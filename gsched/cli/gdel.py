@@ -9,10 +9,16 @@ from gsched.cli.common import (
     gsched_command,
     is_terminal,
     print_note,
-    report_results,
     run,
 )
-from gsched.cli.operands import ALL, grace_option, jobs_argument, normal_ids, parse_grace_s
+from gsched.cli.operands import (
+    ALL,
+    carry_out,
+    grace_option,
+    jobs_argument,
+    normal_ids,
+    parse_grace_s,
+)
 from gsched.client import Head
 from gsched.protocol.api import ActionRequest
 
@@ -60,8 +66,7 @@ def gdel(  # noqa: PLR0913 - one parameter for each option
     if not (yes or dry_run) and not _agreed(head, request):
         print_note("nothing was done", command="gdel")
         return 1
-    reply = head.act(request)
-    status = report_results(reply.results, as_json=as_json, show_text=dry_run)
+    reply, status = carry_out(head, request, as_json=as_json)
     if wait and not dry_run:
         head.wait([result.id for result in reply.results if result.error is None])
     return status

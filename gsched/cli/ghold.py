@@ -2,8 +2,16 @@
 
 import click
 
-from gsched.cli.common import connected, gsched_command, report_results, run
-from gsched.cli.operands import hold_option, jobs_argument, normal_ids, parse_hold_list
+from gsched.cli.common import connected, gsched_command, run
+from gsched.cli.operands import (
+    DEFAULT_HOLDS,
+    carry_out,
+    check_only,
+    hold_option,
+    jobs_argument,
+    normal_ids,
+    parse_hold_list,
+)
 from gsched.client import Head
 from gsched.protocol.api import ActionRequest
 
@@ -21,13 +29,13 @@ def ghold(
     Who may set which: u the owner, o and s operators. A running job runs on, but is not started
     again.
     """
+    holds = parse_hold_list(hold_list)
     request = ActionRequest(
-        action="hold",
-        ids=normal_ids(jobs),
-        holds=parse_hold_list(hold_list),
-        dry_run=dry_run,
+        action="hold", ids=normal_ids(jobs), holds=holds or DEFAULT_HOLDS, dry_run=dry_run
     )
-    return report_results(head.act(request).results, as_json=as_json, show_text=dry_run)
+    if not holds:  # -h n: no kind of hold, but unknown jobs are still told
+        return check_only(head, request, as_json=as_json)
+    return carry_out(head, request, as_json=as_json)[1]
 
 
 def main() -> None:

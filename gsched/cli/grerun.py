@@ -2,8 +2,8 @@
 
 import click
 
-from gsched.cli.common import connected, gsched_command, report_results, run
-from gsched.cli.operands import grace_option, jobs_argument, normal_ids, parse_grace_s
+from gsched.cli.common import connected, gsched_command, run
+from gsched.cli.operands import carry_out, grace_option, jobs_argument, normal_ids, parse_grace_s
 from gsched.client import Head
 from gsched.protocol.api import ActionRequest
 
@@ -38,7 +38,7 @@ def grerun(  # noqa: PLR0913 - one parameter for each option
         force=force,
         dry_run=dry_run,
     )
-    return report_results(head.act(request).results, as_json=as_json, show_text=dry_run)
+    return carry_out(head, request, as_json=as_json)[1]
 
 
 def main() -> None:

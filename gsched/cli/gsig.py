@@ -1,9 +1,11 @@
 """``gsig``: send a signal to running jobs."""
 
+import signal
+
 import click
 
-from gsched.cli.common import connected, gsched_command, report_results, run
-from gsched.cli.operands import jobs_argument, normal_ids, parse_signal
+from gsched.cli.common import connected, gsched_command, run
+from gsched.cli.operands import carry_out, check_only, jobs_argument, normal_ids, parse_signal
 from gsched.client import Head
 from gsched.protocol.api import ActionRequest
 
@@ -37,10 +39,13 @@ def gsig(
     To end a job use gdel: it also makes sure that nothing is left.
     """
     del asynchronous
+    number = parse_signal(signal_text)
     request = ActionRequest(
-        action="signal", ids=normal_ids(jobs), signal=parse_signal(signal_text), dry_run=dry_run
+        action="signal", ids=normal_ids(jobs), signal=number or signal.SIGTERM, dry_run=dry_run
     )
-    return report_results(head.act(request).results, as_json=as_json, show_text=dry_run)
+    if number == 0:
+        return check_only(head, request, as_json=as_json)
+    return carry_out(head, request, as_json=as_json)[1]
 
 
 def main() -> None:

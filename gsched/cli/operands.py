@@ -4,13 +4,17 @@ import difflib
 import signal
 
 import click
+import msgspec
 
-from gsched.cli.common import Callback
+from gsched.cli.common import Callback, report_results
+from gsched.client import Head
 from gsched.errors import UsageError
 from gsched.model.states import HoldKind
 from gsched.model.units import parse_duration_s
+from gsched.protocol.api import ActionReply, ActionRequest
 
 ALL = "all"
+DEFAULT_HOLDS = (HoldKind.USER.value,)
 HOLD_LETTERS = {"u": HoldKind.USER, "o": HoldKind.OPERATOR, "s": HoldKind.SYSTEM}
 
 # Torque's words; gsched stops the processes but, unlike Torque, keeps the job's place.
@@ -109,6 +113,27 @@ def parse_signal(text: str) -> int:
         f"-s {text}: there is no such signal",
         hint=f"did you mean {close[0]}?" if close else "see `kill -l`",
     )
+
+
+def carry_out(head: Head, request: ActionRequest, *, as_json: bool) -> tuple[ActionReply, int]:
+    """Ask the head for an action, print what became of it, return the answer and the exit code.
+
+    Nothing is printed for what was done, as POSIX has it; a dry run says for each job what would.
+    """
+    reply = head.act(request)
+    results = reply.results
+    if request.dry_run and not as_json:
+        results = tuple(
+            msgspec.structs.replace(result, text=f"{result.id}: {result.text}")
+            for result in results
+        )
+    return reply, report_results(results, as_json=as_json, show_text=request.dry_run)
+
+
+def check_only(head: Head, request: ActionRequest, *, as_json: bool) -> int:
+    """Find out whether an action could be done, silently: ``gsig -s 0``, ``ghold -h n``."""
+    trial = msgspec.structs.replace(request, dry_run=True)
+    return report_results(head.act(trial).results, as_json=as_json)
 
 
 def signal_name(number: int) -> str:

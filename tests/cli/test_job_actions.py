@@ -85,8 +85,31 @@ def test_a_command_asks_the_head_for_what_its_options_say(
     ran = run_command(command, *arguments, head=head.path)
 
     assert (ran.status, ran.stderr) == (0, "")
-    assert ran.stdout == ("done\n" if "--dry-run" in arguments else "")
+    assert ran.stdout == ("17: done\n" if "--dry-run" in arguments else "")
     assert head.bodies(ActionRequest) == [request_]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "request_"),
+    [
+        (
+            ["gsig", "-s", "NULL", "17"],
+            ActionRequest(action="signal", ids=("17",), signal=15, dry_run=True),
+        ),
+        (["ghold", "-h", "n", "17"], ActionRequest(action="hold", ids=("17",), dry_run=True)),
+        (["grls", "-h", "n", "17"], ActionRequest(action="release", ids=("17",), dry_run=True)),
+    ],
+)
+def test_the_null_signal_and_no_hold_only_look(
+    head: CannedHead, arguments: list[str], request_: ActionRequest
+) -> None:
+    """Nothing is done and nothing said, unless the job is unknown."""
+    ran = run_command(*arguments, head=head.path)
+    assert (ran.status, ran.stdout, ran.stderr) == (0, "", "")
+    assert head.bodies(ActionRequest) == [request_]
+
+    answer(head, ActionResult(id="17", error=UNKNOWN))
+    assert run_command(*arguments, head=head.path).status == 153
 
 
 @pytest.mark.parametrize("command", ["gdel", "ghold", "grls", "gsig", "grerun"])
