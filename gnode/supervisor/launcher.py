@@ -129,7 +129,7 @@ class Launcher:
     # --- the supervisors' side ---
 
     def _launch(self, name: str) -> dict[str, object]:
-        """Fork the supervisor of an attempt and return the answer for gnode."""
+        """Start an attempt, unless it is under way, and return the answer for gnode."""
         if not _NAME.fullmatch(name):
             return {"failed": name, "message": "not the name of an attempt"}
         if worker := self._pool.by_name.get(name):
@@ -139,8 +139,11 @@ class Launcher:
         directory = f"{self._state}/attempts/{name}"
         if not os.path.exists(f"{directory}/{spool.TASK}"):
             return {"failed": name, "message": f"there is no {directory}/{spool.TASK}"}
+        return self._start(name, directory, fresh=False)
+
+    def _start(self, name: str, directory: str, *, fresh: bool) -> dict[str, object]:
         try:
-            worker, is_new = self._pool.start(name, directory)
+            worker, is_new = self._pool.start(name, directory, fresh=fresh)
         except OSError as error:
             return {"failed": name, "message": f"cannot fork: {reason(error)}"}
         if is_new:
@@ -185,8 +188,13 @@ class Launcher:
     def _bury(self, worker: Worker) -> None:
         """Deal with the attempt of a supervisor that died over it."""
         name = worker.name
-        if spool.exists(f"{self._state}/attempts/{name}", spool.EXIT):
+        directory = f"{self._state}/attempts/{name}"
+        if spool.exists(directory, spool.EXIT):
             self._tell_all({"ended": name, "pid": worker.pid})
+            return
+        if not worker.is_new() and not spool.was_begun(directory):
+            # It was killed while idle and had not noticed yet: the attempt has lost nothing.
+            self._tell_all(self._start(name, directory, fresh=True))
             return
         spool.log(f"launcher: supervisor {worker.pid} of {name} was lost: taking over")
         self._lost.take_over(name, worker.pid)

@@ -50,10 +50,7 @@ class LostAttempts:
         """Find the attempts that an earlier launcher started and that have not ended."""
         for name in os.listdir(self._attempts):
             directory = f"{self._attempts}/{name}"
-            started = (spool.SUPERVISOR, spool.STARTING)
-            if spool.exists(directory, spool.EXIT):
-                continue
-            if any(spool.exists(directory, record) for record in started):
+            if spool.was_begun(directory) and not spool.exists(directory, spool.EXIT):
                 self.add_stray(name)
 
     def add_stray(self, name: str) -> None:
@@ -87,7 +84,9 @@ class LostAttempts:
         for lost in self._lost.values():
             if lost.adopted and lost.owns(pid):
                 lost.reaped(pid, status, usage)
-                return
+                if pid == lost.job_pid:
+                    return
+        # It may be the job's own process of an attempt whose supervisor's end we hear of next.
         self._unclaimed[pid] = (status, usage)
         while len(self._unclaimed) > _UNCLAIMED_MAX:
             del self._unclaimed[next(iter(self._unclaimed))]
@@ -131,6 +130,10 @@ class LostAttempts:
         }
         for lost in self._lost.values():
             lost.find(processes, orphans)
+        for lost in self._lost.values():
+            lost.keep_known(processes, orphans)
+        if not processes.keys() >= set(supervisors):
+            return  # another supervisor has just died: the orphans may be its
         adopting = next((lost for lost in self._lost.values() if lost.adopted), None)
         if orphans and adopting is not None:
             adopting.adopt(orphans, processes)

@@ -39,6 +39,10 @@ class Worker:
         self.name = ""
         self.left = _ATTEMPTS_MAX
 
+    def is_new(self) -> bool:
+        """Return whether its present attempt is its first."""
+        return self.left >= _ATTEMPTS_MAX - 1
+
 
 class Pool:
     """All supervisors that this launcher has forked and that live."""
@@ -50,13 +54,18 @@ class Pool:
         self.by_name: dict[str, Worker] = {}
         self._idle: list[Worker] = []
 
-    def start(self, name: str, directory: str) -> tuple[Worker, bool]:
+    def start(self, name: str, directory: str, *, fresh: bool) -> tuple[Worker, bool]:
         """Give an attempt to a supervisor; return it and whether it is a new process.
+
+        Args:
+            name: of the attempt.
+            directory: its spool.
+            fresh: fork, even if a supervisor is idle.
 
         Raises:
             OSError: no process can be forked.
         """
-        while self._idle:
+        while self._idle and not fresh:
             worker = self._idle.pop()
             if self._send(worker, name, directory):
                 return worker, False

@@ -134,7 +134,7 @@ def claim(directory: str) -> tuple[Task, int] | None:
     except BlockingIOError:
         os.close(fd)
         return None
-    if any(exists(directory, name) for name in (STARTING, SUPERVISOR, EXIT)):
+    if was_begun(directory) or exists(directory, EXIT):
         os.close(fd)
         return None
     return cast("Task", json.loads(read_all(fd))), fd
@@ -159,6 +159,11 @@ def exists(directory: str, name: str) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def was_begun(directory: str) -> bool:
+    """Return whether a supervisor was about to start the job, or did."""
+    return exists(directory, STARTING) or exists(directory, SUPERVISOR)
 
 
 def read_task(directory: str) -> Task | None:

@@ -29,6 +29,7 @@ class LostAttempt:
         "_commands",
         "_directory",
         "_ending",
+        "_marked",
         "_members",
         "_seen",
         "_task",
@@ -46,6 +47,7 @@ class LostAttempt:
         self._warned = False
         self._directory, self._task = directory, task
         self._members: dict[int, int] = {}
+        self._marked: set[int] = set()
         self._ending = Ending(
             walltime_s=task["walltime_s"],
             grace_s=task["grace_s"],
@@ -74,7 +76,7 @@ class LostAttempt:
             self._seen.status = status
 
     def find(self, processes: dict[int, Process], orphans: set[int]) -> None:
-        """Find the job's processes, and take those that are ours out of ``orphans``.
+        """Find the processes that bear the job's mark, and take them out of ``orphans``.
 
         Args:
             processes: every process of the machine.
@@ -82,13 +84,21 @@ class LostAttempt:
         """
         candidates = orphans if self.adopted else processes.keys()
         roots = cgroup.members(self._task) & processes.keys()
-        for pid, ticks in self._members.items():
-            if pid in processes and processes[pid].start_ticks == ticks:
-                roots.add(pid)
         for pid in candidates:
             if self._is_ours(processes.get(pid)):
                 roots.add(pid)
-        self._keep(roots, processes)
+        self._marked = proc.descendants(roots, processes)
+        orphans -= self._marked
+
+    def keep_known(self, processes: dict[int, Process], orphans: set[int]) -> None:
+        """Keep what was the job's before, unless it bears another one's mark."""
+        others = {
+            pid
+            for pid, ticks in self._members.items()
+            if pid in processes and processes[pid].start_ticks == ticks
+            if pid in orphans or processes[pid].parent != os.getpid()
+        }
+        self._keep(self._marked | others, processes)
         orphans -= self._members.keys()
 
     def adopt(self, orphans: set[int], processes: dict[int, Process]) -> None:

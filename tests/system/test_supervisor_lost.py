@@ -1,0 +1,295 @@
+"""Supervisors and launchers that are killed: no outcome is invented, no process is left."""
+
+import os
+import pathlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.support.launching import Launcher, process_is_there, wait_until
+
+BASH = "/bin/bash"
+
+
+@pytest.fixture
+def start(tmp_path: pathlib.Path) -> Iterator[Callable[..., Launcher]]:
+    """Return a function that starts a launcher with failpoints armed."""
+    launchers: list[Launcher] = []
+
+    def started(failpoints: str = "") -> Launcher:
+        environment = {"GSCHED_FAIL": failpoints} if failpoints else {}
+        launchers.append(Launcher(tmp_path / f"state{len(launchers)}", environment))
+        return launchers[-1]
+
+    yield started
+    for launcher in launchers:
+        launcher.close()
+
+
+@pytest.fixture(params=[0, 1], ids=["spawned", "forked"])
+def nice(request: pytest.FixtureRequest) -> int:
+    """A job that needs another niceness is forked, any other one is spawned."""
+    return int(request.param)
+
+
+def gated(gate: pathlib.Path, then: str) -> list[str]:
+    """Return a job that says "up" and goes on once the gate file exists."""
+    return [BASH, "-c", f"echo up; while [ ! -e {gate} ]; do sleep 0.02; done; {then}"]
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_c7_the_exit_code_survives_the_supervisor(
+    start: Callable[..., Launcher], tmp_path: pathlib.Path, nice: int
+) -> None:
+    launcher = start()
+    pid = launcher.launch(launcher.task(1, gated(tmp_path / "gate", "exit 42"), nice=nice))
+    launcher.wait_for_output(1, "up")
+
+    kill(pid)
+    wait_until(lambda: "taking over" in launcher.log(), "the launcher to notice")
+    assert not (launcher.directory(1) / "exit.json").exists()
+    assert process_is_there(launcher.started(1)["job_pid"])
+    (tmp_path / "gate").touch()
+    record = launcher.exit(1)
+
+    assert (record["kind"], record["exit_code"]) == ("exited", 42)
+
+
+def test_c7_walltime_is_enforced_without_a_supervisor(start: Callable[..., Launcher]) -> None:
+    launcher = start()
+    stubborn = "trap '' TERM; echo up; while :; do sleep 0.1; done"
+    pid = launcher.launch(launcher.task(1, [BASH, "-c", stubborn], walltime_s=1.5, grace_s=0.3))
+    launcher.wait_for_output(1, "up")
+
+    kill(pid)
+    record = launcher.exit(1)
+
+    assert (record["stop_reason"], record["signal"]) == ("walltime", signal.SIGKILL)
+
+
+def test_c7_orders_are_obeyed_without_a_supervisor(
+    start: Callable[..., Launcher], tmp_path: pathlib.Path
+) -> None:
+    launcher = start()
+    argv = gated(tmp_path / "gate", "exit 0")
+    argv[2] = f"trap 'echo hello' USR2; {argv[2]}"
+    pid = launcher.launch(launcher.task(1, argv))
+    launcher.wait_for_output(1, "up")
+    kill(pid)
+    wait_until(lambda: "taking over" in launcher.log(), "the launcher to notice")
+
+    launcher.order(1, {"do": "signal", "signal": int(signal.SIGUSR2)})
+    launcher.wait_for_output(1, "hello")
+    launcher.order(1, {"do": "stop", "reason": "delete", "grace_s": 5})
+    record = launcher.exit(1)
+
+    assert (record["stop_reason"], record["signal"]) == ("delete", signal.SIGTERM)
+
+
+def test_c7_leftovers_go_without_a_supervisor(
+    start: Callable[..., Launcher], tmp_path: pathlib.Path
+) -> None:
+    """A daemon with neither the job's session nor its environment is found as an orphan."""
+    launcher = start()
+    daemon = "import os,time; os.setsid(); open({!r},'w').write(str(os.getpid())); time.sleep(999)"
+    argv = gated(tmp_path / "gate", "exit 8")
+    pid_file = tmp_path / "pid"
+    code = daemon.format(str(pid_file))
+    argv[2] = f'(env -i {sys.executable} -I -S -c "{code}" &); {argv[2]}'
+    pid = launcher.launch(launcher.task(1, argv))
+    launcher.wait_for_output(1, "up")
+    leftover = int(wait_until(lambda: pid_file.exists() and pid_file.read_text(), "the daemon"))
+
+    kill(pid)
+    (tmp_path / "gate").touch()
+    record = launcher.exit(1)
+
+    assert record["exit_code"] == 8
+    assert not process_is_there(leftover)
+
+
+def test_c7_two_lost_supervisors_keep_their_jobs_apart(
+    start: Callable[..., Launcher], tmp_path: pathlib.Path
+) -> None:
+    launcher = start()
+    pids = []
+    for job in (1, 2):
+        gate = tmp_path / f"gate{job}"
+        argv = gated(gate, f"exit 1{job}")
+        pids.append(launcher.launch(launcher.task(job, argv)))
+        launcher.wait_for_output(job, "up")
+
+    for pid in pids:
+        kill(pid)
+    (tmp_path / "gate1").touch()
+    first = launcher.exit(1)
+    still_there = process_is_there(launcher.started(2)["job_pid"])
+    (tmp_path / "gate2").touch()
+    second = launcher.exit(2)
+
+    assert (first["exit_code"], second["exit_code"]) == (11, 12)
+    assert still_there
+
+
+@pytest.mark.parametrize("point", ["before_record", "half_record"])
+def test_c9_and_c10_an_outcome_that_died_with_the_supervisor_is_lost_not_success(
+    start: Callable[..., Launcher], point: str, nice: int
+) -> None:
+    launcher = start(f"supervisor.exit.{point}:kill")
+    # The launcher writes records, too; its failpoint is disarmed by the first pass: see below.
+    launcher.accept(launcher.task(1, ["true"], nice=nice))
+    launcher.ask({"launch": "1.1"})
+    wait_until(lambda: launcher.process.poll() is not None, "the launcher's own failpoint")
+
+    assert not (launcher.directory(1) / "exit.json").exists()
+    launcher.channel.close()
+    launcher.environment = {}
+    launcher.start()
+    launcher.hear("ended", "1.1")
+    record = launcher.exit_record(1)
+
+    assert record["kind"] == "supervisor_lost"
+    assert "exit_code" not in record
+
+
+def test_a_record_that_was_written_counts_though_its_supervisor_died(
+    start: Callable[..., Launcher],
+) -> None:
+    launcher = start("supervisor.exit.after_record:kill")
+
+    launcher.launch(launcher.task(1, [BASH, "-c", "exit 3"]))
+
+    assert launcher.exit(1)["exit_code"] == 3
+
+
+@pytest.mark.parametrize("point", ["before_fork", "after_fork"])
+def test_a_supervisor_that_dies_while_starting_fails_the_launch_and_leaves_nothing(
+    start: Callable[..., Launcher], point: str, nice: int
+) -> None:
+    launcher = start(f"supervisor.start.{point}:kill")
+
+    launcher.launch(launcher.task(1, ["sleep", "997"], nice=nice))
+    record = launcher.exit(1)
+
+    assert record["kind"] == "launch_failed"
+    assert not record.get("user_error")
+    assert "while it was starting" in record["message"]
+    sleeping = [
+        path
+        for path in pathlib.Path("/proc").glob("[0-9]*/cmdline")
+        if path.exists() and path.read_bytes() == b"sleep\x00997\x00"
+    ]
+    assert sleeping == []
+
+
+def test_supervisors_outlive_the_launcher_and_the_next_one_reports_them(
+    start: Callable[..., Launcher], tmp_path: pathlib.Path
+) -> None:
+    launcher = start()
+    pid = launcher.launch(launcher.task(1, gated(tmp_path / "gate", "exit 21")))
+    launcher.wait_for_output(1, "up")
+
+    launcher.process.kill()
+    launcher.process.wait()
+    launcher.channel.close()
+    launcher.start()
+    launcher.ask({"launch": "1.1"})
+    again = launcher.hear("launched", "1.1")
+    (tmp_path / "gate").touch()
+    ended = launcher.hear("ended", "1.1")
+
+    assert again["pid"] == pid == ended["pid"]
+    assert launcher.exit_record(1)["exit_code"] == 21
+    assert launcher.output(1) == "up\n"
+
+
+def test_an_attempt_that_ends_while_no_launcher_runs_is_recorded(
+    start: Callable[..., Launcher], tmp_path: pathlib.Path
+) -> None:
+    launcher = start()
+    pid = launcher.launch(launcher.task(1, gated(tmp_path / "gate", "exit 22")))
+    launcher.wait_for_output(1, "up")
+    launcher.process.kill()
+    launcher.process.wait()
+    launcher.channel.close()
+
+    (tmp_path / "gate").touch()
+    wait_until((launcher.directory(1) / "exit.json").exists, "the record")
+    wait_until(lambda: not process_is_there(pid), "the supervisor to leave")
+    launcher.start()
+
+    assert launcher.exit_record(1)["exit_code"] == 22
+
+
+@pytest.mark.parametrize("marked", ["session", "environment"])
+def test_c8_launcher_and_supervisor_killed_the_job_is_killed_and_its_outcome_lost(
+    start: Callable[..., Launcher], tmp_path: pathlib.Path, marked: str
+) -> None:
+    launcher = start()
+    argv = gated(tmp_path / "gate", "exit 0")
+    if marked == "environment":
+        argv = ["setsid", "-w", "-f", *argv]
+    task = launcher.task(1, argv, leftover_grace_s=60, grace_s=60)
+    pid = launcher.launch(task)
+    launcher.wait_for_output(1, "up")
+    found = [
+        int(path.parent.name)
+        for path in pathlib.Path("/proc").glob("[0-9]*/cmdline")
+        if path.exists() and str(tmp_path / "gate").encode() in path.read_bytes()
+    ]
+    assert found
+
+    kill(launcher.process.pid)
+    kill(pid)
+    launcher.process.wait()
+    launcher.channel.close()
+    launcher.start()
+    launcher.hear("ended", "1.1")
+    record = launcher.exit_record(1)
+
+    assert record["kind"] == "supervisor_lost"
+    assert [pid for pid in found if process_is_there(pid)] == []
+
+
+def test_idle_supervisors_leave_with_the_launcher(start: Callable[..., Launcher]) -> None:
+    launcher = start()
+    pid = launcher.launch(launcher.task(1, ["true"]))
+    launcher.exit(1)
+    assert process_is_there(pid)
+
+    kill(launcher.process.pid)
+
+    wait_until(lambda: not process_is_there(pid), "the idle supervisor to leave")
+    launcher.process.wait()
+    launcher.channel.close()
+    launcher.start()
+
+
+def test_a_killed_idle_supervisor_is_replaced(start: Callable[..., Launcher]) -> None:
+    launcher = start()
+    pid = launcher.launch(launcher.task(1, ["true"]))
+    launcher.exit(1)
+
+    kill(pid)
+    launcher.launch(launcher.task(2, [BASH, "-c", "exit 2"]))
+
+    assert launcher.exit(2)["exit_code"] == 2
+    assert launcher.started(2)["pid"] != pid
+
+
+def test_an_unreadable_task_ends_with_a_message(start: Callable[..., Launcher]) -> None:
+    launcher = start()
+    launcher.directory(7).mkdir()
+    (launcher.directory(7) / "task.json").write_text('{"job": 7, ')
+
+    launcher.ask({"launch": "7.1"})
+    record = launcher.exit(7)
+
+    assert (record["job"], record["attempt"], record["kind"]) == (7, 1, "launch_failed")
+    assert "cannot be read" in record["message"]
+    assert launcher.run(launcher.task(8, ["true"]))["exit_code"] == 0
