@@ -200,7 +200,7 @@ def test_down_leaves_running_jobs_and_up_finds_them(site: Site) -> None:
     site.wait_for("running")
     down = site.down()
     assert down.status == 0
-    assert "1 jobs run on" in down.stdout
+    assert "left to their supervisors: 1;" in down.stdout
     assert not (site.jobs / "end.txt").exists()
 
     site.up()
@@ -222,7 +222,7 @@ def test_kill_jobs_ends_running_and_waiting_jobs(site: Site, tmp_path: Path) -> 
 
     down = site.down("--kill-jobs")
     assert down.status == 0, down
-    assert "ended 2 jobs" in down.stdout
+    assert "jobs ended: 2\n" in down.stdout
     assert processes_of(os.environ[MARKER], tmp_path) == []
     assert not (site.jobs / "never").exists()
     site.up()
@@ -277,6 +277,7 @@ def test_a_head_that_cannot_start_is_named_with_its_log(site: Site) -> None:
     assert "gsched: head: ended with exit status" in ran.stderr
     assert str(site.layout.log) in ran.stderr
     assert "policy" in ran.stderr
+    assert "serves" not in ran.stderr, "the log of the last start has nothing to do with it"
     assert "Traceback" not in ran.stderr
 
 
@@ -330,3 +331,42 @@ def test_a_healthy_cluster_pleases_the_doctor(site: Site) -> None:
     subjects = {each["subject"] for each in report["findings"]}
     assert {"head", "node n1", "cluster key", "database", "nodes"} <= subjects
     assert ran.status == 0
+
+
+def test_a_cut_database_is_told_shown_and_accepted(site: Site) -> None:
+    """B6 for its operator: up, doctor and recover all say it; accepted, jobs start again."""
+    site.up("--nodes", "1")
+    for _ in range(3):
+        site.outcome(site.submit("true"))
+    assert site.down().status == 0
+    log = site.layout.directory / "gsched.db-wal"
+    os.truncate(log, log.stat().st_size // 3)
+    ran = site.up()
+
+    assert "safe mode and starts no job" in ran.stderr
+    head = site.layout.socket
+    doctor = run_command("gsched", "doctor", "--json", head=head)
+    assert '"subject":"safe mode"' in doctor.stdout
+    assert doctor.status == 1
+    shown = run_command("gsched", "recover", head=head)
+    assert shown.status == 1
+    assert shown.stdout.startswith("Safe mode: the database ends at event")
+    job = site.submit("true")
+    assert job > 1000, "no number is handed out twice"
+    assert run_command("gsched", "recover", "--accept", head=head).status == 0
+    site.outcome(job)
+    assert run_command("gsched", "recover", head=head).status == 0
+
+
+def test_a_lost_database_is_not_replaced_by_an_empty_one(site: Site) -> None:
+    """A22: up fails, and the head's own words say what to do."""
+    site.up("--nodes", "1")
+    site.outcome(site.submit("true"))
+    assert site.down().status == 0
+    for path in site.layout.directory.glob("gsched.db*"):
+        path.unlink()
+    ran = run_command("gsched", "up", "--dir", str(site.layout.directory))
+
+    assert ran.status == 75
+    assert "gsched.db is gone" in ran.stderr
+    assert not site.layout.database.exists()

@@ -25,6 +25,7 @@ from gsched.cli.umbrella.daemons import (
     start,
     stop,
 )
+from gsched.cli.umbrella.head_checks import safe_mode_reason
 from gsched.cli.umbrella.layout import ClusterLayout, NodeLayout
 from gsched.cli.umbrella.toml import write_file
 from gsched.client import Head
@@ -88,7 +89,7 @@ class Bringup:
             cluster.pin_port(layout, port)
             self._bring_nodes()
             self._wait_for_nodes(status.started_s)
-        self._report.safe_mode = status.safe_mode
+        self._report.safe_mode = safe_mode_reason(status)
         return self._report
 
     # --- head ---
@@ -199,15 +200,17 @@ class Bringup:
             status = started.exit_status
             if status is not None:
                 how = f"exit status {status}" if status >= 0 else f"signal {-status}"
-                raise _failed(started.daemon, f"ended with {how}")
+                raise _failed(started.daemon, f"ended with {how}", started.log_offset)
 
     def _check_time(self, daemon: Daemon, what: str) -> None:
         if SystemClock().monotonic_s() > self._deadline_s:
-            raise _failed(daemon, f"not ready after {self._timeout_s:g} s: {what}")
+            offsets = {each.daemon.label: each.log_offset for each in self._started}
+            what = f"not ready after {self._timeout_s:g} s: {what}"
+            raise _failed(daemon, what, offsets.get(daemon.label, 0))
 
 
-def _failed(daemon: Daemon, what: str) -> TryAgainError:
-    lines = log_tail(daemon.log)
+def _failed(daemon: Daemon, what: str, log_offset: int) -> TryAgainError:
+    lines = log_tail(daemon.log, first_byte=log_offset)
     shown = "".join(f"\n    {line}" for line in lines) if lines else " nothing"
     return TryAgainError(
         f"{daemon.label}: {what}; its log {daemon.log} ends with:{shown}",

@@ -17,6 +17,7 @@ from gsched.config import environment, full_environment
 from gsched.errors import CannotWriteError, TryAgainError
 
 LOG_LINES_SHOWN = 15
+LOG_BYTES_READ = 64 * 1024
 TERM_WAIT_S = 15.0  # a daemon closes its database in this time or is killed
 KILL_WAIT_S = 5.0
 STEP_S = 0.05  # between two looks at a process or the head
@@ -46,9 +47,14 @@ class Daemon:
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """A daemon that this process has started and may watch die."""
+    """A daemon that this process has started and may watch die.
+
+    Attributes:
+        log_offset: where its own lines begin in its log, bytes.
+    """
 
     daemon: Daemon
+    log_offset: int
     process: "subprocess.Popen[bytes]"
 
     @property
@@ -110,6 +116,7 @@ def start(daemon: Daemon) -> Started:
             f"{daemon.log}: cannot be written: {error.strerror}",
             hint="check the directory's owner and mode",
         ) from error
+    log_offset = os.fstat(log).st_size
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", daemon.module, "--config", str(daemon.config)],
@@ -124,7 +131,7 @@ def start(daemon: Daemon) -> Started:
         raise TryAgainError(f"{daemon.label}: cannot be started: {error.strerror}") from error
     finally:
         os.close(log)
-    return Started(daemon=daemon, process=process)
+    return Started(daemon=daemon, log_offset=log_offset, process=process)
 
 
 def _daemon_environment() -> dict[str, str]:
@@ -190,12 +197,12 @@ def pause(seconds: float = STEP_S) -> None:
     threading.Event().wait(seconds)
 
 
-def log_tail(path: Path, lines: int = LOG_LINES_SHOWN) -> Sequence[str]:
-    """Return the last lines of a log, none if it cannot be read."""
+def log_tail(path: Path, *, lines: int = LOG_LINES_SHOWN, first_byte: int = 0) -> Sequence[str]:
+    """Return the last lines of a log from ``first_byte`` on, none if it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 64 * 1024))
+            file.seek(max(first_byte, file.tell() - LOG_BYTES_READ))
             return file.read().decode("utf-8", "replace").splitlines()[-lines:]
     except OSError:
         return ()

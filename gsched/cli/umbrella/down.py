@@ -42,13 +42,13 @@ def down(*, directory: str | None, kill_jobs: bool, timeout_s: float, as_json: b
 
 def _print(report: Report) -> None:
     if report.jobs_ended:
-        print(f"ended {report.jobs_ended} jobs")
+        print(f"jobs ended: {report.jobs_ended}")
     if report.stopped:
         print(f"stopped {', '.join(report.stopped)}")
     else:
         print(f"nothing was running in {report.directory}")
     if report.jobs_left:
         print(
-            f"{report.jobs_left} jobs run on under their supervisors; "
+            f"running jobs left to their supervisors: {report.jobs_left}; "
             f"`gsched up --dir {report.directory}` finds them again"
         )

@@ -68,7 +68,7 @@ def check_status(status: StatusReply, *, now_s: float) -> list[Finding]:
         findings.append(
             fail(
                 "safe mode",
-                f"nothing is started: {status.safe_mode}",
+                f"nothing is started: {safe_mode_reason(status)}",
                 "see gsched-recover in gsched(1): `gsched recover` shows why, --accept ends it",
             )
         )
@@ -89,6 +89,11 @@ def check_status(status: StatusReply, *, now_s: float) -> list[Finding]:
             warn("messages", f"the head has dropped some: {shown}", "see the head's log")
         )
     return findings
+
+
+def safe_mode_reason(status: StatusReply) -> str:
+    """Return why the head is in safe mode, empty if it is not, without saying again that it is."""
+    return status.safe_mode.removeprefix("safe mode, ").partition("; an operator ends it")[0]
 
 
 def _check_version(status: StatusReply) -> Finding:

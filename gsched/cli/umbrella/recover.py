@@ -3,6 +3,7 @@
 import click
 
 from gsched.cli.common import connected, head_option, print_json, printable
+from gsched.cli.umbrella.head_checks import safe_mode_reason
 from gsched.cli.umbrella.options import subcommand
 from gsched.client import Head
 from gsched.protocol.api import StatusReply
@@ -37,7 +38,7 @@ def _print(before: StatusReply, after: StatusReply) -> None:
     if not before.safe_mode:
         print("The head is not in safe mode: nothing to recover from.")
         return
-    print(f"Safe mode: {printable(before.safe_mode)}")
+    print(f"Safe mode: {printable(safe_mode_reason(before))}")
     if not after.safe_mode:
         print("Accepted: jobs are started again.")
         return
