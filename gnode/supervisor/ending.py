@@ -78,8 +78,11 @@ class Ending:
         return self._started_s + self._walltime_s
 
     def stop(self, reason: str, grace_s: float, now_s: float) -> None:
-        """Ask the job to end; a second request can only shorten the grace."""
-        if self.reason is None:
+        """Ask the job to end; a second request can only shorten the grace.
+
+        A job that has ended by itself keeps its outcome, though its leftovers are still ending.
+        """
+        if self.reason is None and not self._over:
             self.reason = reason
             self.stopped_s = now_s
             self._term_due = True

@@ -137,9 +137,11 @@ def _merge_cause(report: dict[str, object], record: dict[str, object]) -> None:
 
 def _number(value: object, low: Number, high: Number) -> Number | None:
     """Return ``value`` if it is a number of the bounds' type within them."""
+    if isinstance(value, bool):
+        return None
     if isinstance(value, int) and isinstance(low, float):
         value = float(value)
-    fits = isinstance(value, type(low)) and not isinstance(value, bool)
+    fits = isinstance(value, type(low))
     return value if fits and low <= value <= high else None  # type: ignore[operator, return-value]  # fits says so
 
 

@@ -1,0 +1,266 @@
+"""What needs root: another user's rights, and control groups."""
+
+import os
+import pathlib
+import pwd
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.launching import Launcher, process_is_there
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(os.getuid() != 0, reason="only root can start jobs of other users"),
+]
+
+BASH = "/bin/bash"
+STATUS = [BASH, "-c", "grep -E '^(Uid|Gid|Groups|Cap...)' /proc/$$/status; umask"]
+
+V1_MEMORY = pathlib.Path("/sys/fs/cgroup/memory")
+V2_ROOTS = (pathlib.Path("/sys/fs/cgroup"), pathlib.Path("/sys/fs/cgroup/unified"))
+
+
+def ordinary_user() -> pwd.struct_passwd:
+    """Return somebody whom the privilege recipe accepts."""
+    for account in pwd.getpwall():
+        if account.pw_uid >= 1000:
+            return account
+    pytest.skip("this machine has no account with a uid of 1000 or more")
+
+
+@pytest.fixture
+def launcher() -> Iterator[Launcher]:
+    # pytest's own directories are closed to other users.
+    top = pathlib.Path(tempfile.mkdtemp(prefix="gsched-root-test-"))
+    top.chmod(0o711)
+    launcher = Launcher(top / "state")
+    yield launcher
+    launcher.close()
+    shutil.rmtree(top)
+
+
+def as_user(launcher: Launcher, argv: list[str], **changes: Any) -> dict[str, Any]:
+    account = ordinary_user()
+    owner = {"user": account.pw_name, "uid": account.pw_uid, "gid": account.pw_gid}
+    return launcher.task(1, argv, **owner, switch_user=True, **changes)
+
+
+def test_t39_job_has_exactly_its_owner_s_rights(launcher: Launcher) -> None:
+    account = ordinary_user()
+    groups = sorted(os.getgrouplist(account.pw_name, account.pw_gid))
+
+    record = launcher.run(as_user(launcher, STATUS))
+
+    lines = [line.split() for line in launcher.output(1).splitlines()]
+    assert record["exit_code"] == 0
+    assert lines[0] == ["Uid:", *[str(account.pw_uid)] * 4]
+    assert lines[1] == ["Gid:", *[str(account.pw_gid)] * 4]
+    assert lines[2] == ["Groups:", *[str(group) for group in groups]]
+    assert {line[0]: int(line[1], 16) for line in lines[3:8]} == {
+        "CapInh:": 0,
+        "CapPrm:": 0,
+        "CapEff:": 0,
+        "CapBnd:": 0,
+        "CapAmb:": 0,
+    }
+
+
+def test_output_and_files_belong_to_the_owner(launcher: Launcher) -> None:
+    account = ordinary_user()
+    files = [{"name": "script", "mode": 0o700, "content": "#!/bin/bash\necho fine"}]
+    user_dir = launcher.state / "user" / "1.1"
+
+    launcher.run(as_user(launcher, [f"{user_dir}/script"], files=files))
+
+    assert launcher.output(1) == "fine\n"
+    for path in (launcher.out / "job.o1", user_dir, user_dir / "script"):
+        assert (path.stat().st_uid, path.stat().st_gid) == (account.pw_uid, account.pw_gid)
+
+
+@pytest.mark.parametrize("target", ["root.txt", "new.txt"])
+def test_d12_root_writes_nothing_where_the_owner_may_not(launcher: Launcher, target: str) -> None:
+    closed = launcher.state.parent / "closed"
+    closed.mkdir(mode=0o755)
+    (closed / "root.txt").write_text("root's")
+    link = launcher.out / "link"
+    link.symlink_to(closed / target)
+
+    record = launcher.run(as_user(launcher, ["echo", "x"], stdout_path=str(link)))
+
+    assert (record["kind"], record["user_error"]) == ("launch_failed", True)
+    assert record["message"] == (
+        f"cannot write {link}: Permission denied: create the directory or choose -o"
+    )
+    assert [path.name for path in closed.iterdir()] == ["root.txt"]
+    assert (closed / "root.txt").read_text() == "root's"
+
+
+def test_d12_an_output_directory_that_only_root_can_write(launcher: Launcher) -> None:
+    launcher.out.chmod(0o700)
+
+    record = launcher.run(as_user(launcher, ["true"]))
+
+    assert "Permission denied" in record["message"]
+    assert record["user_error"]
+    assert list(launcher.out.iterdir()) == []
+
+
+def test_a_working_directory_that_the_owner_may_not_enter(launcher: Launcher) -> None:
+    record = launcher.run(as_user(launcher, ["true"], cwd="/root"))
+
+    assert "cannot enter the working directory /root: Permission denied" in record["message"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "fault"),
+    [
+        ({"user": "root", "uid": 0, "gid": 0}, "system account", True),
+        ({"user": "daemon", "uid": 1, "gid": 1}, "system account", True),
+        ({"user": "no-such-user-here"}, "there is no user", False),
+        ({"uid": 12345}, "at the head", False),
+        ({"gid": 0}, "is not in group 0", True),
+    ],
+)
+def test_t3_t4_d21_who_may_not_run_here(
+    launcher: Launcher, changes: dict[str, Any], words: str, *, fault: bool
+) -> None:
+    record = launcher.run(as_user(launcher, STATUS) | changes)
+
+    assert record["kind"] == "launch_failed"
+    assert words in record["message"]
+    assert record["user_error"] == fault
+    assert list(launcher.out.iterdir()) == []
+
+
+def test_t42_job_cannot_signal_its_supervisor(launcher: Launcher) -> None:
+    pid = launcher.launch(as_user(launcher, [BASH, "-c", "kill -9 $PPID; echo $?"]))
+
+    assert launcher.exit(1)["exit_code"] == 0
+    assert launcher.output(1) == "1\n"
+    assert process_is_there(pid)
+
+
+def test_the_owner_cannot_make_root_read_a_report_through_a_link(launcher: Launcher) -> None:
+    secret = launcher.state.parent / "secret"
+    secret.write_text('{"failed_s": 1.0, "message": "secret", "rank": 3, "exit_code": 9}')
+    secret.chmod(0o600)
+    report = f"{launcher.state}/user/1.1/report"
+    argv = [BASH, "-c", f"ln -s {secret} {report}; exit 1"]
+
+    record = launcher.run(as_user(launcher, argv, failure_report=report))
+
+    assert record["exit_code"] == 1
+    assert "message" not in record
+
+
+def test_t26_a_hard_link_to_a_report_is_not_read(launcher: Launcher) -> None:
+    report = f"{launcher.state}/user/1.1/report"
+    text = '{"failed_s": 1.0, "rank": 3, "exit_code": 9}'
+    argv = [BASH, "-c", f"echo '{text}' > {report}; ln {report} {report}2; exit 1"]
+
+    assert "rank" not in launcher.run(as_user(launcher, argv, failure_report=report))
+
+
+# --- control groups ---
+
+
+@pytest.fixture
+def memory_group() -> Iterator[pathlib.Path]:
+    if not (V1_MEMORY / "memory.limit_in_bytes").exists():
+        pytest.skip("no version 1 memory controller here")
+    path = V1_MEMORY / f"gsched-test-{uuid.uuid4().hex}"
+    yield path
+    if path.exists():
+        path.rmdir()
+
+
+@pytest.fixture
+def tracking_group() -> Iterator[pathlib.Path]:
+    root = next((root for root in V2_ROOTS if (root / "cgroup.controllers").exists()), None)
+    if root is None:
+        pytest.skip("no version 2 control groups here")
+    path = root / f"gsched-test-{uuid.uuid4().hex}"
+    yield path
+    if path.exists():
+        path.rmdir()
+
+
+EAT = "data = bytearray()\nwhile True: data += bytes(1 << 20)"
+
+
+@pytest.mark.parametrize("launched_by", ["itself", "a child"])
+def test_d1_oom_is_told_and_the_supervisor_survives(
+    launcher: Launcher, memory_group: pathlib.Path, launched_by: str
+) -> None:
+    eater = [sys.executable, "-I", "-S", "-c", EAT]
+    argv = eater if launched_by == "itself" else [BASH, "-c", '"$@"; exit $?', "x", *eater]
+    limit = {"version": 1, "path": str(memory_group), "limit_bytes": 64 << 20}
+
+    pid = launcher.launch(launcher.task(1, argv, memory_cgroup=limit))
+    record = launcher.exit(1)
+
+    assert record["kind"] == "oom"
+    assert "64 MiB" in record["message"]
+    assert record["memory_peak_bytes"] > 32 << 20
+    assert process_is_there(pid)
+    assert not memory_group.exists()
+
+
+def test_a_job_within_its_limit_is_no_oom(launcher: Launcher, memory_group: pathlib.Path) -> None:
+    limit = {"version": 1, "path": str(memory_group), "limit_bytes": 256 << 20}
+
+    record = launcher.run(launcher.task(1, [BASH, "-c", "exit 4"], memory_cgroup=limit))
+
+    assert (record["kind"], record["exit_code"]) == ("exited", 4)
+
+
+def test_a_limit_that_cannot_be_set_keeps_the_job_from_running(launcher: Launcher) -> None:
+    limit = {"version": 1, "path": "/proc/no-such-group", "limit_bytes": 1 << 30}
+
+    record = launcher.run(launcher.task(1, ["true"], memory_cgroup=limit))
+
+    assert (record["kind"], record["user_error"]) == ("launch_failed", False)
+    assert "cannot set up the control group /proc/no-such-group" in record["message"]
+
+
+def test_job_and_not_its_supervisor_is_in_the_tracking_group(
+    launcher: Launcher, tracking_group: pathlib.Path
+) -> None:
+    look = [BASH, "-c", f"cat {tracking_group}/cgroup.procs; echo me $$"]
+
+    pid = launcher.launch(as_user(launcher, look, cgroup=str(tracking_group)))
+    record = launcher.exit(1)
+
+    members = launcher.output(1).split()
+    assert record["exit_code"] == 0
+    assert str(launcher.started(1)["job_pid"]) in members
+    assert str(pid) not in members
+    assert record["cpu_s"] > 0
+    assert not tracking_group.exists()
+
+
+def test_d3_with_a_tracking_group_nothing_is_left(
+    launcher: Launcher, tracking_group: pathlib.Path
+) -> None:
+    """The group's members are not all the supervisor's descendants: this one is the test's."""
+    stubborn = "trap '' TERM; setsid sleep 995 & echo up; while :; do sleep 0.1; done"
+    launcher.launch(launcher.task(1, [BASH, "-c", stubborn], cgroup=str(tracking_group)))
+    launcher.wait_for_output(1, "up")
+    foreign = os.posix_spawn("/bin/sleep", ["sleep", "996"], {})
+    (tracking_group / "cgroup.procs").write_text(str(foreign))
+    members = [int(pid) for pid in (tracking_group / "cgroup.procs").read_text().split()]
+    assert len(members) >= 3
+
+    launcher.order(1, {"do": "stop", "reason": "delete", "grace_s": 0})
+    launcher.exit(1)
+
+    _, status = os.waitpid(foreign, 0)
+    assert os.WTERMSIG(status) == 9
+    assert [pid for pid in members if process_is_there(pid)] == []
+    assert not tracking_group.exists()

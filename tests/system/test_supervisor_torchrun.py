@@ -1,0 +1,122 @@
+"""Two torchrun agents on loopback under real supervisors: who failed first, and how."""
+
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.launching import Launcher
+
+AGENT = pathlib.Path(__file__).parents[2] / "gnode" / "supervisor" / "torchrun_agent.py"
+NEIGHBOURS = ("record", "output", "errors", "kernel")
+
+TRAIN = f"""
+import os, signal, sys
+import torch, torch.distributed as dist
+assert not any(name in sys.modules for name in {NEIGHBOURS!r})
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+value = torch.ones(1)
+for step in range(5):
+    dist.all_reduce(value)
+    value /= dist.get_world_size()
+    if step == 2 and rank == int(sys.argv[2]):
+        exec(sys.argv[1])
+dist.barrier()
+sys.stdout.write(f"{{rank}} of {{dist.get_world_size()}} sum {{float(value)}}\\n")
+dist.destroy_process_group()
+"""
+
+
+def torch_python() -> str:
+    """Return an interpreter that has torch: GSCHED_TEST_TORCH_PYTHON or this one."""
+    python = os.environ.get("GSCHED_TEST_TORCH_PYTHON", sys.executable)
+    look = "import importlib.util as u; raise SystemExit(u.find_spec('torch') is None)"
+    if shutil.which(python) and subprocess.run([python, "-c", look], check=False).returncode == 0:
+        return python
+    pytest.skip("no torch here: set GSCHED_TEST_TORCH_PYTHON to an interpreter that has it")
+
+
+@pytest.fixture
+def launcher(tmp_path: pathlib.Path) -> Iterator[Launcher]:
+    launcher = Launcher(tmp_path / "state")
+    yield launcher
+    launcher.close()
+
+
+def start_two(launcher: Launcher, code: str, rank: int) -> None:
+    """Start one training on two pretended nodes of two ranks each; jobs 1 and 2 are its parts."""
+    script = launcher.state / "train.py"
+    script.write_text(TRAIN)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    python = torch_python()
+    for node_rank in (0, 1):
+        report = str(launcher.state / "user" / f"{node_rank + 1}.1" / "report")
+        rendezvous = ["--nnodes=2", f"--node-rank={node_rank}", "--nproc-per-node=2"]
+        rendezvous += ["--master-addr=127.0.0.1", f"--master-port={port}", "--rdzv-id=1.1"]
+        argv = [python, str(AGENT), "--report", report, "--", *rendezvous, "--", str(script)]
+        task = launcher.task(
+            node_rank + 1, [*argv, code, str(rank)], failure_report=report, grace_s=10
+        )
+        task["env"] |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        launcher.launch(task)
+
+
+def first_failure(launcher: Launcher) -> dict[str, Any]:
+    """Return the record of the part that failed first, as the head would find it."""
+    records = [launcher.exit(job) for job in (1, 2)]
+    assert all("failed_s" in record for record in records), launcher.output(1, "e")
+    return min(records, key=lambda record: float(record["failed_s"]))
+
+
+@pytest.mark.timeout(300)
+def test_two_agents_train_together(launcher: Launcher) -> None:
+    start_two(launcher, "pass", 0)
+
+    assert [launcher.exit(job)["exit_code"] for job in (1, 2)] == [0, 0], launcher.output(1, "e")
+    lines = sorted((launcher.output(1) + launcher.output(2)).splitlines())
+    assert lines == [f"{rank} of 4 sum 1.0" for rank in range(4)]
+    assert sorted(line[0] for line in launcher.output(1).splitlines()) == ["0", "1"]
+
+
+@pytest.mark.timeout(300)
+def test_d8_the_first_rank_s_exit_code_is_the_one_that_counts(launcher: Launcher) -> None:
+    start_two(launcher, "os._exit(7)", 2)
+
+    record = first_failure(launcher)
+
+    assert (record["job"], record["rank"]) == (2, 2)
+    assert (record["kind"], record["exit_code"]) == ("exited", 7)
+    assert "rank 2" in record["message"]
+
+
+@pytest.mark.timeout(300)
+def test_d8_a_rank_killed_by_a_signal(launcher: Launcher) -> None:
+    start_two(launcher, "os.kill(os.getpid(), signal.SIGSEGV)", 1)
+
+    record = first_failure(launcher)
+
+    assert (record["job"], record["rank"]) == (1, 1)
+    assert (record["kind"], record["signal"]) == ("signalled", 11)
+    assert "exit_code" not in record
+
+
+@pytest.mark.timeout(300)
+def test_a_stopped_training_is_not_a_failure_of_a_rank(launcher: Launcher) -> None:
+    start_two(launcher, "print('up', flush=True); import time; time.sleep(1000)", 0)
+    launcher.wait_for_output(1, "up")
+
+    for job in (1, 2):
+        launcher.order(job, {"do": "stop", "reason": "delete", "grace_s": 30})
+    records = [launcher.exit(job) for job in (1, 2)]
+
+    assert [record["stop_reason"] for record in records] == ["delete", "delete"]
+    assert not any("rank" in record for record in records)

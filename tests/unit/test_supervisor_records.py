@@ -1,0 +1,165 @@
+"""Exit records from what was seen, torchrun reports of doubtful quality, orders half written."""
+
+import json
+import os
+import pathlib
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from gnode.supervisor import record, spool
+from gnode.supervisor.ending import Ending
+from gnode.supervisor.spool import Commands, Task
+from gsched.model.job import ExitRecord
+from gsched.model.states import OutcomeKind
+
+EXIT_7 = 7 << 8
+
+
+def task(**changes: Any) -> Task:
+    made = {
+        "job": 12,
+        "attempt": 2,
+        "uid": os.getuid(),
+        "cgroup": None,
+        "memory_cgroup": None,
+        "failure_report": None,
+    }
+    return cast("Task", made | changes)
+
+
+def ended(status: int | None, ending: Ending | None = None, **changes: Any) -> ExitRecord:
+    seen = record.Seen(started_s=5000.0, started_boottime_s=100.0)
+    seen.status = status
+    made = record.ended(task(**changes), seen, ending or Ending(walltime_s=None, grace_s=1))
+    assert set(made) <= set(ExitRecord.__struct_fields__)
+    return msgspec.json.decode(json.dumps(made).encode(), type=ExitRecord)
+
+
+@pytest.fixture
+def report(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "report"
+
+
+def test_an_unknown_status_is_never_success() -> None:
+    made = ended(None)
+
+    assert made.kind is OutcomeKind.SUPERVISOR_LOST
+    assert (made.exit_code, made.signal) == (None, None)
+
+
+def test_the_agent_s_report_names_the_first_failure(report: pathlib.Path) -> None:
+    report.write_text('{"rank": 3, "failed_s": 5001.5, "exit_code": null, "signal": 11}')
+
+    made = ended(139 << 8, failure_report=str(report))
+
+    assert made.kind is OutcomeKind.SIGNALLED
+    assert (made.signal, made.exit_code) == (11, None)
+    assert (made.rank, made.failed_s) == (3, 5001.5)
+
+
+def test_a_report_about_a_job_that_succeeded_is_not_read(report: pathlib.Path) -> None:
+    report.write_text('{"rank": 3, "failed_s": 5001.5, "exit_code": 9}')
+
+    made = ended(0, failure_report=str(report))
+
+    assert (made.kind, made.exit_code, made.rank) == (OutcomeKind.EXITED, 0, None)
+
+
+@pytest.mark.parametrize(("stopped_s", "rank"), [(101.0, None), (103.0, 1)])
+def test_a_failure_after_our_stop_is_our_doing(
+    report: pathlib.Path, stopped_s: float, rank: int | None
+) -> None:
+    report.write_text('{"rank": 1, "failed_s": 5002.0, "exit_code": 1}')
+    ending = Ending(walltime_s=None, grace_s=1)
+    ending.stop("peer_failed", 1, stopped_s)
+
+    assert ended(EXIT_7, ending, failure_report=str(report)).rank == rank
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "[" * 100_000,
+        '{"failed_s": "soon"}',
+        '{"failed_s": true, "rank": 1}',
+        '{"failed_s": -1, "rank": 1}',
+        '{"failed_s": 1e400, "rank": 1}',
+        "\udcff",
+    ],
+)
+def test_a_report_that_is_none_changes_nothing(report: pathlib.Path, text: str) -> None:
+    report.write_text(text, errors="surrogateescape")
+
+    made = ended(EXIT_7, failure_report=str(report))
+
+    assert (made.kind, made.exit_code, made.rank) == (OutcomeKind.EXITED, 7, None)
+
+
+@pytest.mark.parametrize("field", ['"rank": -1', '"exit_code": 0', '"signal": 900', '"message": 1'])
+def test_a_field_that_cannot_be_is_left_out(report: pathlib.Path, field: str) -> None:
+    report.write_text(f'{{"failed_s": 5001, {field}}}')
+
+    made = ended(EXIT_7, failure_report=str(report))
+
+    assert (made.kind, made.exit_code, made.rank) == (OutcomeKind.EXITED, 7, None)
+    assert made.failed_s == 5001
+
+
+def test_a_report_that_is_a_link_or_a_pipe_is_not_read(
+    report: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "real").write_text('{"rank": 3, "failed_s": 5001.5, "exit_code": 9}')
+    report.symlink_to(tmp_path / "real")
+    os.mkfifo(tmp_path / "pipe")
+
+    assert ended(EXIT_7, failure_report=str(report)).rank is None
+    assert ended(EXIT_7, failure_report=str(tmp_path / "pipe")).rank is None
+    assert ended(EXIT_7, failure_report=str(tmp_path / "real")).rank == 3
+
+
+@pytest.mark.parametrize("user_error", [True, False])
+def test_a_launch_failure_follows_the_schema(*, user_error: bool) -> None:
+    made = record.never_ran(task(), "no", user_error=user_error)
+
+    decoded = msgspec.json.decode(json.dumps(made).encode(), type=ExitRecord)
+    assert (decoded.job, decoded.attempt, decoded.user_error) == (12, 2, user_error)
+    assert set(made) <= set(ExitRecord.__struct_fields__)
+    unreadable = record.unreadable("12.2", ValueError("x"))
+    assert msgspec.convert(unreadable, ExitRecord).kind is OutcomeKind.LAUNCH_FAILED
+
+
+def test_orders_are_read_once_and_only_whole_lines(tmp_path: pathlib.Path) -> None:
+    commands = Commands(str(tmp_path))
+    file = tmp_path / "commands"
+    assert commands.read() == []
+
+    file.write_text('{"a": 1}\n{"b"')
+    assert commands.read() == [{"a": 1}]
+    assert commands.read() == []
+
+    with file.open("a") as more:
+        more.write(': 2}\nnonsense\n{"c": 3}\n')
+    assert commands.read() == [{"b": 2}, {"c": 3}]
+
+
+def test_one_attempt_has_one_supervisor_for_ever(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "task.json").write_text('{"job": 1}')
+    directory = str(tmp_path)
+
+    first = spool.claim(directory)
+    assert first is not None
+    assert spool.claim(directory) is None
+    assert spool.is_claimed(directory)
+    os.close(first[1])
+    assert not spool.is_claimed(directory)
+    again = spool.claim(directory)
+    assert again is not None
+    os.close(again[1])
+
+    os.close(spool.announce_start(directory))
+    assert spool.claim(directory) is None
