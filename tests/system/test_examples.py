@@ -1,0 +1,88 @@
+"""The examples do what they say, on a real cluster."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from gsched.client import new_job
+from gsched.protocol.api import JobStory
+from tests.support.cluster import Cluster
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+TRAINING_TIMEOUT_S = 240.0
+
+
+def run(cluster: Cluster, timeout_s: float = 60.0, **job: object) -> JobStory:
+    """Submit one job and return its story once it is done."""
+    reply = cluster.head.submit([new_job(workdir=str(cluster.jobs), **job)])  # type: ignore[arg-type]  # the name is among them
+    assert reply.results[0].error is None, reply.results[0].error
+    (story,) = cluster.head.wait([reply.results[0].id], timeout_s=timeout_s)
+    assert story.row.outcome is not None, f"not done after {timeout_s:.0f} s: {story.row}"
+    return story
+
+
+def test_pbs_script_prints_its_steps(cluster: Cluster) -> None:
+    """Its output lies where it was submitted; the directory comes from PBS_O_WORKDIR."""
+    cluster.start_head()
+    cluster.start_node("n1")
+    story = run(cluster, name="hello", join="oe", script=(EXAMPLES / "hello.pbs").read_text())
+    output = (cluster.jobs / f"hello.o{story.row.id}").read_text()
+
+    assert story.row.outcome is not None
+    assert story.row.outcome.exit_status == 0, output
+    assert f"job {story.row.id}.test (hello) in queue batch" in output
+    assert output.endswith("step 3 of 3\ndone\n")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(
+    not (importlib.util.find_spec("torch") and importlib.util.find_spec("sklearn")),
+    reason="torch and scikit-learn are not installed (scripts/test installs them)",
+)
+def test_training_over_two_nodes_reaches_its_accuracy(cluster: Cluster) -> None:
+    """Four ranks, two on each node, train on real data and agree on the result."""
+    cluster.start_head()
+    cluster.start_node("n1", gpus=2)
+    cluster.start_node("n2", gpus=2)
+    result = cluster.jobs / "digits.json"
+    story = run(
+        cluster,
+        timeout_s=TRAINING_TIMEOUT_S,
+        name="digits",
+        resources=("nodes=2:ppn=1:gpus=2,walltime=4:00",),
+        launch="torchrun",
+        python=sys.executable,
+        arguments=(str(EXAMPLES / "digits/train.py"), "--device", "cpu", "--out", str(result)),
+    )
+
+    assert story.row.outcome is not None
+    assert story.row.outcome.exit_status == 0, story.row.outcome
+    assert story.row.nodes == ("n1", "n2")
+    trained = json.loads(result.read_text())
+    assert trained["world_size"] == 4
+    assert trained["accuracy"] >= 0.95
+
+
+def test_cluster_survives_the_loss_of_its_daemons(cluster: Cluster) -> None:
+    """The fixture's own verbs: what it kills is dead, what it starts is back, jobs live on."""
+    cluster.start_head()
+    cluster.start_node("n1")
+    reply = cluster.head.submit(
+        [new_job(name="sleeper", workdir=str(cluster.jobs), script="sleep 3\necho over\n")]
+    )
+    job = reply.results[0].id
+    cluster.kill_head()
+    cluster.kill_node("n1")
+    assert cluster.head_process.poll() is not None
+    assert cluster.node_process("n1").poll() is not None
+    cluster.start_head()
+    cluster.start_node("n1")
+    (story,) = cluster.head.wait([job], timeout_s=60.0)
+
+    assert story.row.state == "done"
+    assert (cluster.jobs / f"sleeper.o{job}").read_text() == "over\n"
+    assert cluster.stop_node("n1") == 0
+    assert cluster.stop_head() == 0
