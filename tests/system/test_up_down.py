@@ -20,7 +20,7 @@ from gsched.cli.umbrella.layout import ClusterLayout
 from gsched.client import Head, new_job
 from gsched.protocol.api import JobStory
 from tests.support.cluster import wait_until
-from tests.support.commands import Ran, run_command
+from tests.support.commands import Ran, command_environment, run_command
 from tests.support.processes import MARKER, kill_all, processes_of
 
 pytestmark = pytest.mark.timeout(180)
@@ -281,16 +281,19 @@ def test_a_head_that_cannot_start_is_named_with_its_log(site: Site) -> None:
     assert "Traceback" not in ran.stderr
 
 
-def test_a_node_that_cannot_start_is_named_with_its_log(site: Site) -> None:
-    """Its key is open to others; `doctor` finds the same."""
+@pytest.mark.parametrize("crashed", [False, True], ids=["stopped", "crashed"])
+def test_a_node_that_cannot_start_is_named_with_its_log(site: Site, *, crashed: bool) -> None:
+    """Its key is open to others. After a crash the head still takes it for connected: no excuse."""
     site.up("--nodes", "1")
-    assert site.down().status == 0
+    if crashed:
+        site.kill_daemons()
+    else:
+        assert site.down().status == 0
     node = site.layout.node("n1")
     key = node.directory / "own.key"
     key.write_bytes(site.layout.key.read_bytes())
     key.chmod(0o644)
-    text = node.config.read_text().replace(str(site.layout.key), str(key))
-    node.config.write_text(text)
+    node.config.write_text(node.config.read_text().replace(str(site.layout.key), str(key)))
     ran = run_command("gsched", "up", "--dir", str(site.layout.directory))
 
     assert ran.status == 75
@@ -299,7 +302,7 @@ def test_a_node_that_cannot_start_is_named_with_its_log(site: Site) -> None:
     doctor = run_command("gsched", "doctor", "--dir", str(site.layout.directory))
     assert doctor.status == 1
     assert "node n1" in doctor.stdout
-    site.down()
+    assert site.down().status == 0
 
 
 def test_two_ups_at_once_do_not_start_two_heads(site: Site) -> None:
@@ -370,3 +373,32 @@ def test_a_lost_database_is_not_replaced_by_an_empty_one(site: Site) -> None:
     assert ran.status == 75
     assert "gsched.db is gone" in ran.stderr
     assert not site.layout.database.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_another_user_may_look_but_not_touch(site: Site, tmp_path: Path) -> None:
+    """Errors in words; the doctor does not take for broken what it may not see."""
+    for directory in (tmp_path, *list(tmp_path.parents)[:2]):
+        directory.chmod(0o755)
+    site.up("--nodes", "1")
+
+    def as_daemon(*words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "gsched.cli.gsched", *words],
+            env=command_environment(site.layout.socket, HOME="/"),
+            user="daemon",
+            group="daemon",
+            extra_groups=(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    doctor = as_daemon("doctor", "--json")
+    assert doctor.returncode == 0, doctor
+    for verb in ("up", "down"):
+        ran = as_daemon(verb, "--dir", str(site.layout.directory))
+        assert ran.returncode == 73
+        assert str(site.layout.directory) in ran.stderr
+    assert site.pids().keys() == {"head", "node n1"}
+    assert site.head.nodes().nodes[0].state == "up"

@@ -31,7 +31,7 @@ from gsched.cli.umbrella.toml import write_file
 from gsched.client import Head
 from gsched.clock import SystemClock
 from gsched.config import Config
-from gsched.errors import GschedError, HeadUnreachableError, TryAgainError
+from gsched.errors import CannotWriteError, GschedError, HeadUnreachableError, TryAgainError
 from gsched.model.states import NodeState
 from gsched.protocol.api import NodeRow, StatusReply
 
@@ -256,7 +256,13 @@ def _is_free(port: int) -> bool:
 @contextmanager
 def only_one(layout: ClusterLayout) -> Iterator[None]:
     """Keep a second ``up`` or ``down`` on the same directory out."""
-    handle = os.open(layout.directory / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        handle = os.open(layout.directory / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise CannotWriteError(
+            f"{layout.directory}: {error.strerror}",
+            hint="only the user who brought a cluster up can look after it",
+        ) from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -97,8 +97,10 @@ def _is_daemon(process: psutil.Process, daemon: Daemon) -> bool:
     runs_it = any(word == daemon.module or Path(word).name == daemon.program for word in words)
     if not runs_it:
         return False
-    base = Path(process.cwd())
     candidates = {word.removeprefix("--config=") for word in words}
+    if str(daemon.config) in candidates:
+        return True
+    base = Path(process.cwd())  # of another user's process this is denied
     return any(os.path.abspath(base / word) == str(daemon.config) for word in candidates)
 
 

@@ -1,5 +1,6 @@
 """``gsched doctor``: what is wrong with this installation, in words."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -75,7 +76,8 @@ def examine(
     if config is not None and (layout is not None or _is_head_here(config)):
         findings.extend(_check_head_files(config))
     if layout is not None:
-        findings.extend(machine_checks.check_pid_files(layout))
+        if os.access(layout.directory, os.W_OK):  # others may not read the pid files
+            findings.extend(machine_checks.check_pid_files(layout))
         head_address = head_address or str(layout.socket)
     findings.extend(head_checks.check_head(head_address))
     return findings
@@ -83,7 +85,7 @@ def examine(
 
 def _is_head_here(config: Config) -> bool:
     """Return whether the configured head keeps its files on this machine."""
-    return Path(config.head.state_dir).is_dir()
+    return os.path.isdir(config.head.state_dir)
 
 
 def _check_head_files(config: Config) -> list[Finding]:
@@ -91,7 +93,7 @@ def _check_head_files(config: Config) -> list[Finding]:
     key = Path(config.head.key_file) if config.head.key_file else state / "cluster.key"
     findings = machine_checks.check_state_directory(state)
     findings.append(machine_checks.check_secret(key))
-    if (state / "gsched.db").exists():
+    if os.path.exists(state / "gsched.db"):
         findings.append(machine_checks.check_private(state / "gsched.db", "database"))
     else:
         findings.append(ok("database", "none yet: the head makes it when it starts"))

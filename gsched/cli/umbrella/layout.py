@@ -101,7 +101,7 @@ class ClusterLayout:
 
     def nodes(self) -> tuple[NodeLayout, ...]:
         """Return the nodes that have a configuration, n2 before n10."""
-        if not self.nodes_directory.is_dir():
+        if not os.path.isdir(self.nodes_directory):
             return ()
         names = [path.parent.name for path in self.nodes_directory.glob("*/gnode.toml")]
         return tuple(self.node(name) for name in sorted(names, key=lambda n: (len(n), n)))
@@ -109,7 +109,7 @@ class ClusterLayout:
     @property
     def exists(self) -> bool:
         """Return whether a cluster was made here."""
-        return self.config.is_file()
+        return os.path.isfile(self.config)  # pathlib raises where we may not look
 
 
 def layout_of(directory: str | None) -> ClusterLayout:

@@ -85,8 +85,9 @@ def check_private(path: Path, subject: str) -> Finding:
 def check_state_directory(path: Path) -> list[Finding]:
     """Say whether the head can keep its database in ``path``, and for how long."""
     subject = "state directory"
-    if not path.is_dir():
-        return [fail(subject, f"{path} is not there", "make it with `gsched init`")]
+    if not os.path.isdir(path):
+        todo = "make it with `gsched init`, or look as a user who may"
+        return [fail(subject, f"{path} is not there, or you may not look", todo)]
     findings = []
     if not os.access(path, os.W_OK | os.X_OK):
         findings.append(

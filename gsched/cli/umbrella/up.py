@@ -81,6 +81,7 @@ def _print(report: Report, exports: tuple[str, ...]) -> None:
             command="gsched",
         )
     what = f"started {', '.join(report.started)}" if report.started else "all ran already"
-    print_note(f"head and {len(report.nodes)} nodes are up ({what})", command="gsched")
+    count = f"{len(report.nodes)} node{'' if len(report.nodes) == 1 else 's'}"
+    print_note(f"head and {count} are up ({what})", command="gsched")
     for line in exports:
         print(line)
