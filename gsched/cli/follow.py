@@ -5,10 +5,17 @@ import sys
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from msgspec import structs
+
 from gsched.cli.common import command_name, print_json, print_note, printable
 from gsched.client import RETRY_S, Head
 from gsched.clock import SystemClock
-from gsched.errors import GschedError, HeadUnreachableError
+from gsched.errors import (
+    GschedError,
+    HeadUnreachableError,
+    InvalidRequestError,
+    TryAgainError,
+)
 from gsched.model.ids import format_job_id
 from gsched.model.states import JobState
 from gsched.protocol.api import MAX_OUTPUT_CHUNK_BYTES, JobStory, OutputChunk
@@ -91,7 +98,7 @@ def whole(head: Head, job: int | str, *, stream: str) -> Iterator[bytes]:
     """Yield all of a job's output as it is now."""
     offset = 0
     while True:
-        chunk = head.output(job, stream=stream, offset=offset)
+        chunk = read_output(head, job, stream=stream, offset=offset)
         yield chunk.data
         offset = chunk.offset + len(chunk.data)
         if not chunk.data or offset >= chunk.size_bytes:
@@ -104,11 +111,69 @@ def tail(head: Head, job: int | str, *, stream: str, lines: int) -> Iterator[byt
     yield chunk.data[start:]
 
 
+def read_output(
+    head: Head,
+    job: int | str,
+    *,
+    stream: str,
+    offset: int,
+    max_bytes: int = MAX_OUTPUT_CHUNK_BYTES,
+) -> OutputChunk:
+    """Return bytes of a job's output: from its node while it runs, then from its file.
+
+    The head asks nodes about running jobs only. Of others it says where the file is, which is the
+    user's own and which this process, being the user's, can read if it is on this machine.
+
+    Raises:
+        InvalidRequestError: the job is done and its file is not here.
+        TryAgainError: the node cannot be asked, and the file is not here either.
+    """
+    try:
+        chunk = head.output(job, stream=stream, offset=offset, max_bytes=max_bytes)
+    except TryAgainError as error:
+        story = head.job(job)
+        path = story.stderr_path if stream == STDERR else story.stdout_path
+        local = _local_chunk(path, offset, max_bytes)
+        if local is None:
+            raise
+        print_note(f"{error.message}; reading {path} here", command=command_name())
+        ended = story.row.state == JobState.DONE
+        return structs.replace(local, ended=ended)
+    if chunk.size_bytes or not chunk.path:
+        return chunk
+    local = _local_chunk(chunk.path, offset, max_bytes)
+    if local is not None:
+        return structs.replace(local, ended=chunk.ended)
+    if chunk.ended:
+        raise InvalidRequestError(
+            f"job {job} is done, and its {stream} cannot be read here: {chunk.path}",
+            hint=f"look at it on {chunk.node}, where the job ran",
+        )
+    return chunk
+
+
+def _local_chunk(path: str, offset: int, max_bytes: int) -> OutputChunk | None:
+    """Return bytes of a file of this machine as the head would, or None if it cannot be read."""
+    try:
+        if not os.path.isfile(path):  # opening a pipe would wait for ever
+            return None
+        with open(path, "rb") as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            start = max(0, size_bytes + offset) if offset < 0 else offset
+            file.seek(start)
+            data = file.read(max_bytes)
+    except OSError:
+        return None
+    return OutputChunk(
+        path=path, node="", offset=start, size_bytes=size_bytes, data=data, ended=False
+    )
+
+
 def _tail_chunk(head: Head, job: int | str, *, stream: str, lines: int) -> tuple[OutputChunk, int]:
     """Return the end of the output and where in it the last ``lines`` lines begin."""
     window = _TAIL_WINDOW_BYTES
     while True:
-        chunk = head.output(job, stream=stream, offset=-window, max_bytes=window)
+        chunk = read_output(head, job, stream=stream, offset=-window, max_bytes=window)
         start = _lines_start(chunk.data, lines)
         if start > 0 or chunk.offset == 0 or window >= MAX_OUTPUT_CHUNK_BYTES:
             return chunk, start
@@ -148,11 +213,12 @@ def follow(
     quiet = 0
     while True:
         chunk = _output_patiently(head, job, stream=stream, offset=offset)
-        if chunk.size_bytes < offset:  # the job has truncated its file: begin again
+        if 0 < chunk.size_bytes < offset:  # the job has truncated its file: begin again
             offset = 0
             continue
         _copy(out, chunk.data)
-        offset = chunk.offset + len(chunk.data)
+        if chunk.data:
+            offset = chunk.offset + len(chunk.data)
         if offset < chunk.size_bytes and chunk.data:
             continue
         if chunk.ended:
@@ -187,7 +253,7 @@ def _output_patiently(head: Head, job: int | str, *, stream: str, offset: int) -
     give_up_s = clock.monotonic_s() + RETRY_S
     while True:
         try:
-            return head.output(job, stream=stream, offset=offset)
+            return read_output(head, job, stream=stream, offset=offset)
         except HeadUnreachableError:
             if clock.monotonic_s() >= give_up_s:
                 raise

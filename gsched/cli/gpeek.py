@@ -1,17 +1,12 @@
 """gpeek: what a job has written so far."""
 
-import os
 import sys
-from collections.abc import Iterator
 
 import click
 
 from gsched.cli.common import command_name, connected, gsched_command, print_json, print_note, run
-from gsched.cli.follow import STDERR, STDOUT, follow, tail, whole
+from gsched.cli.follow import STDERR, STDOUT, follow, read_output, tail, whole
 from gsched.client import Head
-from gsched.errors import GschedError, HeadUnreachableError, NotPermittedError, UnknownJobError
-
-_READ_BYTES = 256 * 1024
 
 _EPILOG = """\b
 Examples:
@@ -41,56 +36,21 @@ def gpeek(
     stream = STDERR if errors else STDOUT
     out = sys.stdout.buffer
     if as_json:
-        chunk = head.output(job, stream=stream)
-        print_json(chunk)
+        print_json(read_output(head, job, stream=stream, offset=0))
         return 0
     try:
         if follows:
             follow(head, job, stream=stream, out=out, lines=lines)
             return 0
-        for data in _read(head, job, stream=stream, lines=lines):
+        parts = whole(head, job, stream=stream)
+        if lines is not None:
+            parts = tail(head, job, stream=stream, lines=lines)
+        for data in parts:
             out.write(data)
     except KeyboardInterrupt:
         print_note(f"detached: job {job} is not touched", command=command_name())
         raise
     return 0
-
-
-def _read(head: Head, job: str, *, stream: str, lines: int | None) -> Iterator[bytes]:
-    """Yield the output, from the node, or from the file if the node cannot and we can."""
-    parts = whole(head, job, stream=stream)
-    if lines is not None:
-        parts = tail(head, job, stream=stream, lines=lines)
-    try:
-        first = next(parts, b"")
-    except (HeadUnreachableError, NotPermittedError, UnknownJobError):
-        raise
-    except GschedError as error:
-        path = _local_path(head, job, stream=stream)
-        if not path:
-            raise
-        print_note(f"{error.message}; reading {path} here", command=command_name())
-        parts = _read_local(path, lines)
-        first = next(parts, b"")
-    yield first
-    yield from parts
-
-
-def _local_path(head: Head, job: str, *, stream: str) -> str:
-    story = head.job(job)
-    path = story.stderr_path if stream == STDERR else story.stdout_path
-    return path if os.path.isfile(path) and os.access(path, os.R_OK) else ""
-
-
-def _read_local(path: str, lines: int | None) -> Iterator[bytes]:
-    with open(path, "rb") as file:
-        if lines is not None:
-            from collections import deque
-
-            yield b"".join(deque(file, maxlen=lines))
-            return
-        while data := file.read(_READ_BYTES):
-            yield data
 
 
 def main() -> None:

@@ -116,12 +116,16 @@ def parse_states(text: str) -> tuple[JobState, ...]:
 
 def _jobs(head: Head, jobs: Sequence[str], options: _Options) -> JobList:
     states = options.states or (_WAITING if options.why else ())
-    # The head filters by one user; a list of them is filtered here.
     user = next(iter(options.users)) if len(options.users) == 1 else ""
     reply = head.jobs(jobs, user=user, states=states, finished=options.finished)
-    if len(options.users) < 2:
+    if not jobs and len(options.users) < 2:
         return reply
-    rows = tuple(row for row in reply.jobs if row.user in options.users)
+    # The head filters neither by several users nor among jobs that are named.
+    rows = tuple(
+        row
+        for row in reply.jobs
+        if (not options.users or row.user in options.users) and (not states or row.state in states)
+    )
     return JobList(server=reply.server, now_s=reply.now_s, jobs=rows, errors=reply.errors)
 
 

@@ -13,8 +13,8 @@ LINES = b"".join(b"line %d\n" % number for number in range(100_000))  # more tha
 
 
 @pytest.fixture
-def fake() -> FakeApi:
-    fake = FakeApi()
+def fake(tmp_path: Path) -> FakeApi:
+    fake = FakeApi(tmp_path)
     fake.add(make_row(1, state="running", letter="R"))
     fake.output[1, "stdout"] = LINES
     fake.output[1, "stderr"] = b"no newline at the end"
@@ -100,3 +100,13 @@ def test_an_unknown_job_is_an_error(head: Path) -> None:
 
     assert ran.status == 153
     assert ran.stderr.startswith("gpeek: Unknown Job Id 99")
+
+
+def test_a_job_that_is_done_elsewhere_says_where_its_file_is(head: Path, fake: FakeApi) -> None:
+    fake.output.clear()
+    fake.change(1, state="done")
+    ran = run_command("gpeek", "1", head=head)
+
+    assert (ran.status, ran.stdout) == (156, "")
+    assert f"job 1 is done, and its stdout cannot be read here: {fake.directory}" in ran.stderr
+    assert "look at it on n1" in ran.stderr

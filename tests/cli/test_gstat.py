@@ -1,6 +1,7 @@
 """gstat: lists for programs and for people, and one job's story."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,8 +19,8 @@ LONG_REASON = "waits for 4 GPUs on one node; the first node with so many is free
 
 
 @pytest.fixture
-def fake() -> FakeApi:
-    fake = FakeApi()
+def fake(tmp_path: Path) -> FakeApi:
+    fake = FakeApi(tmp_path)
     fake.add(make_row(1, reason=LONG_REASON, predicted_start_s=NOW_S + 7200))
     fake.add(
         make_row(
@@ -71,6 +72,7 @@ def test_a_pipe_gets_every_value_whole_between_tabs_torques_columns_first(head: 
         (["-s", "running"], ["2.fake"]),
         (["-s", "C"], ["3.fake"]),
         (["--why"], ["1.fake"]),
+        (["1", "2", "3", "-s", "RC"], ["2.fake", "3.fake"]),
     ],
 )
 def test_filters_choose_the_jobs(head: Path, arguments: list[str], ids: list[str]) -> None:
@@ -195,3 +197,19 @@ def test_a_reader_that_goes_away_is_no_error(head: Path, fake: FakeApi) -> None:
     _, errors = gstat.communicate(timeout=30)
 
     assert (gstat.returncode, errors) == (141, b"")
+
+
+def test_a_reader_that_never_was_is_no_error_either(head: Path) -> None:
+    """Less than a buffer: it fails only when it is flushed at the very end."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    done = subprocess.run(
+        [sys.executable, "-m", "gsched.cli.gstat"],
+        env=command_environment(head) | {"PYTHONUNBUFFERED": ""},
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(theirs)
+
+    assert (done.returncode, done.stderr) == (141, b"")

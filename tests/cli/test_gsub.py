@@ -43,7 +43,7 @@ class Bench:
 def bench(tmp_path: Path) -> Iterator[Bench]:
     directory = tmp_path / "work"
     directory.mkdir()
-    fake = FakeApi()
+    fake = FakeApi(tmp_path)
     with serve(fake.application(), tmp_path / "s"):
         yield Bench(directory, fake, tmp_path / "s")
 
@@ -287,6 +287,13 @@ def test_an_output_directory_that_may_not_be_written_is_refused() -> None:
     assert ran.returncode == 73
     assert f"you may not create files in the output directory {directory}" in ran.stderr
     assert "-o" in ran.stderr
+
+
+def test_a_path_with_the_jobs_id_is_checked_as_far_as_it_is_known(bench: Bench) -> None:
+    (bench.directory / "logs").mkdir()
+
+    assert bench.submit("-o", "logs/$PBS_JOBID/out", "--", "true").stdout_path.endswith("/out")
+    assert bench.gsub("-o", "no/$PBS_JOBID", "--", "true").status == 73
 
 
 def test_what_the_head_refuses_is_said_with_its_code(bench: Bench) -> None:

@@ -16,8 +16,8 @@ def ended(job: int, code: int) -> dict[str, object]:
 
 
 @pytest.fixture
-def fake() -> FakeApi:
-    fake = FakeApi()
+def fake(tmp_path: Path) -> FakeApi:
+    fake = FakeApi(tmp_path)
     for job, code in ((1, 0), (2, 5), (3, 6)):
         fake.add(make_row(job, **ended(job, code)))
     killed = {"kind": "walltime", "exit_status": -11, "shell_status": 143, "signal": 15}

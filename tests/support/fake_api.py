@@ -46,6 +46,7 @@ class FakeApi:
     """What the fake head knows, and how it shall misbehave.
 
     Attributes:
+        directory: where the output files of jobs that are done lie.
         stories: by job number.
         output: bytes by (job, stream).
         submitted: every job of every request that arrived.
@@ -56,7 +57,8 @@ class FakeApi:
         refuse: an error for every submission.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.stories: dict[int, api.JobStory] = {}
         self.output: dict[tuple[int, str], bytes] = {}
         self.submitted: list[api.SubmitJob] = []
@@ -135,15 +137,27 @@ class FakeApi:
         if self.fail_output:
             error = api.ErrorBody(code="try_again", message=self.fail_output)
             return _answer(api.ErrorReply(error=error), status=503)
-        data = self.output_of((number, request.query["stream"]))
+        stream = request.query["stream"]
+        data = self.output_of((number, stream))
+        if self.stories[number].row.state == "done":
+            return _answer(self._ended(number, stream))
         offset = int(request.query["offset"])
         start = max(0, len(data) + offset) if offset < 0 else offset
         chunk = api.OutputChunk(
             path="/data/out", node="n1", offset=start, size_bytes=len(data),
             data=data[start : start + int(request.query["max"])],
-            ended=self.stories[number].row.state == "done",
+            ended=False,
         )  # fmt: skip
         return _answer(chunk)
+
+    def _ended(self, job: int, stream: str) -> api.OutputChunk:
+        """Of a job that is done the head only says where its file is, as the real one does."""
+        path = self.directory / f"{job}.{stream}"
+        if (job, stream) in self.output:
+            path.write_bytes(self.output[job, stream])
+        return api.OutputChunk(
+            path=str(path), node="n1", offset=0, size_bytes=0, data=b"", ended=True
+        )
 
     async def _act(self, request: web.Request) -> web.StreamResponse:
         asked = msgspec.json.decode(await request.read(), type=api.ActionRequest)

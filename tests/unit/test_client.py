@@ -21,8 +21,8 @@ from tests.support.fake_api import FakeApi, make_row, serve
 
 
 @pytest.fixture
-def fake() -> FakeApi:
-    return FakeApi()
+def fake(tmp_path: Path) -> FakeApi:
+    return FakeApi(tmp_path)
 
 
 @pytest.fixture
