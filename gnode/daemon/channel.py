@@ -256,11 +256,13 @@ async def _frame(socket: aiohttp.ClientWebSocketResponse) -> list[HeadMessage]:
     """
     frame = await socket.receive()
     match frame.type:
-        case aiohttp.WSMsgType.TEXT | aiohttp.WSMsgType.BINARY:
+        case aiohttp.WSMsgType.TEXT:
             try:
                 return decode_from_head(frame.data)
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, RecursionError) as error:
                 raise HandshakeError(f"the head's message cannot be read: {error}") from error
+        case aiohttp.WSMsgType.BINARY:
+            raise HandshakeError("the head sent a binary frame, but this protocol has only text")
         case aiohttp.WSMsgType.ERROR:
             raise HandshakeError(f"the connection broke: {socket.exception()}")
         case _:

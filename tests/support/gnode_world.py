@@ -114,7 +114,7 @@ class GnodeWorld:
                 self.work,
                 attempt=attempt,
                 script=f"#!/bin/sh\n{script}\n",
-                **settings,
+                **settings,  # type: ignore[arg-type]  # as launch_order takes them
             )
         )
 

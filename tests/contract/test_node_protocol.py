@@ -1,0 +1,241 @@
+"""The node channel's messages: round trips, old and new peers, and what must not be accepted."""
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnode.core.effects import AcceptTask
+from gnode.core.task import (
+    Command,
+    RetimeCommand,
+    SignalCommand,
+    StopCommand,
+    SupervisorInfo,
+    Task,
+)
+from gnode.supervisor import orders
+from gnode.supervisor import spool as reader
+from gnode.supervisor.ending import Do, Ending
+from gsched.model.job import ExitRecord, Owner
+from gsched.model.resources import Gpu, Inventory, Load, Share, Usage
+from gsched.model.states import Join, LaunchKind, OutcomeKind, PartState, StopReason
+from gsched.protocol.node import (
+    MAX_FRAME_BYTES,
+    AttemptReport,
+    Challenge,
+    ExitAck,
+    Exited,
+    HeadMessage,
+    Heartbeat,
+    Hello,
+    Launch,
+    NodeMessage,
+    OutputRead,
+    ReadOutput,
+    Refused,
+    Register,
+    Retime,
+    Signal,
+    Started,
+    Stop,
+    UnknownAttempt,
+    Welcome,
+    decode_from_head,
+    decode_from_node,
+    encode,
+)
+from gsched.protocol.proof import proof, proof_matches
+from tests.support.agent_driver import Driver, info, only, order, record
+
+LOAD = Load(load1=1.5, cpu_percent=20.0, gpu_util_percent=(5.0,))
+USAGE = Usage(wall_s=2.0, cpu_s=1.0, samples=3)
+
+HEAD_MESSAGES: list[HeadMessage] = [
+    Challenge(version=1, cluster="c", epoch=2, nonce="ab", proof="cd"),
+    Welcome(cluster="c", epoch=2),
+    Refused(message="no", fatal=True),
+    order(gpus=(0, 1), walltime_s=5.0, environment={"Ä": "\n"}, join=Join.INTO_ERR),
+    Stop(job=1, attempt=2, reason=StopReason.PEER_FAILED, grace_s=1.5),
+    Signal(job=1, attempt=2, signal=10),
+    Retime(job=1, attempt=2, walltime_s=None),
+    ExitAck(job=1, attempt=2),
+    ReadOutput(request=3, job=1, attempt=2, stream="stderr", offset=-5, max_bytes=10),
+]
+NODE_MESSAGES: list[NodeMessage] = [
+    Hello(version=1, node="n1", nonce="00"),
+    Register(
+        proof="p",
+        boot_id="b",
+        incarnation="i",
+        address="127.0.0.1",
+        gnode_version="1",
+        inventory=Inventory(cpus=2, memory_bytes=3, gpus=(Gpu(index=0, uuid="u"),)),
+        attempts=(
+            AttemptReport(job=1, attempt=1, state=PartState.ENDED, exit=record(), usage=USAGE),
+        ),
+        load=LOAD,
+    ),
+    Started(job=1, attempt=1, pid=5, started_s=1.0, stdout_path="/x"),
+    Exited(record=record(code=3), usage=USAGE, load=LOAD),
+    Heartbeat(load=LOAD, usage=((1, 1, USAGE),)),
+    OutputRead(request=3, path="/x", data=bytes(range(256)), size_bytes=256),
+    UnknownAttempt(job=1, attempt=1),
+]
+
+
+@pytest.mark.parametrize("message", HEAD_MESSAGES, ids=lambda m: type(m).__name__)
+def test_what_the_head_says_is_understood(message: HeadMessage) -> None:
+    assert decode_from_head(encode([message])) == [message]
+
+
+@pytest.mark.parametrize("message", NODE_MESSAGES, ids=lambda m: type(m).__name__)
+def test_what_a_node_says_is_understood(message: NodeMessage) -> None:
+    assert decode_from_node(encode([message])) == [message]
+
+
+def test_every_kind_of_message_is_tried_here() -> None:
+    assert {type(m) for m in HEAD_MESSAGES} == set(HeadMessage.__args__)
+    assert {type(m) for m in NODE_MESSAGES} == set(NodeMessage.__args__)
+
+
+@pytest.mark.parametrize("message", HEAD_MESSAGES, ids=lambda m: type(m).__name__)
+def test_e16_a_head_does_not_take_a_heads_message(message: HeadMessage) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_from_node(encode([message]))
+
+
+@pytest.mark.parametrize("message", NODE_MESSAGES, ids=lambda m: type(m).__name__)
+def test_e16_a_node_does_not_take_a_nodes_message(message: NodeMessage) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_from_head(encode([message]))
+
+
+@pytest.mark.parametrize(
+    "message", [*HEAD_MESSAGES, *NODE_MESSAGES], ids=lambda m: type(m).__name__
+)
+def test_a20_fields_of_a_newer_peer_are_ignored(message: HeadMessage | NodeMessage) -> None:
+    (fields,) = msgspec.json.decode(encode([message]))  # type: ignore[arg-type]  # either kind
+    frame = msgspec.json.encode([{**fields, "added_in_version_9": [1, {"x": None}]}])
+    decode = decode_from_head if message in HEAD_MESSAGES else decode_from_node
+
+    assert decode(frame) == [message]
+
+
+def test_order_is_kept_in_a_frame() -> None:
+    assert decode_from_head(encode(HEAD_MESSAGES)) == HEAD_MESSAGES
+
+
+BAD_FRAMES = [
+    b"",
+    b"{}",
+    b"[1]",
+    b"[{}]",
+    b'[{"type":"stop"}]',
+    b'[{"type":"stop","job":"1","attempt":1,"reason":"delete","grace_s":1}]',
+    b'[{"type":"stop","job":1,"attempt":1,"reason":"because","grace_s":1}]',
+    b'[{"type":"exit_ack","job":1,"attempt":1}] trailing',
+    b'[{"type":"exit_ack","job":1,"attempt":1}',
+    b"[" * 100_000,
+    b'\xff\xfe[{"type":"exit_ack"}]',
+    b'[{"type":"exit_ack","job":1e400,"attempt":1}]',
+]
+
+
+@pytest.mark.parametrize("frame", BAD_FRAMES, ids=range(len(BAD_FRAMES)))
+def test_e15_a_frame_that_is_none_raises_one_kind_of_error(frame: bytes) -> None:
+    for decode in (decode_from_head, decode_from_node):
+        with pytest.raises((msgspec.DecodeError, RecursionError)):
+            decode(frame)
+
+
+@given(st.binary(max_size=200))
+def test_e15_no_bytes_make_another_error(frame: bytes) -> None:
+    try:
+        decode_from_head(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return
+    assert frame.strip() == b"[]" or frame.strip().startswith(b"[")
+
+
+def test_a_launch_with_everything_fits_into_a_frame() -> None:
+    launch = order(script="x" * 1_000_000, environment={f"V{n}": "y" * 100 for n in range(5_000)})
+
+    assert len(encode([launch])) < MAX_FRAME_BYTES
+
+
+# --- the key ---
+
+
+def test_t13_a_proof_is_worthless_in_another_role_node_or_connection() -> None:
+    nonces = ("aa", "bb")
+    good = proof(key=b"k" * 32, role="node", node="n1", nonces=nonces)
+
+    others = [
+        proof(key=b"x" * 32, role="node", node="n1", nonces=nonces),
+        proof(key=b"k" * 32, role="head", node="n1", nonces=nonces),
+        proof(key=b"k" * 32, role="node", node="n2", nonces=nonces),
+        proof(key=b"k" * 32, role="node", node="n1", nonces=("bb", "aa")),
+        "",
+        good[:-1],
+    ]
+
+    assert proof_matches(good, proof(key=b"k" * 32, role="node", node="n1", nonces=nonces))
+    assert not any(proof_matches(other, good) for other in others)
+
+
+# --- the spool: what gnode and the supervisor read of each other ---
+
+
+def test_a_task_has_every_field_that_the_supervisor_reads() -> None:
+    task = only(Driver().launch(order()), AcceptTask)[0].task
+    fields = msgspec.json.decode(msgspec.json.encode(task))
+
+    assert reader.Task.__required_keys__ <= fields.keys()
+    assert reader.File.__required_keys__ == fields["files"][0].keys()
+    assert msgspec.json.decode(msgspec.json.encode(task), type=Task) == task
+
+
+def test_what_the_supervisor_says_of_itself_is_what_gnode_reads() -> None:
+    assert reader.Started.__required_keys__ == set(SupervisorInfo.__struct_fields__)
+    assert msgspec.json.decode(msgspec.json.encode(info()), type=SupervisorInfo) == info()
+
+
+@pytest.mark.parametrize("reason", list(StopReason))
+def test_the_supervisor_obeys_every_stop_that_gnode_writes(reason: StopReason) -> None:
+    ending = Ending(walltime_s=None, grace_s=5.0, leftover_grace_s=1.0)
+    ending.started(100.0)
+
+    assert orders.obey([_words(StopCommand(reason=reason, grace_s=2.0))], ending, 110.0) == []
+
+    assert ending.reason == reason
+    assert ending.step(110.0) is Do.TERM
+    assert ending.deadline_s() == pytest.approx(112.0)
+
+
+def test_the_supervisor_obeys_signals_and_new_limits_that_gnode_writes() -> None:
+    ending = Ending(walltime_s=None, grace_s=5.0, leftover_grace_s=1.0)
+    ending.started(100.0)
+    words = [_words(SignalCommand(signal=12)), _words(RetimeCommand(walltime_s=30.0))]
+
+    assert orders.obey(words, ending, 110.0) == [12]
+
+    assert ending.deadline_s() == pytest.approx(130.0)
+    orders.obey([_words(RetimeCommand(walltime_s=None))], ending, 111.0)
+    assert ending.deadline_s() is None
+
+
+def _words(command: Command) -> object:
+    """Return a command as the supervisor finds it in its file."""
+    return json.loads(msgspec.json.encode(command))
+
+
+def test_the_names_of_closed_sets_are_what_the_wire_has() -> None:
+    assert msgspec.json.encode(OutcomeKind.LAUNCH_FAILED) == b'"launch_failed"'
+    assert msgspec.json.encode(LaunchKind.TORCHRUN) == b'"torchrun"'
+    assert issubclass(ExitRecord, msgspec.Struct)
+    assert Launch.__struct_config__.tag == "launch"
+    assert Owner.__struct_config__.frozen
+    assert Share.__struct_config__.frozen

@@ -1,0 +1,292 @@
+"""From a launch order to a task: command line, environment, files, limits."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnode.core.binding import bind, processes_per_node
+from gnode.core.inputs import Account
+from gnode.core.task import MemoryCgroup
+from gsched.model.resources import Share
+from gsched.model.states import LaunchKind
+from gsched.protocol.node import Launch
+from tests.support.agent_driver import ALICE, order, site
+
+
+def two_nodes(rank: int = 0, **settings: object) -> Launch:
+    """Return the part of a job over n0 (GPUs 0 and 2) and n1 (GPU 1)."""
+    gpus = ((0, 2), (1,))
+    values: dict[str, object] = {
+        "hosts": ("n0", "n1"),
+        "slots": (2, 3),
+        "share": Share(node=f"n{rank}", cpus=2, gpu_indices=gpus[rank]),
+        "node_rank": rank,
+        "master_address": "10.0.0.1",
+        "master_port": 20007,
+        **settings,
+    }
+    launch = order(7, 3, **values)  # type: ignore[arg-type]  # as `order` takes
+    return msgspec.structs.replace(launch, gpus=gpus)
+
+
+def argv(launch: Launch, account: Account = ALICE) -> tuple[str, ...]:
+    return bind(launch, account, site()).argv
+
+
+def env(launch: Launch) -> dict[str, str]:
+    return bind(launch, ALICE, site()).env
+
+
+def files(launch: Launch) -> dict[str, str]:
+    return {file.name: file.content for file in bind(launch, ALICE, site()).files}
+
+
+# --- command line ---
+
+
+def test_a_script_with_a_first_line_is_executed_itself() -> None:
+    assert argv(order(arguments=("a b", "c"))) == ("/s/user/1.1/script", "a b", "c")
+
+
+def test_the_shell_that_the_user_names_wins_over_the_first_line() -> None:
+    assert argv(order(shell="/bin/zsh")) == ("/bin/zsh", "/s/user/1.1/script")
+
+
+def test_a_script_without_a_first_line_gets_the_login_shell() -> None:
+    assert argv(order(script="echo\n"))[0] == "/bin/bash"
+
+
+@pytest.mark.parametrize("shell", ["/usr/sbin/nologin", "/bin/false", ""])
+def test_a_login_shell_that_refuses_is_replaced(shell: str) -> None:
+    account = Account(user="alice", uid=1000, gid=1000, home="/", shell=shell)
+
+    assert argv(order(script="echo\n"), account)[0] == "/bin/sh"
+
+
+def test_a_command_is_taken_word_by_word() -> None:
+    launch = order(launch=LaunchKind.COMMAND, arguments=("echo", "$HOME; rm", ""))
+
+    assert argv(launch) == ("echo", "$HOME; rm", "")
+
+
+def test_torchrun_gets_its_rendezvous_and_reports_failures() -> None:
+    launch = two_nodes(
+        1, launch=LaunchKind.TORCHRUN, python="/venv/python", arguments=("train.py", "--lr=1")
+    )
+
+    task = bind(launch, ALICE, site(node="n1"))
+
+    assert task.argv[:5] == (
+        "/venv/python",
+        "/lib/torchrun_agent.py",
+        "--report",
+        "/s/user/7.3/failure.json",
+        "--",
+    )
+    options = dict(zip(task.argv[5:-2:2], task.argv[6:-2:2], strict=True))
+    assert options == {
+        "--nnodes": "2",
+        "--node-rank": "1",
+        "--master-addr": "10.0.0.1",
+        "--master-port": "20007",
+        "--rdzv-id": "7.3",
+        "--nproc-per-node": "1",
+        "--max-restarts": "0",
+    }
+    assert task.argv[-2:] == ("train.py", "--lr=1")
+    assert task.failure_report == "/s/user/7.3/failure.json"
+    assert bind(order(), ALICE, site()).failure_report is None
+
+
+def test_ranks_follow_the_gpus_and_without_any_the_cpus() -> None:
+    assert processes_per_node(two_nodes(0)) == 2
+    assert processes_per_node(order(slots=(3,))) == 3
+
+
+# --- environment ---
+
+
+def test_the_job_is_described_in_pbs_words_and_in_ours() -> None:
+    names = env(two_nodes(1, walltime_s=90.0, restart_count=2, account="lab"))
+
+    assert names["PBS_JOBID"] == names["GSCHED_JOB_ID"] == "7.head"
+    assert names["PBS_NODEFILE"] == "/s/user/7.3/nodefile"
+    assert names["PBS_GPUFILE"] == "/s/user/7.3/gpufile"
+    expected = {
+        "PBS_ENVIRONMENT": "PBS_BATCH",
+        "PBS_JOBNAME": "train",
+        "PBS_QUEUE": "batch",
+        "PBS_O_QUEUE": "batch",
+        "PBS_O_WORKDIR": "/home/alice/work",
+        "PBS_SERVER": "head",
+        "PBS_NODENUM": "1",
+        "PBS_NUM_NODES": "2",
+        "PBS_NUM_PPN": "3",
+        "PBS_NP": "5",
+        "PBS_WALLTIME": "90",
+        "PBS_VERSION": "gsched-1.2",
+        "GSCHED_ATTEMPT": "3",
+        "GSCHED_RESTART_COUNT": "2",
+        "GSCHED_ACCOUNT": "lab",
+        "GSCHED_NODELIST": "n0,n1",
+        "GSCHED_NUM_GPUS": "3",
+        "GSCHED_GPUS_ON_NODE": "1",
+        "CUDA_VISIBLE_DEVICES": "1",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "20007",
+        "NODE_RANK": "1",
+        "NNODES": "2",
+        "GSCHED_RDZV_ID": "7.3",
+        "HOME": "/home/alice",
+        "USER": "alice",
+        "LOGNAME": "alice",
+        "SHELL": "/bin/bash",
+        "TMPDIR": "/s/user/7.3",
+    }
+    assert {name: names.get(name) for name in expected} == expected
+
+
+def test_a_job_without_gpus_sees_none_and_a_single_node_needs_no_master() -> None:
+    names = env(order())
+
+    assert names["CUDA_VISIBLE_DEVICES"] == ""
+    assert "PBS_GPUFILE" not in names
+    assert "MASTER_ADDR" not in names
+    assert "MASTER_ADDR" in env(order(launch=LaunchKind.TORCHRUN))
+
+
+def test_t37_users_cannot_override_what_describes_the_job() -> None:
+    own = {
+        "PBS_JOBID": "1.evil",
+        "PBS_GPUFILE": "/tmp/evil",
+        "PBS_O_PATH": "/opt/bin",
+        "PBS_O_QUEUE": "asked",
+        "GSCHED_ATTEMPT": "99",
+        "GSCHED_FAIL": "head.submit.before_commit:kill",
+        "GSCHED_HEAD": "/run/head.sock",
+        "HOME": "/evil",
+        "CUDA_VISIBLE_DEVICES": "0,1,2",
+        "PATH": "/mine",
+        "LD_PRELOAD": "/mine.so",
+        "BASH_FUNC_x%%": "() { :; }",
+        "BAD=NAME": "x",
+        "NUL": "a\0b",
+        "": "x",
+    }
+
+    names = env(order(environment=own))
+
+    assert names["PBS_JOBID"] == "1.head"
+    assert names["GSCHED_ATTEMPT"] == "1"
+    assert names["HOME"] == "/home/alice"
+    assert names["CUDA_VISIBLE_DEVICES"] == ""
+    assert names["PBS_O_QUEUE"] == "asked"
+    for kept in ("PBS_O_PATH", "GSCHED_HEAD", "PATH", "LD_PRELOAD", "BASH_FUNC_x%%"):
+        assert names[kept] == own[kept]
+    for dropped in ("PBS_GPUFILE", "GSCHED_FAIL", "BAD=NAME", "NUL", ""):
+        assert dropped not in names
+
+
+@given(st.dictionaries(st.text(max_size=12), st.text(max_size=12), max_size=8))
+def test_whatever_the_user_exports_can_be_given_to_exec(exported: dict[str, str]) -> None:
+    plain = env(order())
+    names = env(order(environment=exported))
+
+    for name, value in names.items():
+        assert name
+        assert "=" not in name
+        assert "\0" not in name + value
+    for name, value in plain.items():
+        if name.startswith(("GSCHED_", "PBS_J", "HOME", "CUDA_")):
+            assert names[name] == value
+
+
+def test_a_default_path_is_there_when_none_was_exported() -> None:
+    assert env(order())["PATH"] == "/usr/local/bin:/usr/bin:/bin"
+
+
+def test_a_temporary_directory_too_long_for_sockets_is_not_used() -> None:
+    names = bind(order(), ALICE, site(user_root="/" + "d" * 80)).env
+
+    assert names["TMPDIR"] == "/tmp"
+
+
+# --- files ---
+
+
+def test_the_node_file_has_a_line_for_each_slot_and_the_gpu_file_for_each_gpu() -> None:
+    assert files(two_nodes()) == {
+        "nodefile": "n0\nn0\nn1\nn1\nn1\n",
+        "gpufile": "n0-gpu0\nn0-gpu2\nn1-gpu1\n",
+        "script": "#!/bin/sh\necho hi\n",
+    }
+    assert set(files(order(launch=LaunchKind.COMMAND))) == {"nodefile"}
+
+
+# --- output ---
+
+
+def outputs(launch: Launch) -> tuple[str, str]:
+    task = bind(launch, ALICE, site())
+    return task.stdout_path, task.stderr_path
+
+
+def test_output_goes_by_default_beside_the_job() -> None:
+    assert outputs(order()) == ("/home/alice/work/train.o1", "/home/alice/work/train.e1")
+
+
+def test_output_paths_are_expanded() -> None:
+    assert outputs(order(stdout_path="log/$PBS_JOBID.out", stderr_path="~/err.${PBS_JOBID}")) == (
+        "/home/alice/work/log/1.head.out",
+        "/home/alice/err.1.head",
+    )
+    assert outputs(order(stdout_path="/logs/", stderr_path="~")) == ("/logs/", "/home/alice")
+
+
+def test_a_directory_gets_the_default_names() -> None:
+    task = bind(order(12, stdout_path="/logs/"), ALICE, site())
+
+    assert (task.stdout_path, task.stdout_name, task.stderr_name) == (
+        "/logs/",
+        "train.o12",
+        "train.e12",
+    )
+
+
+def test_the_nodes_of_a_job_do_not_write_into_one_file() -> None:
+    asked = {"stdout_path": "/logs/all.txt", "stderr_path": "/dev/null"}
+
+    assert outputs(two_nodes(0, **asked)) == ("/logs/all.txt", "/dev/null")
+    assert outputs(two_nodes(1, **asked)) == ("/logs/all.txt.1", "/dev/null")
+    assert bind(two_nodes(1), ALICE, site()).stdout_name == "train.o7.1"
+
+
+def test_a_job_name_cannot_lead_out_of_the_directory() -> None:
+    assert outputs(order(name="../../etc/x"))[0] == "/home/alice/work/.._.._etc_x.o1"
+
+
+def test_a_later_attempt_appends() -> None:
+    assert not bind(order(1, 1), ALICE, site()).append
+    assert bind(order(1, 2), ALICE, site()).append
+
+
+# --- limits and user ---
+
+
+def test_memory_is_limited_where_it_can_be_and_was_asked_for() -> None:
+    limited = order(share=Share(node="n1", cpus=1, memory_bytes=4096))
+    where = site(cgroup_root="/cg", memory_root=(1, "/mem"))
+
+    task = bind(limited, ALICE, where)
+
+    assert task.cgroup == "/cg/1.1"
+    assert task.memory_cgroup == MemoryCgroup(version=1, path="/mem/1.1", limit_bytes=4096)
+    assert bind(order(), ALICE, where).memory_cgroup is None
+    assert bind(limited, ALICE, site()).memory_cgroup is None
+
+
+def test_only_root_switches_users() -> None:
+    assert bind(order(), ALICE, site(uid=0)).switch_user
+    assert not bind(order(), ALICE, site(uid=1000)).switch_user

@@ -1,0 +1,154 @@
+"""The node's directory: what is written is found again, and removal never follows a link."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gnode.core.effects import AcceptTask
+from gnode.core.task import AttemptKey, StopCommand, Task
+from gnode.daemon import spool
+from gnode.daemon.spool import Mark, Spool
+from gsched.errors import CannotWriteError, TryAgainError
+from gsched.model.states import StopReason
+from tests.support.agent_driver import Driver, only, order, record
+
+KEY = AttemptKey(1, 1)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Spool:
+    made = Spool(str(tmp_path / "state"))
+    made.prepare()
+    return made
+
+
+def a_task() -> Task:
+    return only(Driver().launch(order()), AcceptTask)[0].task
+
+
+def test_a_task_is_found_as_it_was_written(place: Spool) -> None:
+    task = a_task()
+    place.write_task(task)
+
+    found = place.look(KEY)
+
+    assert place.attempts() == [KEY]
+    assert (found.task, found.info, found.record) == (task, None, None)
+    assert Path(place.directory(KEY)).stat().st_mode & 0o777 == 0o700
+
+
+def test_an_exit_record_is_found_as_it_was_written(place: Spool) -> None:
+    place.write_task(a_task())
+    place.write_exit(record(code=7))
+
+    assert place.read_exit(KEY) == record(code=7)
+    assert sorted(os.listdir(place.directory(KEY))) == ["exit.json", "task.json"]
+
+
+def test_a_half_written_record_counts_as_none(place: Spool) -> None:
+    place.write_task(a_task())
+    Path(place.directory(KEY), "exit.json.tmp").write_bytes(b'{"job":1')
+    Path(place.directory(KEY), "supervisor.json").write_bytes(b'{"pid":')
+
+    found = place.look(KEY)
+
+    assert (found.info, found.record) == (None, None)
+
+
+def test_commands_are_lines_in_the_supervisors_words(place: Spool) -> None:
+    place.write_task(a_task())
+    place.append_command(KEY, StopCommand(reason=StopReason.DELETE, grace_s=3.0))
+    place.append_command(KEY, StopCommand(reason=StopReason.FENCED, grace_s=0.0))
+
+    text = Path(place.directory(KEY), "commands").read_text()
+
+    assert text == (
+        '{"do":"stop","reason":"delete","grace_s":3.0}\n'
+        '{"do":"stop","reason":"fenced","grace_s":0.0}\n'
+    )
+
+
+def test_the_mark_is_kept_and_a_broken_one_starts_anew(place: Spool) -> None:
+    assert place.read_mark() == Mark()
+    place.write_mark(Mark(cluster="c", epoch=4, highest_job=9))
+    assert place.read_mark() == Mark(cluster="c", epoch=4, highest_job=9)
+    Path(place.state_dir, "head.json").write_bytes(b"{")
+    assert place.read_mark() == Mark()
+
+
+def test_t28_removal_never_follows_a_link_that_the_owner_has_made(
+    place: Spool, tmp_path: Path
+) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    place.write_task(a_task())
+    user_dir = Path(place.user_dir, KEY.name)
+    user_dir.mkdir()
+    (user_dir / "tmp").mkdir()
+    (user_dir / "tmp" / "out").symlink_to(precious)
+
+    place.remove(KEY, str(user_dir))
+
+    assert (precious / "file").exists()
+    assert not user_dir.exists()
+    assert place.attempts() == []
+
+
+def test_t28_a_directory_swapped_for_a_link_is_not_removed_through(
+    place: Spool, tmp_path: Path
+) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    place.write_task(a_task())
+    Path(place.user_dir, KEY.name).symlink_to(precious)
+
+    place.remove(KEY, os.path.join(place.user_dir, KEY.name))
+
+    assert (precious / "file").exists()
+
+
+def test_only_directories_below_ours_are_removed(place: Spool, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    place.write_task(a_task())
+
+    place.remove(KEY, str(other))
+
+    assert other.exists()
+
+
+def test_an_attempt_with_unknown_files_is_removed_whole(place: Spool) -> None:
+    place.write_task(a_task())
+    Path(place.directory(KEY), "task.json.tmp").touch()
+
+    place.remove(KEY, "")
+
+    assert place.attempts() == []
+
+
+def test_set_aside_keeps_what_was_set_aside_before(place: Spool) -> None:
+    for _ in range(2):
+        Path(place.attempts_dir, "odd").mkdir()
+        assert place.attempts() == []
+
+    assert sorted(os.listdir(Path(place.state_dir, "lost+found"))) == ["odd", "odd~1"]
+
+
+def test_c19_the_lock_has_one_owner_and_names_it(place: Spool) -> None:
+    held = spool.lock(place.state_dir)
+    try:
+        with pytest.raises(TryAgainError, match=f"process {os.getpid()}"):
+            spool.lock(place.state_dir)
+    finally:
+        os.close(held)
+    os.close(spool.lock(place.state_dir))
+
+
+def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(CannotWriteError, match="file/state"):
+        Spool(str(tmp_path / "file" / "state")).prepare()
