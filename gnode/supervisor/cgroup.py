@@ -86,6 +86,41 @@ def join(task: Task) -> None:
             ) from error
 
 
+class Home:
+    """The group this process lives in, so that it can come back from an attempt's."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self) -> None:
+        self._path = _own_path()
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether there is a version 2 tree, and we can write where we live in it."""
+        return self._path is not None
+
+    def go(self) -> None:
+        """Move the calling process back.
+
+        Raises:
+            OSError: the kernel refuses.
+        """
+        assert self._path is not None, "only who left can come back"
+        _write(self._path, "0")
+
+
+def _own_path() -> str | None:
+    """Return the file that takes processes into our own version 2 group, None if there is none."""
+    groups = _read("/proc/self/cgroup").splitlines()
+    own = next((line.removeprefix("0::") for line in groups if line.startswith("0::/")), None)
+    for line in _read("/proc/self/mounts").splitlines():
+        _, mount, kind, *_ = line.split(" ")
+        if kind == "cgroup2" and own is not None:
+            path = f"{mount}{own.rstrip('/')}/cgroup.procs"
+            return path if os.access(path, os.W_OK) else None
+    return None
+
+
 def members(task: Task) -> set[int]:
     """Return the processes in the attempt's groups (the limit's group holds the same ones)."""
     found: set[int] = set()

@@ -27,16 +27,18 @@ class Surroundings:
 
     Attributes:
         core_limits: the soft and hard core-dump limits that jobs get; daemons get none.
+        home: the control group that supervisors live in.
         oom_protected: the daemons are kept from the kernel's OOM killer; jobs must not be.
         uid_min: the lowest uid that may run jobs after a switch of user.
     """
 
-    __slots__ = ("core_limits", "oom_protected", "uid_min")
+    __slots__ = ("core_limits", "home", "oom_protected", "uid_min")
 
     def __init__(self) -> None:
         self.core_limits = resource.getrlimit(resource.RLIMIT_CORE)
         with open("/proc/self/oom_score_adj", encoding="ascii") as file:
             self.oom_protected = int(file.read()) < 0
+        self.home = cgroup.Home()
         self.uid_min = privilege.read_uid_min()
 
 
