@@ -1,5 +1,6 @@
 """The repository keeps its own rules, and the rules can be broken."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -140,3 +141,15 @@ def test_import_contracts_hold() -> None:
 def test_page_of_states_agrees_with_the_tables() -> None:
     """It is drawn from them: python scripts/states.py."""
     assert states.PAGE.read_text(encoding="utf-8") == states.page()
+
+
+def test_protocol_page_lists_every_route() -> None:
+    """And no route that is not there."""
+    code = "\n".join(path.read_text("utf-8") for path in (ROOT / "gschedd").rglob("*.py"))
+    routes = re.findall(r"\b(?:web\.|add_)(get|post)\(\s*\"(/[^\"]*)\"", code)
+    page = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
+    listed = re.findall(r"`(GET|POST) (/v1/[^`?]*)", page)
+
+    assert {(method, path.replace("ID", "{id}")) for method, path in listed} == {
+        (method.upper(), path) for method, path in routes
+    }
