@@ -67,11 +67,12 @@ def run_cycle(state: State, settings: Settings, policy: Policy, now_s: float) ->
     checked = validate(plan, Spaces(state.spaces), lambda job: _shape_if_waiting(state, job))
     ports = set(state.ports)
     facts = [_assignment(state, settings, start, ports, now_s) for start in checked.accepted]
-    return Cycle(
-        facts=tuple(facts),
-        waits={wait.shape: wait for wait in plan.waits},
-        refused=checked.refused,
-    )
+    waits = {wait.shape: wait for wait in plan.waits}
+    for refusal in checked.refused:
+        shape, job = _shape_if_waiting(state, refusal.start.job), refusal.start.job
+        if shape is not None:
+            waits.setdefault(shape, Wait(shape=shape, first=job, reason=refusal.reason))
+    return Cycle(facts=tuple(facts), waits=waits, refused=checked.refused)
 
 
 def _shape_if_waiting(state: State, job_id: int) -> Shape | None:

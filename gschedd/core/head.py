@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from gsched.errors import GschedError
 from gsched.model.resources import Load, Request
-from gsched.model.states import JobState
+from gsched.model.states import JobState, NodeState
 from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import decide, reports
@@ -72,6 +72,17 @@ class Head:
         self.cycles = 0
         self.policy_failure: Exception | None = None
         self._requests: dict[Request, Request] = {}
+
+    def begin(self, now_s: float) -> Step:
+        """Take in that this head has just started: no node is connected to it yet.
+
+        Without it a node that died while no head ran would be "up" for ever and be given jobs.
+        """
+        up = [name for name, node in self.state.nodes.items() if node.state is NodeState.UP]
+        reason = "the head was started anew"
+        return self._advance(
+            f.NodeDisconnected(at_s=now_s, node=name, reason=reason) for name in up
+        )
 
     def command(self, command: c.AnyCommand, now_s: float) -> Step:
         """Carry out a command, or refuse it with a reason."""

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Usage
-from gsched.model.states import PartState, StopReason
+from gsched.model.states import NodeState, PartState, StopReason
 from gsched.protocol import node as n
 from gschedd.core import effects as e
 from gschedd.core import facts as f
@@ -97,8 +97,14 @@ def _compare(
         heard.effects.append(stop(node, job.id, attempt))
     elif report is None:
         heard.effects.append(e.SendLaunch(node=node, job=job.id, attempt=attempt.number))
-    elif report.state is PartState.RUNNING and part.state is PartState.PENDING:
-        heard.facts.append(_part_started(node, report, now_s))
+    elif report.state is PartState.RUNNING:
+        if part.state is PartState.PENDING:
+            heard.facts.append(_part_started(node, report, now_s))
+        heard.effects.append(_retime(job, node))  # it may have been altered meanwhile
+
+
+def _retime(job: Job, node: str) -> e.SendRetime:
+    return e.SendRetime(node=node, job=job.id, attempt=job.attempts, walltime_s=job.spec.walltime_s)
 
 
 def _part_started(node: str, report: n.AttemptReport, now_s: float) -> f.PartStarted:
@@ -152,7 +158,9 @@ def on_started(state: State, node: str, said: n.Started, now_s: float) -> Heard:
     """A part runs."""
     heard = nothing()
     found = _part(state, node, said.job, said.attempt)
-    if found is None:
+    if said.job >= state.next_job:
+        heard.oddities.append("attempt_of_unknown_job")
+    elif found is None:
         heard.oddities.append("started_unowned")
         heard.effects.append(_fence(node, said.job, said.attempt))
     elif found[1].state is PartState.PENDING:
@@ -189,6 +197,6 @@ def on_exited(state: State, node: str, said: n.Exited, now_s: float) -> Heard:
 def on_disconnected(state: State, node: str, reason: str, now_s: float) -> Heard:
     """The connection to a node is gone. Its attempts go on as far as anybody knows."""
     heard = nothing()
-    if node in state.nodes and state.nodes[node].state.value == "up":
+    if node in state.nodes and state.nodes[node].state is NodeState.UP:
         heard.facts.append(f.NodeDisconnected(at_s=now_s, node=node, reason=reason))
     return heard

@@ -94,6 +94,7 @@ class Engine:
 
     async def run(self) -> None:
         """Run until cancelled, or until the store fails (`StorageError`: fail stop)."""
+        await self._commit([self.head.begin(self._clock.wall_s())])
         while True:
             batch = await self._gather()
             now_s = self._clock.wall_s()

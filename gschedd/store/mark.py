@@ -46,11 +46,11 @@ class MarkFile:
 
     def read(self) -> Mark | None:
         """Return the highest mark that is whole, or None if there is none."""
-        marks = [mark for slot in (0, 1) if (mark := self._read_slot(slot)) is not None]
+        marks = [(slot, mark) for slot in (0, 1) if (mark := self._read_slot(slot)) is not None]
         if not marks:
             return None
-        best = max(marks, key=lambda mark: (mark.epoch, mark.seq))
-        self._turn = 1 - marks.index(best) if len(marks) == 2 else 1
+        slot, best = max(marks, key=lambda item: (item[1].epoch, item[1].seq, item[1].next_job))
+        self._turn = 1 - slot
         return best
 
     def _read_slot(self, slot: int) -> Mark | None:
