@@ -1,0 +1,585 @@
+"""A hand-turned world: the real head, modelled nodes, a virtual clock; no I/O, no real time.
+
+A `World` turns the clock from event to event. Machines do what a node daemon does with the head's
+orders: start a modelled program, end it, repeat its exit until that is acknowledged, refuse an
+attempt that was stopped before it came. After every input the invariants are checked.
+
+Times in stories are seconds since the world began: ``world.run_until(60)``.
+"""
+
+import heapq
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from msgspec import Struct, structs
+
+from gsched.errors import GschedError
+from gsched.model.job import ExitRecord
+from gsched.model.resources import Gpu, Inventory, Load, Usage
+from gsched.model.states import HoldKind, LaunchKind, OutcomeKind, PartState, StopReason
+from gsched.protocol import api
+from gsched.protocol import node as n
+from gschedd.core import commands as c
+from gschedd.core import effects as e
+from gschedd.core import facts as f
+from gschedd.core.apply import apply
+from gschedd.core.explain import waiting_reason
+from gschedd.core.head import Head, Step
+from gschedd.core.settings import Caller, QueueSettings, Settings
+from gschedd.core.state import Job, Node, State
+from gschedd.plan.snapshot import Policy, Wait
+from gschedd.policies import fifo
+from tests.support.invariants import check_head, check_history
+
+BEGIN_S = 1_700_000_000.0
+GIB = 1024**3
+REPEAT_S = 5.0  # between two tries of a node to tell of an exit
+TERM = 15
+KILL = 9
+
+ALICE = Caller(user="alice", uid=1001, gid=100)
+BOB = Caller(user="bob", uid=1002, gid=100)
+ADMIN = Caller(user="admin", uid=1, gid=1, operator=True)
+
+Message = n.Started | n.Exited
+Report = Message | e.AnyEffect
+
+
+def settings(**changes: object) -> Settings:
+    """Return the settings of a cluster with one queue, ``batch``, with changes."""
+    plain = Settings(server="head", queues={"batch": QueueSettings()})
+    return structs.replace(plain, **changes)
+
+
+def inventory(
+    *,
+    cpus: int = 4,
+    gpus: int = 0,
+    gpu_types: tuple[str, ...] = (),
+    memory_bytes: int = 16 * GIB,
+    features: tuple[str, ...] = (),
+    generic: Mapping[str, int] = MappingProxyType({}),
+) -> Inventory:
+    """Return what a node has; ``gpu_types`` names one GPU each, else ``gpus`` untyped ones."""
+    types = gpu_types or ("",) * gpus
+    return Inventory(
+        cpus=cpus,
+        memory_bytes=memory_bytes,
+        gpus=tuple(Gpu(index=index, type=name) for index, name in enumerate(types)),
+        features=features,
+        generic=tuple(sorted(generic.items())),
+    )
+
+
+def submission(**changes: object) -> api.SubmitJob:
+    """Return a job that asks for one CPU, with changes."""
+    plain = api.SubmitJob(
+        key="", name="job", workdir="/home/alice", launch="command", arguments=("true",)
+    )
+    return structs.replace(plain, **changes)
+
+
+class Program(Struct, kw_only=True):
+    """What a job does once it runs.
+
+    Attributes:
+        runs_s: how long, if nobody stops it.
+        exit_code: its own; ``exit_codes`` names other ones for single nodes.
+        runs_on_s: other run times for single nodes.
+        ignores_term: it ends only when it is killed.
+        user_error: it cannot be started, and that is its own fault.
+        oom: it is killed for memory instead of ending by itself.
+    """
+
+    runs_s: float = 10.0
+    exit_code: int = 0
+    exit_codes: dict[str, int] = {}
+    runs_on_s: dict[str, float] = {}
+    ignores_term: bool = False
+    user_error: bool = False
+    oom: bool = False
+
+
+class Running(Struct, kw_only=True):
+    """A part that lives on a machine; ``turn`` grows when its end is planned anew."""
+
+    share_gpus: tuple[int, ...]
+    cpus: int
+    started_s: float
+    reported: bool = False
+    turn: int = 0
+    stopping: bool = False
+
+
+class Machine:
+    """A modelled node: it owns processes and a spool, and obeys the head."""
+
+    def __init__(self, name: str, has: Inventory) -> None:
+        self.name = name
+        self.has = has
+        self.boots = 1
+        self.connected = False
+        self.dead = False
+        self.launch_fault = ""
+        self.running: dict[tuple[int, int], Running] = {}
+        self.ended: dict[tuple[int, int], n.Exited] = {}
+        self.seen: dict[int, int] = {}
+        self.signals: list[tuple[int, int]] = []
+        self.launches: list[tuple[int, int]] = []
+
+    @property
+    def boot_id(self) -> str:
+        """Return the id of this boot."""
+        return f"{self.name}-boot-{self.boots}"
+
+    def reports(self) -> tuple[n.AttemptReport, ...]:
+        """Return every attempt in the spool, as a registration tells it."""
+        live = [
+            n.AttemptReport(
+                job=job,
+                attempt=attempt,
+                state=PartState.RUNNING,
+                pid=1000 + job,
+                started_s=part.started_s,
+            )
+            for (job, attempt), part in self.running.items()
+        ]
+        over = [
+            n.AttemptReport(
+                job=job,
+                attempt=attempt,
+                state=PartState.ENDED,
+                exit=said.record,
+                usage=said.usage,
+            )
+            for (job, attempt), said in self.ended.items()
+        ]
+        return (*live, *over)
+
+
+def node(name: str, **has: object) -> Machine:
+    """Return a machine; keywords as `inventory`."""
+    return Machine(name, inventory(**has))  # type: ignore[arg-type] # passed on as they are
+
+
+class World:
+    """The head, its machines and the clock.
+
+    Attributes:
+        facts: everything that has happened, in order.
+        lost, doubled, delayed_s: how many of the next messages of a kind get lost, come twice, or
+            come late, by class.
+    """
+
+    def __init__(
+        self,
+        *machines: Machine,
+        policy: Policy = fifo.plan,
+        config: Settings | None = None,
+        connect: bool = True,
+    ) -> None:
+        self.settings = config or settings()
+        self.policy = policy
+        self.head = Head(state=self._fresh_state(), settings=self.settings, policy=policy)
+        self.machines = {machine.name: machine for machine in machines}
+        self.programs: dict[int, Program] = {}
+        self.facts: list[f.AnyFact] = []
+        self.done: dict[int, Job] = {}
+        self.lost: dict[type[Report], int] = {}
+        self.doubled: dict[type[Report], int] = {}
+        self.delayed_s: dict[type[Report], float] = {}
+        self.now_s = BEGIN_S
+        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        if connect:
+            for name in self.machines:
+                self.connect(name)
+
+    def _fresh_state(self) -> State:
+        return State({name: queue.priority for name, queue in self.settings.queues.items()})
+
+    # --- what people do ---
+
+    def submit(
+        self,
+        resources: str = "",
+        *,
+        by: Caller = ALICE,
+        program: Program | None = None,
+        runs_s: float = 10.0,
+        **changes: object,
+    ) -> int:
+        """Submit a job and return its id; raises what the head refuses it with."""
+        asked = submission(resources=(resources,) if resources else (), **changes)
+        number = self.head.state.next_job
+        self.programs[number] = program or Program(runs_s=runs_s)
+        step = self.do(c.Submit(caller=by, asked=asked, digests=("", "")))
+        return step.job
+
+    def torchrun(self, resources: str, *, program: Program | None = None) -> int:
+        """Submit a job that runs on every node of its allocation."""
+        return self.submit(resources, program=program, launch=LaunchKind.TORCHRUN.value)
+
+    def do(self, command: c.AnyCommand) -> Step:
+        """Carry out a command, then let the head schedule; raises a refusal."""
+        step = self.head.command(command, self.now_s)
+        if step.error is not None:
+            raise step.error
+        self._take(step)
+        self.settle()
+        return step
+
+    def refusal(self, command: c.AnyCommand) -> GschedError:
+        """Return why a command is refused; nothing may have happened."""
+        step = self.head.command(command, self.now_s)
+        assert step.error is not None, f"{command} was not refused"
+        assert not step.facts
+        return step.error
+
+    def delete(self, job: int, *, by: Caller = ALICE, **how: object) -> Step:
+        """Delete a job (gdel)."""
+        return self.do(structs.replace(c.DeleteJob(caller=by, job=job), **how))
+
+    def hold(self, job: int, *, by: Caller = ALICE, kind: HoldKind = HoldKind.USER) -> Step:
+        """Hold a job (ghold)."""
+        return self.do(c.HoldJob(caller=by, job=job, holds=(kind,)))
+
+    def release(self, job: int, *, by: Caller = ALICE, kind: HoldKind = HoldKind.USER) -> Step:
+        """Release a job (grls)."""
+        return self.do(c.ReleaseJob(caller=by, job=job, holds=(kind,)))
+
+    def rerun(self, job: int, *, by: Caller = ALICE, **how: object) -> Step:
+        """Stop a job and queue it again (grerun)."""
+        return self.do(structs.replace(c.RerunJob(caller=by, job=job), **how))
+
+    def alter(self, job: int, *, by: Caller = ALICE, **changes: object) -> Step:
+        """Alter a job (galter)."""
+        alteration = structs.replace(api.Alteration(), **changes)
+        return self.do(c.AlterJob(caller=by, job=job, alteration=alteration))
+
+    # --- what befalls machines and the network ---
+
+    def connect(self, name: str) -> None:
+        """A machine's daemon dials the head and tells all it has."""
+        machine = self.machines[name]
+        machine.connected, machine.dead = True, False
+        said = n.Register(
+            proof="",
+            boot_id=machine.boot_id,
+            incarnation=f"{machine.boot_id}-daemon",
+            address="10.0.0.1",
+            gnode_version="test",
+            inventory=machine.has,
+            attempts=machine.reports(),
+            load=Load(),
+        )
+        for part in machine.running.values():
+            part.reported = True
+        self._take(self.head.registered(name, said, self.now_s))
+        self.settle()
+
+    def disconnect(self, name: str) -> None:
+        """The connection breaks; what runs there runs on."""
+        self.machines[name].connected = False
+        self._take(self.head.disconnected(name, "connection closed", self.now_s))
+        self.settle()
+
+    def lose_power(self, name: str) -> None:
+        """A machine dies with all that runs on it, and what its spool had not told yet stays."""
+        machine = self.machines[name]
+        machine.dead = True
+        machine.boots += 1
+        machine.running.clear()
+        machine.seen.clear()
+        self.disconnect(name)
+
+    def reboot(self, name: str) -> None:
+        """A machine dies and comes back with another boot id."""
+        self.lose_power(name)
+        self.connect(name)
+
+    def restart_head(self) -> None:
+        """The head dies; another one starts from what was durable, and the machines come back."""
+        state = self._fresh_state()
+        for fact in self.facts:
+            apply(state, fact)
+        state.finished.clear()
+        self.head = Head(state=state, settings=self.settings, policy=self.policy)
+        self._take(self.head.begin(self.now_s))
+        for name, machine in self.machines.items():
+            if machine.connected:
+                self.connect(name)
+
+    # --- time ---
+
+    def run_until(self, elapsed_s: float) -> None:
+        """Turn the clock to ``elapsed_s`` after the beginning, event by event."""
+        end_s = BEGIN_S + elapsed_s
+        while True:
+            alarm_s = self.head.next_alarm_s()
+            due_s = self._agenda[0][0] if self._agenda else None
+            next_s = min((s for s in (alarm_s, due_s) if s is not None), default=None)
+            if next_s is None or next_s > end_s:
+                break
+            self.now_s = max(self.now_s, next_s)
+            if self._agenda and self._agenda[0][0] <= self.now_s:
+                heapq.heappop(self._agenda)[2]()
+            self._take(self.head.tick(self.now_s))
+            self.settle()
+        self.now_s = end_s
+
+    def run_for(self, delay_s: float) -> None:
+        """Turn the clock by ``delay_s``; 0 delivers what is under way."""
+        self.run_until(self.elapsed_s + delay_s)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Return the time since the beginning, seconds."""
+        return self.now_s - BEGIN_S
+
+    def settle(self) -> None:
+        """Let the head schedule until nothing is left to decide now."""
+        self._take(self.head.cycle(self.now_s))
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Do something after a while."""
+        self._count += 1
+        heapq.heappush(self._agenda, (self.now_s + delay_s, self._count, action))
+
+    # --- what one sees ---
+
+    def job(self, number: int) -> Job:
+        """Return a job, done or not."""
+        return self.done.get(number) or self.head.state.jobs[number]
+
+    def state(self, number: int) -> str:
+        """Return a job's state, in a word."""
+        return self.job(number).state.value
+
+    def machine_of(self, number: int) -> tuple[str, ...]:
+        """Return the nodes of a job's present attempt, in rank order."""
+        attempt = self.job(number).attempt
+        return tuple(attempt.parts) if attempt is not None else ()
+
+    def seen_node(self, name: str) -> Node:
+        """Return a node as the head knows it."""
+        return self.head.state.nodes[name]
+
+    def started_s(self, number: int) -> float | None:
+        """Return when a job's last attempt started, in seconds since the beginning."""
+        times = [
+            fact.at_s - BEGIN_S
+            for fact in self.facts
+            if isinstance(fact, f.AttemptAssigned) and fact.job == number
+        ]
+        return times[-1] if times else None
+
+    def why(self, number: int) -> str:
+        """Return why a job waits."""
+        head = self.head
+        return waiting_reason(
+            head.state.jobs[number], head.state, head.settings, head.waits, head.safe_mode
+        )
+
+    def wait_of(self, number: int) -> Wait:
+        """Return what the last plan said of a job's shape."""
+        return self.head.waits[self.head.state.shape_of(self.head.state.jobs[number])]
+
+    def told(self, kind: type[f.Fact], number: int) -> list[f.Fact]:
+        """Return the facts of a kind about a job."""
+        return [
+            fact
+            for fact in self.facts
+            if isinstance(fact, kind) and getattr(fact, "job", None) == number
+        ]
+
+    # --- the network ---
+
+    def _take(self, step: Step) -> None:
+        """Make a step's facts durable, then carry its effects out."""
+        self.facts.extend(step.facts)
+        self.done.update(self.head.state.finished)
+        self.head.state.finished.clear()
+        check_head(self.head)
+        self._check_machines()
+        for effect in step.effects:
+            self._post(effect, lambda effect=effect: self._obey(effect))  # type: ignore[misc] # mypy cannot type a default in a lambda
+
+    def _check_machines(self) -> None:
+        """Physically: one job lives in one attempt, one GPU belongs to one process group (I3)."""
+        attempts: dict[int, int] = {}
+        for machine in self.machines.values():
+            gpus: set[int] = set()
+            for (job, attempt), part in machine.running.items():
+                assert attempts.setdefault(job, attempt) == attempt, f"job {job} lives twice"
+                assert gpus.isdisjoint(part.share_gpus), f"a GPU of {machine.name} is used twice"
+                gpus.update(part.share_gpus)
+
+    def check_history(self) -> None:
+        """Check all facts so far against each other."""
+        check_history(self.facts)
+
+    def _post(self, message: Report, deliver: Callable[[], None]) -> None:
+        kind = type(message)
+        if self.lost.get(kind, 0):
+            self.lost[kind] -= 1
+            return
+        times = 1
+        if self.doubled.get(kind, 0):
+            self.doubled[kind] -= 1
+            times = 2
+        for _ in range(times):
+            self.later(self.delayed_s.get(kind, 0.0), deliver)
+
+    def _tell(self, machine: Machine, message: Message) -> None:
+        def deliver() -> None:
+            if not machine.connected:
+                return
+            if isinstance(message, n.Started):
+                self._take(self.head.started(machine.name, message, self.now_s))
+            else:
+                self._take(self.head.exited(machine.name, message, self.now_s))
+
+        self._post(message, deliver)
+
+    # --- what machines do with orders ---
+
+    def _obey(self, effect: e.AnyEffect) -> None:
+        machine = self.machines[effect.node]
+        if not machine.connected:
+            return
+        match effect:
+            case e.SendLaunch():
+                self._launch(machine, effect)
+            case e.SendStop():
+                self._stop(machine, effect)
+            case e.SendSignal():
+                machine.signals.append((effect.job, effect.signal))
+            case e.SendRetime():
+                self._plan_end(machine, (effect.job, effect.attempt), effect.walltime_s)
+            case e.SendExitAck():
+                machine.ended.pop((effect.job, effect.attempt), None)
+
+    def _launch(self, machine: Machine, order: e.SendLaunch) -> None:
+        key = (order.job, order.attempt)
+        if key in machine.running:
+            self._tell(machine, self._started(key, machine.running[key]))
+            return
+        if key in machine.ended:
+            self._tell(machine, machine.ended[key])
+            return
+        if order.attempt <= machine.seen.get(order.job, 0):
+            return
+        machine.seen[order.job] = order.attempt
+        machine.launches.append(key)
+        job = self.head.state.jobs[order.job]
+        assert job.attempt is not None
+        share = job.attempt.parts[machine.name].share
+        program = self.programs[order.job]
+        if machine.launch_fault or program.user_error:
+            message = machine.launch_fault or "no such directory"
+            self._end(
+                machine,
+                key,
+                kind=OutcomeKind.LAUNCH_FAILED,
+                message=message,
+                user_error=program.user_error,
+            )
+            return
+        part = Running(share_gpus=share.gpu_indices, cpus=share.cpus, started_s=self.now_s)
+        machine.running[key] = part
+        self._tell(machine, self._started(key, part))
+        self._plan_end(machine, key, job.spec.walltime_s)
+
+    def _started(self, key: tuple[int, int], part: Running) -> n.Started:
+        return n.Started(job=key[0], attempt=key[1], pid=1000 + key[0], started_s=part.started_s)
+
+    def _plan_end(self, machine: Machine, key: tuple[int, int], walltime_s: float | None) -> None:
+        part = machine.running.get(key)
+        if part is None or part.stopping:
+            return
+        part.turn += 1
+        turn = part.turn
+        program = self.programs[key[0]]
+        runs_s = program.runs_on_s.get(machine.name, program.runs_s)
+        over = walltime_s is not None and walltime_s < runs_s
+        lasts_s = walltime_s if over and walltime_s is not None else runs_s
+
+        def end() -> None:
+            if machine.running.get(key) is not part or part.turn != turn:
+                return
+            if over:
+                self._end(machine, key, signal=TERM, reason=StopReason.WALLTIME)
+            elif program.oom:
+                self._end(machine, key, kind=OutcomeKind.OOM, signal=KILL)
+            else:
+                code = program.exit_codes.get(machine.name, program.exit_code)
+                self._end(machine, key, exit_code=code)
+
+        self.later(max(0.0, part.started_s + lasts_s - self.now_s), end)
+
+    def _stop(self, machine: Machine, order: e.SendStop) -> None:
+        key = (order.job, order.attempt)
+        part = machine.running.get(key)
+        if part is None:
+            if key in machine.ended:
+                self._tell(machine, machine.ended[key])
+            elif order.attempt > machine.seen.get(order.job, 0):
+                machine.seen[order.job] = order.attempt
+                self._end(machine, key, kind=OutcomeKind.CANCELLED, reason=order.reason)
+            return
+        part.stopping = True
+        part.turn += 1
+        turn = part.turn
+        stubborn = self.programs[order.job].ignores_term
+
+        def end() -> None:
+            if machine.running.get(key) is part and part.turn == turn:
+                self._end(machine, key, signal=KILL if stubborn else TERM, reason=order.reason)
+
+        self.later(order.grace_s if stubborn else 0.0, end)
+
+    def _end(
+        self,
+        machine: Machine,
+        key: tuple[int, int],
+        *,
+        kind: OutcomeKind | None = None,
+        exit_code: int | None = None,
+        signal: int | None = None,
+        reason: StopReason | None = None,
+        message: str = "",
+        user_error: bool = False,
+    ) -> None:
+        part = machine.running.pop(key, None)
+        started_s = part.started_s if part is not None else 0.0
+        wall_s = self.now_s - started_s if part is not None else 0.0
+        if kind is None:
+            kind = OutcomeKind.SIGNALLED if signal is not None else OutcomeKind.EXITED
+        record = ExitRecord(
+            job=key[0],
+            attempt=key[1],
+            kind=kind,
+            exit_code=exit_code,
+            signal=signal,
+            stop_reason=reason,
+            message=message,
+            user_error=user_error,
+            failed_s=self.now_s if exit_code or signal else None,
+            started_s=started_s,
+            ended_s=self.now_s,
+            wall_s=wall_s,
+            cpu_s=wall_s * (part.cpus if part is not None else 0),
+        )
+        usage = Usage(wall_s=wall_s, cpu_s=record.cpu_s)
+        machine.ended[key] = n.Exited(record=record, usage=usage, load=Load())
+        self._repeat(machine, key)
+
+    def _repeat(self, machine: Machine, key: tuple[int, int]) -> None:
+        """Tell of an exit until it is acknowledged."""
+        said = machine.ended.get(key)
+        if said is None or machine.dead:
+            return
+        if machine.connected:
+            self._tell(machine, said)
+            self.later(REPEAT_S, lambda: self._repeat(machine, key))
