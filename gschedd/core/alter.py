@@ -1,6 +1,5 @@
 """galter: which parts of a job's statement may change when, and to what."""
 
-import re
 from typing import Final
 
 from msgspec import structs
@@ -30,6 +29,8 @@ from gschedd.core.submit import (
 WHILE_RUNNING: Final = frozenset(
     {"resources", "mail_points", "mail_to", "account", "rerunnable", "grace_s", "holds"}
 )
+#: Terms that say anew how many places there are and what each is like.
+LAYOUT_TERMS: Final = frozenset({"nodes", "select", "ncpus", "procs"})
 
 
 def alter_job(state: State, settings: Settings, command: AlterJob, now_s: float) -> list[f.AnyFact]:
@@ -115,9 +116,9 @@ def _with_resources(
     settings: Settings,
     now_s: float,
 ) -> JobSpec:
+    named = {term.partition("=")[0].strip() for text in texts for term in text.split(",")}
     # what is not named stays, unless the layout itself is named anew
-    anew = any(re.search(r"(^|,)\s*(nodes|select|ncpus|procs)=", text) for text in texts)
-    present = () if anew else (format_resources(spec.request, None),)
+    present = () if named & LAYOUT_TERMS else (format_resources(spec.request, None),)
     parsed = parse_resources(
         (*present, *texts),
         generic_names=state.generic_names(),

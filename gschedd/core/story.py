@@ -2,15 +2,19 @@
 
 from collections.abc import Iterable, Mapping
 
+from msgspec import structs
+
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.request import format_resources
 from gsched.model.states import JobState, NodeState
 from gsched.protocol import api
 from gschedd.core import facts as f
+from gschedd.core.cycle import snapshot
 from gschedd.core.explain import describe, jobs_ahead, waiting_reason
+from gschedd.core.forecast import predict_start
 from gschedd.core.settings import Settings
 from gschedd.core.state import Attempt, Job, Node, Part, State
-from gschedd.plan.snapshot import Shape, Wait
+from gschedd.plan.snapshot import Policy, Shape, Wait
 
 WAITING_STATES = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
 
@@ -25,8 +29,10 @@ class Teller:
         settings: Settings,
         waits: Mapping[Shape, Wait],
         safe_mode: str,
+        policy: Policy,
     ) -> None:
         self._state = state
+        self._policy = policy
         self._settings = settings
         self._waits = waits
         self._safe_mode = safe_mode
@@ -78,19 +84,21 @@ class Teller:
     ) -> api.JobStory:
         """Return all that is known of a job."""
         spec = job.spec
+        told = tuple(attempts)
+        first = next(iter(told[-1].parts.values())) if told else None
         return api.JobStory(
             server=self._settings.server,
             now_s=now_s,
-            row=self.row(job),
-            attempts=tuple(attempt_row(attempt) for attempt in attempts),
+            row=self._row_with_forecast(job, now_s),
+            attempts=tuple(attempt_row(attempt) for attempt in told),
             events=tuple(
                 api.EventRow(seq=seq, at_s=fact.at_s, kind=type(fact).__name__, text=describe(fact))
                 for seq, fact in events
             ),
             workdir=spec.workdir,
             resources=format_resources(spec.request, spec.walltime_s),
-            stdout_path=spec.stdout_path,
-            stderr_path=spec.stderr_path,
+            stdout_path=(first.stdout_path if first else "") or spec.stdout_path,
+            stderr_path=(first.stderr_path if first else "") or spec.stderr_path,
             join=spec.join.value,
             launch=spec.launch.value,
             rerunnable=spec.rerunnable,
@@ -103,6 +111,19 @@ class Teller:
             holds=tuple(hold.value for hold in job.holds),
             ahead=jobs_ahead(job, self._state) if job.state is JobState.QUEUED else None,
         )
+
+    def _row_with_forecast(self, job: Job, now_s: float) -> api.JobRow:
+        """Return the job's line, with a predicted start also for a job that is not the first."""
+        row = self.row(job)
+        if job.state is not JobState.QUEUED or row.predicted_start_s or self._safe_mode:
+            return row
+        start_s = predict_start(
+            snapshot(self._state, self._settings, now_s),
+            self._policy,
+            job=job.id,
+            key=self._state.order_key(job),
+        )
+        return structs.replace(row, predicted_start_s=start_s)
 
     def node(self, node: Node) -> api.NodeRow:
         """Return the line of a node."""

@@ -79,7 +79,11 @@ class Queries:
     def _teller(self) -> Teller:
         head = self._head
         return Teller(
-            state=head.state, settings=head.settings, waits=head.waits, safe_mode=head.safe_mode
+            state=head.state,
+            settings=head.settings,
+            waits=head.waits,
+            safe_mode=head.safe_mode,
+            policy=head.policy,
         )
 
     async def health(self, request: web.Request) -> web.StreamResponse:
