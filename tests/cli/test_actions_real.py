@@ -1,0 +1,220 @@
+"""gdel, ghold, grls, gsig, grerun, galter, gnodes and ghist on a real head and node."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gsched.client import new_job
+from gsched.protocol.api import JobRow, JobStory
+from tests.support.cluster import Cluster, wait_until
+from tests.support.commands import Ran, run_command
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Desk:
+    """A cluster with one node of two CPUs, and the commands on it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.jobs = cluster.jobs
+
+    def run(self, name: str, *arguments: str) -> Ran:
+        """Run a command."""
+        return run_command(name, *arguments, head=self.cluster.socket)
+
+    def submit(self, script: str, *, name: str = "try", **more: object) -> str:
+        """Submit a script that works in ``jobs``; return the job's number as text."""
+        job = new_job(name=name, workdir=str(self.jobs), script=f"#!/bin/sh\n{script}", **more)
+        result = self.cluster.head.submit([job]).results[0]
+        assert result.error is None, result.error
+        return str(result.id)
+
+    def row(self, job: str) -> JobRow:
+        """Return the job's line."""
+        return self.cluster.head.jobs([job]).jobs[0]
+
+    def ended(self, job: str) -> JobStory:
+        """Return the job's story once it has ended."""
+        story = self.cluster.head.wait([job], timeout_s=60.0)[0]
+        assert story.row.state == "done", story
+        return story
+
+    def wait_for(self, name: str) -> Path:
+        """Wait until a job has written a file."""
+        path = self.jobs / name
+        wait_until(path.exists, what=str(path))
+        return path
+
+
+@pytest.fixture
+def desk(cluster: Cluster) -> Desk:
+    """Return a desk whose cluster is up."""
+    cluster.start_head()
+    cluster.start_node("n1", cpus=2)
+    return Desk(cluster)
+
+
+def test_gdel_ends_a_running_and_a_waiting_job(desk: Desk) -> None:
+    """With --wait they have ended when it returns; an unknown one does not keep it from them."""
+    running = desk.submit("touch runs; exec sleep 600", resources=("nodes=1:ppn=2",))
+    waiting = desk.submit("touch never")
+    desk.wait_for("runs")
+    ran = desk.run("gdel", "--wait", "-m", "wrong data", running, "999", f"{waiting}.test")
+
+    assert ran.status == 153
+    assert ran.stdout == ""
+    assert ran.stderr.startswith("gdel: Unknown Job Id 999.test\n")
+    for job in (running, waiting):
+        row = desk.row(job)
+        assert row.state == "done"
+        assert row.outcome is not None
+        assert row.outcome.kind == "cancelled"
+    story = desk.cluster.head.job(running)
+    assert any("wrong data" in event.text for event in story.events)
+    assert not (desk.jobs / "never").exists()
+
+
+def test_gdel_with_no_grace_kills_a_job_that_ignores_term(desk: Desk) -> None:
+    """-W 0: at once, although the job's own grace is half a minute."""
+    job = desk.submit("trap '' TERM; touch runs; while :; do sleep 0.05; done")
+    desk.wait_for("runs")
+
+    assert desk.run("gdel", "--wait", "-W", "0", job).status == 0
+    outcome = desk.row(job).outcome
+    assert outcome is not None
+    assert (outcome.kind, outcome.exit_status) == ("cancelled", 265)
+
+
+def test_gdel_of_an_ended_job_says_so(desk: Desk) -> None:
+    """And does not touch its outcome."""
+    done = desk.submit("true")
+    desk.ended(done)
+    ran = desk.run("gdel", done)
+
+    assert ran.status in {153, 170}
+    assert f"{done}.test" in ran.stderr
+    outcome = desk.row(done).outcome
+    assert outcome is not None
+    assert outcome.exit_code == 0
+
+
+def test_a_dry_run_changes_nothing(desk: Desk) -> None:
+    """It names each job."""
+    job = desk.submit("touch runs; exec sleep 600")
+    desk.wait_for("runs")
+    ran = desk.run("gdel", "--dry-run", "all")
+
+    assert (ran.status, ran.stdout) == (0, f"{job}.test: would delete\n")
+    assert desk.row(job).state == "running"
+
+
+def test_a_held_job_waits_until_it_is_released(desk: Desk) -> None:
+    """A user's release does not take an operator's hold away."""
+    blocker = desk.submit("touch blocks; exec sleep 600", resources=("nodes=1:ppn=2",))
+    desk.wait_for("blocks")
+    job = desk.submit("true")
+    assert desk.run("ghold", job).status == 0
+    assert desk.run("ghold", "-h", "o", job).status == 0
+    assert desk.run("gdel", "--wait", "-W", "0", blocker).status == 0
+    later = desk.submit("true")
+    desk.ended(later)
+    assert desk.row(job).state == "held"
+
+    assert desk.run("grls", job).status == 0
+    assert desk.row(job).state == "held"
+    assert desk.run("grls", "-h", "o", job).status == 0
+    assert desk.ended(job).row.outcome is not None
+
+
+def test_gsig_reaches_the_jobs_program(desk: Desk) -> None:
+    """By name; a waiting job has nobody to hear it."""
+    job = desk.submit("trap 'echo heard > usr1; exit 5' USR1; touch runs; sleep 600 & wait")
+    desk.wait_for("runs")
+    assert desk.run("gsig", "-s", "SIGUSR1", job).status == 0
+
+    outcome = desk.ended(job).row.outcome
+    assert outcome is not None
+    assert (desk.jobs / "usr1").read_text() == "heard\n"
+    ran = desk.run("gsig", "-s", "0", job)
+    assert ran.status == 170
+
+
+def test_grerun_starts_the_job_anew_under_its_id(desk: Desk) -> None:
+    """With the restart counted; one that is not rerunnable only with -f."""
+    script = "echo $GSCHED_RESTART_COUNT >> counts; [ $GSCHED_RESTART_COUNT = 1 ] || sleep 600"
+    job = desk.submit(script, rerunnable=False)
+    desk.wait_for("counts")
+    refused = desk.run("grerun", job)
+    assert refused.status != 0
+    assert "rerun" in refused.stderr
+
+    assert desk.run("grerun", "-f", "-W", "0", job).status == 0
+    story = desk.ended(job)
+    assert (desk.jobs / "counts").read_text() == "0\n1\n"
+    assert [attempt.attempt for attempt in story.attempts] == [1, 2]
+
+
+def test_galter_changes_a_waiting_job_and_a_running_ones_walltime(desk: Desk) -> None:
+    """What no node could hold is refused with the largest node."""
+    running = desk.submit("touch runs; exec sleep 600", resources=("nodes=1:ppn=2,walltime=60:00",))
+    desk.wait_for("runs")
+    waiting = desk.submit("true")
+
+    assert desk.run("galter", "-l", "walltime=+1:00:00", running).status == 0
+    assert desk.row(running).walltime_s == 7200.0
+    assert (
+        desk.run("galter", "-N", "renamed", "-p", "7", "-l", "nodes=1:ppn=2", waiting).status == 0
+    )
+    row = desk.row(waiting)
+    assert (row.name, row.priority, row.cpus) == ("renamed", 7, 2)
+    huge = desk.run("galter", "-l", "nodes=1:ppn=64", waiting)
+    assert huge.status == 2
+    assert "64 CPUs" in huge.stderr
+    assert "n1 with 2 CPUs" in huge.stderr
+    assert desk.row(waiting).cpus == 2
+    assert desk.run("galter", "-l", "nodes=1:ppn=1", running).status == 170
+
+
+def test_a_drained_node_gets_no_job_until_it_is_resumed(desk: Desk) -> None:
+    """Whoever asks why a job waits reads the reason."""
+    assert desk.run("gnodes", "drain", "n1", "-m", "new driver").status == 0
+    job = desk.submit("true")
+    wait_until(lambda: desk.row(job).reason, what="a reason")
+
+    assert desk.row(job).state == "queued"
+    assert "drained\t" in desk.run("gnodes").stdout
+    assert "new driver" in desk.run("gnodes", "n1").stdout
+    unknown = desk.run("gnodes", "resume", "nX", "n1")
+    assert unknown.status == 68
+    assert desk.ended(job).row.outcome is not None
+    alive = desk.run("gnodes", "confirm-dead", "n1")
+    assert alive.status == 170, "a node that is connected is not dead"
+
+
+def test_ghist_filters_and_counts(desk: Desk) -> None:
+    """From the database, also after the head was killed."""
+    good = desk.submit("true", name="good")
+    bad = desk.submit("exit 3", name="bad-1")
+    worse = desk.submit("kill -9 $$", name="bad-2")
+    for job in (good, bad, worse):
+        desk.ended(job)
+    desk.cluster.kill_head()
+    desk.cluster.start_head()
+
+    failed = desk.run("ghist", "--failed", "--since", "1h")
+    lines = [line.split("\t") for line in failed.stdout.splitlines()[1:]]
+    assert {(line[1], line[-1]) for line in lines} == {
+        ("bad-1", "exit 3"),
+        ("bad-2", "signal KILL"),
+    }
+    assert "2 jobs, 2 failed" in failed.stderr
+    assert "3 jobs (the newest 1 are shown" in desk.run("ghist", "--limit", "1").stderr
+    assert "3 jobs, 2 failed" in desk.run("ghist", "--limit", "0").stderr
+    named = json.loads(desk.run("ghist", "--name", "bad-*", "--json").stdout)
+    assert sorted(row["name"] for row in named["jobs"]) == ["bad-1", "bad-2"]
+    assert json.loads(desk.run("ghist", "--until", "1h", "--json").stdout)["jobs"] == []
+    by_id = desk.run("ghist", bad, "999")
+    assert by_id.status == 153
+    assert "exit 3" in by_id.stdout
