@@ -4,7 +4,7 @@ import click
 
 from gsched.cli.common import connected, gsched_command, run
 from gsched.cli.operands import (
-    DEFAULT_HOLDS,
+    UNFINISHED,
     carry_out,
     check_only,
     hold_option,
@@ -30,11 +30,9 @@ def ghold(
     again.
     """
     holds = parse_hold_list(hold_list)
-    request = ActionRequest(
-        action="hold", ids=normal_ids(jobs), holds=holds or DEFAULT_HOLDS, dry_run=dry_run
-    )
     if not holds:  # -h n: no kind of hold, but unknown jobs are still told
-        return check_only(head, request, as_json=as_json)
+        return check_only(head, normal_ids(jobs), states=UNFINISHED, as_json=as_json)
+    request = ActionRequest(action="hold", ids=normal_ids(jobs), holds=holds, dry_run=dry_run)
     return carry_out(head, request, as_json=as_json)[1]
 
 

@@ -1,11 +1,16 @@
 """``gsig``: send a signal to running jobs."""
 
-import signal
-
 import click
 
 from gsched.cli.common import connected, gsched_command, run
-from gsched.cli.operands import carry_out, check_only, jobs_argument, normal_ids, parse_signal
+from gsched.cli.operands import (
+    RUNNING,
+    carry_out,
+    check_only,
+    jobs_argument,
+    normal_ids,
+    parse_signal,
+)
 from gsched.client import Head
 from gsched.protocol.api import ActionRequest
 
@@ -40,11 +45,9 @@ def gsig(
     """
     del asynchronous
     number = parse_signal(signal_text)
-    request = ActionRequest(
-        action="signal", ids=normal_ids(jobs), signal=number or signal.SIGTERM, dry_run=dry_run
-    )
     if number == 0:
-        return check_only(head, request, as_json=as_json)
+        return check_only(head, normal_ids(jobs), states=RUNNING, as_json=as_json)
+    request = ActionRequest(action="signal", ids=normal_ids(jobs), signal=number, dry_run=dry_run)
     return carry_out(head, request, as_json=as_json)[1]
 
 

@@ -7,14 +7,16 @@ import click
 import msgspec
 
 from gsched.cli.common import Callback, report_results
-from gsched.client import Head
-from gsched.errors import UsageError
-from gsched.model.states import HoldKind
+from gsched.client import Head, body_of
+from gsched.errors import BadStateError, UsageError
+from gsched.model.ids import format_job_id, parse_job_id
+from gsched.model.states import HoldKind, JobState
 from gsched.model.units import parse_duration_s
-from gsched.protocol.api import ActionReply, ActionRequest
+from gsched.protocol.api import ActionReply, ActionRequest, ActionResult
 
 ALL = "all"
-DEFAULT_HOLDS = (HoldKind.USER.value,)
+RUNNING = frozenset({JobState.RUNNING})
+UNFINISHED = frozenset(JobState) - {JobState.DONE}
 HOLD_LETTERS = {"u": HoldKind.USER, "o": HoldKind.OPERATOR, "s": HoldKind.SYSTEM}
 
 # Torque's words; gsched stops the processes but, unlike Torque, keeps the job's place.
@@ -130,10 +132,23 @@ def carry_out(head: Head, request: ActionRequest, *, as_json: bool) -> tuple[Act
     return reply, report_results(results, as_json=as_json, show_text=request.dry_run)
 
 
-def check_only(head: Head, request: ActionRequest, *, as_json: bool) -> int:
-    """Find out whether an action could be done, silently: ``gsig -s 0``, ``ghold -h n``."""
-    trial = msgspec.structs.replace(request, dry_run=True)
-    return report_results(head.act(trial).results, as_json=as_json)
+def check_only(
+    head: Head, jobs: tuple[str, ...], *, states: frozenset[JobState], as_json: bool
+) -> int:
+    """Tell of the operands that are no job in one of ``states``; do nothing: ``gsig -s 0``."""
+    listing = head.jobs([job for job in jobs if job != ALL])
+    rows = {row.id: row for row in listing.jobs}
+    results = []
+    for job in jobs:
+        error = listing.errors.get(job)
+        if job != ALL and error is None:
+            row = rows[parse_job_id(job)]
+            if row.state not in states:
+                wanted = " or ".join(sorted(states))
+                name = format_job_id(row.id, listing.server)
+                error = body_of(BadStateError(f"job {name} is {row.state}, not {wanted}"))
+        results.append(ActionResult(id=job, error=error))
+    return report_results(results, as_json=as_json)
 
 
 def signal_name(number: int) -> str:

@@ -12,6 +12,8 @@ from gsched.protocol.api import (
     ActionResult,
     Alteration,
     ErrorBody,
+    JobList,
+    JobRow,
 )
 from tests.support.canned_head import CannedHead, canned_head
 from tests.support.commands import run_at_terminal, run_command
@@ -90,26 +92,38 @@ def test_a_command_asks_the_head_for_what_its_options_say(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "request_"),
-    [
-        (
-            ["gsig", "-s", "NULL", "17"],
-            ActionRequest(action="signal", ids=("17",), signal=15, dry_run=True),
-        ),
-        (["ghold", "-h", "n", "17"], ActionRequest(action="hold", ids=("17",), dry_run=True)),
-        (["grls", "-h", "n", "17"], ActionRequest(action="release", ids=("17",), dry_run=True)),
-    ],
+    ("arguments", "held_is"),
+    [(["gsig", "-s", "NULL"], 170), (["ghold", "-h", "n"], 0), (["grls", "-h", "n"], 0)],
 )
 def test_the_null_signal_and_no_hold_only_look(
-    head: CannedHead, arguments: list[str], request_: ActionRequest
+    head: CannedHead, arguments: list[str], held_is: int
 ) -> None:
-    """Nothing is done and nothing said, unless the job is unknown."""
-    ran = run_command(*arguments, head=head.path)
-    assert (ran.status, ran.stdout, ran.stderr) == (0, "", "")
-    assert head.bodies(ActionRequest) == [request_]
+    """Nothing is done, and nothing said of a job with which it could be."""
+    rows = tuple(
+        JobRow(
+            id=number,
+            name="x",
+            user="alice",
+            queue="batch",
+            state=state,
+            letter="?",
+            submitted_s=1.0,
+            cpus=1,
+            places=1,
+        )
+        for number, state in ((17, "running"), (18, "held"), (19, "done"))
+    )
+    head.answers["GET /v1/jobs"] = JobList(
+        server="head", now_s=1.0, jobs=rows, errors={"999": UNKNOWN}
+    )
 
-    answer(head, ActionResult(id="17", error=UNKNOWN))
-    assert run_command(*arguments, head=head.path).status == 153
+    ran = run_command(*arguments, "17", "all", head=head.path)
+    assert (ran.status, ran.stdout, ran.stderr) == (0, "", "")
+    assert run_command(*arguments, "18.head", head=head.path).status == held_is
+    ran = run_command(*arguments, "999", "19", head=head.path)
+    assert ran.status == 153
+    assert "job 19.head is done" in ran.stderr
+    assert {method for method, _, _ in head.asked} == {"GET"}
 
 
 @pytest.mark.parametrize("command", ["gdel", "ghold", "grls", "gsig", "grerun"])

@@ -158,8 +158,8 @@ class Bringup:
     def _wait_for_nodes(self, head_started_s: float) -> None:
         """Wait until each node has connected to this very head.
 
-        A head that was killed still takes its nodes for connected when it starts again, so the
-        state alone does not say it: the connection must be younger than the head and the node.
+        The state alone does not say it: a head may not have noticed yet that a node was killed a
+        moment ago. The connection must be younger than the head and than the node.
         """
         wanted = set(self._report.nodes)
         told = -1
