@@ -33,6 +33,8 @@ SINGLE_TERMS: Final = frozenset(
 UNENFORCED_TERMS: Final = frozenset(
     {"vmem", "pvmem", "cput", "pcput", "file", "nice", "naccesspolicy", "wd"}
 )
+_PROPERTY: Final = re.compile(r"[A-Za-z][\w.-]*")
+_NO_PROPERTY: Final = GPU_MODES | {"prohibited"}
 MAX_PLACES: Final = 100_000  # more places than any cluster has nodes: a typing error
 
 
@@ -124,12 +126,11 @@ def _request(terms: dict[str, str], generic_names: Collection[str]) -> Request:
     )
     if "select" in terms:
         chunks = tuple(_select_chunk(text, generic_names) for text in terms["select"].split("+"))
-        placement, exclusive = _place(terms.get("place", "free"))
+        placement = Placement.FREE
     else:
         chunks, placement = _plain_chunks(terms)
-        _, exclusive = _place(terms.get("place", "free"))
-        if "place" in terms and placement is Placement.SCATTER:
-            placement = _place(terms["place"])[0]
+    arrangement, exclusive = _place(terms["place"]) if "place" in terms else (None, False)
+    placement = arrangement or placement
     chunks = tuple(_with_totals(chunk, terms, chunks, generic) for chunk in chunks)
     if sum(chunk.count for chunk in chunks) > MAX_PLACES:
         raise BadResourceError(f"more than {MAX_PLACES} places asked for", hint="ask for fewer")
@@ -183,7 +184,7 @@ def _nodes_chunk(text: str) -> Chunk:
                 f"nodes={text}: {name!r} is none of ppn, gpus, gpu_type",
                 hint="write nodes=N:ppn=P:gpus=G:property",
             )
-        elif not re.fullmatch(r"[A-Za-z][\w.-]*", word):
+        elif not _PROPERTY.fullmatch(word):
             raise BadResourceError(
                 f"nodes={text}: {word!r} is no count, host or property",
                 hint="write nodes=N:ppn=P:gpus=G:property",
@@ -231,17 +232,21 @@ def _select_chunk(text: str, generic_names: Collection[str]) -> Chunk:
     )
 
 
-def _place(text: str) -> tuple[Placement, bool]:
-    words = text.split(":")
-    placement, exclusive = Placement.FREE, False
-    for word in words:
+def _place(text: str) -> tuple[Placement | None, bool]:
+    """Return the arrangement, or None where only the sharing is named, and whether exclusive."""
+    arrangements = {
+        "free": Placement.FREE,
+        "pack": Placement.PACK,
+        "scatter": Placement.SCATTER,
+        "vscatter": Placement.SCATTER,
+    }
+    placement, exclusive = None, False
+    for word in text.split(":"):
         if word in {"excl", "exclhost"}:
             exclusive = True
-        elif word == "scatter":
-            placement = Placement.SCATTER
-        elif word == "pack":
-            placement = Placement.PACK
-        elif word not in {"free", "shared", "vscatter"}:
+        elif word in arrangements:
+            placement = arrangements[word]
+        elif word != "shared":
             raise BadResourceError(
                 f"place={text}: {word!r} is not known", hint="say free, pack, scatter, excl"
             )
@@ -273,14 +278,16 @@ def _count(name: str, text: str, *, least: int = 1) -> int:
 
 
 def format_resources(request: Request, walltime_s: float | None) -> str:
-    """Return the request in PBS words, such as a user could give after ``-l``."""
-    verb = "nodes" if request.placement is Placement.SCATTER else "select"
+    """Return the request in PBS words, such as a user could give after ``-l``.
+
+    Reading them gives the same request again; a fraction of a second of walltime is lost.
+    """
+    verb = "nodes" if _is_plain(request) else "select"
+    usual = Placement.SCATTER if verb == "nodes" else Placement.FREE
     terms = [verb + "=" + "+".join(_format_chunk(chunk, verb) for chunk in request.chunks)]
-    if request.placement is Placement.PACK or request.exclusive:
-        words = [
-            *(["pack"] if request.placement is Placement.PACK else []),
-            *(["excl"] if request.exclusive else []),
-        ]
+    words = [request.placement.value] if request.placement is not usual else []
+    words += ["excl"] if request.exclusive else []
+    if words:
         terms.append("place=" + ":".join(words))
     if verb == "nodes" and request.memory_bytes:
         terms.append(f"mem={exact_size(request.memory_bytes)}")
@@ -289,6 +296,16 @@ def format_resources(request: Request, walltime_s: float | None) -> str:
     if walltime_s is not None:
         terms.append(f"walltime={format_duration(walltime_s)}")
     return ",".join(terms)
+
+
+def _is_plain(request: Request) -> bool:
+    """Return whether ``nodes=`` can say it: it knows no memory or counts of single places."""
+    first = request.chunks[0]
+    return request.placement is Placement.SCATTER and all(
+        (chunk.memory_bytes, chunk.generic) == (first.memory_bytes, first.generic)
+        and all(_PROPERTY.fullmatch(word) and word not in _NO_PROPERTY for word in chunk.features)
+        for chunk in request.chunks
+    )
 
 
 def _format_chunk(chunk: Chunk, verb: str) -> str:

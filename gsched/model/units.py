@@ -4,8 +4,10 @@ import re
 
 from gsched.errors import BadResourceError
 
-_SIZE = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<prefix>[kmgtp]?)(?P<unit>i?[bw]?)")
+_SIZE = re.compile(r"(?P<number>[0-9]{1,19}(?:\.[0-9]{1,9})?)(?P<prefix>[kmgtp]?)(?P<unit>i?[bw]?)")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+MAX_DURATION_S = 1e10  # 317 years: more is a typing error, and floats still count milliseconds
+MAX_SIZE_BYTES = 1024**6  # an exbibyte: more is a typing error, and 64 bits still hold sums of many
 WORD_BYTES = 8  # PBS's "w" suffix counts machine words
 
 
@@ -19,6 +21,11 @@ def parse_duration_s(text: str) -> float:
     if seconds is None:
         raise BadResourceError(
             f"{text!r} is not a time", hint="write [[DD:]HH:]MM:SS, seconds, or 1h30m"
+        )
+    if seconds > MAX_DURATION_S:
+        raise BadResourceError(
+            f"a time of {text[:20]!r} is longer than {MAX_DURATION_S:.0f} seconds",
+            hint="leave the walltime out for no limit",
         )
     if seconds <= 0:
         raise BadResourceError(
@@ -65,7 +72,12 @@ def parse_size_bytes(text: str) -> int:
     if match is None:
         raise BadResourceError(f"{text!r} is not a size", hint="write 512mb, 4gb or plain bytes")
     factor = WORD_BYTES if match["unit"].endswith("w") else 1
-    return int(float(match["number"]) * factor * 1024 ** _POWERS[match["prefix"]])
+    # whole numbers stay exact: as a float, many bytes would come out as some other number
+    number = float(match["number"]) if "." in match["number"] else int(match["number"])
+    size_bytes = int(number * factor * 1024 ** _POWERS[match["prefix"]])
+    if size_bytes > MAX_SIZE_BYTES:
+        raise BadResourceError(f"a size of {text[:20]!r} is more than 1024 petabytes")
+    return size_bytes
 
 
 def format_duration(seconds: float | None) -> str:

@@ -22,8 +22,10 @@ from gsched.model.units import format_duration
 from gsched.protocol.api import MAX_ENVIRONMENT_BYTES, MAX_SCRIPT_BYTES, SubmitJob
 from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import State, client_key
-from gschedd.plan.fit import NoFit, best_node, place, shortage
+from gschedd.plan.fit import NoFit, place
+from gschedd.plan.room import shortage
 from gschedd.plan.space import Spaces, emptied
+from gschedd.plan.words import best_node
 
 OVERFLOW_UID: Final = 65534  # "nobody": what a user of another namespace looks like
 PRIORITY_RANGE: Final = (-1024, 1023)

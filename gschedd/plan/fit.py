@@ -5,48 +5,25 @@ stay free for whole-node jobs, and jobs without GPUs stay off GPU nodes while ot
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Final
 
 from msgspec import Struct
 
-from gsched.model.resources import Allocation, Chunk, Gpu, Request, Share
+from gsched.model.resources import Allocation, Chunk, Request, Share
 from gsched.model.states import Placement
-from gsched.model.units import format_size
-from gschedd.plan.space import NodeSpace, Spaces
+from gschedd.plan.room import best_space, leftover, merged, room, share_of, shortage
+from gschedd.plan.space import NodeSpace, Spaces, take
+from gschedd.plan.words import explain
+
+#: Steps of the search for a free placement of different chunks: some milliseconds at most.
+MAX_SEARCH_STEPS: Final = 5_000
 
 
 class NoFit(Struct, frozen=True, kw_only=True):
     """A request does not fit; ``text`` says why in words, naming the term and the best node."""
 
     text: str
-
-
-def shortage(chunk: Chunk, space: NodeSpace, *, exclusive: bool = False) -> str:
-    """Return why one place of ``chunk`` does not fit on a node, or the empty string if it does."""
-    if not space.open:
-        return "closed"
-    if space.exclusive or (exclusive and space.owners):
-        return "exclusive"
-    if space.cpus < chunk.cpus:
-        return "cpus"
-    if space.memory_bytes < chunk.memory_bytes:
-        return "memory"
-    if chunk.gpus and len(_usable_gpus(chunk, space)) < chunk.gpus:
-        return "gpus"
-    if chunk.features and not space.features.issuperset(chunk.features):
-        return "features"
-    if chunk.generic:
-        free = dict(space.generic)
-        for name, count in chunk.generic:
-            if free.get(name, 0) < count:
-                return name
-    return ""
-
-
-def _usable_gpus(chunk: Chunk, space: NodeSpace) -> tuple[Gpu, ...]:
-    if not chunk.gpu_type:
-        return space.gpus
-    return tuple(gpu for gpu in space.gpus if gpu.type == chunk.gpu_type)
 
 
 def place(request: Request, spaces: Spaces) -> Allocation | NoFit:
@@ -68,131 +45,155 @@ def place(request: Request, spaces: Spaces) -> Allocation | NoFit:
 
 def _place_one(request: Request, spaces: Spaces) -> Allocation | NoFit:
     chunk = request.chunks[0]
-    node = _best(chunk, spaces, exclusive=request.exclusive)
+    node = best_space(chunk, spaces, exclusive=request.exclusive)
     if node is None:
         return NoFit(text=explain(request, spaces))
-    return (_share(chunk, node, exclusive=request.exclusive),)
+    return (share_of(chunk, node, exclusive=request.exclusive),)
 
 
-def _best(chunk: Chunk, spaces: Iterable[NodeSpace], *, exclusive: bool) -> NodeSpace | None:
-    best: NodeSpace | None = None
-    best_score: tuple[bool, int, int, int, str] | None = None
-    for space in spaces:
-        if shortage(chunk, space, exclusive=exclusive):
-            continue
-        score = _leftover(chunk, space)
-        if best_score is None or score < best_score:
-            best, best_score = space, score
-    return best
+def _demanding_first(chunks: Sequence[Chunk]) -> list[int]:
+    """Return in which order to place chunks.
 
-
-def _leftover(chunk: Chunk, space: NodeSpace) -> tuple[bool, int, int, int, str]:
-    return (
-        not chunk.gpus and space.total_gpus > 0,
-        len(space.gpus) - chunk.gpus,
-        space.cpus - chunk.cpus,
-        space.memory_bytes - chunk.memory_bytes,
-        space.name,
-    )
-
-
-def _share(chunk: Chunk, space: NodeSpace, *, exclusive: bool) -> Share:
-    indices = tuple(sorted(gpu.index for gpu in _usable_gpus(chunk, space)))[: chunk.gpus]
-    return Share(
-        node=space.name,
-        cpus=chunk.cpus,
-        gpu_indices=indices,
-        memory_bytes=chunk.memory_bytes,
-        generic=chunk.generic,
-        exclusive=exclusive,
-    )
-
-
-def _places(request: Request) -> list[Chunk]:
-    return [chunk for chunk in request.chunks for _ in range(chunk.count)]
-
-
-def _demanding_first(places: Sequence[Chunk]) -> list[int]:
+    Those that name a GPU type come first, so that what takes any GPU does not take theirs.
+    """
     return sorted(
-        range(len(places)),
+        range(len(chunks)),
         key=lambda i: (
-            -len(places[i].features),
-            -bool(places[i].gpu_type),
-            -places[i].gpus,
-            -places[i].cpus,
-            -places[i].memory_bytes,
+            -bool(chunks[i].gpu_type),
+            -len(chunks[i].features),
+            -chunks[i].gpus,
+            -chunks[i].cpus,
+            -chunks[i].memory_bytes,
             i,
         ),
     )
 
 
 def _place_packed(request: Request, spaces: Spaces) -> Allocation | NoFit:
-    places = _places(request)
+    whole = sum_of(request)
+    fitting = [s for s in spaces if not shortage(whole, s, exclusive=request.exclusive)]
+    for space in sorted(fitting, key=lambda space: leftover(whole, space)):
+        shares = _fill(request, space)
+        if shares:
+            return (merged(shares, exclusive=request.exclusive),)
+    one = Request(chunks=(whole,), exclusive=request.exclusive)
+    return NoFit(text=explain(one, spaces, asked=request))
+
+
+def sum_of(request: Request) -> Chunk:
+    """Return all places of a request as one; with a GPU type if all that have GPUs name that."""
     generic: Counter[str] = Counter()
-    for chunk in places:
-        generic.update(dict(chunk.generic))
-    whole = Chunk(
+    for chunk in request.chunks:
+        generic.update({name: chunk.count * count for name, count in chunk.generic})
+    types = {chunk.gpu_type for chunk in request.chunks if chunk.gpus}
+    return Chunk(
         cpus=request.cpus,
         gpus=request.gpus,
-        gpu_type=max(chunk.gpu_type for chunk in places),
+        gpu_type=types.pop() if len(types) == 1 else "",
         memory_bytes=request.memory_bytes,
-        features=tuple(sorted({feature for chunk in places for feature in chunk.features})),
+        features=tuple(sorted({word for chunk in request.chunks for word in chunk.features})),
         generic=tuple(sorted(generic.items())),
     )
-    node = _best(whole, spaces, exclusive=request.exclusive)
-    if node is None:
-        return NoFit(text=explain(Request(chunks=(whole,), exclusive=request.exclusive), spaces))
-    share = _share(whole, node, exclusive=request.exclusive)
-    return (_with_slots(share, len(places)),)
 
 
-def _with_slots(share: Share, slots: int) -> Share:
-    return Share(
-        node=share.node,
-        cpus=share.cpus,
-        slots=slots,
-        gpu_indices=share.gpu_indices,
-        memory_bytes=share.memory_bytes,
-        generic=share.generic,
-        exclusive=share.exclusive,
-    )
+def _fill(request: Request, space: NodeSpace) -> list[Share]:
+    """Return shares for all places on one node, or none if they do not all fit."""
+    shares: list[Share] = []
+    for index in _demanding_first(request.chunks):
+        chunk = request.chunks[index]
+        if shortage(chunk, space) or room(chunk, space) < chunk.count:
+            return []
+        shares.append(share_of(chunk, space, exclusive=False, copies=chunk.count))
+        space = take(space, shares[-1])
+    return shares
 
 
 def _place_free(request: Request, spaces: Spaces) -> Allocation | NoFit:
-    places = _places(request)
+    by_node = _pour(request, spaces)
+    if by_node is None and len(request.chunks) > 1:
+        by_node = _Search(request, spaces).run()
+    if by_node is None:
+        return NoFit(text=explain(request, spaces))
+    return tuple(merged(shares, exclusive=request.exclusive) for shares in by_node.values())
+
+
+def _pour(request: Request, spaces: Spaces) -> dict[str, list[Share]] | None:
+    """Fill node after node, most demanding chunks first; nodes that are used already come first.
+
+    For one chunk that always finds what there is; for several it may miss it.
+    """
     work = spaces.copy()
     by_node: dict[str, list[Share]] = {}
-    for index in _demanding_first(places):
-        used = [work[name] for name in by_node]
-        node = _best(places[index], used, exclusive=False) or _best(
-            places[index], work, exclusive=request.exclusive
-        )
-        if node is None:
-            return NoFit(text=explain(request, spaces))
-        share = _share(places[index], node, exclusive=request.exclusive)
-        by_node.setdefault(node.name, []).append(share)
-        # exclusiveness is against others: the next place of this job may join
-        work.take([_share(places[index], node, exclusive=False)])
-    return tuple(_merged(shares) for shares in by_node.values())
+    for index in _demanding_first(request.chunks):
+        chunk = request.chunks[index]
+        left = chunk.count
+        while left:
+            used = [work[name] for name in by_node]
+            # exclusiveness is against others: a further place of this job may join
+            node = best_space(chunk, used, exclusive=False) or best_space(
+                chunk, work, exclusive=request.exclusive
+            )
+            if node is None:
+                return None
+            copies = min(left, room(chunk, node))
+            share = share_of(chunk, node, exclusive=False, copies=copies)
+            by_node.setdefault(node.name, []).append(share)
+            work.take([share])
+            left -= copies
+    return by_node
 
 
-def _merged(shares: list[Share]) -> Share:
-    generic: Counter[str] = Counter()
-    for share in shares:
-        generic.update(dict(share.generic))
-    return Share(
-        node=shares[0].node,
-        cpus=sum(share.cpus for share in shares),
-        slots=len(shares),
-        gpu_indices=tuple(sorted(i for share in shares for i in share.gpu_indices)),
-        memory_bytes=sum(share.memory_bytes for share in shares),
-        generic=tuple(sorted(generic.items())),
-        exclusive=shares[0].exclusive,
-    )
+class _Search:
+    """Depth-first search for a free placement of different chunks; lives only inside `place`.
+
+    That is bin packing, so it is bounded: small requests are decided exactly, and a large one of
+    different chunks, for which `_pour` found nothing, may wait although it could just be squeezed
+    in.
+    """
+
+    def __init__(self, request: Request, spaces: Spaces) -> None:
+        self.chunks = [request.chunks[index] for index in _demanding_first(request.chunks)]
+        self.nodes = [
+            space
+            for space in spaces
+            if any(not shortage(c, space, exclusive=request.exclusive) for c in self.chunks)
+        ]
+        self.shares: list[list[Share]] = [[] for _ in self.nodes]
+        self.steps = 0
+
+    def run(self) -> dict[str, list[Share]] | None:
+        """Return shares by node, or None if none were found."""
+        if not self._put(0, self.chunks[0].count, 0):
+            return None
+        pairs = zip(self.nodes, self.shares, strict=True)
+        return {space.name: shares for space, shares in pairs if shares}
+
+    def _put(self, index: int, left: int, first: int) -> bool:
+        """Place what is left of a chunk on the nodes from ``first`` on, then the other chunks."""
+        if not left:
+            index, first = index + 1, 0
+            if index == len(self.chunks):
+                return True
+            left = self.chunks[index].count
+        chunk = self.chunks[index]
+        for number in range(first, len(self.nodes)):
+            space = self.nodes[number]
+            copies = 0 if shortage(chunk, space) else min(left, room(chunk, space))
+            while copies and self.steps < MAX_SEARCH_STEPS:
+                self.steps += 1
+                share = share_of(chunk, space, exclusive=False, copies=copies)
+                self.nodes[number] = take(space, share)
+                self.shares[number].append(share)
+                if self._put(index, left - copies, number + 1):
+                    return True
+                self.shares[number].pop()
+                self.nodes[number] = space
+                copies -= 1
+        return False
 
 
 def _place_scattered(request: Request, spaces: Spaces) -> Allocation | NoFit:
-    places = _places(request)
+    places = [chunk for chunk in request.chunks for _ in range(chunk.count)]
     if len(places) > len(spaces):
         return NoFit(text=explain(request, spaces))
     chosen = _greedy(request, places, spaces)
@@ -201,7 +202,7 @@ def _place_scattered(request: Request, spaces: Spaces) -> Allocation | NoFit:
     if chosen is None:
         return NoFit(text=explain(request, spaces))
     return tuple(
-        _share(chunk, spaces[node], exclusive=request.exclusive)
+        share_of(chunk, spaces[node], exclusive=request.exclusive)
         for chunk, node in zip(places, chosen, strict=True)
     )
 
@@ -214,9 +215,7 @@ def _greedy(request: Request, places: list[Chunk], spaces: Spaces) -> list[str] 
     for index in _demanding_first(places):
         chunk = places[index]
         if chunk not in ranked:
-            fitting = [s for s in spaces if not shortage(chunk, s, exclusive=request.exclusive)]
-            fitting.sort(key=lambda space, chunk=chunk: _leftover(chunk, space), reverse=True)  # type: ignore[misc] # mypy cannot type a default in a lambda
-            ranked[chunk] = [space.name for space in fitting]
+            ranked[chunk] = _ranked(chunk, spaces, exclusive=request.exclusive)
         names = ranked[chunk]
         while names and names[-1] in used:
             names.pop()
@@ -227,13 +226,20 @@ def _greedy(request: Request, places: list[Chunk], spaces: Spaces) -> list[str] 
     return [chosen[index] for index in range(len(places))]
 
 
+def _ranked(chunk: Chunk, spaces: Spaces, *, exclusive: bool) -> list[str]:
+    """Return the nodes that can take a place of a chunk, the best one last."""
+    fitting = [space for space in spaces if not shortage(chunk, space, exclusive=exclusive)]
+    fitting.sort(key=lambda space: leftover(chunk, space), reverse=True)
+    return [space.name for space in fitting]
+
+
 def _matching(request: Request, places: list[Chunk], spaces: Spaces) -> list[str] | None:
     """Return a perfect matching of places to nodes by augmenting paths, or None if there is none.
 
     Greedy can fail where chunks differ: a small one took the only node that a large one could use.
     """
     options = {
-        chunk: [s.name for s in spaces if not shortage(chunk, s, exclusive=request.exclusive)]
+        chunk: list(reversed(_ranked(chunk, spaces, exclusive=request.exclusive)))
         for chunk in dict.fromkeys(places)
     }
     holder: dict[str, int] = {}
@@ -271,109 +277,3 @@ def _flip(node: str, parent: dict[str, int], holder: dict[str, int], start: int)
             return
         assert previous is not None, "an inner place of an augmenting path has a node"
         node = previous
-
-
-def covers(request: Request, allocation: Allocation, spaces: Spaces) -> str:
-    """Return why ``allocation`` may not be given for ``request`` on ``spaces``, or "" if it may.
-
-    This is the check of a plan made elsewhere: nothing in it is believed.
-    """
-    if len({share.node for share in allocation}) != len(allocation):
-        return "a node stands twice in the allocation"
-    if sum(share.cpus for share in allocation) != request.cpus:
-        return f"{sum(share.cpus for share in allocation)} CPUs for {request.cpus} asked"
-    if sum(len(share.gpu_indices) for share in allocation) != request.gpus:
-        return "not the number of GPUs asked for"
-    if sum(share.slots for share in allocation) != request.places:
-        return "not the number of places asked for"
-    for share in allocation:
-        if share.node not in spaces:
-            return f"node {share.node} is not known"
-        reason = share_shortage(share, spaces[share.node])
-        if reason:
-            return f"{share.node}: {reason}"
-    return ""
-
-
-def share_shortage(share: Share, space: NodeSpace) -> str:
-    """Return what of a share is not free on its node, or the empty string."""
-    chunk = Chunk(cpus=share.cpus, memory_bytes=share.memory_bytes, generic=share.generic)
-    reason = shortage(chunk, space, exclusive=share.exclusive)
-    if reason:
-        return f"{reason} not free"
-    free = {gpu.index for gpu in space.gpus}
-    missing = [index for index in share.gpu_indices if index not in free]
-    return f"GPU {missing[0]} not free" if missing else ""
-
-
-def explain(request: Request, spaces: Spaces) -> str:
-    """Return in words why the request does not fit: the term that fails, and the best node."""
-    for chunk in request.chunks:
-        text = _explain_chunk(chunk, request, spaces)
-        if text:
-            return text
-    return f"needs {request.places} nodes at once, and its places do not fit side by side"
-
-
-def _explain_chunk(chunk: Chunk, request: Request, spaces: Spaces) -> str:
-    needed = chunk.count if request.placement is Placement.SCATTER else 1
-    fitting, reasons = 0, Counter[str]()
-    for space in spaces:
-        reason = shortage(chunk, space, exclusive=request.exclusive)
-        reasons[reason] += 1
-        fitting += not reason
-    if fitting >= needed:
-        return ""
-    del reasons[""]
-    what = describe_chunk(chunk)
-    if not reasons:
-        return f"needs {needed} nodes with {what}, there are {len(spaces)}"
-    others = ", ".join(
-        f"{count} {_REASON_WORDS.get(reason, f'without enough {reason}')}"
-        for reason, count in reasons.most_common(3)
-    )
-    best = best_node(chunk, spaces)
-    most = f"; most free: {best}" if best else ""
-    head = f"needs {what}" if needed == 1 else f"needs {needed} nodes with {what}"
-    return f"{head}: {fitting} of {len(spaces)} nodes can take it now ({others}){most}"
-
-
-_REASON_WORDS = {
-    "closed": "drained or unreachable",
-    "exclusive": "in use while it wants a node alone, or taken alone",
-    "cpus": "without enough free CPUs",
-    "memory": "without enough free memory",
-    "gpus": "without enough free GPUs",
-    "features": "without the named feature or host",
-}
-
-
-def describe_chunk(chunk: Chunk) -> str:
-    """Return ``2 CPUs, 1 GPU (a100), 4gb memory``."""
-    words = [f"{chunk.cpus} CPU" + "s" * (chunk.cpus != 1)]
-    if chunk.gpus:
-        kind = f" ({chunk.gpu_type})" if chunk.gpu_type else ""
-        words.append(f"{chunk.gpus} GPU" + "s" * (chunk.gpus != 1) + kind)
-    if chunk.memory_bytes:
-        words.append(f"{format_size(chunk.memory_bytes)} memory")
-    words.extend(f"{count} {name}" for name, count in chunk.generic)
-    words.extend(chunk.features)
-    return ", ".join(words)
-
-
-def best_node(chunk: Chunk, spaces: Iterable[NodeSpace]) -> str:
-    """Return the node that comes closest to ``chunk``, in words: ``n1 with 3 CPUs, 2 GPUs``."""
-    candidates = [space for space in spaces if space.open]
-    if not candidates:
-        return ""
-    best = max(
-        candidates,
-        key=lambda s: (min(len(_usable_gpus(chunk, s)), chunk.gpus), s.cpus, s.memory_bytes),
-    )
-    whole = Chunk(
-        cpus=best.cpus,
-        gpus=len(_usable_gpus(chunk, best)) if chunk.gpus else 0,
-        memory_bytes=best.memory_bytes if chunk.memory_bytes else 0,
-        generic=tuple((name, dict(best.generic).get(name, 0)) for name, _ in chunk.generic),
-    )
-    return f"{best.name} with {describe_chunk(whole)}"

@@ -1,0 +1,102 @@
+"""What one node has room for: the one notion of "it fits there", and what it would take."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from gsched.model.resources import Chunk, Gpu, Share
+from gschedd.plan.space import NodeSpace
+
+
+def shortage(chunk: Chunk, space: NodeSpace, *, exclusive: bool = False) -> str:
+    """Return why one place of ``chunk`` does not fit on a node, or the empty string if it does."""
+    if not space.open:
+        return "closed"
+    if space.exclusive or (exclusive and space.owners):
+        return "exclusive"
+    if space.cpus < chunk.cpus:
+        return "cpus"
+    if space.memory_bytes < chunk.memory_bytes:
+        return "memory"
+    if chunk.gpus and len(usable_gpus(chunk, space)) < chunk.gpus:
+        return "gpus"
+    if chunk.features and not space.features.issuperset(chunk.features):
+        return "features"
+    if chunk.generic:
+        free = dict(space.generic)
+        for name, count in chunk.generic:
+            if free.get(name, 0) < count:
+                return name
+    return ""
+
+
+def usable_gpus(chunk: Chunk, space: NodeSpace) -> tuple[Gpu, ...]:
+    """Return the free GPUs of a node that the chunk may have."""
+    if not chunk.gpu_type:
+        return space.gpus
+    return tuple(gpu for gpu in space.gpus if gpu.type == chunk.gpu_type)
+
+
+def best_space(chunk: Chunk, spaces: Iterable[NodeSpace], *, exclusive: bool) -> NodeSpace | None:
+    """Return the node that can take a place of the chunk and keeps the least behind, or None."""
+    best: NodeSpace | None = None
+    best_score: tuple[bool, int, int, int, str] | None = None
+    for space in spaces:
+        if shortage(chunk, space, exclusive=exclusive):
+            continue
+        score = leftover(chunk, space)
+        if best_score is None or score < best_score:
+            best, best_score = space, score
+    return best
+
+
+def leftover(chunk: Chunk, space: NodeSpace) -> tuple[bool, int, int, int, str]:
+    """Return by what nodes are ranked for a chunk, best first: what would stay behind, and name."""
+    return (
+        not chunk.gpus and space.total_gpus > 0,
+        len(space.gpus) - chunk.gpus,
+        space.cpus - chunk.cpus,
+        space.memory_bytes - chunk.memory_bytes,
+        space.name,
+    )
+
+
+def share_of(chunk: Chunk, space: NodeSpace, *, exclusive: bool, copies: int = 1) -> Share:
+    """Return the share of ``copies`` places of a chunk on a node that has room for them."""
+    indices = tuple(sorted(gpu.index for gpu in usable_gpus(chunk, space)))
+    return Share(
+        node=space.name,
+        cpus=copies * chunk.cpus,
+        slots=copies,
+        gpu_indices=indices[: copies * chunk.gpus],
+        memory_bytes=copies * chunk.memory_bytes,
+        generic=tuple((name, copies * count) for name, count in chunk.generic),
+        exclusive=exclusive,
+    )
+
+
+def room(chunk: Chunk, space: NodeSpace) -> int:
+    """Return how many places of a chunk a node has room for that has room for one."""
+    free = dict(space.generic)
+    pairs = [
+        (space.cpus, chunk.cpus),
+        (space.memory_bytes, chunk.memory_bytes),
+        (len(usable_gpus(chunk, space)), chunk.gpus),
+        *((free[name], count) for name, count in chunk.generic),
+    ]
+    return min(have // need for have, need in pairs if need)
+
+
+def merged(shares: Sequence[Share], *, exclusive: bool) -> Share:
+    """Return several shares of one attempt on one node as one."""
+    generic: Counter[str] = Counter()
+    for share in shares:
+        generic.update(dict(share.generic))
+    return Share(
+        node=shares[0].node,
+        cpus=sum(share.cpus for share in shares),
+        slots=sum(share.slots for share in shares),
+        gpu_indices=tuple(sorted(i for share in shares for i in share.gpu_indices)),
+        memory_bytes=sum(share.memory_bytes for share in shares),
+        generic=tuple(sorted(generic.items())),
+        exclusive=exclusive,
+    )

@@ -1,0 +1,92 @@
+"""Why a request does not fit, in words: the term that fails, and the node that comes closest."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from gsched.model.resources import Chunk, Request
+from gsched.model.states import Placement
+from gsched.model.units import format_size
+from gschedd.plan.room import shortage, usable_gpus
+from gschedd.plan.space import NodeSpace, Spaces
+
+
+def explain(request: Request, spaces: Spaces, *, asked: Request | None = None) -> str:
+    """Return in words why the request does not fit: the term that fails, and the best node.
+
+    ``asked`` is what the user said, where ``request`` is made of it.
+    """
+    for chunk in request.chunks:
+        text = _explain_chunk(chunk, request, spaces)
+        if text:
+            return text
+    places = (asked or request).places
+    return f"needs {places} places at once, and they do not fit side by side"
+
+
+def _explain_chunk(chunk: Chunk, request: Request, spaces: Spaces) -> str:
+    needed = chunk.count if request.placement is Placement.SCATTER else 1
+    fitting, reasons = 0, Counter[str]()
+    for space in spaces:
+        reason = shortage(chunk, space, exclusive=request.exclusive)
+        reasons[reason] += 1
+        fitting += not reason
+    if fitting >= needed:
+        return ""
+    del reasons[""]
+    what = describe_chunk(chunk)
+    if not reasons:
+        return f"needs {needed} nodes with {what}, there are {len(spaces)}"
+    others = ", ".join(
+        f"{count} {_REASON_WORDS.get(reason, f'without enough {reason}')}"
+        for reason, count in reasons.most_common(3)
+    )
+    best = best_node(chunk, spaces)
+    most = f"; most free: {best}" if best else ""
+    head = f"needs {what}" if needed == 1 else f"needs {needed} nodes with {what}"
+    return f"{head}: {fitting} of {len(spaces)} nodes can take it now ({others}){most}"
+
+
+_REASON_WORDS = {
+    "closed": "drained or unreachable",
+    "exclusive": "in use while it wants a node alone, or taken alone",
+    "cpus": "without enough free CPUs",
+    "memory": "without enough free memory",
+    "gpus": "without enough free GPUs",
+    "features": "without the named feature or host",
+}
+
+
+def describe_chunk(chunk: Chunk) -> str:
+    """Return ``2 CPUs, 1 GPU (a100), 4gb memory``."""
+    words = [f"{chunk.cpus} CPU" + "s" * (chunk.cpus != 1)]
+    if chunk.gpus:
+        kind = f" ({chunk.gpu_type})" if chunk.gpu_type else ""
+        words.append(f"{chunk.gpus} GPU" + "s" * (chunk.gpus != 1) + kind)
+    if chunk.memory_bytes:
+        words.append(f"{format_size(chunk.memory_bytes)} memory")
+    words.extend(f"{count} {name}" for name, count in chunk.generic)
+    words.extend(chunk.features)
+    return ", ".join(words)
+
+
+def best_node(chunk: Chunk, spaces: Iterable[NodeSpace]) -> str:
+    """Return the node that comes closest to ``chunk``, in words: ``n1 with 3 CPUs, 2 GPUs``."""
+    candidates = [space for space in spaces if space.open]
+    if not candidates:
+        return ""
+    best = min(
+        candidates,
+        key=lambda s: (
+            -min(len(usable_gpus(chunk, s)), chunk.gpus),
+            -s.cpus,
+            -s.memory_bytes,
+            s.name,
+        ),
+    )
+    whole = Chunk(
+        cpus=best.cpus,
+        gpus=len(usable_gpus(chunk, best)) if chunk.gpus else 0,
+        memory_bytes=best.memory_bytes if chunk.memory_bytes else 0,
+        generic=tuple((name, dict(best.generic).get(name, 0)) for name, _ in chunk.generic),
+    )
+    return f"{best.name} with {describe_chunk(whole)}"

@@ -1,0 +1,476 @@
+"""Nodes that die, networks that lose, heads that restart: what becomes of the jobs."""
+
+from gsched.model.states import HoldKind, OutcomeKind
+from gsched.protocol import node as n
+from gschedd.core import commands as c
+from gschedd.core import effects as e
+from gschedd.core import facts as f
+from tests.support.world import ADMIN, BEGIN_S, Program, World, inventory, node
+
+
+def outcome_kind(world: World, job: int) -> OutcomeKind:
+    outcome = world.job(job).outcome
+    assert outcome is not None, f"job {job} is {world.state(job)}"
+    return outcome.kind
+
+
+# --- nodes ---
+
+
+def test_a_short_break_of_the_connection_changes_nothing() -> None:
+    """The job goes on, in the same attempt (E2)."""
+    world = World(node("n1"))
+    job = world.submit(runs_s=100)
+    world.run_until(10)
+
+    world.disconnect("n1")
+    assert world.state(job) == "running"
+    world.run_until(50)
+    world.connect("n1")
+    world.run_until(200)
+
+    assert (world.state(job), world.job(job).attempts) == ("done", 1)
+
+
+def test_an_exit_while_disconnected_is_told_at_registration() -> None:
+    """The node kept it; the outcome is its own."""
+    world = World(node("n1"))
+    job = world.submit(program=Program(runs_s=30, exit_code=7))
+    world.run_until(10)
+    world.disconnect("n1")
+    world.run_until(60)
+
+    world.connect("n1")
+    world.run_until(61)
+
+    outcome = world.job(job).outcome
+    assert outcome is not None
+    assert outcome.exit_code == 7
+    assert world.machines["n1"].ended == {}, "the exit was acknowledged"
+
+
+def test_a_job_is_not_started_elsewhere_while_its_node_is_only_unreachable() -> None:
+    """No proof of death, no second attempt (I4)."""
+    world = World(node("n1"), node("n2"))
+    job = world.submit(runs_s=100_000)
+    (place,) = world.machine_of(job)
+
+    world.disconnect(place)
+    world.run_until(50_000)
+
+    assert world.state(job) == "running"
+    assert world.job(job).attempts == 1
+    assert world.machines["n2" if place == "n1" else "n1"].launches == []
+
+
+def test_another_boot_id_proves_that_the_job_is_dead() -> None:
+    """It is queued again with a delay, and runs to its end (C12)."""
+    world = World(node("n1"))
+    job = world.submit(runs_s=100)
+    world.run_until(10)
+
+    world.reboot("n1")
+    assert world.state(job) == "waiting"
+    assert "after a fault (node lost on n1" in world.why(job)
+    world.run_until(500)
+
+    assert outcome_kind(world, job) is OutcomeKind.EXITED
+    assert world.started_s(job) == 12
+    assert world.job(job).attempts == 2
+
+
+def test_a_job_that_may_not_be_rerun_ends_with_its_node() -> None:
+    """-r n: lost is lost."""
+    world = World(node("n1"))
+    job = world.submit(runs_s=100, rerunnable=False)
+    world.run_until(10)
+
+    world.reboot("n1")
+
+    assert outcome_kind(world, job) is OutcomeKind.NODE_LOST
+
+
+def test_a_delete_of_a_job_on_a_dead_node_ends_it_when_the_node_is_back() -> None:
+    """It does not rise again although it could be rerun."""
+    world = World(node("n1"))
+    job = world.submit(runs_s=100)
+    world.run_until(10)
+    world.lose_power("n1")
+    world.delete(job)
+    world.run_until(20)
+    assert world.state(job) == "exiting"
+
+    world.connect("n1")
+    world.run_until(100)
+
+    assert world.state(job) == "done"
+    assert world.job(job).attempts == 1
+
+
+def test_an_operator_can_vouch_for_a_death() -> None:
+    """confirm-dead frees what the job owned; of a connected node it is refused."""
+    world = World(node("n1", cpus=1), node("n2", cpus=1))
+    jobs = [world.submit(runs_s=100) for _ in range(2)]
+    world.run_until(1)
+    lost = next(job for job in jobs if world.machine_of(job) == ("n1",))
+    refused = world.refusal(c.ConfirmDead(caller=ADMIN, node="n1"))
+    assert "is connected, so it is not dead" in str(refused)
+
+    world.lose_power("n1")
+    world.do(c.ConfirmDead(caller=ADMIN, node="n1"))
+    world.run_until(500)
+
+    assert world.machine_of(lost) == ("n2",)
+    assert world.state(lost) == "done"
+
+
+def test_a_node_that_forgot_a_running_job_has_lost_it() -> None:
+    """A wiped spool on the same boot (C14)."""
+    world = World(node("n1"))
+    job = world.submit(runs_s=100)
+    world.run_until(10)
+    world.disconnect("n1")
+    world.machines["n1"].running.clear()
+
+    world.connect("n1")
+
+    assert world.state(job) == "waiting"
+    assert "no record of the job" in world.job(job).requeue_reason
+
+
+def test_an_attempt_that_the_head_gave_up_is_stopped_when_its_node_comes_back() -> None:
+    """confirm-dead was wrong: the old attempt is fenced, the new one runs on."""
+    world = World(node("n1", cpus=1), node("n2", cpus=1))
+    job = world.submit("nodes=n1", runs_s=10_000)
+    world.run_until(1)
+    world.disconnect("n1")
+    world.do(c.ConfirmDead(caller=ADMIN, node="n1"))
+    assert world.state(job) == "waiting"
+
+    world.connect("n1")
+    world.run_until(1)
+
+    assert world.machines["n1"].running == {}
+    assert world.head.oddities["attempt_given_up"] == 1
+    world.run_until(20_000)
+    assert world.state(job) == "done"
+
+
+def test_after_five_faults_in_a_row_the_system_holds_the_job() -> None:
+    """The delay doubles each time; a release begins anew."""
+    world = World(node("n1"))
+    job = world.submit(runs_s=100)
+    delays_s = []
+    for _ in range(5):
+        world.run_for(10)
+        assert world.state(job) == "running"
+        world.reboot("n1")
+        delays_s.append(world.job(job).not_before_s - world.now_s)
+        world.run_for(max(delays_s[-1], 0))
+
+    assert delays_s[:4] == [2, 4, 8, 16]
+    assert world.state(job) == "held"
+    assert world.job(job).holds == (HoldKind.SYSTEM,)
+    assert "5 attempts failed in a row" in world.why(job)
+    world.release(job, kind=HoldKind.SYSTEM)
+    assert world.job(job).faults == 0
+    world.run_for(1000)
+    assert world.state(job) == "done"
+
+
+def test_a_node_that_cannot_start_jobs_is_drained_and_the_jobs_run_elsewhere() -> None:
+    """Three launches in a row failed through the node's own fault (C15)."""
+    world = World(node("n1", cpus=2), node("n2", cpus=4))
+    world.machines["n1"].launch_fault = "fork: resource temporarily unavailable"
+    jobs = [world.submit("nodes=1:ppn=2", runs_s=10) for _ in range(3)]
+
+    world.run_until(500)
+
+    broken = world.seen_node("n1")
+    assert broken.drained
+    assert broken.reason.startswith("3 launches failed in a row, the last: fork")
+    assert all(outcome_kind(world, job) is OutcomeKind.EXITED for job in jobs)
+
+
+def test_a_good_start_forgets_a_nodes_faults() -> None:
+    """Two faults, a success, two faults: not drained."""
+    world = World(node("n1", cpus=1))
+    machine = world.machines["n1"]
+    for _ in range(2):
+        machine.launch_fault = "no space left"
+        world.submit(runs_s=1)
+        world.run_for(2.5)
+        machine.launch_fault = ""
+        world.run_for(100)
+
+    assert world.seen_node("n1").faults == 0
+    assert not world.seen_node("n1").drained
+
+
+def test_a_job_that_cannot_be_started_through_its_own_fault_ends() -> None:
+    """No retry, and the node is not blamed (C16)."""
+    world = World(node("n1"))
+    job = world.submit(program=Program(user_error=True))
+
+    world.run_until(10)
+
+    assert outcome_kind(world, job) is OutcomeKind.LAUNCH_FAILED
+    assert world.job(job).attempts == 1
+    assert world.seen_node("n1").faults == 0
+
+
+def test_a_node_that_comes_back_smaller_gets_no_more_than_it_has() -> None:
+    """Free CPUs are below zero until the jobs have ended; nothing new comes."""
+    world = World(node("n1", cpus=4))
+    job = world.submit("nodes=1:ppn=4", runs_s=100)
+    world.run_until(10)
+    world.replace_hardware("n1", inventory(cpus=2))
+    small = world.submit("nodes=1:ppn=2", runs_s=10)
+    assert world.head.state.spaces["n1"].cpus == -2
+    assert (world.state(job), world.state(small)) == ("running", "queued")
+    world.run_until(500)
+
+    assert world.started_s(small) == 100
+    assert world.head.state.spaces["n1"].cpus == 2
+
+
+# --- several nodes ---
+
+
+def test_the_parts_of_an_attempt_share_a_port_and_run_on_all_nodes() -> None:
+    """torchrun runs everywhere; a plain script on the first node only."""
+    world = World(node("n1", cpus=2), node("n2", cpus=2))
+    everywhere = world.torchrun("nodes=2", program=Program(runs_s=10))
+    plain = world.submit("nodes=2", runs_s=10)
+    world.run_until(1)
+
+    assert all((everywhere, 1) in machine.launches for machine in world.machines.values())
+    assert [(plain, 1) in machine.launches for machine in world.machines.values()] == [True, False]
+    ports = [job.attempt.master_port for job in world.head.state.jobs.values() if job.attempt]
+    assert len(set(ports)) == 2
+    assert all(20000 <= port <= 29999 for port in ports)
+    world.run_until(100)
+
+    assert world.state(everywhere) == world.state(plain) == "done"
+
+
+def test_one_part_fails_and_the_others_are_stopped() -> None:
+    """The first failure is the outcome: its exit code and its node (D8)."""
+    world = World(node("n1"), node("n2"), node("n3"))
+    program = Program(runs_s=1000, runs_on_s={"n2": 20}, exit_codes={"n2": 42})
+    job = world.torchrun("nodes=3", program=program)
+
+    world.run_until(100)
+
+    outcome = world.job(job).outcome
+    assert outcome is not None
+    assert (outcome.kind, outcome.exit_code, outcome.node) == (OutcomeKind.EXITED, 42, "n2")
+    assert world.job(job).ended_s == BEGIN_S + 20
+    (stop,) = world.told(f.StopRequested, job)
+    assert isinstance(stop, f.StopRequested)
+    assert stop.message == "the part on n2 has ended: exit code 42"
+
+
+def test_the_first_failure_counts_whichever_report_comes_first() -> None:
+    """n1's report is slow, but n1 failed first."""
+    world = World(node("n1"), node("n2"))
+    program = Program(runs_on_s={"n1": 20, "n2": 21}, exit_codes={"n1": 5, "n2": 6})
+    job = world.torchrun("nodes=2", program=program)
+    world.run_until(19)
+    world.disconnect("n1")
+    world.run_until(30)
+
+    world.connect("n1")
+    world.run_until(31)
+
+    outcome = world.job(job).outcome
+    assert outcome is not None
+    assert (outcome.exit_code, outcome.node) == (5, "n1")
+
+
+def test_parts_that_end_well_wait_for_each_other() -> None:
+    """Code 0 on one node stops nobody; resources are free when all have ended (I7)."""
+    world = World(node("n1", cpus=1), node("n2", cpus=1))
+    job = world.torchrun("nodes=2", program=Program(runs_on_s={"n1": 10, "n2": 50}))
+    world.run_until(20)
+    assert world.state(job) == "running"
+    assert world.head.state.spaces["n1"].cpus == 0
+
+    world.run_until(60)
+
+    assert world.state(job) == "done"
+    assert world.job(job).wall_s == 50
+
+
+def test_a_job_of_two_nodes_that_loses_one_starts_anew_on_both() -> None:
+    """The surviving part is stopped before the next attempt starts (I3)."""
+    world = World(node("n1", cpus=1), node("n2", cpus=1))
+    job = world.torchrun("nodes=2", program=Program(runs_s=100))
+    world.run_until(10)
+
+    world.reboot("n2")
+    assert world.state(job) == "exiting"
+    world.run_until(500)
+
+    assert outcome_kind(world, job) is OutcomeKind.EXITED
+    assert world.job(job).attempts == 2
+
+
+def test_a_part_whose_launch_is_lost_is_launched_when_its_node_registers() -> None:
+    """The other part waits for it meanwhile (A6)."""
+    world = World(node("n1"), node("n2"))
+    world.lost[e.SendLaunch] = 1
+    job = world.torchrun("nodes=2", program=Program(runs_s=100))
+    world.run_until(10)
+    attempt = world.job(job).attempt
+    assert attempt is not None
+    assert attempt.state.value == "starting"
+
+    for name in ("n1", "n2"):
+        world.disconnect(name)
+        world.connect(name)
+    world.run_until(500)
+
+    assert outcome_kind(world, job) is OutcomeKind.EXITED
+    assert world.job(job).attempts == 1
+
+
+# --- messages ---
+
+
+def test_doubled_messages_change_nothing() -> None:
+    """Every kind comes twice: one attempt, one outcome (E8)."""
+    world = World(node("n1"))
+    for kind in (n.Started, n.Exited, e.SendLaunch, e.SendStop, e.SendExitAck):
+        world.doubled[kind] = 100
+    job = world.submit(runs_s=10)
+    deleted = world.submit(runs_s=1000)
+    world.run_until(5)
+    world.delete(deleted)
+
+    world.run_until(100)
+    world.check_history()
+
+    assert len(world.told(f.AttemptEnded, job)) == 1
+    assert len(world.told(f.JobEnded, deleted)) == 1
+    assert world.machines["n1"].launches == [(job, 1), (deleted, 1)]
+
+
+def test_a_lost_exit_is_told_again() -> None:
+    """The node repeats it until it is acknowledged; a lost acknowledgement makes one more."""
+    world = World(node("n1"))
+    world.lost[n.Exited] = 1
+    world.lost[e.SendExitAck] = 1
+    job = world.submit(runs_s=10)
+
+    world.run_until(100)
+
+    assert outcome_kind(world, job) is OutcomeKind.EXITED
+    assert world.machines["n1"].ended == {}
+    assert world.head.oddities["exit_again"] == 1
+
+
+def test_a_start_told_after_the_exit_is_not_believed() -> None:
+    """Reordered: the exit overtakes the start."""
+    world = World(node("n1"))
+    world.delayed_s[n.Started] = 60
+    job = world.submit(runs_s=10)
+
+    world.run_until(100)
+
+    assert outcome_kind(world, job) is OutcomeKind.EXITED
+    assert world.told(f.PartStarted, job) == []
+    assert world.job(job).started_s == BEGIN_S
+
+
+# --- the head ---
+
+
+def test_a_restarted_head_goes_on_where_the_old_one_was() -> None:
+    """Queued, running, held and delayed jobs are what they were; queue times are the old ones."""
+    world = World(node("n1", cpus=2))
+    running = world.submit("nodes=1:ppn=2,walltime=100", runs_s=100)
+    queued = world.submit("nodes=1:ppn=2", runs_s=10)
+    held = world.submit(holds=("user",))
+    delayed = world.submit(start_after_s=BEGIN_S + 500)
+    world.run_until(50)
+
+    world.restart_head()
+    assert [world.state(job) for job in (running, queued, held, delayed)] == [
+        "running",
+        "queued",
+        "held",
+        "waiting",
+    ]
+    world.run_until(1000)
+
+    assert (world.started_s(queued), world.started_s(delayed)) == (100, 500)
+    assert world.job(running).attempts == 1
+    assert world.job(queued).eligible_s == BEGIN_S
+
+
+def test_a_launch_lost_with_the_old_head_is_sent_by_the_new_one() -> None:
+    """Same attempt, once (A4)."""
+    world = World(node("n1"))
+    world.lost[e.SendLaunch] = 1
+    job = world.submit(runs_s=10)
+    world.run_until(5)
+
+    world.restart_head()
+    world.run_until(100)
+
+    assert world.state(job) == "done"
+    assert world.machines["n1"].launches == [(job, 1)]
+
+
+def test_a_stop_lost_with_the_old_head_is_sent_by_the_new_one() -> None:
+    """gdel holds over a restart (A9)."""
+    world = World(node("n1"))
+    job = world.submit(runs_s=1000)
+    world.run_until(5)
+    world.lost[e.SendStop] = 1
+    world.delete(job)
+
+    world.restart_head()
+    world.run_until(50)
+
+    assert outcome_kind(world, job) is OutcomeKind.CANCELLED
+
+
+def test_a_node_that_died_with_the_old_head_is_not_up_for_the_new_one() -> None:
+    """Nothing is given to a node before it has registered with this head."""
+    world = World(node("n1"))
+    world.machines["n1"].connected = False
+
+    world.restart_head()
+    job = world.submit()
+
+    assert world.seen_node("n1").state.value == "unreachable"
+    assert world.state(job) == "queued"
+    assert "drained or unreachable" in world.why(job)
+
+
+def test_a_retried_submission_gets_its_job_also_from_the_next_head() -> None:
+    """One id per intent (I2), also for a job that has ended meanwhile."""
+    world = World(node("n1"))
+    first = world.submit(key="abc", runs_s=10)
+
+    assert world.submit(key="abc") == first
+    world.run_until(50)
+    world.restart_head()
+
+    assert world.submit(key="abc") == first
+    assert world.submit(key="abd") == first + 1
+
+
+def test_safe_mode_starts_nothing_and_says_so() -> None:
+    """Until an operator has looked."""
+    world = World(node("n1"))
+    world.head.safe_mode = "the database is an old copy"
+    job = world.submit()
+
+    assert world.why(job) == "nothing is started: the database is an old copy"
+    world.head.safe_mode = ""
+    world.settle()
+
+    assert world.state(job) == "running"
