@@ -13,18 +13,18 @@ from gsched.model.units import format_duration
 from gsched.protocol.api import HistoryReply, JobRow, OutcomeRow
 
 COLUMNS = (
-    Column("Job ID"),
-    Column("Name"),
-    Column("User"),
-    Column("Queue"),
-    Column("CPUs", right=True),
-    Column("GPUs", right=True),
-    Column("Nodes"),
-    Column("Started"),
+    Column("Job ID", style="bold"),
+    Column("Name", least=10),
+    Column("User", least=8, drop=6),
+    Column("Queue", least=8, drop=1),
+    Column("CPUs", right=True, drop=4),
+    Column("GPUs", right=True, drop=5),
+    Column("Nodes", least=8, drop=7),
+    Column("Started", drop=2),
     Column("Ended"),
     Column("Elapsed", right=True),
-    Column("CPU time", right=True),
-    Column("Outcome", wraps=True),
+    Column("CPU time", right=True, drop=3),
+    Column("Outcome", wraps=True, least=16),
 )
 
 

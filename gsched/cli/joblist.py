@@ -25,22 +25,22 @@ LIST_COLUMNS = (
 )
 WHY_COLUMNS = (
     Column("Job ID", style="bold"),
-    Column("Name"),
-    Column("User"),
+    Column("Name", least=10),
+    Column("User", least=8, drop=1),
     Column("S"),
     Column("Starts by", right=True),
-    Column("Reason", wraps=True),
+    Column("Reason", wraps=True, least=32),
 )
 _TERMINAL_COLUMNS = (
     Column("Job ID", style="bold"),
-    Column("Name"),
-    Column("User"),
-    Column("Time Use", right=True),
+    Column("Name", least=10),
+    Column("User", least=8, drop=4),
+    Column("Time Use", right=True, drop=1),
     Column("S"),
-    Column("Queue"),
-    Column("GPUs", right=True),
+    Column("Queue", least=8, drop=3),
+    Column("GPUs", right=True, drop=2),
     Column("Elapsed", right=True),
-    Column("Nodes or reason", wraps=True),
+    Column("Nodes or reason", wraps=True, least=32),
 )
 
 

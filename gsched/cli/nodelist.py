@@ -10,16 +10,16 @@ from gsched.model.units import format_size
 from gsched.protocol.api import NodeRow
 
 COLUMNS = (
-    Column("Node"),
+    Column("Node", style="bold"),
     Column("State"),
     Column("Jobs", right=True),
     Column("CPUs", right=True),
     Column("GPUs", right=True),
-    Column("GPU type"),
+    Column("GPU type", least=8, drop=2),
     Column("Memory", right=True),
-    Column("Load", right=True),
-    Column("Features"),
-    Column("Reason", wraps=True),
+    Column("Load", right=True, drop=3),
+    Column("Features", least=8, drop=1),
+    Column("Reason", wraps=True, least=20),
 )
 
 
@@ -53,7 +53,8 @@ def _line(row: NodeRow) -> Sequence[str]:
 
 
 def _used_memory(row: NodeRow) -> str:
-    return format_size(row.memory_bytes - row.memory_free_bytes)
+    used_bytes = row.memory_bytes - row.memory_free_bytes
+    return format_size(used_bytes) if used_bytes > 0 else "0"
 
 
 def print_state_list(rows: Iterable[NodeRow]) -> None:

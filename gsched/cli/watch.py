@@ -35,5 +35,6 @@ def watch_table(look: Callable[[], JobList], *, color: str) -> None:
             else:
                 moment = format_clock(reply.now_s, now_s=reply.now_s)
                 title = Text(f"{reply.server}  {moment}  {len(reply.jobs)} jobs  (Ctrl-C ends)")
-                live.update(Group(title, rich_table(*terminal_list(reply))), refresh=True)
+                table = rich_table(*terminal_list(reply), width=screen.width)
+                live.update(Group(title, table), refresh=True)
             pause(_WATCH_S)

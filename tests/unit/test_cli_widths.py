@@ -1,0 +1,42 @@
+"""What a table on a terminal shows where there is no room for all of it."""
+
+from gsched.cli.render import Column
+from gsched.cli.widths import GAP, fitted_widths
+
+COLUMNS = (
+    Column("Job ID"),
+    Column("Name", least=10),
+    Column("Used", drop=1),
+    Column("Queue", drop=2),
+    Column("Reason", wraps=True, least=30),
+)
+NATURAL = (6, 40, 8, 5, 100)
+
+
+def total(widths: dict[int, int]) -> int:
+    return sum(widths.values()) + GAP * (len(widths) - 1)
+
+
+def test_all_columns_have_their_own_width_where_there_is_room() -> None:
+    assert fitted_widths(COLUMNS, NATURAL, 200) == dict(enumerate(NATURAL))
+
+
+def test_what_wraps_gives_way_first_and_the_line_is_used_up() -> None:
+    widths = fitted_widths(COLUMNS, NATURAL, 140)
+
+    assert widths == {0: 6, 1: 40, 2: 8, 3: 5, 4: 73}
+    assert total(widths) == 140
+
+
+def test_names_are_cut_before_a_column_goes() -> None:
+    assert fitted_widths(COLUMNS, NATURAL, 70) == {0: 6, 1: 13, 2: 8, 3: 5, 4: 30}
+
+
+def test_columns_go_in_their_order_and_an_id_is_never_cut() -> None:
+    assert fitted_widths(COLUMNS, NATURAL, 66) == {0: 6, 1: 19, 3: 5, 4: 30}
+    assert fitted_widths(COLUMNS, NATURAL, 52) == {0: 6, 1: 12, 4: 30}
+
+
+def test_where_nothing_helps_the_text_gets_narrow_and_the_id_stays_whole() -> None:
+    assert fitted_widths(COLUMNS, NATURAL, 40) == {0: 6, 1: 10, 4: 20}
+    assert fitted_widths(COLUMNS, NATURAL, 20) == {0: 6, 1: 10, 4: 8}
