@@ -155,7 +155,7 @@ class _Search:
         self.chunks = [request.chunks[index] for index in _demanding_first(request.chunks)]
         self.nodes = [
             space
-            for space in spaces
+            for space in sorted(spaces, key=lambda space: space.name)
             if any(not shortage(c, space, exclusive=request.exclusive) for c in self.chunks)
         ]
         self.shares: list[list[Share]] = [[] for _ in self.nodes]

@@ -38,7 +38,7 @@ def _explain_chunk(chunk: Chunk, request: Request, spaces: Spaces) -> str:
         return f"needs {needed} nodes with {what}, there are {len(spaces)}"
     others = ", ".join(
         f"{count} {_REASON_WORDS.get(reason, f'without enough {reason}')}"
-        for reason, count in reasons.most_common(3)
+        for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:3]
     )
     best = best_node(chunk, spaces)
     most = f"; most free: {best}" if best else ""
