@@ -93,6 +93,13 @@ class Head:
         except GschedError as error:
             return Step(error=error)
 
+    def preview(self, command: c.AnyCommand, now_s: float) -> Step:
+        """Return what a command would come to, without doing it: a refusal, or its first facts."""
+        try:
+            return Step(facts=tuple(self._decide(command, now_s)))
+        except GschedError as error:
+            return Step(error=error)
+
     def _decide(  # noqa: C901, PLR0911 # one line a command
         self, command: c.AnyCommand, now_s: float
     ) -> list[f.AnyFact]:
@@ -201,7 +208,10 @@ class Head:
     def _hear(self, heard: reports.Heard) -> Step:
         self.oddities.update(heard.oddities)
         step = self._advance(heard.facts)
-        return Step(facts=step.facts, effects=(*step.effects, *heard.effects))
+        effects = (*step.effects, *heard.effects)
+        if self.safe_mode:
+            effects = reports.harmless(effects)
+        return Step(facts=step.facts, effects=effects)
 
     def _advance(self, facts: Iterable[f.AnyFact]) -> Step:
         """Apply facts and all that follows from them."""

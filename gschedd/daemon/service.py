@@ -23,7 +23,7 @@ from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace
 from gschedd.http.answers import errors
 from gschedd.http.callers import Callers
-from gschedd.http.commands import Commands
+from gschedd.http.commands import Commands, Parts
 from gschedd.http.launches import BlobCache, Launches
 from gschedd.http.links import Links
 from gschedd.http.queries import Queries, up_nodes
@@ -68,6 +68,11 @@ class Service:
             log.critical("SAFE MODE: %s. Nothing is started until: gsched recover --accept", why)
         self._head.safe_mode = f"safe mode, {why}; an operator ends it with gsched recover"
 
+    async def _heard_of_loss(self, why: str) -> None:
+        """Enter safe mode for what a node knows better; a restart does not end it."""
+        self._enter_safe_mode(why)
+        await self._engine.in_writer(lambda: self._store.note_loss(why))
+
     async def run(self) -> int:
         """Serve until SIGTERM or SIGINT; return the exit code."""
         self._build()
@@ -96,7 +101,8 @@ class Service:
         space = DiskSpace(self._config.head.state_dir)
         head = self._head
         self._engine = Engine(head=head, store=self._store, clock=self._clock, space=space)
-        blobs = BlobCache(Reader(self._store.path).blob)
+        self._blob_reader = Reader(self._store.path)
+        blobs = BlobCache(self._blob_reader.blob)
         launches = Launches(state=head.state, blobs=blobs, server=head.settings.server)
         identity = n.Welcome(cluster=self._opened.cluster, epoch=self._opened.epoch)
         self._links = Links(
@@ -105,13 +111,11 @@ class Service:
             clock=self._clock,
             key=self._key,
             identity=identity,
+            timeout_s=self._config.head.node_timeout_s,
         )
-        self._links.on_older = self._enter_safe_mode
+        self._links.on_older = self._heard_of_loss
         self._engine.sink = self._links
         callers = Callers(operator_uids=head.settings.operator_uids)
-        self._commands = Commands(
-            engine=self._engine, callers=callers, blobs=blobs, space=space, store=self._store
-        )
         self._queries = Queries(
             engine=self._engine,
             callers=callers,
@@ -119,6 +123,18 @@ class Service:
             links=self._links,
             clock=self._clock,
             status=self._status,
+        )
+        self._commands = Commands(
+            Parts(
+                engine=self._engine,
+                callers=callers,
+                blobs=blobs,
+                space=space,
+                store=self._store,
+                clock=self._clock,
+                was_there=self._queries.was_there,
+                on_accepted=self._links.close,  # nodes come back at once, and all is compared anew
+            )
         )
 
     async def _listen(self) -> None:
@@ -212,6 +228,7 @@ class Service:
                     await runner.cleanup()
         self._engine.close()
         self._queries.close()
+        self._blob_reader.close()
         self._store.close()
         self._lock.release()
 

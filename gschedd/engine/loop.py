@@ -81,8 +81,14 @@ class Engine:
         await self._inbox.put((action, None))
 
     async def settled(self) -> None:
-        """Wait until everything in the state is durable, so that it may be shown."""
+        """Wait until everything in the state is durable, so that it may be shown.
+
+        Raises:
+            TryAgainError: the database cannot be written now, so that may take a while.
+        """
         await self._settled.wait()
+        if self.stalled:
+            raise TryAgainError(self.stalled, hint="try again when that is mended")
 
     async def changed(self, timeout_s: float) -> None:
         """Wait until something was committed, or the time is over."""
@@ -196,6 +202,7 @@ class Engine:
             else:
                 self.stalled = ""
                 return
+            self._settled.set()  # whoever waits is told of the stall instead
             await asyncio.sleep(RETRY_S)
 
     async def in_writer(self, work: Callable[[], None]) -> None:

@@ -1,11 +1,21 @@
 """The commands' side of the HTTP API: routes that change something."""
 
 import hashlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import msgspec
 from aiohttp import web
 
-from gsched.errors import GschedError, InvalidRequestError, NotPermittedError, TryAgainError
+from gsched.clock import Clock
+from gsched.errors import (
+    BadStateError,
+    GschedError,
+    InvalidRequestError,
+    NotPermittedError,
+    TryAgainError,
+    UnknownJobError,
+)
 from gsched.failpoint import failpoint
 from gsched.model.ids import format_job_id, parse_job_id
 from gsched.model.states import HoldKind
@@ -27,23 +37,32 @@ JOB_ACTIONS = ("delete", "hold", "release", "signal", "rerun", "alter")
 NODE_ACTIONS = ("drain", "resume", "confirm-dead")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What commands work with.
+
+    Attributes:
+        was_there: whether the database knows a job, done or not.
+        on_accepted: called when an operator has ended safe mode.
+    """
+
+    engine: Engine
+    callers: Callers
+    blobs: BlobCache
+    space: DiskSpace
+    store: Store
+    clock: Clock
+    was_there: Callable[[int], Awaitable[bool]]
+    on_accepted: Callable[[], Awaitable[None]]
+
+
 class Commands:
     """Handlers of all POST routes."""
 
-    def __init__(
-        self,
-        *,
-        engine: Engine,
-        callers: Callers,
-        blobs: BlobCache,
-        space: DiskSpace,
-        store: Store,
-    ) -> None:
-        self._engine = engine
-        self._callers = callers
-        self._blobs = blobs
-        self._space = space
-        self._store = store
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._engine = parts.engine
+        self._callers = parts.callers
 
     @property
     def _head(self) -> Head:
@@ -71,7 +90,7 @@ class Commands:
             )
         if asked.dry_run:
             return answer(self._reply([self._dry_run(job, caller) for job in asked.jobs]))
-        if self._space.is_low():
+        if self._parts.space.is_low():
             raise TryAgainError("the head's disk is full: no new jobs are taken", hint="free space")
         submits = [
             c.Submit(caller=caller, asked=job, digests=self._keep(job)) for job in asked.jobs
@@ -95,7 +114,7 @@ class Commands:
     def _keep_blob(self, data: bytes) -> str:
         digest = hashlib.sha256(data).hexdigest()
         self._engine.keep_blob(digest, data)
-        self._blobs.put(digest, data)
+        self._parts.blobs.put(digest, data)
         return digest
 
     def _dry_run(self, job: api.SubmitJob, caller: Caller) -> api.SubmitResult:
@@ -132,21 +151,35 @@ class Commands:
         items = [self._parse(text, asked, caller) for text in self._expand(asked.ids, caller)]
         commands = [command for _, command, _ in items if command is not None]
         head = self._head
-        steps = iter(
-            []
-            if asked.dry_run
-            else await self._engine.ask(
-                lambda now_s: [head.command(command, now_s) for command in commands]
+        if asked.dry_run:
+            now_s = self._parts.clock.wall_s()
+            steps = iter([head.preview(command, now_s) for command in commands])
+        else:
+            steps = iter(
+                await self._engine.ask(
+                    lambda now_s: [head.command(command, now_s) for command in commands]
+                )
             )
-        )
         results = []
         for text, command, error in items:
-            if command is None or asked.dry_run:
-                results.append(_action_result(text, error, _words(asked, Step(), dry_run=True)))
-            else:
-                step = next(steps)
-                results.append(_action_result(text, step.error, _words(asked, step)))
+            step = Step(error=error) if command is None else next(steps)
+            failure = await self._explain(text, step.error)
+            words = _words(asked, step, dry_run=asked.dry_run)
+            results.append(_action_result(text, failure, words))
         return answer(api.ActionReply(results=tuple(results)))
+
+    async def _explain(self, text: str, error: GschedError | None) -> GschedError | None:
+        """Say of a job that is not among the unfinished whether it is done, or never was."""
+        if not isinstance(error, UnknownJobError):
+            return error
+        try:
+            number = parse_job_id(text)
+        except UnknownJobError:
+            return error
+        if not await self._parts.was_there(number):
+            return error
+        name = format_job_id(number, self._head.settings.server)
+        return BadStateError(f"job {name} is done already", hint=f"ghist {number} tells how")
 
     def _expand(self, ids: tuple[str, ...], caller: Caller) -> list[str]:
         """Replace ``all`` by the ids of all of the caller's jobs."""
@@ -202,7 +235,7 @@ class Commands:
             raise NotPermittedError("only an operator ends safe mode")
         head = self._head
         if asked.accept and head.safe_mode:
-            await self._engine.in_writer(self._store.accept_loss)
+            await self._engine.in_writer(self._parts.store.accept_loss)
 
             def resume(_: float) -> list[Step]:
                 head.safe_mode = ""
@@ -210,6 +243,7 @@ class Commands:
                 return []
 
             await self._engine.ask(resume)
+            await self._parts.on_accepted()
         return answer(api.Health(ok=not head.safe_mode))
 
 
@@ -226,10 +260,10 @@ def _action_result(text: str, error: GschedError | None, words: str) -> api.Acti
 
 
 def _words(asked: api.ActionRequest, step: Step, *, dry_run: bool = False) -> str:
-    if dry_run:
-        return f"would {asked.action}"
     if not step.facts:
         return "nothing to change"
+    if dry_run:
+        return f"would {asked.action}"
     done = {
         "delete": "deleted",
         "hold": "held",

@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar, assert_never
 
 import msgspec
 from aiohttp import WSMsgType, web
 
 from gsched.clock import Clock
-from gsched.errors import BadStateError, GschedError
+from gsched.errors import BadStateError, GschedError, TryAgainError
 from gsched.failpoint import failpoint
 from gsched.protocol import node as n
 from gsched.protocol.proof import NONCE_BYTES, proof, proof_matches
@@ -26,6 +26,7 @@ M = TypeVar("M", n.Hello, n.Register)
 
 HANDSHAKE_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 20.0
+PING_TIMEOUT_RATIO = 1.5  # a ping every T, and half of T for its answer: aiohttp's heartbeat
 MAX_OUTBOX = 50_000  # messages a slow node may have waiting before it is cut off
 
 
@@ -67,17 +68,25 @@ class Links:
     """All connected nodes."""
 
     def __init__(
-        self, *, engine: Engine, launches: Launches, clock: Clock, key: bytes, identity: n.Welcome
+        self,
+        *,
+        engine: Engine,
+        launches: Launches,
+        clock: Clock,
+        key: bytes,
+        identity: n.Welcome,
+        timeout_s: float,
     ) -> None:
         self._engine = engine
         self._launches = launches
         self._clock = clock
         self._key = key
         self._identity = identity
+        self._ping_s = timeout_s / PING_TIMEOUT_RATIO
         self._links: dict[str, Link] = {}
         self._requests: dict[int, asyncio.Future[n.OutputRead]] = {}
         self._next_request = 1
-        self.on_older: Callable[[str], None] = log.critical
+        self.on_older: Callable[[str], Awaitable[None]] = _log_older
 
     # --- effects ---
 
@@ -122,7 +131,7 @@ class Links:
 
     async def handle(self, request: web.Request) -> web.WebSocketResponse:
         """Serve one node from handshake to disconnection."""
-        socket = web.WebSocketResponse(heartbeat=n.KEEPALIVE_S, max_msg_size=n.MAX_FRAME_BYTES)
+        socket = web.WebSocketResponse(heartbeat=self._ping_s, max_msg_size=n.MAX_FRAME_BYTES)
         await socket.prepare(request)
         try:
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
@@ -181,15 +190,26 @@ class Links:
                 f"{link.node} has obeyed a head of epoch {said.highest_epoch}, this one is of "
                 f"epoch {self._identity.epoch}: it runs on an old copy of the database"
             )
-            self.on_older(text)
+            await self.on_older(text)
             await self._refuse(link.socket, text, fatal=False)
             return False
+        head = self._engine.head
+        if said.highest_job >= head.state.next_job:
+            await self.on_older(
+                f"{link.node} has seen job {said.highest_job}, but the database ends at job "
+                f"{head.state.next_job - 1}: it is an old copy"
+            )
         if present is not None:
             await present.socket.close()
         self._links[link.node] = link
         link.send(self._identity)
-        head = self._engine.head
-        await self._engine.ask(lambda now_s: (head.registered(link.node, said, now_s),))
+        try:
+            await self._engine.ask(lambda now_s: (head.registered(link.node, said, now_s),))
+        except TryAgainError as error:
+            if self._links.get(link.node) is link:
+                del self._links[link.node]
+            await self._refuse(link.socket, error.message, fatal=False)
+            return False
         log.info("%s registered: %d attempts in its spool", link.node, len(said.attempts))
         return True
 
@@ -291,6 +311,10 @@ class Links:
         for link in list(self._links.values()):
             with contextlib.suppress(ConnectionError, GschedError):
                 await link.socket.close()
+
+
+async def _log_older(text: str) -> None:
+    log.critical("%s", text)
 
 
 async def _receive(socket: web.WebSocketResponse, kind: type[M]) -> M:

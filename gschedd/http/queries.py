@@ -298,9 +298,14 @@ class Queries:
             )
         )
 
+    async def was_there(self, number: int) -> bool:
+        """Return whether the database knows the job."""
+        return bool(await self._read(lambda: self._reader.jobs([number])))
+
     def close(self) -> None:
-        """Wait for the reader's thread."""
+        """Wait for the reader's thread and close its connection."""
         self._thread.shutdown(wait=True)
+        self._reader.close()
 
 
 def _states(text: str) -> set[JobState]:

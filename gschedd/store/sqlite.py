@@ -3,6 +3,7 @@
 All methods block; the daemon calls the writer from one thread and the reader from another.
 """
 
+import contextlib
 import os
 import sqlite3
 import uuid
@@ -14,7 +15,7 @@ from msgspec import Struct
 from gsched.errors import ConfigError, StorageError, TryAgainError
 from gsched.failpoint import failpoint
 from gschedd.core import facts as f
-from gschedd.core.apply import add_job, refresh_space
+from gschedd.core.apply import SAFE_ID_JUMP, add_job, refresh_space
 from gschedd.core.state import Attempt, State, client_key
 from gschedd.store import rows
 from gschedd.store.mark import Mark, MarkFile
@@ -25,8 +26,6 @@ BUSY_TIMEOUT_S: Final = 5.0
 KEYS_LOADED: Final = 100_000
 #: Larger databases are not read whole at every start.
 QUICK_CHECK_MAX_BYTES: Final = 512 * 1024 * 1024
-#: How far ids jump when a database is found to be behind its mark: no id is given out twice.
-SAFE_ID_JUMP: Final = 1000
 
 _JOB_SQL = (
     f"INSERT INTO jobs ({', '.join(rows.JOB_COLUMNS)}) "  # noqa: S608 # names are constants
@@ -83,7 +82,7 @@ class Store:
             self._migrate(existed=existed)
             return self._begin(mark)
         except sqlite3.Error as error:
-            raise _storage_error(self.path, error) from error
+            raise self._failed(error) from error
 
     def _connect(self) -> None:
         self._db = sqlite3.connect(
@@ -122,7 +121,8 @@ class Store:
         meta = dict(self._db.execute("SELECT key, value FROM meta").fetchall())
         self._cluster = meta.get("cluster") or (mark.cluster if mark else uuid.uuid4().hex)
         self._next_job = int(meta.get("next_job", "1"))
-        self._seq = int(self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
+        newest = int(self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
+        self._seq = max(newest, int(meta.get("seq", "0")))
         self._epoch = int(meta.get("epoch", "0")) + 1
         behind = ""
         if mark is not None:
@@ -133,6 +133,7 @@ class Store:
             cluster=self._cluster,
             epoch=str(self._epoch),
             next_job=str(self._next_job),
+            seq=str(self._seq),  # after a loss, numbers go on where the mark was
             behind=behind or meta.get("behind", ""),
         )
         self._db.execute("COMMIT")
@@ -212,10 +213,12 @@ class Store:
     def _failed(self, error: sqlite3.Error) -> Exception:
         code = getattr(error, "sqlite_errorcode", None)
         primary = code & 0xFF if code is not None else None
-        if primary in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY}:
+        # SQLite has no room for its shared index: it says "I/O error", but it is a full disk.
+        is_full = primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE
+        if is_full or primary == sqlite3.SQLITE_BUSY:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
-            if primary == sqlite3.SQLITE_FULL:
+            if is_full:
                 return DiskFullError("the head's disk is full", hint="free space on it")
             return TryAgainError("another program holds the database", hint="close its shell")
         return _storage_error(self.path, error)
@@ -265,17 +268,23 @@ class Store:
             Mark(cluster=self._cluster, epoch=self._epoch, seq=self._seq, next_job=self._next_job)
         )
 
-    def accept_loss(self) -> None:
-        """Forget that the database was behind its mark: an operator has looked."""
+    def note_loss(self, behind: str) -> None:
+        """Remember that the database is an old copy, until an operator has looked."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            self._set_meta(behind="")
+            self._set_meta(behind=behind)
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
-            raise _storage_error(self.path, error) from error
+            raise self._failed(error) from error
+
+    def accept_loss(self) -> None:
+        """Forget that the database was behind its mark: an operator has looked."""
+        self.note_loss("")
 
     def close(self) -> None:
-        """Close the database; committed work is in it."""
+        """Close the database; all that was committed is in the one file."""
+        with contextlib.suppress(sqlite3.Error):  # a reader is open, or the disk has failed
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._db.close()
         self._marks.close()
 
