@@ -23,9 +23,8 @@ from gsched.protocol.api import MAX_ENVIRONMENT_BYTES, MAX_SCRIPT_BYTES, SubmitJ
 from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import State, client_key
 from gschedd.plan.fit import NoFit, place
-from gschedd.plan.room import shortage
+from gschedd.plan.never import explain_never
 from gschedd.plan.space import Spaces, emptied
-from gschedd.plan.words import best_node
 
 OVERFLOW_UID: Final = 65534  # "nobody": what a user of another namespace looks like
 PRIORITY_RANGE: Final = (-1024, 1023)
@@ -75,7 +74,12 @@ def prepare(
     if not state.nodes:
         warnings.append("no node has registered yet: the job waits for one")
     spec = JobSpec(
-        owner=Owner(user=caller.user, uid=caller.uid, gid=caller.gid),
+        owner=Owner(
+            user=caller.user,
+            uid=caller.uid,
+            gid=caller.gid,
+            host=asked.environment.get("PBS_O_HOST", "")[:MAX_NAME_LENGTH],
+        ),
         name=asked.name,
         queue=queue,
         request=intern(resources.request),
@@ -181,7 +185,13 @@ def _resources(asked: SubmitJob, state: State, settings: Settings) -> ResourceLi
         warn_unknown=settings.warn_unknown_resource,
         exclusive=asked.exclusive,
     )
-    if resources.walltime_change_s is not None:
+    change_s = resources.walltime_change_s
+    if change_s is not None and change_s < 0:
+        raise BadResourceError(
+            f"a walltime of -{format_duration(-change_s)} would be over before it began",
+            hint="give a time above zero",
+        )
+    if change_s is not None:
         raise BadResourceError(
             "a walltime with a sign changes one that is there already",
             hint="give walltime=HH:MM:SS without a sign",
@@ -275,17 +285,6 @@ def never_fits(request: Request, state: State) -> tuple[str, str] | None:
     if not state.nodes:
         return None
     idle = Spaces({name: emptied(space) for name, space in state.spaces.items()})
-    found = place(request, idle)
-    if not isinstance(found, NoFit):
+    if not isinstance(place(request, idle), NoFit):
         return None
-    for chunk in request.chunks:
-        fitting = sum(not shortage(chunk, space) for space in idle)
-        if fitting < (chunk.count if request.placement == "scatter" else 1):
-            largest = best_node(chunk, idle)
-            text = found.text.partition(": ")[0]
-            many = f"{fitting} of {len(idle)} nodes could" if fitting else "no node could ever"
-            return (
-                f"{text}, but {many} hold that even when idle; the largest is {largest}",
-                "ask for less on one node, or spread over more nodes with nodes=N",
-            )
-    return (f"{found.text}, even when all is idle", "ask for less")
+    return explain_never(request, idle)

@@ -1,0 +1,92 @@
+"""Why a request can never be met, in words: the term that fails, and the largest node."""
+
+from gsched.model.resources import Chunk, Request
+from gsched.model.states import Placement
+from gschedd.plan.fit import sum_of
+from gschedd.plan.room import shortage, usable_gpus
+from gschedd.plan.space import Spaces
+from gschedd.plan.words import best_node, describe_chunk
+
+NAMES_MOST = 8  # features or GPU types that a message lists
+
+
+def explain_never(request: Request, idle: Spaces) -> tuple[str, str]:
+    """Return (message, hint) for a request that does not fit although every node is idle.
+
+    Args:
+        request: what was asked for.
+        idle: all nodes as if nothing ran on them.
+    """
+    packed = request.placement is Placement.PACK
+    for chunk in (sum_of(request),) if packed else request.chunks:
+        needed = chunk.count if request.placement is Placement.SCATTER else 1
+        found = _failing_term(chunk, needed, idle)
+        if found is not None:
+            return found
+    return _too_many_places(request, idle)
+
+
+def _failing_term(chunk: Chunk, needed: int, idle: Spaces) -> tuple[str, str] | None:
+    """Return the first term of a chunk that too few nodes have, each looked at by itself."""
+    if len(idle) < needed:
+        return (
+            (
+                f"needs {needed} nodes, but there are only {len(idle)}; "
+                f"the largest is {best_node(chunk, idle)}"
+            ),
+            f"ask for at most {len(idle)} with nodes=N",
+        )
+    for term, hint in _terms(chunk, idle):
+        fitting = sum(not shortage(term, space) for space in idle)
+        if fitting < needed:
+            return _words(term, needed, fitting, idle), hint
+    fitting = sum(not shortage(chunk, space) for space in idle)
+    if fitting >= needed:
+        return None
+    return _words(chunk, needed, fitting, idle), "one node must have all of that at once"
+
+
+def _terms(chunk: Chunk, idle: Spaces) -> list[tuple[Chunk, str]]:
+    """Return each term of a chunk as a chunk of its own, with what to do if it fails."""
+    spread = "ask for less on one node, or spread over more nodes with nodes=N"
+    terms = [(Chunk(cpus=chunk.cpus), spread)]
+    if chunk.gpus:
+        types = sorted({gpu.type for space in idle for gpu in space.gpus if gpu.type})
+        if chunk.gpu_type and chunk.gpu_type not in types:
+            spread = f"GPU types here: {_listed(types)}"
+        terms.append((Chunk(cpus=0, gpus=chunk.gpus, gpu_type=chunk.gpu_type), spread))
+    if chunk.memory_bytes:
+        terms.append((Chunk(cpus=0, memory_bytes=chunk.memory_bytes), terms[0][1]))
+    known = sorted({word for space in idle for word in space.features})
+    terms.extend(
+        (Chunk(cpus=0, features=(word,)), f"nodes and features here: {_listed(known)}")
+        for word in chunk.features
+    )
+    terms.extend((Chunk(cpus=0, generic=(pair,)), "ask for less") for pair in chunk.generic)
+    return terms
+
+
+def _words(part: Chunk, needed: int, fitting: int, idle: Spaces) -> str:
+    what = describe_chunk(part).removeprefix("0 CPUs, ")  # a term of its own has no CPUs
+    wanted = f"needs {what}" if needed == 1 else f"needs {needed} nodes with {what}"
+    have = "no node could ever hold that" if not fitting else f"only {fitting} of {len(idle)} could"
+    return f"{wanted}, but {have}; the largest is {best_node(part, idle)}"
+
+
+def _too_many_places(request: Request, idle: Spaces) -> tuple[str, str]:
+    cpus = sum(space.cpus for space in idle)
+    gpus = sum(len(usable_gpus(Chunk(), space)) for space in idle)
+    return (
+        (
+            f"needs {request.places} places with {request.cpus} CPUs and {request.gpus} GPUs in all, "
+            f"and they do not fit side by side on {len(idle)} nodes with {cpus} CPUs and {gpus} GPUs, "
+            f"even when all is idle"
+        ),
+        "ask for fewer or smaller places",
+    )
+
+
+def _listed(names: list[str]) -> str:
+    if not names:
+        return "none"
+    return ", ".join(names[:NAMES_MOST]) + (", …" if len(names) > NAMES_MOST else "")
