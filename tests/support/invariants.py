@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection
 
-import msgspec
+from msgspec import structs
 
 from gsched.model.states import AttemptState, JobState, PartState
 from gschedd.core.apply import apply
@@ -129,16 +129,14 @@ def check_history(facts: list[AnyFact]) -> None:
 
 
 def content(state: State) -> dict[str, object]:
-    """Return all of a state that must survive a restart, as plain comparable values."""
+    """Return all of a state that must survive a restart, as comparable values."""
     return {
-        "jobs": {number: msgspec.to_builtins(job) for number, job in sorted(state.jobs.items())},
+        "jobs": dict(state.jobs),
         "nodes": {
-            name: msgspec.to_builtins(
-                msgspec.structs.replace(node, load=None, heartbeat_s=None)  # not durable
-            )
-            for name, node in sorted(state.nodes.items())
+            name: structs.replace(node, load=None, heartbeat_s=None)  # not durable
+            for name, node in state.nodes.items()
         },
-        "spaces": dict(sorted(state.spaces.items())),
+        "spaces": dict(state.spaces),
         "groups": {shape: group.order for shape, group in state.groups.items()},
         "delayed": state.delayed,
         "running": sorted(state.running),
