@@ -1,0 +1,412 @@
+"""The head's disk: full, broken, cut, exchanged, newer, gone (A19, A22 and table B)."""
+
+import hashlib
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gsched.errors import HeadUnreachableError, TryAgainError
+from gschedd.core import facts as f
+from gschedd.store.schema import SCHEMA_VERSION
+from tests.support.cluster import Cluster, wait_until
+from tests.support.commands import run_command
+from tests.support.judge import Judge, facts_of, verdict
+from tests.support.mishaps import Submission, a_job, wait_for_end, wait_for_starts
+
+DISK_BYTES = 16 * 1024 * 1024
+FILL_BYTES = 64 * 1024
+
+
+@pytest.fixture
+def judge(cluster: Cluster) -> Judge:
+    return Judge(cluster.jobs)
+
+
+def database(cluster: Cluster) -> Path:
+    return cluster.state_dir / "gsched.db"
+
+
+def refused_start(cluster: Cluster) -> tuple[int, str]:
+    """Start a head that must not start; return its exit code and what it said."""
+    already = len(cluster.log("head.log"))
+    cluster.start_head(wait=False)
+    code = cluster.head_process.wait(30)
+    said = cluster.log("head.log")[already:]
+    assert "Traceback" not in said
+    return code, said
+
+
+# --- B1: the disk is full ---
+
+
+@pytest.fixture
+def small_disk(cluster: Cluster) -> Iterator[Path]:
+    """Give the head a disk of its own that can be filled."""
+    if os.geteuid() != 0:
+        pytest.skip("a file system of limited size is mounted by root only")
+    where = cluster.state_dir
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(where)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"cannot mount here: {mounted.stderr.strip()}")
+    yield where
+    cluster.stop()
+    subprocess.run(["umount", str(where)], check=True)
+
+
+def free_bytes(where: Path) -> int:
+    status = os.statvfs(where)
+    return status.f_bavail * status.f_frsize
+
+
+def fill(where: Path, leave_bytes: int = 0) -> Path:
+    """Fill the disk but for ``leave_bytes``; return the file that does it."""
+    filler = where / "filler"
+    with open(filler, "ab", buffering=0) as stream:
+        while (room := free_bytes(where) - leave_bytes) > 0:
+            try:
+                stream.write(b"x" * min(room, FILL_BYTES))
+            except OSError:  # ENOSPC: some of it is promised to others
+                break
+    return filler
+
+
+@pytest.mark.root
+def test_b1_a_nearly_full_disk_refuses_submits_with_exit_75_and_takes_them_again_later(
+    cluster: Cluster, judge: Judge, small_disk: Path
+) -> None:
+    cluster.start_head()
+    cluster.start_node("n1")
+    (running,) = Submission(cluster, a_job(cluster, judge, judge.gate())).ids()
+    wait_for_starts(judge, [running])
+
+    filler = fill(small_disk, leave_bytes=1024 * 1024)
+    refused = run_command("gsub", "--", "true", head=cluster.socket, cwd=cluster.jobs)
+
+    assert refused.status == 75
+    assert refused.stdout == ""
+    assert "disk is full" in refused.stderr
+    assert cluster.head.job(running).row.state == "running"
+    filler.unlink()
+    accepted = run_command("gsub", "--", "true", head=cluster.socket, cwd=cluster.jobs)
+    assert accepted.status == 0
+    wait_until(lambda: judge.open_gate() and not cluster.head.jobs().jobs)
+    assert verdict(judge, database(cluster), [running], attempts_max=1) == [
+        # gsub's own job does not write into the judge's file
+        f"{what} ({running + 1}, 1) on n1 is missing, outcome 0"
+        for what in ("start", "end")
+    ]
+
+
+@pytest.mark.root
+def test_b1_a_full_disk_stalls_the_head_which_recovers_alone_with_every_outcome(
+    cluster: Cluster, judge: Judge, small_disk: Path
+) -> None:
+    cluster.start_head()
+    cluster.start_node("n1", cpus=60)
+    jobs = Submission(cluster, *(a_job(cluster, judge, judge.gate()) for _ in range(60))).ids()
+    wait_for_starts(judge, jobs)
+    pid = cluster.head_process.pid
+
+    def stalls() -> bool:
+        fill(small_disk)  # and what the ballast file gave back, too
+        judge.open_gate()
+        return "trying again" in cluster.log("head.log")
+
+    wait_until(stalls, 60.0, what="a commit to find no room")
+    wait_until(lambda: judge.open_gate() and all(judge.count("end", job) for job in jobs), 60.0)
+    refused = run_command("gsub", "--", "true", head=cluster.socket, cwd=cluster.jobs)
+    shown = run_command("gstat", head=cluster.socket)
+    assert refused.status == 75, refused
+    assert "disk is full" in refused.stderr
+    assert shown.status == 75, shown
+    assert "disk is full" in shown.stderr
+    (small_disk / "filler").unlink()
+
+    wait_until(lambda: all_are_over(cluster), 60.0, what="all outcomes to be recorded")
+    assert cluster.head_process.poll() is None
+    assert cluster.head.status().pid == pid
+    (new,) = Submission(cluster, a_job(cluster, judge)).ids()
+    wait_for_end(cluster, [new])
+    assert verdict(judge, database(cluster), [*jobs, new], attempts_max=1) == []
+
+
+def all_are_over(cluster: Cluster) -> bool:
+    """Return whether the head answers again, and knows no unfinished job."""
+    try:
+        return not cluster.head.jobs().jobs
+    except TryAgainError:
+        return False
+
+
+@pytest.mark.root
+def test_b1_a_head_that_starts_on_a_full_disk_says_so_without_a_traceback(
+    cluster: Cluster, judge: Judge, small_disk: Path
+) -> None:
+    cluster.start_head()
+    cluster.stop_head()
+    (small_disk / "gsched.ballast").unlink(missing_ok=True)
+    filler = fill(small_disk)
+
+    code, said = refused_start(cluster)
+
+    assert code in {3, 75}
+    assert "full" in said
+    filler.unlink()
+    cluster.start_head()
+
+
+# --- B4: a flush fails once ---
+
+
+def test_b4_one_failed_flush_stops_the_head_and_nothing_acknowledged_is_lost(
+    cluster: Cluster, judge: Judge
+) -> None:
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("no strace here to make a system call fail")
+    cluster.start_head()
+    cluster.start_node("n1")
+    (before,) = Submission(cluster, a_job(cluster, judge, judge.gate())).ids()
+    wait_for_starts(judge, [before])
+    head = cluster.head_process
+    tracer = subprocess.Popen(
+        [strace, "-f", "-p", str(head.pid), "-o", str(cluster.directory / "strace"),
+         "-e", "trace=fdatasync,fsync", "-e", "inject=fdatasync,fsync:error=EIO:when=1"],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert tracer.stderr is not None
+    if b"attached" not in (line := tracer.stderr.readline()):
+        tracer.kill()
+        pytest.skip(f"strace may not look at processes here: {line.decode()}")
+
+    submission = Submission(cluster, a_job(cluster, judge))
+
+    assert head.wait(30) == 3
+    tracer.wait(30)
+    tracer.stderr.close()
+    assert "INJECTED" in (cluster.directory / "strace").read_text()
+    assert "stopping at once" in cluster.log("head.log")
+    cluster.start_head()
+    (after,) = submission.ids()  # it was not acknowledged, so it is sent again
+    wait_until(lambda: judge.open_gate() and not cluster.head.jobs().jobs)
+    assert verdict(judge, database(cluster), [before, after], attempts_max=1) == []
+
+
+# --- B6: the database has lost something ---
+
+
+def cut_log(cluster: Cluster) -> None:
+    """Cut half of the write-ahead log off: SQLite itself finds nothing wrong with that."""
+    log = cluster.state_dir / "gsched.db-wal"
+    size = log.stat().st_size
+    assert size > 0
+    os.truncate(log, size // 2)
+
+
+def old_copy(cluster: Cluster) -> Path:
+    """Return a copy of the database as it is now, made as a backup would be."""
+    copy = cluster.directory / "backup.db"
+    with sqlite3.connect(database(cluster)) as source, sqlite3.connect(copy) as target:
+        source.backup(target)
+    source.close()
+    target.close()
+    return copy
+
+
+@pytest.mark.parametrize("how", ["cut log", "old copy", "no log"])
+def test_b6_a_database_that_lost_something_starts_nothing_until_an_operator_accepts(
+    cluster: Cluster, judge: Judge, how: str
+) -> None:
+    cluster.start_head()
+    cluster.start_node("n1")
+    wait_for_end(cluster, Submission(cluster, a_job(cluster, judge)).ids())
+    backup = old_copy(cluster)
+    known = Submission(cluster, *(a_job(cluster, judge) for _ in range(10))).ids()
+    wait_for_end(cluster, known)
+    cluster.kill_head()
+    cluster.kill_node("n1")
+    if how == "cut log":
+        cut_log(cluster)
+    else:
+        (cluster.state_dir / "gsched.db-wal").unlink()
+        (cluster.state_dir / "gsched.db-shm").unlink()
+    if how == "old copy":
+        shutil.copy(backup, database(cluster))
+
+    cluster.start_head()
+    (job,) = Submission(cluster, a_job(cluster, judge)).ids()
+    cluster.start_node("n1", wait=False)
+
+    assert job > max(known)
+    assert "cut or is an old copy" in cluster.head.status().safe_mode
+    shown = run_command("gstat", "-f", str(job), head=cluster.socket)
+    assert "safe mode" in shown.stdout
+    told = run_command("gsched", "recover", head=cluster.socket)
+    assert told.status == 1
+    assert "Safe mode" in told.stdout
+    cluster.kill_head()
+    cluster.start_head()  # a restart is no operator's word
+    cluster.wait_for_node("n1")
+    assert cluster.head.job(job).row.state == "queued"
+    assert judge.count("start", job) == 0
+
+    accepted = run_command("gsched", "recover", "--accept", head=cluster.socket)
+
+    assert accepted.status == 0, accepted
+    wait_for_end(cluster, [job])
+    assert judge.count("start", job) == 1
+    assert [judge.count("start", old) for old in known] == [1] * 10
+    cluster.stop_node("n1")
+    cluster.kill_head()
+    cluster.start_head()
+    assert cluster.head.status().safe_mode == ""  # accepted once is accepted for good
+
+
+def test_b6_an_accepted_loss_stays_accepted_though_nothing_happens_after_it(
+    cluster: Cluster, judge: Judge
+) -> None:
+    cluster.start_head()
+    backup = old_copy(cluster)
+    (lost,) = Submission(cluster, a_job(cluster, judge)).ids()
+    cluster.stop_head()
+    shutil.copy(backup, database(cluster))
+    cluster.start_head()
+    assert cluster.head.status().safe_mode
+
+    assert cluster.head.recover(accept=True).safe_mode == ""
+    cluster.kill_head()
+    cluster.start_head()
+
+    assert cluster.head.status().safe_mode == ""
+    (job,) = Submission(cluster, a_job(cluster, judge)).ids()
+    assert job > lost
+
+
+def test_b6_in_safe_mode_what_only_nodes_know_is_neither_killed_nor_forgotten(
+    cluster: Cluster, judge: Judge
+) -> None:
+    """Until an operator accepts, a better copy of the database may still come."""
+    cluster.start_head()
+    cluster.start_node("n1")
+    backup = old_copy(cluster)
+    better = cluster.directory / "better.db"
+    runs, ended = Submission(
+        cluster, a_job(cluster, judge, judge.gate()), a_job(cluster, judge, judge.gate("other"))
+    ).ids()
+    wait_for_starts(judge, [runs, ended])
+    cluster.stop_head()
+    shutil.copy(database(cluster), better)
+    wait_until(lambda: judge.open_gate("other") and judge.count("end", ended))
+    shutil.copy(backup, database(cluster))
+    cluster.start_head()
+    cluster.wait_for_node("n1")
+    assert cluster.head.status().safe_mode
+    cluster.stop_head()
+
+    shutil.copy(better, database(cluster))
+    (cluster.state_dir / "gsched.mark").unlink()
+    cluster.start_head()
+    cluster.wait_for_node("n1")
+
+    (story,) = wait_for_end(cluster, [ended])
+    assert story.row.outcome is not None
+    assert story.row.outcome.exit_code == 0
+    wait_until(lambda: judge.open_gate() and cluster.head.job(runs).row.state == "done")
+    assert judge.count("start", runs) == judge.count("end", runs) == 1
+
+
+# --- A19, A22: another schema, no database ---
+
+
+def test_a19_an_older_head_refuses_a_newer_schema_and_leaves_the_database_alone(
+    cluster: Cluster, judge: Judge
+) -> None:
+    cluster.start_head()
+    (job,) = Submission(cluster, a_job(cluster, judge)).ids()
+    cluster.stop_head()
+    with sqlite3.connect(database(cluster)) as connection:
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    connection.close()
+    before = hashlib.sha256(database(cluster).read_bytes()).digest()
+    mark = (cluster.state_dir / "gsched.mark").read_bytes()
+
+    code, said = refused_start(cluster)
+
+    assert code == 78
+    assert f"has schema {SCHEMA_VERSION + 1}" in said
+    assert hashlib.sha256(database(cluster).read_bytes()).digest() == before
+    assert (cluster.state_dir / "gsched.mark").read_bytes() == mark
+    assert [x.job for x in facts_of(database(cluster)) if isinstance(x, f.JobSubmitted)] == [job]
+
+
+def test_a22_a_head_whose_database_is_gone_makes_no_empty_one(
+    cluster: Cluster, judge: Judge
+) -> None:
+    cluster.start_head()
+    cluster.start_node("n1")
+    (job,) = Submission(cluster, a_job(cluster, judge, judge.gate())).ids()
+    wait_for_starts(judge, [job])
+    cluster.stop_head()
+    kept = cluster.directory / "kept.db"
+    shutil.move(database(cluster), kept)
+
+    code, said = refused_start(cluster)
+
+    assert code == 78
+    assert "is gone" in said
+    assert f"jobs up to {job}" in said
+    assert not database(cluster).exists()
+    with pytest.raises(HeadUnreachableError):
+        cluster.head.status()
+    shutil.move(kept, database(cluster))
+    cluster.start_head()
+    wait_until(lambda: judge.open_gate() and not cluster.head.jobs().jobs)
+    assert verdict(judge, database(cluster), [job], attempts_max=1) == []
+
+
+def test_b5_a_damaged_page_is_found_at_the_start_and_not_served(
+    cluster: Cluster, judge: Judge
+) -> None:
+    cluster.start_head()
+    Submission(cluster, *(a_job(cluster, judge) for _ in range(50))).ids()
+    assert cluster.stop_head() == 0
+    with open(database(cluster), "r+b") as stream:
+        stream.seek(4096)
+        stream.write(os.urandom(8 * 4096))
+
+    code, said = refused_start(cluster)
+
+    assert code == 3
+    assert "backup" in said
+    assert not (cluster.state_dir / "gschedd.port").exists()
+
+
+def test_a12_a_stopped_head_is_not_replaced_by_an_impatient_second_one(
+    cluster: Cluster, judge: Judge
+) -> None:
+    cluster.start_head()
+    (job,) = Submission(cluster, a_job(cluster, judge)).ids()
+    first = cluster.head_process
+    first.send_signal(signal.SIGSTOP)
+    try:
+        code, said = refused_start(cluster)
+    finally:
+        first.send_signal(signal.SIGCONT)
+
+    assert code == 78
+    assert f"pid {first.pid}" in said
+    assert cluster.head.job(job).row.state == "queued"
+    first.kill()
+    first.wait()
