@@ -5,7 +5,7 @@ The daemon drives it with real processes and a real connection, the simulator wi
 
 from gnode.core import lives, orders
 from gnode.core.binding import Site
-from gnode.core.effects import Effect, Finish, RefuseHead, SaveMark, Send, SendRegister
+from gnode.core.effects import Effect, Finish, RefuseHead, SaveMark, Send, SendRegister, Warn
 from gnode.core.inputs import (
     AlarmRang,
     Disconnected,
@@ -143,9 +143,13 @@ class Agent:
     def _on_offer(self, event: HeadOffered) -> None:
         table = self._table
         objection = self._objection(event.cluster, event.epoch)
-        if objection is not None:
+        if objection is not None and event.cluster != table.cluster:
             table.out.append(RefuseHead(message=objection))
             return
+        if objection is not None:
+            # It must hear of it: our mark tells it to start nothing. Should it welcome us all the
+            # same, it is refused then.
+            table.out.append(Warn(text=objection))
         reports = tuple(
             attempt.report()
             for attempt in table.attempts.values()

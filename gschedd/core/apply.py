@@ -23,6 +23,8 @@ from gschedd.plan.space import NodeSpace, give, take
 F = TypeVar("F", bound=f.Fact)
 Applier = Callable[[State, f.AnyFact], None]
 
+#: How far job ids jump when the database is found to be an old copy: no id is given out twice.
+SAFE_ID_JUMP: Final = 1000
 #: Ended submissions whose client keys are remembered in memory; older ones are in the database.
 MAX_ENDED_KEYS: Final = 100_000
 
@@ -307,6 +309,8 @@ def _registered(state: State, fact: f.NodeRegistered) -> None:
     node.inventory, node.boot_id, node.incarnation = fact.inventory, fact.boot_id, fact.incarnation
     node.address, node.version, node.since_s = fact.address, fact.version, fact.at_s
     node.load, node.heartbeat_s, node.faults = fact.load, fact.at_s, 0
+    if fact.highest_job >= state.next_job:  # the database is an old copy: no number comes again
+        state.next_job = fact.highest_job + SAFE_ID_JUMP
     refresh_space(state, node)
     state.stale = True
     state.touched_nodes[node.name] = node

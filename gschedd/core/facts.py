@@ -145,7 +145,7 @@ class JobEnded(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True)
 
 
 class NodeRegistered(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """A node connected and said what it has."""
+    """A node connected and said what it has; ``highest_job`` is the highest number it has seen."""
 
     inventory: Inventory
     boot_id: str
@@ -153,6 +153,7 @@ class NodeRegistered(NodeFact, frozen=True, kw_only=True, omit_defaults=True, ta
     address: str
     version: str
     load: Load
+    highest_job: int = 0
 
 
 class NodeDisconnected(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):

@@ -5,6 +5,8 @@ exit that is recorded already is acknowledged again. That makes duplicates, reor
 reconnection harmless.
 """
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from gsched.model.job import ExitRecord
@@ -27,6 +29,21 @@ class Heard(Struct, kw_only=True):
     facts: list[f.AnyFact]
     effects: list[e.AnyEffect]
     oddities: list[str]
+
+
+def harmless(effects: Iterable[e.AnyEffect]) -> tuple[e.AnyEffect, ...]:
+    """Return the effects that may be carried out in safe mode, where the database may be wrong.
+
+    Nothing is launched, nothing that only the nodes know of is ended or forgotten: a better copy
+    of the database may still be put in place. What is left out is said anew when the nodes
+    register after an operator has accepted the loss.
+    """
+    return tuple(
+        effect
+        for effect in effects
+        if not isinstance(effect, e.SendLaunch | e.SendExitAck)
+        and not (isinstance(effect, e.SendStop) and effect.reason is StopReason.FENCED)
+    )
 
 
 def nothing() -> Heard:
@@ -56,6 +73,7 @@ def on_register(state: State, node: str, said: n.Register, now_s: float) -> Hear
             address=said.address,
             version=said.gnode_version,
             load=said.load,
+            highest_job=said.highest_job,
         )
     )
     reported = {(report.job, report.attempt): report for report in said.attempts}
