@@ -18,7 +18,14 @@ from gnode.core.inputs import (
     SupervisorEnded,
     SupervisorSeen,
 )
-from gnode.core.orders import ask_launch, attempt_of, end_by_record, fence_older, hand_over
+from gnode.core.orders import (
+    OBEY_MARGIN_S,
+    ask_launch,
+    attempt_of,
+    end_by_record,
+    fence_older,
+    hand_over,
+)
 from gnode.core.table import Attempt, Table
 from gnode.core.task import AttemptKey, SupervisorInfo
 from gnode.core.transitions import Happening, Phase
@@ -182,7 +189,12 @@ def _end_by_own_record(
 def kill_disobedient(table: Table, now_s: float) -> None:
     """Kill attempts whose supervisor let the time of a stop pass: it hangs, or is stopped."""
     for attempt in list(table.stopping.values()):
-        if attempt.kill_at_s is not None and attempt.kill_at_s <= now_s and not attempt.deferred:
+        if attempt.kill_at_s is None or attempt.kill_at_s > now_s:
+            continue
+        if attempt.phase is Phase.ACCEPTED:
+            # Nothing runs, as far as we know; the stop goes out with the launcher's answer.
+            attempt.kill_at_s = now_s + OBEY_MARGIN_S
+        else:
             attempt.kill_at_s = None
             del table.stopping[attempt.key]
             table.out.append(Warn(text=f"attempt {attempt.key.name}: does not stop; killing it"))

@@ -8,6 +8,7 @@ from gnode.core.effects import (
     ReadFile,
     RemoveSpool,
     Send,
+    WriteExit,
 )
 from gnode.core.inputs import Account, LaunchAsked
 from gnode.core.table import Attempt, Table
@@ -194,6 +195,7 @@ def end_deferred(table: Table, attempt: Attempt, wall_s: float) -> None:
         ended_s=wall_s,
     )
     attempt.deferred = False
+    table.out.append(WriteExit(record=record))  # its task is on disk, and must not be started
     end_by_record(table, attempt, record)
 
 

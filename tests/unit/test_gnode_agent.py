@@ -158,8 +158,10 @@ def test_a_stop_ends_an_attempt_that_waits_for_an_older_one() -> None:
     driver.run()
     driver.launch(order(1, 2))
 
-    (ended,) = exits(driver.stop(1, 2))
+    effects = driver.stop(1, 2)
 
+    (ended,) = exits(effects)
+    assert only(effects, do.WriteExit) == [do.WriteExit(record=ended)]  # or a restart starts it
     assert (ended.attempt, ended.kind) == (2, OutcomeKind.CANCELLED)
     assert only(driver.ended(), do.AskLaunch) == []
 
@@ -349,6 +351,18 @@ def test_a_supervisor_that_does_not_obey_is_killed_after_grace_and_margin() -> N
     assert driver.step(LeftoverGone(key=KEY)) == []  # the launcher tells the end
 
 
+def test_a_stop_of_what_waits_for_the_launcher_kills_nothing_and_is_handed_on() -> None:
+    driver = Driver()
+    driver.launch(order())
+    driver.stop()
+    driver.now_s += 61
+
+    assert only(driver.step(AlarmRang()), do.KillLeftover) == []
+    assert driver.agent.next_alarm_s() == pytest.approx(driver.now_s + 30)
+    (command,) = only(driver.forked(), do.CommandSupervisor)
+    assert isinstance(command.command, StopCommand)
+
+
 def test_signals_and_limits_of_unknown_or_ended_attempts_are_answered() -> None:
     driver = Driver()
     (effect,) = only(driver.step(HeadSaid(message=Signal(job=1, attempt=1, signal=9))), do.Send)
@@ -464,9 +478,15 @@ def test_the_registration_lists_all_that_is_not_acknowledged() -> None:
 def test_a_lower_epoch_and_another_cluster_are_refused() -> None:
     driver = Driver(mark=("c", 5, 0), welcome=False)
 
-    (refused,) = driver.step(HeadOffered(cluster="c", epoch=4))
+    warned, told = driver.step(HeadOffered(cluster="c", epoch=4))
+    assert isinstance(warned, do.Warn)
+    assert isinstance(told, do.SendRegister)  # so that the old head hears of the newer one
+    assert told.highest_epoch == 5
+    (refused,) = driver.step(Welcomed(cluster="c", epoch=4))
     assert isinstance(refused, do.RefuseHead)
     assert "epoch is 4, but this node has obeyed epoch 5" in refused.message
+    (refused,) = driver.step(HeadOffered(cluster="d", epoch=9))
+    assert isinstance(refused, do.RefuseHead)
     (refused,) = driver.step(Welcomed(cluster="d", epoch=9))
     assert isinstance(refused, do.RefuseHead)
     assert "cluster d, but this node has obeyed c" in refused.message
