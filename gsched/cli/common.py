@@ -17,6 +17,7 @@ A command is a click command that returns its exit code (or None for 0), and a `
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import update_wrapper
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 JSON_SCHEMA = 1  # of what --json prints; grows when a field changes its meaning or goes away
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
+_NOT_A_NUMBER = re.compile(r"is not a valid integer( range)?")  # click's words for its types
 
 P = ParamSpec("P")
 Callback = Callable[..., int | None]
@@ -285,7 +287,8 @@ def _as_gsched_error(error: Exception, name: str) -> GschedError:
     if isinstance(error, click.ClickException):
         context = error.ctx if isinstance(error, click.UsageError) else None
         path = context.command_path if context else name
-        return UsageError(error.format_message(), hint=f"see `{path} --help`")
+        message = _NOT_A_NUMBER.sub("is no whole number", error.format_message())
+        return UsageError(message, hint=f"see `{path} --help`")
     return InternalError(
         f"a fault of gsched itself: {type(error).__name__}: {error}",
         hint="run it again with GSCHED_DEBUG=1 and report what it prints",

@@ -8,11 +8,10 @@ import msgspec
 
 from gsched.cli.common import connected, gsched_command, run
 from gsched.cli.operands import carry_out, jobs_argument, normal_ids, parse_hold_list
-from gsched.cli.times import parse_start_time
+from gsched.cli.times import parse_start_time, read_duration_s
 from gsched.client import Head
 from gsched.clock import SystemClock
 from gsched.errors import UsageError
-from gsched.model.units import parse_duration_s
 from gsched.protocol.api import ActionRequest, Alteration
 
 Value = str | int | tuple[str, ...] | None  # of an option
@@ -81,7 +80,7 @@ def galter(
     """Change what jobs ask for; all of it or, for each job by itself, nothing.
 
     A waiting job may change in everything. Of a running one only what still can have an effect:
-    its walltime, grace, name, priority, account, mail and whether it may be run again.
+    its walltime, grace, account, mail, holds and whether it may be run again.
     """
     request = ActionRequest(
         action="alter",
@@ -130,7 +129,7 @@ def _readers(now_s: float, directory: str) -> dict[str, Callable[[str], tuple[st
         "start_after": lambda text: ("start_after_s", parse_start_time(text, now_s=now_s)),
         "hold_list": lambda text: ("holds", parse_hold_list(text)),
         "rerunnable": lambda text: ("rerunnable", text == "y"),
-        "grace": lambda text: ("grace_s", parse_duration_s(text)),
+        "grace": lambda text: ("grace_s", read_duration_s("--grace", text)),
     }
 
 
@@ -144,7 +143,7 @@ def _kill_delay_s(text: str) -> float:
         raise UsageError(
             f"-W {text}: {name!r} cannot be altered here", hint="only kill_delay=SECONDS can"
         )
-    return parse_duration_s(value)
+    return read_duration_s(f"-W {name}", value)
 
 
 def absolute_output(path: str, directory: str) -> str:

@@ -49,7 +49,7 @@ def _reason_option(function: Callback) -> Callback:
 @gsched_command("gnodes", epilog=EPILOG)
 @click.argument("operands", nargs=-1, metavar="[drain|resume|confirm-dead] [NODE...]")
 @_reason_option
-@click.option("-y", "--yes", is_flag=True, help="confirm-dead: do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="confirm-dead: it is certain, do not ask.")
 @click.option("-a", "all_fields", is_flag=True, help="Everything about all nodes (pbsnodes -a).")
 @click.option(
     "-l", "down_only", is_flag=True, help="Only nodes that take no jobs: name, state, reason."
@@ -117,9 +117,16 @@ def _act(
 
 
 def _is_sure(head: Head, names: Sequence[str]) -> bool:
-    """Return whether to go on: a person at a terminal is told what it means, and asked."""
+    """Tell a person at a terminal what it means, ask, and return the answer.
+
+    Raises:
+        UsageError: nobody can be asked; to be wrong here runs jobs twice, so it must be said.
+    """
     if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-        return True
+        raise UsageError(
+            "confirm-dead ends jobs that may still run, and nobody is here to be asked",
+            hint=f"make sure, then: gnodes confirm-dead -y {' '.join(names)}",
+        )
     rows, _ = _chosen(head.nodes(), names)
     jobs = sum(len(row.jobs) for row in rows)
     print_note(

@@ -1,19 +1,31 @@
 """``gsched``: the umbrella over what looks after an installation."""
 
+import difflib
 import importlib
 
 import click
 
 from gsched.cli.common import run, version_option
+from gsched.errors import UsageError
 
-COMMANDS = ("up", "down", "doctor", "init", "config", "recover", "completion", "version")
+#: In the order in which a newcomer needs them; each with its line of the help.
+COMMANDS = {
+    "up": "Start, or revive, a cluster on this machine.",
+    "down": "Stop what gsched up started.",
+    "doctor": "Say what is wrong with this installation.",
+    "init": "Write configuration and key of a new site.",
+    "config": "Check a configuration file.",
+    "recover": "Show why the head is in safe mode, and end it.",
+    "completion": "Print the completion of all commands for a shell.",
+    "version": "Print the versions of all that takes part.",
+}
 
 
 class LazyGroup(click.Group):
     """A group that imports a sub-command's module when it is called for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order in which a newcomer needs them."""
+        """Return the names in the order of the help."""
         del ctx
         return list(COMMANDS)
 
@@ -26,6 +38,24 @@ class LazyGroup(click.Group):
         command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands without importing any of them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; of one that is none, say which one it may be."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            raise UsageError(
+                f"no command {args[0]!r}",
+                hint=f"did you mean {close[0]}?" if close else f"there are: {', '.join(COMMANDS)}",
+            )
+        return super().resolve_command(ctx, args)
 
 
 @click.group(

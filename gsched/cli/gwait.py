@@ -12,12 +12,12 @@ from gsched.cli.common import (
     run,
 )
 from gsched.cli.follow import exit_status, outcome_words, report_failure
+from gsched.cli.times import read_duration_s
 from gsched.client import Head
 from gsched.clock import SystemClock
 from gsched.errors import UnknownJobError
 from gsched.model.ids import format_job_id
 from gsched.model.states import JobState
-from gsched.model.units import parse_duration_s
 from gsched.protocol.api import ErrorBody, JobStory
 
 EXIT_TIMEOUT = 124  # as timeout(1)
@@ -43,7 +43,7 @@ def gwait(
     A job that a signal ended gives 128 plus the signal's number.
     """
     clock = SystemClock()
-    timeout_s = None if timeout is None else parse_duration_s(timeout)
+    timeout_s = None if timeout is None else read_duration_s("--timeout", timeout)
     deadline_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
     errors = _unknown(head, jobs, as_json=as_json)
     status = 0

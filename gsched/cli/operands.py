@@ -7,11 +7,11 @@ import click
 import msgspec
 
 from gsched.cli.common import Callback, report_results
+from gsched.cli.times import read_duration_s
 from gsched.client import Head, body_of
 from gsched.errors import BadStateError, UsageError
 from gsched.model.ids import format_job_id, parse_job_id
 from gsched.model.states import HoldKind, JobState
-from gsched.model.units import parse_duration_s
 from gsched.protocol.api import ActionReply, ActionRequest, ActionResult
 
 ALL = "all"
@@ -61,7 +61,7 @@ def parse_grace_s(text: str) -> float | None:
         raise UsageError(
             f"-W {text}: not known here", hint="give the seconds from TERM to KILL, or force"
         )
-    return parse_duration_s(text)
+    return read_duration_s("-W", text)
 
 
 def hold_option(function: Callback) -> Callback:

@@ -3,7 +3,8 @@
 import re
 import time
 
-from gsched.errors import UsageError
+from gsched.errors import BadResourceError, UsageError
+from gsched.model.units import parse_duration_s
 
 _DATE = re.compile(r"(?P<digits>(?:[0-9]{2}){2,6})(?:\.(?P<seconds>[0-9]{2}))?")
 _DAY_S = 86400
@@ -70,6 +71,18 @@ def _no_date(text: str) -> UsageError:
     return UsageError(
         f"-a: {text!r} is no date", hint="write [[[[CC]YY]MM]DD]hhmm[.SS], for example 202612312359"
     )
+
+
+def read_duration_s(option: str, text: str) -> float:
+    """Return the seconds that an option's value states.
+
+    Raises:
+        BadResourceError: it is no time; the message starts with the option.
+    """
+    try:
+        return parse_duration_s(text)
+    except BadResourceError as error:
+        raise BadResourceError(f"{option}: {error.message}", hint=error.hint) from None
 
 
 def format_time(at_s: float | None) -> str:

@@ -35,6 +35,7 @@ UNENFORCED_TERMS: Final = frozenset(
 )
 _PROPERTY: Final = re.compile(r"[A-Za-z][\w.-]*")
 _NO_PROPERTY: Final = GPU_MODES | {"prohibited"}
+_COUNTED_WORDS: Final = ("ppn", "gpus", "gpu_type")  # of nodes=, with a value
 MAX_PLACES: Final = 100_000  # more places than any cluster has nodes: a typing error
 
 
@@ -177,23 +178,28 @@ def _nodes_chunk(text: str) -> Chunk:
             gpus = _count("gpus", value, least=0)
         elif equals and name == "gpu_type":
             gpu_type = value
-        elif word == "prohibited":
-            raise BadResourceError("GPU mode prohibited lets no job run", hint="leave it out")
-        elif equals:
-            raise BadResourceError(
-                f"nodes={text}: {name!r} is none of ppn, gpus, gpu_type",
-                hint="write nodes=N:ppn=P:gpus=G:property",
-            )
-        elif not _PROPERTY.fullmatch(word):
-            raise BadResourceError(
-                f"nodes={text}: {word!r} is no count, host or property",
-                hint="write nodes=N:ppn=P:gpus=G:property",
-            )
         elif word not in GPU_MODES:
-            features.append(word)
+            features.append(_property(text, word))
     return Chunk(
         count=count, cpus=cpus, gpus=gpus, gpu_type=gpu_type, features=tuple(sorted(set(features)))
     )
+
+
+def _property(text: str, word: str) -> str:
+    """Return a word of ``nodes=`` that names a host or a feature; refuse all others."""
+    name, equals, _ = word.partition("=")
+    form = "write nodes=N:ppn=P:gpus=G:property"
+    if word == "prohibited":
+        raise BadResourceError("GPU mode prohibited lets no job run", hint="leave it out")
+    if word in _COUNTED_WORDS:
+        raise BadResourceError(f"nodes={text}: {word} has no value", hint=form)
+    if equals:
+        raise BadResourceError(
+            f"nodes={text}: {name!r} is none of {', '.join(_COUNTED_WORDS)}", hint=form
+        )
+    if not _PROPERTY.fullmatch(word):
+        raise BadResourceError(f"nodes={text}: {word!r} is no count, host or property", hint=form)
+    return word
 
 
 def _select_chunk(text: str, generic_names: Collection[str]) -> Chunk:
@@ -211,7 +217,7 @@ def _select_chunk(text: str, generic_names: Collection[str]) -> Chunk:
         elif name in {"gpu_type", "gpu_model"} and equals:
             gpu_type = value
         elif name == "mem" and equals:
-            memory_bytes = parse_size_bytes(value)
+            memory_bytes = _size(name, value)
         elif name in {"host", "vnode"} and equals:
             features.append(value)
         elif name in generic_names and equals:
@@ -258,15 +264,22 @@ def _with_totals(
 ) -> Chunk:
     memory_bytes = chunk.memory_bytes
     if "pmem" in terms:
-        memory_bytes = parse_size_bytes(terms["pmem"]) * chunk.cpus
+        memory_bytes = _size("pmem", terms["pmem"]) * chunk.cpus
     if "mem" in terms:
         places = sum(each.count for each in chunks)
-        memory_bytes = -(-parse_size_bytes(terms["mem"]) // places)
+        memory_bytes = -(-_size("mem", terms["mem"]) // places)
     return structs.replace(
         chunk,
         memory_bytes=memory_bytes,
         generic=tuple(sorted({**dict(generic), **dict(chunk.generic)}.items())),
     )
+
+
+def _size(name: str, text: str) -> int:
+    try:
+        return parse_size_bytes(text)
+    except BadResourceError as error:
+        raise BadResourceError(f"{name}={text}: {error.message}", hint=error.hint) from None
 
 
 def _count(name: str, text: str, *, least: int = 1) -> int:

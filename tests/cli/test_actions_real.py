@@ -189,7 +189,7 @@ def test_a_drained_node_gets_no_job_until_it_is_resumed(desk: Desk) -> None:
     unknown = desk.run("gnodes", "resume", "nX", "n1")
     assert unknown.status == 68
     assert desk.ended(job).row.outcome is not None
-    alive = desk.run("gnodes", "confirm-dead", "n1")
+    alive = desk.run("gnodes", "confirm-dead", "-y", "n1")
     assert alive.status == 170, "a node that is connected is not dead"
 
 

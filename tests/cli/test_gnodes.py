@@ -106,7 +106,7 @@ def test_json_is_one_document(head: CannedHead) -> None:
         (["-o", "n1", "-N", "fan"], NodeActionRequest(action="drain", nodes=("n1",), reason="fan")),
         (["resume", "n1"], NodeActionRequest(action="resume", nodes=("n1",))),
         (["-c", "n1"], NodeActionRequest(action="resume", nodes=("n1",))),
-        (["confirm-dead", "n2"], NodeActionRequest(action="confirm-dead", nodes=("n2",))),
+        (["confirm-dead", "-y", "n2"], NodeActionRequest(action="confirm-dead", nodes=("n2",))),
     ],
 )
 def test_a_verb_is_sent_to_the_head(
