@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import tempfile
+from collections.abc import Callable
 
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -573,7 +574,7 @@ def test_after_the_faults_everything_ends() -> None:
 def bad_moment(machine: HeadMachine, chance: random.Random) -> None:
     name = chance.choice(sorted(NODES))
     lose = chance.random() < 0.3
-    actions = [
+    actions: list[Callable[[], object]] = [
         lambda: machine.schedule(lose=lose),
         lambda: machine.schedule(lose=lose),
         lambda: machine.time_passes(chance.choice([1.0, 10.0, 60.0])),
@@ -582,9 +583,13 @@ def bad_moment(machine: HeadMachine, chance: random.Random) -> None:
         lambda: machine.lose_power(name, back=chance.random() < 0.5),
         machine.restart_head,
         lambda: machine.rerun(ADMIN, chance.randint(1, 12), force=True, lose=lose),
-        lambda: machine.bag and machine.deliver(chance.choice(machine.bag)),
-        lambda: machine.bag and machine.bag.pop(chance.randrange(len(machine.bag))),
     ]
+    if machine.bag:
+        index = chance.randrange(len(machine.bag))
+        actions += [
+            lambda: machine.deliver(machine.bag[index]),
+            lambda: machine.bag.pop(index),
+        ]
     chance.choice(actions)()
     if machine.living() and chance.random() < 0.3:
         body, key = chance.choice(machine.living())

@@ -1,0 +1,350 @@
+"""The store: what was committed is there again, and every failure is what it is."""
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from gsched.errors import ConfigError, StorageError, TryAgainError
+from gsched.failpoint import FailpointError, arm
+from gsched.model.states import JobState, OutcomeKind
+from gschedd.core import commands as c
+from gschedd.core import facts as f
+from gschedd.store.mark import Mark, MarkFile
+from gschedd.store.reader import HistoryFilter, Reader
+from gschedd.store.sqlite import SAFE_ID_JUMP, DiskFullError, Store
+from tests.support.books import Books, batch_of
+from tests.support.invariants import content
+from tests.support.world import ADMIN, ALICE, BEGIN_S, submission
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Books:
+    """Return a head with a store, and one node."""
+    made = Books(tmp_path)
+    made.register(cpus=4, gpu_types=("a", "b"))
+    return made
+
+
+def reader(books: Books) -> Reader:
+    return Reader(books.store.path)
+
+
+# --- round trips ---
+
+
+def test_what_was_committed_is_loaded_again(books: Books) -> None:
+    """Jobs in every state, an attempt, a node: the whole state, and the next id."""
+    running = books.submit("nodes=1:gpus=1")
+    books.schedule()
+    books.submit("nodes=1:gpus=2,walltime=60", key="abc", start_after_s=0.0)
+    books.submit(holds=("user",))
+    books.submit(start_after_s=BEGIN_S + 100)
+    deleted = books.submit()
+    books.take(books.head.command(c.DeleteJob(caller=ALICE, job=deleted), books.now_s))
+    before = content(books.head.state)
+
+    books.reopen()
+
+    assert content(books.head.state) == before
+    assert books.head.state.jobs[running].attempt is not None
+    assert books.submit() == deleted + 1
+
+
+def test_an_epoch_begins_with_every_start(books: Books) -> None:
+    """So that nodes obey only the newest head."""
+    first = books.opened
+    books.reopen()
+
+    assert books.opened.epoch == first.epoch + 1
+    assert books.opened.cluster == first.cluster
+    assert books.opened.behind == ""
+
+
+def test_equal_parts_of_loaded_jobs_share_memory(books: Books) -> None:
+    """A hundred thousand equal jobs hold one request."""
+    first, second = books.submit("nodes=1:ppn=2"), books.submit("nodes=1:ppn=2")
+
+    books.reopen()
+
+    jobs = books.head.state.jobs
+    assert jobs[first].spec.request is jobs[second].spec.request
+    assert jobs[first].spec.owner is jobs[second].spec.owner
+
+
+def test_client_keys_of_ended_jobs_are_still_known(books: Books) -> None:
+    """A retry after a restart gets the same id."""
+    job = books.submit(key="abc")
+    books.take(books.head.command(c.DeleteJob(caller=ALICE, job=job), books.now_s))
+    books.reopen()
+
+    asked = submission(key="abc")
+    step = books.head.command(c.Submit(caller=ALICE, asked=asked, digests=("", "")), books.now_s)
+
+    assert (step.job, step.facts) == (job, ())
+
+
+def test_two_jobs_of_one_key_fail_the_commit(books: Books) -> None:
+    """The database itself refuses what the code must never do."""
+    books.submit(key="abc")
+    books.head.state.keys.clear()
+
+    with pytest.raises(StorageError, match="UNIQUE"):
+        books.submit(key="abc")
+
+
+def test_a_gpu_with_two_owners_fails_the_commit(books: Books) -> None:
+    """I6 in the database, whatever the code believes."""
+    first, second = books.submit("nodes=1:gpus=1"), books.submit("nodes=1:gpus=1")
+    books.schedule()
+    given = [fact for fact in books.facts if isinstance(fact, f.AttemptAssigned)]
+    assert [fact.job for fact in given] == [first, second]
+    wrong = structs.replace(given[1], attempt=2, allocation=given[0].allocation)
+
+    with pytest.raises(StorageError, match="gpu_owners"):
+        books.store.commit(batch_of([wrong], books.head.state))
+
+
+def test_a_gpu_changes_hands_within_one_commit(books: Books) -> None:
+    """Given back and given away in the order of the facts."""
+    first = books.submit("nodes=1:gpus=2")
+    second = books.submit("nodes=1:gpus=2")
+    books.schedule()
+    books.exit(first)
+    books.schedule()
+
+    owners = sqlite3.connect(books.store.path).execute("SELECT job FROM gpu_owners").fetchall()
+    assert owners == [(second,), (second,)]
+
+
+# --- reading ---
+
+
+def test_the_past_can_be_asked_about(books: Books) -> None:
+    """By user, name, outcome, time; newest first; totals are over all that match."""
+    jobs = [books.submit(name=name) for name in ("one", "two", "other")]
+    books.schedule()
+    for job, code in zip(jobs, (0, 3, 0), strict=True):
+        books.exit(job, code=code, wall_s=10)
+    waiting = books.submit()
+    past = reader(books)
+
+    def found(**wanted: object) -> list[int]:
+        return [job.id for job in past.history(structs.replace(HistoryFilter(), **wanted))[0]]
+
+    one, two, other = jobs
+    assert found() == [other, two, one]
+    assert found(limit=1) == [other]
+    assert found(failed=True) == [two]
+    assert found(name="o*") == [other, one]
+    assert found(ids=(one, waiting)) == [one]
+    assert found(user="bob") == []
+    assert found(outcome="exited", queue="batch") == [other, two, one]
+    assert found(since_s=BEGIN_S + 20) == [other, two]
+    assert found(until_s=BEGIN_S + 20) == [one]
+    totals = past.history(HistoryFilter(limit=1))[1]
+    assert (totals.jobs, totals.failed, totals.wall_s, totals.cpu_s) == (3, 1, 30, 30)
+    past.close()
+
+
+def test_a_jobs_story_is_kept(books: Books) -> None:
+    """The job, its attempts, its facts, in order; what is unknown is left out."""
+    job = books.submit("nodes=1:gpus=1")
+    books.schedule()
+    books.exit(job)
+    past = reader(books)
+
+    (kept,) = past.jobs([job, 99])
+    assert kept.state is JobState.DONE
+    assert kept.outcome is not None
+    assert kept.outcome.kind is OutcomeKind.EXITED
+    assert kept.attempt is not None
+    assert [attempt.number for attempt in past.attempts(job)] == [1]
+    told = [fact for _, fact in past.events(job)]
+    assert told == [fact for fact in books.facts if getattr(fact, "job", None) == job]
+    assert past.all_facts() == books.facts
+    past.close()
+
+
+def test_scripts_are_kept_once_by_digest(books: Books) -> None:
+    """A digest that is not there means that the database is damaged."""
+    submit = c.Submit(caller=ALICE, asked=submission(), digests=("d1", ""))
+    for _ in range(2):
+        books.take(books.head.command(submit, books.now_s), {"d1": b"#!/bin/sh\n"})
+    past = reader(books)
+
+    assert past.blob("d1") == b"#!/bin/sh\n"
+    with pytest.raises(StorageError, match="holds no script"):
+        past.blob("d2")
+    past.close()
+
+
+def test_the_reader_cannot_write(books: Books) -> None:
+    """Its connection is read-only."""
+    past = reader(books)
+
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        past._db.execute("DELETE FROM jobs")
+    past.close()
+
+
+# --- failures ---
+
+
+def test_a_full_disk_costs_nothing_but_the_batch(books: Books) -> None:
+    """Nothing of the batch is there; after making room the same batch goes in."""
+    (pages,) = books.store._db.execute("PRAGMA page_count").fetchone()
+    books.store._db.execute(f"PRAGMA max_page_count = {pages}")
+    step = books.head.command(
+        c.Submit(caller=ALICE, asked=submission(), digests=("d", "")), books.now_s
+    )
+    batch = batch_of(list(step.facts), books.head.state, {"d": bytes(100_000)})
+
+    with pytest.raises(DiskFullError):
+        books.store.commit(batch)
+    assert reader(books).jobs([step.job]) == []
+    books.store._db.execute("PRAGMA max_page_count = 1000000")
+    books.store.commit(batch)
+
+    assert [job.id for job in reader(books).jobs([step.job])] == [step.job]
+    books.facts.extend(step.facts)
+    assert reader(books).all_facts() == books.facts
+
+
+def test_a_database_that_somebody_holds_is_a_passing_condition(books: Books) -> None:
+    """An operator's shell with an open transaction."""
+    other = sqlite3.connect(books.store.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    books.store._db.execute("PRAGMA busy_timeout = 1")
+
+    with pytest.raises(TryAgainError, match="another program holds"):
+        books.submit()
+    other.execute("ROLLBACK")
+    other.close()
+    job = books.head.state.jobs[1]
+    books.head.state.touched_jobs[1] = job
+    fact = f.JobSubmitted(at_s=BEGIN_S, job=1, spec=job.spec, state=JobState.QUEUED)
+    books.store.commit(batch_of([fact], books.head.state))
+
+    assert [each.id for each in reader(books).jobs([1])] == [1]
+
+
+def test_any_other_failure_is_the_end(books: Books) -> None:
+    """A table that is gone: StorageError, exit code 3."""
+    books.store._db.execute("DROP TABLE events")
+
+    with pytest.raises(StorageError, match="no such table") as failed:
+        books.submit()
+
+    assert failed.value.exit_code == 3
+
+
+def test_a_damaged_database_is_not_opened(books: Books) -> None:
+    """Random bytes in a page are found at the start."""
+    for _ in range(50):
+        books.submit()
+    books.store.close()
+    with open(books.store.path, "r+b") as file:
+        file.seek(3 * 4096)
+        file.write(os.urandom(8 * 4096))
+
+    with pytest.raises(StorageError):
+        books._open()
+
+
+# --- the mark ---
+
+
+def test_an_old_copy_of_the_database_is_noticed(books: Books, tmp_path: Path) -> None:
+    """What is missing is said, no id comes twice, and it is said again until accepted."""
+    books.submit()
+    books.store.close()
+    copy = Path(books.store.path).read_bytes()
+    books._open()
+    last = [books.submit() for _ in range(3)][-1]
+    books.store.close()
+    Path(books.store.path).write_bytes(copy)
+
+    books._open()
+    assert "it was cut or is an old copy" in books.opened.behind
+    assert f"job {last}" in books.opened.behind
+    books.reopen()
+    assert books.opened.behind
+    assert books.submit() > last + SAFE_ID_JUMP
+    books.store.accept_loss()
+    books.reopen()
+
+    assert books.opened.behind == ""
+
+
+def test_a_database_that_is_gone_is_not_begun_anew(books: Books) -> None:
+    """Jobs have been in it: somebody must say that they are lost."""
+    books.submit()
+    books.store.close()
+    for name in ("gsched.db", "gsched.db-wal", "gsched.db-shm"):
+        (books.directory / name).unlink(missing_ok=True)
+
+    with pytest.raises(ConfigError, match="is gone, but jobs up to 1 have been in it"):
+        books._open()
+
+
+def test_a_mark_of_another_cluster_is_noticed(books: Books, tmp_path: Path) -> None:
+    """Files of two clusters were mixed."""
+    books.store.close()
+    (books.directory / "gsched.mark").unlink()
+    other = MarkFile(str(books.directory / "gsched.mark"))
+    other.write(Mark(cluster="other", epoch=1, seq=0, next_job=1))
+    other.close()
+
+    books._open()
+
+    assert books.opened.behind.startswith("the mark belongs to cluster other")
+
+
+def test_a_lost_mark_is_no_loss(books: Books) -> None:
+    """The database goes on; the mark is written anew."""
+    job = books.submit()
+    books.store.close()
+    (books.directory / "gsched.mark").unlink()
+
+    books._open()
+
+    assert books.opened.behind == ""
+    assert job in books.head.state.jobs
+    assert MarkFile(str(books.directory / "gsched.mark")).read() is not None
+
+
+def test_a_head_killed_between_commit_and_mark_goes_on(books: Books) -> None:
+    """The database is ahead of its mark: nothing is missing."""
+    arm("head.mark.before_write:raise")
+    try:
+        with pytest.raises(FailpointError):
+            books.submit()
+    finally:
+        arm("")
+
+    books.reopen()
+
+    assert books.opened.behind == ""
+    assert list(books.head.state.jobs) == [1]
+
+
+def test_operators_are_named_in_what_they_did(books: Books) -> None:
+    """Node facts are in the events, too (I10)."""
+    books.take(
+        books.head.command(c.DrainNode(caller=ADMIN, node="n1", reason="kernel"), books.now_s)
+    )
+    books.reopen()
+
+    node = books.head.state.nodes["n1"]
+    assert (node.drained, node.reason) == (True, "kernel")
+    drained = [fact for fact in reader(books).all_facts() if isinstance(fact, f.NodeDrained)]
+    assert [fact.by for fact in drained] == ["admin"]
+
+
+def test_a_directory_that_is_not_there_is_a_storage_error(tmp_path: Path) -> None:
+    """Not a traceback."""
+    with pytest.raises(StorageError, match="cannot be opened"):
+        Store(str(tmp_path / "none")).open()
