@@ -15,7 +15,7 @@ import os
 import resource
 from collections.abc import Callable
 
-from gnode.supervisor import cgroup, child
+from gnode.supervisor import cgroup, child, spool
 from gnode.supervisor.child import Surroundings
 from gnode.supervisor.spool import Task
 
@@ -30,8 +30,10 @@ def is_possible(task: Task, around: Surroundings) -> bool:
     return not needs_fork and not around.oom_protected and task["uid"] == os.getuid()
 
 
-def start(task: Task, around: Surroundings) -> tuple[int, tuple[str, str]]:
+def start(task: Task, around: Surroundings, mark: int) -> tuple[int, tuple[str, str]]:
     """Start the job's program and return its pid and the paths of its output files.
+
+    The program runs before it is recorded, which a fork avoids; so the mark has to say so first.
 
     Raises:
         LaunchError: the program did not start; the message says why.
@@ -43,6 +45,7 @@ def start(task: Task, around: Surroundings) -> tuple[int, tuple[str, str]]:
         paths, descriptors = child.prepare_as_owner(task)
         actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(descriptors)]
         resource.setrlimit(resource.RLIMIT_CORE, around.core_limits)
+        spool.announce_run(mark)
 
         def spawn(path: str, argv: list[str], env: dict[str, str]) -> int:
             return os.posix_spawn(path, argv, env, file_actions=actions, setsid=True, setsigmask=())

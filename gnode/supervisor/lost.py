@@ -112,15 +112,16 @@ class LostAttempts:
         ended = [name for name in ended if name not in self._lost and name not in self._hopeless]
         ended += self._hopeless
         self._hopeless.clear()
-        if self._lost:
-            self._find_processes(supervisors)
+        if self._lost and not self._find_processes(supervisors):
+            return [(name, self._pids.pop(name)) for name in ended]
         for name, lost in tuple(self._lost.items()):
             if lost.step():
                 del self._lost[name]
                 ended.append(name)
         return [(name, self._pids.pop(name)) for name in ended]
 
-    def _find_processes(self, supervisors: Collection[int]) -> None:
+    def _find_processes(self, supervisors: Collection[int]) -> bool:
+        """Give each lost attempt its processes; return False if that cannot be told yet."""
         processes = proc.snapshot()
         own_pid = os.getpid()
         orphans = {
@@ -133,10 +134,11 @@ class LostAttempts:
         for lost in self._lost.values():
             lost.keep_known(processes, orphans)
         if not processes.keys() >= set(supervisors):
-            return  # another supervisor has just died: the orphans may be its
+            return False  # another supervisor has just died: the orphans may be its
         adopting = next((lost for lost in self._lost.values() if lost.adopted), None)
         if orphans and adopting is not None:
             adopting.adopt(orphans, processes)
+        return True
 
     def _settle(self, name: str) -> bool:
         """Find out about a stray; return True if it is none any more."""

@@ -50,7 +50,7 @@ def never_ran(task: Task, message: str, *, user_error: bool) -> dict[str, object
         "attempt": task["attempt"],
         "kind": "launch_failed",
         "user_error": user_error,
-        "message": message,
+        "message": _printable(message),
         "started_s": now_s,
         "ended_s": now_s,
     }
@@ -118,8 +118,13 @@ def _merge_report(task: Task, seen: Seen, ending: Ending, record: dict[str, obje
         record["rank"] = rank
     message = report.get("message")
     if isinstance(message, str) and "message" not in record:
-        record["message"] = message[:_MESSAGE_CHARACTERS_MAX]
+        record["message"] = _printable(message)[:_MESSAGE_CHARACTERS_MAX]
     _merge_cause(report, record)
+
+
+def _printable(text: str) -> str:
+    """Return ``text`` without what is no character: JSON that holds such is refused by readers."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _merge_cause(report: dict[str, object], record: dict[str, object]) -> None:
@@ -140,7 +145,7 @@ def _number(value: object, low: Number, high: Number) -> Number | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int) and isinstance(low, float):
-        value = float(value)
+        value = float(value) if low <= value <= high else None  # float() of a huge one raises
     fits = isinstance(value, type(low))
     return value if fits and low <= value <= high else None  # type: ignore[operator, return-value]  # fits says so
 

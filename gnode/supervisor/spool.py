@@ -188,6 +188,19 @@ def announce_start(directory: str) -> int:
     return os.open(f"{directory}/{STARTING}", flags, 0o600)
 
 
+def announce_run(mark: int) -> None:
+    """Add to the mark that the program may run from now on, before its process is recorded."""
+    os.write(mark, b" ")  # the record is JSON and may begin with a space
+
+
+def may_have_run(directory: str) -> bool:
+    """Return whether the program of an attempt may have been started, recorded or not."""
+    try:
+        return os.stat(f"{directory}/{STARTING}").st_size > 0
+    except FileNotFoundError:
+        return exists(directory, SUPERVISOR)
+
+
 def write_started(directory: str, fd: int, started: Started) -> None:
     """Publish who runs the attempt; not flushed, since it says nothing after a power loss."""
     _write_all(fd, json.dumps(started).encode())

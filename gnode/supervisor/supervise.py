@@ -98,7 +98,7 @@ class _Supervisor:
         try:
             failpoint("supervisor.start.before_fork")
             if direct.is_possible(self._task, around):
-                self._job_pid, paths = direct.start(self._task, around)
+                self._job_pid, paths = direct.start(self._task, around, mark)
                 failpoint("supervisor.start.after_fork")
                 self._publish(mark, *paths)
             else:

@@ -9,6 +9,7 @@ the job is killed, and the record says so.
 import os
 import resource
 import signal
+import time
 
 from gnode.supervisor import cgroup, kernel, orders, proc, record, spool
 from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
@@ -22,7 +23,7 @@ class LostAttempt:
 
     Attributes:
         adopted: its processes have become this process's children.
-        job_pid: of the job's own process, 0 if none was ever recorded.
+        job_pid: of the job's own process, 0 while it is not known.
     """
 
     __slots__ = (
@@ -30,6 +31,7 @@ class LostAttempt:
         "_directory",
         "_ending",
         "_marked",
+        "_may_have_run",
         "_members",
         "_seen",
         "_task",
@@ -55,10 +57,11 @@ class LostAttempt:
         )
         self.job_pid = started["job_pid"] if started else 0
         self._ticks = started["job_start_ticks"] if started else 0
+        self._may_have_run = spool.may_have_run(directory)
         start_s = started["started_boottime_s"] if started else kernel.boottime_s()
         self._ending.started(start_s)
         self._seen = record.Seen(
-            started_s=started["started_s"] if started else 0.0, started_boottime_s=start_s
+            started_s=started["started_s"] if started else time.time(), started_boottime_s=start_s
         )
         self._commands = spool.Commands(directory)
         # Stops and limits hold on; signals in the file were sent by the supervisor already.
@@ -108,6 +111,24 @@ class LostAttempt:
     def _keep(self, roots: set[int], processes: dict[int, Process]) -> None:
         found = proc.descendants(roots, processes)
         self._members = {pid: processes[pid].start_ticks for pid in found}
+        if self._may_have_run and not self.job_pid and self.adopted:
+            self._recognise_main(processes)
+
+    def _recognise_main(self, processes: dict[int, Process]) -> None:
+        """Find the job's own process, if the supervisor died before it could record it.
+
+        It is our child now and leads a session; of all that the job has started meanwhile only
+        a daemon is that, too, and comes later.
+        """
+        own_pid = os.getpid()
+        leaders = [
+            processes[pid]
+            for pid in self._members
+            if processes[pid].parent == own_pid and processes[pid].session == pid
+        ]
+        if leaders:
+            first = min(leaders, key=lambda process: process.start_ticks)
+            self.job_pid, self._ticks = first.pid, first.start_ticks
 
     def _is_ours(self, process: Process | None) -> bool:
         """Return whether a process bears a mark of this attempt: session or environment.
@@ -156,6 +177,6 @@ class LostAttempt:
         return process is not None and process.start_ticks == self._ticks
 
     def _record(self) -> dict[str, object]:
-        if not self.job_pid:
+        if not self._may_have_run:
             return record.never_ran(self._task, _BEFORE_THE_START, user_error=False)
         return record.ended(self._task, self._seen, self._ending)

@@ -191,7 +191,10 @@ class Launcher:
         directory = self.state / "attempts" / name
         with (directory / "commands").open("a") as file:
             file.write(json.dumps(order) + "\n")
-        pid = json.loads((directory / "supervisor.json").read_text())["pid"]
+        record = directory / "supervisor.json"
+        if not record.exists():  # its supervisor was killed: the launcher looks by itself
+            return
+        pid = json.loads(record.read_text())["pid"]
         if process_is_there(pid):
             os.kill(pid, signal.SIGUSR1)
 

@@ -211,7 +211,7 @@ def test_usage_counts_processes_the_job_has_not_waited_for(launcher: Launcher) -
 
 
 def test_launching_twice_runs_once(launcher: Launcher) -> None:
-    task = launcher.task(1, [BASH, "-c", "echo ran; sleep 0.3"])
+    task = launcher.task(1, [BASH, "-c", "echo ran; sleep 0.3"], append=True)
     pid = launcher.launch(task)
 
     launcher.ask({"launch": "1.1"})
@@ -307,11 +307,12 @@ def test_a_reused_supervisor_carries_nothing_over(launcher: Launcher) -> None:
     os.kill(pid, signal.SIGUSR1)
     seen: list[dict[str, Any]] = []
     for job in range(2, 40):
-        again = launcher.launch(launcher.task(job, [BASH, "-c", "umask; sleep 0.02"], umask=0o077))
+        again = launcher.launch(launcher.task(job, [BASH, "-c", "umask; sleep 0.02"], umask=0o027))
         seen.append(launcher.exit(job) | {"pid": again})
 
     assert {one["pid"] for one in seen} == {pid}
     assert {one["exit_code"] for one in seen} == {0}
-    assert {launcher.output(job) for job in range(2, 40)} == {"0077\n"}
+    assert {launcher.output(job) for job in range(2, 40)} == {"0027\n"}
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
+    assert "Umask:\t0077" in pathlib.Path(f"/proc/{pid}/status").read_text()
     assert len(os.listdir(f"/proc/{pid}/fd")) == 4

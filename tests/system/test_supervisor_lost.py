@@ -91,6 +91,26 @@ def test_c7_orders_are_obeyed_without_a_supervisor(
     assert (record["stop_reason"], record["signal"]) == ("delete", signal.SIGTERM)
 
 
+def test_c7_a_signal_that_was_delivered_is_not_sent_again(
+    start: Callable[..., Launcher], tmp_path: pathlib.Path
+) -> None:
+    launcher = start()
+    argv = gated(tmp_path / "gate", "exit 0")
+    argv[2] = f"trap 'echo hello' USR2; {argv[2]}"
+    pid = launcher.launch(launcher.task(1, argv))
+    launcher.wait_for_output(1, "up")
+    launcher.order(1, {"do": "signal", "signal": int(signal.SIGUSR2)})
+    launcher.wait_for_output(1, "hello")
+
+    kill(pid)
+    wait_until(lambda: "taking over" in launcher.log(), "the launcher to notice")
+    launcher.order(1, {"do": "retime", "walltime_s": 5000})
+    (tmp_path / "gate").touch()
+
+    assert launcher.exit(1)["exit_code"] == 0
+    assert launcher.output(1) == "up\nhello\n"
+
+
 def test_c7_leftovers_go_without_a_supervisor(
     start: Callable[..., Launcher], tmp_path: pathlib.Path
 ) -> None:
@@ -167,7 +187,24 @@ def test_a_record_that_was_written_counts_though_its_supervisor_died(
     assert launcher.exit(1)["exit_code"] == 3
 
 
-@pytest.mark.parametrize("point", ["before_fork", "after_fork"])
+def test_c7_a_job_that_runs_before_it_is_recorded_keeps_its_exit_code(
+    start: Callable[..., Launcher], tmp_path: pathlib.Path
+) -> None:
+    launcher = start("supervisor.start.after_fork:kill")
+    launcher.launch(launcher.task(1, gated(tmp_path / "gate", "exit 17")))
+    launcher.wait_for_output(1, "up")
+    wait_until(lambda: "taking over" in launcher.log(), "the launcher to notice")
+
+    (tmp_path / "gate").touch()
+    record = launcher.exit(1)
+
+    assert (record["kind"], record["exit_code"]) == ("exited", 17)
+    assert record["started_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("point", "nice"), [("before_fork", 0), ("before_fork", 1), ("after_fork", 1)]
+)
 def test_a_supervisor_that_dies_while_starting_fails_the_launch_and_leaves_nothing(
     start: Callable[..., Launcher], point: str, nice: int
 ) -> None:
@@ -232,11 +269,15 @@ def test_c8_launcher_and_supervisor_killed_the_job_is_killed_and_its_outcome_los
 ) -> None:
     launcher = start()
     argv = gated(tmp_path / "gate", "exit 0")
-    if marked == "environment":
-        argv = ["setsid", "-w", "-f", *argv]
     task = launcher.task(1, argv, leftover_grace_s=60, grace_s=60)
+    if marked == "environment":
+        # A daemon: neither the job's session nor a descendant of its process.
+        argv[2] = f"setsid -f sh -c ': {tmp_path}/gate; sleep 994 & wait'; {argv[2]}"
+    else:
+        del task["env"]["PBS_NODEFILE"]
     pid = launcher.launch(task)
     launcher.wait_for_output(1, "up")
+    launcher.started(1)  # names the session; before that only the environment tells
     found = [
         int(path.parent.name)
         for path in pathlib.Path("/proc").glob("[0-9]*/cmdline")
@@ -275,8 +316,9 @@ def test_a_killed_idle_supervisor_is_replaced(start: Callable[..., Launcher]) ->
     pid = launcher.launch(launcher.task(1, ["true"]))
     launcher.exit(1)
 
-    kill(pid)
+    os.kill(pid, signal.SIGSTOP)  # so that it dies with an attempt that it has not looked at
     launcher.launch(launcher.task(2, [BASH, "-c", "exit 2"]))
+    kill(pid)
 
     assert launcher.exit(2)["exit_code"] == 2
     assert launcher.started(2)["pid"] != pid

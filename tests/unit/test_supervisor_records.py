@@ -89,6 +89,7 @@ def test_a_failure_after_our_stop_is_our_doing(
         '{"failed_s": true, "rank": 1}',
         '{"failed_s": -1, "rank": 1}',
         '{"failed_s": 1e400, "rank": 1}',
+        f'{{"failed_s": {"9" * 400}, "rank": 1}}',
         "\udcff",
     ],
 )
@@ -120,6 +121,12 @@ def test_a_report_that_is_a_link_or_a_pipe_is_not_read(
     assert ended(EXIT_7, failure_report=str(report)).rank is None
     assert ended(EXIT_7, failure_report=str(tmp_path / "pipe")).rank is None
     assert ended(EXIT_7, failure_report=str(tmp_path / "real")).rank == 3
+
+
+def test_a_message_that_is_no_text_can_still_be_read(report: pathlib.Path) -> None:
+    report.write_text('{"failed_s": 5001, "message": "\\ud800 boom"}')
+
+    assert ended(EXIT_7, failure_report=str(report)).message == "\\ud800 boom"
 
 
 @pytest.mark.parametrize("user_error", [True, False])
