@@ -12,9 +12,10 @@ from gsched.failpoint import FailpointError, arm
 from gsched.model.states import JobState, OutcomeKind
 from gschedd.core import commands as c
 from gschedd.core import facts as f
+from gschedd.core.apply import SAFE_ID_JUMP
 from gschedd.store.mark import Mark, MarkFile
 from gschedd.store.reader import HistoryFilter, Reader
-from gschedd.store.sqlite import SAFE_ID_JUMP, DiskFullError, Store
+from gschedd.store.sqlite import DiskFullError, Store
 from tests.support.books import Books, batch_of
 from tests.support.invariants import content
 from tests.support.world import ADMIN, ALICE, BEGIN_S, submission

@@ -1,0 +1,76 @@
+"""Why a job waits and how it ended, in words."""
+
+import pytest
+
+from gsched.model.job import Outcome
+from gsched.model.states import HoldKind, JobState, OutcomeKind
+from gschedd.core.explain import describe_outcome, jobs_ahead, waiting_reason
+from gschedd.core.settings import QueueSettings
+from tests.support.world import ADMIN, World, node, settings
+
+K = OutcomeKind
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text"),
+    [
+        (Outcome(kind=K.EXITED, exit_code=0, node="n1"), "exit code 0"),
+        (Outcome(kind=K.EXITED, exit_code=2, node="n1", rank=3), "exit code 2 on n1 (rank 3)"),
+        (Outcome(kind=K.SIGNALLED, signal=11, node="n1"), "ended by signal 11 on n1"),
+        (Outcome(kind=K.CANCELLED), "deleted"),
+        (Outcome(kind=K.CANCELLED, message="deleted by bob"), "deleted by bob"),
+        (Outcome(kind=K.WALLTIME), "reached its walltime"),
+        (Outcome(kind=K.OOM, node="n1", message="9gb"), "killed for memory on n1: 9gb"),
+        (Outcome(kind=K.LAUNCH_FAILED, message="no dir"), "could not be started: no dir"),
+        (Outcome(kind=K.NODE_LOST, node="n1"), "lost with its node on n1"),
+        (Outcome(kind=K.SUPERVISOR_LOST, node="n1"), "its supervisor was lost on n1"),
+        (Outcome(kind=K.RERUN), "stopped to run again"),
+        (Outcome(kind=K.RERUN, message="stopped by bob"), "stopped by bob"),
+    ],
+)
+def test_an_outcome_in_words(outcome: Outcome, text: str) -> None:
+    """Where, which rank, and what was said."""
+    assert describe_outcome(outcome) == text
+
+
+def test_every_waiting_job_says_why() -> None:
+    """Held, without nodes, of a queue that is gone, before the next cycle."""
+    world = World(config=settings(queues={"batch": QueueSettings(), "old": QueueSettings()}))
+    held = world.submit(holds=("user",))
+    queued = world.submit()
+    orphan = world.submit(queue="old")
+    world.hold(held, by=ADMIN, kind=HoldKind.OPERATOR)
+
+    assert world.why(held) == (f"held by operator and user; grls -h ou {held} lets it go")
+    assert world.why(queued) == "no node has registered yet"
+    world.head.settings = settings()
+    assert world.why(orphan) == "queue old is no longer configured; galter -q moves the job"
+
+
+def test_a_job_that_no_cycle_has_seen_says_that() -> None:
+    """Between its submission and the next cycle."""
+    world = World(node("n1"))
+    job = world.submit()
+    state = world.head.state
+    running = state.jobs[job]
+    assert waiting_reason(running, state, world.settings, {}) == "", "it does not wait"
+
+    second = world.submit("nodes=1:ppn=4")
+    reason = waiting_reason(state.jobs[second], state, world.settings, {})
+
+    assert reason == "waits for the next scheduling cycle"
+
+
+def test_jobs_ahead_are_those_of_the_queue_that_go_first() -> None:
+    """By priority, then by number; other queues do not count."""
+    world = World(
+        config=settings(queues={"batch": QueueSettings(), "other": QueueSettings(priority=9)})
+    )
+    low = world.submit(priority=-1)
+    first = world.submit("nodes=1:ppn=2")
+    second = world.submit()
+    world.submit(queue="other")
+    jobs = world.head.state.jobs
+
+    assert [jobs_ahead(jobs[job], world.head.state) for job in (first, second, low)] == [0, 1, 2]
+    assert jobs[low].state is JobState.QUEUED

@@ -1,0 +1,170 @@
+"""Between records and rows: every kind of fact, and jobs with everything in them."""
+
+from typing import get_args
+
+import msgspec
+import pytest
+from msgspec import structs
+
+from gsched.model.job import ExitRecord, Outcome
+from gsched.model.resources import Load, Share, Usage
+from gsched.model.states import HoldKind, JobState, OutcomeKind, StopReason
+from gschedd.core import facts as f
+from gschedd.core.explain import describe
+from gschedd.core.state import Job
+from gschedd.store import rows
+from tests.support.books import spec_of
+from tests.support.world import inventory
+
+RECORD = ExitRecord(job=1, attempt=2, kind=OutcomeKind.EXITED, exit_code=3, rank=1)
+OUTCOME = Outcome(kind=OutcomeKind.EXITED, exit_code=3, node="n1", rank=1)
+SHARE = Share(node="n1", cpus=2, gpu_indices=(0, 1))
+ATTEMPT = {"at_s": 5.0, "job": 1, "attempt": 2}
+
+#: One of each kind, with what a history says about it.
+EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
+    type(fact): (fact, text)
+    for fact, text in (
+        (
+            f.JobSubmitted(at_s=5.0, job=1, spec=spec_of(), state=JobState.QUEUED),
+            "submitted by alice to queue batch",
+        ),
+        (
+            f.JobHeld(at_s=5.0, job=1, holds=(HoldKind.USER,), by="bob", reason="why"),
+            "held (user) by bob: why",
+        ),
+        (
+            f.JobReleased(at_s=5.0, job=1, holds=(HoldKind.USER, HoldKind.OPERATOR), by="bob"),
+            "released (user, operator) by bob",
+        ),
+        (f.JobDue(at_s=5.0, job=1), "its start time has come"),
+        (
+            f.JobAltered(at_s=5.0, job=1, spec=spec_of(), by="bob", changed=("name", "queue")),
+            "altered by bob: name, queue",
+        ),
+        (f.JobSignalled(**ATTEMPT, signal=10, by="bob"), "signal 10 sent by bob"),  # type: ignore[arg-type] # common fields
+        (
+            f.AttemptAssigned(
+                **ATTEMPT,  # type: ignore[arg-type] # common fields
+                allocation=(SHARE, Share(node="n2", cpus=1)),
+                active=("n1",),
+                master_port=0,
+                why="next",
+            ),
+            "attempt 2 assigned to n1 (2 CPU, GPU 0,1), n2 (1 CPU): next",
+        ),
+        (
+            f.PartStarted(**ATTEMPT, node="n1", pid=7, started_s=4.0),  # type: ignore[arg-type] # common fields
+            "attempt 2 started on n1, pid 7",
+        ),
+        (
+            f.StopRequested(
+                **ATTEMPT,  # type: ignore[arg-type] # common fields
+                reason=StopReason.PEER_FAILED,
+                grace_s=1.0,
+                by="gsched",
+                message="m",
+            ),
+            "stop requested by gsched (peer failed): m",
+        ),
+        (
+            f.PartEnded(**ATTEMPT, node="n1", record=RECORD, usage=Usage(wall_s=1.0)),  # type: ignore[arg-type] # common fields
+            "attempt 2 ended on n1: rank 1 exit code 3",
+        ),
+        (
+            f.AttemptEnded(**ATTEMPT, outcome=OUTCOME, usage=Usage(wall_s=61.0), ended_s=4.0),  # type: ignore[arg-type] # common fields
+            "attempt 2 over after 00:01:01: exit code 3 on n1 (rank 1)",
+        ),
+        (f.JobRequeued(at_s=5.0, job=1, reason="lost", faults=1), "queued again: lost"),
+        (
+            f.JobEnded(at_s=5.0, job=1, outcome=OUTCOME, ended_s=4.0),
+            "done: exit code 3 on n1 (rank 1)",
+        ),
+        (
+            f.NodeRegistered(
+                at_s=5.0,
+                node="n1",
+                inventory=inventory(cpus=3, gpus=1),
+                boot_id="b",
+                incarnation="i",
+                address="a",
+                version="v",
+                load=Load(),
+            ),
+            "registered with 3 CPUs, 1 GPUs",
+        ),
+        (f.NodeDisconnected(at_s=5.0, node="n1", reason="gone"), "disconnected: gone"),
+        (f.NodeDrained(at_s=5.0, node="n1", reason="kernel", by="bob"), "drained by bob: kernel"),
+        (f.NodeResumed(at_s=5.0, node="n1", by="bob"), "resumed by bob"),
+        (
+            f.NodeFaulted(at_s=5.0, node="n1", faults=2, message="fork"),
+            "launch faults in a row: 2 fork",
+        ),
+    )
+}
+
+
+@pytest.mark.parametrize("kind", get_args(f.AnyFact))
+def test_every_fact_is_kept_and_told(kind: type[f.Fact]) -> None:
+    """It reads back as it was, and a history has words for it."""
+    fact, text = EXAMPLES[kind]
+
+    row = rows.event_row(7, fact)
+    assert row[:3] == (7, 5.0, kind.__name__)
+    assert row[3] == getattr(fact, "job", None)
+    assert row[4] == getattr(fact, "node", None)
+    data = row[5]
+    assert isinstance(data, bytes)
+    assert rows.fact_from_data(data) == fact
+    assert describe(fact) == text
+
+
+def test_a_fact_of_another_version_is_not_guessed_at() -> None:
+    """An unknown kind is an error, not something else."""
+    with pytest.raises(msgspec.ValidationError):
+        rows.fact_from_data(b'{"type":"JobPainted","at_s":1.0,"job":1}')
+
+
+def test_a_job_with_everything_in_it_reads_back() -> None:
+    """Every column that is not in the spec."""
+    job = Job(
+        id=7,
+        spec=spec_of(client_key="k"),
+        state=JobState.DONE,
+        submitted_s=1.0,
+        eligible_s=2.0,
+        holds=(HoldKind.OPERATOR, HoldKind.USER),
+        hold_reason="why",
+        not_before_s=3.0,
+        attempts=4,
+        faults=5,
+        requeues=6,
+        requeue_reason="again",
+        started_s=7.0,
+        ended_s=8.0,
+        cpu_s=9.0,
+        wall_s=10.0,
+        gpu_s=11.0,
+        outcome=OUTCOME,
+    )
+    row = rows.job_row(job)
+
+    assert len(row) == len(rows.JOB_COLUMNS)
+    assert rows.job_from_row(row, job.spec) == job
+    named = dict(zip(rows.JOB_COLUMNS, row, strict=True))
+    assert (named["failed"], named["outcome"], named["client_key"]) == (1, "exited", "k")
+    plain = structs.replace(job, outcome=None, holds=(), spec=spec_of())
+    named = dict(zip(rows.JOB_COLUMNS, rows.job_row(plain), strict=True))
+    assert (named["failed"], named["outcome"], named["client_key"]) == (None, None, None)
+    assert rows.job_from_row(rows.job_row(plain), plain.spec) == plain
+
+
+def test_gpus_are_owned_from_assignment_to_the_end() -> None:
+    """Only these two facts change an owner."""
+    changes = rows.gpu_changes([fact for fact, _ in EXAMPLES.values()])
+
+    assert changes == [
+        (rows.OWN_GPU, ("n1", 0, 1, 2)),
+        (rows.OWN_GPU, ("n1", 1, 1, 2)),
+        (rows.FREE_GPUS, (1, 2)),
+    ]
