@@ -47,6 +47,11 @@ Examples:
   echo 'date; hostname' | gsub -N now
 """
 
+_NOT_YET = {  # of qsub's options
+    "-t": ("arrays of jobs", "submit in a loop: for i in 1 2 3; do gsub -v I=$i job.sh; done"),
+    "-I": ("interactive jobs", "submit the command, and see its output with gsub --watch"),
+}
+
 
 class GsubCommand(QuickCommand):
     """gsub's grammar: what stands after ``--`` or ``--torchrun SCRIPT`` is not ours to read."""
@@ -56,7 +61,15 @@ class GsubCommand(QuickCommand):
         own, tail = split_tail(args)
         if own and own[-1] == "--torchrun" and not tail:
             raise click.UsageError("--torchrun needs the training script", ctx)
-        rest = super().parse_args(ctx, own)
+        try:
+            rest = super().parse_args(ctx, own)
+        except click.NoSuchOption as error:
+            if error.option_name not in _NOT_YET:
+                raise
+            what, instead = _NOT_YET[error.option_name]
+            raise UsageError(
+                f"{error.option_name}: {what} are not there yet", hint=instead
+            ) from None
         ctx.params["tail"] = tuple(tail)
         return rest
 

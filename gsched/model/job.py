@@ -101,9 +101,11 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def shell_status(self) -> int:
-        """Return what a shell would say: the exit code, or 128 + the signal."""
+        """Return what a shell would say: the exit code, 128 + the signal, 126 if it never ran."""
         if self.exit_code is not None:
             return self.exit_code
+        if self.kind is OutcomeKind.LAUNCH_FAILED:
+            return 126  # as a shell says of what cannot be executed
         return 128 + (self.signal if self.signal is not None else 15)
 
     @property
