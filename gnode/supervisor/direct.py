@@ -2,8 +2,8 @@
 
 ``posix_spawn`` shares the parent's memory until the exec, so it costs a third of a fork and all of
 its page faults. Where nothing has to be done between the two that it cannot do, and the owner's
-rights are the supervisor's own, the supervisor prepares everything and spawns. Measured on two
-cores: README of scripts/bench.
+rights are the supervisor's own, the supervisor prepares everything and spawns: 1.8 instead of
+4.2 ms of CPU time for a no-op ``bash``, where bash itself takes 0.95 (scripts/bench/launch).
 
 A job is born in its control group: the supervisor steps into the group, spawns and steps out
 again, which costs a tenth of a fork. Killed in between, it is as if it had died outside: the

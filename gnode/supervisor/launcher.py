@@ -28,6 +28,7 @@ from gnode.supervisor.connection import Connection, ConnectionLostError
 from gnode.supervisor.errors import reason
 from gnode.supervisor.lost import LostAttempts
 from gnode.supervisor.pool import Pool, Worker
+from gsched import failpoint
 
 _NAME = re.compile(r"[0-9]{1,18}\.[0-9]{1,9}")
 _REPLIES_AT_ONCE = 16  # gnode hears of the first of a thousand launches before the last
@@ -270,6 +271,7 @@ def main() -> None:
     parser.add_argument("--socket", required=True, help="Unix socket to listen on")
     parser.add_argument("--state", required=True, help="gnode's state directory")
     arguments = parser.parse_args()
+    failpoint.arm("")  # they are the supervisors'; each of them arms its own
     state = os.path.abspath(arguments.state)
     socket_path = os.path.abspath(arguments.socket)
     _detach()

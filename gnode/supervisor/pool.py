@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from gnode.supervisor import kernel, proc, supervise
 from gnode.supervisor.child import Surroundings
+from gsched import failpoint
 
 _IDLE_MAX = 16  # each holds some 3 MB; more would only serve bursts
 _ATTEMPTS_MAX = 500  # then a fresh one: whatever leaks stays small
@@ -143,6 +144,7 @@ def _become_supervisor(channel: int, around: Surroundings) -> NoReturn:
         if channel != _CHANNEL_FD:
             os.dup2(channel, _CHANNEL_FD, inheritable=False)
         os.closerange(_CHANNEL_FD + 1, highest + 1)
+        failpoint.arm(os.environ.get("GSCHED_FAIL", ""))
         _serve(around)
         status = 0
     finally:

@@ -123,6 +123,7 @@ class _Supervisor:
             ours.settimeout(_LAUNCH_LOOK_S)
             out_path, _, err_path = self._answer(ours, child.READY).partition(b"\0")
             self._publish(mark, os.fsdecode(out_path), os.fsdecode(err_path))
+            self._refuse_if_stopped()
             ours.send(child.GO)
             self._answer(ours, b"")
 
@@ -141,6 +142,8 @@ class _Supervisor:
             "stderr_path": stderr_path,
         }
         spool.write_started(self._directory, mark, started)
+        # Until now nobody could know whom to signal about an order, so none may go unread.
+        self._obey()
 
     def _answer(self, channel: socket.socket, expected: bytes) -> bytes:
         """Return what follows ``expected`` in the job process's next message.

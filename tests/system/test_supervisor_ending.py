@@ -52,14 +52,11 @@ def daemonizing(pid_file: pathlib.Path, disposition: str, then: str) -> list[str
 
 
 def test_walltime_ends_the_job_and_says_so(launcher: Launcher, nice: int) -> None:
-    record = launcher.run(
-        launcher.task(1, [BASH, "-c", "sleep 1000; echo no"], walltime_s=0.4, nice=nice)
-    )
+    record = launcher.run(launcher.task(1, ["sleep", "1000"], walltime_s=0.4, nice=nice))
 
     assert (record["stop_reason"], record["kind"]) == ("walltime", "signalled")
     assert record["signal"] == signal.SIGTERM
     assert record["wall_s"] >= 0.4
-    assert launcher.output(1) == ""
 
 
 def test_d4_a_job_that_traps_term_is_killed_after_the_grace(launcher: Launcher, nice: int) -> None:

@@ -161,17 +161,9 @@ def test_c9_and_c10_an_outcome_that_died_with_the_supervisor_is_lost_not_success
     start: Callable[..., Launcher], point: str, nice: int
 ) -> None:
     launcher = start(f"supervisor.exit.{point}:kill")
-    # The launcher writes records, too; its failpoint is disarmed by the first pass: see below.
-    launcher.accept(launcher.task(1, ["true"], nice=nice))
-    launcher.ask({"launch": "1.1"})
-    wait_until(lambda: launcher.process.poll() is not None, "the launcher's own failpoint")
 
-    assert not (launcher.directory(1) / "exit.json").exists()
-    launcher.channel.close()
-    launcher.environment = {}
-    launcher.start()
-    launcher.hear("ended", "1.1")
-    record = launcher.exit_record(1)
+    launcher.launch(launcher.task(1, ["true"], nice=nice))
+    record = launcher.exit(1)
 
     assert record["kind"] == "supervisor_lost"
     assert "exit_code" not in record
@@ -191,9 +183,13 @@ def test_c7_a_job_that_runs_before_it_is_recorded_keeps_its_exit_code(
     start: Callable[..., Launcher], tmp_path: pathlib.Path
 ) -> None:
     launcher = start("supervisor.start.after_fork:kill")
-    launcher.launch(launcher.task(1, gated(tmp_path / "gate", "exit 17")))
+    argv = gated(tmp_path / "gate", "exit 17")
+    argv[2] = f"trap 'echo found' USR2; {argv[2]}"
+    launcher.launch(launcher.task(1, argv))
     launcher.wait_for_output(1, "up")
     wait_until(lambda: "taking over" in launcher.log(), "the launcher to notice")
+    launcher.order(1, {"do": "signal", "signal": int(signal.SIGUSR2)})
+    launcher.wait_for_output(1, "found")
 
     (tmp_path / "gate").touch()
     record = launcher.exit(1)
