@@ -8,6 +8,7 @@ from typing import BinaryIO
 from msgspec import structs
 
 from gsched.cli.common import command_name, print_json, print_note, printable
+from gsched.cli.times import local_times
 from gsched.client import RETRY_S, Head
 from gsched.clock import SystemClock
 from gsched.errors import (
@@ -17,8 +18,9 @@ from gsched.errors import (
     TryAgainError,
 )
 from gsched.model.ids import format_job_id
-from gsched.model.states import JobState
-from gsched.protocol.api import MAX_OUTPUT_CHUNK_BYTES, JobStory, OutputChunk
+from gsched.model.signals import describe_signal
+from gsched.model.states import JobState, OutcomeKind
+from gsched.protocol.api import MAX_OUTPUT_CHUNK_BYTES, JobStory, OutcomeRow, OutputChunk
 from gsched.transport import pause
 
 STDOUT, STDERR = "stdout", "stderr"
@@ -43,7 +45,7 @@ def outcome_words(story: JobStory) -> str:
     if outcome is None:
         return "ended without an outcome"
     if outcome.signal is not None:
-        words = f"{outcome.kind.replace('_', ' ')} (signal {outcome.signal})"
+        words = f"{_kind(outcome)}ended by signal {describe_signal(outcome.signal)}"
     elif outcome.exit_code is not None:
         words = f"{outcome.kind.replace('_', ' ')} with code {outcome.exit_code}"
     else:
@@ -53,6 +55,13 @@ def outcome_words(story: JobStory) -> str:
     if outcome.rank is not None:
         words += f" (rank {outcome.rank})"
     return f"{words}: {outcome.message}" if outcome.message else words
+
+
+def _kind(outcome: OutcomeRow) -> str:
+    """Return what comes before the signal; "signalled" would only say it twice."""
+    if outcome.kind == OutcomeKind.SIGNALLED:
+        return ""
+    return f"{outcome.kind.replace('_', ' ')}, "
 
 
 def wait_for_one(head: Head, job: int, *, watch: bool, as_json: bool) -> int:
@@ -76,12 +85,13 @@ def wait_for_one(head: Head, job: int, *, watch: bool, as_json: bool) -> int:
     return status
 
 
-def report_failure(head: Head, story: JobStory) -> None:
-    """Say on stderr how a job failed, with the tail of what it wrote there."""
+def report_failure(head: Head, story: JobStory, *, told: bool = False) -> None:
+    """Say on stderr how a job failed, unless it is ``told``, with the tail of what it wrote."""
     name = command_name()
-    print_note(
-        f"job {format_job_id(story.row.id, story.server)} {outcome_words(story)}", command=name
-    )
+    if not told:
+        print_note(
+            f"job {format_job_id(story.row.id, story.server)} {outcome_words(story)}", command=name
+        )
     stream = STDOUT if story.join == "oe" else STDERR
     try:
         data = b"".join(tail(head, story.row.id, stream=stream, lines=TAIL_LINES))
@@ -240,7 +250,7 @@ def _until_started(head: Head, job: int | str) -> None:
         if story.row.state not in _UNSTARTED or story.attempts:
             return
         words = f"job {format_job_id(story.row.id, story.server)} is {story.row.state}"
-        words += f": {story.row.reason}" if story.row.reason else ""
+        words += f": {local_times(story.row.reason)}" if story.row.reason else ""
         if words != told and os.isatty(sys.stderr.fileno()):
             print_note(words, command=command_name())
             told = words

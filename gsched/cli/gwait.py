@@ -1,18 +1,21 @@
 """gwait: wait for jobs to end."""
 
+import sys
+
 import click
 
 from gsched.cli.common import (
     command_name,
     connected,
     gsched_command,
+    is_terminal,
     print_error,
     print_json,
     print_note,
     run,
 )
 from gsched.cli.follow import exit_status, outcome_words, report_failure
-from gsched.cli.times import read_duration_s
+from gsched.cli.times import local_times, read_duration_s
 from gsched.client import Head
 from gsched.clock import SystemClock
 from gsched.errors import UnknownJobError
@@ -79,7 +82,7 @@ def _report(head: Head, story: JobStory, *, quiet: bool, as_json: bool, timeout:
     job_id = format_job_id(story.row.id, story.server)
     if story.row.state != JobState.DONE:
         if not silent:
-            reason = f": {story.row.reason}" if story.row.reason else ""
+            reason = f": {local_times(story.row.reason)}" if story.row.reason else ""
             print_note(
                 f"job {job_id} is still {story.row.state} after --timeout {timeout}{reason}",
                 command=command_name(),
@@ -89,7 +92,7 @@ def _report(head: Head, story: JobStory, *, quiet: bool, as_json: bool, timeout:
     if not silent:
         print(f"{job_id}\t{status}\t{outcome_words(story)}", flush=True)
         if status:
-            report_failure(head, story)
+            report_failure(head, story, told=is_terminal(sys.stdout) and is_terminal(sys.stderr))
     return status
 
 

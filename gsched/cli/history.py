@@ -80,8 +80,9 @@ def _line(reply: HistoryReply, row: JobRow) -> Sequence[str]:
 def describe_totals(reply: HistoryReply) -> str:
     """Return one line about all jobs that matched, also those that the limit left out."""
     cut = f" (the newest {len(reply.jobs)} are shown: see --limit)" if reply.more else ""
+    jobs = "1 job" if reply.total_jobs == 1 else f"{reply.total_jobs} jobs"
     return (
-        f"{reply.total_jobs} jobs{cut}, {reply.total_failed} failed, "
+        f"{jobs}{cut}, {reply.total_failed} failed, "
         f"{reply.total_cpu_s / 3600:.2f} CPU hours used, {reply.total_gpu_s / 3600:.2f} GPU hours"
     )
 

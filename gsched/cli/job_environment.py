@@ -54,7 +54,9 @@ def job_environment(
     variables["PBS_O_LOGNAME"] = _login_name()
     variables["PBS_O_WORKDIR"] = workdir
     variables["PBS_O_HOST"] = os.uname().nodename
-    variables["PBS_O_QUEUE"] = queue
+    variables.pop("PBS_O_QUEUE", None)  # of a job in which this one is submitted
+    if queue:  # else the node fills in the default one, which is not known here
+        variables["PBS_O_QUEUE"] = queue
     return _bounded(variables, notes), notes
 
 

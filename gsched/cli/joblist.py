@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from gsched.cli.render import Column
-from gsched.cli.times import format_clock
+from gsched.cli.times import format_clock, local_times
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
 from gsched.protocol.api import JobList, JobRow
@@ -61,7 +61,7 @@ def list_rows(reply: JobList) -> Iterator[Sequence[str]]:
             elapsed(job, reply.now_s) if job.started_s else "",
             limit,
             "+".join(job.nodes),
-            job.reason or _ending(job),
+            local_times(job.reason) or _ending(job),
         )
 
 
@@ -77,7 +77,7 @@ def terminal_list(reply: JobList) -> tuple[Sequence[Column], Sequence[Sequence[s
             job.queue,
             str(job.gpus) if job.gpus else "",
             elapsed(job, reply.now_s),
-            job.reason or _ending(job) or "+".join(job.nodes),
+            local_times(job.reason) or _ending(job) or "+".join(job.nodes),
         )
         for job in reply.jobs
     ]
@@ -88,7 +88,7 @@ def why_rows(reply: JobList) -> Iterator[Sequence[str]]:
     """Yield a row of WHY_COLUMNS for each job that waits."""
     for job in reply.jobs:
         starts = format_clock(job.predicted_start_s, now_s=reply.now_s)
-        reason = job.reason or _ending(job)
+        reason = local_times(job.reason) or _ending(job)
         yield (f"{job.id}.{reply.server}", job.name, job.user, job.letter, starts, reason)
 
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 from gsched.cli.common import printable
 from gsched.cli.render import print_fields
-from gsched.cli.times import format_clock, format_time
+from gsched.cli.times import format_clock, format_time, local_times
 from gsched.model.ids import format_job_id
 from gsched.model.resources import Usage
+from gsched.model.signals import describe_signal
 from gsched.model.states import JobState
 from gsched.model.units import format_duration, format_size
 from gsched.protocol.api import AttemptRow, JobStory, OutcomeRow, PartRow
@@ -22,7 +23,7 @@ def print_story(story: JobStory) -> None:
         print("    Events:")
         for event in story.events:
             moment = format_clock(event.at_s, now_s=story.now_s)
-            print(f"        {moment}  {printable(event.text or event.kind)}")
+            print(f"        {moment}  {printable(local_times(event.text or event.kind))}")
     print()
 
 
@@ -31,9 +32,10 @@ def print_why(story: JobStory) -> None:
     row = story.row
     print(f"{format_job_id(row.id, story.server)} ({printable(row.name)}) is {row.state}")
     if row.reason:
-        print(f"    {printable(row.reason)}")
+        print(f"    {printable(local_times(row.reason))}")
     if story.ahead is not None and row.state == JobState.QUEUED:
-        print(f"    {story.ahead} before it in queue {printable(row.queue)}")
+        many = story.ahead or "nothing"
+        print(f"    {many} before it in queue {printable(row.queue)}")
     if row.predicted_start_s is not None:
         print(f"    should start by {format_clock(row.predicted_start_s, now_s=story.now_s)}")
     if row.outcome is not None:
@@ -48,7 +50,7 @@ def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
         ("Job_Owner", owner),
         ("resources_used.cput", format_duration(row.cpu_s) if row.started_s else ""),
         ("resources_used.walltime", _walltime_used(story)),
-        ("job_state", f"{row.letter} ({row.state})"),
+        ("job_state", row.letter),
         ("queue", row.queue),
         ("server", story.server),
         ("Account_Name", story.account),
@@ -69,7 +71,7 @@ def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
         ("arguments", " ".join(story.arguments)),
         ("Shell_Path_List", story.shell),
         ("grace", format_duration(story.grace_s)),
-        ("comment", row.reason),
+        ("comment", local_times(row.reason)),
         ("jobs_ahead", "" if story.ahead is None else str(story.ahead)),
         ("predicted_start", _predicted(story)),
         ("exit_status", "" if row.outcome is None else str(row.outcome.exit_status)),
@@ -111,9 +113,14 @@ def _span(started_s: float | None, ended_s: float | None, now_s: float) -> str:
 
 
 def _part(part: PartRow) -> str:
-    words = [f"{part.cpus} CPUs"]
+    words = [f"{part.cpus} CPU" + "s" * (part.cpus != 1)]
     if part.gpu_indices:
-        words.append("GPUs " + ",".join(str(index) for index in part.gpu_indices))
+        words.append(
+            "GPU"
+            + "s" * (len(part.gpu_indices) != 1)
+            + " "
+            + ",".join(str(index) for index in part.gpu_indices)
+        )
     if part.memory_bytes:
         words.append(format_size(part.memory_bytes))
     text = f"on {printable(part.node)}: {', '.join(words)}; {part.state}"
@@ -139,7 +146,7 @@ def _outcome(outcome: OutcomeRow) -> str:
     if outcome.exit_code is not None:
         text += f", exit code {outcome.exit_code}"
     if outcome.signal is not None:
-        text += f", signal {outcome.signal}"
+        text += f", signal {describe_signal(outcome.signal)}"
     if outcome.rank is not None:
         text += f", first failing rank {outcome.rank}"
     if outcome.node:

@@ -8,6 +8,7 @@ from gsched.model.units import parse_duration_s
 
 _DATE = re.compile(r"(?P<digits>(?:[0-9]{2}){2,6})(?:\.(?P<seconds>[0-9]{2}))?")
 _DAY_S = 86400
+_UTC_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC")
 
 
 def parse_start_time(text: str, *, now_s: float) -> float:
@@ -88,6 +89,22 @@ def read_duration_s(option: str, text: str) -> float:
 def format_time(at_s: float | None) -> str:
     """Return ``Sat Nov 21 17:02:03 2026`` in local time, as qstat writes it, or ``--``."""
     return "--" if at_s is None else time.strftime("%a %b %d %H:%M:%S %Y", time.localtime(at_s))
+
+
+def local_times(text: str) -> str:
+    """Return words of the head with their moments in local time instead of UTC.
+
+    The head does not know where its users are, so it writes ``2026-11-21 23:00:00 UTC``.
+    """
+    return _UTC_MOMENT.sub(_local_moment, text) if " UTC" in text else text
+
+
+def _local_moment(match: re.Match[str]) -> str:
+    import calendar  # late: it costs more than a whole listing, and few have such a moment
+
+    parts = [int(part) for part in re.split(r"\D", match[1])]
+    at_s = calendar.timegm((*parts[:6], 0, 0, 0))
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
 
 
 def format_clock(at_s: float | None, *, now_s: float) -> str:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import assert_never
 
 from gsched.model.job import Outcome
+from gsched.model.signals import describe_signal
 from gsched.model.states import JobState, OutcomeKind
 from gsched.model.units import format_duration
 from gschedd.core import facts as f
@@ -93,7 +94,7 @@ def describe_outcome(outcome: Outcome) -> str:  # noqa: PLR0911 # one line a kin
             at = where if outcome.exit_code else ""
             return f"exit code {outcome.exit_code}{at}{rank}{note}"
         case OutcomeKind.SIGNALLED:
-            return f"ended by signal {outcome.signal}{where}{rank}{note}"
+            return f"ended by signal {describe_signal(outcome.signal or 0)}{where}{rank}{note}"
         case OutcomeKind.CANCELLED:
             return outcome.message or "deleted"
         case OutcomeKind.WALLTIME:
@@ -133,7 +134,7 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 
         case f.JobAltered():
             return f"altered by {fact.by}: {', '.join(fact.changed)}"
         case f.JobSignalled():
-            return f"signal {fact.signal} sent by {fact.by}"
+            return f"signal {describe_signal(fact.signal)} sent by {fact.by}"
         case f.AttemptAssigned():
             places = ", ".join(
                 f"{share.node} ({share.cpus} CPU"

@@ -16,7 +16,7 @@ K = OutcomeKind
     [
         (Outcome(kind=K.EXITED, exit_code=0, node="n1"), "exit code 0"),
         (Outcome(kind=K.EXITED, exit_code=2, node="n1", rank=3), "exit code 2 on n1 (rank 3)"),
-        (Outcome(kind=K.SIGNALLED, signal=11, node="n1"), "ended by signal 11 on n1"),
+        (Outcome(kind=K.SIGNALLED, signal=11, node="n1"), "ended by signal 11 (SEGV) on n1"),
         (Outcome(kind=K.CANCELLED), "deleted"),
         (Outcome(kind=K.CANCELLED, message="deleted by bob"), "deleted by bob"),
         (Outcome(kind=K.WALLTIME), "reached its walltime"),
