@@ -1,8 +1,9 @@
 """Named points between two side effects, where a test can kill, stop or break a daemon.
 
 ``GSCHED_FAIL=name[:nth]:action`` arms one point, several are separated by commas. ``action`` is
-``kill`` (SIGKILL to this process), ``raise`` (`FailpointError`) or ``sleep=SECONDS``; ``nth``
-counts the passes, from 1. Standard library only: the supervisor uses it too.
+``kill`` (SIGKILL to this process), ``kill-once=FILE`` (the same, for the first of all processes
+that comes by and makes the file), ``raise`` (`FailpointError`) or ``sleep=SECONDS``; ``nth`` counts
+the passes of one process, from 1. Standard library only: the supervisor uses it too.
 """
 
 import os
@@ -75,14 +76,25 @@ def failpoint(name: str) -> None:
     nth, action = _armed[name]
     if _passes[name] != nth:
         return
-    if action == "kill":
+    if action == "kill" or (action.startswith("kill-once=") and _is_first(action)):
         os.kill(os.getpid(), signal.SIGKILL)
+    elif action.startswith("kill-once="):
+        return
     elif action == "raise":
         raise FailpointError(name)
     elif action.startswith("sleep="):
         time.sleep(float(action.removeprefix("sleep=")))
     else:
         raise ValueError(f"failpoint {name!r}: unknown action {action!r}")
+
+
+def _is_first(action: str) -> bool:
+    """Return whether no process has been killed by this action yet; from now on one has."""
+    try:
+        os.close(os.open(action.removeprefix("kill-once="), os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
 
 
 arm(os.environ.get("GSCHED_FAIL", ""))

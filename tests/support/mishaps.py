@@ -41,6 +41,10 @@ class Submission:
         except Exception as error:  # noqa: BLE001 # raised again in the test's own thread
             self._error = error
 
+    def is_acknowledged(self) -> bool:
+        """Return whether `ids` returns, or raises, at once."""
+        return not self._thread.is_alive()
+
     def ids(self) -> list[int]:
         """Return the ids once they are acknowledged."""
         self._thread.join(DEATH_TIMEOUT_S)

@@ -1,0 +1,215 @@
+"""Daemons killed at seeded random moments while users submit, and the judge's verdict after it."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from gnode.core.task import SupervisorInfo
+from gnode.supervisor import proc
+from gsched.errors import HeadUnreachableError
+from tests.support.cluster import ROOT, Cluster, wait_until
+from tests.support.judge import Judge, verdict
+from tests.support.processes import MARKER, attempts
+
+SUBMITTERS = 4  # the last one uses gsub
+NODES = ("n1", "n2")
+NODE_CPUS = 16
+QUIET_S_MAX = 0.6  # between two faults
+KILL_PATIENCE_S = 1.0
+DRAIN_TIMEOUT_S = 60.0
+FAULTS = ("head", "node", "pause", "supervisor")
+
+
+class Chaos:
+    """One cluster, its users, and what happens to it.
+
+    Args:
+        cluster: of which nothing is started yet.
+        marker: what marks this test's processes.
+        seed: of everything that is random here; the operating system adds its own.
+        faults: of `FAULTS`, in any number; one is drawn for each round.
+    """
+
+    def __init__(
+        self, cluster: Cluster, marker: str, *, seed: int, faults: Sequence[str] = ("head",)
+    ) -> None:
+        self._cluster = cluster
+        self._marker = marker
+        self._seed = seed
+        self._random = random.Random(seed)
+        self._faults = tuple(faults)
+        self._users: list[subprocess.Popen[bytes]] = []
+        self._stop_file = cluster.directory / "stop"
+        self._acks = cluster.directory / "acks"
+        self._judge = Judge(cluster.jobs)
+        self.happened: Counter[str] = Counter()
+
+    def run(self, rounds: int) -> list[str]:
+        """Run the rounds, let the cluster come to rest, and return what is wrong."""
+        cluster = self._cluster
+        cluster.start_head()
+        for name in NODES:
+            cluster.start_node(name, cpus=NODE_CPUS, wait=False)
+        for name in NODES:
+            cluster.wait_for_node(name)
+        self._start_users()
+        for _ in range(rounds):
+            time.sleep(self._random.uniform(0, QUIET_S_MAX))
+            fault = self._random.choice(self._faults)
+            self.happened[fault] += 1
+            self._do(fault)
+            self._check_users()
+        self._end_users()
+        self._drain()
+        attempts_max = None if "supervisor" in self._faults else 1
+        database = cluster.state_dir / "gsched.db"
+        problems = verdict(self._judge, database, self.acknowledged(), attempts_max=attempts_max)
+        return problems + self._unclear()
+
+    def acknowledged(self) -> list[int]:
+        """Return the ids that users were told."""
+        lines = self._acks.read_text(encoding="ascii").splitlines()
+        return [int(line.split()[0]) for line in lines]
+
+    def end(self) -> None:
+        """Kill the users that are left."""
+        for user in self._users:
+            if user.poll() is None:
+                user.kill()
+                user.wait()
+
+    def lines(self) -> int:
+        """Return how many lines the jobs have written."""
+        return len(self._judge.lines())
+
+    # --- users ---
+
+    def _start_users(self) -> None:
+        script = self._cluster.jobs / "job.sh"
+        script.write_text(self._judge.script('sleep "0.$(($$ % 4))"'), encoding="ascii")
+        self._acks.touch()
+        for number in range(SUBMITTERS):
+            paths = {
+                "socket": self._cluster.socket,
+                "jobs": self._cluster.jobs,
+                "script": script,
+                "acks": self._acks,
+                "stop": self._stop_file,
+            }
+            arguments = [word for name in paths for word in (f"--{name}", str(paths[name]))]
+            arguments += ["--seed", str(self._seed * SUBMITTERS + number)]
+            if number == SUBMITTERS - 1:
+                arguments.append("--cli")
+            with open(self._cluster.directory / f"user{number}.log", "ab") as log:
+                self._users.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "tests.support.submitter", *arguments],
+                        cwd=ROOT,
+                        env={**os.environ, MARKER: self._marker},
+                        stdout=log,
+                        stderr=log,
+                    )
+                )
+
+    def _check_users(self) -> None:
+        for number, user in enumerate(self._users):
+            assert user.poll() is None, self._cluster.log(f"user{number}.log")
+
+    def _end_users(self) -> None:
+        self._stop_file.touch()
+        for number, user in enumerate(self._users):
+            code = user.wait(DRAIN_TIMEOUT_S)
+            assert code == 0, self._cluster.log(f"user{number}.log")
+
+    # --- faults ---
+
+    def _do(self, fault: str) -> None:
+        actions: dict[str, Callable[[], None]] = {
+            "head": self._kill_head,
+            "node": self._kill_node,
+            "pause": self._pause_something,
+            "supervisor": self._kill_supervisor,
+        }
+        actions[fault]()
+
+    def _kill_head(self) -> None:
+        """Kill the head, at times again while it is still starting."""
+        self._cluster.kill_head()
+        if self._random.random() < 0.25:
+            self._cluster.start_head(wait=False)
+            time.sleep(self._random.uniform(0, 0.4))
+            self._cluster.kill_head()
+        self._cluster.start_head()
+
+    def _kill_node(self) -> None:
+        name = self._random.choice(NODES)
+        self._cluster.kill_node(name)
+        time.sleep(self._random.uniform(0, 0.3))
+        self._cluster.start_node(name, cpus=NODE_CPUS, wait=False)
+
+    def _pause_something(self) -> None:
+        processes = [self._cluster.head_process, *map(self._cluster.node_process, NODES)]
+        process = self._random.choice(processes)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(self._random.uniform(0, 0.5))
+        process.send_signal(signal.SIGCONT)
+
+    def _kill_supervisor(self) -> None:
+        """Kill a supervisor over a job, as soon as there is one that can be found."""
+        for _ in attempts(KILL_PATIENCE_S):
+            running = [
+                path
+                for name in NODES
+                for path in self._cluster.node_dir(name).glob("attempts/*/supervisor.json")
+                if not (path.parent / "exit.json").exists()
+            ]
+            if running and _kill_at(self._random.choice(sorted(running))):
+                self.happened["supervisor killed"] += 1
+                return
+
+    # --- the end ---
+
+    def _drain(self) -> None:
+        for name in NODES:
+            self._cluster.wait_for_node(name)
+
+        def is_over() -> bool:
+            try:
+                return not self._cluster.head.jobs().jobs
+            except HeadUnreachableError:
+                return False
+
+        wait_until(is_over, DRAIN_TIMEOUT_S, what="all jobs to be over")
+
+    def _unclear(self) -> list[str]:
+        """Return keys that got two ids and ids that got two keys."""
+        pairs = [tuple(line.split()) for line in self._acks.read_text().splitlines()]
+        keys = Counter(key for _, key in pairs)
+        return [f"key {key} was answered {n} times" for key, n in keys.items() if n > 1]
+
+
+def _kill_at(path: Path) -> bool:
+    """Kill the supervisor of an attempt; return whether that came before the attempt's end."""
+    try:
+        info = msgspec.json.decode(path.read_bytes(), type=SupervisorInfo)
+        fd = os.pidfd_open(info.pid)
+    except (OSError, msgspec.DecodeError):
+        return False
+    try:
+        # The supervisor may serve another attempt by now; killing it is as good.
+        if not proc.lives(info.pid, info.start_ticks):
+            return False
+        signal.pidfd_send_signal(fd, signal.SIGKILL)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True

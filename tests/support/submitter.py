@@ -1,0 +1,81 @@
+"""A user's program that submits jobs until it is told to stop, whatever happens to the head.
+
+``python -m tests.support.submitter --socket S --jobs DIR --script FILE --acks FILE --stop FILE
+--seed N [--cli]`` appends a line ``ID KEY`` to ``--acks`` for each job that it was told an id of.
+With ``--cli`` it runs gsub, else it uses `gsched.client`.
+"""
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from gsched.client import Head, new_job, new_key
+from gsched.errors import HeadUnreachableError, TryAgainError
+from gsched.model.ids import parse_job_id
+
+PAUSE_S_MEAN = 0.3
+RETRY_S = 0.1
+
+
+def main() -> None:
+    """Submit until the stop file is there."""
+    parser = argparse.ArgumentParser()
+    for name in ("socket", "jobs", "script", "acks", "stop"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--cli", action="store_true")
+    given = parser.parse_args()
+    rng = random.Random(given.seed)
+    submit = _by_command if given.cli else _by_client
+    while not given.stop.exists():
+        time.sleep(rng.uniform(0, 2 * PAUSE_S_MEAN))
+        told = submit(given)
+        if told is not None:
+            _note(given.acks, told)
+
+
+def _note(path: Path, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(fd, text.encode() + b"\n")
+    os.close(fd)
+
+
+def _by_client(given: argparse.Namespace) -> str | None:
+    """Submit one job, again and again with one key, until there is an id."""
+    head = Head(str(given.socket), patience_s=RETRY_S)
+    key = new_key()
+    script = given.script.read_text(encoding="ascii")
+    job = new_job(key=key, name="chaos", workdir=str(given.jobs), script=script, grace_s=1.0)
+    while True:
+        try:
+            (result,) = head.submit([job]).results
+        except (HeadUnreachableError, TryAgainError):
+            time.sleep(RETRY_S)
+            continue
+        assert result.error is None, result.error
+        return f"{result.id} {key}"
+
+
+def _by_command(given: argparse.Namespace) -> str | None:
+    """Submit one job by gsub; without an id nobody was promised anything."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gsched.cli.gsub", str(given.script)],
+        env={**os.environ, "GSCHED_HEAD": str(given.socket)},
+        cwd=given.jobs,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in {0, 69, 75}, done
+    if done.returncode != 0:
+        assert done.stdout == "", done
+        return None
+    return f"{parse_job_id(done.stdout.strip())} gsub-{new_key()}"
+
+
+if __name__ == "__main__":
+    main()
