@@ -1,0 +1,173 @@
+"""The node's agent: what it makes of its spool at a restart, and how it ends."""
+
+from gnode.core import effects as do
+from gnode.core.inputs import (
+    AlarmRang,
+    Found,
+    LauncherDown,
+    LauncherUp,
+    SpoolFound,
+    StopAllAsked,
+    Welcomed,
+)
+from gnode.core.task import (
+    AttemptKey,
+)
+from gsched.model.states import OutcomeKind, StopReason
+from tests.support.agent_driver import (
+    Driver,
+    exits,
+    info,
+    only,
+    order,
+    record,
+    starts,
+)
+
+KEY = AttemptKey(1, 1)
+
+
+# --- restart ---
+
+
+def found(**settings: object) -> Found:
+    values: dict[str, object] = {"key": KEY, "task": None, "info": None, "record": None}
+    return Found(**{**values, **settings})  # type: ignore[arg-type]  # as the tests state them
+
+
+def accepted_task() -> object:
+    return only(Driver(gpus=2).launch(order(gpus=(1,))), do.AcceptTask)[0].task
+
+
+def restarted(*lying: Found, **settings: object) -> Driver:
+    driver = Driver(welcome=False, launcher=False, gpus=2, **settings)  # type: ignore[arg-type] # passed on as they are
+    driver.step(SpoolFound(found=lying))
+    return driver
+
+
+def test_c2_accepted_but_never_forked_is_asked_for_when_there_is_a_launcher() -> None:
+    driver = restarted(found(task=accepted_task()))
+
+    assert only(driver.done, do.AskLaunch) == []
+    assert driver.step(LauncherUp()) == [do.AskLaunch(key=KEY)]
+
+
+def test_c4_a_running_attempt_keeps_its_gpus_and_is_reported_running() -> None:
+    driver = restarted(found(task=accepted_task(), info=info()))
+    assert driver.step(LauncherUp()) == [do.LookAtSpool(keys=(KEY,))]
+    driver.step(Welcomed(cluster="c", epoch=1))
+
+    assert starts(driver.done)[0].pid == 51
+    assert "GPU 1 of node n1 still belongs" in refusal(driver, gpus=(1,))
+
+
+def test_an_end_between_two_launchers_is_found_in_the_spool() -> None:
+    driver = Driver()
+    driver.run()
+    driver.step(LauncherDown())
+    assert only(driver.launch(order(2)), do.AskLaunch) == []
+
+    effects = driver.step(LauncherUp())
+    assert effects == [do.LookAtSpool(keys=(KEY,)), do.AskLaunch(key=AttemptKey(2, 1))] or (
+        effects == [do.AskLaunch(key=AttemptKey(2, 1)), do.LookAtSpool(keys=(KEY,))]
+    )
+    effects = driver.step(SpoolFound(found=(found(record=record(code=6)),)))
+
+    assert exits(effects)[0].exit_code == 6
+    assert driver.step(SpoolFound(found=(found(record=record(code=6)),))) == []
+
+
+def test_a_launch_whose_answer_was_lost_is_asked_for_again() -> None:
+    driver = Driver()
+    driver.launch(order())
+    driver.step(LauncherDown())
+    assert driver.step(LauncherUp()) == [do.LookAtSpool(keys=(KEY,))]
+
+    effects = driver.step(SpoolFound(found=(found(task=accepted_task()),)))
+
+    assert effects == [do.AskLaunch(key=KEY)]
+    driver.forked()
+    assert driver.forked() == []
+
+
+def test_a_record_in_the_spool_is_reported_even_without_a_task() -> None:
+    driver = restarted(found(record=record(code=9)))
+
+    assert exits(driver.step(Welcomed(cluster="c", epoch=1)))[0].exit_code == 9
+
+
+def test_c11_what_cannot_be_read_is_set_aside() -> None:
+    driver = restarted(found())
+
+    assert driver.done == [do.SetAside(key=KEY)]
+
+
+def test_c12_another_boot_id_ends_what_was_there() -> None:
+    driver = restarted(found(task=accepted_task(), info=info()), boot_id="boot-2")
+
+    (written,) = only(driver.done, do.WriteExit)
+    assert written.record.kind is OutcomeKind.NODE_LOST
+    assert written.record.started_s == 100.0
+    assert only(driver.step(LauncherUp()), do.AskLaunch) == []
+
+
+def test_two_attempts_of_a_job_in_the_spool_do_not_run_together() -> None:
+    newer = only(Driver().launch(order(1, 2)), do.AcceptTask)[0].task
+    driver = restarted(
+        Found(key=AttemptKey(1, 2), task=newer, info=None, record=None),
+        found(task=accepted_task(), info=info()),
+    )
+
+    (command,) = only(driver.done, do.CommandSupervisor)
+    assert command.key == KEY
+    assert only(driver.step(LauncherUp()), do.AskLaunch) == []
+    assert only(driver.ended(), do.AskLaunch) == [do.AskLaunch(key=AttemptKey(1, 2))]
+
+
+# --- the end of the daemon ---
+
+
+def test_stopping_all_ends_every_attempt_and_then_the_daemon() -> None:
+    driver = Driver()
+    driver.run(1)
+    driver.run(2)
+
+    commands = only(driver.step(StopAllAsked()), do.CommandSupervisor)
+    assert {each.command.reason for each in commands} == {StopReason.NODE_STOP}  # type: ignore[union-attr] # only stops are given
+    refused = exits(driver.launch(order(3)))[0]
+    assert (refused.kind, refused.stop_reason) == (
+        OutcomeKind.LAUNCH_FAILED,
+        StopReason.NODE_STOP,
+    )
+    driver.ended(1)
+    driver.ended(2)
+    assert only(driver.done, do.Finish) == []  # the head has not heard yet
+    driver.ack(1)
+    driver.ack(2)
+    assert only(driver.ack(3), do.Finish) == [do.Finish()]
+    assert only(driver.step(AlarmRang()), do.Finish) == []
+
+
+def test_stopping_all_does_not_wait_long_for_a_head_that_does_not_answer() -> None:
+    driver = Driver()
+    driver.run(1)
+    driver.step(StopAllAsked())
+    driver.ended(1)
+    assert only(driver.done, do.Finish) == []
+    driver.now_s += 10.1
+
+    assert only(driver.step(AlarmRang()), do.Finish) == [do.Finish()]
+
+
+def test_stopping_an_idle_node_ends_it_at_once() -> None:
+    assert Driver().step(StopAllAsked()) == [do.Finish()]
+
+
+def test_stopping_all_ends_what_waits_for_an_older_attempt() -> None:
+    driver = Driver()
+    driver.run()
+    driver.launch(order(1, 2))
+
+    (ended,) = exits(driver.step(StopAllAsked()))
+
+    assert (ended.attempt, ended.stop_reason) == (2, StopReason.NODE_STOP)
