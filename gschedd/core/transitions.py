@@ -40,6 +40,7 @@ JOB_MOVES: Final[Mapping[tuple[J, type[f.Fact]], frozenset[J]]] = MappingProxyTy
         (J.RUNNING, f.AttemptEnded): frozenset({J.EXITING}),
         (J.EXITING, f.JobHeld): frozenset({J.EXITING}),
         (J.EXITING, f.JobReleased): frozenset({J.EXITING}),
+        (J.EXITING, f.JobAltered): frozenset({J.EXITING}),  # it may be queued again
         (J.EXITING, f.JobSignalled): frozenset({J.EXITING}),
         (J.EXITING, f.PartStarted): frozenset({J.EXITING}),
         (J.EXITING, f.PartEnded): frozenset({J.EXITING}),

@@ -457,7 +457,7 @@ def test_altering_holds_holds_and_releases() -> None:
     assert world.alter(job, holds=()).facts == ()
 
 
-@pytest.mark.parametrize(
+ALTERATIONS = pytest.mark.parametrize(
     ("alteration", "error", "text"),
     [
         (Alteration(), InvalidRequestError, "nothing to alter"),
@@ -467,6 +467,22 @@ def test_altering_holds_holds_and_releases() -> None:
         (Alteration(resources=("apples=3",)), BadResourceError, "unknown resource"),
     ],
 )
+
+
+def test_a_job_that_is_ending_can_be_altered_as_a_running_one() -> None:
+    """It is stopped to run again, and then says that it cannot be rerun."""
+    world = World(node("n1"))
+    job = world.submit(program=Program(runs_s=1000, ignores_term=True))
+    world.run_until(1)
+    world.rerun(job)
+    assert world.state(job) == "exiting"
+
+    world.alter(job, rerunnable=False, account="lab")
+
+    assert not world.job(job).spec.rerunnable
+
+
+@ALTERATIONS
 def test_what_a_running_job_cannot_alter(
     alteration: Alteration, error: type[Exception], text: str
 ) -> None:
