@@ -158,15 +158,33 @@ def connected(
 def print_json(document: msgspec.Struct | dict[str, object], *, out: IO[str] | None = None) -> None:
     """Print one JSON document, with ``"schema"`` as its first field; indented on a terminal.
 
-    Fields of an API message that have their default value are left out.
+    Every field is there, also those with their default value, which the wire leaves out: a program
+    that reads ``.jobs[].gpus`` need not know what absence means.
     """
     stream = out or sys.stdout
-    body = msgspec.json.encode(document)
+    body = msgspec.json.encode(_whole(document))
     comma = b"," if body != b"{}" else b""
     body = b'{"schema":%d%s' % (JSON_SCHEMA, comma) + body[1:]
     if stream.isatty():
         body = msgspec.json.format(body, indent=2)
     stream.write(body.decode() + "\n")
+
+
+_PLAIN = frozenset({str, int, float, bool, bytes, type(None)})  # quick: there are 100,000 rows
+
+
+def _whole(value: object) -> object:
+    """Return an API message as mappings and lists with all of their fields."""
+    if isinstance(value, msgspec.Struct):
+        return {
+            name: each if type(each := getattr(value, name)) in _PLAIN else _whole(each)
+            for name in value.__struct_fields__
+        }
+    if isinstance(value, dict):
+        return {key: _whole(each) for key, each in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_whole(each) for each in value]
+    return value
 
 
 def printable(text: str) -> str:
