@@ -45,7 +45,7 @@ integration:
 	scripts/test tests/system tests/cli
 
 bench:
-	for script in $(filter-out %.py,$(wildcard scripts/bench/*)); do $$script || exit 1; done
+	for script in $(filter-out %.py %.md %__pycache__,$(wildcard scripts/bench/*)); do $$script || exit 1; done
 
 demo:
 	scripts/demo

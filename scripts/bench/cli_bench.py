@@ -17,8 +17,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cluster import BIN, one_node
+
 ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(sys.executable).parent
 AIM = 1.6
 
 
@@ -37,14 +38,8 @@ def head(environment: dict[str, str]) -> Iterator[str]:
     if environment.get("GSCHED_HEAD"):
         yield environment["GSCHED_HEAD"]
         return
-    with tempfile.TemporaryDirectory(prefix="gsched-bench-") as directory:
-        up = [str(BIN / "gsched"), "up", "--dir", directory, "--nodes", "1", "--cpus", "1"]
-        subprocess.run(up, check=True, env=environment, stdout=subprocess.DEVNULL)
-        try:
-            yield str(Path(directory) / "head.sock")
-        finally:
-            down = [str(BIN / "gsched"), "down", "--dir", directory, "--kill-jobs"]
-            subprocess.run(down, check=True, env=environment, stdout=subprocess.DEVNULL)
+    with one_node(cpus=1) as cluster:
+        yield cluster.address
 
 
 def main() -> None:

@@ -1,0 +1,144 @@
+"""A throw-away gsched cluster of one node for the benchmarks, and what its processes cost."""
+
+import fcntl
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from gsched.cli.umbrella.cluster import read_node, write_node
+from gsched.cli.umbrella.layout import ClusterLayout, layout_of
+
+# linux/fs.h: "top of directory hierarchies" makes ext4 choose places for the directories below it
+# by free space. Otherwise they share the place of /tmp, where inodes that any program has deleted
+# in the last minutes make every new one slow, if the file system has no journal.
+FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_TOPDIR_FL = 0x80086601, 0x40086602, 0x20000
+BIN = Path(sys.executable).parent
+LOOK_S = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class CpuTimes:
+    """CPU seconds, user and system, of the parts of a cluster since they were started.
+
+    Attributes:
+        supervisors: the launcher and its supervisors, also those that have ended.
+        jobs: what the supervisors have reaped.
+    """
+
+    head: float = 0.0
+    gnode: float = 0.0
+    supervisors: float = 0.0
+    jobs: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Return the sum of all parts."""
+        return self.head + self.gnode + self.supervisors + self.jobs
+
+    def since(self, before: "CpuTimes") -> "CpuTimes":
+        """Return what was used after ``before``."""
+        return CpuTimes(
+            head=self.head - before.head,
+            gnode=self.gnode - before.gnode,
+            supervisors=self.supervisors - before.supervisors,
+            jobs=self.jobs - before.jobs,
+        )
+
+
+class Cluster:
+    """One head and one node, both up."""
+
+    def __init__(self, layout: ClusterLayout) -> None:
+        self.layout = layout
+        self.address = str(layout.socket)
+        self.environment = os.environ | {"GSCHED_HEAD": self.address}
+
+    def up(self, *arguments: str) -> None:
+        """Run ``gsched up``: it brings back what is down and restarts what has changed."""
+        _gsched("up", "--dir", str(self.layout.directory), *arguments)
+
+    def down(self) -> None:
+        """End jobs and daemons."""
+        _gsched("down", "--dir", str(self.layout.directory), "--kill-jobs")
+
+    def head_process(self) -> psutil.Process:
+        """Return the head's process."""
+        return psutil.Process(int(self.layout.pid.read_text()))
+
+    def cpu_times(self) -> CpuTimes:
+        """Return what the parts have used up to now, to 10 ms."""
+        node = self.layout.nodes()[0]
+        path = node.directory / "launcher.json"
+        while not path.exists():  # gnode starts it beside connecting to the head
+            time.sleep(LOOK_S)
+        record = msgspec.json.decode(path.read_bytes())
+        launcher = psutil.Process(record["pid"])
+        own = launcher.cpu_times()
+        # A supervisor that has ended counts here, with its jobs: one in 500 attempts does.
+        supervisors = own.user + own.system + own.children_user + own.children_system
+        jobs = 0.0
+        for process in launcher.children():
+            times = process.cpu_times()
+            supervisors += times.user + times.system
+            jobs += times.children_user + times.children_system
+        return CpuTimes(
+            head=_own_s(self.head_process()),
+            gnode=_own_s(psutil.Process(int(node.pid.read_text()))),
+            supervisors=supervisors,
+            jobs=jobs,
+        )
+
+
+def _own_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _gsched(*arguments: str) -> None:
+    subprocess.run([BIN / "gsched", *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def _place_apart(directory: str) -> None:
+    """Have the file system, if it can, put what is made in a directory away from its parent's."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        flags = struct.unpack("i", fcntl.ioctl(fd, FS_IOC_GETFLAGS, struct.pack("i", 0)))[0]
+        fcntl.ioctl(fd, FS_IOC_SETFLAGS, struct.pack("i", flags | FS_TOPDIR_FL))
+    except OSError:
+        return  # another file system
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def one_node(*, cpus: int, cgroup: str = "auto") -> Iterator[Cluster]:
+    """Yield a cluster in a temporary directory; it is ended and removed afterwards.
+
+    Args:
+        cpus: declared on the node.
+        cgroup: as in the node's configuration: ``auto``, ``none`` or a directory.
+    """
+    with tempfile.TemporaryDirectory(prefix="gsched-bench-") as directory:
+        _place_apart(directory)
+        # The place goes by the name, so it must be another one in every run.
+        cluster = Cluster(layout_of(tempfile.mkdtemp(prefix="", dir=directory)))
+        try:
+            cluster.up("--nodes", "1", "--cpus", str(cpus))
+            node = cluster.layout.nodes()[0]
+            config = read_node(node)
+            if config.cgroup != cgroup:
+                write_node(node, msgspec.structs.replace(config, cgroup=cgroup))
+                cluster.up()
+            yield cluster
+        finally:
+            cluster.down()

@@ -1,0 +1,95 @@
+"""gsched as a system under measurement: through its Python API, and a shell loop of gsub."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cluster import BIN, Cluster, CpuTimes, one_node
+
+from gsched.client import Head, new_job
+from gsched.protocol.api import JobRow
+
+SCRIPT = "#!/bin/sh\n:\n"
+LOOP = 'for i in $(seq "$1"); do "$2" -N noop -o /dev/null -e /dev/null "$3" || exit; done'
+LOOK_S = 0.005
+STEP = 200
+
+
+class Gsched:
+    """One head and one node, up.
+
+    Attributes:
+        used: CPU time of the last measurement.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._head = Head(cluster.address)
+        self.used = CpuTimes()
+
+    def measure(self, tasks: int) -> float:
+        """Return the seconds from before the submission until every outcome is durable.
+
+        What the daemons used in that time is in ``used`` then.
+        """
+        before = self._cluster.cpu_times()
+        started_s = time.monotonic()
+        jobs = [
+            new_job(
+                name="noop",
+                workdir="/",
+                script=SCRIPT,
+                shell="/bin/sh",
+                stdout_path="/dev/null",
+                stderr_path="/dev/null",
+            )
+            for _ in range(tasks)
+        ]
+        reply = self._head.submit(jobs)
+        self._wait()
+        elapsed_s = time.monotonic() - started_s
+        self.used = self._cluster.cpu_times().since(before)
+        self._check([result.id for result in reply.results])
+        return elapsed_s
+
+    def measure_loop(self, tasks: int) -> tuple[float, float]:
+        """Return the seconds until the last gsub of a shell loop is back, and until all is done."""
+        script = Path(self._cluster.layout.directory, "noop.sh")
+        script.write_text(SCRIPT)
+        command = ["/bin/sh", "-c", LOOP, "sh", str(tasks), str(BIN / "gsub"), str(script)]
+        environment = self._cluster.environment
+        started_s = time.monotonic()
+        done = subprocess.run(
+            command, check=True, env=environment, stdout=subprocess.PIPE, encoding="ascii"
+        )
+        submitted_s = time.monotonic() - started_s
+        self._wait()
+        elapsed_s = time.monotonic() - started_s
+        self._check(done.stdout.split())
+        return submitted_s, elapsed_s
+
+    def _wait(self) -> None:
+        """Wait until no job is left; what the head shows is durable."""
+        while jobs := self._head.jobs().jobs:
+            if len(jobs) > 1:
+                self._head.wait([jobs[-1].id])
+            time.sleep(LOOK_S)
+
+    def _check(self, ids: list[int] | list[str]) -> None:
+        """Stop if a job has another outcome than exit code 0; not part of the time."""
+        rows: list[JobRow] = []
+        for first in range(0, len(ids), STEP):
+            rows.extend(self._head.jobs(ids[first : first + STEP]).jobs)
+        good = [row for row in rows if row.outcome is not None and row.outcome.exit_code == 0]
+        if len(good) != len(ids):
+            bad = next((row for row in rows if row not in good), None)
+            raise SystemExit(f"gsched: {len(ids) - len(good)} of {len(ids)} failed: {bad}")
+
+
+@contextmanager
+def running(*, cpus: int, cgroup: str) -> Iterator[Gsched]:
+    """Yield gsched with one node of so many CPUs."""
+    with one_node(cpus=cpus, cgroup=cgroup) as cluster:
+        yield Gsched(cluster)

@@ -1,0 +1,237 @@
+"""No-op jobs per second, end to end: gsched, HyperQueue, Slurm and bare posix_spawn in one run.
+
+What is measured, for each system: the time from before the submission until the system itself says
+that every task has ended, for the same number of tasks, as many at a time (the CPUs that its one
+node declares), output discarded. Each task is /bin/sh that does nothing. Every system has one
+controller and one node on this machine, is started once, does a few tasks to get warm, and the
+rounds of the systems alternate, so that a busy moment of the machine meets all of them.
+
+gsched       one request of gsched.client.Head.submit with N script jobs, until the head shows no
+             job: each was queued durably (SQLite, synchronous=FULL), placed, run by gnode under a
+             supervisor of its own, its exit record flushed to disk on the node, and its outcome
+             durable at the head. Afterwards every job's exit code is checked to be 0.
+gsub loop    a shell loop of gsub, one process and one job after the other (--loop jobs).
+hyperqueue   one job of N tasks through the Python API of its wheel, server and worker in one
+             process (LocalCluster), stdout and stderr None. No journal: nothing of it is durable.
+             Ended tasks are looked for every 10 ms instead of the API's 1 s.
+slurm        sbatch --array of N tasks (an array, Slurm's fastest way), until squeue shows none.
+posix_spawn  the floor: /bin/sh -c : N times, as many at a time, from this process.
+
+A system that is not here is left out, with the reason. HyperQueue is installed from the package
+index into an environment of its own (--hyperqueue).
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import gsched_system
+import hyperqueue_system
+import slurm_system
+from cluster import CpuTimes
+from floor import spawn_seconds
+from missing import NotHereError
+
+FLOOR = "posix_spawn"
+SYSTEMS = ("gsched", "hyperqueue", "slurm", FLOOR)
+COMMAND = ("/bin/sh", "-c", ":")
+WARM_UP = 50
+ENVIRONMENT = Path(tempfile.gettempdir()) / f"gsched-bench-hyperqueue-{os.getuid()}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """One system that is here.
+
+    Attributes:
+        measure: runs so many tasks and returns the seconds they took.
+        cpu_s: returns the CPU time used up to now, tasks included; None where it cannot be told.
+    """
+
+    measure: Callable[[int], float]
+    cpu_s: Callable[[], float] | None = None
+
+
+class Rounds:
+    """The systems that are here, and what their rounds gave.
+
+    Attributes:
+        rates: tasks per second of each round, by system.
+        cpu_ms: CPU time of a task in each round, by system.
+        parts: what gsched's parts used in each round.
+        missing: why a system is left out, by system.
+    """
+
+    def __init__(self, options: argparse.Namespace, stack: ExitStack) -> None:
+        self._options = options
+        self._stack = stack
+        self._systems: dict[str, System] = {}
+        self._gsched: gsched_system.Gsched | None = None
+        self.rates: dict[str, list[float]] = {}
+        self.cpu_ms: dict[str, list[float]] = {}
+        self.parts: list[CpuTimes] = []
+        self.missing: dict[str, str] = {}
+
+    def start(self) -> None:
+        """Start every system that is wanted and here, and warm it."""
+        starts = {
+            "gsched": self._start_gsched,
+            "hyperqueue": self._start_hyperqueue,
+            "slurm": self._start_slurm,
+            FLOOR: self._start_floor,
+        }
+        for name in self._options.only:
+            try:
+                system = starts[name]()
+                system.measure(WARM_UP)
+            except NotHereError as error:
+                self.missing[name] = str(error)
+            else:
+                self._systems[name] = system
+
+    def _start_gsched(self) -> System:
+        running = gsched_system.running(cpus=self._options.cpus, cgroup=self._options.cgroup)
+        self._gsched = self._stack.enter_context(running)
+        return System(measure=self._gsched.measure)
+
+    def _start_hyperqueue(self) -> System:
+        running = hyperqueue_system.running(
+            cpus=self._options.cpus, environment=self._options.hyperqueue
+        )
+        system = self._stack.enter_context(running)
+        return System(measure=system.measure, cpu_s=system.cpu_s)
+
+    def _start_slurm(self) -> System:
+        running = slurm_system.running(cpus=self._options.cpus, tasks=self._options.jobs)
+        return System(measure=self._stack.enter_context(running).measure)
+
+    def _start_floor(self) -> System:
+        return System(
+            measure=lambda tasks: spawn_seconds(tasks, self._options.cpus, COMMAND),
+            cpu_s=lambda: sum(os.times()[:4]),
+        )
+
+    def run(self) -> None:
+        """Run one round of each system."""
+        jobs = self._options.jobs
+        for name, system in self._systems.items():
+            before_s = system.cpu_s() if system.cpu_s else 0.0
+            rate = jobs / system.measure(jobs)
+            used_s = None
+            if system.cpu_s:
+                used_s = system.cpu_s() - before_s
+            elif self._gsched and name == "gsched":
+                self.parts.append(self._gsched.used)
+                used_s = self._gsched.used.total
+            self.rates.setdefault(name, []).append(rate)
+            if used_s is not None:
+                self.cpu_ms.setdefault(name, []).append(used_s * 1000 / jobs)
+            print(f"  {name} {rate:.0f}/s", end="", file=sys.stderr, flush=True)
+        print(file=sys.stderr)
+
+    def run_loop(self) -> float | None:
+        """Run the shell loop of gsub once and return the seconds of one gsub."""
+        jobs = self._options.loop
+        if self._gsched is None or not jobs:
+            return None
+        submitted_s, elapsed_s = self._gsched.measure_loop(jobs)
+        self.rates["gsub loop"] = [jobs / elapsed_s]
+        return submitted_s / jobs
+
+
+def table(rounds: Rounds) -> list[str]:
+    """Return the lines of the result: one for each system."""
+    medians = {name: statistics.median(rates) for name, rates in rounds.rates.items()}
+    lines = [
+        f"{'system':12} {'tasks/s':>8} {'min':>7} {'max':>7} {'x hyperqueue':>13} {'x floor':>8}"
+    ]
+    for name, rates in rounds.rates.items():
+        ratios = [
+            f"{medians[name] / medians[other]:.2f}" if other in medians else "-"
+            for other in ("hyperqueue", FLOOR)
+        ]
+        lines.append(
+            f"{name:12} {medians[name]:8.0f} {min(rates):7.0f} {max(rates):7.0f} "
+            f"{ratios[0]:>13} {ratios[1]:>8} {_median_ms(rounds.cpu_ms.get(name)):>12}"
+        )
+    lines += [f"{name:12} skipped: {why}" for name, why in rounds.missing.items()]
+    return lines
+
+
+def _median_ms(times: list[float] | None) -> str:
+    return f"{statistics.median(times):.2f}" if times else "-"
+
+
+def cpu_line(cpu: list[CpuTimes], jobs: int) -> str:
+    """Return the median CPU time that a job costs in each part of gsched, in ms."""
+    parts = {
+        name: statistics.median(getattr(each, name) for each in cpu) * 1000 / jobs
+        for name in ("head", "gnode", "supervisors", "jobs")
+    }
+    names = {"supervisors": "launcher and supervisors", "jobs": "the job itself"}
+    told = [f"{names.get(name, name)} {value:.2f}" for name, value in parts.items()]
+    return f"gsched's CPU time per job, ms: {', '.join(told)}"
+
+
+def arguments() -> argparse.Namespace:
+    """Return what was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--jobs", type=int, default=1000, help="tasks in a round (default 1000)")
+    parser.add_argument("--cpus", type=int, default=16, help="tasks at a time (default 16)")
+    parser.add_argument("--rounds", type=int, default=5, help="of each system (default 5)")
+    parser.add_argument("--loop", type=int, default=100, help="jobs of the gsub loop; 0: none")
+    parser.add_argument(
+        "--cgroup", default="auto", help="of gsched's node: auto (default), none, or a directory"
+    )
+    parser.add_argument(
+        "--only",
+        type=lambda text: text.split(","),
+        default=list(SYSTEMS),
+        metavar="NAMES",
+        help=f"of {','.join(SYSTEMS)} (default: all)",
+    )
+    parser.add_argument(
+        "--hyperqueue",
+        type=Path,
+        default=ENVIRONMENT,
+        metavar="DIR",
+        help=f"environment that has HyperQueue, made if need be (default {ENVIRONMENT})",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    options = parser.parse_args()
+    if unknown := set(options.only) - set(SYSTEMS):
+        parser.error(f"--only {','.join(sorted(unknown))}: one of {', '.join(SYSTEMS)}")
+    return options
+
+
+def main() -> None:
+    """Measure and print."""
+    options = arguments()
+    with ExitStack() as stack:
+        rounds = Rounds(options, stack)
+        rounds.start()
+        for _ in range(options.rounds):
+            rounds.run()
+        gsub_s = rounds.run_loop()
+    if options.json:
+        print(json.dumps({"tasks_per_s": rounds.rates, "skipped": rounds.missing}))
+        return
+    print(f"{options.jobs} tasks, {options.cpus} at a time, median of {options.rounds} rounds:")
+    print("\n".join(table(rounds)))
+    if rounds.parts:
+        print(cpu_line(rounds.parts, options.jobs))
+    if gsub_s is not None:
+        print(f"one gsub in the loop of {options.loop}: {gsub_s * 1000:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()
