@@ -141,13 +141,22 @@ class Chaos:
         actions[fault]()
 
     def _kill_head(self) -> None:
-        """Kill the head, at times again while it is still starting."""
+        """Kill the head, at times right upon an answer, at times again while it is starting."""
+        if self._random.random() < 0.5:
+            self._wait_for_answer()
         self._cluster.kill_head()
         if self._random.random() < 0.25:
             self._cluster.start_head(wait=False)
             time.sleep(self._random.uniform(0, 0.4))
             self._cluster.kill_head()
         self._cluster.start_head()
+
+    def _wait_for_answer(self) -> None:
+        """Return at the very moment a user has been told an id: now it must be durable."""
+        before = self._acks.stat().st_size
+        for _ in attempts(KILL_PATIENCE_S, interval_s=0.0):
+            if self._acks.stat().st_size > before:
+                return
 
     def _kill_node(self) -> None:
         name = self._random.choice(NODES)
