@@ -22,6 +22,7 @@ import sys
 import time
 
 _USAGE = "usage: torchrun_agent.py --report FILE -- TORCHRUN-ARGUMENTS SCRIPT ARGUMENTS"
+_NO_TORCH = 127  # what a shell says of a program that is not there
 
 
 class _Deaths:
@@ -84,8 +85,16 @@ def _message(failure: object) -> str:
 
 def _launch(report: str, arguments: list[str]) -> int:
     """Run torchrun; return its exit code."""
-    from torch.distributed import run as torchrun
-
+    try:
+        from torch.distributed import run as torchrun
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "torch":
+            raise  # torch is there, and lacks something itself
+        sys.stderr.write(
+            f"gsched: --torchrun: {sys.executable} on {os.uname().nodename} has no torch: activate "
+            "an environment that has it before gsub, or name its Python with --python\n"
+        )
+        return _NO_TORCH
     try:
         from torch.distributed.elastic.multiprocessing.api import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

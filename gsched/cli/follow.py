@@ -61,6 +61,8 @@ def _kind(outcome: OutcomeRow) -> str:
     """Return what comes before the signal; "signalled" would only say it twice."""
     if outcome.kind == OutcomeKind.SIGNALLED:
         return ""
+    if outcome.kind == OutcomeKind.OOM:
+        return "out of memory, "
     return f"{outcome.kind.replace('_', ' ')}, "
 
 

@@ -15,8 +15,14 @@ from gsched.cli.operands import (
 from gsched.client import Head
 from gsched.protocol.api import ActionRequest
 
+EPILOG = """\b
+Examples:
+  ghold 17 18                         not started until grls 17 18
+  ghold -h o 17                       an operator's hold: only operators release it
+"""
 
-@gsched_command("ghold")
+
+@gsched_command("ghold", epilog=EPILOG)
 @jobs_argument
 @hold_option
 @click.option("--dry-run", is_flag=True, help="Say what would be done, do nothing.")

@@ -7,8 +7,14 @@ from gsched.cli.operands import carry_out, grace_option, jobs_argument, normal_i
 from gsched.client import Head
 from gsched.protocol.api import ActionRequest
 
+EPILOG = """\b
+Examples:
+  grerun 17                           stop it, queue it again
+  grerun -W 300 -m "new driver" 17    five minutes between TERM and KILL
+"""
 
-@gsched_command("grerun")
+
+@gsched_command("grerun", epilog=EPILOG)
 @jobs_argument
 @click.option("-f", "--force", is_flag=True, help="Also jobs that say they are not rerunnable.")
 @click.option("-m", "--message", default="", metavar="MSG", help="Text kept in the job's history.")

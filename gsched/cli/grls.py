@@ -15,8 +15,14 @@ from gsched.cli.operands import (
 from gsched.client import Head
 from gsched.protocol.api import ActionRequest
 
+EPILOG = """\b
+Examples:
+  grls 17                             let it start
+  grls -h uo 17                       also an operator's hold
+"""
 
-@gsched_command("grls")
+
+@gsched_command("grls", epilog=EPILOG)
 @jobs_argument
 @hold_option
 @click.option("--dry-run", is_flag=True, help="Say what would be done, do nothing.")

@@ -20,6 +20,13 @@ COMMANDS = {
     "version": "Print the versions of all that takes part.",
 }
 
+EPILOG = """\b
+Examples:
+  gsched up --nodes 2 --gpus 4        a cluster to try things on; prints what to export
+  gsched doctor                       when something is wrong
+  gsched down --kill-jobs
+"""
+
 
 class LazyGroup(click.Group):
     """A group that imports a sub-command's module when it is called for."""
@@ -61,6 +68,7 @@ class LazyGroup(click.Group):
 @click.group(
     name="gsched",
     cls=LazyGroup,
+    epilog=EPILOG,
     context_settings={"help_option_names": ["--help"], "max_content_width": 100},
 )
 @version_option

@@ -14,8 +14,14 @@ from gsched.cli.operands import (
 from gsched.client import Head
 from gsched.protocol.api import ActionRequest
 
+EPILOG = """\b
+Examples:
+  gsig -s USR1 17                     tell it to write a checkpoint
+  gsig -s suspend 17                  stop it where it is; -s resume goes on
+"""
 
-@gsched_command("gsig")
+
+@gsched_command("gsig", epilog=EPILOG)
 @jobs_argument
 @click.option(
     "-s",

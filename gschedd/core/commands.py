@@ -54,6 +54,7 @@ class SignalJob(JobCommand, frozen=True, kw_only=True):
 class RerunJob(JobCommand, frozen=True, kw_only=True):
     """Stop the running job and queue it again."""
 
+    message: str = ""
     force: bool = False
     grace_s: float | None = None
 

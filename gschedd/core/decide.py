@@ -158,6 +158,7 @@ def rerun_job(
             reason=StopReason.RERUN,
             grace_s=grace_s,
             by=command.caller.user,
+            message=command.message,
         )
     ]
 

@@ -289,7 +289,13 @@ def _command(job: int, asked: api.ActionRequest, caller: Caller) -> c.AnyCommand
         case "signal":
             return c.SignalJob(caller=caller, job=job, signal=asked.signal)
         case "rerun":
-            return c.RerunJob(caller=caller, job=job, force=asked.force, grace_s=asked.grace_s)
+            return c.RerunJob(
+                caller=caller,
+                job=job,
+                message=asked.message,
+                force=asked.force,
+                grace_s=asked.grace_s,
+            )
         case _:
             if asked.alteration is None:
                 raise InvalidRequestError("nothing to alter", hint="name what should change")

@@ -3,7 +3,7 @@
 from gsched.model.resources import Chunk, Request
 from gsched.model.states import Placement
 from gschedd.plan.fit import sum_of
-from gschedd.plan.room import shortage, usable_gpus
+from gschedd.plan.room import shortage
 from gschedd.plan.space import Spaces
 from gschedd.plan.words import best_node, describe_chunk
 
@@ -75,13 +75,11 @@ def _words(part: Chunk, needed: int, fitting: int, idle: Spaces) -> str:
 
 def _too_many_places(request: Request, idle: Spaces) -> tuple[str, str]:
     cpus = sum(space.cpus for space in idle)
-    gpus = sum(len(usable_gpus(Chunk(), space)) for space in idle)
+    gpus = sum(len(space.gpus) for space in idle)
+    wanted = f"{request.places} places with {request.cpus} CPUs and {request.gpus} GPUs in all"
+    there = f"{len(idle)} nodes with {cpus} CPUs and {gpus} GPUs, even when all is idle"
     return (
-        (
-            f"needs {request.places} places with {request.cpus} CPUs and {request.gpus} GPUs in all, "
-            f"and they do not fit side by side on {len(idle)} nodes with {cpus} CPUs and {gpus} GPUs, "
-            f"even when all is idle"
-        ),
+        f"needs {wanted}, and they do not fit side by side on {there}",
         "ask for fewer or smaller places",
     )
 

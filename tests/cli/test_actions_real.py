@@ -150,8 +150,9 @@ def test_grerun_starts_the_job_anew_under_its_id(desk: Desk) -> None:
     assert refused.status != 0
     assert "rerun" in refused.stderr
 
-    assert desk.run("grerun", "-f", "-W", "0", job).status == 0
+    assert desk.run("grerun", "-f", "-W", "0", "-m", "new driver", job).status == 0
     story = desk.ended(job)
+    assert any("new driver" in event.text for event in story.events)
     assert (desk.jobs / "counts").read_text() == "0\n1\n"
     assert [attempt.attempt for attempt in story.attempts] == [1, 2]
 

@@ -7,6 +7,7 @@ with the exit code that programs rely on.
 import json
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -295,6 +296,25 @@ def test_a_working_directory_that_goes_away_ends_the_job_in_words(counter: Count
     assert story.row.outcome.kind == "launch_failed"
     assert str(directory) in story.row.outcome.message
     assert len(story.attempts) == 1, "its own fault: to try again would be in vain"
+
+
+def test_a_python_without_torch_is_named_with_what_to_do(counter: Counter) -> None:
+    """Not with a traceback from inside gsched."""
+    bare = counter.work / "bare-python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    bare.chmod(0o755)
+    script = counter.script("train.py", b"print('never')\n")
+    ran = counter.run("gsub", "--wait", "--python", str(bare), "--torchrun", script)
+
+    assert ran.status == 127, ran
+    assert "has no torch: activate an environment that has it before gsub" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_missing_training_script_is_refused(counter: Counter) -> None:
+    ran = counter.run("gsub", "--python", sys.executable, "--torchrun", "nosuch.py")
+
+    refused(ran, 66, f"training script {counter.work}/nosuch.py does not exist")
 
 
 # --- the head ---

@@ -1,7 +1,6 @@
 """The documents of --json have one shape, whatever the values are."""
 
 import io
-import json
 
 import msgspec
 
@@ -9,12 +8,20 @@ from gsched.cli.common import print_json
 from gsched.protocol.api import JobList, JobRow, OutcomeRow
 
 
-def printed(document: msgspec.Struct | dict[str, object]) -> dict[str, object]:
+class Printed(msgspec.Struct):
+    """What a program reads of a list of jobs."""
+
+    schema: int
+    server: str
+    now_s: float
+    jobs: list[dict[str, object]]
+    errors: dict[str, object]
+
+
+def printed(document: msgspec.Struct | dict[str, object]) -> str:
     out = io.StringIO()
     print_json(document, out=out)
-    decoded = json.loads(out.getvalue())
-    assert isinstance(decoded, dict)
-    return decoded
+    return out.getvalue()
 
 
 def test_fields_are_there_also_when_they_have_their_default() -> None:
@@ -31,15 +38,18 @@ def test_fields_are_there_also_when_they_have_their_default() -> None:
         places=1,
         outcome=outcome,
     )
-    said = printed(JobList(server="head", now_s=2.0, jobs=(row,)))
+    said = msgspec.json.decode(
+        printed(JobList(server="head", now_s=2.0, jobs=(row,))), type=Printed
+    )
 
-    assert list(said) == ["schema", "server", "now_s", "jobs", "errors"]
-    assert said["errors"] == {}
-    (job,) = said["jobs"]  # type: ignore[misc]  # a list of one
+    assert (said.schema, said.errors) == (1, {})
+    (job,) = said.jobs
     assert set(job) == set(JobRow.__struct_fields__)
     assert (job["gpus"], job["walltime_s"], job["nodes"]) == (0, None, [])
-    assert set(job["outcome"]) == set(OutcomeRow.__struct_fields__)
+    ended = job["outcome"]
+    assert isinstance(ended, dict)
+    assert set(ended) == set(OutcomeRow.__struct_fields__)
 
 
 def test_nothing_is_a_document_too() -> None:
-    assert printed({}) == {"schema": 1}
+    assert printed({}) == '{"schema":1}\n'
