@@ -201,8 +201,8 @@ class Head:
             self.oddities["policy_failed"] += 1
             return Step()
         self.waits = dict(result.waits)
-        for refusal in result.refused:
-            self.oddities[f"plan_refused: {refusal.reason}"] += 1
+        if result.refused:
+            self.oddities["plan_refused"] += len(result.refused)
         return self._advance(result.facts)
 
     def _hear(self, heard: reports.Heard) -> Step:

@@ -153,7 +153,3 @@ class Spaces:
         """Return what is free both here and in ``other``, which stands on the same base."""
         names = self.changed_nodes | other.changed_nodes
         return Spaces(self._base, {name: common(self[name], other[name]) for name in names})
-
-    def all_emptied(self) -> "Spaces":
-        """Return all nodes with nothing running."""
-        return Spaces({space.name: emptied(space) for space in self})

@@ -1,11 +1,13 @@
 """Nodes that die, networks that lose, heads that restart: what becomes of the jobs."""
 
+from gsched.model.job import ExitRecord
+from gsched.model.resources import Load, Usage
 from gsched.model.states import HoldKind, OutcomeKind
 from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
-from tests.support.world import ADMIN, BEGIN_S, Program, World, inventory, node
+from tests.support.world import ADMIN, BEGIN_S, Program, Running, World, inventory, node
 
 
 def outcome_kind(world: World, job: int) -> OutcomeKind:
@@ -473,4 +475,46 @@ def test_safe_mode_starts_nothing_and_says_so() -> None:
     world.head.safe_mode = ""
     world.settle()
 
+    assert world.state(job) == "running"
+
+
+# --- a head that knows less than its nodes ---
+
+
+def test_what_an_older_copy_of_the_database_does_not_know_is_left_alone() -> None:
+    """Neither stopped nor acknowledged: an operator must look first."""
+    world = World(node("n1"))
+    world.run_until(1)
+    key = (500, 1)
+    record = ExitRecord(job=501, attempt=1, kind=OutcomeKind.EXITED, exit_code=0)
+    exited = n.Exited(record=record, usage=Usage(), load=Load())
+    started = n.Started(job=key[0], attempt=1, pid=1, started_s=BEGIN_S)
+
+    steps = [
+        world.head.started("n1", started, world.now_s),
+        world.head.exited("n1", exited, world.now_s),
+    ]
+    assert [step.effects for step in steps] == [(), ()]
+    world.disconnect("n1")
+    world.machines["n1"].running[key] = Running(share_gpus=(), cpus=1, started_s=BEGIN_S)
+    world.connect("n1")
+    world.run_until(5)
+
+    assert key in world.machines["n1"].running
+    assert world.head.oddities == {"attempt_of_unknown_job": 2, "exit_of_unknown_job": 1}
+
+
+def test_an_exit_that_is_recorded_already_is_acknowledged_at_registration() -> None:
+    """Two nodes; the first one's acknowledgement was lost, its job still runs on the second."""
+    world = World(node("n1"), node("n2"))
+    world.lost[e.SendExitAck] = 1
+    job = world.torchrun("nodes=2", program=Program(runs_on_s={"n1": 5, "n2": 100}))
+    world.run_until(6)
+    assert world.machines["n1"].ended
+
+    world.disconnect("n1")
+    world.connect("n1")
+    world.run_until(7)
+
+    assert world.machines["n1"].ended == {}
     assert world.state(job) == "running"

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 
+import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -578,7 +579,7 @@ class HeadMachine(RuleBasedStateMachine):
         reader.close()
 
 
-TestHead = HeadMachine.TestCase
+TestHead = pytest.mark.timeout(3600)(HeadMachine.TestCase)  # the profile says how long it takes
 TestHead.settings = hypothesis_settings(stateful_step_count=50)
 
 
@@ -703,4 +704,4 @@ def test_a_wait_is_told_for_what_a_policy_forgets() -> None:
     assert isinstance(wait, Wait)
     assert wait.shape.request == shape_asked
     assert wait.reason == "job 1: 5 CPUs for 1 asked"
-    assert head.oddities["plan_refused: job 1: 5 CPUs for 1 asked"] == 1
+    assert head.oddities == {"plan_refused": 1}

@@ -169,6 +169,25 @@ def test_what_takes_any_gpu_leaves_those_of_a_type_to_who_names_it() -> None:
         assert found == (Share(node="n1", cpus=2, slots=2, gpu_indices=(0, 1)),)
 
 
+def test_types_that_one_node_does_not_have_together_are_not_packed_there() -> None:
+    """GPUs enough, and of each type enough, but not of both: the next node has them."""
+    chunks = (Chunk(gpus=1, gpu_type="a"), Chunk(gpus=1, gpu_type="b"))
+    request = Request(chunks=chunks, placement=Placement.PACK)
+    nodes = spaces(space("n1", gpu_types=("a", "a")), space("n2", gpu_types=("b", "b", "a")))
+
+    assert place(request, nodes) == (Share(node="n2", cpus=2, slots=2, gpu_indices=(0, 2)),)
+    assert isinstance(place(request, spaces(space("n1", gpu_types=("a", "a")))), NoFit)
+
+
+def test_no_matching_is_told_in_words() -> None:
+    """Two places that both need the one node."""
+    nodes = spaces(space("n1", cpus=2, features=["x"]), space("n2", cpus=1))
+
+    found = place(Request(chunks=(Chunk(features=("x",)), Chunk(cpus=2))), nodes)
+
+    assert found == NoFit(text="needs 2 places at once, and they do not fit side by side")
+
+
 def test_exclusive_is_against_others_not_against_oneself() -> None:
     """Two free places of one exclusive job share a node; a node with an owner is not taken."""
     request = Request(chunks=(Chunk(count=2),), placement=Placement.FREE, exclusive=True)

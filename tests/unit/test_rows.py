@@ -42,7 +42,7 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
             f.JobAltered(at_s=5.0, job=1, spec=spec_of(), by="bob", changed=("name", "queue")),
             "altered by bob: name, queue",
         ),
-        (f.JobSignalled(**ATTEMPT, signal=10, by="bob"), "signal 10 sent by bob"),  # type: ignore[arg-type] # common fields
+        (f.JobSignalled(**ATTEMPT, signal=10, by="bob"), "signal 10 (USR1) sent by bob"),  # type: ignore[arg-type] # common fields
         (
             f.AttemptAssigned(
                 **ATTEMPT,  # type: ignore[arg-type] # common fields

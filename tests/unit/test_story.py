@@ -1,0 +1,109 @@
+"""Jobs, attempts and nodes as users see them, made from the head's records."""
+
+from gschedd.core.story import Teller, attempt_row, outcome_row, part_row
+from tests.support.world import ALICE, BEGIN_S, GIB, Program, World, node
+
+
+def teller(world: World) -> Teller:
+    return Teller(
+        state=world.head.state,
+        settings=world.settings,
+        waits=world.head.waits,
+        safe_mode=world.head.safe_mode,
+        policy=world.policy,
+    )
+
+
+def test_a_waiting_job_tells_why_and_until_when() -> None:
+    """Its reason, the predicted start, how many are before it."""
+    world = World(node("n1", cpus=2))
+    world.submit("nodes=1:ppn=2,walltime=60", runs_s=60)
+    first = world.submit("nodes=1:ppn=2,walltime=60", priority=1, name="first")
+    second = world.submit("nodes=1:ppn=2,walltime=60")
+    jobs = world.head.state.jobs
+    told = teller(world)
+
+    row = told.row(jobs[first])
+    assert (row.state, row.letter, row.user, row.cpus) == ("queued", "Q", ALICE.user, 2)
+    assert row.predicted_start_s == BEGIN_S + 60
+    assert row.reason == world.why(first)
+    story = told.story(jobs[second], attempts=(), events=(), now_s=world.now_s)
+    assert story.ahead == 1
+    assert story.resources == "nodes=1:ppn=2,walltime=00:01:00"
+
+
+def test_a_delayed_or_held_job_predicts_nothing() -> None:
+    """Nobody knows when it will be released."""
+    world = World(node("n1"))
+    held = world.submit(holds=("user",))
+    delayed = world.submit(start_after_s=BEGIN_S + 5)
+    told = teller(world)
+    rows = [told.row(world.head.state.jobs[job]) for job in (held, delayed)]
+
+    assert [row.letter for row in rows] == ["H", "W"]
+    assert [row.predicted_start_s for row in rows] == [None, None]
+    assert all(row.reason for row in rows)
+
+
+def test_a_running_job_tells_where() -> None:
+    """Its parts with GPUs and start; no reason, no outcome."""
+    world = World(node("n1", gpus=2, memory_bytes=8 * GIB))
+    job = world.submit("nodes=1:gpus=1,mem=1gb", runs_s=60)
+    world.run_until(5)
+    record = world.head.state.jobs[job]
+    assert record.attempt is not None
+
+    row = teller(world).row(record)
+    attempt = attempt_row(record.attempt)
+
+    assert (row.letter, row.nodes, row.reason, row.outcome) == ("R", ("n1",), "", None)
+    (part,) = attempt.parts
+    assert (part.node, part.state, part.gpu_indices) == ("n1", "running", (0,))
+    assert (part.memory_bytes, part.started_s, part.outcome) == (GIB, BEGIN_S, None)
+
+
+def test_a_job_that_is_done_tells_how_and_what_happened() -> None:
+    """Outcome, usage, and each fact in words."""
+    world = World(node("n1"))
+    job = world.submit(program=Program(runs_s=60, exit_code=3))
+    world.run_until(100)
+    done = world.job(job)
+    assert done.attempt is not None
+    events = [(seq, fact) for seq, fact in enumerate(world.facts) if getattr(fact, "job", 0) == job]
+
+    story = teller(world).story(done, attempts=[done.attempt], events=events, now_s=world.now_s)
+
+    assert story.row.outcome is not None
+    assert (story.row.letter, story.row.outcome.exit_status) == ("C", 3)
+    assert story.row.cpu_s == 60
+    assert [event.kind for event in story.events] == [
+        "JobSubmitted",
+        "AttemptAssigned",
+        "PartStarted",
+        "PartEnded",
+        "AttemptEnded",
+        "JobEnded",
+    ]
+    assert story.ahead is None
+    (part,) = story.attempts[0].parts
+    assert part.outcome is not None
+    assert (part.outcome.exit_code, part.ended_s) == (3, BEGIN_S + 60)
+    assert part_row("n1", done.attempt.parts["n1"]) == part
+    assert outcome_row(None) is None
+
+
+def test_a_node_tells_what_is_free() -> None:
+    """Never less than nothing, and why it takes no work."""
+    world = World(node("n1", cpus=4, gpu_types=("a100", "a100"), generic={"licence": 2}))
+    job = world.submit("nodes=1:ppn=3:gpus=1,licence=1", runs_s=60)
+    nodes = world.head.state.nodes
+
+    row = teller(world).node(nodes["n1"])
+    assert (row.cpus, row.cpus_free, row.gpus, row.gpus_free) == (4, 1, 2, 1)
+    assert (row.gpu_types, row.generic_free, row.jobs) == (("a100",), {"licence": 1}, (job,))
+    assert row.reason == ""
+    world.replace_hardware("n1", node("n1", cpus=1).has)
+    world.disconnect("n1")
+
+    row = teller(world).node(nodes["n1"])
+    assert (row.state, row.cpus_free, row.reason) == ("unreachable", 0, "not connected")
