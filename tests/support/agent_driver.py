@@ -177,3 +177,15 @@ def starts(effects: list[do.Effect]) -> list[Started]:
     return [
         effect.message for effect in only(effects, do.Send) if isinstance(effect.message, Started)
     ]
+
+
+def refusal(driver: Driver, **settings: object) -> str:
+    """Return why a launch is refused."""
+    account = settings.pop("account", ALICE)
+    assert account is None or isinstance(account, Account)
+    effects = driver.launch(order(9, **settings), account)  # type: ignore[arg-type]  # as `order`
+    assert only(effects, do.AcceptTask) == []
+    (ended,) = exits(effects)
+    assert ended.kind is OutcomeKind.LAUNCH_FAILED
+    assert not ended.user_error
+    return ended.message

@@ -41,13 +41,13 @@ from gsched.protocol.node import (
     UnknownAttempt,
 )
 from tests.support.agent_driver import (
-    ALICE,
     Driver,
     exits,
     info,
     only,
     order,
     record,
+    refusal,
     starts,
 )
 
@@ -171,18 +171,6 @@ def test_a_third_attempt_replaces_the_one_that_waits() -> None:
 
     assert (ended.attempt, ended.stop_reason) == (2, StopReason.FENCED)
     assert only(driver.ended(), do.AskLaunch) == [do.AskLaunch(key=AttemptKey(1, 3))]
-
-
-def refusal(driver: Driver, **settings: object) -> str:
-    """Return why a launch is refused."""
-    account = settings.pop("account", ALICE)
-    assert account is None or isinstance(account, Account)
-    effects = driver.launch(order(9, **settings), account)  # type: ignore[arg-type]  # as `order`
-    assert only(effects, do.AcceptTask) == []
-    (ended,) = exits(effects)
-    assert ended.kind is OutcomeKind.LAUNCH_FAILED
-    assert not ended.user_error
-    return ended.message
 
 
 def test_a_launch_that_this_node_cannot_carry_out_is_refused_with_the_reason() -> None:

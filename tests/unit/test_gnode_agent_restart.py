@@ -21,6 +21,7 @@ from tests.support.agent_driver import (
     only,
     order,
     record,
+    refusal,
     starts,
 )
 
