@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import check_docs, states, tidy
+from scripts import check_docs, tidy
 
 ROOT = Path(__file__).resolve().parents[2]
 SUPPRESS = "no" + "qa"
@@ -136,11 +136,6 @@ def test_import_contracts_hold() -> None:
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_page_of_states_agrees_with_the_tables() -> None:
-    """It is drawn from them: python scripts/states.py."""
-    assert states.PAGE.read_text(encoding="utf-8") == states.page()
 
 
 def test_protocol_page_lists_every_route() -> None:
