@@ -518,3 +518,27 @@ def test_an_exit_that_is_recorded_already_is_acknowledged_at_registration() -> N
 
     assert world.machines["n1"].ended == {}
     assert world.state(job) == "running"
+
+
+def test_in_safe_mode_nothing_is_ended_or_forgotten_and_afterwards_all_is_said_anew() -> None:
+    """A better copy of the database may still be put in place."""
+    world = World(node("n1", cpus=1), node("n2", cpus=1))
+    job = world.submit("nodes=n1", runs_s=10)
+    world.run_until(1)
+    world.disconnect("n1")
+    world.do(c.ConfirmDead(caller=ADMIN, node="n1"))
+    world.head.safe_mode = "an old copy"
+
+    world.connect("n1")
+    world.run_until(5)
+    assert (job, 1) in world.machines["n1"].running, "it was given up, but is not stopped"
+    world.run_until(20)
+    assert (job, 1) in world.machines["n1"].ended, "its exit is not acknowledged"
+    world.head.safe_mode = ""
+    world.disconnect("n1")
+    world.connect("n1")
+    world.run_until(100)
+
+    assert world.machines["n1"].ended == {}
+    assert world.state(job) == "done"
+    assert world.job(job).attempts == 2

@@ -153,3 +153,16 @@ def test_when_all_ports_are_taken_one_is_shared() -> None:
     assert _free_port(job, config, {20000}) == 20001
     assert _free_port(job, config, {20001}) == 20000
     assert _free_port(job, config, {20000, 20001}) in {20000, 20001}
+
+
+def test_a_job_that_is_done_is_named_as_that_until_the_shell_takes_it_away() -> None:
+    """Then only the history knows it."""
+    world = World()
+    job = world.submit()
+    delete = c.DeleteJob(caller=ALICE, job=job)
+    world.head.command(delete, world.now_s)
+    assert str(world.refusal(delete)) == f"job {job}.head is done already"
+
+    world.head.state.finished.clear()
+
+    assert str(world.refusal(delete)) == f"Unknown Job Id {job}.head"
