@@ -363,7 +363,9 @@ def _report_dry_run(
     if result.predicted_start_s is not None:
         from gsched.cli.times import format_time
 
-        print(f"predicted start: {format_time(result.predicted_start_s)}")
+        soon = SystemClock().wall_s() + 1
+        start_s = result.predicted_start_s
+        print(f"predicted start: {'at once' if start_s <= soon else format_time(start_s)}")
     return 0
 
 

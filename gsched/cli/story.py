@@ -59,7 +59,7 @@ def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
         ("start_time", format_time(row.started_s) if row.started_s else ""),
         ("comp_time", format_time(row.ended_s) if row.ended_s else ""),
         ("exec_host", "+".join(row.nodes)),
-        ("Resource_List", story.resources),
+        *_resource_list(story),
         ("Priority", str(row.priority)),
         ("Hold_Types", ", ".join(story.holds)),
         ("Join_Path", story.join),
@@ -78,6 +78,18 @@ def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
         ("outcome", "" if row.outcome is None else _outcome(row.outcome)),
     ]
     return ((name, value) for name, value in fields if value)
+
+
+def _resource_list(story: JobStory) -> Iterator[tuple[str, str]]:
+    """Yield a line for each term, as qstat -f does; together they are what -l would take."""
+    row = story.row
+    yield "Resource_List.nodect", str(row.places)
+    yield "Resource_List.ncpus", str(row.cpus)
+    if row.gpus:
+        yield "Resource_List.ngpus", str(row.gpus)
+    for term in story.resources.split(","):
+        name, _, value = term.partition("=")
+        yield f"Resource_List.{name}", value
 
 
 def _walltime_used(story: JobStory) -> str:

@@ -7,7 +7,14 @@ follows whatever the policy does. It is bounded, and says nothing rather than so
 from collections.abc import Mapping
 from typing import Final
 
+from msgspec import structs
+
+from gsched.model.job import JobSpec
 from gsched.model.resources import Allocation
+from gsched.model.states import JobState
+from gschedd.core.cycle import snapshot
+from gschedd.core.settings import Settings
+from gschedd.core.state import Job, State
 from gschedd.plan.snapshot import Group, OrderKey, Policy, RunningJob, Shape, Snapshot
 from gschedd.plan.space import NodeSpace, Spaces
 
@@ -15,6 +22,7 @@ from gschedd.plan.space import NodeSpace, Spaces
 MAX_STEPS: Final = 200
 #: Jobs before the one asked about; with more nothing is said.
 MAX_AHEAD: Final = 2000
+_NEW_JOB: Final = 2**62  # behind every job there is
 
 
 def predict_start(seen: Snapshot, policy: Policy, *, job: int, key: OrderKey) -> float | None:
@@ -50,6 +58,22 @@ def predict_start(seen: Snapshot, policy: Policy, *, job: int, key: OrderKey) ->
             spaces.give(each.allocation)
             del running[each.job]
     return None
+
+
+def predict_submission(
+    state: State, settings: Settings, policy: Policy, *, spec: JobSpec, now_s: float
+) -> float | None:
+    """Return by when a job would start if it were submitted now; None if it cannot be said."""
+    queue = settings.queues.get(spec.queue)
+    if queue is None or not queue.started or spec.holds or spec.start_after_s > now_s:
+        return None
+    job = Job(id=_NEW_JOB, spec=spec, state=JobState.QUEUED, submitted_s=now_s, eligible_s=now_s)
+    key, shape = state.order_key(job), state.shape_of(job)
+    seen = snapshot(state, settings, now_s)
+    orders = {group.shape: list(group.order) for group in seen.groups}
+    orders[shape] = sorted([*orders.get(shape, []), key])
+    groups = [Group(shape=each, order=order) for each, order in orders.items()]
+    return predict_start(structs.replace(seen, groups=groups), policy, job=_NEW_JOB, key=key)
 
 
 def _moment(

@@ -55,7 +55,7 @@ class Teller:
             memory_bytes=request.memory_bytes,
             priority=spec.priority,
             walltime_s=spec.walltime_s,
-            started_s=job.started_s,
+            started_s=self._started_s(job),
             ended_s=job.ended_s,
             attempt=job.attempts,
             nodes=tuple(attempt.parts) if attempt is not None else (),
@@ -64,6 +64,12 @@ class Teller:
             predicted_start_s=self._predicted(job) if waits else None,
             outcome=outcome_row(job.outcome),
         )
+
+    def _started_s(self, job: Job) -> float | None:
+        """Of a job that is not done, the start that its walltime counts from: the present one."""
+        if job.state is JobState.DONE:
+            return job.started_s
+        return None if job.attempt is None else job.attempt.started_s
 
     def _reason(self, job: Job) -> str:
         return waiting_reason(job, self._state, self._settings, self._waits, self._safe_mode)

@@ -21,6 +21,7 @@ from gsched.model.ids import format_job_id, parse_job_id
 from gsched.model.states import HoldKind
 from gsched.protocol import api
 from gschedd.core import commands as c
+from gschedd.core.forecast import predict_submission
 from gschedd.core.head import Head, Step
 from gschedd.core.settings import Caller
 from gschedd.core.submit import checked_holds, known_submission, prepare
@@ -132,7 +133,15 @@ class Commands:
             )
         except GschedError as error:
             return api.SubmitResult(error=error_body(error))
-        return api.SubmitResult(warnings=submission.warnings)
+        head = self._head
+        start_s = predict_submission(
+            head.state,
+            head.settings,
+            head.policy,
+            spec=submission.spec,
+            now_s=self._parts.clock.wall_s(),
+        )
+        return api.SubmitResult(warnings=submission.warnings, predicted_start_s=start_s)
 
     def _reply(self, results: list[api.SubmitResult]) -> api.SubmitReply:
         return api.SubmitReply(server=self._head.settings.server, results=tuple(results))

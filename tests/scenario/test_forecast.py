@@ -1,7 +1,9 @@
 """When will my job start? Foretold by asking the policy again, and true if nothing new comes."""
 
+from msgspec import structs
+
 from gschedd.core.cycle import snapshot
-from gschedd.core.forecast import MAX_AHEAD, predict_start
+from gschedd.core.forecast import MAX_AHEAD, predict_start, predict_submission
 from tests.support.world import BEGIN_S, World, node
 
 
@@ -48,3 +50,34 @@ def test_nothing_is_foretold_far_down_the_queue() -> None:
     jobs = [world.submit("walltime=10") for _ in range(MAX_AHEAD + 3)]
 
     assert forecast_s(world, jobs[-1]) is None
+
+
+def test_a_submission_is_foretold_before_it_is_made() -> None:
+    """What gsub --dry-run says comes true, and asking changes nothing."""
+    world = World(node("n1", cpus=4))
+    world.submit("ncpus=4,walltime=30", runs_s=30)
+    world.submit("ncpus=4,walltime=50", runs_s=50)
+    world.submit("ncpus=2,walltime=10", name="probe")
+    spec = world.head.state.jobs[3].spec
+    head = world.head
+
+    def foretold_s(**changes: object) -> float | None:
+        start_s = predict_submission(
+            head.state,
+            world.settings,
+            world.policy,
+            spec=structs.replace(spec, **changes),
+            now_s=world.now_s,
+        )
+        return None if start_s is None else start_s - BEGIN_S
+
+    waiting = sorted(head.state.jobs)
+    expected_s, first_s = foretold_s(), foretold_s(priority=10)
+    late_s = foretold_s(start_after_s=world.now_s + 1)
+    assert sorted(head.state.jobs) == waiting
+    fourth = world.submit("ncpus=2,walltime=10", runs_s=10)
+    world.run_until(1000)
+
+    assert expected_s == world.started_s(fourth) == 80
+    assert first_s == 30
+    assert late_s is None
