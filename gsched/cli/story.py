@@ -8,7 +8,7 @@ from gsched.cli.times import format_clock, format_time, local_times
 from gsched.model.ids import format_job_id
 from gsched.model.resources import Usage
 from gsched.model.signals import describe_signal
-from gsched.model.states import JobState
+from gsched.model.states import JobState, PartState
 from gsched.model.units import format_duration, format_size
 from gsched.protocol.api import AttemptRow, JobStory, OutcomeRow, PartRow
 
@@ -127,15 +127,13 @@ def _span(started_s: float | None, ended_s: float | None, now_s: float) -> str:
 def _part(part: PartRow) -> str:
     words = [f"{part.cpus} CPU" + "s" * (part.cpus != 1)]
     if part.gpu_indices:
-        words.append(
-            "GPU"
-            + "s" * (len(part.gpu_indices) != 1)
-            + " "
-            + ",".join(str(index) for index in part.gpu_indices)
-        )
+        indices = ",".join(str(index) for index in part.gpu_indices)
+        words.append("GPU" + "s" * (len(part.gpu_indices) != 1) + f" {indices}")
     if part.memory_bytes:
         words.append(format_size(part.memory_bytes))
-    text = f"on {printable(part.node)}: {', '.join(words)}; {part.state}"
+    # On a node that the job only owns nothing is started: its program runs on the first one.
+    state = "its program runs on the first node" if part.state == PartState.PASSIVE else part.state
+    text = f"on {printable(part.node)}: {', '.join(words)}; {state}"
     if part.usage is not None:
         text += f"; used {_usage(part.usage)}"
     if part.outcome is not None:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import assert_never
 
 from gsched.model.job import Outcome
+from gsched.model.resources import Share
 from gsched.model.signals import describe_signal
 from gsched.model.states import JobState, OutcomeKind
 from gsched.model.units import format_duration
@@ -45,6 +46,15 @@ def _delayed_reason(job: Job) -> str:
     if job.not_before_s >= job.spec.start_after_s and job.requeue_reason:
         return f"tried again at {when} after a fault ({job.requeue_reason})"
     return f"asked to start not before {when}"
+
+
+def _place(share: Share) -> str:
+    """Return ``n1 (2 CPUs, GPUs 0,1)``."""
+    words = f"{share.cpus} CPU" + "s" * (share.cpus != 1)
+    if share.gpu_indices:
+        indices = ",".join(map(str, share.gpu_indices))
+        words += f", GPU{'s' * (len(share.gpu_indices) != 1)} {indices}"
+    return f"{share.node} ({words})"
 
 
 def _time(at_s: float) -> str:
@@ -136,12 +146,7 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 
         case f.JobSignalled():
             return f"signal {describe_signal(fact.signal)} sent by {fact.by}"
         case f.AttemptAssigned():
-            places = ", ".join(
-                f"{share.node} ({share.cpus} CPU"
-                + (f", GPU {','.join(map(str, share.gpu_indices))}" if share.gpu_indices else "")
-                + ")"
-                for share in fact.allocation
-            )
+            places = ", ".join(map(_place, fact.allocation))
             return f"attempt {fact.attempt} assigned to {places}: {fact.why}"
         case f.PartStarted():
             return f"attempt {fact.attempt} started on {fact.node}, pid {fact.pid}"

@@ -7,6 +7,7 @@ from typing import Final
 
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.resources import Usage
+from gsched.model.signals import describe_signal
 from gsched.model.states import HoldKind, OutcomeKind, PartState, StopReason
 from gschedd.core import facts as f
 from gschedd.core.state import Attempt, Job, State
@@ -150,7 +151,7 @@ def describe_record(record: ExitRecord) -> str:
     if record.kind is OutcomeKind.EXITED:
         return f"{rank}exit code {record.exit_code}"
     if record.kind is OutcomeKind.SIGNALLED:
-        return f"{rank}signal {record.signal}"
+        return f"{rank}signal {describe_signal(record.signal or 0)}"
     return f"{record.kind.replace('_', ' ')}: {record.message}".removesuffix(": ")
 
 

@@ -51,7 +51,7 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
                 master_port=0,
                 why="next",
             ),
-            "attempt 2 assigned to n1 (2 CPU, GPU 0,1), n2 (1 CPU): next",
+            "attempt 2 assigned to n1 (2 CPUs, GPUs 0,1), n2 (1 CPU): next",
         ),
         (
             f.PartStarted(**ATTEMPT, node="n1", pid=7, started_s=4.0),  # type: ignore[arg-type] # common fields

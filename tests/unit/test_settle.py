@@ -182,7 +182,7 @@ def test_use_is_added_up_over_nodes() -> None:
     [
         (record(exit_code=3), "exit code 3"),
         (record(exit_code=3, rank=1), "rank 1 exit code 3"),
-        (record(K.SIGNALLED, signal=11), "signal 11"),
+        (record(K.SIGNALLED, signal=11), "signal 11 (SEGV)"),
         (record(K.NODE_LOST, message="gone"), "node lost: gone"),
         (record(K.OOM), "oom"),
     ],
