@@ -81,6 +81,21 @@ def test_another_boot_id_proves_that_the_job_is_dead() -> None:
     assert world.job(job).attempts == 2
 
 
+def test_an_attempt_whose_start_was_never_told_is_not_started_twice() -> None:
+    """It may have run before the node died, so the next start is another attempt (I4)."""
+    world = World(node("n1"))
+    world.lost[n.Started] = 1
+    job = world.submit(runs_s=100)
+    world.run_until(10)
+    assert world.told(f.PartStarted, job) == []
+
+    world.reboot("n1")
+    assert "n1 was started anew while the job ran there" in world.job(job).requeue_reason
+    world.run_until(500)
+
+    assert world.machines["n1"].launches == [(job, 1), (job, 2)]
+
+
 def test_a_job_that_may_not_be_rerun_ends_with_its_node() -> None:
     """-r n: lost is lost."""
     world = World(node("n1"))

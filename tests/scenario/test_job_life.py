@@ -324,7 +324,7 @@ def test_a_rerun_job_starts_anew_with_the_next_attempt() -> None:
         OutcomeKind.EXITED,
     ]
     assert (world.job(job).attempts, world.job(job).wall_s) == (2, 110)
-    assert world.job(job).faults == 0
+    assert (world.job(job).faults, world.job(job).requeues) == (0, 1)
 
 
 def test_what_cannot_be_rerun_says_why() -> None:
