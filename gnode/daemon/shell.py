@@ -151,8 +151,9 @@ class Shell:
             asyncio.get_running_loop().call_soon(self._drain)
 
     def _step(self, event: Input) -> None:
+        do_it = self._do  # looking it up builds a function anew
         for effect in self._agent.step(event, self._clock.monotonic_s(), self._clock.wall_s()):
-            self._do(effect)
+            do_it(effect)
 
     def _plan_alarm(self) -> None:
         due_s = self._agent.next_alarm_s()

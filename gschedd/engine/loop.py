@@ -114,17 +114,38 @@ class Engine:
                 steps.extend(results)
                 if future is not None:
                     answers.append((future, results))
+            # Who waits for an answer does not wait for a plan. When nobody does, new starts share
+            # the commit of the ends that made room for them: half the flushes, and no idle slot
+            # in the time of one.
+            planned = not answers and self._plan(steps)
             await self._commit(steps)
             for future, results in answers:
                 if not future.cancelled():
                     future.set_result(results)
+            if planned:
+                failpoint("head.assign.after_commit")
             self._deliver(steps)
             await self._cycle()
 
     async def _cycle(self) -> None:
-        if not self.head.state.stale or self.head.safe_mode:
+        """Run a cycle with a commit of its own, unless there is nothing to decide."""
+        if not self._may_plan():
             return
         await asyncio.sleep(0)  # replies leave before the cycle, not after it
+        steps: list[Step] = []
+        planned = self._plan(steps)
+        await self._commit(steps)
+        if planned:
+            failpoint("head.assign.after_commit")
+        self._deliver(steps)
+
+    def _may_plan(self) -> bool:
+        return self.head.state.stale and not self.head.safe_mode
+
+    def _plan(self, steps: list[Step]) -> bool:
+        """Add one cycle's step to ``steps``; return whether it starts anything."""
+        if not self._may_plan():
+            return False
         failpoint("head.cycle.before")
         begin_s = self._clock.monotonic_s()
         step = self.head.cycle(self._clock.wall_s())
@@ -133,10 +154,8 @@ class Engine:
             log.error(
                 "the policy failed; this cycle starts nothing", exc_info=self.head.policy_failure
             )
-        await self._commit([step])
-        if step.facts:
-            failpoint("head.assign.after_commit")
-        self._deliver([step])
+        steps.append(step)
+        return bool(step.facts)
 
     def _deliver(self, steps: Sequence[Step]) -> None:
         effects = [effect for step in steps for effect in step.effects]

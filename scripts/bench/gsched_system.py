@@ -47,11 +47,11 @@ class Gsched:
             )
             for _ in range(tasks)
         ]
-        reply = self._head.submit(jobs)
-        self._wait()
+        ids = [result.id for result in self._head.submit(jobs).results]
+        self._wait(ids[-1])
         elapsed_s = time.monotonic() - started_s
         self.used = self._cluster.cpu_times().since(before)
-        self._check([result.id for result in reply.results])
+        self._check(ids)
         return elapsed_s
 
     def measure_loop(self, tasks: int) -> tuple[float, float]:
@@ -65,16 +65,19 @@ class Gsched:
             command, check=True, env=environment, stdout=subprocess.PIPE, encoding="ascii"
         )
         submitted_s = time.monotonic() - started_s
-        self._wait()
+        ids = done.stdout.split()
+        self._wait(ids[-1])
         elapsed_s = time.monotonic() - started_s
-        self._check(done.stdout.split())
+        self._check(ids)
         return submitted_s, elapsed_s
 
-    def _wait(self) -> None:
-        """Wait until no job is left; what the head shows is durable."""
-        while jobs := self._head.jobs().jobs:
-            if len(jobs) > 1:
-                self._head.wait([jobs[-1].id])
+    def _wait(self, last: int | str) -> None:
+        """Wait for the last job, which ends about last, then until no job is left.
+
+        What the head shows is durable.
+        """
+        self._head.wait([last])
+        while self._head.jobs().jobs:
             time.sleep(LOOK_S)
 
     def _check(self, ids: list[int] | list[str]) -> None:
