@@ -159,7 +159,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if False:\n        chosen = _matching(",
     ),
     Mutant(PLAN + "fit.py", "        by_node = _Search(request, spaces).run()", "        pass"),
-    Mutant(PLAN + "fit.py", "left - copies, number + 1", "left - copies, number"),
+    Mutant(PLAN + "fit.py", "index, first = index + 1, 0", "index, first = index + 1, first"),
     Mutant(PLAN + "fit.py", "while copies and self.steps < MAX_SEARCH_STEPS:", "while copies:"),
     Mutant(
         PLAN + "space.py",

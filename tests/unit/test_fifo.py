@@ -94,14 +94,13 @@ def test_a_job_that_can_not_run_now_blocks_nobody() -> None:
 
 
 def test_what_is_spare_is_given_away_once() -> None:
-    """Two jobs without end and one spare CPU."""
-    nodes = [space("n1", cpus=4), space("n2", cpus=1)]
-    waiting = [(shape(4, 10), [1]), (shape(1), [2, 3])]
+    """Four CPUs are free now, but only one beside the reservation, and two jobs without end."""
+    waiting = [(shape(5, 10), [1]), (shape(1), [2, 3])]
 
-    made = decide(nodes, waiting, ("n1", 2, NOW_S + 50))
+    made = decide([space("n1", cpus=6)], waiting, ("n1", 2, NOW_S + 50))
 
-    assert [(start.job, start.allocation[0].node) for start in made.starts] == [(2, "n2")]
-    assert made.waits[1].first == 3
+    assert [start.job for start in made.starts] == [2]
+    assert (made.waits[1].first, made.waits[1].reason.partition(",")[0]) == (3, "would delay job 1")
 
 
 def test_the_starts_of_this_very_plan_count_as_running() -> None:

@@ -81,6 +81,39 @@ def test_the_fullest_node_that_fits_is_taken() -> None:
     assert nodes_of(place(Request(chunks=(Chunk(cpus=4),)), nodes)) == ["n1"]
 
 
+def test_a_gpu_node_is_left_alone_even_when_its_gpus_are_taken() -> None:
+    """They may come back before the job ends; the plain node is worse by CPUs only."""
+    busy = space("n1", cpus=2, total_gpus=2)
+    nodes = spaces(busy, space("n2", cpus=8))
+
+    assert nodes_of(place(Request(), nodes)) == ["n2"]
+
+
+def test_what_greedy_gives_to_the_wrong_place_is_exchanged() -> None:
+    """The named feature prefers the plain node, which is the only one with three CPUs."""
+    nodes = spaces(
+        space("n1", cpus=3, features=["x"]),
+        space("n2", cpus=2, features=["x"], gpu_types=("a",)),
+    )
+    chunks = (Chunk(features=("x",)), Chunk(cpus=3))
+
+    assert nodes_of(place(Request(chunks=chunks), nodes)) == ["n2", "n1"]
+
+
+def test_a_later_chunk_may_go_before_an_earlier_one() -> None:
+    """In a search, each chunk may use every node: the big one lies on the last, the small before.
+
+    Filling puts two of three CPUs on n3 and leaves no two nodes for the rest.
+    """
+    nodes = spaces(space("n1", cpus=4), space("n2", cpus=4), space("n3", cpus=3))
+    chunks = (Chunk(count=3, cpus=3), Chunk(count=2, cpus=1))
+
+    found = place(Request(chunks=chunks, placement=Placement.FREE), nodes)
+
+    assert isinstance(found, tuple)
+    assert sorted((share.node, share.cpus) for share in found) == [("n1", 4), ("n2", 4), ("n3", 3)]
+
+
 def test_a_scattered_request_with_different_chunks_takes_the_only_node_that_fits_each() -> None:
     """Greedy gives the feature's node away first; the matching finds the way out."""
     nodes = spaces(space("n1", cpus=2, features=["red"]), space("n2", cpus=9, features=["red"]))
