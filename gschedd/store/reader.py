@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from gsched.errors import StorageError
 from gschedd.core import facts as f
-from gschedd.core.state import Attempt, Job
+from gschedd.core.state import Attempt, Job, Node
 from gschedd.store import rows
 
 
@@ -59,6 +59,11 @@ class Reader:
         attempts = self.attempts(job.id)
         job.attempt = attempts[-1] if attempts else None
         return job
+
+    def nodes(self) -> list[Node]:
+        """Return every node that has ever registered, by name."""
+        query = "SELECT data FROM nodes ORDER BY name"
+        return [rows.node_from_data(data) for (data,) in self._db.execute(query)]
 
     def attempts(self, job: int) -> list[Attempt]:
         """Return all attempts of a job, oldest first."""

@@ -1,0 +1,71 @@
+"""The virtual clock, and what is to happen when."""
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+Action = Callable[..., None]
+
+FOREVER: Final = float("inf")
+
+
+class Agenda:
+    """Turns the clock from event to event; what is due at one moment happens in order of asking.
+
+    Attributes:
+        now_s: seconds since the epoch, on the one true clock of the simulated world.
+        events: how many have happened.
+        watch: called after every event; None for nothing.
+    """
+
+    __slots__ = ("_count", "_heap", "_soon", "events", "now_s", "watch")
+
+    def __init__(self, begin_s: float) -> None:
+        self.now_s = begin_s
+        self.events = 0
+        self.watch: Callable[[], None] | None = None
+        self._heap: list[tuple[float, int, Action, tuple[object, ...]]] = []
+        self._soon: deque[tuple[Action, tuple[object, ...]]] = deque()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._heap) + len(self._soon)
+
+    def soon(self, action: Action, *arguments: object) -> None:
+        """Do something at this very moment, after what was asked for before."""
+        self._soon.append((action, arguments))
+
+    def at(self, time_s: float, action: Action, *arguments: object) -> None:
+        """Do something at a time; a time in the past means now."""
+        self._count += 1
+        heapq.heappush(self._heap, (time_s, self._count, action, arguments))
+
+    def after(self, delay_s: float, action: Action, *arguments: object) -> None:
+        """Do something after a while."""
+        self.at(self.now_s + delay_s, action, *arguments)
+
+    def next_s(self) -> float:
+        """Return when something happens next, `FOREVER` if nothing is planned."""
+        if self._soon:
+            return self.now_s
+        return self._heap[0][0] if self._heap else FOREVER
+
+    def turn_to(self, time_s: float) -> None:
+        """Turn the clock forward; nothing happens by that alone."""
+        self.now_s = max(self.now_s, time_s)
+
+    def settle(self) -> None:
+        """Let happen all that is due by now, and what follows from it at this moment."""
+        heap, soon = self._heap, self._soon
+        while True:
+            if soon:
+                action, arguments = soon.popleft()
+            elif heap and heap[0][0] <= self.now_s:
+                _, _, action, arguments = heapq.heappop(heap)
+            else:
+                return
+            self.events += 1
+            action(*arguments)
+            if self.watch is not None:
+                self.watch()

@@ -1,0 +1,374 @@
+"""``gsim``: replay a trace, or a site's own history, under one policy or several."""
+
+import gc
+import random
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
+from pathlib import Path
+
+import click
+from msgspec import Struct, structs
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from gsched.cli.common import (
+    EXIT_BROKEN_PIPE,
+    EXIT_INTERRUPTED,
+    QuickCommand,
+    print_error,
+    version_option,
+)
+from gsched.cli.moments import parse_moment
+from gsched.clock import SystemClock
+from gsched.config import environment
+from gsched.errors import GschedError, InternalError, UsageError
+from gschedd.policies.registry import POLICIES
+from gschedd.sim import figures, output, report
+from gschedd.sim.cluster import ClusterNode, read_cluster
+from gschedd.sim.history import database_path, read_history
+from gschedd.sim.recorder import Summary
+from gschedd.sim.simulation import Options, Simulation
+from gschedd.sim.traces import FORMS, Trace, read_trace
+from gschedd.sim.work import WORK_MODELS
+from gschedd.sim.workload import TraceJob
+
+TURNS = 2000  # moments between two looks at the progress bar
+
+EPILOG = """\b
+Examples:
+  gsim run jobs.swf --cluster 64xcpus=32 --policy fifo
+  gsim run jobs.csv --cluster cluster.toml --work shared --json report.json --csv results
+  gsim replay --since 30d --state-dir /var/lib/gsched
+"""
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """What the options common to all sub-commands say."""
+
+    policies: tuple[str, ...]
+    work: str
+    seed: int
+    jitter_percent: float
+    limit: int | None
+    json_path: str
+    csv_dir: str
+    parquet: bool
+    figures_dir: str
+
+
+def common_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Add the options of every sub-command, handed over as one `Wanted`."""
+
+    def gathered(**values: object) -> int:
+        fields = {name: values.pop(name) for name in Wanted.__struct_fields__}
+        fields["policies"] = chosen_policies(str(fields["policies"]))
+        wanted = Wanted(**fields)  # type: ignore[arg-type] # as click has checked them
+        if wanted.parquet:
+            if not wanted.csv_dir:
+                raise UsageError("--parquet goes with --csv", hint="say where with --csv DIR")
+            output.require("pyarrow", option="--parquet", extra="pyarrow")
+        if wanted.figures_dir:
+            output.require("matplotlib", option="--figures", extra="'gsched[figures]'")
+        return function(wanted, **values)
+
+    wrapped = update_wrapper(gathered, function)
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+_OPTIONS = (
+    click.option(
+        "--policy",
+        "policies",
+        required=True,
+        metavar="NAME[,NAME...]",
+        help=f"Policies to compare: {', '.join(sorted(POLICIES))}.",
+    ),
+    click.option(
+        "--work",
+        type=click.Choice(sorted(WORK_MODELS)),
+        default="fixed",
+        show_default=True,
+        metavar="MODEL",
+        help="fixed: a job takes its time; shared: it slows down where CPUs are over-used.",
+    ),
+    click.option(
+        "--seed", type=int, default=1, show_default=True, metavar="N", help="Of --jitter."
+    ),
+    click.option(
+        "--jitter",
+        "jitter_percent",
+        type=click.FloatRange(0, 99),
+        default=0.0,
+        show_default=True,
+        metavar="PERCENT",
+        help="Vary every job's duration at random by up to this much.",
+    ),
+    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N jobs."),
+    click.option(
+        "--json", "json_path", default="", metavar="FILE", help="Write the report as JSON."
+    ),
+    click.option(
+        "--csv", "csv_dir", default="", metavar="DIR", help="Write each job's result as CSV."
+    ),
+    click.option("--parquet", is_flag=True, help="Write the results as Parquet, too."),
+    click.option(
+        "--figures", "figures_dir", default="", metavar="DIR", help="Draw PNG and SVG figures."
+    ),
+    click.help_option("--help", help="Print a summary of the options and exit."),
+)
+
+
+@click.group(
+    name="gsim",
+    epilog=EPILOG,
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["--help"], "max_content_width": 100},
+)
+@version_option
+def gsim() -> None:
+    """Replay jobs in simulated time, with the very code that schedules in production."""
+
+
+@gsim.command(name="run", cls=QuickCommand)
+@click.argument("trace_path", metavar="TRACE")
+@click.option(
+    "--cluster",
+    required=True,
+    metavar="CLUSTER",
+    help="A TOML file, or a text like 1000xcpus=32,gpus=4,memory=128gb.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(list(FORMS)),
+    metavar="FORM",
+    help=f"Of the trace, if its name does not say it: {', '.join(FORMS)}.",
+)
+@common_options
+def run_command(wanted: Wanted, /, *, trace_path: str, cluster: str, form: str | None) -> int:
+    """Replay the trace TRACE (SWF, CSV, JSONL or the Philly log) on a described cluster."""
+    nodes = read_cluster(cluster)
+    trace = read_trace(trace_path, form=form or "", limit=wanted.limit)
+    return compare(wanted, trace, nodes, cluster=cluster)
+
+
+@gsim.command(name="replay", cls=QuickCommand)
+@click.option(
+    "--since",
+    required=True,
+    metavar="MOMENT",
+    help="Jobs submitted at or after: 2026-11-20, '2026-11-20 08:00', 30d, yesterday.",
+)
+@click.option("--until", metavar="MOMENT", help="Submitted before that moment.")
+@click.option("--database", default="", metavar="FILE", help="The head's database, or a copy.")
+@click.option("--state-dir", default="", metavar="DIR", help="The head's state directory.")
+@click.option("--config", default="", metavar="FILE", help="The configuration that names it.")
+@click.option(
+    "--cluster", default="", metavar="CLUSTER", help="Another cluster than the site's own nodes."
+)
+@common_options
+def replay_command(  # noqa: PLR0913 # one argument for each option
+    wanted: Wanted,
+    /,
+    *,
+    since: str,
+    until: str | None,
+    database: str,
+    state_dir: str,
+    config: str,
+    cluster: str,
+) -> int:
+    """Replay a site's own past jobs from the head's database."""
+    now_s = SystemClock().wall_s()
+    since_s = parse_moment(since, now_s=now_s, option="--since")
+    until_s = None if until is None else parse_moment(until, now_s=now_s, option="--until")
+    path = database_path(database=database, state_dir=state_dir, config=config)
+    trace, own_nodes = read_history(path, since_s=since_s, until_s=until_s, limit=wanted.limit)
+    nodes = read_cluster(cluster) if cluster else own_nodes
+    return compare(wanted, trace, nodes, cluster=cluster or path)
+
+
+def chosen_policies(text: str) -> tuple[str, ...]:
+    """Return the names of a list with commas, each once.
+
+    Raises:
+        UsageError: one is not known, or there is none.
+    """
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    known = ", ".join(sorted(POLICIES))
+    for name in names:
+        if name not in POLICIES:
+            raise UsageError(f"unknown policy {name!r}", hint=f"known are: {known}")
+    if not names:
+        raise UsageError("no policy is named", hint=f"known are: {known}")
+    return names
+
+
+def compare(wanted: Wanted, trace: Trace, nodes: tuple[ClusterNode, ...], *, cluster: str) -> int:
+    """Run every policy on one trace, write what was asked for, print the report."""
+    console = Console(soft_wrap=True)
+    errors = Console(stderr=True, soft_wrap=True)
+    _print_faults(trace, errors)
+    for directory in filter(None, (wanted.csv_dir, wanted.figures_dir)):
+        output.make_directory(directory)
+    jobs = with_jitter(trace.jobs, seed=wanted.seed, percent=wanted.jitter_percent)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: keep what there is
+    summaries: list[Summary] = []
+    interrupted = False
+    for policy in wanted.policies:
+        summary, interrupted = _replay(wanted, jobs, nodes, policy, errors)
+        summaries.append(summary)
+        if interrupted:
+            break
+    document = output.Report(
+        schema=output.SCHEMA,
+        trace=trace.path,
+        cluster=cluster,
+        nodes=len(nodes),
+        work=wanted.work,
+        seed=wanted.seed,
+        jitter_percent=wanted.jitter_percent,
+        malformed=trace.malformed,
+        skipped=dict(sorted(trace.skipped.items())),
+        interrupted=interrupted,
+        results=summaries,
+    )
+    _write(wanted, document)
+    report.print_report(summaries, console)
+    if interrupted:
+        _print_interruption(wanted, summaries[-1], len(jobs), errors)
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def with_jitter(jobs: list[TraceJob], *, seed: int, percent: float) -> list[TraceJob]:
+    """Return the jobs with durations varied by up to ``percent``, the same ones for a seed."""
+    if not percent:
+        return jobs
+    chance = random.Random(seed)
+    width = percent / 100
+    return [
+        structs.replace(job, duration_s=job.duration_s * chance.uniform(1 - width, 1 + width))
+        for job in jobs
+    ]
+
+
+def _replay(
+    wanted: Wanted,
+    jobs: list[TraceJob],
+    nodes: tuple[ClusterNode, ...],
+    policy: str,
+    errors: Console,
+) -> tuple[Summary, bool]:
+    """Run one policy to its end or to the first Ctrl-C; return what it came to, and which."""
+    writer = (
+        output.ResultWriter(Path(wanted.csv_dir) / f"results-{policy}.csv")
+        if wanted.csv_dir
+        else None
+    )
+    simulation = Simulation(
+        nodes,
+        jobs,
+        POLICIES[policy],
+        options=Options(work=wanted.work),
+        on_result=writer.write if writer is not None else None,
+    )
+    interrupted = False
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} jobs"))
+    with Progress(
+        *columns,
+        TimeElapsedColumn(),
+        console=errors,
+        transient=True,
+        disable=not errors.is_terminal,
+    ) as progress:
+        bar = progress.add_task(policy, total=len(jobs))
+        try:
+            while simulation.run(turns=TURNS):
+                progress.update(bar, completed=simulation.recorder.done)
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            if writer is not None:
+                writer.close()
+    return simulation.summary(policy), interrupted
+
+
+def _write(wanted: Wanted, document: output.Report) -> None:
+    if wanted.csv_dir:
+        directory = Path(wanted.csv_dir)
+        for summary in document.results:
+            output.write_series(directory / f"series-{summary.policy}.csv", summary)
+            if wanted.parquet:
+                output.write_parquet(directory / f"results-{summary.policy}.csv")
+    if wanted.json_path:
+        output.write_json(Path(wanted.json_path), document)
+    if wanted.figures_dir:
+        figures.draw(document.results, Path(wanted.figures_dir))
+
+
+def _print_faults(trace: Trace, errors: Console) -> None:
+    for fault in trace.faults:
+        errors.print(f"gsim: {fault}", highlight=False, markup=False)
+    if trace.malformed:
+        more = trace.malformed - len(trace.faults)
+        rest = f", {more} of them not shown" if more else ""
+        errors.print(f"gsim: {trace.malformed} malformed lines{rest}", highlight=False)
+    for reason, count in sorted(trace.skipped.items()):
+        errors.print(f"gsim: {count} jobs left out: {reason}", highlight=False)
+
+
+def _print_interruption(wanted: Wanted, summary: Summary, total: int, errors: Console) -> None:
+    kept = ", ".join(path for path in (wanted.csv_dir, wanted.json_path) if path)
+    errors.print(
+        f"gsim: interrupted in policy {summary.policy}: {summary.done} of {total} jobs were done; "
+        + (f"what was written so far is in {kept}" if kept else "nothing was to be written"),
+        highlight=False,
+    )
+
+
+def main() -> None:
+    """Run the command; a user never sees a traceback, except with $GSCHED_DEBUG set."""
+    # Few objects of a run are garbage in cycles, and looking for those among millions costs time.
+    gc.set_threshold(200_000, 20, 20)
+    sys.exit(status_of(sys.argv[1:]))
+
+
+def status_of(arguments: Sequence[str]) -> int:
+    """Run the command with these arguments, print its error if it has one, return its status."""
+    try:
+        with gsim.make_context("gsim", list(arguments)) as context:
+            status = gsim.invoke(context)
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return EXIT_INTERRUPTED
+    except GschedError as error:
+        print_error(error, command="gsim")
+        return error.exit_code
+    except click.ClickException as error:
+        where = error.ctx if isinstance(error, click.UsageError) else None
+        path = where.command_path if where is not None else "gsim"
+        failure = UsageError(error.format_message(), hint=f"see `{path} --help`")
+        print_error(failure, command="gsim")
+        return failure.exit_code
+    except BrokenPipeError:
+        return EXIT_BROKEN_PIPE
+    except Exception as error:
+        if environment("GSCHED_DEBUG"):
+            raise
+        fault = InternalError(
+            f"a fault of gsim itself: {type(error).__name__}: {error}",
+            hint="run it again with GSCHED_DEBUG=1 and report what it prints",
+        )
+        print_error(fault, command="gsim")
+        return fault.exit_code
+    return status if isinstance(status, int) else 0
+
+
+if __name__ == "__main__":
+    main()

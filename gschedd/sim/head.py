@@ -1,0 +1,273 @@
+"""A modelled head daemon: the real core, with a modelled engine: inbox, group commit, effects.
+
+As in the daemon, nobody hears "yes" and no node hears "start" before the commit; inputs that come
+during a commit share the next one. What was not committed is gone when the head is killed.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol, assert_never
+
+from gsched.protocol import node as n
+from gschedd.core import commands as c
+from gschedd.core import effects as e
+from gschedd.core import facts as f
+from gschedd.core.head import Head, Step
+from gschedd.core.state import Job
+from gschedd.http.launches import BlobCache, Launches
+from gschedd.sim.agenda import Agenda
+
+CLUSTER: Final = "sim"
+
+Reply = Callable[[Step], None]
+Input = tuple[Callable[[float], Step], Reply | None]
+
+
+class Downlink(Protocol):
+    """The head's end of a node's connection.
+
+    Attributes:
+        name: of the node.
+        boot_id: of the node, once it has registered.
+    """
+
+    name: str
+    boot_id: str
+
+    def to_node(self, message: n.HeadMessage) -> None:
+        """Send a message."""
+
+    def cut_off(self) -> None:
+        """Close the connection."""
+
+
+class Watcher(Protocol):
+    """Who sees what a head makes durable."""
+
+    def committed(self, facts: Sequence[f.AnyFact], done: Iterable[Job]) -> None:
+        """Take in facts that are durable now, and the jobs that are done by them."""
+
+
+class HeadProcess:
+    """One head daemon, started anew whenever it was killed.
+
+    Attributes:
+        head: None while none runs.
+        epoch: of the last start.
+        skew_s: by how much its wall clock is ahead of the true one.
+        links: connected nodes.
+    """
+
+    def __init__(
+        self,
+        *,
+        agenda: Agenda,
+        watcher: Watcher,
+        commit_s: Callable[[], float] | None = None,
+    ) -> None:
+        self.head: Head | None = None
+        self.epoch = 0
+        self.skew_s = 0.0
+        self.links: dict[str, Downlink] = {}
+        self._agenda = agenda
+        self._watcher = watcher
+        self._commit_s = commit_s
+        self._launches: Launches | None = None
+        self._inbox: list[Input] = []
+        self._pending: tuple[Sequence[f.AnyFact], dict[int, Job]] | None = None
+        self._senders: dict[type[e.AnyEffect], Callable[..., n.HeadMessage | None]] = {
+            e.SendLaunch: self._launch,
+            e.SendStop: _stop,
+            e.SendSignal: _signal,
+            e.SendRetime: _retime,
+            e.SendExitAck: _ack,
+        }
+
+    # --- life ---
+
+    def start(self, head: Head) -> None:
+        """Start a daemon on what was durable."""
+        assert self.head is None, "one head works on a state"
+        self.epoch += 1
+        self.head = head
+        self._launches = Launches(
+            state=head.state, blobs=BlobCache(_no_blob), server=head.settings.server
+        )
+        self._commit([head.begin(self.wall_s())], [])
+
+    def kill(self, *, commit_kept: bool = False) -> None:
+        """Kill the daemon: all that is not durable is gone, and every connection.
+
+        Args:
+            commit_kept: whether a commit that was under way reached the disk.
+        """
+        if self._pending is not None and commit_kept:
+            facts, done = self._pending
+            self._watcher.committed(facts, done.values())
+        self.head = self._launches = self._pending = None
+        self.links.clear()
+        self._inbox.clear()
+
+    def wall_s(self) -> float:
+        """Return the time as the head's clock shows it, seconds since the epoch."""
+        return self._agenda.now_s + self.skew_s
+
+    # --- inputs ---
+
+    def ask(self, command: c.AnyCommand, reply: Reply | None = None) -> None:
+        """Take a command; the reply comes when its facts are durable, or never."""
+        head = self.head
+        if head is not None:
+            self._inbox.append((lambda now_s: head.command(command, now_s), reply))
+
+    def offer(self, link: Downlink) -> n.Challenge | None:
+        """Answer a node's call; None if no head runs."""
+        if self.head is None:
+            return None
+        del link
+        return n.Challenge(version=1, cluster=CLUSTER, epoch=self.epoch, nonce="", proof="")
+
+    def hear(self, link: Downlink, message: n.NodeMessage) -> None:
+        """Take in a message of a node."""
+        head, name = self.head, link.name
+        if head is None:
+            return
+        match message:
+            case n.Started():
+                said = message
+                self._inbox.append((lambda now_s: head.started(name, said, now_s), None))
+            case n.Exited():
+                told = message
+                self._inbox.append((lambda now_s: head.exited(name, told, now_s), None))
+            case n.Heartbeat():
+                head.heard_from(name, message.load, self.wall_s())
+            case n.Register():
+                self._admit(head, link, message)
+            case n.UnknownAttempt():
+                head.oddities["unknown_attempt"] += 1
+            case n.Hello() | n.OutputRead():
+                pass
+            case _:
+                assert_never(message)
+
+    def _admit(self, head: Head, link: Downlink, said: n.Register) -> None:
+        """Let a node in, by the rules of the node channel."""
+        present = self.links.get(link.name)
+        if present is not None and present.boot_id != said.boot_id:
+            link.cut_off()
+            return
+        if present is not None and present is not link:
+            present.cut_off()
+        link.boot_id = said.boot_id
+        self.links[link.name] = link
+        link.to_node(n.Welcome(cluster=CLUSTER, epoch=self.epoch))
+        self._inbox.append((lambda now_s: head.registered(link.name, said, now_s), None))
+
+    def lost(self, link: Downlink, reason: str) -> None:
+        """Notice that a connection is gone."""
+        head = self.head
+        if head is None or self.links.get(link.name) is not link:
+            return
+        del self.links[link.name]
+        self._inbox.append((lambda now_s: head.disconnected(link.name, reason, now_s), None))
+
+    # --- the engine ---
+
+    def next_alarm_s(self) -> float | None:
+        """Return when `pump` has something to do although nothing came, on the true clock."""
+        alarm_s = self.head.next_alarm_s() if self.head is not None else None
+        return None if alarm_s is None or self._pending is not None else alarm_s - self.skew_s
+
+    def pump(self) -> bool:
+        """Work on what there is; return whether there was anything."""
+        head = self.head
+        if head is None or self._pending is not None:
+            return False
+        now_s = self.wall_s()
+        alarm_s = head.next_alarm_s()
+        if self._inbox or (alarm_s is not None and alarm_s <= now_s):
+            inbox, self._inbox = self._inbox, []
+            steps = [head.tick(now_s)]
+            replies: list[tuple[Reply, Step]] = []
+            for action, reply in inbox:
+                step = action(now_s)
+                steps.append(step)
+                if reply is not None:
+                    replies.append((reply, step))
+            self._commit(steps, replies)
+            return True
+        if head.state.stale and not head.safe_mode:
+            self._commit([head.cycle(now_s)], [])
+            return True
+        return False
+
+    def _commit(self, steps: Sequence[Step], replies: Sequence[tuple[Reply, Step]]) -> None:
+        head = self.head
+        assert head is not None, "only a running head commits"
+        facts = [fact for step in steps for fact in step.facts]
+        state = head.state
+        done, state.finished = state.finished, {}
+        state.touched_jobs, state.touched_attempts, state.touched_nodes = {}, {}, {}
+        if facts and self._commit_s is not None:
+            self._pending = (facts, done)
+            delay_s = self._commit_s()
+            arguments = (self.epoch, facts, done, steps, replies)
+            self._agenda.after(delay_s, self._committed, *arguments)
+        else:
+            self._finish(facts, done, steps, replies)
+
+    def _committed(
+        self,
+        epoch: int,
+        facts: Sequence[f.AnyFact],
+        done: dict[int, Job],
+        steps: Sequence[Step],
+        replies: Sequence[tuple[Reply, Step]],
+    ) -> None:
+        if self.head is not None and epoch == self.epoch:
+            self._pending = None
+            self._finish(facts, done, steps, replies)
+
+    def _finish(
+        self,
+        facts: Sequence[f.AnyFact],
+        done: dict[int, Job],
+        steps: Sequence[Step],
+        replies: Sequence[tuple[Reply, Step]],
+    ) -> None:
+        if facts:
+            self._watcher.committed(facts, done.values())
+        for reply, step in replies:
+            reply(step)
+        links, senders = self.links, self._senders
+        for step in steps:
+            for effect in step.effects:
+                link = links.get(effect.node)
+                message = senders[type(effect)](effect) if link is not None else None
+                if link is not None and message is not None:
+                    link.to_node(message)
+
+    def _launch(self, effect: e.SendLaunch) -> n.Launch | None:
+        assert self._launches is not None, "a running head can launch"
+        return self._launches.message(effect)
+
+
+def _stop(effect: e.SendStop) -> n.Stop:
+    return n.Stop(
+        job=effect.job, attempt=effect.attempt, reason=effect.reason, grace_s=effect.grace_s
+    )
+
+
+def _signal(effect: e.SendSignal) -> n.Signal:
+    return n.Signal(job=effect.job, attempt=effect.attempt, signal=effect.signal)
+
+
+def _retime(effect: e.SendRetime) -> n.Retime:
+    return n.Retime(job=effect.job, attempt=effect.attempt, walltime_s=effect.walltime_s)
+
+
+def _ack(effect: e.SendExitAck) -> n.ExitAck:
+    return n.ExitAck(job=effect.job, attempt=effect.attempt)
+
+
+def _no_blob(digest: str) -> bytes:
+    raise AssertionError(f"jobs of the simulator have no script: {digest}")

@@ -1,0 +1,300 @@
+"""A modelled machine: spool, launcher, supervisors and the jobs' processes; gnode comes and goes.
+
+What lies here survives gnode, as it does in reality: the launcher forks supervisors, each of which
+owns one attempt, obeys commands and walltime (by the real `Ending`), and leaves an exit record.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from gnode.core.inputs import Found
+from gnode.core.task import (
+    AttemptKey,
+    Command,
+    RetimeCommand,
+    SignalCommand,
+    StopCommand,
+    SupervisorInfo,
+    Task,
+)
+from gnode.supervisor.ending import Do, Ending
+from gsched.model.job import ExitRecord
+from gsched.model.resources import Inventory
+from gsched.model.states import OutcomeKind, StopReason
+from gschedd.sim.agenda import FOREVER, Agenda
+from gschedd.sim.program import Program
+from gschedd.sim.work import Work
+
+SIGTERM: Final = 15
+SIGKILL: Final = 9
+FIRST_PID: Final = 1000
+
+
+@dataclass(slots=True, kw_only=True)
+class Process:
+    """A supervisor and its job; ``info`` is None until the job has been started."""
+
+    task: Task
+    pid: int
+    program: Program
+    ending: Ending
+    info: SupervisorInfo | None = None
+    begun_s: float = 0.0
+    wake_s: float = FOREVER
+
+
+@dataclass(slots=True)
+class Spool:
+    """What is on the machine's disk."""
+
+    tasks: dict[AttemptKey, Task] = field(default_factory=dict)
+    infos: dict[AttemptKey, SupervisorInfo] = field(default_factory=dict)
+    records: dict[AttemptKey, ExitRecord] = field(default_factory=dict)
+    mark: tuple[str, int, int] = ("", 0, 0)
+
+    def found(self, key: AttemptKey) -> Found:
+        """Return what lies there of one attempt."""
+        return Found(
+            key=key,
+            task=self.tasks.get(key),
+            info=self.infos.get(key),
+            record=self.records.get(key),
+        )
+
+    def all_found(self) -> tuple[Found, ...]:
+        """Return everything that lies there, as a starting gnode finds it."""
+        return tuple(self.found(key) for key in sorted({*self.tasks, *self.records}))
+
+    def remove(self, key: AttemptKey) -> None:
+        """Forget an attempt."""
+        self.tasks.pop(key, None)
+        self.infos.pop(key, None)
+        self.records.pop(key, None)
+
+
+class Machine:
+    """One machine.
+
+    Args:
+        programs: what each job does, by its number; a job that is not there ends at once.
+        start_s: from the fork of a supervisor to the start of its job, seconds.
+
+    Attributes:
+        boots: how often it was started; the boot id says it.
+        processes: supervisors that live now, by attempt.
+        skew_s: by how much its wall clock is ahead of the true one.
+        on_seen, on_ended: tell gnode, if one runs; None if not.
+        on_change: told whenever what is in use has changed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        inventory: Inventory,
+        *,
+        agenda: Agenda,
+        work: Work,
+        programs: Mapping[int, Program],
+        start_s: float = 0.0,
+    ) -> None:
+        self.name = name
+        self.inventory = inventory
+        self.boots = 1
+        self.skew_s = 0.0
+        self.spool = Spool()
+        self.work = work
+        self.processes: dict[AttemptKey, Process] = {}
+        self.on_seen: Callable[[AttemptKey], None] | None = None
+        self.on_ended: Callable[[AttemptKey], None] | None = None
+        self.on_change: Callable[[Machine], None] | None = None
+        self.gpus_used = 0
+        self._agenda = agenda
+        self._programs = programs
+        self._start_s = start_s
+        self._next_pid = FIRST_PID
+        self._look_s = FOREVER
+
+    @property
+    def boot_id(self) -> str:
+        """Return the id of this boot."""
+        return f"{self.name}-boot-{self.boots}"
+
+    def wall_s(self) -> float:
+        """Return the time as this machine's clock shows it, seconds since the epoch."""
+        return self._agenda.now_s + self.skew_s
+
+    # --- the launcher ---
+
+    def fork(self, key: AttemptKey) -> int | None:
+        """Give an attempt its one supervisor and return its process id; None if it is over."""
+        process = self.processes.get(key)
+        if process is not None:
+            return process.pid
+        task = self.spool.tasks.get(key)
+        if task is None or key in self.spool.records:
+            return None
+        self._next_pid += 1
+        process = Process(
+            task=task,
+            pid=self._next_pid,
+            program=self._programs.get(key.job, _NOTHING),
+            ending=Ending(walltime_s=task.walltime_s, grace_s=task.grace_s),
+        )
+        self.processes[key] = process
+        if self._start_s:
+            self._agenda.after(self._start_s, self._begin, key, process)
+        else:
+            self._begin(key, process)
+        return process.pid
+
+    def _begin(self, key: AttemptKey, process: Process) -> None:
+        """Start the job's own process."""
+        if self.processes.get(key) is not process:
+            return
+        now_s = self._agenda.now_s
+        if process.ending.reason is not None or process.program.user_error:
+            self._end(key, process, kind=OutcomeKind.LAUNCH_FAILED)
+            return
+        process.begun_s = now_s
+        process.ending.started(now_s)
+        process.info = SupervisorInfo(
+            pid=process.pid,
+            start_ticks=process.pid,
+            job_pid=process.pid + 1_000_000,
+            job_start_ticks=process.pid,
+            started_s=self.wall_s(),
+            started_boottime_s=now_s,
+        )
+        self.spool.infos[key] = process.info
+        self.work.start(key, process.program, now_s)
+        self.gpus_used += len(process.task.gpu_indices)
+        self._changed()
+        self._arrange(key, process)
+        self._plan()
+        if self.on_seen is not None:
+            self.on_seen(key)
+
+    # --- supervisors ---
+
+    def command(self, key: AttemptKey, command: Command) -> None:
+        """Hand a supervisor a command, if it lives."""
+        process = self.processes.get(key)
+        if process is None:
+            return
+        match command:
+            case StopCommand():
+                process.ending.stop(command.reason, command.grace_s, self._agenda.now_s)
+            case RetimeCommand():
+                process.ending.retime(command.walltime_s)
+            case SignalCommand():
+                if process.info is not None and command.signal in {SIGTERM, SIGKILL}:
+                    self._end(key, process, signal=command.signal)
+                return
+        if process.info is not None:
+            self._act(key, process)
+
+    def _act(self, key: AttemptKey, process: Process) -> None:
+        """Do what a supervisor does when it wakes."""
+        if self.processes.get(key) is not process:
+            return
+        if process.wake_s <= self._agenda.now_s:
+            process.wake_s = FOREVER
+        match process.ending.step(self._agenda.now_s):
+            case Do.KILL:
+                self._end(key, process, signal=SIGKILL)
+            case Do.TERM if not process.program.ignores_term:
+                self._end(key, process, signal=SIGTERM)
+            case _:
+                self._arrange(key, process)
+
+    def _arrange(self, key: AttemptKey, process: Process) -> None:
+        """Wake a supervisor when its next deadline comes."""
+        deadline_s = process.ending.deadline_s()
+        if deadline_s is not None and deadline_s < process.wake_s:
+            process.wake_s = deadline_s
+            self._agenda.at(deadline_s, self._act, key, process)
+
+    def _plan(self) -> None:
+        """Look at the work when the next job is done."""
+        next_s = self.work.next_end_s()
+        if next_s < FOREVER and next_s != self._look_s:
+            self._look_s = next_s
+            self._agenda.at(next_s, self._look, next_s)
+
+    def _look(self, planned_s: float) -> None:
+        if planned_s != self._look_s:
+            return  # something else came in between
+        self._look_s = FOREVER
+        for key in self.work.done(self._agenda.now_s):
+            process = self.processes[key]
+            self._end(key, process, exit_code=process.program.exit_code)
+        self._plan()
+
+    def _end(
+        self,
+        key: AttemptKey,
+        process: Process,
+        *,
+        kind: OutcomeKind | None = None,
+        exit_code: int | None = None,
+        signal: int | None = None,
+    ) -> None:
+        """Leave an exit record: nothing of the attempt is left here."""
+        if kind is None:
+            kind = OutcomeKind.EXITED if signal is None else OutcomeKind.SIGNALLED
+        now_s = self._agenda.now_s
+        wall_s = now_s - process.begun_s if process.info is not None else 0.0
+        reason = process.ending.reason
+        cpu_s = self._vanish(key)
+        ended_s = self.wall_s()
+        user_error = kind is OutcomeKind.LAUNCH_FAILED and process.program.user_error
+        self.spool.records[key] = ExitRecord(
+            job=key.job,
+            attempt=key.attempt,
+            kind=kind,
+            exit_code=exit_code,
+            signal=signal,
+            stop_reason=StopReason(reason) if reason is not None else None,
+            user_error=user_error,
+            message="no such directory" if user_error else "",
+            failed_s=ended_s if exit_code or signal else None,
+            started_s=process.info.started_s if process.info is not None else 0.0,
+            ended_s=ended_s,
+            wall_s=wall_s,
+            cpu_s=cpu_s,
+            memory_peak_bytes=process.program.memory_bytes if process.info is not None else 0,
+        )
+        if self.on_ended is not None:
+            self.on_ended(key)
+
+    def _vanish(self, key: AttemptKey) -> float:
+        """Remove the processes of an attempt and return the CPU seconds that they used."""
+        process = self.processes.pop(key)
+        if process.info is None:
+            return 0.0
+        cpu_s = self.work.stop(key, self._agenda.now_s)
+        self.gpus_used -= len(process.task.gpu_indices)
+        self._changed()
+        self._plan()
+        return cpu_s
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change(self)
+
+    # --- mishaps ---
+
+    def kill_leftover(self, key: AttemptKey) -> None:
+        """Kill everything of an attempt without leaving a record; nothing if there is nothing."""
+        if key in self.processes:
+            self._vanish(key)
+
+    def lose_power(self) -> None:
+        """Everything that runs dies; what was flushed to the disk stays."""
+        for key in list(self.processes):
+            self._vanish(key)
+        self.boots += 1
+
+
+_NOTHING: Final = Program(work_s=0.0)

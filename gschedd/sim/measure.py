@@ -1,0 +1,129 @@
+"""What is measured while the simulated time passes: gauges over the nodes, and series of them."""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+PARTS: Final = 1_000_000  # a utilisation is counted in millionths, so that sums stay exact
+MAX_BINS: Final = 512  # then two neighbours become one: a series is bounded however long it runs
+FIRST_BIN_S: Final = 60.0
+
+
+class Gauge:
+    """The utilisation of one resource on many nodes: its mean, and how unequal it is.
+
+    Args:
+        capacities: of each node; nodes that have none of the resource do not count.
+    """
+
+    __slots__ = ("_capacities", "_count", "_parts", "_squares", "_total")
+
+    def __init__(self, capacities: Sequence[float]) -> None:
+        self._capacities = capacities
+        self._count = sum(capacity > 0 for capacity in capacities)
+        self._parts = [0] * len(capacities)
+        self._total = 0
+        self._squares = 0
+
+    def set(self, index: int, used: float) -> None:
+        """Take in how much of the resource a node uses now."""
+        capacity = self._capacities[index]
+        if capacity <= 0:
+            return
+        parts = round(PARTS * used / capacity)
+        before = self._parts[index]
+        self._parts[index] = parts
+        self._total += parts - before
+        self._squares += parts * parts - before * before
+
+    @property
+    def mean(self) -> float:
+        """Return the mean utilisation of the nodes, 0 to 1."""
+        return self._total / (PARTS * self._count) if self._count else 0.0
+
+    @property
+    def imbalance(self) -> float:
+        """Return standard deviation over mean of the nodes' utilisation; 0 if nothing is used."""
+        if not self._total:
+            return 0.0
+        count, total = self._count, self._total
+        return math.sqrt(count * self._squares - total * total) / total
+
+
+class Series:
+    """A value over time in bins of equal width, which doubles when there are too many."""
+
+    __slots__ = ("_bins", "_elapsed_s", "width_s")
+
+    def __init__(self) -> None:
+        self.width_s = FIRST_BIN_S
+        self._bins: list[float] = []
+        self._elapsed_s = 0.0
+
+    def add(self, value: float, duration_s: float) -> None:
+        """Take in that the value was this for a while."""
+        end_s = self._elapsed_s + duration_s
+        while end_s > self.width_s * MAX_BINS:
+            self._halve()
+        while self._elapsed_s < end_s:
+            index = int(self._elapsed_s // self.width_s)
+            until_s = min(end_s, (index + 1) * self.width_s)
+            while len(self._bins) <= index:
+                self._bins.append(0.0)
+            self._bins[index] += value * (until_s - self._elapsed_s)
+            self._elapsed_s = until_s
+
+    def _halve(self) -> None:
+        bins = self._bins
+        if len(bins) % 2:
+            bins.append(0.0)
+        self._bins = [bins[i] + bins[i + 1] for i in range(0, len(bins), 2)]
+        self.width_s *= 2
+
+    def values(self) -> list[float]:
+        """Return the mean of each bin, oldest first; the last one may be shorter."""
+        full = [value / self.width_s for value in self._bins]
+        last_s = self._elapsed_s - self.width_s * (len(full) - 1)
+        if full and 0 < last_s < self.width_s:
+            full[-1] *= self.width_s / last_s
+        return full
+
+
+class Mean:
+    """The average of a value over time, and the value as a series."""
+
+    __slots__ = ("_area", "_elapsed_s", "series")
+
+    def __init__(self) -> None:
+        self._area = 0.0
+        self._elapsed_s = 0.0
+        self.series = Series()
+
+    def add(self, value: float, duration_s: float, *, counts: bool = True) -> None:
+        """Take in that the value was this for a while; ``counts``: for the average, too."""
+        self.series.add(value, duration_s)
+        if counts:
+            self._area += value * duration_s
+            self._elapsed_s += duration_s
+
+    @property
+    def average(self) -> float:
+        """Return the average over the time that counts."""
+        return self._area / self._elapsed_s if self._elapsed_s else 0.0
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return the value below which ``share`` of sorted values lie (nearest rank); 0 of none."""
+    if not ordered:
+        return 0.0
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def jain(values: Sequence[float]) -> float:
+    """Return Jain's index of fairness: 1 if all are equal, 1/n if one has everything; 1 of none.
+
+    Source:
+        Jain, Chiu & Hawe, A quantitative measure of fairness, DEC TR-301, 1984.
+    """
+    squares = sum(value * value for value in values)
+    return sum(values) ** 2 / (len(values) * squares) if squares else 1.0

@@ -1,0 +1,326 @@
+"""A modelled node daemon: the real agent, with a modelled shell on a modelled machine."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from gnode.core import effects as do
+from gnode.core.agent import Agent
+from gnode.core.binding import Site
+from gnode.core.inputs import (
+    Account,
+    AlarmRang,
+    Disconnected,
+    HeadOffered,
+    HeadSaid,
+    Input,
+    LaunchAsked,
+    Launched,
+    LauncherDown,
+    LauncherUp,
+    LeftoverGone,
+    Measured,
+    SpoolFound,
+    SupervisorEnded,
+    SupervisorSeen,
+    Welcomed,
+)
+from gnode.core.task import AttemptKey
+from gsched.model.job import Owner
+from gsched.model.resources import Load
+from gsched.protocol import node as n
+from gschedd.sim.agenda import FOREVER, Agenda
+from gschedd.sim.machine import Machine
+
+#: From the agent's wish that leftovers be killed to their end, seconds.
+KILL_S: Final = 0.1
+
+
+class Uplink(Protocol):
+    """A node daemon's end of its connection to the head."""
+
+    def to_head(self, message: n.NodeMessage) -> None:
+        """Send a message."""
+
+    def hang_up(self) -> None:
+        """Close the connection, and dial again after a while."""
+
+
+class NodeProcess:
+    """One node daemon, started anew whenever it was killed.
+
+    Attributes:
+        incarnation: which start of the daemon this is.
+        agent: None while none runs.
+        link: the connection to the head, None while there is none.
+        heartbeat_s: how often its load is sent; `FOREVER` for never.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        agenda: Agenda,
+        heartbeat_s: float = FOREVER,
+        fork_s: Callable[[], float] | None = None,
+    ) -> None:
+        self.machine = machine
+        self.heartbeat_s = heartbeat_s
+        self.incarnation = 0
+        self.agent: Agent | None = None
+        self._agenda = agenda
+        self.link: Uplink | None = None
+        self._fork_s = fork_s
+        self._launcher = 1
+        self._inputs: deque[Input] = deque()
+        self._draining = False
+        self._awaited: set[AttemptKey] = set()
+        self._alarm_s = FOREVER
+        self._accounts: dict[Owner, Account] = {}
+        self._doers: dict[type[do.Effect], Callable[..., None]] = {
+            do.AcceptTask: self._accept_task,
+            do.AskLaunch: self._ask_launch,
+            do.LookAtSpool: self._look_at_spool,
+            do.AwaitStart: self._await_start,
+            do.CommandSupervisor: self._command,
+            do.KillLeftover: self._kill_leftover,
+            do.WriteExit: self._write_exit,
+            do.RemoveSpool: self._remove_spool,
+            do.SetAside: self._set_aside,
+            do.SendRegister: self._register,
+            do.RefuseHead: self._refuse_head,
+            do.Send: self._send,
+            do.SaveMark: self._save_mark,
+            do.ReadFile: self._pass,
+            do.Warn: self._pass,
+            do.Finish: self._pass,
+        }
+
+    @property
+    def name(self) -> str:
+        """Return the node's name."""
+        return self.machine.name
+
+    # --- life ---
+
+    def start(self) -> None:
+        """Start the daemon: it looks into its spool, then takes up the launcher."""
+        assert self.agent is None, "one daemon runs on a machine"
+        machine = self.machine
+        self.incarnation += 1
+        site = Site(
+            node=machine.name,
+            user_root="/gsched/user",
+            agent_path="/gsched/agent",
+            version="sim",
+            boot_id=machine.boot_id,
+            uid=0,
+        )
+        self.agent = Agent(
+            site, machine.inventory, mark=machine.spool.mark, heartbeat_s=self.heartbeat_s
+        )
+        self._alarm_s = FOREVER
+        self._awaited.clear()
+        machine.on_seen = self._on_seen
+        machine.on_ended = self._on_ended
+        self.post(SpoolFound(found=machine.spool.all_found()))
+        self.post(LauncherUp())
+
+    def kill(self) -> None:
+        """Kill the daemon; launcher, supervisors and jobs live on."""
+        self.agent = None
+        self.machine.on_seen = self.machine.on_ended = None
+        self._inputs.clear()
+
+    def lose_power(self) -> None:
+        """The machine dies, with the daemon and the launcher."""
+        self.kill()
+        self._launcher += 1
+        self.machine.lose_power()
+
+    def restart_launcher(self) -> None:
+        """The launcher dies, with all that was asked of it and not done; another one starts."""
+        self._launcher += 1
+        self.post(LauncherDown())
+        self.post(LauncherUp())
+
+    # --- inputs ---
+
+    def post(self, event: Input) -> None:
+        """Let the agent take in an event, after those before it; nothing if no daemon runs."""
+        if self.agent is None:
+            return
+        self._inputs.append(event)
+        if self._draining:
+            return
+        self._draining = True
+        now_s, agent, doers = self._agenda.now_s, self.agent, self._doers
+        while self._inputs and self.agent is agent:
+            for effect in agent.step(self._inputs.popleft(), now_s, self.machine.wall_s()):
+                doers[type(effect)](effect)
+        self._draining = False
+        self._plan_alarm()
+
+    def _plan_alarm(self) -> None:
+        due_s = self.agent.next_alarm_s() if self.agent is not None else None
+        if due_s is not None and due_s < self._alarm_s:
+            self._alarm_s = due_s
+            if due_s < FOREVER:
+                self._agenda.at(due_s, self._ring, due_s, self.incarnation)
+
+    def _ring(self, due_s: float, incarnation: int) -> None:
+        if incarnation == self.incarnation and due_s == self._alarm_s:
+            self._alarm_s = FOREVER
+            self.post(AlarmRang())
+
+    # --- the head ---
+
+    def offer(self, cluster: str, epoch: int) -> None:
+        """A head has answered the call and proved that it knows the key."""
+        self.post(HeadOffered(cluster=cluster, epoch=epoch))
+
+    def hear(self, message: n.HeadMessage) -> None:
+        """Take in a message of the head."""
+        match message:
+            case n.Launch():
+                self.post(LaunchAsked(launch=message, account=self._account(message.owner)))
+            case n.Welcome():
+                self.post(Welcomed(cluster=message.cluster, epoch=message.epoch))
+            case n.Stop() | n.Signal() | n.Retime() | n.ExitAck() | n.ReadOutput():
+                self.post(HeadSaid(message=message))
+            case n.Challenge() | n.Refused():
+                pass
+
+    def disconnected(self) -> None:
+        """Notice that the connection is gone."""
+        self.post(Disconnected())
+
+    def _account(self, owner: Owner) -> Account:
+        account = self._accounts.get(owner)
+        if account is None:
+            account = self._accounts[owner] = Account(  # noqa: S604 - no subprocess: a field
+                user=owner.user,
+                uid=owner.uid,
+                gid=owner.gid,
+                home="/",
+                shell="/bin/sh",
+            )
+        return account
+
+    # --- the machine ---
+
+    def load(self) -> Load:
+        """Return how busy the machine is."""
+        machine = self.machine
+        used = machine.work.cpus_used
+        count = len(machine.inventory.gpus)
+        busy = tuple(100.0 if index < machine.gpus_used else 0.0 for index in range(count))
+        return Load(
+            load1=used,
+            cpu_percent=100.0 * used / machine.inventory.cpus,
+            memory_used_bytes=machine.work.memory_bytes,
+            gpu_util_percent=busy,
+        )
+
+    def _on_seen(self, key: AttemptKey) -> None:
+        if key in self._awaited:
+            self._see(key)
+
+    def _see(self, key: AttemptKey) -> None:
+        self._awaited.discard(key)
+        self.post(SupervisorSeen(key=key, info=self.machine.spool.infos[key]))
+
+    def _on_ended(self, key: AttemptKey) -> None:
+        spool = self.machine.spool
+        info = spool.infos.get(key) if key in self._awaited else None
+        self._awaited.discard(key)
+        if self.heartbeat_s < FOREVER:
+            self.post(Measured(load=self.load(), usage={}))
+        self.post(SupervisorEnded(key=key, record=spool.records.get(key), info=info))
+
+    def _launched(self, key: AttemptKey, launcher: int) -> None:
+        """The launcher forks a supervisor and says so, if it still is the one that was asked."""
+        if launcher != self._launcher:
+            return
+        pid = self.machine.fork(key)
+        if pid is not None:
+            self.post(Launched(key=key, pid=pid, start_ticks=pid))
+        elif key in self.machine.spool.records:
+            self._on_ended(key)
+
+    # --- what the agent wants done ---
+
+    def _accept_task(self, effect: do.AcceptTask) -> None:
+        self.machine.spool.tasks[effect.task.key] = effect.task
+
+    def _ask_launch(self, effect: do.AskLaunch) -> None:
+        if self._fork_s is None:
+            self._launched(effect.key, self._launcher)
+        else:
+            self._agenda.after(self._fork_s(), self._launched, effect.key, self._launcher)
+
+    def _look_at_spool(self, effect: do.LookAtSpool) -> None:
+        self.post(SpoolFound(found=tuple(self.machine.spool.found(key) for key in effect.keys)))
+
+    def _await_start(self, effect: do.AwaitStart) -> None:
+        self._awaited.add(effect.key)
+        if effect.key in self.machine.spool.infos:
+            self._see(effect.key)
+
+    def _command(self, effect: do.CommandSupervisor) -> None:
+        self.machine.command(effect.key, effect.command)
+
+    def _kill_leftover(self, effect: do.KillLeftover) -> None:
+        if effect.key in self.machine.spool.records:
+            self._on_ended(effect.key)
+        else:
+            self._agenda.after(KILL_S, self._killed, effect.key, self.incarnation)
+
+    def _killed(self, key: AttemptKey, incarnation: int) -> None:
+        self.machine.kill_leftover(key)
+        if incarnation == self.incarnation:
+            self.post(LeftoverGone(key=key))
+
+    def _write_exit(self, effect: do.WriteExit) -> None:
+        record = effect.record
+        self.machine.spool.records[AttemptKey(record.job, record.attempt)] = record
+
+    def _remove_spool(self, effect: do.RemoveSpool) -> None:
+        self.machine.spool.remove(effect.key)
+
+    def _set_aside(self, effect: do.SetAside) -> None:
+        self.machine.spool.remove(effect.key)
+
+    def _register(self, effect: do.SendRegister) -> None:
+        machine = self.machine
+        self._to_head(
+            n.Register(
+                proof="",
+                boot_id=machine.boot_id,
+                incarnation=f"{machine.boot_id}.{self.incarnation}",
+                address=machine.name,
+                gnode_version="sim",
+                inventory=machine.inventory,
+                attempts=effect.attempts,
+                load=self.load(),
+                highest_epoch=effect.highest_epoch,
+                highest_job=effect.highest_job,
+            ),
+        )
+
+    def _refuse_head(self, _effect: do.RefuseHead) -> None:
+        if self.link is not None:
+            self.link.hang_up()
+
+    def _send(self, effect: do.Send) -> None:
+        self._to_head(effect.message)
+
+    def _to_head(self, message: n.NodeMessage) -> None:
+        if self.link is not None:
+            self.link.to_head(message)
+
+    def _save_mark(self, effect: do.SaveMark) -> None:
+        self.machine.spool.mark = (effect.cluster, effect.epoch, effect.highest_job)
+
+    def _pass(self, _effect: do.Effect) -> None:
+        """Do nothing: output is not modelled, warnings are counted by the agent itself."""

@@ -1,0 +1,24 @@
+"""What a modelled job does once it runs."""
+
+from msgspec import Struct
+
+
+class Program(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The behaviour of one part of a job.
+
+    Attributes:
+        work_s: how long it runs on a node of speed 1 that gives it all the CPU it wants, seconds.
+        cpus: how many CPUs it keeps busy while it can, for each part; may be more or less than
+            what was asked for.
+        memory_bytes: how much memory it uses, for each part.
+        exit_code: with which it ends by itself.
+        ignores_term: it ends only when it is killed.
+        user_error: it cannot be started, through its user's fault.
+    """
+
+    work_s: float
+    cpus: float = 1.0
+    memory_bytes: int = 0
+    exit_code: int = 0
+    ignores_term: bool = False
+    user_error: bool = False

@@ -1,0 +1,180 @@
+"""One run of a trace under one policy: nothing fails, messages take no time."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from msgspec import Struct
+
+from gsched.protocol import node as n
+from gschedd.core import commands as c
+from gschedd.core.head import Head, Step
+from gschedd.core.settings import QueueSettings, Settings
+from gschedd.core.state import State
+from gschedd.plan.snapshot import Policy
+from gschedd.sim.agenda import FOREVER, Agenda
+from gschedd.sim.cluster import ClusterNode
+from gschedd.sim.head import HeadProcess
+from gschedd.sim.machine import Machine
+from gschedd.sim.node import NodeProcess
+from gschedd.sim.program import Program
+from gschedd.sim.recorder import JobResult, Recorder, Summary
+from gschedd.sim.work import WORK_MODELS
+from gschedd.sim.workload import Shaper, TraceJob, Users
+
+#: When simulated time begins, seconds since the epoch: any moment that is not 0, which records
+#: take for "unknown".
+BEGIN_S: Final = 1_000_000_000.0
+QUEUE: Final = "batch"
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """How a run is modelled.
+
+    Attributes:
+        work: the model of how jobs progress, by its name in `WORK_MODELS`.
+        heartbeat_s: how often nodes tell their load; `FOREVER` if no policy asks for it.
+    """
+
+    work: str = "fixed"
+    heartbeat_s: float = FOREVER
+
+
+class DirectLink:
+    """A connection that never fails and takes no time."""
+
+    def __init__(self, agenda: Agenda, head: HeadProcess, node: NodeProcess) -> None:
+        self.name = node.name
+        self.boot_id = ""
+        self._agenda = agenda
+        self._head = head
+        self._node = node
+
+    def to_head(self, message: n.NodeMessage) -> None:
+        """Send a message to the head."""
+        self._agenda.soon(self._head.hear, self, message)
+
+    def to_node(self, message: n.HeadMessage) -> None:
+        """Send a message to the node."""
+        self._agenda.soon(self._node.hear, message)
+
+    def hang_up(self) -> None:
+        """Never happens: there is one head."""
+        raise AssertionError(f"{self.name} refuses the only head there is")
+
+    def cut_off(self) -> None:
+        """Never happens: a node has one connection."""
+        raise AssertionError(f"the head cuts {self.name} off")
+
+
+class Simulation:
+    """A cluster, a trace and a policy; `run` turns the clock until all is done.
+
+    Args:
+        jobs: sorted by the time of their submission.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[ClusterNode],
+        jobs: Sequence[TraceJob],
+        policy: Policy,
+        *,
+        options: Options | None = None,
+        on_result: Callable[[JobResult], None] | None = None,
+    ) -> None:
+        options = options or Options()
+        self.agenda = Agenda(BEGIN_S)
+        self.recorder = Recorder(self.agenda, nodes, on_result=on_result)
+        self.refused: Counter[str] = Counter()
+        self._jobs = jobs
+        self._next = 0
+        self._users = Users()
+        self._shaper = Shaper(nodes)
+        self._programs: dict[int, Program] = {}
+        queues = dict.fromkeys((QUEUE, *sorted({job.queue for job in jobs if job.queue})))
+        settings = Settings(server="sim", queues=dict.fromkeys(queues, QueueSettings()))
+        self.head = Head(state=State(dict.fromkeys(queues, 0)), settings=settings, policy=policy)
+        self.daemon = HeadProcess(agenda=self.agenda, watcher=self.recorder)
+        self.daemon.start(self.head)
+        for node in nodes:
+            self._connect(node, options)
+        self._settle()
+
+    def _connect(self, node: ClusterNode, options: Options) -> None:
+        machine = Machine(
+            node.name,
+            node.inventory,
+            agenda=self.agenda,
+            work=WORK_MODELS[options.work](node.inventory.cpus, node.speed),
+            programs=self._programs,
+        )
+        machine.on_change = self.recorder.changed
+        daemon = NodeProcess(machine, agenda=self.agenda, heartbeat_s=options.heartbeat_s)
+        link = DirectLink(self.agenda, self.daemon, daemon)
+        daemon.link = link
+        daemon.start()
+        challenge = self.daemon.offer(link)
+        assert challenge is not None, "the head runs"
+        daemon.offer(challenge.cluster, challenge.epoch)
+
+    def run(self, *, turns: int | None = None) -> bool:
+        """Turn the clock from moment to moment; return whether something is left to do.
+
+        Args:
+            turns: how many moments at most; None: until all jobs are done.
+        """
+        while turns is None or turns > 0:
+            if self._next == len(self._jobs) and self.recorder.done == self.recorder.submitted:
+                return False
+            time_s = min(self.agenda.next_s(), self._arrival_s(), self._alarm_s())
+            if time_s == FOREVER:
+                return False  # what waits now waits for ever
+            self.agenda.turn_to(time_s)
+            self._arrive()
+            self._settle()
+            if turns is not None:
+                turns -= 1
+        return True
+
+    def _arrival_s(self) -> float:
+        if self._next == len(self._jobs):
+            return FOREVER
+        return BEGIN_S + self._jobs[self._next].submit_s
+
+    def _alarm_s(self) -> float:
+        alarm_s = self.daemon.next_alarm_s()
+        return FOREVER if alarm_s is None else alarm_s
+
+    def _settle(self) -> None:
+        while True:
+            self.agenda.settle()
+            if not self.daemon.pump():
+                return
+
+    def _arrive(self) -> None:
+        """Submit every job whose time has come."""
+        while self._arrival_s() <= self.agenda.now_s:
+            job = self._jobs[self._next]
+            self._next += 1
+            self.agenda.events += 1
+            asked = self._shaper.submission(job)
+            command = c.Submit(caller=self._users.caller(job.user), asked=asked, digests=("", ""))
+            self.daemon.ask(command, partial(self._answered, job))
+
+    def _answered(self, job: TraceJob, step: Step) -> None:
+        if step.error is not None:
+            self.refused[step.error.message] += 1
+            return
+        self.recorder.traced[step.job] = job
+        self._programs[step.job] = self._shaper.program(job)
+
+    def summary(self, policy: str) -> Summary:
+        """Return what it came to so far."""
+        return self.recorder.summary(
+            policy,
+            refused=self.refused,
+            cycles=self.head.cycles,
+            oddities=self.head.oddities,
+        )

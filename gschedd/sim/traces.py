@@ -1,0 +1,284 @@
+"""Reading traces: the Standard Workload Format, gsched's own CSV and JSONL, and the Philly log.
+
+A line that cannot be read is reported with file and line and counted, and reading goes on.
+"""
+
+import csv
+import gzip
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+from msgspec import Struct, field, structs
+
+from gsched.errors import UsageError
+from gschedd.sim.workload import TraceJob
+
+MAX_SHOWN: Final = 20  # malformed lines that are kept in words; all are counted
+SWF_FIELDS: Final = 18
+SWF_CANCELLED: Final = 5  # status of a job that was cancelled; before its start if it never ran
+KIB: Final = 1024
+
+Lines = Iterable[tuple[int, str]]
+
+
+class Fault(Struct, frozen=True, kw_only=True):
+    """A line that cannot be read."""
+
+    path: str
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.message}"
+
+
+class Trace(Struct, kw_only=True):
+    """What a file holds.
+
+    Attributes:
+        jobs: in order of submission; the first is submitted at 0.
+        faults: the first malformed lines.
+        malformed: how many there are.
+        skipped: jobs left out on purpose, by reason.
+    """
+
+    path: str
+    form: str
+    jobs: list[TraceJob] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    malformed: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    def complain(self, line: int, message: str) -> None:
+        """Note a malformed line."""
+        self.malformed += 1
+        if len(self.faults) < MAX_SHOWN:
+            self.faults.append(Fault(path=self.path, line=line, message=message))
+
+    def skip(self, reason: str) -> None:
+        """Note a job that is left out."""
+        self.skipped[reason] = self.skipped.get(reason, 0) + 1
+
+
+def read_trace(path: str, *, form: str = "", limit: int | None = None) -> Trace:
+    """Read a trace.
+
+    Args:
+        path: of the file; ``.gz`` is unpacked.
+        form: one of `FORMS`; empty: by the file's suffix and its first line.
+        limit: keep only the first jobs.
+
+    Raises:
+        UsageError: the file cannot be read, its form is not known, or no line of it holds a job.
+    """
+    text = _text(path)
+    form = form or _form_of(path, text)
+    if form not in FORMS:
+        raise UsageError(
+            f"trace format {form!r} is not known", hint=f"known are: {', '.join(FORMS)}"
+        )
+    trace = Trace(path=path, form=form)
+    FORMS[form](trace, ((number, line) for number, line in enumerate(text.splitlines(), 1)))
+    if not trace.jobs:
+        about = f": {trace.faults[0]}" if trace.faults else ""
+        raise UsageError(
+            f"trace {path} holds no job that could be replayed{about}",
+            hint=f"it was read as {form}; say --format for another: {', '.join(FORMS)}",
+        )
+    trace.jobs.sort(key=lambda job: job.submit_s)
+    if limit is not None:
+        del trace.jobs[limit:]
+    begin_s = trace.jobs[0].submit_s
+    if begin_s:
+        trace.jobs = [structs.replace(job, submit_s=job.submit_s - begin_s) for job in trace.jobs]
+    return trace
+
+
+def _text(path: str) -> str:
+    try:
+        data = Path(path).read_bytes()
+        if path.endswith(".gz"):
+            data = gzip.decompress(data)
+    except FileNotFoundError:
+        raise UsageError(f"trace {path}: no such file") from None
+    except (OSError, EOFError) as error:
+        raise UsageError(f"trace {path}: {error}") from error
+    return data.decode("utf-8", "replace")
+
+
+def _form_of(path: str, text: str) -> str:
+    name = path.removesuffix(".gz")
+    first = text.partition("\n")[0]
+    if name.endswith(".swf") or first.startswith(";"):
+        return "swf"
+    if name.endswith((".jsonl", ".ndjson")) or first.startswith("{"):
+        return "jsonl"
+    return "philly" if "gpu_time" in first else "csv"
+
+
+# --- the Standard Workload Format ---
+
+
+def _read_swf(trace: Trace, lines: Lines) -> None:
+    """Read the archive's format.
+
+    Source:
+        Chapin et al., Benchmarks and standards for the evaluation of parallel job schedulers,
+        JSSPP 1999; fields as at the Parallel Workloads Archive, version 2.2.
+    """
+    for number, line in lines:
+        words = line.split()
+        if not words or words[0].startswith(";"):
+            continue
+        if len(words) != SWF_FIELDS:
+            trace.complain(number, f"{len(words)} fields instead of {SWF_FIELDS}")
+            continue
+        try:
+            values = [float(word) for word in words]
+        except ValueError as error:
+            trace.complain(number, f"{error}")
+            continue
+        _swf_job(trace, number, values)
+
+
+def _swf_job(trace: Trace, number: int, values: list[float]) -> None:
+    submit_s, run_s = values[1], values[3]
+    used, asked = int(values[4]), int(values[7])
+    processors = asked if asked > 0 else used
+    if submit_s < 0:
+        trace.complain(number, f"submitted at {submit_s:g}")
+    elif run_s < 0 or (run_s == 0 and int(values[10]) == SWF_CANCELLED):
+        trace.skip("cancelled before it ran, or its run time is not known")
+    elif processors <= 0:
+        trace.skip("its processors are not known")
+    else:
+        memory_kib = values[9] if values[9] > 0 else 0.0
+        used_kib = values[6] if values[6] > 0 else memory_kib
+        cpu_s = values[5]
+        trace.jobs.append(
+            TraceJob(
+                submit_s=submit_s,
+                duration_s=run_s,
+                user=f"user{int(values[11])}",
+                kind=f"application{int(values[13])}" if values[13] > 0 else "",
+                cpus=processors,
+                walltime_s=values[8] if values[8] > 0 else None,
+                memory_bytes=int(memory_kib * KIB) * processors,
+                memory_used_bytes=int(used_kib * KIB) * processors,
+                cpus_used=processors * min(1.0, cpu_s / run_s) if cpu_s > 0 and run_s else None,
+            )
+        )
+
+
+# --- gsched's own ---
+
+
+def _read_jsonl(trace: Trace, lines: Lines) -> None:
+    decoder = msgspec.json.Decoder(TraceJob)
+    for number, line in lines:
+        if not line.strip():
+            continue
+        try:
+            _keep(trace, number, decoder.decode(line))
+        except msgspec.DecodeError as error:
+            trace.complain(number, f"{error}")
+
+
+def _read_csv(trace: Trace, lines: Lines) -> None:
+    for number, row in _rows(trace, lines):
+        try:
+            values = {name: value for name, value in row.items() if value != ""}
+            _keep(trace, number, msgspec.convert(values, TraceJob, strict=False))
+        except msgspec.ValidationError as error:
+            trace.complain(number, f"{error}")
+
+
+def _keep(trace: Trace, number: int, job: TraceJob) -> None:
+    fault = _fault_of(job)
+    if fault:
+        trace.complain(number, fault)
+    else:
+        trace.jobs.append(job)
+
+
+def _fault_of(job: TraceJob) -> str:
+    """Return what cannot be about a job, or the empty string."""
+    least: tuple[tuple[str, float | None, float], ...] = (
+        ("submit_s", job.submit_s, 0),
+        ("duration_s", job.duration_s, 0),
+        ("cpus", job.cpus, 1),
+        ("gpus", job.gpus, 0),
+        ("nodes", job.nodes, 0),
+        ("memory_bytes", job.memory_bytes, 0),
+        ("cpus_used", job.cpus_used, 0),
+        ("memory_used_bytes", job.memory_used_bytes, 0),
+        ("deadline_s", job.deadline_s, 0),
+    )
+    for name, value, bound in least:
+        if value is not None and not bound <= value < float("inf"):
+            return f"{name} is {value}: at least {bound}"
+    if job.walltime_s is not None and not 0 < job.walltime_s < float("inf"):
+        return f"walltime_s is {job.walltime_s}: above 0"
+    if not 0 <= job.exit_code <= 255:
+        return f"exit_code is {job.exit_code}: 0 to 255"
+    return ""
+
+
+def _rows(trace: Trace, lines: Lines) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the rows of a CSV file by the names of its first line; blank lines are passed over."""
+    header: list[str] = []
+    for number, line in lines:
+        if not line.strip():
+            continue
+        values = next(csv.reader(io.StringIO(line)))
+        if not header:
+            header = [value.strip() for value in values]
+        elif len(values) != len(header):
+            trace.complain(number, f"{len(values)} fields instead of {len(header)}")
+        else:
+            yield number, dict(zip(header, (value.strip() for value in values), strict=True))
+
+
+# --- others ---
+
+
+def _read_philly(trace: Trace, lines: Lines) -> None:
+    """Read the log of Microsoft's Philly clusters as published with Sia: GPU jobs without limits.
+
+    Its virtual clusters stand for the users.
+
+    Source:
+        Jeon et al., Analysis of large-scale multi-tenant GPU clusters for DNN training workloads,
+        USENIX ATC 2019.
+    """
+    for number, row in _rows(trace, lines):
+        try:
+            submitted = datetime.fromisoformat(row["timestamp"]).replace(tzinfo=UTC)
+            gpus = int(row["num_gpus"])
+            duration_s = float(row["duration"])
+        except (KeyError, ValueError) as error:
+            what = f"no column {error}" if isinstance(error, KeyError) else str(error)
+            trace.complain(number, what)
+            continue
+        if gpus < 1 or not 0 <= duration_s < float("inf"):
+            trace.complain(number, f"{gpus} GPUs for {duration_s} s")
+            continue
+        trace.jobs.append(
+            TraceJob(
+                submit_s=submitted.timestamp(),
+                duration_s=duration_s,
+                user=row.get("cluster", "") or "user",
+                cpus=gpus,
+                gpus=gpus,
+            )
+        )
+
+
+FORMS: Final[Mapping[str, Callable[[Trace, Lines], None]]] = MappingProxyType(
+    {"swf": _read_swf, "csv": _read_csv, "jsonl": _read_jsonl, "philly": _read_philly}
+)
