@@ -1,0 +1,1 @@
+"""Pure: what a job will cost, learned from the jobs before it."""

@@ -1,0 +1,228 @@
+"""The runs of jobs that are alike, and what has been learned about foretelling them.
+
+Several ways to foretell compete: weighted medians under three half-lives, the median of all runs
+that there ever were, and what wider families say. Each is scored on every run before that is added,
+and the one that was off the least is believed, for each quantity by itself.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from gschedd.models.measures import LOG_FLOORS, Logs, Q, Sample
+from gschedd.models.medians import LongMedian, weighted_median
+
+#: Runs looked at: those before have little weight even under the longest half-life.
+MAX_SAMPLES: Final = 32
+#: Half-lives that compete, in runs: what drifts wants a short one, what scatters a long one.
+HALF_LIVES: Final = (0.7, 4.0, 16.0)
+#: Ways of a family itself: those medians, and that of all its runs.
+OWN_WAYS: Final = len(HALF_LIVES) + 1
+#: Wider families that may be believed instead, at most.
+WIDER: Final = 4
+#: Error that each way is taken to have before it was ever scored: own ones are believed first.
+FIRST_ERRORS: Final = (0.3, 0.25, 0.26, 0.27) + (0.4,) * WIDER
+#: Runs that this first belief is worth, and the share forgotten with each run later on.
+FIRST_RUNS: Final = 3
+FORGET: Final = 0.02
+#: An error beyond a factor of e says "wrong", whatever its size: one outlier decides nothing.
+MAX_ERROR: Final = 1.0
+#: Weight of a run that did not do all its work, beside that of one that did.
+CUT_SHORT: Final = 0.05
+#: Part of the run time expected to scale with a node's speed, before anything shows it.
+PRIOR_BOUND: Final = 0.8
+#: How much spread of speeds (sum of squared logarithms) outweighs that.
+PRIOR_SPREAD: Final = 0.3
+#: By how much more the busy cores tell about it than the run time, which the input moves, too.
+CPU_TELLS: Final = 4.0
+
+
+class Target(Struct, frozen=True, kw_only=True):
+    """Where a job is to run: the logarithm of that node's speed, and of what was asked for."""
+
+    speed: float
+    asked: tuple[float | None, ...]
+
+
+class Lesson(Struct, frozen=True, kw_only=True):
+    """What a run taught a family.
+
+    Attributes:
+        own: what the family's own ways had foretold, the best of them for each quantity.
+        missed: by how much what would have been said was off; None if the run scores nothing.
+    """
+
+    own: Logs | None
+    missed: Logs | None
+
+
+class Family:
+    """The latest runs of jobs that are alike, and how well each way has foretold them.
+
+    Attributes:
+        samples: the latest runs, oldest first.
+        bound: part of the run time that scales with the node's speed: 1 for what computes all the
+            time, 0 for what waits for a clock, a disk or a network.
+        misses: by how much each quantity was missed lately, logarithms.
+    """
+
+    __slots__ = ("_errors", "_ever", "_live", "_scored", "bound", "misses", "samples", "use_asked")
+
+    def __init__(self, *, use_asked: bool = False) -> None:
+        self.samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
+        self.bound = PRIOR_BOUND
+        self.use_asked = use_asked
+        self.misses: tuple[deque[float], ...] = tuple(deque(maxlen=MAX_SAMPLES) for _ in Q)
+        self._errors = [list(FIRST_ERRORS) for _ in Q]
+        self._ever = tuple(LongMedian() for _ in Q)
+        self._live = frozenset({Q.CPU, Q.MEMORY, Q.WALL})
+        self._scored = 0
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def best_way(self, q: Q, wider: int) -> int:
+        """Return which way to believe: below OWN_WAYS an own one, else a wider family's place."""
+        errors = self._errors[q]
+        return min(range(OWN_WAYS + wider), key=errors.__getitem__)
+
+    def expect(self, q: Q, target: Target, speeds: Sequence[float]) -> float:
+        """Return the expected logarithm of a quantity on a node, by the best own way.
+
+        Args:
+            q: the quantity.
+            target: that node and what was asked for.
+            speeds: of the node of each sample, corrected by what is known of the nodes now.
+        """
+        if q not in self._live:
+            return LOG_FLOORS[q]
+        way = self.best_way(q, 0)
+        if way == len(HALF_LIVES):
+            return self._ever[q].value() + self._gain(q, target)
+        values = self._moved(q, target, speeds)
+        order = sorted(range(len(values)), key=values.__getitem__)
+        return weighted_median(values, order, self._weights(HALF_LIVES[way], len(self.samples)))
+
+    def learn(
+        self, sample: Sample, target: Target, speeds: Sequence[float], wider: Sequence[Logs]
+    ) -> Lesson:
+        """Score what would have been foretold for a run, then add the run.
+
+        Args:
+            wider: what the own ways of wider families foretell, the nearest family first.
+
+        Returns:
+            Nothing is scored for a run before which none had ended, nor for one cut short by a
+            failure: nobody wants to foretell that.
+        """
+        own: Logs | None = None
+        missed: Logs | None = None
+        known = self._known_at(sample.started_s)
+        if known:
+            weights = [self._weights(half_life, known) for half_life in HALF_LIVES]
+            foretold = [self._by_all(q, target, speeds, weights) for q in Q]
+            for q in Q:
+                foretold[q].extend(logs[q] for logs in wider)
+            own = tuple(foretold[q][self.best_way(q, 0)] for q in Q)
+            if sample.whole:
+                said = [foretold[q][self.best_way(q, len(wider))] for q in Q]
+                missed = tuple(log - value for log, value in zip(sample.logs, said, strict=True))
+                self._score(sample, foretold)
+                for q in Q:
+                    self.misses[q].append(missed[q])
+        self.samples.append(sample)
+        self._add_for_ever(sample, target)
+        self.bound = self._bound([*speeds, target.speed][-MAX_SAMPLES:])
+        return Lesson(own=own, missed=missed)
+
+    def _score(self, sample: Sample, foretold: Sequence[Sequence[float]]) -> None:
+        step = max(FORGET, 1 / (self._scored + FIRST_RUNS + 1))
+        self._scored += 1
+        for q in Q:
+            errors = self._errors[q]
+            for way, value in enumerate(foretold[q]):
+                error = min(abs(sample.logs[q] - value), MAX_ERROR)
+                errors[way] += step * (error - errors[way])
+
+    def _add_for_ever(self, sample: Sample, target: Target) -> None:
+        self._live |= {q for q in Q if sample.logs[q] > LOG_FLOORS[q]}
+        if sample.whole or len(self.samples) == 1:
+            for q in self._live:
+                self._ever[q].add(sample.logs[q] - self._gain(q, target))
+
+    def _by_all(
+        self, q: Q, target: Target, speeds: Sequence[float], weights: Sequence[Sequence[float]]
+    ) -> list[float]:
+        """Return a quantity as each own way foretells it."""
+        if q not in self._live:
+            return [LOG_FLOORS[q]] * OWN_WAYS
+        values = self._moved(q, target, speeds)
+        order = sorted(range(len(values)), key=values.__getitem__)
+        recent = [weighted_median(values, order, each) for each in weights]
+        return [*recent, self._ever[q].value() + self._gain(q, target)]
+
+    def _known_at(self, at_s: float) -> int:
+        """Return how many of the samples had ended by then.
+
+        A run is scored by what could be said when it started: those that ended beside it often
+        began beside it, too, and would make the last value look better than it is.
+        """
+        late = 0
+        for sample in reversed(self.samples):
+            if sample.ended_s <= at_s:
+                break
+            late += 1
+        return len(self.samples) - late
+
+    def _weights(self, half_life: float, known: int) -> list[float]:
+        """Return what each sample counts under a half-life; nothing beyond the first ``known``."""
+        decay = math.exp2(-1 / half_life)
+        weights = [0.0] * len(self.samples)
+        weight = 1.0
+        for place in range(known - 1, -1, -1):
+            weights[place] = weight if self.samples[place].whole else weight * CUT_SHORT
+            weight *= decay
+        return weights
+
+    def _gain(self, q: Q, target: Target) -> float:
+        """Return by how much a quantity differs there from a node of speed 0 (a rate of 1)."""
+        if q is Q.WALL:
+            return -self.bound * target.speed
+        return -(1 - self.bound) * target.speed if q is Q.CPU else 0.0
+
+    def _moved(self, q: Q, target: Target, speeds: Sequence[float]) -> list[float]:
+        """Return a quantity of all samples as it would have been for the target."""
+        asked = target.asked[q] if self.use_asked else None
+        moved = []
+        for sample, speed in zip(self.samples, speeds, strict=True):
+            value = sample.logs[q]
+            if q is Q.WALL:
+                value -= self.bound * (target.speed - speed)
+            elif q is (Q.GPU if sample.on_gpu else Q.CPU):
+                value -= (1 - self.bound) * (target.speed - speed)
+            was = sample.asked[q]
+            if asked is not None and was is not None:
+                value += asked - was
+            moved.append(value)
+        return moved
+
+    def _bound(self, speeds: Sequence[float]) -> float:
+        """Return by how much run time and busy cores have followed the speeds: a regression."""
+        rows = [
+            (speed, sample.logs[Q.WALL], sample.logs[Q.GPU if sample.on_gpu else Q.CPU])
+            for speed, sample in zip(speeds, self.samples, strict=True)
+            if sample.whole
+        ]
+        if len(rows) < 2:
+            return self.bound
+        mid = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+        spread = sum((speed - mid[0]) ** 2 for speed, _, _ in rows)
+        slope_wall = sum((speed - mid[0]) * (wall - mid[1]) for speed, wall, _ in rows)
+        slope_busy = sum((speed - mid[0]) * (busy - mid[2]) for speed, _, busy in rows)
+        evidence = -slope_wall + CPU_TELLS * (spread + slope_busy)
+        total = (1 + CPU_TELLS) * spread
+        bound = (evidence + PRIOR_SPREAD * PRIOR_BOUND) / (total + PRIOR_SPREAD)
+        return float(min(max(bound, 0.0), 1.0))

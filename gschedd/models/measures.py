@@ -1,0 +1,94 @@
+"""The logarithms that gsched's own predictor works with: costs differ by factors, not by sums."""
+
+import math
+from enum import IntEnum
+from typing import Final
+
+from msgspec import Struct
+
+from gschedd.models.records import Record
+from gschedd.plan.load import Kind, NodeRates, Use
+
+
+class Q(IntEnum):
+    """The predicted quantities, as places in tuples."""
+
+    CPU = 0
+    MEMORY = 1
+    GPU = 2
+    GPU_MEMORY = 3
+    WALL = 4
+
+
+#: What is less than this counts as none: busy cores, bytes, busy GPUs, bytes, seconds.
+FLOORS: Final = (0.01, 1024.0**2, 0.01, 1024.0**2, 0.1)
+LOG_FLOORS: Final = tuple(math.log(floor) for floor in FLOORS)
+
+Logs = tuple[float, ...]  # one for each of Q
+
+
+class Sample(Struct, frozen=True, kw_only=True):
+    """One run in logarithms.
+
+    Attributes:
+        logs: the measured quantities.
+        asked: what the user asked for, where that is stated and comparable, else None.
+        speed: of the node's processor that the job is bound to.
+        whole: the job did all its work.
+    """
+
+    logs: Logs
+    asked: tuple[float | None, ...]
+    node: str
+    speed: float
+    on_gpu: bool
+    started_s: float
+    ended_s: float
+    whole: bool
+
+
+def sample_of(record: Record) -> Sample:
+    """Return the logarithms of a run."""
+    used = record.used
+    values = (used.cpu_cores, used.memory_bytes, used.gpus, used.gpu_memory_bytes, record.wall_s)
+    on_gpu = is_on_gpu(record.kind)
+    return Sample(
+        logs=tuple(math.log(max(v, least)) for v, least in zip(values, FLOORS, strict=True)),
+        asked=asked_of(record.kind),
+        node=record.node,
+        speed=speed_of(record.rates, on_gpu=on_gpu),
+        on_gpu=on_gpu,
+        started_s=record.ended_s - record.wall_s,
+        ended_s=record.ended_s,
+        whole=record.succeeded,
+    )
+
+
+def is_on_gpu(kind: Kind) -> bool:
+    """Return whether a job is bound to its GPUs rather than to its cores."""
+    return kind.gpus > 0
+
+
+def speed_of(rates: NodeRates, *, on_gpu: bool) -> float:
+    """Return the logarithm of the rate of one core, or of one GPU."""
+    rate = rates.gpu_rate if on_gpu and rates.gpus else rates.core_rate
+    return math.log(max(rate, 1e-9))
+
+
+def asked_of(kind: Kind) -> tuple[float | None, ...]:
+    """Return the logarithms of what was asked for, by quantity."""
+    stated = (kind.cpus, kind.memory_bytes, kind.gpus, 0, kind.walltime_s)
+    return tuple(math.log(value) if value > 0 else None for value in stated)
+
+
+def use_of(logs: Logs, rates: NodeRates) -> Use:
+    """Return the quantities of which these are the logarithms, as far as the node has them."""
+    cpu, memory, gpu, gpu_memory, _ = (
+        math.exp(log) if log > least else 0.0 for log, least in zip(logs, LOG_FLOORS, strict=True)
+    )
+    return Use(
+        cpu_cores=min(cpu, rates.cores),
+        memory_bytes=memory,
+        gpus=min(gpu, rates.gpus),
+        gpu_memory_bytes=gpu_memory if rates.gpus else 0.0,
+    )

@@ -1,0 +1,73 @@
+"""The weighted median of a few values, and the median of all values that there ever were."""
+
+from collections.abc import Sequence
+from typing import Final
+
+#: Logarithms this close share a place: two per cent.
+STEP: Final = 0.02
+#: Places counted on either side of the first value, a factor of e^10; beyond, the last one counts.
+MAX_PLACES: Final = 500
+
+
+def weighted_median(
+    values: Sequence[float], order: Sequence[int], weights: Sequence[float]
+) -> float:
+    """Return the value at which half of the weight is reached, between two if exactly there.
+
+    Args:
+        values: any numbers, at least one.
+        order: their places, by ascending value.
+        weights: of each value, in the order of ``values``; their sum is above 0.
+    """
+    half = sum(weights) / 2
+    reached = 0.0
+    for place, index in enumerate(order):
+        reached += weights[index]
+        if reached > half * (1 + 1e-9) or place == len(order) - 1:
+            return values[index]
+        if reached >= half * (1 - 1e-9):
+            return (values[index] + values[order[place + 1]]) / 2
+    raise ValueError("no values have no median")
+
+
+class LongMedian:
+    """The median of any number of values in bounded memory, to within STEP.
+
+    Values are counted by place; a pointer stays at the median and moves by a few places with each
+    value, so that adding one costs the same however many there were.
+    """
+
+    __slots__ = ("_below", "_count", "_counts", "_first", "_place")
+
+    def __init__(self) -> None:
+        self._first = 0.0
+        self._counts: dict[int, int] = {}
+        self._count = 0
+        self._below = 0
+        self._place = 0
+
+    def add(self, value: float) -> None:
+        """Add a value."""
+        if not self._count:
+            self._first = value
+        place = round((value - self._first) / STEP)
+        place = min(max(place, -MAX_PLACES), MAX_PLACES)
+        self._counts[place] = self._counts.get(place, 0) + 1
+        self._count += 1
+        if place < self._place:
+            self._below += 1
+        self._move()
+
+    def _move(self) -> None:
+        """Move the pointer to the place that holds the lower median."""
+        wanted = (self._count - 1) // 2
+        while self._below > wanted:
+            self._place -= 1
+            self._below -= self._counts.get(self._place, 0)
+        while self._below + self._counts.get(self._place, 0) <= wanted:
+            self._below += self._counts.get(self._place, 0)
+            self._place += 1
+
+    def value(self) -> float:
+        """Return the median; 0 if nothing was added."""
+        return self._first + self._place * STEP
