@@ -1,6 +1,7 @@
 """`apply`: the corners that stories do not reach."""
 
 import pytest
+from msgspec import structs
 
 from gsched.errors import InvalidTransitionError
 from gsched.model.resources import Load
@@ -8,7 +9,7 @@ from gsched.model.states import HoldKind, JobState
 from gschedd.core import apply as apply_module
 from gschedd.core import commands as c
 from gschedd.core import facts as f
-from gschedd.core.apply import apply
+from gschedd.core.apply import SAFE_ID_JUMP, apply
 from gschedd.core.cycle import _free_port
 from gschedd.core.state import State
 from gschedd.plan.snapshot import Plan, Snapshot
@@ -60,6 +61,20 @@ def test_a_job_of_high_priority_enters_in_the_middle_of_its_group() -> None:
     assert [job for _, job in group.order] == [jobs[1], jobs[0]]
     assert group.position((-5, jobs[1])) == 0
     assert group.position((0, jobs[0])) == 1
+
+
+def test_a_node_that_has_seen_higher_numbers_moves_the_next_one_up() -> None:
+    """The database is an old copy: no number comes twice (I2); what is known moves nothing."""
+    world = World(node("n1"))
+    (registered,) = [fact for fact in world.facts if isinstance(fact, f.NodeRegistered)]
+    state = world.head.state
+    job = world.submit()
+
+    apply(state, structs.replace(registered, highest_job=job))
+    assert state.next_job == job + 1
+    apply(state, structs.replace(registered, highest_job=job + 1))
+
+    assert state.next_job == job + 1 + SAFE_ID_JUMP
 
 
 def test_a_hold_with_a_reason_keeps_it_until_the_last_hold_is_gone() -> None:
