@@ -21,6 +21,7 @@ from gsched.errors import (
     GschedError,
     HeadUnreachableError,
     InternalError,
+    TryAgainError,
     UnknownJobError,
     UsageError,
 )
@@ -210,7 +211,7 @@ class Head:
             target = f"/v1/jobs/{job}/wait?timeout_s={poll_s:.3f}"
             try:
                 return self._get(target, api.JobStory, timeout_s=poll_s + _POLL_SLACK_S)
-            except HeadUnreachableError:
+            except (HeadUnreachableError, TryAgainError):  # it restarts, or its disk is full
                 if _is_over(clock, limit_s) or _is_over(clock, deadline_s):
                     raise
             pause(_PAUSE_S)

@@ -7,7 +7,7 @@ import sys
 import click
 
 from gsched.config import load_config
-from gsched.errors import GschedError
+from gsched.errors import CannotWriteError, GschedError
 from gsched.version import VERSION
 from gschedd.daemon.service import Service
 from gschedd.policies.registry import POLICIES
@@ -54,6 +54,9 @@ def run(config_path: str | None) -> int:
         if error.hint:
             click.echo(f"gschedd: {error.hint}", err=True)
         return error.exit_code
+    except OSError as error:  # a full or read-only disk under the state directory
+        click.echo(f"gschedd: {error.filename or 'state directory'}: {error.strerror}", err=True)
+        return CannotWriteError.exit_code
 
 
 if __name__ == "__main__":

@@ -37,22 +37,22 @@ def _explain_chunk(chunk: Chunk, request: Request, spaces: Spaces) -> str:
     if not reasons:
         return f"needs {needed} nodes with {what}, there are {len(spaces)}"
     others = ", ".join(
-        f"{count} {_REASON_WORDS.get(reason, f'without enough {reason}')}"
+        f"{count} {_REASON_WORDS.get(reason, f'short of {reason}')}"
         for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:3]
     )
     best = best_node(chunk, spaces)
     most = f"; most free: {best}" if best else ""
     head = f"needs {what}" if needed == 1 else f"needs {needed} nodes with {what}"
-    return f"{head}: {fitting} of {len(spaces)} nodes can take it now ({others}){most}"
+    return f"{head}; {fitting} of {len(spaces)} nodes can take it ({others}){most}"
 
 
 _REASON_WORDS = {
     "closed": "drained or unreachable",
-    "exclusive": "in use while it wants a node alone, or taken alone",
-    "cpus": "without enough free CPUs",
-    "memory": "without enough free memory",
-    "gpus": "without enough free GPUs",
-    "features": "without the named feature or host",
+    "exclusive": "not to be shared",
+    "cpus": "short of CPUs",
+    "memory": "short of memory",
+    "gpus": "short of GPUs",
+    "features": "without the feature or host",
 }
 
 

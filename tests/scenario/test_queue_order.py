@@ -130,7 +130,7 @@ def test_jobs_of_one_shape_share_a_reason_and_know_their_place() -> None:
     first = world.submit(runs_s=10)
     second = world.submit(runs_s=10)
 
-    assert world.why(first).startswith("needs 1 CPU: 0 of 1 nodes can take it now")
+    assert world.why(first).startswith("needs 1 CPU; 0 of 1 nodes can take it")
     assert world.why(second).startswith(f"1 before it ask for the same, first job {first}: ")
 
 
@@ -171,7 +171,7 @@ def test_counted_resources_run_out_and_come_back() -> None:
     second = world.submit("nodes=1,licence=1", runs_s=10)
 
     assert world.state(first) == "running"
-    assert "without enough licence" in world.why(second)
+    assert "short of licence" in world.why(second)
     world.run_until(100)
 
     assert world.started_s(second) == 10
@@ -183,7 +183,7 @@ def test_memory_is_given_away_only_once() -> None:
     world.submit("nodes=1,mem=10gb", runs_s=10)
     second = world.submit("nodes=1,mem=10gb", runs_s=10)
 
-    assert "without enough free memory" in world.why(second)
+    assert "short of memory" in world.why(second)
     world.run_until(100)
 
     assert world.started_s(second) == 10

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -341,7 +342,7 @@ def test_a_cut_database_is_told_shown_and_accepted(site: Site) -> None:
     site.up("--nodes", "1")
     for _ in range(3):
         site.outcome(site.submit("true"))
-    assert site.down().status == 0
+    site.kill_daemons()  # a clean stop would have folded the log into the database
     log = site.layout.directory / "gsched.db-wal"
     os.truncate(log, log.stat().st_size // 3)
     ran = site.up()
@@ -378,7 +379,9 @@ def test_a_lost_database_is_not_replaced_by_an_empty_one(site: Site) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
 def test_another_user_may_look_but_not_touch(site: Site, tmp_path: Path) -> None:
     """Errors in words; the doctor does not take for broken what it may not see."""
-    for directory in (tmp_path, *list(tmp_path.parents)[:2]):
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory == Path(tempfile.gettempdir()):
+            break
         directory.chmod(0o755)
     site.up("--nodes", "1")
 

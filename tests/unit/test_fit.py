@@ -274,8 +274,8 @@ def test_the_reason_counts_the_nodes_and_names_the_best() -> None:
     text = explain(Request(chunks=(Chunk(cpus=4),)), nodes)
 
     assert text == (
-        "needs 4 CPUs: 0 of 3 nodes can take it now (2 without enough free CPUs, 1 drained or "
-        "unreachable); most free: n2 with 3 CPUs"
+        "needs 4 CPUs; 0 of 3 nodes can take it (2 short of CPUs, 1 drained or unreachable); "
+        "most free: n2 with 3 CPUs"
     )
 
 
@@ -284,7 +284,7 @@ def test_the_reason_of_a_scattered_request_counts_what_fits() -> None:
     nodes = spaces(space("n1", cpus=1), space("n2", cpus=4))
 
     assert explain(Request(chunks=(Chunk(count=2, cpus=2),)), nodes).startswith(
-        "needs 2 nodes with 2 CPUs: 1 of 2 nodes can take it now"
+        "needs 2 nodes with 2 CPUs; 1 of 2 nodes can take it"
     )
     text = explain(Request(chunks=(Chunk(count=3, cpus=1),)), nodes)
     assert text == "needs 3 nodes with 1 CPU, there are 2"

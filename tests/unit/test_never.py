@@ -95,8 +95,8 @@ IDLE = Spaces({"n1": space("n1", cpus=8, features=("ssd",)), "n2": space("n2", c
         (
             "select=4:ncpus=4",
             (
-                "needs 4 places with 16 CPUs and 0 GPUs in all, and they do not fit side by side on "
-                "2 nodes with 12 CPUs and 2 GPUs, even when all is idle"
+                "needs 4 places with 16 CPUs and 0 GPUs in all, and they do not fit side by side "
+                "on 2 nodes with 12 CPUs and 2 GPUs, even when all is idle"
             ),
             "fewer",
         ),
