@@ -78,11 +78,7 @@ class Cluster:
     def cpu_times(self) -> CpuTimes:
         """Return what the parts have used up to now, to 10 ms."""
         node = self.layout.nodes()[0]
-        path = node.directory / "launcher.json"
-        while not path.exists():  # gnode starts it beside connecting to the head
-            time.sleep(LOOK_S)
-        record = msgspec.json.decode(path.read_bytes())
-        launcher = psutil.Process(record["pid"])
+        launcher = _launcher(node.directory / "launcher.json")
         own = launcher.cpu_times()
         # A supervisor that has ended counts here, with its jobs: one in 500 attempts does.
         supervisors = own.user + own.system + own.children_user + own.children_system
@@ -97,6 +93,15 @@ class Cluster:
             supervisors=supervisors,
             jobs=jobs,
         )
+
+
+def _launcher(record: Path) -> psutil.Process:
+    """Return the launcher's process; gnode starts it beside connecting to the head."""
+    while True:
+        try:
+            return psutil.Process(msgspec.json.decode(record.read_bytes())["pid"])
+        except (FileNotFoundError, psutil.NoSuchProcess):
+            time.sleep(LOOK_S)
 
 
 def _own_s(process: psutil.Process) -> float:
