@@ -22,6 +22,10 @@ MAX_NODE_FAULTS: Final = 3
 PEER_GRACE_S: Final = 10.0
 
 
+_ASKED: Final = frozenset({StopReason.DELETE, StopReason.RERUN, StopReason.NODE_STOP})
+_LOST: Final = frozenset({OutcomeKind.NODE_LOST, OutcomeKind.SUPERVISOR_LOST})
+
+
 def follow(state: State, fact: f.AnyFact) -> list[f.AnyFact]:
     """Return what follows from a fact that has just been applied."""
     match fact:
@@ -93,8 +97,9 @@ def attempt_outcome(attempt: Attempt) -> Outcome:
     """Return the one outcome of an attempt all of whose parts have ended."""
     records = [(node, p.record) for node, p in attempt.parts.items() if p.record is not None]
     stopped = [record for _, record in records if record.stop_reason is not None]
-    if stopped and attempt.stop in {StopReason.DELETE, StopReason.RERUN, StopReason.NODE_STOP}:
-        return _stopped_outcome(attempt, stopped)
+    lost = [record for _, record in records if record.kind in _LOST]
+    if (stopped or lost) and attempt.stop in _ASKED:
+        return _stopped_outcome(attempt, [*stopped, *lost])  # it has ended, as was asked for
     for node, record in records:
         if record.stop_reason is StopReason.WALLTIME:
             return Outcome(
@@ -119,7 +124,7 @@ def attempt_outcome(attempt: Attempt) -> Outcome:
 
 
 def _stopped_outcome(attempt: Attempt, stopped: list[ExitRecord]) -> Outcome:
-    killed = any(record.signal == 9 for record in stopped)
+    killed = any(record.signal == 9 or record.kind in _LOST for record in stopped)
     kind = OutcomeKind.RERUN if attempt.stop is StopReason.RERUN else OutcomeKind.CANCELLED
     by = f" by {attempt.stopped_by}" if attempt.stopped_by else ""
     words = {StopReason.DELETE: "deleted", StopReason.RERUN: "stopped to run again"}

@@ -5,7 +5,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from gsched.errors import InvalidTransitionError
 from gsched.model.states import AttemptState as A
@@ -13,6 +13,8 @@ from gsched.model.states import JobState as J
 from gsched.model.states import NodeState as N
 from gsched.model.states import PartState as P
 from gschedd.core import facts as f
+
+S = TypeVar("S", J, A, P, N)
 
 #: The states that may follow; where there is more than one, the fact itself says which
 #: (a job released from a hold may still have to wait for its time).
@@ -97,11 +99,7 @@ def next_job_state(state: J, fact: f.JobFact, wanted: J) -> J:
     Raises:
         InvalidTransitionError: the table does not list it.
     """
-    if wanted not in JOB_MOVES.get((state, type(fact)), ()):
-        raise InvalidTransitionError(
-            subject=f"job {fact.job}", state=state, fact=f"{type(fact).__name__} to {wanted}"
-        )
-    return wanted
+    return _follow(JOB_MOVES, state, fact, wanted, subject=f"job {fact.job}")
 
 
 def next_attempt_state(state: A, fact: f.AttemptFact, wanted: A) -> A:
@@ -110,13 +108,8 @@ def next_attempt_state(state: A, fact: f.AttemptFact, wanted: A) -> A:
     Raises:
         InvalidTransitionError: the table does not list it.
     """
-    if wanted not in ATTEMPT_MOVES.get((state, type(fact)), ()):
-        raise InvalidTransitionError(
-            subject=f"attempt {fact.job}.{fact.attempt}",
-            state=state,
-            fact=f"{type(fact).__name__} to {wanted}",
-        )
-    return wanted
+    subject = f"attempt {fact.job}.{fact.attempt}"
+    return _follow(ATTEMPT_MOVES, state, fact, wanted, subject=subject)
 
 
 def next_part_state(state: P, fact: f.PartStarted | f.PartEnded, wanted: P) -> P:
@@ -125,13 +118,8 @@ def next_part_state(state: P, fact: f.PartStarted | f.PartEnded, wanted: P) -> P
     Raises:
         InvalidTransitionError: the table does not list it.
     """
-    if wanted not in PART_MOVES.get((state, type(fact)), ()):
-        raise InvalidTransitionError(
-            subject=f"attempt {fact.job}.{fact.attempt} on {fact.node}",
-            state=state,
-            fact=f"{type(fact).__name__} to {wanted}",
-        )
-    return wanted
+    subject = f"attempt {fact.job}.{fact.attempt} on {fact.node}"
+    return _follow(PART_MOVES, state, fact, wanted, subject=subject)
 
 
 def next_node_state(state: N, fact: f.NodeFact, wanted: N) -> N:
@@ -140,8 +128,19 @@ def next_node_state(state: N, fact: f.NodeFact, wanted: N) -> N:
     Raises:
         InvalidTransitionError: the table does not list it.
     """
-    if wanted not in NODE_MOVES.get((state, type(fact)), ()):
+    return _follow(NODE_MOVES, state, fact, wanted, subject=f"node {fact.node}")
+
+
+def _follow(
+    moves: Mapping[tuple[S, type[f.Fact]], frozenset[S]],
+    state: S,
+    fact: f.Fact,
+    wanted: S,
+    *,
+    subject: str,
+) -> S:
+    if wanted not in moves.get((state, type(fact)), ()):
         raise InvalidTransitionError(
-            subject=f"node {fact.node}", state=state, fact=f"{type(fact).__name__} to {wanted}"
+            subject=subject, state=state, fact=f"{type(fact).__name__} to {wanted}"
         )
     return wanted
