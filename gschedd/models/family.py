@@ -7,7 +7,7 @@ and the one that was off the least is believed, for each quantity by itself.
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -16,7 +16,9 @@ from gschedd.models.measures import LOG_FLOORS, Logs, Q, Sample
 from gschedd.models.medians import LongMedian, weighted_median
 
 #: Runs looked at: those before have little weight even under the longest half-life.
-MAX_SAMPLES: Final = 32
+WINDOW: Final = 32
+#: Moments remembered of what would have been said then; the older, the fewer.
+MAX_MOMENTS: Final = 64
 #: Half-lives that compete, in runs: what drifts wants a short one, what scatters a long one.
 HALF_LIVES: Final = (0.7, 4.0, 16.0)
 #: Ways of a family itself: those medians, and that of all its runs.
@@ -24,7 +26,9 @@ OWN_WAYS: Final = len(HALF_LIVES) + 1
 #: Wider families that may be believed instead, at most.
 WIDER: Final = 4
 #: Error that each way is taken to have before it was ever scored: own ones are believed first.
-FIRST_ERRORS: Final = (0.3, 0.25, 0.26, 0.27) + (0.4,) * WIDER
+FIRST_ERRORS: Final = (0.3, 0.25, 0.26, 0.3) + (0.4,) * WIDER
+#: By how much better than the median of all runs the others must be: it cannot be led astray.
+HANDICAPS: Final = (1.15, 1.1, 1.1, 1.0) + (1.15,) * WIDER
 #: Runs that this first belief is worth, and the share forgotten with each run later on.
 FIRST_RUNS: Final = 3
 FORGET: Final = 0.02
@@ -40,11 +44,24 @@ PRIOR_SPREAD: Final = 0.3
 CPU_TELLS: Final = 4.0
 
 
+#: Returns the logarithm of the speed of the node on which a run was.
+SpeedOf = Callable[[Sample], float]
+
+
 class Target(Struct, frozen=True, kw_only=True):
     """Where a job is to run: the logarithm of that node's speed, and of what was asked for."""
 
     speed: float
     asked: tuple[float | None, ...]
+    on_gpu: bool
+
+
+class Moment(Struct, frozen=True, kw_only=True):
+    """What a family said from some time on, by each own way, of a job on a node of speed 0."""
+
+    at_s: float
+    asked: tuple[float | None, ...]
+    said: tuple[tuple[float, ...], ...]
 
 
 class Lesson(Struct, frozen=True, kw_only=True):
@@ -69,16 +86,27 @@ class Family:
         misses: by how much each quantity was missed lately, logarithms.
     """
 
-    __slots__ = ("_errors", "_ever", "_live", "_scored", "bound", "misses", "samples", "use_asked")
+    __slots__ = (
+        "_errors",
+        "_ever",
+        "_live",
+        "_moments",
+        "_scored",
+        "bound",
+        "misses",
+        "samples",
+        "use_asked",
+    )
 
     def __init__(self, *, use_asked: bool = False) -> None:
-        self.samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
+        self.samples: deque[Sample] = deque(maxlen=WINDOW)
         self.bound = PRIOR_BOUND
         self.use_asked = use_asked
-        self.misses: tuple[deque[float], ...] = tuple(deque(maxlen=MAX_SAMPLES) for _ in Q)
+        self.misses: tuple[deque[float], ...] = tuple(deque(maxlen=WINDOW) for _ in Q)
         self._errors = [list(FIRST_ERRORS) for _ in Q]
         self._ever = tuple(LongMedian() for _ in Q)
         self._live = frozenset({Q.CPU, Q.MEMORY, Q.WALL})
+        self._moments: list[Moment] = []
         self._scored = 0
 
     def __len__(self) -> int:
@@ -87,27 +115,27 @@ class Family:
     def best_way(self, q: Q, wider: int) -> int:
         """Return which way to believe: below OWN_WAYS an own one, else a wider family's place."""
         errors = self._errors[q]
-        return min(range(OWN_WAYS + wider), key=errors.__getitem__)
+        return min(range(OWN_WAYS + wider), key=lambda way: errors[way] * HANDICAPS[way])
 
-    def expect(self, q: Q, target: Target, speeds: Sequence[float]) -> float:
+    def expect(self, q: Q, target: Target, speed_of: SpeedOf) -> float:
         """Return the expected logarithm of a quantity on a node, by the best own way.
 
         Args:
             q: the quantity.
             target: that node and what was asked for.
-            speeds: of the node of each sample, corrected by what is known of the nodes now.
+            speed_of: gives the speed of a sample's node, by what is known of the nodes now.
         """
         if q not in self._live:
             return LOG_FLOORS[q]
         way = self.best_way(q, 0)
         if way == len(HALF_LIVES):
             return self._ever[q].value() + self._gain(q, target)
-        values = self._moved(q, target, speeds)
+        values = self._moved(q, target, speed_of)
         order = sorted(range(len(values)), key=values.__getitem__)
-        return weighted_median(values, order, self._weights(HALF_LIVES[way], len(self.samples)))
+        return weighted_median(values, order, self._weights(HALF_LIVES[way]))
 
     def learn(
-        self, sample: Sample, target: Target, speeds: Sequence[float], wider: Sequence[Logs]
+        self, sample: Sample, target: Target, speed_of: SpeedOf, wider: Sequence[Logs]
     ) -> Lesson:
         """Score what would have been foretold for a run, then add the run.
 
@@ -120,10 +148,9 @@ class Family:
         """
         own: Logs | None = None
         missed: Logs | None = None
-        known = self._known_at(sample.started_s)
-        if known:
-            weights = [self._weights(half_life, known) for half_life in HALF_LIVES]
-            foretold = [self._by_all(q, target, speeds, weights) for q in Q]
+        moment = self._moment(sample.started_s)
+        if moment is not None:
+            foretold = [self._then_said(q, target, moment) for q in Q]
             for q in Q:
                 foretold[q].extend(logs[q] for logs in wider)
             own = tuple(foretold[q][self.best_way(q, 0)] for q in Q)
@@ -135,7 +162,8 @@ class Family:
                     self.misses[q].append(missed[q])
         self.samples.append(sample)
         self._add_for_ever(sample, target)
-        self.bound = self._bound([*speeds, target.speed][-MAX_SAMPLES:])
+        self.bound = self._bound(speed_of)
+        self._remember(sample, speed_of)
         return Lesson(own=own, missed=missed)
 
     def _score(self, sample: Sample, foretold: Sequence[Sequence[float]]) -> None:
@@ -153,52 +181,66 @@ class Family:
             for q in self._live:
                 self._ever[q].add(sample.logs[q] - self._gain(q, target))
 
-    def _by_all(
-        self, q: Q, target: Target, speeds: Sequence[float], weights: Sequence[Sequence[float]]
-    ) -> list[float]:
-        """Return a quantity as each own way foretells it."""
-        if q not in self._live:
-            return [LOG_FLOORS[q]] * OWN_WAYS
-        values = self._moved(q, target, speeds)
-        order = sorted(range(len(values)), key=values.__getitem__)
-        recent = [weighted_median(values, order, each) for each in weights]
-        return [*recent, self._ever[q].value() + self._gain(q, target)]
+    def _remember(self, sample: Sample, speed_of: SpeedOf) -> None:
+        """Note what is said from now on; of the older moments every second is forgotten."""
+        anywhere = Target(speed=0.0, asked=sample.asked, on_gpu=sample.on_gpu)
+        weights = [self._weights(half_life) for half_life in HALF_LIVES]
+        said = tuple(self._by_all(q, anywhere, speed_of, weights) for q in Q)
+        self._moments.append(Moment(at_s=sample.ended_s, asked=sample.asked, said=said))
+        if len(self._moments) > MAX_MOMENTS:
+            half = MAX_MOMENTS // 2
+            self._moments[:half] = self._moments[:half:2]
 
-    def _known_at(self, at_s: float) -> int:
-        """Return how many of the samples had ended by then.
+    def _moment(self, at_s: float) -> Moment | None:
+        """Return what was said at some time.
 
-        A run is scored by what could be said when it started: those that ended beside it often
+        A run is scored by what could be said when it started: runs that ended beside it often
         began beside it, too, and would make the last value look better than it is.
         """
-        late = 0
-        for sample in reversed(self.samples):
-            if sample.ended_s <= at_s:
-                break
-            late += 1
-        return len(self.samples) - late
+        return next((each for each in reversed(self._moments) if each.at_s <= at_s), None)
 
-    def _weights(self, half_life: float, known: int) -> list[float]:
-        """Return what each sample counts under a half-life; nothing beyond the first ``known``."""
+    def _then_said(self, q: Q, target: Target, moment: Moment) -> list[float]:
+        shift = self._gain(q, target)
+        asked, then_asked = target.asked[q], moment.asked[q]
+        if self.use_asked and asked is not None and then_asked is not None:
+            shift += asked - then_asked
+        return [value + shift for value in moment.said[q]]
+
+    def _by_all(
+        self, q: Q, target: Target, speed_of: SpeedOf, weights: Sequence[Sequence[float]]
+    ) -> tuple[float, ...]:
+        """Return a quantity as each own way foretells it."""
+        if q not in self._live:
+            return (LOG_FLOORS[q],) * OWN_WAYS
+        values = self._moved(q, target, speed_of)
+        order = sorted(range(len(values)), key=values.__getitem__)
+        recent = [weighted_median(values, order, each) for each in weights]
+        return (*recent, self._ever[q].value() + self._gain(q, target))
+
+    def _weights(self, half_life: float) -> list[float]:
+        """Return what each sample counts under a half-life, the last one most."""
         decay = math.exp2(-1 / half_life)
-        weights = [0.0] * len(self.samples)
-        weight = 1.0
-        for place in range(known - 1, -1, -1):
-            weights[place] = weight if self.samples[place].whole else weight * CUT_SHORT
+        weight, weights = 1.0, []
+        for sample in reversed(self.samples):
+            weights.append(weight if sample.whole else weight * CUT_SHORT)
             weight *= decay
+        weights.reverse()
         return weights
 
     def _gain(self, q: Q, target: Target) -> float:
         """Return by how much a quantity differs there from a node of speed 0 (a rate of 1)."""
         if q is Q.WALL:
             return -self.bound * target.speed
-        return -(1 - self.bound) * target.speed if q is Q.CPU else 0.0
+        if q is (Q.GPU if target.on_gpu else Q.CPU):
+            return -(1 - self.bound) * target.speed
+        return 0.0
 
-    def _moved(self, q: Q, target: Target, speeds: Sequence[float]) -> list[float]:
-        """Return a quantity of all samples as it would have been for the target."""
+    def _moved(self, q: Q, target: Target, speed_of: SpeedOf) -> list[float]:
+        """Return a quantity of the samples as it would have been for the target."""
         asked = target.asked[q] if self.use_asked else None
         moved = []
-        for sample, speed in zip(self.samples, speeds, strict=True):
-            value = sample.logs[q]
+        for sample in self.samples:
+            value, speed = sample.logs[q], speed_of(sample)
             if q is Q.WALL:
                 value -= self.bound * (target.speed - speed)
             elif q is (Q.GPU if sample.on_gpu else Q.CPU):
@@ -209,11 +251,11 @@ class Family:
             moved.append(value)
         return moved
 
-    def _bound(self, speeds: Sequence[float]) -> float:
+    def _bound(self, speed_of: SpeedOf) -> float:
         """Return by how much run time and busy cores have followed the speeds: a regression."""
         rows = [
-            (speed, sample.logs[Q.WALL], sample.logs[Q.GPU if sample.on_gpu else Q.CPU])
-            for speed, sample in zip(speeds, self.samples, strict=True)
+            (speed_of(sample), sample.logs[Q.WALL], sample.logs[Q.GPU if sample.on_gpu else Q.CPU])
+            for sample in self.samples
             if sample.whole
         ]
         if len(rows) < 2:

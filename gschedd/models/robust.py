@@ -48,23 +48,33 @@ MAX_CORRECTION: Final = math.log(4)
 
 
 class NodeSpeeds:
-    """How much faster each node is than its nominal rate, as logarithms, learned from runs."""
+    """How much faster each node is than its nominal rate, as logarithms, learned from runs.
+
+    Only differences between nodes can be learned, so the mean over all nodes is held at 0: else
+    all would drift together, and what was measured long ago would no longer compare.
+    """
 
     def __init__(self) -> None:
-        self._corrections: dict[tuple[str, bool], float] = {}
+        self._corrections: dict[bool, dict[str, float]] = {False: {}, True: {}}
+        self._sums = {False: 0.0, True: 0.0}
         self._runs: dict[tuple[str, bool], int] = {}
 
     def of(self, node: str, *, on_gpu: bool) -> float:
         """Return the correction of a node's cores or GPUs; 0 where nothing is known."""
-        return self._corrections.get((node, on_gpu), 0.0)
+        known = self._corrections[on_gpu]
+        if node not in known:
+            return 0.0
+        return known[node] - self._sums[on_gpu] / len(known)
 
     def learn(self, node: str, miss: float, *, on_gpu: bool) -> None:
         """Correct a node after a run that took e^miss times as long as was foretold."""
-        key = (node, on_gpu)
-        runs = self._runs[key] = min(self._runs.get(key, 0) + 1, LAST_STEPS)
+        runs = min(self._runs.get((node, on_gpu), 0) + 1, LAST_STEPS)
+        self._runs[node, on_gpu] = runs
         step = min(max(miss, -MAX_MISS), MAX_MISS) / (FIRST_STEPS + runs) * 2
-        new = self._corrections.get(key, 0.0) - step
-        self._corrections[key] = min(max(new, -MAX_CORRECTION), MAX_CORRECTION)
+        known = self._corrections[on_gpu]
+        old = known.get(node, 0.0)
+        known[node] = min(max(old - step, -MAX_CORRECTION), MAX_CORRECTION)
+        self._sums[on_gpu] += known[node] - old
 
 
 class RobustModel:
@@ -88,7 +98,7 @@ class RobustModel:
         wider: list[Logs] = []
         for basis, key in reversed(_keys(record.kind)):
             family = self._families[basis].touch(key)
-            lesson = family.learn(sample, target, self._speeds(family), wider)
+            lesson = family.learn(sample, target, self._speed, wider)
             if lesson.own is not None:
                 wider.insert(0, lesson.own)
             if lesson.missed is None:
@@ -126,14 +136,12 @@ class RobustModel:
     def _expect(self, q: Q, known: Sequence[tuple[Basis, Family]], target: Target) -> float:
         way = known[0][1].best_way(q, len(known) - 1)
         family = known[max(way - OWN_WAYS + 1, 0)][1]
-        return family.expect(q, target, self._speeds(family))
+        return family.expect(q, target, self._speed)
 
     def _target(self, kind: Kind, node: str, speed: float) -> Target:
-        corrected = speed + self._nodes.of(node, on_gpu=is_on_gpu(kind))
-        return Target(speed=corrected, asked=asked_of(kind))
-
-    def _speeds(self, family: Family) -> list[float]:
-        return [self._speed(sample) for sample in family.samples]
+        on_gpu = is_on_gpu(kind)
+        corrected = speed + self._nodes.of(node, on_gpu=on_gpu)
+        return Target(speed=corrected, asked=asked_of(kind), on_gpu=on_gpu)
 
     def _speed(self, sample: Sample) -> float:
         return sample.speed + self._nodes.of(sample.node, on_gpu=sample.on_gpu)
