@@ -4,11 +4,11 @@ It changes the state from one fact and does nothing else: no decision, no effect
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeVar, cast
 
-from gsched.model.resources import Share, Usage
+from gsched.model.resources import Load, Share, Usage
 from gsched.model.states import AttemptState, JobState, NodeState, PartState, StopReason
 from gschedd.core import facts as f
 from gschedd.core.state import Attempt, Job, Node, Part, State, WaitingGroup, client_key
@@ -52,6 +52,28 @@ def _submitted(state: State, fact: f.JobSubmitted) -> None:
     if spec.client_key:
         state.keys[client_key(spec.owner.uid, spec.client_key)] = job.id
     _touch(state, job)
+
+
+def note_heartbeat(
+    state: State,
+    node: str,
+    load: Load,
+    used: Sequence[tuple[int, int, Usage]],
+    now_s: float,
+) -> None:
+    """Note how busy a node is and what its attempts have used so far.
+
+    This is no fact: it is not durable, and the next heartbeat replaces it.
+    """
+    known = state.nodes.get(node)
+    if known is not None:
+        known.load, known.heartbeat_s = load, now_s
+    for job_id, number, usage in used:
+        job = state.running.get(job_id)
+        attempt = job.attempt if job is not None else None
+        part = attempt.parts.get(node) if attempt is not None else None
+        if attempt is not None and attempt.number == number and part is not None:
+            part.usage = usage
 
 
 def add_job(state: State, job: Job) -> None:

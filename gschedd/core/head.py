@@ -6,13 +6,13 @@ the daemon, the simulator and the tests run this very code.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 from msgspec import Struct
 
 from gsched.errors import GschedError
-from gsched.model.resources import Load, Request
+from gsched.model.resources import Load, Request, Usage
 from gsched.model.states import JobState, NodeState
 from gsched.protocol import node as n
 from gschedd.core import commands as c
@@ -20,7 +20,7 @@ from gschedd.core import decide, reports
 from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.alter import alter_job
-from gschedd.core.apply import apply
+from gschedd.core.apply import apply, note_heartbeat
 from gschedd.core.cycle import run_cycle
 from gschedd.core.react import react
 from gschedd.core.settings import Settings
@@ -173,11 +173,15 @@ class Head:
         """Take in that a node's connection is gone."""
         return self._hear(reports.on_disconnected(self.state, node, reason, now_s))
 
-    def heard_from(self, node: str, load: Load, now_s: float) -> None:
-        """Take in a node's load: not durable, the next heartbeat brings a newer one."""
-        known = self.state.nodes.get(node)
-        if known is not None:
-            known.load, known.heartbeat_s = load, now_s
+    def heard_from(
+        self,
+        node: str,
+        load: Load,
+        now_s: float,
+        used: Sequence[tuple[int, int, Usage]] = (),
+    ) -> None:
+        """Take in a node's load and what its attempts have used; the next heartbeat replaces it."""
+        note_heartbeat(self.state, node, load, used, now_s)
 
     def tick(self, now_s: float) -> Step:
         """Take in that time has passed."""

@@ -59,7 +59,7 @@ class Teller:
             ended_s=job.ended_s,
             attempt=job.attempts,
             nodes=tuple(attempt.parts) if attempt is not None else (),
-            cpu_s=job.cpu_s,
+            cpu_s=job.cpu_s + _present_cpu_s(job),
             reason=self._reason(job) if waits else "",
             predicted_start_s=self._predicted(job) if waits else None,
             outcome=outcome_row(job.outcome),
@@ -157,6 +157,13 @@ class Teller:
             load=node.load,
             jobs=tuple(sorted(self._state.by_node.get(node.name, {}))),
         )
+
+
+def _present_cpu_s(job: Job) -> float:
+    """Return the CPU time of an attempt that is not over, as the last heartbeat told it."""
+    if job.attempt is None or job.attempt.ended_s is not None:
+        return 0.0
+    return sum(part.usage.cpu_s for part in job.attempt.parts.values() if part.usage is not None)
 
 
 def outcome_row(outcome: Outcome | None) -> api.OutcomeRow | None:

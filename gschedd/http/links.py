@@ -245,7 +245,8 @@ class Links:
                 case n.Started() | n.Exited():
                     reports.append(message)
                 case n.Heartbeat():
-                    self._engine.head.heard_from(node, message.load, self._clock.wall_s())
+                    now_s = self._clock.wall_s()
+                    self._engine.head.heard_from(node, message.load, now_s, message.usage)
                 case n.OutputRead():
                     waiting = self._requests.pop(message.request, None)
                     if waiting is not None and not waiting.done():

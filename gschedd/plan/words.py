@@ -71,7 +71,7 @@ def describe_chunk(chunk: Chunk) -> str:
 
 def best_node(chunk: Chunk, spaces: Iterable[NodeSpace]) -> str:
     """Return the node that comes closest to ``chunk``, in words: ``n1 with 3 CPUs, 2 GPUs``."""
-    candidates = [space for space in spaces if space.open]
+    candidates = [space for space in spaces if space.open and space.cpus > 0]
     if not candidates:
         return ""
     best = min(
