@@ -4,7 +4,7 @@ As in the daemon, nobody hears "yes" and no node hears "start" before the commit
 during a commit share the next one. What was not committed is gone when the head is killed.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol, assert_never
 
 from gsched.protocol import node as n
@@ -106,6 +106,11 @@ class HeadProcess:
         self.head = self._launches = self._pending = None
         self.links.clear()
         self._inbox.clear()
+
+    @property
+    def pending_done(self) -> Collection[int]:
+        """Return the jobs that are done by facts which are not durable yet."""
+        return self._pending[1].keys() if self._pending is not None else ()
 
     def wall_s(self) -> float:
         """Return the time as the head's clock shows it, seconds since the epoch."""

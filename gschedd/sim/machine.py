@@ -86,6 +86,8 @@ class Machine:
         skew_s: by how much its wall clock is ahead of the true one.
         on_seen, on_ended: tell gnode, if one runs; None if not.
         on_change: told whenever what is in use has changed.
+        on_begin, on_record: told of every start and every end of a job; nothing survives of them
+            in the spool for ever.
     """
 
     def __init__(
@@ -108,6 +110,8 @@ class Machine:
         self.on_seen: Callable[[AttemptKey], None] | None = None
         self.on_ended: Callable[[AttemptKey], None] | None = None
         self.on_change: Callable[[Machine], None] | None = None
+        self.on_begin: Callable[[Machine, AttemptKey], None] | None = None
+        self.on_record: Callable[[Machine, ExitRecord], None] | None = None
         self.gpus_used = 0
         self._agenda = agenda
         self._programs = programs
@@ -167,6 +171,8 @@ class Machine:
             started_boottime_s=now_s,
         )
         self.spool.infos[key] = process.info
+        if self.on_begin is not None:
+            self.on_begin(self, key)
         self.work.start(key, process.program, now_s)
         self.gpus_used += len(process.task.gpu_indices)
         self._changed()
@@ -265,6 +271,8 @@ class Machine:
             cpu_s=cpu_s,
             memory_peak_bytes=process.program.memory_bytes if process.info is not None else 0,
         )
+        if self.on_record is not None:
+            self.on_record(self, self.spool.records[key])
         if self.on_ended is not None:
             self.on_ended(key)
 

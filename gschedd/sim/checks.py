@@ -1,0 +1,269 @@
+"""The invariants (docs: reliability), checked on a simulated world at every step.
+
+They are told by number: I1 an acknowledged job exists, I2 one id for an intent, I3 one live
+attempt, I4 no relaunch without proof of death, I5 one outcome for every attempt, I6 nothing given
+twice, I7 release after silence, I8 no orphans, I9 states only go forward, I10 everybody who did
+something is named, I11 all ends once faults stop, I13 owned and free make up the whole,
+I14 everything is bounded. (I12 is about checkpoints.)
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from gnode.core.task import AttemptKey
+from gsched.model.job import ExitRecord
+from gsched.model.resources import Share
+from gsched.model.states import AttemptState, JobState, OutcomeKind, PartState
+from gschedd.core import facts as f
+from gschedd.core.explain import waiting_reason
+from gschedd.core.head import Head
+from gschedd.core.state import Job, State
+from gschedd.plan.space import NodeSpace, emptied, take
+from gschedd.sim.machine import Machine
+
+RESTING: Final = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
+LIVE_PARTS: Final = frozenset({PartState.PENDING, PartState.RUNNING})
+
+
+class InvariantError(AssertionError):
+    """A promise of gsched's is broken; ``number`` says which."""
+
+    def __init__(self, number: str, message: str) -> None:
+        super().__init__(f"{number}: {message}")
+        self.number = number
+
+
+def demand(condition: bool, number: str, message: str) -> None:  # noqa: FBT001 - as an assert
+    """Raise unless a condition holds.
+
+    Raises:
+        InvariantError: it does not.
+    """
+    if not condition:
+        raise InvariantError(number, message)
+
+
+# --- the head's state in itself ---
+
+
+def check_head(head: Head) -> None:
+    """Check all that must hold of the head's state at any moment."""
+    state = head.state
+    for name in state.nodes:
+        check_node(state, name)
+    _check_indices(state)
+    for job in state.jobs.values():
+        _check_job(job)
+        if job.state in RESTING:
+            reason = waiting_reason(job, state, head.settings, head.waits, head.safe_mode)
+            demand(bool(reason), "I11", f"job {job.id} waits without a reason")
+
+
+def check_node(state: State, name: str) -> None:
+    """Check that what is owned and what is free make up a node, and nothing is owned twice."""
+    space = state.spaces[name]
+    owned = [
+        job.attempt.parts[name].share
+        for job in state.by_node.get(name, {}).values()
+        if job.attempt is not None
+    ]
+    expected = emptied(space)
+    for share in owned:
+        expected = take(expected, share)
+    demand(_amounts(space) == _amounts(expected), "I13", f"owned and free do not make up {name}")
+    gpus = Counter(index for share in owned for index in share.gpu_indices)
+    demand(max(gpus.values(), default=1) == 1, "I6", f"a GPU of {name} has two owners")
+    least = min([space.cpus, space.memory_bytes, *(count for _, count in space.generic)])
+    demand(least >= 0, "I6", f"{name} has given more than it has: {_amounts(space)}")
+    alone = not space.exclusive or len(owned) == 1
+    demand(alone, "I6", f"{name} is shared although a job has it for itself")
+
+
+def _amounts(space: NodeSpace) -> tuple[object, ...]:
+    return (space.cpus, space.memory_bytes, space.gpus, dict(space.generic), space.owners)
+
+
+def _check_job(job: Job) -> None:
+    attempt = job.attempt
+    if job.state in RESTING:
+        demand(attempt is None, "I9", f"job {job.id} is {job.state} and has an attempt")
+        held = (job.state is JobState.HELD) == bool(job.holds)
+        demand(held, "I9", f"job {job.id} is {job.state} with holds {job.holds}")
+        return
+    running = job.state in {JobState.RUNNING, JobState.EXITING}
+    demand(running and attempt is not None, "I9", f"job {job.id} is {job.state}, no attempt")
+    assert attempt is not None, "just demanded"
+    demand(attempt.number == job.attempts, "I9", f"job {job.id}: attempt {attempt.number}")
+    live = any(part.state in LIVE_PARTS for part in attempt.parts.values())
+    demand(live, "I5", f"job {job.id} has an attempt of which no part is left")
+    over = attempt.state is AttemptState.ENDED
+    demand(not over, "I5", f"job {job.id} has an ended attempt")
+
+
+def _check_indices(state: State) -> None:
+    queued = {job.id for job in state.jobs.values() if job.state is JobState.QUEUED}
+    grouped = [key[1] for group in state.groups.values() for key in group.order]
+    demand(sorted(grouped) == sorted(queued), "I9", "the groups are not the queued jobs")
+    active = {job.id for job in state.jobs.values() if job.attempt is not None}
+    demand(set(state.running) == active, "I9", "the index of running jobs is wrong")
+    numbers = max((*state.jobs, *state.finished), default=0)
+    demand(numbers < state.next_job, "I2", f"job {numbers} exists, {state.next_job} is next")
+    waiting = sorted(
+        (job.start_after_s, job.id) for job in state.jobs.values() if job.state is JobState.WAITING
+    )
+    demand(state.delayed == waiting, "I9", "the index of delayed jobs is wrong")
+
+
+# --- what became durable ---
+
+
+class History:
+    """All facts so far, each checked against those before it.
+
+    Attributes:
+        facts: in order.
+        assigned: what each attempt was given, by attempt.
+        done: jobs that have their outcome.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.facts: list[f.AnyFact] = []
+        self.assigned: dict[AttemptKey, tuple[Share, ...]] = {}
+        self.done: set[int] = set()
+        self.submitted: set[int] = set()
+        self.live: dict[int, int] = {}
+        self.ended: set[AttemptKey] = set()
+        self._parts: set[tuple[AttemptKey, str]] = set()
+        self._names = frozenset({*names, "gsched"})
+
+    def add(self, fact: f.AnyFact) -> None:
+        """Take in a fact.
+
+        Raises:
+            InvariantError: it cannot follow those before it.
+        """
+        self.facts.append(fact)
+        job = fact.job if isinstance(fact, f.JobFact) else 0
+        demand(job not in self.done, "I9", f"job {job} was done: {type(fact).__name__}")
+        by = getattr(fact, "by", "gsched") or "gsched"
+        demand(by in self._names, "I10", f"{type(fact).__name__} by {by!r}")
+        match fact:
+            case f.JobSubmitted():
+                demand(job not in self.submitted, "I2", f"job {job} is submitted twice")
+                self.submitted.add(job)
+            case f.AttemptAssigned():
+                self._assign(fact)
+            case f.PartEnded():
+                part = (AttemptKey(job, fact.attempt), fact.node)
+                demand(part not in self._parts, "I5", f"{part} ends twice")
+                self._parts.add(part)
+            case f.AttemptEnded():
+                alive = self.live.pop(job, None)
+                demand(alive == fact.attempt, "I5", f"job {job}: {fact.attempt} ends, not {alive}")
+                self.ended.add(AttemptKey(job, fact.attempt))
+            case f.JobEnded():
+                demand(job not in self.live, "I5", f"job {job} ends before its attempt")
+                self.done.add(job)
+            case _:
+                pass
+
+    def _assign(self, fact: f.AttemptAssigned) -> None:
+        job, key = fact.job, AttemptKey(fact.job, fact.attempt)
+        demand(job in self.submitted, "I1", f"job {job} was never submitted")
+        demand(job not in self.live, "I3", f"job {job} is given attempt {key.attempt}, has one")
+        demand(key not in self.assigned, "I9", f"attempt {key.name} is assigned twice")
+        self.live[job] = fact.attempt
+        self.assigned[key] = fact.allocation
+
+
+# --- what really happens ---
+
+
+class Truth:
+    """What the machines really do, whatever anybody believes."""
+
+    def __init__(self, machines: Sequence[Machine], history: History) -> None:
+        self._machines = machines
+        self._history = history
+        self._begun: set[tuple[str, AttemptKey]] = set()
+        self._records: dict[tuple[str, AttemptKey], ExitRecord] = {}
+        for machine in machines:
+            machine.on_begin = self._begin
+            machine.on_record = self._record
+
+    def _begin(self, machine: Machine, key: AttemptKey) -> None:
+        demand((machine.name, key) not in self._begun, "I3", f"{key.name} starts twice")
+        self._begun.add((machine.name, key))
+
+    def _record(self, machine: Machine, record: ExitRecord) -> None:
+        self._records[machine.name, AttemptKey(record.job, record.attempt)] = record
+
+    def check(self) -> None:
+        """Check what runs now: one attempt of a job, each only once, within what there is."""
+        attempts: dict[int, int] = {}
+        for machine in self._machines:
+            gpus: Counter[int] = Counter()
+            cpus = memory_bytes = 0
+            for key, process in machine.processes.items():
+                first = attempts.setdefault(key.job, key.attempt)
+                demand(first == key.attempt, "I3", f"job {key.job} lives twice: {first}, {key}")
+                gpus.update(process.task.gpu_indices)
+                share = self._share(machine.name, key)
+                cpus += share.cpus
+                memory_bytes += share.memory_bytes
+            has = machine.inventory
+            twice = [index for index, count in gpus.items() if count > 1]
+            demand(not twice, "I6", f"GPU {twice} of {machine.name} is used twice")
+            demand(cpus <= has.cpus, "I6", f"{cpus} CPUs of {machine.name} are used")
+            fits = memory_bytes <= has.memory_bytes
+            demand(fits, "I6", f"{memory_bytes} bytes of {machine.name} are used")
+
+    def _share(self, node: str, key: AttemptKey) -> Share:
+        allocation = self._history.assigned.get(key)
+        demand(allocation is not None, "I1", f"{key.name} runs, but was never assigned durably")
+        assert allocation is not None, "just demanded"
+        found = [share for share in allocation if share.node == node]
+        demand(bool(found), "I6", f"{key.name} runs on {node}, which it was not given")
+        return found[0]
+
+    def check_fact(self, fact: f.AnyFact) -> None:
+        """Check a fact that has just become durable against what really happened."""
+        match fact:
+            case f.AttemptAssigned():
+                older = self._alive(fact.job)
+                demand(not older, "I4", f"job {fact.job} is started anew, but {older} lives")
+            case f.AttemptEnded():
+                alive = [key for key in self._alive(fact.job) if key.attempt == fact.attempt]
+                demand(not alive, "I7", f"{alive} is over, they say, but lives")
+            case f.PartEnded() if fact.record.kind in {OutcomeKind.EXITED, OutcomeKind.SIGNALLED}:
+                key = AttemptKey(fact.job, fact.attempt)
+                real = self._records.get((fact.node, key))
+                same = real == fact.record
+                demand(same, "I5", f"{key.name} on {fact.node}: {fact.record} is not {real}")
+            case _:
+                pass
+
+    def _alive(self, job: int) -> list[AttemptKey]:
+        return [key for m in self._machines for key in m.processes if key.job == job]
+
+
+def check_rest(history: History, machines: Sequence[Machine], acked: Mapping[str, int]) -> None:
+    """Check a world in which everything should be over.
+
+    Args:
+        acked: the id that each submission was told, by its key.
+    """
+    ids = Counter(acked.values())
+    demand(max(ids.values(), default=1) == 1, "I2", f"an id was given twice: {ids.most_common(1)}")
+    lost = set(acked.values()) - history.submitted
+    demand(not lost, "I1", f"jobs {sorted(lost)} were acknowledged and are lost")
+    left = sorted(history.submitted - history.done)
+    demand(not left, "I11", f"jobs {left} are not over")
+    missing = sorted(key.name for key in set(history.assigned) - history.ended)
+    demand(not missing, "I5", f"attempts without an outcome: {missing}")
+    for machine in machines:
+        orphans = [key.name for key in machine.processes]
+        demand(not orphans, "I8", f"left on {machine.name}: {orphans}")
+        spool = [key.name for key in {*machine.spool.tasks, *machine.spool.records}]
+        demand(not spool, "I14", f"left in the spool of {machine.name}: {spool}")

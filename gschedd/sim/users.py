@@ -1,0 +1,175 @@
+"""Modelled users and operators of a fault world: they submit, change their minds, and try again."""
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from gsched.model.states import HoldKind, JobState
+from gsched.protocol.api import Alteration, SubmitJob
+from gschedd.core import commands as c
+from gschedd.core.head import Step
+from gschedd.core.settings import Caller
+from gschedd.sim.agenda import Agenda
+from gschedd.sim.checks import demand
+from gschedd.sim.head import HeadProcess
+from gschedd.sim.program import Program
+
+ALICE: Final = Caller(user="alice", uid=1001, gid=100)
+BOB: Final = Caller(user="bob", uid=1002, gid=100)
+ADMIN: Final = Caller(user="admin", uid=1, gid=1, operator=True)
+CALLERS: Final = (ALICE, BOB, ADMIN)
+RETRY_S: Final = (2.0, 30.0)  # after which a client without an answer asks again
+LOST_REQUESTS: Final = 0.05  # probability that a request, or its answer, is lost
+RESOURCES: Final = (
+    "nodes=1",
+    "nodes=1:ppn=2",
+    "nodes=1:ppn=4,mem=2gb",
+    "nodes=1:ppn=1:gpus=1",
+    "nodes=1:ppn=2:gpus=2",
+    "nodes=2:ppn=2",
+    "nodes=2:ppn=1:gpus=1",
+    "procs=5",
+    "nodes=1:ppn=1,mem=6gb",
+)
+
+
+class Intent(Struct, frozen=True, kw_only=True):
+    """What a user wants run; ``key`` makes a repeated submission the same one."""
+
+    key: str
+    caller: Caller
+    asked: SubmitJob
+    program: Program
+
+
+def draw_intent(chance: random.Random, number: int) -> Intent:
+    """Return a random wish: mostly plain jobs, some that fail, resist, or may not run again."""
+    walltime_s = chance.choice((None, None, 60, 200))
+    limit = f",walltime={walltime_s}" if walltime_s else ""
+    key = f"intent-{number}"
+    return Intent(
+        key=key,
+        caller=chance.choice((ALICE, BOB)),
+        asked=SubmitJob(
+            key=key,
+            name=f"j{number}",
+            workdir="/",
+            resources=(chance.choice(RESOURCES) + limit,),
+            launch="command",
+            arguments=("run",),
+            every_node=chance.random() < 0.7,
+            rerunnable=chance.random() < 0.8,
+            priority=chance.choice((0, 0, 0, 5)),
+            grace_s=chance.choice((0.0, 5.0, 30.0)),
+            holds=("user",) if chance.random() < 0.05 else (),
+        ),
+        program=Program(
+            work_s=chance.choice((0.0, 1.0, 10.0, 30.0, 100.0, 300.0)) * chance.random(),
+            exit_code=chance.choice((0, 0, 0, 0, 7)),
+            ignores_term=chance.random() < 0.1,
+            user_error=chance.random() < 0.05,
+        ),
+    )
+
+
+class Users:
+    """Everybody who asks something of the head.
+
+    Attributes:
+        acked: the id that each submission was told, by its key.
+        programs: what each job does, by its id.
+    """
+
+    def __init__(
+        self,
+        *,
+        agenda: Agenda,
+        chance: random.Random,
+        daemon: HeadProcess,
+        delay_s: Callable[[], float],
+    ) -> None:
+        self.acked: dict[str, int] = {}
+        self.programs: dict[int, Program] = {}
+        self.healed = False
+        self._agenda = agenda
+        self._chance = chance
+        self._daemon = daemon
+        self._delay_s = delay_s
+        self._by_key: dict[str, Program] = {}
+
+    # --- submitting ---
+
+    def submit(self, intent: Intent) -> None:
+        """Ask for a job until the answer comes."""
+        self._by_key[intent.key] = intent.program
+        if intent.key in self.acked:
+            return
+        if not self._lost():
+            self._agenda.after(self._delay_s(), self._ask, intent)
+        self._agenda.after(self._chance.uniform(*RETRY_S), self.submit, intent)
+
+    def _ask(self, intent: Intent) -> None:
+        command = c.Submit(caller=intent.caller, asked=intent.asked, digests=("", ""))
+        self._daemon.ask(command, lambda step: self._answer(intent.key, step))
+
+    def _answer(self, key: str, step: Step) -> None:
+        if step.error is not None:
+            return  # too few nodes have registered yet: the user tries again
+        if not self._lost():
+            self._agenda.after(self._delay_s(), self._told, key, step.job)
+
+    def _told(self, key: str, job: int) -> None:
+        known = self.acked.setdefault(key, job)
+        demand(known == job, "I2", f"{key} is job {known}, and now job {job}")
+
+    def _lost(self) -> bool:
+        return not self.healed and self._chance.random() < LOST_REQUESTS
+
+    def learn(self, job: int, key: str) -> None:
+        """Note which job a submission became: nodes must know what it does."""
+        self.programs[job] = self._by_key[key]
+
+    # --- changing their minds ---
+
+    def meddle(self) -> None:
+        """Do something to some job or node; the head may refuse it."""
+        head = self._daemon.head
+        if head is None or not head.state.jobs or not head.state.nodes:
+            return
+        chance = self._chance
+        job = chance.choice(list(head.state.jobs))
+        node = chance.choice(list(head.state.nodes))
+        owner = head.state.jobs[job].spec.owner
+        caller = ALICE if owner.uid == ALICE.uid else BOB
+        wishes: Mapping[str, tuple[c.AnyCommand, int]] = {
+            "delete": (c.DeleteJob(caller=caller, job=job), 3),
+            "rerun": (c.RerunJob(caller=caller, job=job), 3),
+            "hold": (c.HoldJob(caller=caller, job=job, holds=(HoldKind.USER,)), 2),
+            "release": (c.ReleaseJob(caller=caller, job=job, holds=(HoldKind.USER,)), 3),
+            "signal": (c.SignalJob(caller=caller, job=job, signal=chance.choice((10, 15, 9))), 2),
+            "retime": (_retime(caller, job, chance.choice((50, 500))), 1),
+            "drain": (c.DrainNode(caller=ADMIN, node=node, reason="a look"), 1),
+            "resume": (c.ResumeNode(caller=ADMIN, node=node), 3),
+        }
+        weights = [weight for _, weight in wishes.values()]
+        (name,) = chance.choices(list(wishes), weights)
+        self._daemon.ask(wishes[name][0])
+
+    def tidy_up(self) -> None:
+        """Release every job and resume every node, as operators do once all is well."""
+        head = self._daemon.head
+        if head is None:
+            return
+        for node in head.state.nodes.values():
+            if node.drained:
+                self._daemon.ask(c.ResumeNode(caller=ADMIN, node=node.name))
+        for job in head.state.jobs.values():
+            if job.state is JobState.HELD:
+                self._daemon.ask(c.ReleaseJob(caller=ADMIN, job=job.id, holds=job.holds))
+
+
+def _retime(caller: Caller, job: int, walltime_s: int) -> c.AlterJob:
+    alteration = Alteration(resources=(f"walltime={walltime_s}",))
+    return c.AlterJob(caller=caller, job=job, alteration=alteration)

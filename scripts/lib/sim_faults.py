@@ -1,0 +1,71 @@
+"""Runs fault worlds for a range of seeds, on as many processes as asked for, and adds them up."""
+
+import argparse
+import sys
+import traceback
+from collections import Counter
+from multiprocessing import Pool
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from gschedd.sim.checks import InvariantError
+from gschedd.sim.faults import FaultWorld, Story
+
+SHOWN_FAILURES = 20
+
+
+def live(seed: int) -> "Story | tuple[int, str]":
+    """Return the story of a seed, or the seed and what is wrong."""
+    try:
+        return FaultWorld(seed).run()
+    except InvariantError as error:
+        return seed, str(error)
+    except Exception:  # noqa: BLE001 - whatever a seed finds is a finding
+        return seed, traceback.format_exc(limit=-5)
+
+
+def seeds_of(text: str) -> range:
+    """Return the seeds of ``A-B`` or ``N``."""
+    first, _, last = text.partition("-")
+    try:
+        found = range(int(first), int(last or first) + 1)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no range: write A-B or N") from None
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} holds no seed: write A-B with A <= B")
+    return found
+
+
+def main() -> int:
+    """Run them and return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=seeds_of, required=True, metavar="A-B")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="worlds at a time")
+    wanted = parser.parse_args()
+    faults: Counter[str] = Counter()
+    oddities: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
+    failures: list[tuple[int, str]] = []
+    with Pool(wanted.jobs) as pool:
+        for number, result in enumerate(pool.imap(live, wanted.seeds, chunksize=20), 1):
+            if isinstance(result, Story):
+                faults.update(result.faults)
+                oddities.update(result.oddities)
+                totals.update(jobs=result.jobs, attempts=result.attempts, events=result.events)
+            else:
+                failures.append(result)
+                print(f"seed {result[0]}: {result[1]}", flush=True)
+            if not number % 500:
+                print(f"{number} seeds, {len(failures)} failed", flush=True)
+    print(f"worlds: {len(wanted.seeds)}, {dict(totals)}")
+    print(f"faults: {dict(sorted(faults.items()))}")
+    print(f"oddities that the head met: {dict(sorted(oddities.items()))}")
+    if failures:
+        seeds = " ".join(str(seed) for seed, _ in failures[:SHOWN_FAILURES])
+        print(f"FAILED: {len(failures)} seeds: {seeds}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

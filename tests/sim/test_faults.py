@@ -1,0 +1,235 @@
+"""Everything fails, from printed seeds: the invariants hold, and broken daemons are caught.
+
+A seed that fails is the whole story: ``scripts/sim-faults --seeds N`` tells it again.
+"""
+
+import pytest
+from msgspec import structs
+
+from gnode.core.inputs import HeadSaid, Input, LaunchAsked, SpoolFound
+from gsched.model.resources import Share
+from gsched.protocol import node as n
+from gschedd.core import effects as e
+from gschedd.core import facts as f
+from gschedd.core.decide import lost_parts
+from gschedd.core.head import Head, Step
+from gschedd.core.settings import Settings
+from gschedd.core.state import State
+from gschedd.plan.snapshot import Policy
+from gschedd.sim.checks import InvariantError
+from gschedd.sim.faults import FaultWorld, HeadFactory
+from gschedd.sim.head import HeadProcess
+from gschedd.sim.node import NodeProcess
+
+SEEDS = 70
+CANARY_SEEDS = 20  # among so many, each broken daemon must be caught
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_promises_hold_whatever_fails(seed: int) -> None:
+    """First faults, then healing: nothing is lost, doubled, overbooked, or left behind."""
+    story = FaultWorld(seed).run()
+
+    assert story.jobs >= 15
+    assert story.attempts > 0
+
+
+def test_the_same_seed_tells_the_same_story() -> None:
+    """To the last event, and another seed another one."""
+    first, again, other = (FaultWorld(seed) for seed in (3, 3, 4))
+
+    assert first.run() == again.run()
+    assert first.history.facts == again.history.facts
+    assert first.run != other.run
+    other.run()
+    assert other.history.facts != first.history.facts
+
+
+def test_all_kinds_of_faults_happen() -> None:
+    """Over a few seeds; and late and repeated reports are among what the head met."""
+    worlds = [FaultWorld(seed) for seed in range(10)]
+    for world in worlds:
+        world.run()
+
+    happened = {name for world in worlds for name, count in world.faults.items() if count}
+    assert happened == {
+        "kill_head", "kill_gnode", "kill_launcher", "lose_power", "cut_both", "cut_one_way",
+        "break_connection", "slow_network", "jump_clock", "meddle",
+        "kill_head_in_commit", "kill_at_launch",
+    }  # fmt: skip
+    kinds = {type(fact) for world in worlds for fact in world.history.facts}
+    assert {f.JobRequeued, f.StopRequested, f.NodeDisconnected, f.JobAltered, f.JobHeld} <= kinds
+    assert sum(world.oddities["exit_again"] for world in worlds) > 0
+
+
+# --- broken daemons: each breaks one promise, and must be caught ---
+
+
+class Overbooking(Head):
+    """Starts every waiting job on the first node that is up, whatever is free there."""
+
+    def cycle(self, now_s: float) -> Step:
+        """Ignore what policy and validation say."""
+        self.state.stale = False
+        names = [name for name, space in self.state.spaces.items() if space.open]
+        waiting = [key[1] for group in self.state.groups.values() for key in group.order]
+        if not names:
+            return Step()
+        return self._advance(
+            [
+                f.AttemptAssigned(
+                    at_s=now_s,
+                    job=job,
+                    attempt=self.state.jobs[job].attempts + 1,
+                    allocation=(Share(node=names[0], cpus=1, gpu_indices=(0,)),),
+                    active=(names[0],),
+                    master_port=0,
+                    why="there is always room",
+                )
+                for job in waiting
+            ]
+        )
+
+
+class Quietly(Overbooking):
+    """Overbooks CPUs only, and its books say that all is well: only the machines know better."""
+
+    def _advance(self, facts: object) -> Step:
+        step = super()._advance(facts)  # type: ignore[arg-type] # as it came
+        for name, space in self.state.spaces.items():
+            total = structs.replace(space, cpus=max(space.cpus, 64), total_cpus=space.total_cpus)
+            self.state.spaces[name] = total
+        return step
+
+
+class Impatient(Head):
+    """Takes a node that it cannot hear for dead, and starts its jobs elsewhere."""
+
+    def disconnected(self, node: str, reason: str, now_s: float) -> Step:
+        """End all that ran there."""
+        step = super().disconnected(node, reason, now_s)
+        facts = lost_parts(self.state, node, now_s=now_s, message="it says nothing")
+        more = self._advance(facts)
+        return Step(facts=step.facts + more.facts, effects=step.effects + more.effects)
+
+
+class Deaf(Head):
+    """Does not acknowledge exits, so that nodes keep them for ever."""
+
+    def exited(self, node: str, said: n.Exited, now_s: float) -> Step:
+        """Forget the acknowledgement."""
+        step = super().exited(node, said, now_s)
+        effects = tuple(each for each in step.effects if not isinstance(each, e.SendExitAck))
+        return structs.replace(step, effects=effects)
+
+    def registered(self, node: str, said: n.Register, now_s: float) -> Step:
+        """Forget it here, too."""
+        step = super().registered(node, said, now_s)
+        effects = tuple(each for each in step.effects if not isinstance(each, e.SendExitAck))
+        return structs.replace(step, effects=effects)
+
+
+class Hasty(HeadProcess):
+    """Says "yes" and sends orders before anything is durable."""
+
+    def _commit(self, steps: object, replies: object) -> None:
+        real, self._commit_s = self._commit_s, None
+        watcher, self._watcher = self._watcher, _Nobody()
+        self._finish([], {}, steps, replies)  # type: ignore[arg-type] # as they came
+        self._watcher, self._commit_s = watcher, real
+        quiet = [structs.replace(step, effects=()) for step in steps]  # type: ignore[attr-defined] # a list of steps
+        super()._commit(quiet, [])
+
+
+class _Nobody:
+    def committed(self, facts: object, done: object) -> None:
+        """Look away."""
+
+
+class Forgetful(NodeProcess):
+    """Does not look into its spool when it starts."""
+
+    def post(self, event: Input) -> None:
+        """Find nothing there."""
+        super().post(SpoolFound(found=()) if isinstance(event, SpoolFound) else event)
+
+
+class Obedient(NodeProcess):
+    """Takes every stop for one of an attempt that it had: no tombstones for what comes late."""
+
+    def post(self, event: Input) -> None:
+        """Pass over stops of what is not known."""
+        if isinstance(event, HeadSaid) and isinstance(event.message, n.Stop):
+            known = self.agent.attempts if self.agent is not None else {}
+            if (event.message.job, event.message.attempt) not in known:
+                return
+        super().post(event)
+
+
+class Restarting(NodeProcess):
+    """Remembers no attempt that is over: a late launch of one starts it again."""
+
+    def post(self, event: Input) -> None:
+        """Forget which attempts were the last ones, and those that are over."""
+        if isinstance(event, LaunchAsked) and self.agent is not None:
+            table = self.agent._table
+            table.latest.clear()
+            for key in [key for key, attempt in table.attempts.items() if not attempt.live]:
+                del table.attempts[key]
+                self.machine.spool.remove(key)
+            table.removals.clear()
+        super().post(event)
+
+
+def head_of(kind: type[Head]) -> HeadFactory:
+    """Return what makes heads of a kind."""
+
+    def make(state: State, settings: Settings, policy: Policy) -> Head:
+        return kind(state=state, settings=settings, policy=policy)
+
+    return make
+
+
+def caught(
+    *,
+    head: type[Head] = Head,
+    daemon: type[HeadProcess] = HeadProcess,
+    node: type[NodeProcess] = NodeProcess,
+) -> set[str]:
+    """Return the numbers of the promises that are found broken in some of the seeds."""
+    found: set[str] = set()
+    for seed in range(CANARY_SEEDS):
+        world = FaultWorld(seed, make_head=head_of(head), daemon=daemon, node=node)
+        try:
+            world.run()
+        except InvariantError as error:
+            found.add(error.number)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("head", "numbers"),
+    [
+        (Overbooking, {"I6"}),
+        (Quietly, {"I6", "I13"}),
+        (Impatient, {"I4", "I7"}),
+        (Deaf, {"I14"}),
+    ],
+)
+def test_a_broken_head_is_caught(head: type[Head], numbers: set[str]) -> None:
+    """By the promise that it breaks."""
+    assert caught(head=head) & numbers
+
+
+def test_a_head_that_answers_before_it_commits_is_caught() -> None:
+    """An acknowledged job is lost, or an attempt runs that was never durable."""
+    assert caught(daemon=Hasty) & {"I1", "I2", "I3"}
+
+
+@pytest.mark.parametrize(
+    ("node", "numbers"),
+    [(Forgetful, {"I4", "I7", "I8"}), (Obedient, {"I11", "I3"}), (Restarting, {"I3", "I5"})],
+)
+def test_a_broken_node_is_caught(node: type[NodeProcess], numbers: set[str]) -> None:
+    """By the promise that it breaks."""
+    assert caught(node=node) & numbers
