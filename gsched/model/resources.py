@@ -19,7 +19,7 @@ class Chunk(Struct, frozen=True, kw_only=True, omit_defaults=True):
     generic: Generic = ()
 
 
-class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
     """What a job asks for, all of it at once.
 
     Attributes:
