@@ -1,7 +1,9 @@
 """THE feasibility function: whether and where a request fits. Policies and validation both use it.
 
-Placement is best fit: the node that keeps the least behind takes the chunk, so that whole nodes
-stay free for whole-node jobs, and jobs without GPUs stay off GPU nodes while others can take them.
+Placement is best fit unless a policy ranks nodes otherwise: the node that keeps the least behind
+takes the chunk, so that whole nodes stay free for whole-node jobs, and jobs without GPUs stay off
+GPU nodes while others can take them. Whether a request fits never depends on the ranking, but for
+large requests of different chunks, where the search is bounded.
 """
 
 from collections import Counter
@@ -12,7 +14,7 @@ from msgspec import Struct
 
 from gsched.model.resources import Allocation, Chunk, Request, Share
 from gsched.model.states import Placement
-from gschedd.plan.room import best_space, leftover, merged, room, share_of, shortage
+from gschedd.plan.room import Rank, best_space, leftover, merged, room, share_of, shortage
 from gschedd.plan.space import NodeSpace, Spaces, take
 from gschedd.plan.words import explain
 
@@ -26,8 +28,13 @@ class NoFit(Struct, frozen=True, kw_only=True):
     text: str
 
 
-def place(request: Request, spaces: Spaces) -> Allocation | NoFit:
+def place(request: Request, spaces: Spaces, rank: Rank = leftover) -> Allocation | NoFit:
     """Return an allocation for the whole request, or why there is none.
+
+    Args:
+        request: what is asked for.
+        spaces: free resources; not changed.
+        rank: which nodes to prefer.
 
     The order of the shares is that of the places in the request: rank order. Ties between nodes go
     to the lower name, so equal spaces always give equal allocations.
@@ -35,17 +42,17 @@ def place(request: Request, spaces: Spaces) -> Allocation | NoFit:
     if len(spaces) == 0:
         return NoFit(text="no node has registered yet")
     if request.placement is Placement.PACK:
-        return _place_packed(request, spaces)
+        return _place_packed(request, spaces, rank)
     if len(request.chunks) == 1 and request.chunks[0].count == 1:
-        return _place_one(request, spaces)
+        return _place_one(request, spaces, rank)
     if request.placement is Placement.FREE:
-        return _place_free(request, spaces)
-    return _place_scattered(request, spaces)
+        return _place_free(request, spaces, rank)
+    return _place_scattered(request, spaces, rank)
 
 
-def _place_one(request: Request, spaces: Spaces) -> Allocation | NoFit:
+def _place_one(request: Request, spaces: Spaces, rank: Rank) -> Allocation | NoFit:
     chunk = request.chunks[0]
-    node = best_space(chunk, spaces, exclusive=request.exclusive)
+    node = best_space(chunk, spaces, exclusive=request.exclusive, rank=rank)
     if node is None:
         return NoFit(text=explain(request, spaces))
     return (share_of(chunk, node, exclusive=request.exclusive),)
@@ -69,10 +76,10 @@ def _demanding_first(chunks: Sequence[Chunk]) -> list[int]:
     )
 
 
-def _place_packed(request: Request, spaces: Spaces) -> Allocation | NoFit:
+def _place_packed(request: Request, spaces: Spaces, rank: Rank) -> Allocation | NoFit:
     whole = sum_of(request)
     fitting = [s for s in spaces if not shortage(whole, s, exclusive=request.exclusive)]
-    for space in sorted(fitting, key=lambda space: leftover(whole, space)):
+    for space in sorted(fitting, key=lambda space: rank(whole, space)):
         shares = _fill(request, space)
         if shares:
             return (merged(shares, exclusive=request.exclusive),)
@@ -108,8 +115,8 @@ def _fill(request: Request, space: NodeSpace) -> list[Share]:
     return shares
 
 
-def _place_free(request: Request, spaces: Spaces) -> Allocation | NoFit:
-    by_node = _pour(request, spaces)
+def _place_free(request: Request, spaces: Spaces, rank: Rank) -> Allocation | NoFit:
+    by_node = _pour(request, spaces, rank)
     if by_node is None and len(request.chunks) > 1:
         by_node = _Search(request, spaces).run()
     if by_node is None:
@@ -117,7 +124,7 @@ def _place_free(request: Request, spaces: Spaces) -> Allocation | NoFit:
     return tuple(merged(shares, exclusive=request.exclusive) for shares in by_node.values())
 
 
-def _pour(request: Request, spaces: Spaces) -> dict[str, list[Share]] | None:
+def _pour(request: Request, spaces: Spaces, rank: Rank) -> dict[str, list[Share]] | None:
     """Fill node after node, most demanding chunks first; nodes that are used already come first.
 
     For one chunk that always finds what there is; for several it may miss it.
@@ -130,8 +137,8 @@ def _pour(request: Request, spaces: Spaces) -> dict[str, list[Share]] | None:
         while left:
             used = [work[name] for name in by_node]
             # exclusiveness is against others: a further place of this job may join
-            node = best_space(chunk, used, exclusive=False) or best_space(
-                chunk, work, exclusive=request.exclusive
+            node = best_space(chunk, used, exclusive=False, rank=rank) or best_space(
+                chunk, work, exclusive=request.exclusive, rank=rank
             )
             if node is None:
                 return None
@@ -192,13 +199,13 @@ class _Search:
         return False
 
 
-def _place_scattered(request: Request, spaces: Spaces) -> Allocation | NoFit:
+def _place_scattered(request: Request, spaces: Spaces, rank: Rank) -> Allocation | NoFit:
     places = [chunk for chunk in request.chunks for _ in range(chunk.count)]
     if len(places) > len(spaces):
         return NoFit(text=explain(request, spaces))
-    chosen = _greedy(request, places, spaces)
+    chosen = _greedy(request, places, spaces, rank)
     if chosen is None and len(request.chunks) > 1:
-        chosen = _matching(request, places, spaces)
+        chosen = _matching(request, places, spaces, rank)
     if chosen is None:
         return NoFit(text=explain(request, spaces))
     return tuple(
@@ -207,7 +214,7 @@ def _place_scattered(request: Request, spaces: Spaces) -> Allocation | NoFit:
     )
 
 
-def _greedy(request: Request, places: list[Chunk], spaces: Spaces) -> list[str] | None:
+def _greedy(request: Request, places: list[Chunk], spaces: Spaces, rank: Rank) -> list[str] | None:
     """Place chunk by chunk, most demanding first; all places of one chunk in one ranking."""
     chosen: dict[int, str] = {}
     used: set[str] = set()
@@ -215,7 +222,7 @@ def _greedy(request: Request, places: list[Chunk], spaces: Spaces) -> list[str] 
     for index in _demanding_first(places):
         chunk = places[index]
         if chunk not in ranked:
-            ranked[chunk] = _ranked(chunk, spaces, exclusive=request.exclusive)
+            ranked[chunk] = _ranked(chunk, spaces, rank, exclusive=request.exclusive)
         names = ranked[chunk]
         while names and names[-1] in used:
             names.pop()
@@ -226,20 +233,22 @@ def _greedy(request: Request, places: list[Chunk], spaces: Spaces) -> list[str] 
     return [chosen[index] for index in range(len(places))]
 
 
-def _ranked(chunk: Chunk, spaces: Spaces, *, exclusive: bool) -> list[str]:
+def _ranked(chunk: Chunk, spaces: Spaces, rank: Rank, *, exclusive: bool) -> list[str]:
     """Return the nodes that can take a place of a chunk, the best one last."""
     fitting = [space for space in spaces if not shortage(chunk, space, exclusive=exclusive)]
-    fitting.sort(key=lambda space: leftover(chunk, space), reverse=True)
+    fitting.sort(key=lambda space: rank(chunk, space), reverse=True)
     return [space.name for space in fitting]
 
 
-def _matching(request: Request, places: list[Chunk], spaces: Spaces) -> list[str] | None:
+def _matching(
+    request: Request, places: list[Chunk], spaces: Spaces, rank: Rank
+) -> list[str] | None:
     """Return a perfect matching of places to nodes by augmenting paths, or None if there is none.
 
     Greedy can fail where chunks differ: a small one took the only node that a large one could use.
     """
     options = {
-        chunk: list(reversed(_ranked(chunk, spaces, exclusive=request.exclusive)))
+        chunk: list(reversed(_ranked(chunk, spaces, rank, exclusive=request.exclusive)))
         for chunk in dict.fromkeys(places)
     }
     holder: dict[str, int] = {}

@@ -1,10 +1,15 @@
 """What one node has room for: the one notion of "it fits there", and what it would take."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from gsched.model.resources import Chunk, Gpu, Share
 from gschedd.plan.space import NodeSpace
+
+RankKey = tuple[float | str, ...]
+#: By what nodes are ranked for a chunk, best first. The last item is the node's name, so that no
+#: two nodes rank alike; all keys of one rank are comparable.
+Rank = Callable[[Chunk, NodeSpace], RankKey]
 
 
 def shortage(chunk: Chunk, space: NodeSpace, *, exclusive: bool = False) -> str:
@@ -36,14 +41,16 @@ def usable_gpus(chunk: Chunk, space: NodeSpace) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in space.gpus if gpu.type == chunk.gpu_type)
 
 
-def best_space(chunk: Chunk, spaces: Iterable[NodeSpace], *, exclusive: bool) -> NodeSpace | None:
-    """Return the node that can take a place of the chunk and keeps the least behind, or None."""
+def best_space(
+    chunk: Chunk, spaces: Iterable[NodeSpace], *, exclusive: bool, rank: Rank
+) -> NodeSpace | None:
+    """Return the node that can take a place of the chunk and ranks lowest, or None."""
     best: NodeSpace | None = None
-    best_score: tuple[bool, int, int, int, str] | None = None
+    best_score: RankKey | None = None
     for space in spaces:
         if shortage(chunk, space, exclusive=exclusive):
             continue
-        score = leftover(chunk, space)
+        score = rank(chunk, space)
         if best_score is None or score < best_score:
             best, best_score = space, score
     return best

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gsched.model.resources import Allocation, Request
+from gschedd.plan.load import Kind, NodeLoad, Predictor
 from gschedd.plan.space import NodeSpace
 
 
@@ -41,12 +42,21 @@ class RunningJob(Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """All that a policy may know, at one moment. A policy changes nothing of it."""
+    """All that a policy may know, at one moment. A policy changes nothing of it.
+
+    Attributes:
+        loads: nodes as their last reports have them, by name; those without a report are missing.
+        kinds: of waiting and running jobs, by id; those of which none is known are missing.
+        predictor: says what a job will cost; None where nothing is learned.
+    """
 
     now_s: float
     nodes: Mapping[str, NodeSpace]
     groups: Sequence[Group]
     running: Sequence[RunningJob]
+    loads: Mapping[str, NodeLoad] = field(default_factory=dict)
+    kinds: Mapping[int, Kind] = field(default_factory=dict)
+    predictor: Predictor | None = None
 
 
 class Start(Struct, frozen=True, kw_only=True):

@@ -5,6 +5,14 @@ from types import MappingProxyType
 from typing import Final
 
 from gschedd.plan.snapshot import Policy
-from gschedd.policies import fifo
+from gschedd.policies import balance, fewest, fifo, roundrobin, torque
 
-POLICIES: Final[Mapping[str, Policy]] = MappingProxyType({"fifo": fifo.plan})
+POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
+    {
+        "balance": balance.plan,
+        "fewest": fewest.plan,
+        "fifo": fifo.plan,
+        "roundrobin": roundrobin.plan,
+        "torque": torque.plan,
+    }
+)

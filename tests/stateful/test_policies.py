@@ -5,11 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from gschedd.models.predict import PaperModel
+from gschedd.models.robust import RobustModel
 from gschedd.plan.fit import NoFit, place
+from gschedd.plan.load import NodeLoad, NodeRates, Use
 from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Shape, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.validate import validate
 from gschedd.policies.registry import POLICIES
+from tests.support.runs import kind, run
 from tests.support.spaces import node_spaces, requests
 
 every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
@@ -50,12 +54,36 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     return Snapshot(now_s=NOW_S, nodes=nodes, groups=groups, running=running)
 
 
+@st.composite
+def informed(draw: st.DrawFn) -> Snapshot:
+    """Return a snapshot with reports of some nodes, kinds of some jobs and a model of some runs."""
+    seen = draw(snapshots())
+    some = st.floats(0, 8)
+    loads = {}
+    for name in draw(st.sets(st.sampled_from(sorted(seen.nodes)))):
+        rates = NodeRates(
+            cores=draw(st.integers(1, 8)), memory_bytes=8, gpus=draw(st.integers(0, 2))
+        )
+        used = Use(cpu_cores=draw(some), memory_bytes=draw(some), gpus=draw(some))
+        loads[name] = NodeLoad(
+            name=name, rates=rates, used=used, reported_s=NOW_S - draw(st.sampled_from([0, 10, 99]))
+        )
+    model = draw(st.sampled_from([PaperModel, RobustModel]))()
+    for ended_s in range(draw(st.integers(0, 8))):
+        model.learn(run("k", wall_s=draw(st.floats(0.5, 200)), ended_s=ended_s))
+    jobs = [*(each.job for each in seen.running), *waiting_of(seen)]
+    keys = st.sampled_from(["k", "new"])
+    known = draw(st.lists(st.sampled_from(jobs), unique=True)) if jobs else []
+    kinds = {job: kind(draw(keys)) for job in known}
+    return structs.replace(seen, loads=loads, kinds=kinds, predictor=model)
+
+
 def waiting_of(snapshot: Snapshot) -> dict[int, Shape]:
     return {job: group.shape for group in snapshot.groups for _, job in group.order}
 
 
 @every_policy
-@given(snapshot=snapshots())
+@given(snapshot=snapshots() | informed())
 def test_a_plan_never_overbooks(policy: Policy, snapshot: Snapshot) -> None:
     """Every start of it is accepted by the check that believes nothing."""
     plan = policy(snapshot)
@@ -66,7 +94,7 @@ def test_a_plan_never_overbooks(policy: Policy, snapshot: Snapshot) -> None:
 
 
 @every_policy
-@given(snapshot=snapshots())
+@given(snapshot=snapshots() | informed())
 def test_equal_snapshots_give_equal_plans(policy: Policy, snapshot: Snapshot) -> None:
     """And a policy changes nothing of what it sees."""
     before = structs.asdict(snapshot)
@@ -78,7 +106,7 @@ def test_equal_snapshots_give_equal_plans(policy: Policy, snapshot: Snapshot) ->
 
 
 @every_policy
-@given(snapshot=snapshots(), data=st.data())
+@given(snapshot=snapshots() | informed(), data=st.data())
 def test_the_order_of_what_is_seen_changes_nothing(
     policy: Policy, snapshot: Snapshot, data: st.DataObject
 ) -> None:
@@ -102,7 +130,7 @@ def test_an_empty_queue_gives_an_empty_plan(policy: Policy, snapshot: Snapshot) 
 
 
 @every_policy
-@given(snapshot=snapshots())
+@given(snapshot=snapshots() | informed())
 def test_every_shape_that_is_left_has_a_reason(policy: Policy, snapshot: Snapshot) -> None:
     """Either all jobs of a shape start, or its next one is named with a reason (no silent wait)."""
     plan = policy(snapshot)
@@ -120,7 +148,7 @@ def test_every_shape_that_is_left_has_a_reason(policy: Policy, snapshot: Snapsho
 
 
 @every_policy
-@given(snapshot=snapshots())
+@given(snapshot=snapshots() | informed())
 def test_what_fits_behind_the_plan_is_left_for_a_reason_only(
     policy: Policy, snapshot: Snapshot
 ) -> None:

@@ -1,0 +1,153 @@
+"""The pass over the queue that policies share: in order, with one reservation and backfill.
+
+Jobs start in order of priority, then of submission; a job that cannot run now is passed over. The
+first that does not fit gets a reservation: the earliest time at which, from the planned ends of
+what runs, it is sure to fit. Later jobs may pass it only if they do not delay that: they are
+planned to end before it, or they use what the reservation leaves over.
+
+Jobs of one shape (queue, request, walltime) stand or fall together, so a pass costs as much as
+there are shapes, not jobs.
+
+Source: EASY backfilling, Mu'alem & Feitelson, IEEE TPDS 12(6):529-543, 2001. We place resources of
+several kinds on named nodes where they count processors, so the reservation is an allocation.
+"""
+
+import heapq
+from typing import Final
+
+from gsched.model.resources import Allocation
+from gschedd.plan.fit import NoFit, place
+from gschedd.plan.snapshot import Group, OrderKey, Plan, Shape, Snapshot, Start, Wait
+from gschedd.plan.space import Spaces
+from gschedd.policies.kit.chooser import Chooser
+
+#: A job without a planned end is planned as if it ended this long after all others, oldest first:
+#: then a reservation behind it exists and nothing can pass it for ever. Seconds; any long time.
+UNLIMITED_S: Final = 365 * 86400.0
+
+
+def plan_in_order(snapshot: Snapshot, chooser: Chooser, *, reserve: bool = True) -> Plan:
+    """Start what fits in order, reserve for the first that does not, backfill behind it.
+
+    Ties go to the lower job id, so equal snapshots always give equal plans.
+
+    Args:
+        snapshot: what there is.
+        chooser: which nodes to take, and how long jobs are planned to run.
+        reserve: without, whatever fits passes, and a large job may wait for ever.
+    """
+    return _Pass(snapshot, chooser, reserve=reserve).run()
+
+
+class _Pass:
+    """One pass over the groups; lives only inside `plan_in_order`."""
+
+    def __init__(self, snapshot: Snapshot, chooser: Chooser, *, reserve: bool) -> None:
+        self.snapshot = snapshot
+        self.chooser = chooser
+        self.reserve = reserve
+        self.free = Spaces(snapshot.nodes)
+        self.starts: list[Start] = []
+        self.waits: list[Wait] = []
+        self.shadow_s: float | None = None
+        self.blocked_job: int | None = None
+        self.spare = self.free
+
+    def run(self) -> Plan:
+        heap: list[tuple[OrderKey, int, int]] = [
+            (group.order[0], number, 0) for number, group in enumerate(self.snapshot.groups)
+        ]
+        heapq.heapify(heap)
+        while heap:
+            key, number, position = heapq.heappop(heap)
+            group = self.snapshot.groups[number]
+            if self._start(group, key[1]) and position + 1 < len(group.order):
+                heapq.heappush(heap, (group.order[position + 1], number, position + 1))
+        return Plan(starts=tuple(self.starts), waits=tuple(self.waits))
+
+    def _start(self, group: Group, job: int) -> bool:
+        """Start the job, or note why its whole group waits and return False."""
+        found = place(group.shape.request, self.free, self.chooser.rank(job))
+        if isinstance(found, NoFit):
+            self._wait(group.shape, job, found.text)
+            return False
+        if self.blocked_job is None:
+            self._accept(group.shape, job, found, "next in order")
+            return True
+        return self._backfill(group.shape, job, found)
+
+    def _backfill(self, shape: Shape, job: int, found: Allocation) -> bool:
+        assert self.shadow_s is not None
+        run_time_s = self.chooser.run_time_s(job, shape, found)
+        if run_time_s is not None and self.snapshot.now_s + run_time_s <= self.shadow_s:
+            self._accept(shape, job, found, f"ends before job {self.blocked_job} can start")
+            return True
+        beside = place(shape.request, self.free.common_with(self.spare), self.chooser.rank(job))
+        if isinstance(beside, NoFit):
+            self.waits.append(
+                Wait(
+                    shape=shape,
+                    first=job,
+                    reason=f"would delay job {self.blocked_job}, which is before it and waits for "
+                    "more; a walltime that ends sooner would let it pass",
+                )
+            )
+            return False
+        self.spare.take(beside)
+        self._accept(shape, job, beside, f"does not delay job {self.blocked_job}")
+        return True
+
+    def _accept(self, shape: Shape, job: int, allocation: Allocation, why: str) -> None:
+        self.free.take(allocation)
+        self.chooser.started(job, allocation)
+        self.starts.append(Start(job=job, shape=shape, allocation=allocation, why=why))
+
+    def _wait(self, shape: Shape, job: int, reason: str) -> None:
+        if self.blocked_job is not None or not self.reserve:
+            self.waits.append(Wait(shape=shape, first=job, reason=reason))
+            return
+        self.blocked_job = job
+        self.shadow_s, predicted_s, self.spare = self._reserve(shape, job)
+        self.waits.append(
+            Wait(
+                shape=shape,
+                first=job,
+                reason=reason,
+                predicted_start_s=predicted_s,
+                reserved=True,
+            )
+        )
+
+    def _reserve(self, shape: Shape, job: int) -> tuple[float, float | None, Spaces]:
+        """Return when the job is sure to fit, the same if it can be told to people, what is spare.
+
+        If it does not fit even when all has ended (its nodes are down), nothing is reserved: the
+        shadow time lies beyond everything and all that is free is spare.
+        """
+        now_s = self.snapshot.now_s
+        later = self.free.copy()
+        rank = self.chooser.rank(job)
+        ends: list[tuple[bool, float, int, Allocation]] = [
+            (end_s is None, end_s if end_s is not None else started_s, number, allocation)
+            for number, allocation, started_s, end_s in self._running(now_s)
+        ]
+        for unlimited, end_s, _, allocation in sorted(ends, key=lambda item: item[:3]):
+            later.give(allocation)
+            found = place(shape.request, later, rank)
+            if not isinstance(found, NoFit):
+                later.take(found)
+                if unlimited:
+                    return now_s + UNLIMITED_S, None, later
+                return max(end_s, now_s), max(end_s, now_s), later
+        return now_s + UNLIMITED_S, None, self.free.copy()
+
+    def _running(self, now_s: float) -> list[tuple[int, Allocation, float, float | None]]:
+        running = [
+            (job.job, job.allocation, job.started_s, self.chooser.end_s(job))
+            for job in self.snapshot.running
+        ]
+        for start in self.starts:
+            run_time_s = self.chooser.run_time_s(start.job, start.shape, start.allocation)
+            end_s = None if run_time_s is None else now_s + run_time_s
+            running.append((start.job, start.allocation, now_s, end_s))
+        return running

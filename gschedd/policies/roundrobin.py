@@ -1,0 +1,31 @@
+"""Round robin: job after job on node after node.
+
+Where the round begins follows from the job's number, as a policy remembers nothing: with numbers in
+a row that is the next node each time. A node that cannot take the job is passed over.
+A baseline: the order of jobs, the reservation and who may pass it are those of ``fifo``.
+"""
+
+from gsched.model.resources import Chunk
+from gschedd.plan.room import Rank, RankKey
+from gschedd.plan.snapshot import Plan, Snapshot
+from gschedd.plan.space import NodeSpace
+from gschedd.policies.kit.chooser import Chooser
+from gschedd.policies.kit.order import plan_in_order
+
+
+def plan(snapshot: Snapshot) -> Plan:
+    """Start what fits in order, each job from the node on at which its turn begins."""
+    return plan_in_order(snapshot, _RoundRobin(snapshot))
+
+
+class _RoundRobin(Chooser):
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._places = {name: place for place, name in enumerate(sorted(snapshot.nodes))}
+
+    def rank(self, job: int) -> Rank:
+        nodes = max(len(self._places), 1)
+
+        def turn(chunk: Chunk, space: NodeSpace) -> RankKey:  # noqa: ARG001 -- whatever it asks
+            return ((self._places[space.name] - job) % nodes,)
+
+        return turn
