@@ -31,11 +31,18 @@ MAX_OUTBOX = 50_000  # messages a slow node may have waiting before it is cut of
 
 
 class Link:
-    """A connected node: an outbox, and one task that sends it, many messages to a frame."""
+    """A connected node: an outbox, and one task that sends it, many messages to a frame.
 
-    def __init__(self, node: str, boot_id: str, socket: web.WebSocketResponse) -> None:
+    Attributes:
+        call: which of all connections this is, in the order in which they were opened.
+    """
+
+    def __init__(
+        self, node: str, boot_id: str, socket: web.WebSocketResponse, *, call: int
+    ) -> None:
         self.node = node
         self.boot_id = boot_id
+        self.call = call
         self.socket = socket
         self._outbox: list[n.HeadMessage] = []
         self._filled = asyncio.Event()
@@ -84,6 +91,8 @@ class Links:
         self._identity = identity
         self._ping_s = timeout_s / PING_TIMEOUT_RATIO
         self._links: dict[str, Link] = {}
+        self._calls = 0
+        self._newest: dict[str, int] = {}
         self._requests: dict[int, asyncio.Future[n.OutputRead]] = {}
         self._next_request = 1
         self.on_older: Callable[[str], Awaitable[None]] = _log_older
@@ -131,6 +140,8 @@ class Links:
 
     async def handle(self, request: web.Request) -> web.WebSocketResponse:
         """Serve one node from handshake to disconnection."""
+        self._calls += 1
+        call = self._calls
         socket = web.WebSocketResponse(heartbeat=self._ping_s, max_msg_size=n.MAX_FRAME_BYTES)
         await socket.prepare(request)
         try:
@@ -143,7 +154,7 @@ class Links:
             return socket
         if said is None:
             return socket
-        link = Link(hello.node, said.boot_id, socket)
+        link = Link(hello.node, said.boot_id, socket, call=call)
         if not await self._admit(link, said):
             return socket
         await self._serve(link)
@@ -179,6 +190,12 @@ class Links:
         await socket.close()
 
     async def _admit(self, link: Link, said: n.Register) -> bool:
+        if link.call < self._newest.get(link.node, 0):
+            # It was held up on its way, and tells what the node had before it dialled again:
+            # attempts started since then would seem to be lost.
+            log.warning("%s: a connection that it has given up is not taken", link.node)
+            await self._refuse(link.socket, "you have connected again since", fatal=False)
+            return False
         present = self._links.get(link.node)
         if present is not None and present.boot_id != link.boot_id:
             text = f"another machine is connected as {link.node}: every node needs its own name"
@@ -202,6 +219,7 @@ class Links:
         if present is not None:
             await present.socket.close()
         self._links[link.node] = link
+        self._newest[link.node] = link.call
         link.send(self._identity)
         try:
             await self._engine.ask(lambda now_s: (head.registered(link.node, said, now_s),))

@@ -28,10 +28,12 @@ class Downlink(Protocol):
     Attributes:
         name: of the node.
         boot_id: of the node, once it has registered.
+        call: which of all connections this is, in the order in which they were opened.
     """
 
     name: str
     boot_id: str
+    call: int
 
     def to_node(self, message: n.HeadMessage) -> None:
         """Send a message."""
@@ -73,6 +75,8 @@ class HeadProcess:
         self._commit_s = commit_s
         self._launches: Launches | None = None
         self._inbox: list[Input] = []
+        self._calls = 0
+        self._newest: dict[str, int] = {}
         self._pending: tuple[Sequence[f.AnyFact], dict[int, Job]] | None = None
         self._senders: dict[type[e.AnyEffect], Callable[..., n.HeadMessage | None]] = {
             e.SendLaunch: self._launch,
@@ -128,7 +132,8 @@ class HeadProcess:
         """Answer a node's call; None if no head runs."""
         if self.head is None:
             return None
-        del link
+        self._calls += 1
+        link.call = self._calls
         return n.Challenge(version=1, cluster=CLUSTER, epoch=self.epoch, nonce="", proof="")
 
     def hear(self, link: Downlink, message: n.NodeMessage) -> None:
@@ -156,6 +161,9 @@ class HeadProcess:
 
     def _admit(self, head: Head, link: Downlink, said: n.Register) -> None:
         """Let a node in, by the rules of the node channel."""
+        if link.call < self._newest.get(link.name, 0):
+            link.cut_off()
+            return
         present = self.links.get(link.name)
         if present is not None and present.boot_id != said.boot_id:
             link.cut_off()
@@ -164,6 +172,7 @@ class HeadProcess:
             present.cut_off()
         link.boot_id = said.boot_id
         self.links[link.name] = link
+        self._newest[link.name] = link.call
         link.to_node(n.Welcome(cluster=CLUSTER, epoch=self.epoch))
         self._inbox.append((lambda now_s: head.registered(link.name, said, now_s), None))
 

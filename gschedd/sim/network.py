@@ -52,6 +52,7 @@ class Connection:
     def __init__(self, wire: "Wire") -> None:
         self.name = wire.node.name
         self.boot_id = ""
+        self.call = 0
         self.open_at_head = True
         self.open_at_node = True
         self._wire = wire

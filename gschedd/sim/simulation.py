@@ -47,6 +47,7 @@ class DirectLink:
     def __init__(self, agenda: Agenda, head: HeadProcess, node: NodeProcess) -> None:
         self.name = node.name
         self.boot_id = ""
+        self.call = 0
         self._agenda = agenda
         self._head = head
         self._node = node
