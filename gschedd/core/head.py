@@ -22,11 +22,13 @@ from gschedd.core import facts as f
 from gschedd.core.alter import alter_job
 from gschedd.core.apply import apply, note_heartbeat
 from gschedd.core.cycle import run_cycle
+from gschedd.core.learning import what_it_cost
 from gschedd.core.react import react
 from gschedd.core.settings import Settings
 from gschedd.core.settle import follow
 from gschedd.core.state import State
 from gschedd.core.submit import known_submission, prepare
+from gschedd.models.predict import Model
 from gschedd.plan.snapshot import Policy, Shape, Wait
 
 #: Different requests remembered so that equal ones share memory; then the memory begins anew.
@@ -59,13 +61,17 @@ class Head:
         oddities: counted messages that did not fit, by name.
         safe_mode: why nothing is started, or empty.
         cycles: scheduling cycles run.
+        model: learns what jobs cost, and tells the policy; None where nothing is to be learned.
         policy_failure: what the policy raised in the last cycle, or None.
     """
 
-    def __init__(self, *, state: State, settings: Settings, policy: Policy) -> None:
+    def __init__(
+        self, *, state: State, settings: Settings, policy: Policy, model: Model | None = None
+    ) -> None:
         self.state = state
         self.settings = settings
         self.policy = policy
+        self.model = model
         self.waits: dict[Shape, Wait] = {}
         self.oddities: Counter[str] = Counter()
         self.safe_mode = ""
@@ -199,7 +205,7 @@ class Head:
         self.cycles += 1
         self.policy_failure = None
         try:
-            result = run_cycle(self.state, self.settings, self.policy, now_s)
+            result = run_cycle(self.state, self.settings, self.policy, now_s, self.model)
         except Exception as error:  # noqa: BLE001 # a policy's fault costs one cycle, not the cluster
             self.policy_failure = error
             self.oddities["policy_failed"] += 1
@@ -217,6 +223,11 @@ class Head:
             effects = reports.harmless(effects)
         return Step(facts=step.facts, effects=effects)
 
+    def _learn(self, model: Model, fact: f.PartEnded) -> None:
+        record = what_it_cost(self.state, fact)
+        if record is not None:
+            model.learn(record)
+
     def _advance(self, facts: Iterable[f.AnyFact]) -> Step:
         """Apply facts and all that follows from them."""
         applied: list[f.AnyFact] = []
@@ -226,6 +237,8 @@ class Head:
             following: list[f.AnyFact] = []
             for fact in pending:
                 apply(self.state, fact)
+                if self.model is not None and isinstance(fact, f.PartEnded):
+                    self._learn(self.model, fact)
                 applied.append(fact)
                 effects.extend(react(self.state, fact))
                 following.extend(follow(self.state, fact))

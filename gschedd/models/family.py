@@ -28,10 +28,12 @@ WIDER: Final = 4
 #: Error that each way is taken to have before it was ever scored: own ones are believed first.
 FIRST_ERRORS: Final = (0.3, 0.25, 0.26, 0.3) + (0.4,) * WIDER
 #: By how much better than the median of all runs the others must be: it cannot be led astray.
-HANDICAPS: Final = (1.15, 1.1, 1.1, 1.0) + (1.15,) * WIDER
+HANDICAPS: Final = (1.25, 1.2, 1.15, 1.0) + (1.25,) * WIDER
 #: Runs that this first belief is worth, and the share forgotten with each run later on.
 FIRST_RUNS: Final = 3
 FORGET: Final = 0.02
+#: A family that is well known thinks anew after this many runs only: learning is to be cheap.
+EVERY: Final = 4
 #: An error beyond a factor of e says "wrong", whatever its size: one outlier decides nothing.
 MAX_ERROR: Final = 1.0
 #: Weight of a run that did not do all its work, beside that of one that did.
@@ -92,6 +94,7 @@ class Family:
         "_live",
         "_moments",
         "_scored",
+        "_seen",
         "bound",
         "misses",
         "samples",
@@ -108,6 +111,7 @@ class Family:
         self._live = frozenset({Q.CPU, Q.MEMORY, Q.WALL})
         self._moments: list[Moment] = []
         self._scored = 0
+        self._seen = 0
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -162,8 +166,10 @@ class Family:
                     self.misses[q].append(missed[q])
         self.samples.append(sample)
         self._add_for_ever(sample, target)
-        self.bound = self._bound(speed_of)
-        self._remember(sample, speed_of)
+        if self._seen < WINDOW or self._seen % EVERY == 0:
+            self.bound = self._bound(speed_of)
+            self._remember(sample, speed_of)
+        self._seen += 1
         return Lesson(own=own, missed=missed)
 
     def _score(self, sample: Sample, foretold: Sequence[Sequence[float]]) -> None:

@@ -1,0 +1,99 @@
+"""What the head knows that predictions need: loads of nodes, kinds of jobs, and what a part cost.
+
+Loads and kinds are read from the state when a policy asks for them, so that a policy that does not
+costs nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from gsched.model.resources import Inventory
+from gsched.model.states import OutcomeKind
+from gschedd.core import facts as f
+from gschedd.core.state import Node, State
+from gschedd.models.kinds import kind_of
+from gschedd.models.records import Record, record_of
+from gschedd.plan.load import Kind, NodeLoad, NodeRates, Use
+
+#: Ends of parts whose use tells something about their kind.
+_RAN = frozenset({OutcomeKind.EXITED, OutcomeKind.SIGNALLED, OutcomeKind.OOM})
+
+
+class Loads(Mapping[str, NodeLoad]):
+    """Nodes by name, as their last heartbeats have them; those without one are not in it."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def __getitem__(self, name: str) -> NodeLoad:
+        load = load_of(self._state.nodes[name], len(self._state.by_node.get(name, ())))
+        if load is None:
+            raise KeyError(name)
+        return load
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, node in self._state.nodes.items() if node.load is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class Kinds(Mapping[int, Kind]):
+    """The kinds of jobs that are not done, by id."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def __getitem__(self, job: int) -> Kind:
+        return kind_of(self._state.jobs[job].spec)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._state.jobs)
+
+    def __len__(self) -> int:
+        return len(self._state.jobs)
+
+
+def rates_of(inventory: Inventory) -> NodeRates:
+    """Return what a node can do; clocks are not reported, so a core is a core for now."""
+    return NodeRates(
+        cores=inventory.cpus,
+        memory_bytes=inventory.memory_bytes,
+        gpus=len(inventory.gpus),
+        gpu_memory_bytes=sum(gpu.memory_bytes for gpu in inventory.gpus),
+    )
+
+
+def load_of(node: Node, running: int) -> NodeLoad | None:
+    """Return a node as its last heartbeat has it, or None before the first."""
+    load, heartbeat_s = node.load, node.heartbeat_s
+    if load is None or heartbeat_s is None:
+        return None
+    rates = rates_of(node.inventory)
+    used = Use(
+        cpu_cores=load.cpu_percent / 100 * rates.cores,
+        memory_bytes=load.memory_used_bytes,
+        gpus=sum(load.gpu_util_percent) / 100,
+        gpu_memory_bytes=sum(load.gpu_memory_used_bytes),
+    )
+    return NodeLoad(name=node.name, rates=rates, used=used, running=running, reported_s=heartbeat_s)
+
+
+def what_it_cost(state: State, fact: f.PartEnded) -> Record | None:
+    """Return the record of a part that has just ended, or None if it says nothing.
+
+    A part that never ran, was stopped or was lost says nothing about what its kind needs.
+    """
+    job, node = state.jobs.get(fact.job), state.nodes.get(fact.node)
+    if job is None or job.attempt is None or node is None:
+        return None
+    record = fact.record
+    if record.stop_reason is not None or record.kind not in _RAN:
+        return None
+    return record_of(
+        kind_of(job.spec),
+        job.attempt.parts[fact.node].share,
+        rates_of(node.inventory),
+        fact.usage,
+        ended_s=min(record.ended_s or fact.at_s, fact.at_s),
+        succeeded=record.kind is OutcomeKind.EXITED and record.exit_code == 0,
+    )
