@@ -113,7 +113,9 @@ def _enter(state: State, job: Job) -> None:
         group = state.groups.get(shape)
         if group is None:
             group = state.groups[shape] = WaitingGroup(shape)
+            state.shapes_of.setdefault(shape.request, {})[shape] = None
         group.add(state.order_key(job))
+        state.fresh.add(shape)
         state.stale = True
     elif job.state is JobState.WAITING:
         insort(state.delayed, (job.start_after_s, job.id))
@@ -127,6 +129,10 @@ def _leave(state: State, job: Job) -> None:
         group.remove(state.order_key(job))
         if not group.order:
             del state.groups[shape]
+            alike = state.shapes_of[shape.request]
+            del alike[shape]
+            if not alike:
+                del state.shapes_of[shape.request]
     elif job.state is JobState.WAITING:
         entry = (job.start_after_s, job.id)
         index = bisect_left(state.delayed, entry)
@@ -136,6 +142,8 @@ def _leave(state: State, job: Job) -> None:
 
 def _move(state: State, job: Job, fact: f.JobFact, wanted: JobState) -> None:
     following = next_job_state(job.state, fact, wanted)
+    if job.state is JobState.QUEUED and following not in {JobState.QUEUED, JobState.RUNNING}:
+        state.look_anew()  # others may have waited for its sake
     _leave(state, job)
     job.state = following
     _enter(state, job)
@@ -193,7 +201,7 @@ def _altered(state: State, fact: f.JobAltered) -> None:
     if job.state in {JobState.QUEUED, JobState.WAITING}:
         job.state = next_job_state(job.state, fact, resting_state(job, fact.at_s))
     _enter(state, job)
-    state.stale = True
+    state.look_anew()
     _touch(state, job)
 
 
@@ -278,6 +286,7 @@ def _attempt_ended(state: State, fact: f.AttemptEnded) -> None:
     _disown(state, job, attempt)
     _charge(job, attempt, fact.usage)
     _move(state, job, fact, JobState.EXITING)
+    state.freed.update(attempt.parts)
     state.stale = True
 
 
@@ -323,6 +332,8 @@ def _forget_oldest_key(state: State) -> None:
 
 def _registered(state: State, fact: f.NodeRegistered) -> None:
     node = state.nodes.get(fact.node)
+    if node is None or node.inventory != fact.inventory:
+        state.possible.clear()
     if node is None:
         node = Node(name=fact.node, state=NodeState.UP, inventory=fact.inventory)
         state.nodes[node.name] = node
@@ -334,7 +345,7 @@ def _registered(state: State, fact: f.NodeRegistered) -> None:
     if fact.highest_job >= state.next_job:  # the database is an old copy: no number comes again
         state.next_job = fact.highest_job + SAFE_ID_JUMP
     refresh_space(state, node)
-    state.stale = True
+    state.look_anew()
     state.touched_nodes[node.name] = node
 
 
@@ -368,7 +379,7 @@ def _disconnected(state: State, fact: f.NodeDisconnected) -> None:
     node.state = next_node_state(node.state, fact, NodeState.UNREACHABLE)
     node.since_s = fact.at_s
     refresh_space(state, node)
-    state.stale = True
+    state.look_anew()
     state.touched_nodes[node.name] = node
 
 
@@ -377,7 +388,7 @@ def _drained(state: State, fact: f.NodeDrained) -> None:
     node.state = next_node_state(node.state, fact, node.state)
     node.drained, node.reason = True, fact.reason
     refresh_space(state, node)
-    state.stale = True
+    state.look_anew()
     state.touched_nodes[node.name] = node
 
 
@@ -386,7 +397,7 @@ def _resumed(state: State, fact: f.NodeResumed) -> None:
     node.state = next_node_state(node.state, fact, node.state)
     node.drained, node.reason, node.faults = False, "", 0
     refresh_space(state, node)
-    state.stale = True
+    state.look_anew()
     state.touched_nodes[node.name] = node
 
 

@@ -1,16 +1,17 @@
 """One scheduling cycle: a snapshot, a policy's plan, and what of it is accepted."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
 from gsched.model.states import JobState, LaunchKind
 from gschedd.core import facts as f
+from gschedd.core.due import Running
 from gschedd.core.learning import Kinds, Loads
 from gschedd.core.settings import Settings
-from gschedd.core.state import Job, State
+from gschedd.core.state import Job, State, WaitingGroup
 from gschedd.plan.load import Predictor
-from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Shape, Snapshot, Start, Wait
+from gschedd.plan.snapshot import Group, Plan, Policy, Shape, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.validate import Refusal, validate
 
@@ -30,19 +31,28 @@ class Cycle(Struct, frozen=True, kw_only=True):
 
 
 def snapshot(
-    state: State, settings: Settings, now_s: float, predictor: Predictor | None = None
+    state: State,
+    settings: Settings,
+    now_s: float,
+    predictor: Predictor | None = None,
+    *,
+    due: Iterable[WaitingGroup] | None = None,
 ) -> Snapshot:
-    """Return what a policy may see now; jobs of stopped queues are not in it."""
+    """Return what a policy may see now; jobs of stopped queues are not in it.
+
+    Args:
+        due: the groups to show; None for all.
+    """
     groups = [
         Group(shape=group.shape, order=group.order)
-        for group in state.groups.values()
+        for group in (state.groups.values() if due is None else due)
         if _started(settings, group.shape.queue)
     ]
     return Snapshot(
         now_s=now_s,
         nodes=state.spaces,
         groups=groups,
-        running=[_running(job, settings) for job in state.running.values()],
+        running=Running(state, settings),
         loads=Loads(state),
         kinds=Kinds(state),
         predictor=predictor,
@@ -54,28 +64,21 @@ def _started(settings: Settings, queue: str) -> bool:
     return config is not None and config.started
 
 
-def _running(job: Job, settings: Settings) -> RunningJob:
-    attempt = job.attempt
-    assert attempt is not None, "a running job has an attempt"
-    started_s = attempt.started_s or attempt.assigned_s
-    limit_s = job.spec.walltime_s or settings.default_walltime_s or None
-    return RunningJob(
-        job=job.id,
-        allocation=attempt.allocation,
-        started_s=started_s,
-        end_s=None if limit_s is None else started_s + limit_s,
-    )
-
-
 def run_cycle(
     state: State,
     settings: Settings,
     policy: Policy,
     now_s: float,
     predictor: Predictor | None = None,
+    *,
+    due: Iterable[WaitingGroup] | None = None,
 ) -> Cycle:
-    """Ask the policy, check its plan against the state, and return what is to become true."""
-    seen = snapshot(state, settings, now_s, predictor)
+    """Ask the policy, check its plan against the state, and return what is to become true.
+
+    Args:
+        due: the groups to decide about; None for all.
+    """
+    seen = snapshot(state, settings, now_s, predictor, due=due)
     plan = policy(seen) if seen.groups else Plan()
     checked = validate(plan, Spaces(state.spaces), lambda job: _shape_if_waiting(state, job))
     ports = set(state.ports)

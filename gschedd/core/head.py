@@ -6,7 +6,7 @@ the daemon, the simulator and the tests run this very code.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
 from msgspec import Struct
@@ -22,11 +22,12 @@ from gschedd.core import facts as f
 from gschedd.core.alter import alter_job
 from gschedd.core.apply import apply, note_heartbeat
 from gschedd.core.cycle import run_cycle
+from gschedd.core.due import due_groups
 from gschedd.core.learning import what_it_cost
 from gschedd.core.react import react
 from gschedd.core.settings import Settings
 from gschedd.core.settle import follow
-from gschedd.core.state import State
+from gschedd.core.state import State, WaitingGroup
 from gschedd.core.submit import known_submission, prepare
 from gschedd.models.predict import Model
 from gschedd.plan.snapshot import Policy, Shape, Wait
@@ -201,19 +202,32 @@ class Head:
         """Run one scheduling cycle if anything has changed since the last."""
         if not self.state.stale or self.safe_mode:
             return Step()
-        self.state.stale = False
+        due = due_groups(self.state, self.waits)
+        if due is not None and not due:
+            return Step()
         self.cycles += 1
         self.policy_failure = None
         try:
-            result = run_cycle(self.state, self.settings, self.policy, now_s, self.model)
+            result = run_cycle(self.state, self.settings, self.policy, now_s, self.model, due=due)
         except Exception as error:  # noqa: BLE001 # a policy's fault costs one cycle, not the cluster
             self.policy_failure = error
             self.oddities["policy_failed"] += 1
+            self.state.anew = True
             return Step()
-        self.waits = dict(result.waits)
+        self._note_waits(result.waits, due)
         if result.refused:
+            self.state.anew = True
             self.oddities["plan_refused"] += len(result.refused)
         return self._advance(result.facts)
+
+    def _note_waits(self, waits: Mapping[Shape, Wait], due: Iterable[WaitingGroup] | None) -> None:
+        """Keep why each shape waits; of those that were not due that is known already."""
+        if due is None:
+            self.waits = dict(waits)
+            return
+        for group in due:
+            self.waits.pop(group.shape, None)
+        self.waits.update(waits)
 
     def _hear(self, heard: reports.Heard) -> Step:
         self.oddities.update(heard.oddities)

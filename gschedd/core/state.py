@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from gsched.model.job import ExitRecord, JobSpec, Outcome
-from gsched.model.resources import Allocation, Inventory, Load, Share, Usage
+from gsched.model.resources import Allocation, Inventory, Load, Request, Share, Usage
 from gsched.model.states import (
     AttemptState,
     HoldKind,
@@ -157,7 +157,13 @@ class State:
         by_node: jobs with an attempt that is not over, by node.
         next_job: the id the next job gets.
         ports: master ports in use.
-        stale: something changed that a scheduling cycle should look at.
+        shapes_of: shapes of ``groups`` by their request.
+        stale: something changed that a scheduling cycle should look at: one of the next three.
+        anew: every waiting job is to be looked at.
+        fresh: shapes with a job that has come since the last cycle.
+        freed: nodes on which something was given back since the last cycle.
+        possible: requests that some idle hardware here can hold; kept, as to find out costs a look
+            at every node.
         touched_jobs, touched_attempts, touched_nodes: changed since the shell last stored them.
     """
 
@@ -175,10 +181,19 @@ class State:
         self.next_job = 1
         self.ports: set[int] = set()
         self.jobs_by_user: dict[int, int] = {}
+        self.shapes_of: dict[Request, dict[Shape, None]] = {}
         self.stale = True
+        self.anew = True
+        self.fresh: set[Shape] = set()
+        self.freed: set[str] = set()
+        self.possible: set[Request] = set()
         self.touched_jobs: dict[int, Job] = {}
         self.touched_attempts: dict[tuple[int, int], Attempt] = {}
         self.touched_nodes: dict[str, Node] = {}
+
+    def look_anew(self) -> None:
+        """Let the next cycle look at every waiting job."""
+        self.stale = self.anew = True
 
     def order_key(self, job: Job) -> OrderKey:
         """Return by what waiting jobs are ordered: priority with the queue's, then id."""

@@ -30,6 +30,7 @@ OVERFLOW_UID: Final = 65534  # "nobody": what a user of another namespace looks 
 PRIORITY_RANGE: Final = (-1024, 1023)
 MAX_NAME_LENGTH: Final = 255
 MAX_GRACE_S: Final = 86400.0
+MAX_POSSIBLE: Final = 10_000  # requests that are remembered as possible; then it begins anew
 
 
 class Submission(Struct, frozen=True, kw_only=True):
@@ -282,9 +283,12 @@ def never_fits(request: Request, state: State) -> tuple[str, str] | None:
 
     Nodes that are drained, unreachable or busy count as if idle: they may come back.
     """
-    if not state.nodes:
+    if not state.nodes or request in state.possible:
         return None
     idle = Spaces({name: emptied(space) for name, space in state.spaces.items()})
     if not isinstance(place(request, idle), NoFit):
+        if len(state.possible) >= MAX_POSSIBLE:
+            state.possible.clear()
+        state.possible.add(request)
         return None
     return explain_never(request, idle)

@@ -248,7 +248,7 @@ class Commands:
 
             def resume(_: float) -> list[Step]:
                 head.safe_mode = ""
-                head.state.stale = True
+                head.state.look_anew()
                 return []
 
             await self._engine.ask(resume)

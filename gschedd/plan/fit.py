@@ -50,6 +50,15 @@ def place(request: Request, spaces: Spaces, rank: Rank = leftover) -> Allocation
     return _place_scattered(request, spaces, rank)
 
 
+def may_help(request: Request, space: NodeSpace) -> bool:
+    """Return whether a request that did not fit may do so since this node has got more room.
+
+    False is sure: then it goes on not fitting. True is only a hint.
+    """
+    chunks = (sum_of(request),) if request.placement is Placement.PACK else request.chunks
+    return any(not shortage(chunk, space, exclusive=request.exclusive) for chunk in chunks)
+
+
 def _place_one(request: Request, spaces: Spaces, rank: Rank) -> Allocation | NoFit:
     chunk = request.chunks[0]
     node = best_space(chunk, spaces, exclusive=request.exclusive, rank=rank)

@@ -1,6 +1,6 @@
 """What a policy sees, and what it answers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct, field
@@ -53,7 +53,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     now_s: float
     nodes: Mapping[str, NodeSpace]
     groups: Sequence[Group]
-    running: Sequence[RunningJob]
+    running: Collection[RunningJob]
     loads: Mapping[str, NodeLoad] = field(default_factory=dict)
     kinds: Mapping[int, Kind] = field(default_factory=dict)
     predictor: Predictor | None = None
@@ -75,6 +75,8 @@ class Wait(Struct, frozen=True, kw_only=True):
         first: the job of the shape that is next.
         predicted_start_s: by when ``first`` starts at the latest, where that can be said.
         reserved: ``first`` holds the reservation.
+        lacking: there is no room for it, so that it need not be looked at again before something is
+            given back that could help; of the others nothing is assumed.
     """
 
     shape: Shape
@@ -82,6 +84,7 @@ class Wait(Struct, frozen=True, kw_only=True):
     reason: str
     predicted_start_s: float | None = None
     reserved: bool = False
+    lacking: bool = False
 
 
 class Plan(Struct, frozen=True, kw_only=True):

@@ -104,7 +104,7 @@ class _Pass:
 
     def _wait(self, shape: Shape, job: int, reason: str) -> None:
         if self.blocked_job is not None or not self.reserve:
-            self.waits.append(Wait(shape=shape, first=job, reason=reason))
+            self.waits.append(Wait(shape=shape, first=job, reason=reason, lacking=True))
             return
         self.blocked_job = job
         self.shadow_s, predicted_s, self.spare = self._reserve(shape, job)
@@ -115,6 +115,7 @@ class _Pass:
                 reason=reason,
                 predicted_start_s=predicted_s,
                 reserved=True,
+                lacking=True,
             )
         )
 

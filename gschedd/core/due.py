@@ -1,0 +1,97 @@
+"""What a scheduling cycle must look at: what has changed since the last one, and little else."""
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
+
+from gschedd.core.settings import Settings
+from gschedd.core.state import Job, State, WaitingGroup
+from gschedd.plan.fit import may_help
+from gschedd.plan.snapshot import RunningJob, Shape, Wait
+
+
+def due_groups(state: State, waits: Mapping[Shape, Wait]) -> list[WaitingGroup] | None:
+    """Return the groups that a cycle must look at, and take away the marks of what has changed.
+
+    What lacked room goes on lacking it until something is given back that could help, and what was
+    decided about the first job of a shape holds for those behind it. The job that holds the
+    reservation is looked at with the others, so that they heed it; if it might start now, everybody
+    is looked at, since another one will hold the reservation then.
+
+    Args:
+        waits: what was decided about each shape, and when nothing is known it is due.
+
+    Returns:
+        None if all groups are due, an empty list if none is.
+    """
+    anew, fresh, freed = state.anew, state.fresh, state.freed
+    state.stale = state.anew = False
+    state.fresh, state.freed = set(), set()
+    if anew:
+        return None
+    due = {shape for shape in fresh if _is_undecided(state, shape, waits)}
+    if freed:
+        due |= _helped(state, freed, waits)
+    if not due:
+        return []
+    holder = next((wait.shape for wait in waits.values() if wait.reserved), None)
+    if holder in due:
+        return None
+    if holder is not None:
+        due.add(holder)
+    # in the order of the state, as a set of strings has another one in every process
+    return [state.groups[shape] for shape in state.groups if shape in due]
+
+
+def _is_undecided(state: State, shape: Shape, waits: Mapping[Shape, Wait]) -> bool:
+    """Return whether nothing is decided yet about the first job of a shape."""
+    group, wait = state.groups.get(shape), waits.get(shape)
+    return group is not None and (wait is None or group.order[0][1] != wait.first)
+
+
+def _helped(state: State, freed: set[str], waits: Mapping[Shape, Wait]) -> set[Shape]:
+    """Return the shapes that may start since these nodes have more room."""
+    spaces = [state.spaces[name] for name in freed if name in state.spaces]
+    found: set[Shape] = set()
+    for request, shapes in state.shapes_of.items():
+        if any(may_help(request, space) for space in spaces):
+            found.update(shapes)
+            continue
+        for shape in shapes:
+            wait = waits.get(shape)
+            if wait is None or not wait.lacking:
+                found.add(shape)
+    return found
+
+
+class Running(Collection[RunningJob]):
+    """What runs, made when a policy first looks: most cycles have no need of it."""
+
+    def __init__(self, state: State, settings: Settings) -> None:
+        self._state = state
+        self._settings = settings
+
+    @cached_property
+    def _jobs(self) -> list[RunningJob]:
+        return [_running(job, self._settings) for job in self._state.running.values()]
+
+    def __contains__(self, job: object) -> bool:
+        return job in self._jobs
+
+    def __iter__(self) -> Iterator[RunningJob]:
+        return iter(self._jobs)
+
+    def __len__(self) -> int:
+        return len(self._state.running)
+
+
+def _running(job: Job, settings: Settings) -> RunningJob:
+    attempt = job.attempt
+    assert attempt is not None, "a running job has an attempt"
+    started_s = attempt.started_s or attempt.assigned_s
+    limit_s = job.spec.walltime_s or settings.default_walltime_s or None
+    return RunningJob(
+        job=job.id,
+        allocation=attempt.allocation,
+        started_s=started_s,
+        end_s=None if limit_s is None else started_s + limit_s,
+    )
