@@ -10,7 +10,8 @@ from gsched.config import load_config
 from gsched.errors import CannotWriteError, GschedError
 from gsched.version import VERSION
 from gschedd.daemon.service import Service
-from gschedd.policies.registry import POLICIES
+from gschedd.models.robust import RobustModel
+from gschedd.policies.registry import LEARNING, POLICIES
 
 
 @click.command(name="gschedd")
@@ -47,7 +48,8 @@ def run(config_path: str | None) -> int:
             known = ", ".join(sorted(POLICIES))
             click.echo(f"gschedd: unknown policy {policy_name!r}: known are {known}", err=True)
             return 78
-        service = Service(config, policy=policy, policy_name=policy_name)
+        model = RobustModel() if policy_name in LEARNING else None
+        service = Service(config, policy=policy, policy_name=policy_name, model=model)
         return asyncio.run(service.run())
     except GschedError as error:
         click.echo(f"gschedd: {error.message}", err=True)

@@ -29,6 +29,7 @@ from gschedd.http.launches import BlobCache, Launches
 from gschedd.http.links import Links
 from gschedd.http.queries import Queries, up_nodes
 from gschedd.http.schema import openapi
+from gschedd.models.predict import Model
 from gschedd.plan.snapshot import Policy
 from gschedd.store.reader import Reader
 from gschedd.store.sqlite import Opened, Store
@@ -43,7 +44,9 @@ GC_THRESHOLDS = (20_000, 50, 100)  # objects, then collections, before the next 
 class Service:
     """Everything of one running head."""
 
-    def __init__(self, config: Config, *, policy: Policy, policy_name: str) -> None:
+    def __init__(
+        self, config: Config, *, policy: Policy, policy_name: str, model: Model | None = None
+    ) -> None:
         self._config = config
         self._policy_name = policy_name
         self._clock = SystemClock()
@@ -59,7 +62,7 @@ class Service:
         queues = {name: queue.priority for name, queue in settings.queues.items()}
         state = State(queues)
         self._store.load(state)
-        self._head = Head(state=state, settings=settings, policy=policy)
+        self._head = Head(state=state, settings=settings, policy=policy, model=model)
         if self._opened.behind:
             self._enter_safe_mode(self._opened.behind)
         self._runners: list[web.AppRunner] = []

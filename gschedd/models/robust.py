@@ -25,9 +25,8 @@ from gschedd.models.measures import (
     speed_of,
     use_of,
 )
-from gschedd.models.predict import nothing_known
 from gschedd.models.records import Record
-from gschedd.plan.load import Basis, Kind, NodeLoad, Prediction
+from gschedd.plan.load import Basis, Kind, NodeLoad, Prediction, Use
 
 #: Families a job belongs to, the nearest first.
 LEVELS: Final = (Basis.KIND, Basis.PROGRAM, Basis.REQUEST, Basis.OWNER, Basis.ALL)
@@ -113,7 +112,7 @@ class RobustModel:
         """Return what a job of a kind will cost on a node."""
         known = self._known(kind)
         if not known:
-            return nothing_known(node)
+            return _asked_for(kind, node)
         basis, family = known[0]
         speed = speed_of(node.rates, on_gpu=is_on_gpu(kind))
         target = self._target(kind, node.name, speed)
@@ -155,6 +154,23 @@ class RobustModel:
             return UNKNOWN_SPREAD
         place = math.ceil((len(misses) + 1) * HIGH_QUANTILE) - 1
         return max(sorted(misses)[min(place, len(misses) - 1)], 0.0)
+
+
+def _asked_for(kind: Kind, node: NodeLoad) -> Prediction:
+    """Return what a job asks for, as nothing else is known.
+
+    The paper's guess, the node's load divided by its jobs, is nothing on an idle node, so that a
+    whole burst would go there.
+    """
+    rates = node.rates
+    gpus = min(kind.gpus, rates.gpus)
+    use = Use(
+        cpu_cores=min(max(kind.cpus, 1), rates.cores),
+        memory_bytes=kind.memory_bytes,
+        gpus=gpus,
+        gpu_memory_bytes=gpus * rates.gpu_memory_bytes / rates.gpus if rates.gpus else 0.0,
+    )
+    return Prediction(use=use, high=use, basis=Basis.ASKED)
 
 
 def _maker(basis: Basis) -> Callable[[], Family]:

@@ -16,3 +16,6 @@ POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
         "torque": torque.plan,
     }
 )
+
+#: Those that use predictions: learning what jobs cost costs time with every job that ends.
+LEARNING: Final = frozenset({"balance"})

@@ -69,6 +69,19 @@ def test_a_head_without_a_model_learns_nothing_and_balances_all_the_same() -> No
     assert sorted(world.machine_of(job)[0] for job in jobs) == ["n1", "n1", "n2", "n2"]
 
 
+def test_a_burst_before_anything_is_known_is_spread() -> None:
+    """Two idle nodes, and a model without any history: four jobs on each, not eight on one."""
+    world = World(node("n1", cpus=8), node("n2", cpus=8), policy=balance.plan)
+    world.head.model = RobustModel()
+    for name in ("n1", "n2"):
+        world.head.heard_from(name, Load(), world.now_s)
+    jobs = [world.submit(runs_s=60) for _ in range(8)]
+    world.run_until(1)
+
+    places = [world.machine_of(job)[0] for job in jobs]
+    assert (places.count("n1"), places.count("n2")) == (4, 4)
+
+
 def part_ended(world: World, job: int, **changes: object) -> f.PartEnded:
     fields = {"job": job, "attempt": 1, "kind": OutcomeKind.EXITED, "exit_code": 0, "ended_s": 5.0}
     record = ExitRecord(**{**fields, **changes})  # type: ignore[arg-type] # any of its fields

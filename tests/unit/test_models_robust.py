@@ -26,13 +26,17 @@ def wall_s(model: RobustModel, key: str = "k") -> float:
     return said
 
 
-def test_nothing_recorded_is_the_load_of_the_node_by_its_jobs() -> None:
-    """As in the paper: there is nothing better to say."""
-    busy = node(used=Use(cpu_cores=6), running=3)
+def test_nothing_recorded_is_what_the_job_asks_for() -> None:
+    """At least a core, and no more than the node has."""
+    small = node(of=rates(cores=4, gpus=2))
+    asks = kind(cpus=9, gpus=1, memory_bytes=GB)
 
-    said = RobustModel().predict(kind(), busy, NOW_S)
+    said = RobustModel().predict(asks, small, NOW_S)
+    plain = RobustModel().predict(kind(), node(), NOW_S)
 
-    assert (said.use, said.basis, said.wall_s) == (Use(cpu_cores=2), Basis.NODE, None)
+    assert said.use == Use(cpu_cores=4, memory_bytes=GB, gpus=1, gpu_memory_bytes=16 * GB)
+    assert (said.basis, said.wall_s) == (Basis.ASKED, None)
+    assert plain.use == Use(cpu_cores=1)
 
 
 def test_one_outlier_moves_nothing() -> None:
