@@ -89,6 +89,7 @@ def add_job(state: State, job: Job) -> None:
 
 def _own(state: State, job: Job, attempt: Attempt) -> None:
     state.running[job.id] = job
+    state.note_moved(job.id)
     if attempt.master_port:
         state.ports.add(attempt.master_port)
     for node, part in attempt.parts.items():
@@ -99,6 +100,7 @@ def _own(state: State, job: Job, attempt: Attempt) -> None:
 
 def _disown(state: State, job: Job, attempt: Attempt) -> None:
     del state.running[job.id]
+    state.note_moved(job.id)
     state.ports.discard(attempt.master_port)
     for node, part in attempt.parts.items():
         del state.by_node[node][job.id]
@@ -198,6 +200,7 @@ def _altered(state: State, fact: f.JobAltered) -> None:
     next_job_state(job.state, fact, job.state)
     _leave(state, job)
     job.spec = fact.spec
+    state.note_moved(job.id)
     if job.state in {JobState.QUEUED, JobState.WAITING}:
         job.state = next_job_state(job.state, fact, resting_state(job, fact.at_s))
     _enter(state, job)
@@ -238,6 +241,7 @@ def _part_started(state: State, fact: f.PartStarted) -> None:
     part.pid, part.started_s = fact.pid, fact.started_s
     part.stdout_path, part.stderr_path = fact.stdout_path, fact.stderr_path
     _note_start(job, attempt, min(max(fact.started_s, attempt.assigned_s), fact.at_s))
+    state.note_moved(job.id)
     waits = any(each.state is PartState.PENDING for each in attempt.parts.values())
     wanted = AttemptState.STARTING if waits else AttemptState.RUNNING
     if attempt.state is AttemptState.EXITING:
@@ -274,6 +278,7 @@ def _part_ended(state: State, fact: f.PartEnded) -> None:
     if part.started_s is None and fact.record.started_s:
         part.started_s = fact.record.started_s
         _note_start(job, attempt, min(max(part.started_s, attempt.assigned_s), fact.at_s))
+        state.note_moved(job.id)
     attempt.state = next_attempt_state(attempt.state, fact, AttemptState.EXITING)
     _move(state, job, fact, job.state)
 
@@ -332,13 +337,14 @@ def _forget_oldest_key(state: State) -> None:
 
 def _registered(state: State, fact: f.NodeRegistered) -> None:
     node = state.nodes.get(fact.node)
-    if node is None or node.inventory != fact.inventory:
-        state.possible.clear()
+    changed = node is None or node.inventory != fact.inventory
     if node is None:
         node = Node(name=fact.node, state=NodeState.UP, inventory=fact.inventory)
         state.nodes[node.name] = node
     else:
         node.state = next_node_state(node.state, fact, NodeState.UP)
+    if changed:
+        state.forget_hardware()
     node.inventory, node.boot_id, node.incarnation = fact.inventory, fact.boot_id, fact.incarnation
     node.address, node.version, node.since_s = fact.address, fact.version, fact.at_s
     node.load, node.heartbeat_s, node.faults = fact.load, fact.at_s, 0

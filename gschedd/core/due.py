@@ -1,12 +1,12 @@
 """What a scheduling cycle must look at: what has changed since the last one, and little else."""
 
-from collections.abc import Collection, Iterator, Mapping
-from functools import cached_property
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
 
 from gschedd.core.settings import Settings
-from gschedd.core.state import Job, State, WaitingGroup
+from gschedd.core.state import Ends, Job, State, WaitingGroup
 from gschedd.plan.fit import may_help
-from gschedd.plan.snapshot import RunningJob, Shape, Wait
+from gschedd.plan.snapshot import ByEnd, RunningJob, Shape, Wait, end_order
 
 
 def due_groups(state: State, waits: Mapping[Shape, Wait]) -> list[WaitingGroup] | None:
@@ -63,22 +63,33 @@ def _helped(state: State, freed: set[str], waits: Mapping[Shape, Wait]) -> set[S
     return found
 
 
-class Running(Collection[RunningJob]):
-    """What runs, made when a policy first looks: most cycles have no need of it."""
+class Running(ByEnd):
+    """What runs, brought up to date when a policy first looks: most cycles have no need of it."""
 
     def __init__(self, state: State, settings: Settings) -> None:
         self._state = state
         self._settings = settings
 
-    @cached_property
-    def _jobs(self) -> list[RunningJob]:
-        return [_running(job, self._settings) for job in self._state.running.values()]
+    def _ends(self) -> Ends:
+        ends, running = self._state.ends, self._state.running
+        for number in ends.moved:
+            before = ends.known.pop(number, None)
+            if before is not None:
+                key = end_order(before)
+                del ends.order[bisect_left(ends.order, key)]
+            job = running.get(number)
+            if job is not None:
+                seen = ends.known[number] = _running(job, self._settings)
+                insort(ends.order, end_order(seen))
+        ends.moved.clear()
+        return ends
 
     def __contains__(self, job: object) -> bool:
-        return job in self._jobs
+        return job in self._ends().known.values()
 
     def __iter__(self) -> Iterator[RunningJob]:
-        return iter(self._jobs)
+        ends = self._ends()
+        return (ends.known[number] for _, _, number in ends.order)
 
     def __len__(self) -> int:
         return len(self._state.running)

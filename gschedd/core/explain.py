@@ -80,7 +80,7 @@ def _queued_reason(
         return "waits for the next scheduling cycle"
     ahead = group.position(state.order_key(job))
     if ahead == 0:
-        return wait.reason
+        return str(wait.reason)
     return f"{ahead} before it ask for the same, first job {group.order[0][1]}: {wait.reason}"
 
 

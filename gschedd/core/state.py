@@ -15,8 +15,8 @@ from gsched.model.states import (
     PartState,
     StopReason,
 )
-from gschedd.plan.snapshot import OrderKey, Shape
-from gschedd.plan.space import NodeSpace
+from gschedd.plan.snapshot import OrderKey, RunningJob, Shape
+from gschedd.plan.space import SortedSpaces
 
 
 class Part(Struct, kw_only=True, omit_defaults=True):
@@ -115,6 +115,23 @@ class Node(Struct, kw_only=True, omit_defaults=True):
     heartbeat_s: float | None = None
 
 
+class Ends:
+    """What runs in order of planned ends; see `gschedd.core.due.Running`.
+
+    Attributes:
+        known: jobs as policies see them, by id.
+        order: `end_order` of each of them, sorted.
+        moved: jobs of which something has changed since.
+    """
+
+    __slots__ = ("known", "moved", "order")
+
+    def __init__(self) -> None:
+        self.known: dict[int, RunningJob] = {}
+        self.order: list[tuple[bool, float, int]] = []
+        self.moved: set[int] = set()
+
+
 class WaitingGroup:
     """Jobs of one shape that may start now, sorted by `OrderKey`."""
 
@@ -162,6 +179,7 @@ class State:
         anew: every waiting job is to be looked at.
         fresh: shapes with a job that has come since the last cycle.
         freed: nodes on which something was given back since the last cycle.
+        ends: what runs, by planned end; brought up to date when a policy looks.
         possible: requests that some idle hardware here can hold; kept, as to find out costs a look
             at every node.
         touched_jobs, touched_attempts, touched_nodes: changed since the shell last stored them.
@@ -172,7 +190,7 @@ class State:
         self.jobs: dict[int, Job] = {}
         self.finished: dict[int, Job] = {}
         self.nodes: dict[str, Node] = {}
-        self.spaces: dict[str, NodeSpace] = {}
+        self.spaces = SortedSpaces()
         self.groups: dict[Shape, WaitingGroup] = {}
         self.delayed: list[tuple[float, int]] = []
         self.keys: dict[str, int] = {}
@@ -187,9 +205,15 @@ class State:
         self.fresh: set[Shape] = set()
         self.freed: set[str] = set()
         self.possible: set[Request] = set()
+        self.ends = Ends()
+        self._generic_names: set[str] | None = None
         self.touched_jobs: dict[int, Job] = {}
         self.touched_attempts: dict[tuple[int, int], Attempt] = {}
         self.touched_nodes: dict[str, Node] = {}
+
+    def note_moved(self, job: int) -> None:
+        """Note that a job runs, does not run any more, or has got another end."""
+        self.ends.moved.add(job)
 
     def look_anew(self) -> None:
         """Let the next cycle look at every waiting job."""
@@ -205,7 +229,16 @@ class State:
 
     def generic_names(self) -> set[str]:
         """Return the counted resources that some node declares."""
-        return {name for node in self.nodes.values() for name, _ in node.inventory.generic}
+        if self._generic_names is None:
+            self._generic_names = {
+                name for node in self.nodes.values() for name, _ in node.inventory.generic
+            }
+        return self._generic_names
+
+    def forget_hardware(self) -> None:
+        """Forget what was concluded from the nodes' inventories: one of them has changed."""
+        self.possible.clear()
+        self._generic_names = None
 
 
 def client_key(uid: int, key: str) -> str:

@@ -14,9 +14,18 @@ from msgspec import Struct
 
 from gsched.model.resources import Allocation, Chunk, Request, Share
 from gsched.model.states import Placement
-from gschedd.plan.room import Rank, best_space, leftover, merged, room, share_of, shortage
+from gschedd.plan.room import (
+    Rank,
+    best_space,
+    least_left,
+    leftover,
+    merged,
+    room,
+    share_of,
+    shortage,
+)
 from gschedd.plan.space import NodeSpace, Spaces, take
-from gschedd.plan.words import explain
+from gschedd.plan.words import Lack
 
 #: Steps of the search for a free placement of different chunks: some milliseconds at most.
 MAX_SEARCH_STEPS: Final = 5_000
@@ -25,7 +34,12 @@ MAX_SEARCH_STEPS: Final = 5_000
 class NoFit(Struct, frozen=True, kw_only=True):
     """A request does not fit; ``text`` says why in words, naming the term and the best node."""
 
-    text: str
+    reason: Lack | str
+
+    @property
+    def text(self) -> str:
+        """Return the words."""
+        return str(self.reason)
 
 
 def place(request: Request, spaces: Spaces, rank: Rank = leftover) -> Allocation | NoFit:
@@ -40,7 +54,7 @@ def place(request: Request, spaces: Spaces, rank: Rank = leftover) -> Allocation
     to the lower name, so equal spaces always give equal allocations.
     """
     if len(spaces) == 0:
-        return NoFit(text="no node has registered yet")
+        return NoFit(reason="no node has registered yet")
     if request.placement is Placement.PACK:
         return _place_packed(request, spaces, rank)
     if len(request.chunks) == 1 and request.chunks[0].count == 1:
@@ -59,11 +73,18 @@ def may_help(request: Request, space: NodeSpace) -> bool:
     return any(not shortage(chunk, space, exclusive=request.exclusive) for chunk in chunks)
 
 
+def _best(chunk: Chunk, spaces: Spaces, rank: Rank, *, exclusive: bool) -> NodeSpace | None:
+    """Return the best of all nodes, by their order where the ranking is theirs."""
+    if rank is leftover:
+        return least_left(chunk, spaces, exclusive=exclusive)
+    return best_space(chunk, spaces, exclusive=exclusive, rank=rank)
+
+
 def _place_one(request: Request, spaces: Spaces, rank: Rank) -> Allocation | NoFit:
     chunk = request.chunks[0]
-    node = best_space(chunk, spaces, exclusive=request.exclusive, rank=rank)
+    node = _best(chunk, spaces, rank, exclusive=request.exclusive)
     if node is None:
-        return NoFit(text=explain(request, spaces))
+        return NoFit(reason=Lack(request, spaces))
     return (share_of(chunk, node, exclusive=request.exclusive),)
 
 
@@ -93,7 +114,7 @@ def _place_packed(request: Request, spaces: Spaces, rank: Rank) -> Allocation | 
         if shares:
             return (merged(shares, exclusive=request.exclusive),)
     one = Request(chunks=(whole,), exclusive=request.exclusive)
-    return NoFit(text=explain(one, spaces, asked=request))
+    return NoFit(reason=Lack(one, spaces, asked=request))
 
 
 def sum_of(request: Request) -> Chunk:
@@ -129,7 +150,7 @@ def _place_free(request: Request, spaces: Spaces, rank: Rank) -> Allocation | No
     if by_node is None and len(request.chunks) > 1:
         by_node = _Search(request, spaces).run()
     if by_node is None:
-        return NoFit(text=explain(request, spaces))
+        return NoFit(reason=Lack(request, spaces))
     return tuple(merged(shares, exclusive=request.exclusive) for shares in by_node.values())
 
 
@@ -146,8 +167,8 @@ def _pour(request: Request, spaces: Spaces, rank: Rank) -> dict[str, list[Share]
         while left:
             used = [work[name] for name in by_node]
             # exclusiveness is against others: a further place of this job may join
-            node = best_space(chunk, used, exclusive=False, rank=rank) or best_space(
-                chunk, work, exclusive=request.exclusive, rank=rank
+            node = best_space(chunk, used, exclusive=False, rank=rank) or _best(
+                chunk, work, rank, exclusive=request.exclusive
             )
             if node is None:
                 return None
@@ -211,12 +232,12 @@ class _Search:
 def _place_scattered(request: Request, spaces: Spaces, rank: Rank) -> Allocation | NoFit:
     places = [chunk for chunk in request.chunks for _ in range(chunk.count)]
     if len(places) > len(spaces):
-        return NoFit(text=explain(request, spaces))
+        return NoFit(reason=Lack(request, spaces))
     chosen = _greedy(request, places, spaces, rank)
     if chosen is None and len(request.chunks) > 1:
         chosen = _matching(request, places, spaces, rank)
     if chosen is None:
-        return NoFit(text=explain(request, spaces))
+        return NoFit(reason=Lack(request, spaces))
     return tuple(
         share_of(chunk, spaces[node], exclusive=request.exclusive)
         for chunk, node in zip(places, chosen, strict=True)

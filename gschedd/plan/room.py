@@ -1,10 +1,11 @@
 """What one node has room for: the one notion of "it fits there", and what it would take."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from gsched.model.resources import Chunk, Gpu, Share
-from gschedd.plan.space import NodeSpace
+from gschedd.plan.space import NodeSpace, Spaces
 
 RankKey = tuple[float | str, ...]
 #: By what nodes are ranked for a chunk, best first. The last item is the node's name, so that no
@@ -56,7 +57,29 @@ def best_space(
     return best
 
 
-def leftover(chunk: Chunk, space: NodeSpace) -> tuple[bool, int, int, int, str]:
+def least_left(chunk: Chunk, spaces: Spaces, *, exclusive: bool) -> NodeSpace | None:
+    """Return what `best_space` does by `leftover`: the first in the order of all that has room.
+
+    Among nodes with as many free GPUs those with too few CPUs stand first and are passed over at
+    once, so that mostly a handful of nodes is looked at.
+    """
+    order = spaces.order
+    has_gpus, gpus = bool(chunk.gpus), chunk.gpus
+    index = bisect_left(order, (has_gpus, gpus, chunk.cpus, chunk.memory_bytes))
+    while index < len(order):
+        key = order[index]
+        if key[:2] != (has_gpus, gpus):  # the next larger number of free GPUs
+            has_gpus, gpus = key[0], key[1]
+            index = bisect_left(order, (has_gpus, gpus, chunk.cpus, chunk.memory_bytes), index)
+            continue
+        space = spaces[key[4]]
+        if not shortage(chunk, space, exclusive=exclusive):
+            return space
+        index += 1
+    return None
+
+
+def leftover(chunk: Chunk, space: NodeSpace) -> RankKey:
     """Return by what nodes are ranked for a chunk, best first: what would stay behind, and name."""
     return (
         not chunk.gpus and space.total_gpus > 0,

@@ -8,6 +8,7 @@ from msgspec import Struct, field
 from gsched.model.resources import Allocation, Request
 from gschedd.plan.load import Kind, NodeLoad, Predictor
 from gschedd.plan.space import NodeSpace
+from gschedd.plan.words import Lack
 
 
 class Shape(Struct, frozen=True, kw_only=True):
@@ -39,6 +40,19 @@ class RunningJob(Struct, frozen=True, kw_only=True):
     allocation: Allocation
     started_s: float
     end_s: float | None
+
+
+def end_order(running: RunningJob) -> tuple[bool, float, int]:
+    """Return by what running jobs are ordered: planned ends; those without end last, oldest first.
+
+    Ties go to the lower job id.
+    """
+    end_s = running.end_s
+    return (end_s is None, running.started_s if end_s is None else end_s, running.job)
+
+
+class ByEnd(Collection[RunningJob]):
+    """Running jobs that iterate by `end_order`."""
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
@@ -81,7 +95,7 @@ class Wait(Struct, frozen=True, kw_only=True):
 
     shape: Shape
     first: int
-    reason: str
+    reason: Lack | str
     predicted_start_s: float | None = None
     reserved: bool = False
     lacking: bool = False

@@ -1,6 +1,7 @@
 """Free resources of nodes, and the overlay on which a plan takes and gives without copying all."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, structs
 
@@ -104,16 +105,73 @@ def _add(generic: Generic, change: Generic, sign: int) -> Generic:
     return tuple(sorted(counts.items()))
 
 
+#: What nodes are sorted by: whether it has GPUs at all, free GPUs, CPUs and memory, name. For any
+#: chunk that is the order of how much would stay behind, the least first.
+RoomKey = tuple[bool, int, int, int, str]
+
+
+def room_key(space: NodeSpace) -> RoomKey:
+    """Return where a node stands among others."""
+    return (space.total_gpus > 0, len(space.gpus), space.cpus, space.memory_bytes, space.name)
+
+
+class SortedSpaces(dict[str, NodeSpace]):
+    """Free space by node, and the keys of all nodes in order, kept up with every change.
+
+    Attributes:
+        order: see `RoomKey`; only to be read.
+    """
+
+    __slots__ = ("order",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[RoomKey] = []
+
+    def __setitem__(self, name: str, space: NodeSpace) -> None:
+        before = self.get(name)
+        super().__setitem__(name, space)
+        _reorder(self.order, before, space)
+
+
+def _reorder(order: list[RoomKey], before: NodeSpace | None, after: NodeSpace) -> None:
+    """Move a node in the order."""
+    if before is not None:
+        del order[bisect_left(order, room_key(before))]
+    insort(order, room_key(after))
+
+
 class Spaces:
     """All nodes' free space: a shared base that is never changed, and what a plan changed."""
 
-    __slots__ = ("_base", "_changed")
+    __slots__ = ("_base", "_changed", "_order")
 
     def __init__(
         self, base: Mapping[str, NodeSpace], changed: Mapping[str, NodeSpace] | None = None
     ) -> None:
         self._base = base
         self._changed = dict(changed or {})
+        self._order: list[RoomKey] | None = None
+
+    @property
+    def order(self) -> Sequence[RoomKey]:
+        """Return the keys of all nodes in order; only to be read, before the next change."""
+        if self._order is not None:
+            return self._order
+        if isinstance(self._base, SortedSpaces):
+            if not self._changed:
+                return self._base.order
+            self._order = self._base.order.copy()
+            for name, space in self._changed.items():
+                _reorder(self._order, self._base[name], space)
+        else:
+            self._order = sorted(map(room_key, self))
+        return self._order
+
+    def _set(self, name: str, space: NodeSpace) -> None:
+        if self._order is not None:
+            _reorder(self._order, self[name], space)
+        self._changed[name] = space
 
     def __getitem__(self, node: str) -> NodeSpace:
         return self._changed.get(node) or self._base[node]
@@ -141,15 +199,15 @@ class Spaces:
     def take(self, allocation: Iterable[Share]) -> None:
         """Take an allocation that fits."""
         for share in allocation:
-            self._changed[share.node] = take(self[share.node], share)
+            self._set(share.node, take(self[share.node], share))
 
     def give(self, allocation: Iterable[Share]) -> None:
         """Give an allocation back; nodes that are gone are passed over."""
         for share in allocation:
             if share.node in self._base:
-                self._changed[share.node] = give(self[share.node], share)
+                self._set(share.node, give(self[share.node], share))
 
-    def common_with(self, other: "Spaces") -> "Spaces":
-        """Return what is free both here and in ``other``, which stands on the same base."""
-        names = self.changed_nodes | other.changed_nodes
-        return Spaces(self._base, {name: common(self[name], other[name]) for name in names})
+    def common_with(self, others: Mapping[str, NodeSpace]) -> "Spaces":
+        """Return what is free here, and on some nodes no more than what is free in ``others``."""
+        less = {name: common(self[name], space) for name, space in others.items()}
+        return Spaces(self._base, {**self._changed, **less})

@@ -10,6 +10,32 @@ from gschedd.plan.room import shortage, usable_gpus
 from gschedd.plan.space import NodeSpace, Spaces
 
 
+class Lack:
+    """Why a request does not fit, put into words when somebody asks: that looks at every node.
+
+    The words are about the nodes as they are by then.
+    """
+
+    __slots__ = ("_asked", "_request", "_spaces")
+
+    def __init__(self, request: Request, spaces: Spaces, *, asked: Request | None = None) -> None:
+        self._request = request
+        self._spaces = spaces
+        self._asked = asked
+
+    def __str__(self) -> str:
+        return explain(self._request, self._spaces, asked=self._asked)
+
+    def __eq__(self, other: object) -> bool:
+        return str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __repr__(self) -> str:
+        return repr(str(self))
+
+
 def explain(request: Request, spaces: Spaces, *, asked: Request | None = None) -> str:
     """Return in words why the request does not fit: the term that fails, and the best node.
 

@@ -34,7 +34,7 @@ from gschedd.sim.traces import FORMS, Trace, read_trace
 from gschedd.sim.work import WORK_MODELS
 from gschedd.sim.workload import TraceJob
 
-TURNS = 2000  # moments between two looks at the progress bar
+TURNS = 200  # moments between two looks at the progress bar, and at Ctrl-C
 
 EPILOG = """\b
 Examples:
@@ -192,6 +192,19 @@ def replay_command(  # noqa: PLR0913 # one argument for each option
     return compare(wanted, trace, nodes, cluster=cluster or path)
 
 
+class Stop:
+    """Takes the first Ctrl-C (or TERM) for a wish to end with what there is; the second ends it."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, _frame: object) -> None:
+        self.wanted = True
+        signal.signal(number, signal.default_int_handler)
+
+
 def chosen_policies(text: str) -> tuple[str, ...]:
     """Return the names of a list with commas, each once.
 
@@ -216,11 +229,11 @@ def compare(wanted: Wanted, trace: Trace, nodes: tuple[ClusterNode, ...], *, clu
     for directory in filter(None, (wanted.csv_dir, wanted.figures_dir)):
         output.make_directory(directory)
     jobs = with_jitter(trace.jobs, seed=wanted.seed, percent=wanted.jitter_percent)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: keep what there is
+    stop = Stop()
     summaries: list[Summary] = []
     interrupted = False
     for policy in wanted.policies:
-        summary, interrupted = _replay(wanted, jobs, nodes, policy, errors)
+        summary, interrupted = _replay(wanted, jobs, nodes, policy, errors, stop)
         summaries.append(summary)
         if interrupted:
             break
@@ -263,6 +276,7 @@ def _replay(
     nodes: tuple[ClusterNode, ...],
     policy: str,
     errors: Console,
+    stop: "Stop",
 ) -> tuple[Summary, bool]:
     """Run one policy to its end or to the first Ctrl-C; return what it came to, and which."""
     writer = (
@@ -290,8 +304,9 @@ def _replay(
         try:
             while simulation.run(turns=TURNS):
                 progress.update(bar, completed=simulation.recorder.done)
-        except KeyboardInterrupt:
-            interrupted = True
+                if stop.wanted:
+                    interrupted = True
+                    break
         finally:
             if writer is not None:
                 writer.close()

@@ -232,3 +232,28 @@ def test_the_page_and_the_parser_have_the_same_options() -> None:
         known |= options_of(command)
 
     assert described(sections_of(page_of("gsim"))["OPTIONS"]) == known
+
+
+def test_looking_only_at_what_has_changed_changes_nothing() -> None:
+    """A head that looks at everything in every cycle makes the same of a crowded trace."""
+    jobs = [
+        job(
+            i * 3.0,
+            20.0 + i * 37 % 400,
+            cpus=1 + i % 4 * (i % 3),
+            gpus=i % 5 % 2,
+            walltime_s=float(100 + i % 7 * 100),
+        )
+        for i in range(400)
+    ]
+    changed, summary = replay("6xcpus=8,gpus=2", jobs)
+    simulation = Simulation(read_cluster("6xcpus=8,gpus=2"), jobs, POLICIES["fifo"])
+    while simulation.run(turns=1):
+        simulation.head.state.anew = True
+    everything = simulation.summary("fifo")
+
+    assert summary.waiting_s.mean > 100
+    assert everything.waiting_s == summary.waiting_s
+    assert everything.completion_s == summary.completion_s
+    assert summary.cycles < everything.cycles
+    assert len(changed) == 400

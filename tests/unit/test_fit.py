@@ -70,7 +70,7 @@ def test_the_order_of_the_nodes_does_not_matter(
 
 def test_no_node_is_named_as_that() -> None:
     """Before the first node has registered nothing fits, and the reason says so."""
-    assert place(Request(), spaces()) == NoFit(text="no node has registered yet")
+    assert place(Request(), spaces()) == NoFit(reason="no node has registered yet")
 
 
 def test_the_fullest_node_that_fits_is_taken() -> None:
@@ -218,7 +218,7 @@ def test_no_matching_is_told_in_words() -> None:
 
     found = place(Request(chunks=(Chunk(features=("x",)), Chunk(cpus=2))), nodes)
 
-    assert found == NoFit(text="needs 2 places at once, and they do not fit side by side")
+    assert found == NoFit(reason="needs 2 places at once, and they do not fit side by side")
 
 
 def test_exclusive_is_against_others_not_against_oneself() -> None:

@@ -101,7 +101,7 @@ def test_two_overlays_on_one_base_have_in_common_what_both_left() -> None:
     now.take([Share(node="n1", cpus=1)])
     later.take([Share(node="n2", cpus=3)])
 
-    both = now.common_with(later)
+    both = now.common_with({"n2": later["n2"]})
 
     assert [each.cpus for each in both] == [3, 1]
     request = Request(chunks=(Chunk(cpus=3),))

@@ -13,12 +13,27 @@ several kinds on named nodes where they count processors, so the reservation is 
 """
 
 import heapq
+from collections.abc import Iterable
 from typing import Final
 
+from msgspec import structs
+
 from gsched.model.resources import Allocation
-from gschedd.plan.fit import NoFit, place
-from gschedd.plan.snapshot import Group, OrderKey, Plan, Shape, Snapshot, Start, Wait
-from gschedd.plan.space import Spaces
+from gschedd.plan.fit import NoFit, may_help, place
+from gschedd.plan.snapshot import (
+    ByEnd,
+    Group,
+    OrderKey,
+    Plan,
+    RunningJob,
+    Shape,
+    Snapshot,
+    Start,
+    Wait,
+    end_order,
+)
+from gschedd.plan.space import NodeSpace, Spaces, take
+from gschedd.plan.words import Lack
 from gschedd.policies.kit.chooser import Chooser
 
 #: A job without a planned end is planned as if it ended this long after all others, oldest first:
@@ -51,7 +66,7 @@ class _Pass:
         self.waits: list[Wait] = []
         self.shadow_s: float | None = None
         self.blocked_job: int | None = None
-        self.spare = self.free
+        self.spare: dict[str, NodeSpace] = {}
 
     def run(self) -> Plan:
         heap: list[tuple[OrderKey, int, int]] = [
@@ -69,7 +84,7 @@ class _Pass:
         """Start the job, or note why its whole group waits and return False."""
         found = place(group.shape.request, self.free, self.chooser.rank(job))
         if isinstance(found, NoFit):
-            self._wait(group.shape, job, found.text)
+            self._wait(group.shape, job, found.reason)
             return False
         if self.blocked_job is None:
             self._accept(group.shape, job, found, "next in order")
@@ -93,7 +108,9 @@ class _Pass:
                 )
             )
             return False
-        self.spare.take(beside)
+        for share in beside:
+            if share.node in self.spare:
+                self.spare[share.node] = take(self.spare[share.node], share)
         self._accept(shape, job, beside, f"does not delay job {self.blocked_job}")
         return True
 
@@ -102,7 +119,7 @@ class _Pass:
         self.chooser.started(job, allocation)
         self.starts.append(Start(job=job, shape=shape, allocation=allocation, why=why))
 
-    def _wait(self, shape: Shape, job: int, reason: str) -> None:
+    def _wait(self, shape: Shape, job: int, reason: Lack | str) -> None:
         if self.blocked_job is not None or not self.reserve:
             self.waits.append(Wait(shape=shape, first=job, reason=reason, lacking=True))
             return
@@ -119,36 +136,45 @@ class _Pass:
             )
         )
 
-    def _reserve(self, shape: Shape, job: int) -> tuple[float, float | None, Spaces]:
+    def _reserve(self, shape: Shape, job: int) -> tuple[float, float | None, dict[str, NodeSpace]]:
         """Return when the job is sure to fit, the same if it can be told to people, what is spare.
 
-        If it does not fit even when all has ended (its nodes are down), nothing is reserved: the
-        shadow time lies beyond everything and all that is free is spare.
+        What is spare is said of the reserved nodes only: on all others that is all that is free,
+        since until then things are only given back. If the job does not fit even when all has
+        ended (its nodes are down), nothing is reserved: the shadow time lies beyond everything.
         """
         now_s = self.snapshot.now_s
         later = self.free.copy()
         rank = self.chooser.rank(job)
-        ends: list[tuple[bool, float, int, Allocation]] = [
-            (end_s is None, end_s if end_s is not None else started_s, number, allocation)
-            for number, allocation, started_s, end_s in self._running(now_s)
-        ]
-        for unlimited, end_s, _, allocation in sorted(ends, key=lambda item: item[:3]):
+        for running in self._in_order_of_ends():
+            allocation, end_s = running.allocation, running.end_s
             later.give(allocation)
+            if not any(may_help(shape.request, later[share.node]) for share in allocation):
+                continue
             found = place(shape.request, later, rank)
             if not isinstance(found, NoFit):
-                later.take(found)
-                if unlimited:
-                    return now_s + UNLIMITED_S, None, later
-                return max(end_s, now_s), max(end_s, now_s), later
-        return now_s + UNLIMITED_S, None, self.free.copy()
+                spare = {share.node: take(later[share.node], share) for share in found}
+                if end_s is None:
+                    return now_s + UNLIMITED_S, None, spare
+                return max(end_s, now_s), max(end_s, now_s), spare
+        return now_s + UNLIMITED_S, None, {}
 
-    def _running(self, now_s: float) -> list[tuple[int, Allocation, float, float | None]]:
-        running = [
-            (job.job, job.allocation, job.started_s, self.chooser.end_s(job))
-            for job in self.snapshot.running
+    def _in_order_of_ends(self) -> Iterable[RunningJob]:
+        """Return what runs and what this plan starts, as the chooser plans their ends."""
+        now_s = self.snapshot.now_s
+        started = [
+            RunningJob(
+                job=start.job,
+                allocation=start.allocation,
+                started_s=now_s,
+                end_s=None if run_time_s is None else now_s + run_time_s,
+            )
+            for start in self.starts
+            for run_time_s in [self.chooser.run_time_s(start.job, start.shape, start.allocation)]
         ]
-        for start in self.starts:
-            run_time_s = self.chooser.run_time_s(start.job, start.shape, start.allocation)
-            end_s = None if run_time_s is None else now_s + run_time_s
-            running.append((start.job, start.allocation, now_s, end_s))
-        return running
+        running: Iterable[RunningJob] = self.snapshot.running
+        if type(self.chooser).end_s is not Chooser.end_s:
+            running = [structs.replace(each, end_s=self.chooser.end_s(each)) for each in running]
+        if not isinstance(running, ByEnd):
+            running = sorted(running, key=end_order)
+        return heapq.merge(running, sorted(started, key=end_order), key=end_order)
