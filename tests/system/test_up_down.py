@@ -1,5 +1,6 @@
 """``gsched up`` and ``gsched down``: a whole cluster, stopped, crashed and revived."""
 
+import errno
 import functools
 import json
 import os
@@ -87,6 +88,16 @@ def _is_over(process: psutil.Process) -> bool:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+def _binds(listener: socket.socket, port: int) -> bool:
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True
 
 
 @pytest.fixture
@@ -254,10 +265,8 @@ def test_a_port_that_was_taken_meanwhile_is_replaced(site: Site) -> None:
     os.kill(before["head"], signal.SIGKILL)
     with closing(socket.socket()) as squatter:
         squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        wait_until(lambda: squatter.connect_ex(("127.0.0.1", port)) != 0, what="a free port")
-    with closing(socket.socket()) as squatter:
-        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        squatter.bind(("127.0.0.1", port))
+        # the kernel gives the port back when it has buried the head's last connection
+        wait_until(functools.partial(_binds, squatter, port), what="a free port")
         squatter.listen()
         report = json.loads(site.up("--json").stdout)
 
