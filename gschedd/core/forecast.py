@@ -43,7 +43,7 @@ def predict_start(seen: Snapshot, policy: Policy, *, job: int, key: OrderKey) ->
     running = {each.job: each for each in seen.running}
     now_s = seen.now_s
     for _ in range(MAX_STEPS):
-        starts = policy(_moment(now_s, spaces, groups, running)).starts
+        starts = policy(_moment(seen, now_s, spaces, groups, running)).starts
         for start in starts:
             if start.job == job:
                 return now_s
@@ -77,13 +77,16 @@ def predict_submission(
 
 
 def _moment(
+    seen: Snapshot,
     now_s: float,
     spaces: Spaces,
     groups: Mapping[Shape, list[OrderKey]],
     running: Mapping[int, RunningJob],
 ) -> Snapshot:
+    """Return the present moved to ``now_s``; loads and predictions stay what they are."""
     nodes: dict[str, NodeSpace] = {space.name: space for space in spaces}
-    return Snapshot(
+    return structs.replace(
+        seen,
         now_s=now_s,
         nodes=nodes,
         groups=[Group(shape=shape, order=order) for shape, order in groups.items() if order],
