@@ -1,7 +1,7 @@
 """What a scheduling cycle must look at: what has changed since the last one, and little else."""
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from gschedd.core.settings import Settings
 from gschedd.core.state import Ends, Job, State, WaitingGroup
@@ -9,7 +9,9 @@ from gschedd.plan.fit import may_help
 from gschedd.plan.snapshot import ByEnd, RunningJob, Shape, Wait, end_order
 
 
-def due_groups(state: State, waits: Mapping[Shape, Wait]) -> list[WaitingGroup] | None:
+def due_groups(
+    state: State, waits: Mapping[Shape, Wait], unsure: Collection[Shape]
+) -> list[WaitingGroup] | None:
     """Return the groups that a cycle must look at, and take away the marks of what has changed.
 
     What lacked room goes on lacking it until something is given back that could help, and what was
@@ -18,7 +20,9 @@ def due_groups(state: State, waits: Mapping[Shape, Wait]) -> list[WaitingGroup] 
     is looked at, since another one will hold the reservation then.
 
     Args:
-        waits: what was decided about each shape, and when nothing is known it is due.
+        waits: what was decided about each shape; one of which nothing is known is due.
+        unsure: shapes of which it is not known that they lack room: looked at whenever anything is
+            given back.
 
     Returns:
         None if all groups are due, an empty list if none is.
@@ -30,7 +34,7 @@ def due_groups(state: State, waits: Mapping[Shape, Wait]) -> list[WaitingGroup] 
         return None
     due = {shape for shape in fresh if _is_undecided(state, shape, waits)}
     if freed:
-        due |= _helped(state, freed, waits)
+        due.update(unsure, _helped(state, freed))
     if not due:
         return []
     holder = next((wait.shape for wait in waits.values() if wait.reserved), None)
@@ -48,18 +52,15 @@ def _is_undecided(state: State, shape: Shape, waits: Mapping[Shape, Wait]) -> bo
     return group is not None and (wait is None or group.order[0][1] != wait.first)
 
 
-def _helped(state: State, freed: set[str], waits: Mapping[Shape, Wait]) -> set[Shape]:
+def _helped(state: State, freed: set[str]) -> set[Shape]:
     """Return the shapes that may start since these nodes have more room."""
     spaces = [state.spaces[name] for name in freed if name in state.spaces]
     found: set[Shape] = set()
     for request, shapes in state.shapes_of.items():
-        if any(may_help(request, space) for space in spaces):
-            found.update(shapes)
-            continue
-        for shape in shapes:
-            wait = waits.get(shape)
-            if wait is None or not wait.lacking:
-                found.add(shape)
+        for space in spaces:
+            if may_help(request, space):
+                found.update(shapes)
+                break
     return found
 
 

@@ -74,6 +74,7 @@ class Head:
         self.policy = policy
         self.model = model
         self.waits: dict[Shape, Wait] = {}
+        self._unsure: set[Shape] = set()
         self.oddities: Counter[str] = Counter()
         self.safe_mode = ""
         self.cycles = 0
@@ -202,7 +203,8 @@ class Head:
         """Run one scheduling cycle if anything has changed since the last."""
         if not self.state.stale or self.safe_mode:
             return Step()
-        due = due_groups(self.state, self.waits)
+        self._unsure.intersection_update(self.state.groups)
+        due = due_groups(self.state, self.waits, self._unsure)
         if due is not None and not due:
             return Step()
         self.cycles += 1
@@ -224,9 +226,22 @@ class Head:
         """Keep why each shape waits; of those that were not due that is known already."""
         if due is None:
             self.waits = dict(waits)
+            self._unsure = {
+                shape
+                for shape in self.state.groups
+                if shape not in waits or not waits[shape].lacking
+            }
             return
         for group in due:
-            self.waits.pop(group.shape, None)
+            shape = group.shape
+            wait = waits.get(shape)
+            if wait is None:
+                self.waits.pop(shape, None)
+                self._unsure.add(shape)
+            elif wait.lacking:
+                self._unsure.discard(shape)
+            else:
+                self._unsure.add(shape)
         self.waits.update(waits)
 
     def _hear(self, heard: reports.Heard) -> Step:

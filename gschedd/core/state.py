@@ -206,7 +206,7 @@ class State:
         self.freed: set[str] = set()
         self.possible: set[Request] = set()
         self.ends = Ends()
-        self._generic_names: set[str] | None = None
+        self._generic_names: frozenset[str] | None = None
         self.touched_jobs: dict[int, Job] = {}
         self.touched_attempts: dict[tuple[int, int], Attempt] = {}
         self.touched_nodes: dict[str, Node] = {}
@@ -227,12 +227,12 @@ class State:
         """Return what decides about the job together with others."""
         return Shape(queue=job.spec.queue, request=job.spec.request, walltime_s=job.spec.walltime_s)
 
-    def generic_names(self) -> set[str]:
+    def generic_names(self) -> frozenset[str]:
         """Return the counted resources that some node declares."""
         if self._generic_names is None:
-            self._generic_names = {
+            self._generic_names = frozenset(
                 name for node in self.nodes.values() for name, _ in node.inventory.generic
-            }
+            )
         return self._generic_names
 
     def forget_hardware(self) -> None:

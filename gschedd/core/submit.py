@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -30,6 +31,7 @@ OVERFLOW_UID: Final = 65534  # "nobody": what a user of another namespace looks 
 PRIORITY_RANGE: Final = (-1024, 1023)
 MAX_NAME_LENGTH: Final = 255
 MAX_GRACE_S: Final = 86400.0
+MAX_PARSED: Final = 4096  # different resource lists that are remembered as read
 MAX_POSSIBLE: Final = 10_000  # requests that are remembered as possible; then it begins anew
 
 
@@ -179,12 +181,25 @@ def check_name(name: str) -> None:
         )
 
 
+@lru_cache(MAX_PARSED)
+def _parsed(
+    texts: tuple[str, ...],
+    generic_names: frozenset[str],
+    warn_unknown: bool,  # noqa: FBT001 - the key of a cache
+    exclusive: bool,  # noqa: FBT001 - as above
+) -> ResourceList:
+    """Return what resource lists say; many jobs say the same, and reading is half the work."""
+    return parse_resources(
+        texts, generic_names=generic_names, warn_unknown=warn_unknown, exclusive=exclusive
+    )
+
+
 def _resources(asked: SubmitJob, state: State, settings: Settings) -> ResourceList:
-    resources = parse_resources(
+    resources = _parsed(
         asked.resources,
-        generic_names=state.generic_names(),
-        warn_unknown=settings.warn_unknown_resource,
-        exclusive=asked.exclusive,
+        state.generic_names(),
+        settings.warn_unknown_resource,
+        asked.exclusive,
     )
     change_s = resources.walltime_change_s
     if change_s is not None and change_s < 0:

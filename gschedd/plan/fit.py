@@ -70,7 +70,10 @@ def may_help(request: Request, space: NodeSpace) -> bool:
     False is sure: then it goes on not fitting. True is only a hint.
     """
     chunks = (sum_of(request),) if request.placement is Placement.PACK else request.chunks
-    return any(not shortage(chunk, space, exclusive=request.exclusive) for chunk in chunks)
+    for chunk in chunks:  # noqa: SIM110 - asked of every waiting request, again and again
+        if not shortage(chunk, space, exclusive=request.exclusive):
+            return True
+    return False
 
 
 def _best(chunk: Chunk, spaces: Spaces, rank: Rank, *, exclusive: bool) -> NodeSpace | None:

@@ -11,7 +11,7 @@ from gschedd.plan.space import NodeSpace
 from gschedd.plan.words import Lack
 
 
-class Shape(Struct, frozen=True, kw_only=True):
+class Shape(Struct, frozen=True, kw_only=True, cache_hash=True):
     """What waiting jobs may have in common, so that they are decided once: request and limit."""
 
     queue: str

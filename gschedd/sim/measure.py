@@ -53,16 +53,21 @@ class Gauge:
 class Series:
     """A value over time in bins of equal width, which doubles when there are too many."""
 
-    __slots__ = ("_bins", "_elapsed_s", "width_s")
+    __slots__ = ("_bins", "_elapsed_s", "_full_s", "width_s")
 
     def __init__(self) -> None:
         self.width_s = FIRST_BIN_S
         self._bins: list[float] = []
         self._elapsed_s = 0.0
+        self._full_s = 0.0  # when the last bin is full
 
     def add(self, value: float, duration_s: float) -> None:
         """Take in that the value was this for a while."""
         end_s = self._elapsed_s + duration_s
+        if end_s < self._full_s:
+            self._bins[-1] += value * duration_s
+            self._elapsed_s = end_s
+            return
         while end_s > self.width_s * MAX_BINS:
             self._halve()
         while self._elapsed_s < end_s:
@@ -72,6 +77,7 @@ class Series:
                 self._bins.append(0.0)
             self._bins[index] += value * (until_s - self._elapsed_s)
             self._elapsed_s = until_s
+        self._full_s = len(self._bins) * self.width_s
 
     def _halve(self) -> None:
         bins = self._bins

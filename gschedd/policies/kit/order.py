@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec import structs
 
-from gsched.model.resources import Allocation
+from gsched.model.resources import Allocation, Request
 from gschedd.plan.fit import NoFit, may_help, place
 from gschedd.plan.snapshot import (
     ByEnd,
@@ -66,6 +66,8 @@ class _Pass:
         self.waits: list[Wait] = []
         self.shadow_s: float | None = None
         self.blocked_job: int | None = None
+        #: What did not fit goes on not fitting: a pass only takes.
+        self.lacking: dict[Request, NoFit] = {}
         self.spare: dict[str, NodeSpace] = {}
 
     def run(self) -> Plan:
@@ -82,8 +84,10 @@ class _Pass:
 
     def _start(self, group: Group, job: int) -> bool:
         """Start the job, or note why its whole group waits and return False."""
-        found = place(group.shape.request, self.free, self.chooser.rank(job))
+        request = group.shape.request
+        found = self.lacking.get(request) or place(request, self.free, self.chooser.rank(job))
         if isinstance(found, NoFit):
+            self.lacking[request] = found
             self._wait(group.shape, job, found.reason)
             return False
         if self.blocked_job is None:
