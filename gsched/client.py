@@ -108,7 +108,7 @@ class Head:
         """
         if len(jobs) > api.MAX_JOBS_PER_REQUEST:
             return self._submit_halves(jobs, dry_run=dry_run)
-        body = msgspec.json.encode(api.SubmitRequest(jobs=tuple(jobs), dry_run=dry_run))
+        body = _encoded(api.SubmitRequest(jobs=tuple(jobs), dry_run=dry_run))
         if len(body) > api.MAX_BODY_BYTES and len(jobs) > 1:
             return self._submit_halves(jobs, dry_run=dry_run)
         return self._decode(self._post_again("/v1/jobs", body), api.SubmitReply, "/v1/jobs")
@@ -242,7 +242,7 @@ class Head:
 
     def recover(self, *, accept: bool) -> api.StatusReply:
         """End safe mode (operators only) and return how the head is then."""
-        self._send("POST", "/v1/recover", msgspec.json.encode(api.RecoverRequest(accept=accept)))
+        self._send("POST", "/v1/recover", _encoded(api.RecoverRequest(accept=accept)))
         return self.status()
 
     def health(self) -> api.Health:
@@ -271,7 +271,7 @@ class Head:
         return self._decode(self._send("GET", target, timeout_s=timeout_s), kind, target)
 
     def _post(self, target: str, request: msgspec.Struct, kind: type[T]) -> T:
-        return self._decode(self._send("POST", target, msgspec.json.encode(request)), kind, target)
+        return self._decode(self._send("POST", target, _encoded(request)), kind, target)
 
     def _decode(self, body: bytes | bytearray, kind: type[T], target: str) -> T:
         try:
@@ -333,3 +333,15 @@ def _bounded(ids: list[str]) -> Iterable[str]:
         size += len(each) + 1
     if part:
         yield ",".join(part)
+
+
+def _encoded(message: msgspec.Struct) -> bytes:
+    """Return a message as JSON.
+
+    Raises:
+        UsageError: a word of it is no UTF-8 text, as it came from the command line.
+    """
+    try:
+        return msgspec.json.encode(message)
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{error.object!r} is not UTF-8 text") from None

@@ -109,7 +109,8 @@ def _tcp_address(text: str, authority: str, source: str) -> Address:
 
 def quote(text: str) -> str:
     """Return ``text`` percent-encoded for a path or a query (`urllib.parse` costs 3 ms to load)."""
-    return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in text.encode())
+    data = text.encode(errors="surrogateescape")  # a file name may be no UTF-8
+    return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in data)
 
 
 def pause(seconds: float) -> None:

@@ -24,19 +24,24 @@ def read_piece(path: str, offset: int, max_bytes: int) -> tuple[dict[str, object
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
         fd = os.open(path, flags)
-    except OSError as error:
-        return {"error": f"{path}: {error.strerror}"}, b""
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        return {"error": f"{path}: {reason(error)}"}, b""
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             return {"error": f"{path}: is not a plain file, so it cannot be read back"}, b""
         first = max(0, status.st_size + offset) if offset < 0 else offset
         data = os.pread(fd, max_bytes, first)
-    except OSError as error:
-        return {"error": f"{path}: {error.strerror}"}, b""
+    except (OSError, OverflowError) as error:  # OverflowError: an offset beyond any file
+        return {"error": f"{path}: {reason(error)}"}, b""
     finally:
         os.close(fd)
     return {"offset": first, "size_bytes": status.st_size}, data
+
+
+def reason(error: Exception) -> str:
+    """Return why a file could not be read, in the system's words."""
+    return getattr(error, "strerror", None) or str(error)
 
 
 def main() -> None:

@@ -17,10 +17,12 @@ from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import Job, State
 from gschedd.core.submit import (
     check_name,
+    check_texts,
     checked_grace,
     checked_holds,
     checked_join,
     checked_priority,
+    checked_start,
     checked_walltime,
     never_fits,
 )
@@ -83,6 +85,7 @@ def _altered(
     spec = job.spec
     if asked.name is not None:
         check_name(asked.name)
+    check_texts(asked.account, asked.shell, asked.stdout_path, asked.stderr_path, asked.mail_to)
     queue = spec.queue if asked.queue is None else asked.queue
     spec = structs.replace(
         spec,
@@ -90,7 +93,9 @@ def _altered(
         queue=queue,
         priority=spec.priority if asked.priority is None else checked_priority(asked.priority),
         account=spec.account if asked.account is None else asked.account,
-        start_after_s=spec.start_after_s if asked.start_after_s is None else asked.start_after_s,
+        start_after_s=checked_start(
+            spec.start_after_s if asked.start_after_s is None else asked.start_after_s
+        ),
         rerunnable=spec.rerunnable if asked.rerunnable is None else asked.rerunnable,
         stdout_path=spec.stdout_path if asked.stdout_path is None else asked.stdout_path,
         stderr_path=spec.stderr_path if asked.stderr_path is None else asked.stderr_path,

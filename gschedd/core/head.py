@@ -11,7 +11,7 @@ from typing import assert_never
 
 from msgspec import Struct
 
-from gsched.errors import GschedError
+from gsched.errors import GschedError, InvalidTransitionError
 from gsched.model.resources import Load, Request, Usage
 from gsched.model.states import JobState, NodeState
 from gsched.protocol import node as n
@@ -98,6 +98,8 @@ class Head:
             if isinstance(command, c.Submit):
                 return self._submit(command, now_s)
             return self._advance(self._decide(command, now_s))
+        except InvalidTransitionError:
+            raise  # a fault of ours, half way through a change: nothing may go on from here
         except GschedError as error:
             return Step(error=error)
 
@@ -203,7 +205,8 @@ class Head:
         """Run one scheduling cycle if anything has changed since the last."""
         if not self.state.stale or self.safe_mode:
             return Step()
-        self._unsure.intersection_update(self.state.groups)
+        groups = self.state.groups
+        self._unsure = {shape for shape in self._unsure if shape in groups}
         due = due_groups(self.state, self.waits, self._unsure)
         if due is not None and not due:
             return Step()

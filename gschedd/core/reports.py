@@ -76,7 +76,13 @@ def on_register(state: State, node: str, said: n.Register, now_s: float) -> Hear
             highest_job=said.highest_job,
         )
     )
-    reported = {(report.job, report.attempt): report for report in said.attempts}
+    reported: dict[tuple[int, int], n.AttemptReport] = {}
+    for told in said.attempts:
+        end = told.exit
+        if end is not None and (end.job, end.attempt) != (told.job, told.attempt):
+            heard.oddities.append("exit_of_another_attempt")
+        else:
+            reported[told.job, told.attempt] = told
     for job in state.by_node.get(node, {}).values():
         assert job.attempt is not None, "a job on a node has an attempt"
         report = reported.pop((job.id, job.attempt.number), None)

@@ -31,6 +31,7 @@ OVERFLOW_UID: Final = 65534  # "nobody": what a user of another namespace looks 
 PRIORITY_RANGE: Final = (-1024, 1023)
 MAX_NAME_LENGTH: Final = 255
 MAX_GRACE_S: Final = 86400.0
+MAX_START_S: Final = 7_258_118_400.0  # 2200-01-01: later is a typing error
 MAX_PARSED: Final = 4096  # different resource lists that are remembered as read
 MAX_POSSIBLE: Final = 10_000  # requests that are remembered as possible; then it begins anew
 
@@ -90,7 +91,7 @@ def prepare(
         walltime_s=walltime_s,
         priority=checked_priority(asked.priority),
         account=asked.account,
-        start_after_s=asked.start_after_s,
+        start_after_s=checked_start(asked.start_after_s),
         rerunnable=asked.rerunnable,
         stdout_path=asked.stdout_path,
         stderr_path=asked.stderr_path,
@@ -163,9 +164,35 @@ def _check_environment(asked: SubmitJob) -> None:
     for name, value in asked.environment.items():
         if not name or "=" in name or "\0" in name + value:
             raise InvalidRequestError(f"environment variable {name!r} has no usable name or value")
-    for what in (asked.stdout_path, asked.stderr_path, asked.workdir, *asked.arguments):
-        if "\0" in what:
-            raise InvalidRequestError("a path or argument holds a NUL byte")
+    check_texts(
+        *(asked.stdout_path, asked.stderr_path, asked.workdir, asked.account, asked.shell),
+        *(asked.python, asked.queue, asked.mail_to, asked.kind, *asked.arguments),
+    )
+
+
+def check_texts(*texts: str | None) -> None:
+    """Check paths, arguments and words: the kernel and its programs end a text at a NUL byte.
+
+    Raises:
+        InvalidRequestError: one holds a NUL byte.
+    """
+    for text in texts:
+        if text is not None and "\0" in text:
+            raise InvalidRequestError(f"{text!r} holds a NUL byte")
+
+
+def checked_start(start_after_s: float) -> float:
+    """Return the time before which a job does not start, seconds since the epoch.
+
+    Raises:
+        InvalidRequestError: it is no time, or beyond the year 2200.
+    """
+    if not 0 <= start_after_s <= MAX_START_S:
+        raise InvalidRequestError(
+            f"a start after {start_after_s:g} s since 1970 is not possible",
+            hint="give a time before the year 2200",
+        )
+    return start_after_s
 
 
 def check_name(name: str) -> None:

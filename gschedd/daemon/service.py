@@ -142,6 +142,7 @@ class Service:
                 store=self._store,
                 clock=self._clock,
                 was_there=self._queries.was_there,
+                jobs_of_keys=self._queries.jobs_of_keys,
                 on_accepted=self._links.close,  # nodes come back at once, and all is compared anew
             )
         )

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from gsched.clock import Clock
-from gsched.errors import GschedError, StorageError, TryAgainError
+from gsched.errors import GschedError, InvalidTransitionError, StorageError, TryAgainError
 from gsched.failpoint import failpoint
 from gsched.model.states import StopReason
 from gschedd.core import effects as e
@@ -109,6 +109,8 @@ class Engine:
             for action, future in batch:
                 try:
                     results = action(now_s)
+                except InvalidTransitionError:
+                    raise  # our own fault, and the state may be half changed: stop
                 except GschedError as error:
                     results = (Step(error=error),)
                 steps.extend(results)

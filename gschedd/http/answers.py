@@ -51,7 +51,7 @@ async def read_body(request: web.Request, kind: type[T]) -> T:
     body = await request.read()
     try:
         return msgspec.json.decode(body, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequestError(
             f"{request.method} {request.path}: {error}", hint="see /v1/openapi.json"
         ) from None

@@ -1,7 +1,7 @@
 """The commands' side of the HTTP API: routes that change something."""
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -44,6 +44,7 @@ class Parts:
 
     Attributes:
         was_there: whether the database knows a job, done or not.
+        jobs_of_keys: the jobs of a user's client keys that the database knows.
         on_accepted: called when an operator has ended safe mode.
     """
 
@@ -54,6 +55,7 @@ class Parts:
     store: Store
     clock: Clock
     was_there: Callable[[int], Awaitable[bool]]
+    jobs_of_keys: Callable[[int, Sequence[str]], Awaitable[Mapping[str, int]]]
     on_accepted: Callable[[], Awaitable[None]]
 
 
@@ -93,30 +95,45 @@ class Commands:
             return answer(self._reply([self._dry_run(job, caller) for job in asked.jobs]))
         if self._parts.space.is_low():
             raise TryAgainError("the head's disk is full: no new jobs are taken", hint="free space")
-        submits = [
-            c.Submit(caller=caller, asked=job, digests=self._keep(job)) for job in asked.jobs
-        ]
-        head = self._head
-        steps = await self._engine.ask(
-            lambda now_s: [head.command(submit, now_s) for submit in submits]
-        )
+        known = await self._known(asked.jobs, caller)
+        pairs = [(job, *_content(job)) for job in asked.jobs]
+
+        def queue(now_s: float) -> list[Step]:
+            return [
+                Step(job=known[job.key])
+                if job.key in known
+                else self._submit(job, (script, environment), caller, now_s)
+                for job, script, environment in pairs
+            ]
+
+        steps = await self._engine.ask(queue)
         response = answer(self._reply([_result(step) for step in steps]))
         await response.prepare(request)
         await response.write_eof()
         failpoint("head.submit.after_ack")
         return response
 
-    def _keep(self, job: api.SubmitJob) -> tuple[str, str]:
-        return (
-            self._keep_blob(job.script.encode()) if job.script else "",
-            self._keep_blob(_encoder.encode(job.environment)) if job.environment else "",
-        )
+    async def _known(self, jobs: Sequence[api.SubmitJob], caller: Caller) -> Mapping[str, int]:
+        """Return jobs of earlier tries that memory has forgotten and the database has not."""
+        keys = [
+            job.key
+            for job in jobs
+            if job.key and known_submission(self._head.state, caller, job.key) is None
+        ]
+        return await self._parts.jobs_of_keys(caller.uid, keys) if keys else {}
 
-    def _keep_blob(self, data: bytes) -> str:
-        digest = hashlib.sha256(data).hexdigest()
-        self._engine.keep_blob(digest, data)
-        self._parts.blobs.put(digest, data)
-        return digest
+    def _submit(
+        self, job: api.SubmitJob, content: tuple[bytes, bytes], caller: Caller, now_s: float
+    ) -> Step:
+        """Queue one job; what it brings is kept only if it is taken."""
+        digests = (_digest(content[0]), _digest(content[1]))
+        step = self._head.command(c.Submit(caller=caller, asked=job, digests=digests), now_s)
+        if step.facts:
+            for digest, data in zip(digests, content, strict=True):
+                if digest:
+                    self._engine.keep_blob(digest, data)
+                    self._parts.blobs.put(digest, data)
+        return step
 
     def _dry_run(self, job: api.SubmitJob, caller: Caller) -> api.SubmitResult:
         try:
@@ -156,6 +173,11 @@ class Commands:
             raise InvalidRequestError(
                 f"action {asked.action!r} is not known", hint=f"one of {', '.join(JOB_ACTIONS)}"
             )
+        if len(asked.ids) > api.MAX_JOBS_PER_REQUEST:
+            raise InvalidRequestError(
+                f"{len(asked.ids)} ids in one request",
+                hint=f"send up to {api.MAX_JOBS_PER_REQUEST}",
+            )
         await self._engine.settled()
         items = [self._parse(text, asked, caller) for text in self._expand(asked.ids, caller)]
         commands = [command for _, command, _ in items if command is not None]
@@ -194,10 +216,14 @@ class Commands:
         """Replace ``all`` by the ids of all of the caller's jobs."""
         server = self._head.settings.server
         expanded: list[str] = []
+        every = False
         for text in ids:
             if text.lower() != "all":
                 expanded.append(text)
                 continue
+            if every:
+                continue
+            every = True
             jobs = self._head.state.jobs.values()
             expanded.extend(
                 format_job_id(job.id, server) for job in jobs if job.spec.owner.uid == caller.uid
@@ -254,6 +280,15 @@ class Commands:
             await self._engine.ask(resume)
             await self._parts.on_accepted()
         return answer(api.Health(ok=not head.safe_mode))
+
+
+def _content(job: api.SubmitJob) -> tuple[bytes, bytes]:
+    """Return a job's script and environment as they are stored."""
+    return job.script.encode(), _encoder.encode(job.environment) if job.environment else b""
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest() if data else ""
 
 
 def _result(step: Step) -> api.SubmitResult:

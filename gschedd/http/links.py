@@ -93,7 +93,7 @@ class Links:
         self._links: dict[str, Link] = {}
         self._calls = 0
         self._newest: dict[str, int] = {}
-        self._requests: dict[int, asyncio.Future[n.OutputRead]] = {}
+        self._requests: dict[tuple[str, int], asyncio.Future[n.OutputRead]] = {}
         self._next_request = 1
         self.on_older: Callable[[str], Awaitable[None]] = _log_older
 
@@ -147,7 +147,7 @@ class Links:
         try:
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                 hello, said = await self._handshake(socket)
-        except (TimeoutError, ValueError, msgspec.DecodeError) as error:
+        except (TimeoutError, ValueError, msgspec.DecodeError, RecursionError) as error:
             text = f"handshake failed: {str(error) or 'too slow'}"
             log.warning("a node's %s", text)
             await self._refuse(socket, text, fatal=False)
@@ -190,12 +190,9 @@ class Links:
         await socket.close()
 
     async def _admit(self, link: Link, said: n.Register) -> bool:
-        if link.call < self._newest.get(link.node, 0):
-            # It was held up on its way, and tells what the node had before it dialled again:
-            # attempts started since then would seem to be lost.
-            log.warning("%s: a connection that it has given up is not taken", link.node)
-            await self._refuse(link.socket, "you have connected again since", fatal=False)
+        if not await self._is_newest(link):
             return False
+        self._newest[link.node] = link.call
         present = self._links.get(link.node)
         if present is not None and present.boot_id != link.boot_id:
             text = f"another machine is connected as {link.node}: every node needs its own name"
@@ -218,8 +215,9 @@ class Links:
             )
         if present is not None:
             await present.socket.close()
+        if not await self._is_newest(link):  # it may have dialled again while we waited
+            return False
         self._links[link.node] = link
-        self._newest[link.node] = link.call
         link.send(self._identity)
         try:
             await self._engine.ask(lambda now_s: (head.registered(link.node, said, now_s),))
@@ -231,6 +229,18 @@ class Links:
         log.info("%s registered: %d attempts in its spool", link.node, len(said.attempts))
         return True
 
+    async def _is_newest(self, link: Link) -> bool:
+        """Refuse a connection that was held up on its way and that its node has given up since.
+
+        It tells what the node had before it dialled again: attempts started since then would seem
+        to be lost.
+        """
+        if link.call >= self._newest.get(link.node, 0):
+            return True
+        log.warning("%s: a connection that it has given up is not taken", link.node)
+        await self._refuse(link.socket, "you have connected again since", fatal=False)
+        return False
+
     async def _serve(self, link: Link) -> None:
         sender = asyncio.create_task(link.sender())
         reason = "connection closed"
@@ -240,7 +250,7 @@ class Links:
                     reason = f"unexpected frame {frame.type.name}"
                     break
                 await self._hear(link.node, n.decode_from_node(frame.data))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             reason = f"unreadable message: {error}"
         finally:
             sender.cancel()
@@ -266,7 +276,7 @@ class Links:
                     now_s = self._clock.wall_s()
                     self._engine.head.heard_from(node, message.load, now_s, message.usage)
                 case n.OutputRead():
-                    waiting = self._requests.pop(message.request, None)
+                    waiting = self._requests.pop((node, message.request), None)
                     if waiting is not None and not waiting.done():
                         waiting.set_result(message)
                 case n.UnknownAttempt():
@@ -306,7 +316,7 @@ class Links:
             )
         number, self._next_request = self._next_request, self._next_request + 1
         future: asyncio.Future[n.OutputRead] = asyncio.get_running_loop().create_future()
-        self._requests[number] = future
+        self._requests[node, number] = future
         link.send(
             n.ReadOutput(
                 request=number,
@@ -323,7 +333,7 @@ class Links:
         except TimeoutError:
             raise BadStateError(f"node {node} did not answer in {READ_TIMEOUT_S:.0f} s") from None
         finally:
-            self._requests.pop(number, None)
+            self._requests.pop((node, number), None)
 
     async def close(self) -> None:
         """Close all connections; the nodes go on by themselves."""

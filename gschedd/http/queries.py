@@ -4,12 +4,14 @@ What is shown is durable: a query waits for the commit that is under way.
 """
 
 import asyncio
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import msgspec
 from aiohttp import web
+from msgspec import structs
 
 from gsched.clock import Clock
 from gsched.errors import InvalidRequestError, UnknownJobError
@@ -18,6 +20,7 @@ from gsched.model.states import JobState, NodeState, PartState
 from gsched.protocol import api
 from gschedd.core.decide import authorize
 from gschedd.core.head import Head
+from gschedd.core.settings import Caller
 from gschedd.core.state import Job, Part
 from gschedd.core.story import Teller
 from gschedd.engine.loop import Engine
@@ -31,6 +34,7 @@ T = TypeVar("T")
 ROWS_PER_SLICE = 1000  # rows encoded before other requests get their turn
 MAX_WAIT_S = 300.0
 MAX_HISTORY = 100_000
+MAX_OFFSET = 2**62  # of a byte in a file; the kernel counts in 63 bits
 _encoder = msgspec.json.Encoder()
 
 
@@ -182,21 +186,25 @@ class Queries:
 
     async def story(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/jobs/ID``."""
-        self._callers.of(request)
+        caller = self._callers.of(request)
         await self._engine.settled()
-        return answer(await self._story(await self._find(request.match_info["id"])))
+        return answer(await self._story(await self._find(request.match_info["id"]), caller))
 
-    async def _story(self, job: Job) -> api.JobStory:
+    async def _story(self, job: Job, caller: Caller) -> api.JobStory:
+        """Return all that is known; arguments may hold secrets and are the owner's business."""
         attempts, events = await self._read(
             lambda: (self._reader.attempts(job.id), self._reader.events(job.id))
         )
-        return self._teller().story(
+        story = self._teller().story(
             job, attempts=attempts, events=events, now_s=self._clock.wall_s()
         )
+        if caller.uid == job.spec.owner.uid or caller.operator:
+            return story
+        return structs.replace(story, arguments=())
 
     async def wait(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/jobs/ID/wait``: answers when the job is done, or the time is over."""
-        self._callers.of(request)
+        caller = self._callers.of(request)
         limit_s = min(_number(request.query.get("timeout_s", "30"), "timeout_s"), MAX_WAIT_S)
         end_s = self._clock.monotonic_s() + limit_s
         while True:
@@ -204,7 +212,7 @@ class Queries:
             job = await self._find(request.match_info["id"])
             left_s = end_s - self._clock.monotonic_s()
             if job.state is JobState.DONE or left_s <= 0:
-                return answer(await self._story(job))
+                return answer(await self._story(job, caller))
             await self._engine.changed(left_s)
 
     async def output(self, request: web.Request) -> web.StreamResponse:
@@ -215,6 +223,8 @@ class Queries:
         if stream not in {"stdout", "stderr"}:
             raise InvalidRequestError(f"stream {stream!r} is not known: stdout or stderr")
         offset = int(_number(query.get("offset", "0"), "offset"))
+        if abs(offset) > MAX_OFFSET:
+            raise InvalidRequestError(f"offset {offset} lies beyond any file")
         limit = int(_number(query.get("max", str(api.MAX_OUTPUT_CHUNK_BYTES)), "max"))
         job = await self._find(request.match_info["id"])
         authorize(caller, job)
@@ -302,6 +312,10 @@ class Queries:
         """Return whether the database knows the job."""
         return bool(await self._read(lambda: self._reader.jobs([number])))
 
+    async def jobs_of_keys(self, uid: int, keys: Sequence[str]) -> Mapping[str, int]:
+        """Return the jobs of a user's client keys that the database knows."""
+        return await self._read(lambda: self._reader.jobs_of_keys(uid, keys))
+
     def close(self) -> None:
         """Wait for the reader's thread and close its connection."""
         self._thread.shutdown(wait=True)
@@ -322,9 +336,12 @@ def _states(text: str) -> set[JobState]:
 
 def _number(text: str, name: str) -> float:
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        raise InvalidRequestError(f"{name}={text!r} is no number") from None
+        value = math.nan
+    if not math.isfinite(value):
+        raise InvalidRequestError(f"{name}={text!r} is no number")
+    return value
 
 
 def _output_part(job: Job) -> tuple[str, Part]:

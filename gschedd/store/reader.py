@@ -54,6 +54,12 @@ class Reader:
                 found.append(self._job(row))
         return found
 
+    def jobs_of_keys(self, uid: int, keys: Sequence[str]) -> dict[str, int]:
+        """Return the jobs that a user's client keys have made, by key."""
+        query = "SELECT id FROM jobs WHERE uid = ? AND client_key = ?"
+        found = ((key, self._db.execute(query, (uid, key)).fetchone()) for key in keys)
+        return {key: row[0] for key, row in found if row is not None}
+
     def _job(self, row: rows.Row) -> Job:
         job = rows.job_from_row(row, self._specs.read(cast("bytes", row[-1])))
         attempts = self.attempts(job.id)

@@ -114,6 +114,10 @@ def spec_blob(spec: JobSpec) -> bytes:
     return _encode(spec)
 
 
+#: Values that specs share, remembered by a reader that lives long.
+MAX_SHARED: Final = 100_000
+
+
 class SpecReader:
     """Decodes specs so that equal parts of many share memory: 100,000 jobs have few requests."""
 
@@ -123,6 +127,8 @@ class SpecReader:
     def read(self, data: bytes) -> JobSpec:
         """Return the spec of a row."""
         spec = _decode_spec(data)
+        if len(self._shared) > MAX_SHARED:
+            self._shared.clear()
         for name in ("owner", "request", "workdir", "name", "queue", "environment_digest",
                      "script_digest", "shell", "python"):  # fmt: skip
             value = getattr(spec, name)

@@ -183,6 +183,8 @@ class Store:
             job = rows.job_from_row(row, reader.read(row[-1]))
             job.attempt = attempts.get(job.id)
             add_job(state, job)
+            if job.spec.client_key:
+                state.keys[client_key(job.spec.owner.uid, job.spec.client_key)] = job.id
         state.next_job = max(state.next_job, self._next_job)
         keys = (
             "SELECT uid, client_key, id FROM (SELECT uid, client_key, id FROM jobs "
