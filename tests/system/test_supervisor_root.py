@@ -252,6 +252,7 @@ def test_d3_with_a_tracking_group_nothing_is_left(
     stubborn = "trap '' TERM; setsid sleep 995 & echo up; while :; do sleep 0.1; done"
     launcher.launch(launcher.task(1, [BASH, "-c", stubborn], cgroup=str(tracking_group)))
     launcher.wait_for_output(1, "up")
+    launcher.started(1)  # by now the supervisor, which spawns from inside the group, has left it
     foreign = os.posix_spawn("/bin/sleep", ["sleep", "996"], {})
     (tracking_group / "cgroup.procs").write_text(str(foreign))
     members = [int(pid) for pid in (tracking_group / "cgroup.procs").read_text().split()]
