@@ -42,8 +42,9 @@ def due_groups(
         return None
     if holder is not None:
         due.add(holder)
-    # in the order of the state, as a set of strings has another one in every process
-    return [state.groups[shape] for shape in state.groups if shape in due]
+    # in an order, as a set of strings has another one in every process
+    found = [state.groups[shape] for shape in due if shape in state.groups]
+    return sorted(found, key=lambda group: group.order[0])
 
 
 def _is_undecided(state: State, shape: Shape, waits: Mapping[Shape, Wait]) -> bool:

@@ -24,7 +24,7 @@ from gsched.cli.moments import parse_moment
 from gsched.clock import SystemClock
 from gsched.config import environment
 from gsched.errors import GschedError, InternalError, UsageError
-from gschedd.policies.registry import POLICIES
+from gschedd.policies.registry import LEARNING, POLICIES
 from gschedd.sim import figures, output, report
 from gschedd.sim.cluster import ClusterNode, read_cluster
 from gschedd.sim.history import database_path, read_history
@@ -288,7 +288,7 @@ def _replay(
         nodes,
         jobs,
         POLICIES[policy],
-        options=Options(work=wanted.work),
+        options=Options(work=wanted.work, learns=policy in LEARNING),
         on_result=writer.write if writer is not None else None,
     )
     interrupted = False

@@ -20,7 +20,7 @@ from gnode.core.task import (
 )
 from gnode.supervisor.ending import Do, Ending
 from gsched.model.job import ExitRecord
-from gsched.model.resources import Inventory
+from gsched.model.resources import Inventory, Usage
 from gsched.model.states import OutcomeKind, StopReason
 from gschedd.sim.agenda import FOREVER, Agenda
 from gschedd.sim.program import Program
@@ -290,6 +290,19 @@ class Machine:
     def _changed(self) -> None:
         if self.on_change is not None:
             self.on_change(self)
+
+    def usage(self, key: AttemptKey) -> Usage:
+        """Return what the samples of an attempt that has ended say of it."""
+        record, task = self.spool.records[key], self.spool.tasks.get(key)
+        gpus = task.gpu_indices if task is not None else ()
+        return Usage(
+            wall_s=record.wall_s,
+            cpu_s=record.cpu_s,
+            memory_peak_bytes=record.memory_peak_bytes,
+            memory_mean_bytes=record.memory_peak_bytes,
+            gpu_util_mean_percent=100.0 if gpus else 0.0,
+            samples=1,
+        )
 
     # --- mishaps ---
 

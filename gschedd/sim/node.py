@@ -171,6 +171,8 @@ class NodeProcess:
     def _ring(self, due_s: float, incarnation: int) -> None:
         if incarnation == self.incarnation and due_s == self._alarm_s:
             self._alarm_s = FOREVER
+            if self.heartbeat_s < FOREVER:
+                self.post(Measured(load=self.load(), usage={}))
             self.post(AlarmRang())
 
     # --- the head ---
@@ -235,7 +237,8 @@ class NodeProcess:
         info = spool.infos.get(key) if key in self._awaited else None
         self._awaited.discard(key)
         if self.heartbeat_s < FOREVER:
-            self.post(Measured(load=self.load(), usage={}))
+            usage = {key: self.machine.usage(key)} if key in spool.records else {}
+            self.post(Measured(load=self.load(), usage=usage))
         self.post(SupervisorEnded(key=key, record=spool.records.get(key), info=info))
 
     def _launched(self, key: AttemptKey, launcher: int) -> None:

@@ -18,7 +18,7 @@ Row = tuple[str, Callable[[Summary], str]]
 def print_report(summaries: Sequence[Summary], console: Console) -> None:
     """Print one column for each policy, then the curves."""
     table = Table(title=None, show_edge=False, pad_edge=False)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for summary in summaries:
         table.add_column(summary.policy, justify="right")
     for name, value in ROWS:

@@ -12,6 +12,7 @@ from gschedd.core import commands as c
 from gschedd.core.head import Head, Step
 from gschedd.core.settings import QueueSettings, Settings
 from gschedd.core.state import State
+from gschedd.models.robust import RobustModel
 from gschedd.plan.snapshot import Policy
 from gschedd.sim.agenda import FOREVER, Agenda
 from gschedd.sim.cluster import ClusterNode
@@ -34,11 +35,12 @@ class Options(Struct, frozen=True, kw_only=True):
 
     Attributes:
         work: the model of how jobs progress, by its name in `WORK_MODELS`.
-        heartbeat_s: how often nodes tell their load; `FOREVER` if no policy asks for it.
+        learns: jobs are learned from, as by a head whose policy asks for that, and nodes tell how
+            busy they are.
     """
 
     work: str = "fixed"
-    heartbeat_s: float = FOREVER
+    learns: bool = False
 
 
 class DirectLink:
@@ -96,7 +98,12 @@ class Simulation:
         self._programs: dict[int, Program] = {}
         queues = dict.fromkeys((QUEUE, *sorted({job.queue for job in jobs if job.queue})))
         settings = Settings(server="sim", queues=dict.fromkeys(queues, QueueSettings()))
-        self.head = Head(state=State(dict.fromkeys(queues, 0)), settings=settings, policy=policy)
+        self.head = Head(
+            state=State(dict.fromkeys(queues, 0)),
+            settings=settings,
+            policy=policy,
+            model=RobustModel() if options.learns else None,
+        )
         self.daemon = HeadProcess(agenda=self.agenda, watcher=self.recorder)
         self.daemon.start(self.head)
         for node in nodes:
@@ -112,7 +119,8 @@ class Simulation:
             programs=self._programs,
         )
         machine.on_change = self.recorder.changed
-        daemon = NodeProcess(machine, agenda=self.agenda, heartbeat_s=options.heartbeat_s)
+        heartbeat_s = n.HEARTBEAT_S if options.learns else FOREVER
+        daemon = NodeProcess(machine, agenda=self.agenda, heartbeat_s=heartbeat_s)
         link = DirectLink(self.agenda, self.daemon, daemon)
         daemon.link = link
         daemon.start()
@@ -149,10 +157,9 @@ class Simulation:
         return FOREVER if alarm_s is None else alarm_s
 
     def _settle(self) -> None:
-        while True:
+        self.agenda.settle()
+        while self.daemon.pump():
             self.agenda.settle()
-            if not self.daemon.pump():
-                return
 
     def _arrive(self) -> None:
         """Submit every job whose time has come."""

@@ -29,7 +29,7 @@ from gschedd.sim.workload import TraceJob
 
 GIB = 1024**3
 MEAN_S = 3600.0
-LOAD = 0.85  # of the CPUs that the trace asks for while it lasts; more than EASY can keep busy
+LOAD = 0.75  # CPUs asked for while the trace lasts over those there are; GPUs are scarcer still
 WALLTIMES_S = (600, 1800, 3600, 4 * 3600, 12 * 3600, 24 * 3600)
 USER = Caller(user="user", uid=1001, gid=100)
 REPEATS = 20
@@ -89,7 +89,9 @@ def crowded(nodes: int, queue: int, shapes: int = 100) -> Head:
     """Return a head with every node full, and jobs of some shapes waiting."""
     head = Head(
         state=State({"batch": 0}),
-        settings=Settings(server="bench", queues={"batch": QueueSettings()}),
+        settings=Settings(
+            server="bench", queues={"batch": QueueSettings()}, max_queued_per_user=10**7
+        ),
         policy=POLICIES["fifo"],
     )
     inventory = Inventory(
@@ -203,7 +205,7 @@ def main() -> None:
     if wanted.philly:
         jobs = read_trace(wanted.philly).jobs
         for policy in wanted.policy.split(","):
-            replay("Philly", read_cluster("300xcpus=64,gpus=8"), jobs, policy)
+            replay("Philly", read_cluster("56xcpus=64,gpus=8"), jobs, policy)
         return
     nodes = read_cluster(f"{wanted.nodes}xcpus=32,gpus=4,memory=128gb")
     jobs = synthetic(wanted.jobs, wanted.nodes, 32)
