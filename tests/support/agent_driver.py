@@ -57,7 +57,7 @@ def order(
         "slots": (1,),
         "gpus": (gpus,),
         "node_rank": 0,
-        "workdir": "/home/alice/work",
+        "workdir": "/home/alice/runs",
         "launch": LaunchKind.SCRIPT,
         "script": "#!/bin/sh\necho hi\n",
         **settings,
@@ -74,8 +74,8 @@ def info(pid: int = 50) -> SupervisorInfo:
         job_start_ticks=pid * 10,
         started_s=100.0,
         started_boottime_s=10.0,
-        stdout_path="/home/alice/work/train.o1",
-        stderr_path="/home/alice/work/train.e1",
+        stdout_path="/home/alice/runs/train.o1",
+        stderr_path="/home/alice/runs/train.e1",
     )
 
 

@@ -85,7 +85,7 @@ def test_all_is_recognised_in_any_case() -> None:
 
 def alter(**options: "str | int | tuple[str, ...] | None") -> Alteration:
     """Return what galter sends for some of its options."""
-    return make_alteration(options, now_s=NOW_S, directory="/work")
+    return make_alteration(options, now_s=NOW_S, directory="/site")
 
 
 def test_galter_sends_only_what_was_said() -> None:
@@ -113,17 +113,17 @@ def test_galter_without_anything_to_change_is_an_error() -> None:
     ("path", "absolute"),
     [
         ("/a/b", "/a/b"),
-        ("out/", "/work/out/"),
-        ("a:b", "/work/b"),
+        ("out/", "/site/out/"),
+        ("a:b", "/site/b"),
         ("host:/a/b", "/a/b"),
-        ("./a:b", "/work/./a:b"),
+        ("./a:b", "/site/./a:b"),
         ("~/x", "~/x"),
         ("$HOME/x", "$HOME/x"),
     ],
 )
 def test_output_paths_belong_to_the_callers_directory(path: str, absolute: str) -> None:
     """A host is dropped; what only the owner's shell knows is left to the node."""
-    assert absolute_output(path, "/work") == absolute
+    assert absolute_output(path, "/site") == absolute
 
 
 def local(*moment: int) -> float:

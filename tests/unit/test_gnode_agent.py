@@ -246,7 +246,7 @@ def test_the_start_is_told_with_the_real_files() -> None:
 
     (started,) = starts(driver.seen())
 
-    assert (started.pid, started.stdout_path) == (51, "/home/alice/work/train.o1")
+    assert (started.pid, started.stdout_path) == (51, "/home/alice/runs/train.o1")
     assert driver.seen() == []
 
 
@@ -539,7 +539,7 @@ def test_output_is_read_as_the_owner_from_the_real_file() -> None:
     (reading,) = only(driver.step(read()), do.ReadFile)
     assert reading == do.ReadFile(
         request=8,
-        path="/home/alice/work/train.o1",
+        path="/home/alice/runs/train.o1",
         user="alice",
         uid=1000,
         gid=1000,
@@ -547,7 +547,7 @@ def test_output_is_read_as_the_owner_from_the_real_file() -> None:
         offset=3,
         max_bytes=9,
     )
-    assert only(driver.step(read("stderr")), do.ReadFile)[0].path == "/home/alice/work/train.e1"
+    assert only(driver.step(read("stderr")), do.ReadFile)[0].path == "/home/alice/runs/train.e1"
 
 
 def test_joined_output_of_a_job_that_has_not_started_is_planned_in_one_file() -> None:

@@ -118,7 +118,7 @@ def test_the_job_is_described_in_pbs_words_and_in_ours() -> None:
         "PBS_JOBNAME": "train",
         "PBS_QUEUE": "batch",
         "PBS_O_QUEUE": "batch",
-        "PBS_O_WORKDIR": "/home/alice/work",
+        "PBS_O_WORKDIR": "/home/alice/runs",
         "PBS_SERVER": "head",
         "PBS_NODENUM": "1",
         "PBS_NUM_NODES": "2",
@@ -234,12 +234,12 @@ def outputs(launch: Launch) -> tuple[str, str]:
 
 
 def test_output_goes_by_default_beside_the_job() -> None:
-    assert outputs(order()) == ("/home/alice/work/train.o1", "/home/alice/work/train.e1")
+    assert outputs(order()) == ("/home/alice/runs/train.o1", "/home/alice/runs/train.e1")
 
 
 def test_output_paths_are_expanded() -> None:
     assert outputs(order(stdout_path="log/$PBS_JOBID.out", stderr_path="~/err.${PBS_JOBID}")) == (
-        "/home/alice/work/log/1.head.out",
+        "/home/alice/runs/log/1.head.out",
         "/home/alice/err.1.head",
     )
     assert outputs(order(stdout_path="/logs/", stderr_path="~")) == ("/logs/", "/home/alice")
@@ -264,7 +264,7 @@ def test_the_nodes_of_a_job_do_not_write_into_one_file() -> None:
 
 
 def test_a_job_name_cannot_lead_out_of_the_directory() -> None:
-    assert outputs(order(name="../../etc/x"))[0] == "/home/alice/work/.._.._etc_x.o1"
+    assert outputs(order(name="../../etc/x"))[0] == "/home/alice/runs/.._.._etc_x.o1"
 
 
 def test_a_later_attempt_appends() -> None:
