@@ -26,11 +26,14 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=
         chunks: the places asked for; the total number of places is the sum of their counts.
         placement: whether places may share nodes.
         exclusive: nobody else may be on the nodes.
+        places_max: up to so many places are taken, if that is more than what is asked for: a
+            training that runs on 1 to 8 GPUs asks for one chunk of one GPU, 1 to 8 times.
     """
 
     chunks: tuple[Chunk, ...] = (Chunk(),)
     placement: Placement = Placement.SCATTER
     exclusive: bool = False
+    places_max: int = 0
 
     @property
     def places(self) -> int:

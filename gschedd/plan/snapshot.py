@@ -8,15 +8,21 @@ from msgspec import Struct, field
 from gsched.model.resources import Allocation, Request
 from gschedd.plan.load import Kind, NodeLoad, Predictor
 from gschedd.plan.space import NodeSpace
+from gschedd.plan.training import Fabric, Goal
 from gschedd.plan.words import Lack
 
 
 class Shape(Struct, frozen=True, kw_only=True, cache_hash=True):
-    """What waiting jobs may have in common, so that they are decided once: request and limit."""
+    """What waiting jobs may have in common, so that they are decided once: request and limit.
+
+    A training that is planned by its deadline is a shape of its own: ``goal`` is its job's id, and
+    0 for all other jobs.
+    """
 
     queue: str
     request: Request
     walltime_s: float | None
+    goal: int = 0
 
 
 #: How waiting jobs are ordered: (minus priority, job id); the lower goes first.
@@ -34,12 +40,14 @@ class RunningJob(Struct, frozen=True, kw_only=True):
     """An attempt that owns resources.
 
     ``end_s`` is by when it ends at the latest, seconds since the epoch; None if nothing limits it.
+    ``leaving``: it is being stopped, to go on elsewhere or for good, so it cannot be moved.
     """
 
     job: int
     allocation: Allocation
     started_s: float
     end_s: float | None
+    leaving: bool = False
 
 
 def end_order(running: RunningJob) -> tuple[bool, float, int]:
@@ -62,6 +70,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         loads: nodes as their last reports have them, by name; those without a report are missing.
         kinds: of waiting and running jobs, by id; those of which none is known are missing.
         predictor: says what a job will cost; None where nothing is learned.
+        goals: what is known of trainings, waiting or running, by job id.
+        fabric: how nodes are connected.
     """
 
     now_s: float
@@ -71,6 +81,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     loads: Mapping[str, NodeLoad] = field(default_factory=dict)
     kinds: Mapping[int, Kind] = field(default_factory=dict)
     predictor: Predictor | None = None
+    goals: Mapping[int, Goal] = field(default_factory=dict)
+    fabric: Fabric = Fabric()
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -101,11 +113,49 @@ class Wait(Struct, frozen=True, kw_only=True):
     lacking: bool = False
 
 
+class Move(Struct, frozen=True, kw_only=True):
+    """Stop a running training at a checkpoint and go on there; ``why`` is kept in its history.
+
+    The allocation may be larger, smaller or elsewhere, and may overlap the one it has. An empty one
+    lets it wait in its queue again.
+    """
+
+    job: int
+    allocation: Allocation
+    why: str
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """What a policy expects of a training.
+
+    Attributes:
+        meets: it will meet its deadline.
+        end_s: when it will be done, seconds since the epoch; None where that cannot be said.
+        gpus: on how many GPUs, at first.
+        why: in words, where it will be late.
+    """
+
+    job: int
+    meets: bool
+    end_s: float | None = None
+    gpus: int = 0
+    why: str = ""
+
+
 class Plan(Struct, frozen=True, kw_only=True):
-    """What a policy proposes: starts in order, and a reason for every shape left waiting."""
+    """What a policy proposes: starts in order, and a reason for every shape left waiting.
+
+    Attributes:
+        moves: of running trainings, all at once: what they leave may be what others of them take.
+            A start may use only what is free before that; what is vacated is decided about later.
+        verdicts: what is expected of trainings, waiting or running; the first one about a job that
+            says ``meets`` is kept as a promise (`Goal.promised`), as is the first that does not.
+    """
 
     starts: tuple[Start, ...] = ()
     waits: tuple[Wait, ...] = ()
+    moves: tuple[Move, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
 
 
 class Policy(Protocol):

@@ -1,0 +1,120 @@
+"""What policies know of trainings: how fast they run on a layout, and by when they must be done."""
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from msgspec import Struct, field
+
+from gsched.model.resources import Allocation
+
+#: Inside a node and between nodes where nothing is configured or measured, bytes a second: those
+#: of the experiments in Fu Maozhong et al., doi 10.7544/issn1000-1239.202220149.
+INSIDE_BYTES_S: Final = 10e9
+BETWEEN_BYTES_S: Final = 6e9
+
+
+class Layout(Struct, frozen=True, kw_only=True, cache_hash=True):
+    """Where a training's GPUs are, as far as its speed depends on it.
+
+    Attributes:
+        counts: GPUs on each of its nodes, the most first.
+        device: how fast its slowest GPU is; 1 is the GPU on which times were measured.
+        bandwidth_bytes_s: of the slowest connection among its GPUs.
+    """
+
+    counts: tuple[int, ...]
+    device: float = 1.0
+    bandwidth_bytes_s: float = INSIDE_BYTES_S
+
+    @property
+    def gpus(self) -> int:
+        """Return the number of GPUs."""
+        return sum(self.counts)
+
+
+class Speed(Protocol):
+    """How fast one training runs.
+
+    Equal and hashable where two tell the same, so that trainings that are alike are planned once.
+    """
+
+    def rate(self, layout: Layout) -> float:
+        """Return the work done in a second, in the training's own unit; 0 where it cannot run."""
+
+
+class Fabric(Struct, frozen=True, kw_only=True):
+    """How nodes are connected, and how fast their GPUs are; names that are missing are usual.
+
+    Attributes:
+        inside_bytes_s, between_bytes_s: bandwidth in each node and between each pair of nodes.
+        inside: of nodes that differ, by name.
+        between: of pairs that differ, by both names in order.
+        devices: speed of GPUs by type; 1 where the type is missing.
+    """
+
+    inside_bytes_s: float = INSIDE_BYTES_S
+    between_bytes_s: float = BETWEEN_BYTES_S
+    inside: Mapping[str, float] = field(default_factory=dict)
+    between: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    devices: Mapping[str, float] = field(default_factory=dict)
+
+    def layout(self, counts: Mapping[str, int], types: Mapping[str, str] | None = None) -> Layout:
+        """Return the layout of so many GPUs on each node.
+
+        Args:
+            counts: GPUs by node; at least one node.
+            types: type of each node's GPUs, by node.
+        """
+        names = sorted(counts)
+        if len(names) == 1:
+            bandwidth_bytes_s = self.inside.get(names[0], self.inside_bytes_s)
+        elif not self.between:
+            bandwidth_bytes_s = self.between_bytes_s
+        else:
+            bandwidth_bytes_s = min(
+                self.between.get((first, second), self.between_bytes_s)
+                for number, first in enumerate(names)
+                for second in names[number + 1 :]
+            )
+        return Layout(
+            counts=tuple(sorted(counts.values(), reverse=True)),
+            device=min(self.devices.get((types or {}).get(name, ""), 1.0) for name in names),
+            bandwidth_bytes_s=bandwidth_bytes_s,
+        )
+
+
+def gpus_by_node(allocation: Allocation) -> dict[str, int]:
+    """Return how many GPUs an allocation has on each node; nodes without any are left out."""
+    return {share.node: len(share.gpu_indices) for share in allocation if share.gpu_indices}
+
+
+class Goal(Struct, frozen=True, kw_only=True):
+    """What is known of a training, waiting or running, at the moment of the snapshot.
+
+    Attributes:
+        arrived_s: when it was submitted, seconds since the epoch.
+        deadline_s: by when it must be done, seconds since the epoch; None: there is no deadline.
+        work: what is left of it, in the unit of its speed.
+        total_work: what there was at the beginning.
+        speed: how fast it runs where.
+        gpus: numbers of GPUs that it may be given, ascending.
+        movable: it can be stopped at a checkpoint and go on elsewhere or on another number.
+        move_s: from the order to stop to its first further step, seconds: the cost of a move.
+        promised: whether it was promised that the deadline will be met; None: nothing was said.
+    """
+
+    job: int
+    arrived_s: float
+    deadline_s: float | None
+    work: float
+    total_work: float
+    speed: Speed
+    gpus: tuple[int, ...]
+    movable: bool = False
+    move_s: float = 0.0
+    promised: bool | None = None
+
+    def run_time_s(self, layout: Layout) -> float:
+        """Return how long the rest of it takes on a layout, seconds; infinite where it cannot."""
+        rate = self.speed.rate(layout)
+        return self.work / rate if rate > 0 else float("inf")
