@@ -221,7 +221,7 @@ def _assigned(state: State, fact: f.AttemptAssigned) -> None:
         state=AttemptState.ASSIGNED,
         assigned_s=fact.at_s,
         master_port=fact.master_port,
-        parts={share.node: _new_part(share, fact.active) for share in fact.allocation},
+        parts={share.node: _new_part(share, fact) for share in fact.allocation},
         boot_ids={node: state.nodes[node].boot_id for node in fact.active},
     )
     job.attempt, job.attempts = attempt, fact.attempt
@@ -229,8 +229,12 @@ def _assigned(state: State, fact: f.AttemptAssigned) -> None:
     _touch_attempt(state, job)
 
 
-def _new_part(share: Share, active: tuple[str, ...]) -> Part:
-    return Part(share=share, state=PartState.PENDING if share.node in active else PartState.PASSIVE)
+def _new_part(share: Share, fact: f.AttemptAssigned) -> Part:
+    return Part(
+        share=share,
+        state=PartState.PENDING if share.node in fact.active else PartState.PASSIVE,
+        prediction=fact.predictions.get(share.node),
+    )
 
 
 def _part_started(state: State, fact: f.PartStarted) -> None:

@@ -7,7 +7,7 @@ from msgspec import Struct
 from gsched.model.states import JobState, LaunchKind
 from gschedd.core import facts as f
 from gschedd.core.due import Running
-from gschedd.core.learning import Kinds, Loads
+from gschedd.core.learning import Kinds, Loads, foretell
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State, WaitingGroup
 from gschedd.plan.load import Predictor
@@ -82,7 +82,9 @@ def run_cycle(
     plan = policy(seen) if seen.groups else Plan()
     checked = validate(plan, Spaces(state.spaces), lambda job: _shape_if_waiting(state, job))
     ports = set(state.ports)
-    facts = [_assignment(state, settings, start, ports, now_s) for start in checked.accepted]
+    facts = [
+        _assignment(state, settings, start, ports, now_s, predictor) for start in checked.accepted
+    ]
     waits = {wait.shape: wait for wait in plan.waits}
     for refusal in checked.refused:
         shape, job = _shape_if_waiting(state, refusal.start.job), refusal.start.job
@@ -99,7 +101,12 @@ def _shape_if_waiting(state: State, job_id: int) -> Shape | None:
 
 
 def _assignment(
-    state: State, settings: Settings, start: Start, ports: set[int], now_s: float
+    state: State,
+    settings: Settings,
+    start: Start,
+    ports: set[int],
+    now_s: float,
+    predictor: Predictor | None,
 ) -> f.AttemptAssigned:
     job = state.jobs[start.job]
     everywhere = job.spec.launch is LaunchKind.TORCHRUN or job.spec.every_node
@@ -108,14 +115,16 @@ def _assignment(
     if everywhere or len(nodes) > 1:
         port = _free_port(job, settings, ports)
         ports.add(port)
+    active = nodes if everywhere else nodes[:1]
     return f.AttemptAssigned(
         at_s=now_s,
         job=job.id,
         attempt=job.attempts + 1,
         allocation=start.allocation,
-        active=nodes if everywhere else nodes[:1],
+        active=active,
         master_port=port,
         why=start.why,
+        predictions={} if predictor is None else foretell(predictor, state, job, active, now_s),
     )
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 from gsched.model.job import ExitRecord, JobSpec, Outcome
 from gsched.model.resources import Allocation, Inventory, Load, Usage
 from gsched.model.states import HoldKind, JobState, StopReason
+from gschedd.plan.load import Prediction
 
 
 class Fact(Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -77,12 +78,16 @@ class JobSignalled(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, t
 
 
 class AttemptAssigned(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """The job was given an allocation: it owns these resources from now on."""
+    """The job was given an allocation: it owns these resources from now on.
+
+    ``predictions`` are what it was expected to cost on each active node, where anything is learned.
+    """
 
     allocation: Allocation
     active: tuple[str, ...]
     master_port: int
     why: str
+    predictions: dict[str, Prediction] = {}
 
 
 class PartStarted(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gsched.errors import GschedError, InvalidTransitionError
 from gsched.model.resources import Load, Request, Usage
@@ -23,7 +23,7 @@ from gschedd.core.alter import alter_job
 from gschedd.core.apply import apply, note_heartbeat
 from gschedd.core.cycle import run_cycle
 from gschedd.core.due import due_groups
-from gschedd.core.learning import what_it_cost
+from gschedd.core.learning import Run, run_of
 from gschedd.core.react import react
 from gschedd.core.settings import Settings
 from gschedd.core.settle import follow
@@ -45,6 +45,8 @@ class Step(Struct, frozen=True, kw_only=True):
         job: the id that a submission got.
         warnings: for the submitter.
         error: why a command was refused; then there are no facts.
+        runs: what the attempts that ended have cost, to be made durable with the facts; only where
+            the head learns.
     """
 
     facts: tuple[f.AnyFact, ...] = ()
@@ -52,6 +54,7 @@ class Step(Struct, frozen=True, kw_only=True):
     job: int = 0
     warnings: tuple[str, ...] = ()
     error: GschedError | None = None
+    runs: tuple[Run, ...] = ()
 
 
 class Head:
@@ -159,7 +162,7 @@ class Head:
         else:
             begins = JobState.QUEUED
         step = self._advance([f.JobSubmitted(at_s=now_s, job=job, spec=spec, state=begins)])
-        return Step(facts=step.facts, effects=step.effects, job=job, warnings=submission.warnings)
+        return structs.replace(step, job=job, warnings=submission.warnings)
 
     def _intern(self, request: Request) -> Request:
         if len(self._requests) >= MAX_INTERNED:
@@ -253,26 +256,29 @@ class Head:
         effects = (*step.effects, *heard.effects)
         if self.safe_mode:
             effects = reports.harmless(effects)
-        return Step(facts=step.facts, effects=effects)
+        return structs.replace(step, effects=effects)
 
-    def _learn(self, model: Model, fact: f.PartEnded) -> None:
-        record = what_it_cost(self.state, fact)
-        if record is not None:
-            model.learn(record)
+    def _learn(self, model: Model, fact: f.PartEnded) -> Sequence[Run]:
+        run = run_of(self.state, fact)
+        if run is None:
+            return ()
+        model.learn(run.record)
+        return (run,)
 
     def _advance(self, facts: Iterable[f.AnyFact]) -> Step:
         """Apply facts and all that follows from them."""
         applied: list[f.AnyFact] = []
         effects: list[e.AnyEffect] = []
+        runs: list[Run] = []
         pending = list(facts)
         while pending:
             following: list[f.AnyFact] = []
             for fact in pending:
                 apply(self.state, fact)
                 if self.model is not None and isinstance(fact, f.PartEnded):
-                    self._learn(self.model, fact)
+                    runs.extend(self._learn(self.model, fact))
                 applied.append(fact)
                 effects.extend(react(self.state, fact))
                 following.extend(follow(self.state, fact))
             pending = following
-        return Step(facts=tuple(applied), effects=tuple(effects))
+        return Step(facts=tuple(applied), effects=tuple(effects), runs=tuple(runs))

@@ -4,18 +4,33 @@ Loads and kinds are read from the state when a policy asks for them, so that a p
 costs nothing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
 
 from gsched.model.resources import Inventory
 from gsched.model.states import OutcomeKind
 from gschedd.core import facts as f
-from gschedd.core.state import Node, State
+from gschedd.core.state import Job, Node, State
 from gschedd.models.kinds import kind_of
 from gschedd.models.records import Record, record_of
-from gschedd.plan.load import Kind, NodeLoad, NodeRates, Use
+from gschedd.plan.load import Kind, NodeLoad, NodeRates, Prediction, Predictor, Use
 
 #: Ends of parts whose use tells something about their kind.
 _RAN = frozenset({OutcomeKind.EXITED, OutcomeKind.SIGNALLED, OutcomeKind.OOM})
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """What an attempt has cost on one node, beside what had been predicted: a row of the history.
+
+    Attributes:
+        prediction: made when it was assigned; None if nothing was learned then.
+    """
+
+    job: int
+    attempt: int
+    record: Record
+    prediction: Prediction | None = None
 
 
 class Loads(Mapping[str, NodeLoad]):
@@ -97,3 +112,25 @@ def what_it_cost(state: State, fact: f.PartEnded) -> Record | None:
         ended_s=min(record.ended_s or fact.at_s, fact.at_s),
         succeeded=record.kind is OutcomeKind.EXITED and record.exit_code == 0,
     )
+
+
+def run_of(state: State, fact: f.PartEnded) -> Run | None:
+    """Return the run that has just ended, or None if it says nothing: see `what_it_cost`."""
+    record = what_it_cost(state, fact)
+    job = state.jobs.get(fact.job)
+    if record is None or job is None or job.attempt is None:
+        return None
+    prediction = job.attempt.parts[fact.node].prediction
+    return Run(job=fact.job, attempt=fact.attempt, record=record, prediction=prediction)
+
+
+def foretell(
+    predictor: Predictor, state: State, job: Job, nodes: Sequence[str], now_s: float
+) -> dict[str, Prediction]:
+    """Return what a job is expected to cost on each of the nodes of which the load is known."""
+    kind, loads = kind_of(job.spec), Loads(state)
+    return {
+        name: predictor.predict(kind, load, now_s)
+        for name in nodes
+        if (load := loads.get(name)) is not None
+    }

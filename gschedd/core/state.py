@@ -15,12 +15,18 @@ from gsched.model.states import (
     PartState,
     StopReason,
 )
+from gschedd.plan.load import Prediction
 from gschedd.plan.snapshot import OrderKey, RunningJob, Shape
 from gschedd.plan.space import SortedSpaces
 
 
 class Part(Struct, kw_only=True, omit_defaults=True):
-    """An attempt on one of its nodes."""
+    """An attempt on one of its nodes.
+
+    Attributes:
+        prediction: what it was expected to cost here, when it was assigned; None where nothing is
+            learned, and where nothing of it runs.
+    """
 
     share: Share
     state: PartState = PartState.PENDING
@@ -30,6 +36,7 @@ class Part(Struct, kw_only=True, omit_defaults=True):
     stderr_path: str = ""
     record: ExitRecord | None = None
     usage: Usage | None = None
+    prediction: Prediction | None = None
 
 
 class Attempt(Struct, kw_only=True, omit_defaults=True):
