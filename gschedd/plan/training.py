@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct, field
 
-from gsched.model.resources import Allocation
+from gsched.model.resources import Allocation, Request
 
 #: Inside a node and between nodes where nothing is configured or measured, bytes a second: those
 #: of the experiments in Fu Maozhong et al., doi 10.7544/issn1000-1239.202220149.
@@ -101,6 +101,8 @@ class Goal(Struct, frozen=True, kw_only=True):
         movable: it can be stopped at a checkpoint and go on elsewhere or on another number.
         move_s: from the order to stop to its first further step, seconds: the cost of a move.
         promised: whether it was promised that the deadline will be met; None: nothing was said.
+        request: what it asks for: one chunk, of which every place has a GPU or more. A move of what
+            runs is an allocation for it (see `gschedd.plan.elastic`); None: it cannot be moved.
     """
 
     job: int
@@ -113,6 +115,7 @@ class Goal(Struct, frozen=True, kw_only=True):
     movable: bool = False
     move_s: float = 0.0
     promised: bool | None = None
+    request: Request | None = None
 
     def run_time_s(self, layout: Layout) -> float:
         """Return how long the rest of it takes on a layout, seconds; infinite where it cannot."""
