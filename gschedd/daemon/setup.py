@@ -9,6 +9,8 @@ from types import MappingProxyType
 from gsched.config import Config
 from gsched.errors import ConfigError
 from gschedd.core.settings import QueueSettings, Settings
+from gschedd.models.predict import Model
+from gschedd.store.sqlite import Store
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -90,6 +92,18 @@ def read_key(config: Config) -> bytes:
     if len(key) < 32:
         raise ConfigError(f"cluster key {path} is too short", hint="gsched init makes one")
     return key
+
+
+def relearn(model: Model, store: Store, most: int) -> int:
+    """Teach a new model the newest runs of the history, and return how many there were.
+
+    They come in the order in which the head learned of them, which is that of their ends but for
+    what was reported late: so a head that was started anew predicts what it did before.
+    """
+    runs = store.newest_runs(most)
+    for run in runs:
+        model.learn(run.record)
+    return len(runs)
 
 
 def make_state_dir(path: str) -> None:

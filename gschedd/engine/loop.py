@@ -17,6 +17,7 @@ from gsched.model.states import StopReason
 from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.head import Head, Step
+from gschedd.core.learning import Run
 from gschedd.engine.space import DiskSpace
 from gschedd.store.rows import Batch
 from gschedd.store.sqlite import DiskFullError, Store
@@ -180,7 +181,7 @@ class Engine:
         facts = [fact for step in steps for fact in step.facts]
         if not facts:
             return
-        batch = self._batch(facts)
+        batch = self._batch(facts, [run for step in steps for run in step.runs])
         _failpoints(facts, "before_commit")
         self._settled.clear()
         await self._write(batch)
@@ -190,7 +191,7 @@ class Engine:
         async with self._changed:
             self._changed.notify_all()
 
-    def _batch(self, facts: list[f.AnyFact]) -> Batch:
+    def _batch(self, facts: list[f.AnyFact], runs: list[Run]) -> Batch:
         state = self.head.state
         batch = Batch(
             facts=facts,
@@ -199,6 +200,7 @@ class Engine:
             nodes=list(state.touched_nodes.values()),
             blobs=self._blobs,
             next_job=state.next_job,
+            runs=runs,
         )
         self._blobs = {}
         state.touched_jobs, state.touched_attempts, state.touched_nodes = {}, {}, {}

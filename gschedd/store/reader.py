@@ -10,6 +10,7 @@ from gsched.errors import StorageError
 from gschedd.core import facts as f
 from gschedd.core.state import Attempt, Job, Node
 from gschedd.store import rows
+from gschedd.store.history import Scored, Spreads, node_spreads, scored
 
 
 class HistoryFilter(Struct, frozen=True, kw_only=True):
@@ -116,14 +117,28 @@ class Reader:
             failed=totals[4],
         )
 
+    def scored(self, wanted: HistoryFilter) -> tuple[list[Scored], int, Spreads]:
+        """Return predicted against measured: newest rows, how many there are, and their errors.
+
+        Of jobs that are named also those are in it that are not done, with what has ended of them.
+        """
+        where, values = _conditions(wanted, done_only=not wanted.ids)
+        return scored(self._db, where, values, wanted.limit)
+
+    def node_spreads(self, names: Sequence[str]) -> dict[str, Spreads]:
+        """Return how far the newest predictions for each node were off."""
+        return {name: node_spreads(self._db, name) for name in names}
+
     def close(self) -> None:
         """Close the connection."""
         self._db.close()
 
 
-def _conditions(wanted: HistoryFilter) -> tuple[str, list[rows.SqlValue]]:
+def _conditions(
+    wanted: HistoryFilter, *, done_only: bool = True
+) -> tuple[str, list[rows.SqlValue]]:
     """Return the WHERE clause and its values; every value of a user's is bound, never pasted."""
-    terms = ["jobs.state = 'done'"]
+    terms = ["jobs.state = 'done'"] if done_only else []
     values: list[rows.SqlValue] = []
 
     def term(text: str, *given: rows.SqlValue) -> None:

@@ -8,6 +8,7 @@ from msgspec import Struct, structs
 from gsched.model.job import JobSpec, Outcome
 from gsched.model.states import HoldKind, JobState
 from gschedd.core import facts as f
+from gschedd.core.learning import Run
 from gschedd.core.state import Attempt, Job, Node
 
 SqlValue = str | int | float | bytes | None
@@ -40,7 +41,7 @@ class Batch(Struct, kw_only=True):
     """Everything one transaction makes durable.
 
     ``jobs`` and ``attempts`` are the records as they are after ``facts``; each is written once,
-    however many facts touched it.
+    however many facts touched it. ``runs`` are new rows of the history.
     """
 
     facts: list[f.AnyFact]
@@ -49,6 +50,7 @@ class Batch(Struct, kw_only=True):
     nodes: list[Node]
     blobs: dict[str, bytes]
     next_job: int
+    runs: list[Run] = []
 
 
 def job_row(job: Job) -> Row:

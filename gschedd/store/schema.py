@@ -85,6 +85,63 @@ MIGRATIONS: Final[tuple[str, ...]] = (
         data BLOB NOT NULL
     ) WITHOUT ROWID;
     """,
+    # What attempts have cost, in the order in which the head learned of it, beside what had been
+    # predicted (said, high). The columns are those of gschedd.store.history.
+    """
+    CREATE TABLE history (
+        id INTEGER PRIMARY KEY,
+        job INTEGER NOT NULL,
+        attempt INTEGER NOT NULL,
+        node TEXT NOT NULL,
+        ended_s REAL NOT NULL,
+        succeeded INTEGER NOT NULL,
+
+        kind TEXT NOT NULL,
+        program TEXT NOT NULL,
+        owner_uid INTEGER NOT NULL,
+        asked_cpus INTEGER NOT NULL,
+        asked_gpus INTEGER NOT NULL,
+        asked_memory_bytes INTEGER NOT NULL,
+        asked_walltime_s REAL NOT NULL,
+
+        cores REAL NOT NULL,
+        core_rate REAL NOT NULL,
+        memory_total_bytes INTEGER NOT NULL,
+        gpus INTEGER NOT NULL,
+        gpu_rate REAL NOT NULL,
+        gpu_memory_total_bytes INTEGER NOT NULL,
+
+        wall_s REAL NOT NULL,
+        cpu_cores REAL NOT NULL,
+        cpu_s REAL NOT NULL,
+        memory_bytes REAL NOT NULL,
+        gpus_busy REAL NOT NULL,
+        gpu_memory_bytes REAL NOT NULL,
+        cpu_peak_cores REAL NOT NULL,
+        memory_peak_bytes INTEGER NOT NULL,
+        gpu_memory_peak_bytes INTEGER NOT NULL,
+        read_bytes INTEGER NOT NULL,
+        write_bytes INTEGER NOT NULL,
+
+        basis TEXT,
+        records INTEGER,
+        said_wall_s REAL,
+        said_wall_high_s REAL,
+        said_cpu_cores REAL,
+        said_memory_bytes REAL,
+        said_gpus_busy REAL,
+        said_gpu_memory_bytes REAL,
+        high_cpu_cores REAL,
+        high_memory_bytes REAL,
+        high_gpus_busy REAL,
+        high_gpu_memory_bytes REAL
+    );
+    CREATE UNIQUE INDEX one_run_per_part ON history (job, attempt, node);
+    CREATE INDEX runs_of_kind ON history (kind);
+    CREATE INDEX runs_of_node ON history (node);
+    CREATE INDEX ended_runs ON history (ended_s);
+    CREATE INDEX events_of_nodes ON events (at_s) WHERE job IS NULL;
+    """,
 )
 
 SCHEMA_VERSION: Final = len(MIGRATIONS)

@@ -16,9 +16,11 @@ from gsched.errors import ConfigError, StorageError, TryAgainError
 from gsched.failpoint import failpoint
 from gschedd.core import facts as f
 from gschedd.core.apply import SAFE_ID_JUMP, add_job, refresh_space
+from gschedd.core.learning import Run
 from gschedd.core.state import Attempt, State, client_key
-from gschedd.store import rows
+from gschedd.store import history, rows
 from gschedd.store.mark import Mark, MarkFile
+from gschedd.store.purge import Keep, Purged, purge_blobs, purge_some
 from gschedd.store.schema import MIGRATIONS, SCHEMA_VERSION
 
 BUSY_TIMEOUT_S: Final = 5.0
@@ -194,6 +196,32 @@ class Store:
         for uid, key, job_id in self._db.execute(keys, (count,)):
             state.keys[client_key(uid, key)] = job_id
 
+    def newest_runs(self, most: int) -> list[Run]:
+        """Return the newest rows of the history, in the order in which they were learned."""
+        try:
+            return history.newest(self._db, most)
+        except sqlite3.Error as error:
+            raise _storage_error(self.path, error) from error
+
+    def purge(self, keep: Keep, now_s: float) -> Purged:
+        """Remove a bounded number of the oldest rows that are not to be kept.
+
+        Raises:
+            TryAgainError: as `commit`; nothing was removed, and it may be tried later.
+            StorageError: anything else; the caller must stop.
+        """
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            # Numbers go on where they are, also when the rows that tell them are gone.
+            self._set_meta(seq=str(self._seq))
+            purged = purge_some(self._db, keep, now_s)
+            if purged.jobs and not purged.more:
+                purge_blobs(self._db)
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+        return purged
+
     def commit(self, batch: rows.Batch) -> None:
         """Make a batch durable: one transaction, one flush.
 
@@ -262,6 +290,7 @@ class Store:
             "ON CONFLICT (name) DO UPDATE SET data = excluded.data",
             [rows.node_row(node) for node in batch.nodes],
         )
+        many(history.INSERT, [history.run_row(run) for run in batch.runs])
         if batch.next_job != self._next_job:
             self._set_meta(next_job=str(batch.next_job))
 

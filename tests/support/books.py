@@ -1,5 +1,6 @@
 """A head with its store and nothing else: steps are committed as the engine commits them."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gsched.model.job import ExitRecord, JobSpec
@@ -8,15 +9,25 @@ from gsched.model.states import OutcomeKind
 from gsched.protocol import node as n
 from gschedd.core import facts as f
 from gschedd.core.head import Head, Step
+from gschedd.core.learning import Run
 from gschedd.core.state import State
+from gschedd.daemon.setup import relearn
+from gschedd.models.predict import Model
 from gschedd.plan.snapshot import Policy
 from gschedd.policies import fifo
 from gschedd.store.rows import Batch
 from gschedd.store.sqlite import Store
 from tests.support.world import ALICE, BEGIN_S, inventory, settings, submission
 
+LEARNED_AGAIN = 1000  # runs that a head learns when it is started again
 
-def batch_of(facts: list[f.AnyFact], state: State, blobs: dict[str, bytes] | None = None) -> Batch:
+
+def batch_of(
+    facts: list[f.AnyFact],
+    state: State,
+    blobs: dict[str, bytes] | None = None,
+    runs: Sequence[Run] = (),
+) -> Batch:
     """Return what makes facts durable, and forget that the state was touched."""
     batch = Batch(
         facts=facts,
@@ -25,6 +36,7 @@ def batch_of(facts: list[f.AnyFact], state: State, blobs: dict[str, bytes] | Non
         nodes=list(state.touched_nodes.values()),
         blobs=blobs or {},
         next_job=state.next_job,
+        runs=list(runs),
     )
     state.touched_jobs, state.touched_attempts, state.touched_nodes = {}, {}, {}
     state.finished.clear()
@@ -34,9 +46,15 @@ def batch_of(facts: list[f.AnyFact], state: State, blobs: dict[str, bytes] | Non
 class Books:
     """A head on a store in ``directory``; `reopen` is what a restart is."""
 
-    def __init__(self, directory: Path, policy: Policy = fifo.plan) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        policy: Policy = fifo.plan,
+        make_model: Callable[[], Model] | None = None,
+    ) -> None:
         self.directory = directory
         self.policy = policy
+        self.make_model = make_model
         self.now_s = BEGIN_S
         self.facts: list[f.AnyFact] = []
         self._open()
@@ -46,7 +64,10 @@ class Books:
         self.opened = self.store.open()
         state = State()
         self.store.load(state)
-        self.head = Head(state=state, settings=settings(), policy=self.policy)
+        model = self.make_model() if self.make_model is not None else None
+        if model is not None:
+            relearn(model, self.store, LEARNED_AGAIN)
+        self.head = Head(state=state, settings=settings(), policy=self.policy, model=model)
 
     def reopen(self) -> None:
         """Close and begin again from what is on disk."""
@@ -59,7 +80,7 @@ class Books:
             raise step.error
         self.facts.extend(step.facts)
         if step.facts:
-            self.store.commit(batch_of(list(step.facts), self.head.state, blobs))
+            self.store.commit(batch_of(list(step.facts), self.head.state, blobs, step.runs))
         return step
 
     def submit(self, resources: str = "nodes=1", **changes: object) -> int:

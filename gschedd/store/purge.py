@@ -1,0 +1,112 @@
+"""What the database need not keep: old rows of the history and, if a site says so, old jobs.
+
+Jobs that are not done, their attempts, scripts and client keys are never touched, and no number is
+ever given out again: the next ones stand in ``meta``, not in the rows.
+"""
+
+import sqlite3
+from typing import Final
+
+from msgspec import Struct
+
+DAY_S: Final = 86400.0
+#: Rows of a kind removed in one transaction, so that no commit waits long for it.
+SLICE: Final = 1000
+
+_OLD_RUNS: Final = (
+    "DELETE FROM history WHERE id IN "
+    "(SELECT id FROM history WHERE ended_s < ? ORDER BY ended_s LIMIT ?)"
+)
+#: The newest of those that are too many, by its place.
+_FIRST_TOO_MANY: Final = "SELECT id FROM history ORDER BY id DESC LIMIT 1 OFFSET ?"
+_TOO_MANY_RUNS: Final = (
+    "DELETE FROM history WHERE id IN (SELECT id FROM history WHERE id <= ? ORDER BY id LIMIT ?)"
+)
+_OLD_JOBS: Final = (
+    "SELECT id FROM jobs WHERE state = 'done' AND ended_s < ? ORDER BY ended_s LIMIT ?"
+)
+_OF_JOB: Final = (
+    "DELETE FROM events WHERE job = ?",
+    "DELETE FROM attempts WHERE job = ?",
+    "DELETE FROM specs WHERE job = ?",
+    "DELETE FROM jobs WHERE id = ? AND state = 'done'",
+)
+_OLD_NODE_EVENTS: Final = (
+    "DELETE FROM events WHERE seq IN "
+    "(SELECT seq FROM events WHERE job IS NULL AND at_s < ? ORDER BY at_s LIMIT ?)"
+)
+#: One look at all specs that are left; `purge_blobs` says why that is cheap enough.
+_ORPHANS: Final = """
+    DELETE FROM blobs WHERE digest NOT IN (
+        SELECT json_extract(CAST(spec AS TEXT), '$.script_digest') AS digest FROM specs
+        WHERE digest IS NOT NULL
+        UNION SELECT json_extract(CAST(spec AS TEXT), '$.environment_digest') AS digest FROM specs
+        WHERE digest IS NOT NULL
+    )
+"""
+
+
+class Keep(Struct, frozen=True, kw_only=True):
+    """What is kept; 0 keeps all.
+
+    Attributes:
+        days: of the history, since the run ended.
+        rows: of the history, the newest.
+        jobs_days: of jobs that are done, with their events and attempts, since they ended; and of
+            events of nodes.
+    """
+
+    days: float = 0.0
+    rows: int = 0
+    jobs_days: float = 0.0
+
+
+class Purged(Struct, frozen=True, kw_only=True):
+    """How much was removed; ``more`` says that another slice is to go."""
+
+    runs: int = 0
+    jobs: int = 0
+    events: int = 0
+    more: bool = False
+
+
+def purge_some(db: sqlite3.Connection, keep: Keep, now_s: float) -> Purged:
+    """Remove at most `SLICE` rows of each kind, within the caller's transaction."""
+    old = _delete(db, _OLD_RUNS, now_s - keep.days * DAY_S) if keep.days > 0 else 0
+    extra = _purge_extra(db, keep.rows) if keep.rows > 0 else 0
+    jobs = events = 0
+    if keep.jobs_days > 0:
+        before_s = now_s - keep.jobs_days * DAY_S
+        jobs = _purge_jobs(db, before_s)
+        events = _delete(db, _OLD_NODE_EVENTS, before_s)
+    return Purged(
+        runs=old + extra,
+        jobs=jobs,
+        events=events,
+        more=SLICE in {old, extra, jobs, events},
+    )
+
+
+def _delete(db: sqlite3.Connection, statement: str, before: float) -> int:
+    return db.execute(statement, (before, SLICE)).rowcount
+
+
+def _purge_extra(db: sqlite3.Connection, most: int) -> int:
+    row = db.execute(_FIRST_TOO_MANY, (most,)).fetchone()
+    return 0 if row is None else _delete(db, _TOO_MANY_RUNS, row[0])
+
+
+def _purge_jobs(db: sqlite3.Connection, before_s: float) -> int:
+    ids = db.execute(_OLD_JOBS, (before_s, SLICE)).fetchall()
+    for statement in _OF_JOB:
+        db.executemany(statement, ids)
+    return len(ids)
+
+
+def purge_blobs(db: sqlite3.Connection) -> int:
+    """Remove scripts and environments that no job has any more, within the caller's transaction.
+
+    All specs are read for it, a few microseconds each: once, when all old jobs are gone. A job that
+    is submitted meanwhile brings its blobs with its own commit, so none is missing that is needed.
+    """
+    return db.execute(_ORPHANS).rowcount
