@@ -7,13 +7,15 @@ large requests of different chunks, where the search is bounded.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct
 
 from gsched.model.resources import Allocation, Chunk, Request, Share
 from gsched.model.states import Placement
+from gschedd.plan.ranked import OrderedRank
 from gschedd.plan.room import (
     Rank,
     best_space,
@@ -77,10 +79,21 @@ def may_help(request: Request, space: NodeSpace) -> bool:
 
 
 def _best(chunk: Chunk, spaces: Spaces, rank: Rank, *, exclusive: bool) -> NodeSpace | None:
-    """Return the best of all nodes, by their order where the ranking is theirs."""
+    """Return the best of all nodes that can take a place of a chunk, or None."""
+    if rank is leftover or isinstance(rank, OrderedRank):
+        return next(_fitting(chunk, spaces, rank, exclusive=exclusive), None)
+    return best_space(chunk, spaces, exclusive=exclusive, rank=rank)
+
+
+def _fitting(chunk: Chunk, spaces: Spaces, rank: Rank, *, exclusive: bool) -> Iterator[NodeSpace]:
+    """Yield the nodes that can take a place of a chunk, best first; no more than are asked for."""
     if rank is leftover:
         return least_left(chunk, spaces, exclusive=exclusive)
-    return best_space(chunk, spaces, exclusive=exclusive, rank=rank)
+    if isinstance(rank, OrderedRank):
+        return rank.fitting(chunk, spaces, exclusive=exclusive)
+    found = [space for space in spaces if not shortage(chunk, space, exclusive=exclusive)]
+    found.sort(key=lambda space: rank(chunk, space))
+    return iter(found)
 
 
 def _place_one(request: Request, spaces: Spaces, rank: Rank) -> Allocation | NoFit:
@@ -111,8 +124,7 @@ def _demanding_first(chunks: Sequence[Chunk]) -> list[int]:
 
 def _place_packed(request: Request, spaces: Spaces, rank: Rank) -> Allocation | NoFit:
     whole = sum_of(request)
-    fitting = [s for s in spaces if not shortage(whole, s, exclusive=request.exclusive)]
-    for space in sorted(fitting, key=lambda space: rank(whole, space)):
+    for space in _fitting(whole, spaces, rank, exclusive=request.exclusive):
         shares = _fill(request, space)
         if shares:
             return (merged(shares, exclusive=request.exclusive),)
@@ -255,7 +267,8 @@ def _greedy(request: Request, places: list[Chunk], spaces: Spaces, rank: Rank) -
     for index in _demanding_first(places):
         chunk = places[index]
         if chunk not in ranked:
-            ranked[chunk] = _ranked(chunk, spaces, rank, exclusive=request.exclusive)
+            enough = islice(_fitting(chunk, spaces, rank, exclusive=request.exclusive), len(places))
+            ranked[chunk] = [space.name for space in enough][::-1]
         names = ranked[chunk]
         while names and names[-1] in used:
             names.pop()
@@ -266,13 +279,6 @@ def _greedy(request: Request, places: list[Chunk], spaces: Spaces, rank: Rank) -
     return [chosen[index] for index in range(len(places))]
 
 
-def _ranked(chunk: Chunk, spaces: Spaces, rank: Rank, *, exclusive: bool) -> list[str]:
-    """Return the nodes that can take a place of a chunk, the best one last."""
-    fitting = [space for space in spaces if not shortage(chunk, space, exclusive=exclusive)]
-    fitting.sort(key=lambda space: rank(chunk, space), reverse=True)
-    return [space.name for space in fitting]
-
-
 def _matching(
     request: Request, places: list[Chunk], spaces: Spaces, rank: Rank
 ) -> list[str] | None:
@@ -281,7 +287,7 @@ def _matching(
     Greedy can fail where chunks differ: a small one took the only node that a large one could use.
     """
     options = {
-        chunk: list(reversed(_ranked(chunk, spaces, rank, exclusive=request.exclusive)))
+        chunk: [s.name for s in _fitting(chunk, spaces, rank, exclusive=request.exclusive)]
         for chunk in dict.fromkeys(places)
     }
     holder: dict[str, int] = {}

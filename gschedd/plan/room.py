@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gsched.model.resources import Chunk, Gpu, Share
 from gschedd.plan.space import NodeSpace, Spaces
@@ -57,8 +57,8 @@ def best_space(
     return best
 
 
-def least_left(chunk: Chunk, spaces: Spaces, *, exclusive: bool) -> NodeSpace | None:
-    """Return what `best_space` does by `leftover`: the first in the order of all that has room.
+def least_left(chunk: Chunk, spaces: Spaces, *, exclusive: bool) -> Iterator[NodeSpace]:
+    """Yield the nodes that can take a place of the chunk, best first by `leftover`.
 
     Among nodes with as many free GPUs those with too few CPUs stand first and are passed over at
     once, so that mostly a handful of nodes is looked at.
@@ -74,9 +74,8 @@ def least_left(chunk: Chunk, spaces: Spaces, *, exclusive: bool) -> NodeSpace | 
             continue
         space = spaces[key[4]]
         if not shortage(chunk, space, exclusive=exclusive):
-            return space
+            yield space
         index += 1
-    return None
 
 
 def leftover(chunk: Chunk, space: NodeSpace) -> RankKey:

@@ -1,7 +1,10 @@
 """Free resources of nodes, and the overlay on which a plan takes and gives without copying all."""
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeVar, cast
 
 from msgspec import Struct, structs
 
@@ -96,6 +99,40 @@ def common(first: NodeSpace, second: NodeSpace) -> NodeSpace:
     )
 
 
+def kept_back(space: NodeSpace, leaving: Iterable[Share], coming: Sequence[Share]) -> NodeSpace:
+    """Return what others may use of a node where some leave and some come.
+
+    Args:
+        space: what nobody owns there now.
+        leaving: what those that leave still own: it will be free when those come.
+        coming: what those that come will own.
+    """
+    more = _sum(coming)
+    more.subtract(_sum(leaving))
+    kept = {index for share in coming for index in share.gpu_indices}
+    return structs.replace(
+        space,
+        cpus=max(0, space.cpus - max(0, more["cpus"])),
+        memory_bytes=max(0, space.memory_bytes - max(0, more["memory"])),
+        gpus=tuple(gpu for gpu in space.gpus if gpu.index not in kept),
+        generic=tuple(
+            (name, max(0, count - max(0, more[f"generic {name}"]))) for name, count in space.generic
+        ),
+        owners=space.owners + len(coming),
+        exclusive=space.exclusive or any(share.exclusive for share in coming),
+    )
+
+
+def _sum(shares: Iterable[Share]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for share in shares:
+        total["cpus"] += share.cpus
+        total["memory"] += share.memory_bytes
+        for name, count in share.generic:
+            total[f"generic {name}"] += count
+    return total
+
+
 def _add(generic: Generic, change: Generic, sign: int) -> Generic:
     if not change:
         return generic
@@ -115,6 +152,22 @@ def room_key(space: NodeSpace) -> RoomKey:
     return (space.total_gpus > 0, len(space.gpus), space.cpus, space.memory_bytes, space.name)
 
 
+class NodeIndex:
+    """What a policy has worked out about each node, kept from one plan to the next.
+
+    It must follow from the snapshot alone, so that a plan is the same with and without it.
+
+    Attributes:
+        stale: nodes of which something has changed since; whoever refreshes the index empties it.
+    """
+
+    def __init__(self) -> None:
+        self.stale: set[str] = set()
+
+
+IndexT = TypeVar("IndexT", bound=NodeIndex)
+
+
 class SortedSpaces(dict[str, NodeSpace]):
     """Free space by node, and the keys of all nodes in order, kept up with every change.
 
@@ -122,16 +175,43 @@ class SortedSpaces(dict[str, NodeSpace]):
         order: see `RoomKey`; only to be read.
     """
 
-    __slots__ = ("order",)
+    __slots__ = ("_indices", "order")
 
     def __init__(self) -> None:
         super().__init__()
         self.order: list[RoomKey] = []
+        self._indices: dict[Hashable, NodeIndex] = {}
 
     def __setitem__(self, name: str, space: NodeSpace) -> None:
         before = self.get(name)
         super().__setitem__(name, space)
         _reorder(self.order, before, space)
+        self.touch(name)
+
+    def touch(self, name: str) -> None:
+        """Note that something else has changed that a snapshot says of a node: its load, say."""
+        for index in self._indices.values():
+            index.stale.add(name)
+
+    def index(self, key: Hashable, make: Callable[[], IndexT]) -> IndexT:
+        """Return the index of that key; one that is made anew has all nodes to look at.
+
+        A key always goes with the same kind of index.
+        """
+        found = self._indices.get(key)
+        if found is None:
+            found = self._indices[key] = make()
+            found.stale.update(self)
+        return cast("IndexT", found)
+
+
+def index_of(nodes: Mapping[str, NodeSpace], key: Hashable, make: Callable[[], IndexT]) -> IndexT:
+    """Return the index that is kept with these nodes, or a new one where none can be kept."""
+    if isinstance(nodes, SortedSpaces):
+        return nodes.index(key, make)
+    index = make()
+    index.stale.update(nodes)
+    return index
 
 
 def _reorder(order: list[RoomKey], before: NodeSpace | None, after: NodeSpace) -> None:
@@ -188,6 +268,11 @@ class Spaces:
         return len(self._base)
 
     @property
+    def changed(self) -> Mapping[str, NodeSpace]:
+        """Return the nodes on which something was taken or given; only to be read."""
+        return MappingProxyType(self._changed)
+
+    @property
     def changed_nodes(self) -> frozenset[str]:
         """Return the names of the nodes on which something was taken or given."""
         return frozenset(self._changed)
@@ -200,6 +285,10 @@ class Spaces:
         """Take an allocation that fits."""
         for share in allocation:
             self._set(share.node, take(self[share.node], share))
+
+    def put(self, space: NodeSpace) -> None:
+        """Let a node be as it is given."""
+        self._set(space.name, space)
 
     def give(self, allocation: Iterable[Share]) -> None:
         """Give an allocation back; nodes that are gone are passed over."""
