@@ -10,8 +10,7 @@ from gsched.config import load_config
 from gsched.errors import CannotWriteError, GschedError
 from gsched.version import VERSION
 from gschedd.daemon.service import Service
-from gschedd.models.robust import RobustModel
-from gschedd.policies.registry import LEARNING, POLICIES
+from gschedd.policies.registry import choose_for
 
 
 @click.command(name="gschedd")
@@ -42,14 +41,10 @@ def run(config_path: str | None) -> int:
     """Run until told to stop; return the exit code."""
     try:
         config = load_config(config_path)
-        policy_name = config.queue[0].policy
-        policy = POLICIES.get(policy_name)
-        if policy is None:
-            known = ", ".join(sorted(POLICIES))
-            click.echo(f"gschedd: unknown policy {policy_name!r}: known are {known}", err=True)
-            return 78
-        model = RobustModel() if policy_name in LEARNING else None
-        service = Service(config, policy=policy, policy_name=policy_name, model=model)
+        chosen = choose_for({queue.name: queue.policy for queue in config.queue})
+        service = Service(
+            config, policy=chosen.plan, policy_name=chosen.name, model=chosen.make_model()
+        )
         return asyncio.run(service.run())
     except GschedError as error:
         click.echo(f"gschedd: {error.message}", err=True)

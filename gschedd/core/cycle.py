@@ -52,10 +52,12 @@ def snapshot(
         now_s=now_s,
         nodes=state.spaces,
         groups=groups,
-        running=Running(state, settings),
+        running=Running(state, settings, now_s),
         loads=Loads(state),
         kinds=Kinds(state),
         predictor=predictor,
+        default_walltime_s=settings.default_walltime_s or None,
+        predicted_times=settings.predicted_times,
     )
 
 

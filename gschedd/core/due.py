@@ -3,10 +3,12 @@
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator, Mapping
 
+from gsched.model.states import PartState
 from gschedd.core.settings import Settings
 from gschedd.core.state import Ends, Job, State, WaitingGroup
 from gschedd.plan.fit import may_help
 from gschedd.plan.snapshot import ByEnd, RunningJob, Shape, Wait, end_order
+from gschedd.plan.times import foretold_s, planned_end_s
 
 
 def due_groups(
@@ -66,14 +68,23 @@ def _helped(state: State, freed: set[str]) -> set[Shape]:
 
 
 class Running(ByEnd):
-    """What runs, brought up to date when a policy first looks: most cycles have no need of it."""
+    """What runs, brought up to date when a policy first looks: most cycles have no need of it.
 
-    def __init__(self, state: State, settings: Settings) -> None:
+    What a job was foretold when it was assigned decides when it is planned to end; only those that
+    have outlived that are planned anew.
+    """
+
+    def __init__(self, state: State, settings: Settings, now_s: float) -> None:
         self._state = state
         self._settings = settings
+        self._now_s = now_s
 
     def _ends(self) -> Ends:
         ends, running = self._state.ends, self._state.running
+        for never, end_s, number in ends.order:
+            if never or end_s > self._now_s:
+                break
+            ends.moved.add(number)
         for number in ends.moved:
             before = ends.known.pop(number, None)
             if before is not None:
@@ -81,7 +92,7 @@ class Running(ByEnd):
                 del ends.order[bisect_left(ends.order, key)]
             job = running.get(number)
             if job is not None:
-                seen = ends.known[number] = _running(job, self._settings)
+                seen = ends.known[number] = _running(job, self._settings, self._now_s)
                 insort(ends.order, end_order(seen))
         ends.moved.clear()
         return ends
@@ -97,14 +108,24 @@ class Running(ByEnd):
         return len(self._state.running)
 
 
-def _running(job: Job, settings: Settings) -> RunningJob:
+def _running(job: Job, settings: Settings, now_s: float) -> RunningJob:
     attempt = job.attempt
     assert attempt is not None, "a running job has an attempt"
     started_s = attempt.started_s or attempt.assigned_s
-    limit_s = job.spec.walltime_s or settings.default_walltime_s or None
+    expected_s = None
+    if settings.predicted_times:
+        parts = attempt.parts.values()
+        expected_s = foretold_s(p.prediction for p in parts if p.state is not PartState.PASSIVE)
+    if expected_s is None and job.spec.walltime_s is None:
+        expected_s = settings.default_walltime_s or None
     return RunningJob(
         job=job.id,
         allocation=attempt.allocation,
         started_s=started_s,
-        end_s=None if limit_s is None else started_s + limit_s,
+        end_s=planned_end_s(
+            started_s=started_s,
+            expected_s=expected_s,
+            walltime_s=job.spec.walltime_s,
+            now_s=now_s,
+        ),
     )

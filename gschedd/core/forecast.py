@@ -1,22 +1,24 @@
-"""When a waiting job will start, if nothing new comes and every job runs to its walltime.
+"""When a waiting job will start, if nothing new comes and every job runs as long as is planned.
 
 The policy itself is asked again at each end of a running job, on a copy of the queue; so a forecast
 follows whatever the policy does. It is bounded, and says nothing rather than something wrong.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from msgspec import structs
 
 from gsched.model.job import JobSpec
-from gsched.model.resources import Allocation
 from gsched.model.states import JobState
 from gschedd.core.cycle import snapshot
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
-from gschedd.plan.snapshot import Group, OrderKey, Policy, RunningJob, Shape, Snapshot
+from gschedd.models.kinds import kind_of
+from gschedd.plan.load import Kind, Predictor
+from gschedd.plan.snapshot import Group, OrderKey, Policy, RunningJob, Shape, Snapshot, Start
 from gschedd.plan.space import NodeSpace, Spaces
+from gschedd.plan.times import Foreteller
 
 #: Ends of jobs looked at; beyond, the forecast would cost more than it is worth.
 MAX_STEPS: Final = 200
@@ -41,6 +43,7 @@ def predict_start(seen: Snapshot, policy: Policy, *, job: int, key: OrderKey) ->
         return None
     spaces = Spaces(seen.nodes)
     running = {each.job: each for each in seen.running}
+    foreteller = Foreteller(seen)
     now_s = seen.now_s
     for _ in range(MAX_STEPS):
         starts = policy(_moment(seen, now_s, spaces, groups, running)).starts
@@ -48,7 +51,7 @@ def predict_start(seen: Snapshot, policy: Policy, *, job: int, key: OrderKey) ->
             if start.job == job:
                 return now_s
             spaces.take(start.allocation)
-            running[start.job] = _started(start.job, start.allocation, start.shape, now_s)
+            running[start.job] = _started(start, foreteller, now_s)
             _remove(groups, start.shape, start.job)
         ends = [each.end_s for each in running.values() if each.end_s is not None]
         if not ends:
@@ -61,7 +64,13 @@ def predict_start(seen: Snapshot, policy: Policy, *, job: int, key: OrderKey) ->
 
 
 def predict_submission(
-    state: State, settings: Settings, policy: Policy, *, spec: JobSpec, now_s: float
+    state: State,
+    settings: Settings,
+    policy: Policy,
+    *,
+    spec: JobSpec,
+    now_s: float,
+    predictor: Predictor | None = None,
 ) -> float | None:
     """Return by when a job would start if it were submitted now; None if it cannot be said."""
     queue = settings.queues.get(spec.queue)
@@ -69,11 +78,31 @@ def predict_submission(
         return None
     job = Job(id=_NEW_JOB, spec=spec, state=JobState.QUEUED, submitted_s=now_s, eligible_s=now_s)
     key, shape = state.order_key(job), state.shape_of(job)
-    seen = snapshot(state, settings, now_s)
+    seen = snapshot(state, settings, now_s, predictor)
     orders = {group.shape: list(group.order) for group in seen.groups}
     orders[shape] = sorted([*orders.get(shape, []), key])
     groups = [Group(shape=each, order=order) for each, order in orders.items()]
-    return predict_start(structs.replace(seen, groups=groups), policy, job=_NEW_JOB, key=key)
+    kinds = _OneMore(seen.kinds, kind_of(spec))
+    with_it = structs.replace(seen, groups=groups, kinds=kinds)
+    return predict_start(with_it, policy, job=_NEW_JOB, key=key)
+
+
+class _OneMore(Mapping[int, Kind]):
+    """The kinds of all jobs, and of one that was not submitted."""
+
+    def __init__(self, kinds: Mapping[int, Kind], new: Kind) -> None:
+        self._kinds = kinds
+        self._new = new
+
+    def __getitem__(self, job: int) -> Kind:
+        return self._new if job == _NEW_JOB else self._kinds[job]
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self._kinds
+        yield _NEW_JOB
+
+    def __len__(self) -> int:
+        return len(self._kinds) + 1
 
 
 def _moment(
@@ -94,9 +123,10 @@ def _moment(
     )
 
 
-def _started(job: int, allocation: Allocation, shape: Shape, now_s: float) -> RunningJob:
-    end_s = None if shape.walltime_s is None else now_s + shape.walltime_s
-    return RunningJob(job=job, allocation=allocation, started_s=now_s, end_s=end_s)
+def _started(start: Start, foreteller: Foreteller, now_s: float) -> RunningJob:
+    run_time_s = foreteller.run_time_s(start.job, start.shape, start.allocation)
+    end_s = None if run_time_s is None else now_s + run_time_s
+    return RunningJob(job=start.job, allocation=start.allocation, started_s=now_s, end_s=end_s)
 
 
 def _remove(groups: dict[Shape, list[OrderKey]], shape: Shape, job: int) -> None:

@@ -23,6 +23,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         queues: by name; the first is the default one.
         operator_uids: who may do everything; root is always among them.
         only_uid: the one user who may submit, or None for all.
+        default_walltime_s: of jobs that state none, for planning only; 0: unknown.
+        predicted_times: jobs are planned to run as long as their kind did before.
         max_queued_per_user: unfinished jobs of one user.
     """
 
@@ -33,6 +35,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     only_uid: int | None = None
     warn_unknown_resource: bool = False
     default_walltime_s: float = 0.0
+    predicted_times: bool = True
     max_queued_per_user: int = 1_000_000
     master_port_first: int = 20000
     master_port_last: int = 29999

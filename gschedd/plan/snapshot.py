@@ -39,7 +39,8 @@ class Group(Struct, frozen=True, kw_only=True):
 class RunningJob(Struct, frozen=True, kw_only=True):
     """An attempt that owns resources.
 
-    ``end_s`` is by when it ends at the latest, seconds since the epoch; None if nothing limits it.
+    ``end_s`` is when it is planned to end (see `gschedd.plan.times`), seconds since the epoch; None
+    if nothing limits it. It may end later, unless that is its walltime.
     ``leaving``: it is being stopped, to go on elsewhere or for good, so it cannot be moved.
     """
 
@@ -72,6 +73,9 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         predictor: says what a job will cost; None where nothing is learned.
         goals: what is known of trainings, waiting or running, by job id.
         fabric: how nodes are connected.
+        default_walltime_s: what is assumed of jobs that state no walltime; None: that they never
+            end.
+        predicted_times: whether jobs are planned to run as long as their kind is predicted to.
     """
 
     now_s: float
@@ -83,6 +87,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     predictor: Predictor | None = None
     goals: Mapping[int, Goal] = field(default_factory=dict)
     fabric: Fabric = Fabric()
+    default_walltime_s: float | None = None
+    predicted_times: bool = True
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -99,7 +105,7 @@ class Wait(Struct, frozen=True, kw_only=True):
 
     Attributes:
         first: the job of the shape that is next.
-        predicted_start_s: by when ``first`` starts at the latest, where that can be said.
+        predicted_start_s: when ``first`` starts if all runs as planned, where that can be said.
         reserved: ``first`` holds the reservation.
         lacking: there is no room for it, so that it need not be looked at again before something is
             given back that could help; of the others nothing is assumed.

@@ -13,7 +13,7 @@ from gschedd.policies.kit.order import plan_in_order
 
 def plan(snapshot: Snapshot) -> Plan:
     """Start what fits in order, each job where the fewest jobs are."""
-    return plan_in_order(snapshot, _Fewest())
+    return plan_in_order(snapshot, _Fewest(snapshot))
 
 
 class _Fewest(Chooser):

@@ -1,21 +1,147 @@
-"""Policies by the name a queue uses."""
+"""Policies by the name a queue uses, each made ready for a head with the site's own settings."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from gschedd.plan.snapshot import Policy
-from gschedd.policies import balance, fewest, fifo, roundrobin, torque
+from msgspec import Struct
 
-POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
+from gsched.errors import ConfigError
+from gschedd.models.predict import Model, PaperModel
+from gschedd.models.robust import RobustModel
+from gschedd.plan.snapshot import Policy
+from gschedd.policies import balance, fewest, fifo, paper, roundrobin, torque
+from gschedd.policies.kit.capacity import Weights
+
+
+class Predictor(StrEnum):
+    """What says beforehand what a job will cost."""
+
+    ROBUST = "robust"
+    PAPER = "paper"
+
+
+class Tuning(Struct, frozen=True, kw_only=True):
+    """What a site may choose about balancing and predictions, checked already.
+
+    Attributes:
+        weights: of the resources: the paper's k1 to k4.
+        latest: L of the paper's predictor: how many runs stand for a kind never seen.
+        newest_weight: w of the paper's predictor: how much the newest fifth of them counts.
+        window_s: a job younger than this when its node was last sampled is not in the report yet.
+        reserve: under ``balance``, the first job passed over holds a reservation.
+        predictor: of all policies but ``paper``, which has its own.
+        literal: ``balance`` means the paper's algorithm.
+    """
+
+    weights: Weights = Weights()
+    latest: int = 20
+    newest_weight: float = 0.6
+    window_s: float = 10.0
+    reserve: bool = True
+    predictor: Predictor = Predictor.ROBUST
+    literal: bool = False
+
+
+class Chosen(Struct, frozen=True, kw_only=True):
+    """A policy with all that a head needs to run it.
+
+    Attributes:
+        name: as a queue uses it.
+        plan: the policy.
+        make_model: makes the predictor that it plans with, without any history.
+        reads_loads: it looks at how busy nodes are, so that they must tell.
+    """
+
+    name: str
+    plan: Policy
+    make_model: Callable[[], Model]
+    reads_loads: bool = False
+
+
+def choose(name: str, tuning: Tuning | None = None) -> Chosen:
+    """Return a policy by its name.
+
+    Args:
+        name: as a queue uses it.
+        tuning: the site's own settings; None for the defaults.
+
+    Raises:
+        ConfigError: there is no such policy.
+    """
+    make = _MAKERS.get(name)
+    if make is None:
+        raise ConfigError(f"unknown policy {name!r}", hint=f"known are: {', '.join(NAMES)}")
+    return make(name, tuning or Tuning())
+
+
+def choose_for(queues: Mapping[str, str], tuning: Tuning | None = None) -> Chosen:
+    """Return the policy that plans for a head's queues.
+
+    Args:
+        queues: the policy that each queue names, by queue; at least one.
+        tuning: the site's own settings; None for the defaults.
+
+    Raises:
+        ConfigError: there is no such policy, or the queues do not agree.
+    """
+    chosen = {name: choose(name, tuning) for name in queues.values()}
+    if len(chosen) > 1:
+        named = ", ".join(f"{queue} names {policy}" for queue, policy in queues.items())
+        raise ConfigError(
+            f"queues with different policies share nodes here, which no policy plans for: {named}",
+            hint="name the same policy in every [[queue]]; their priorities and limits may differ",
+        )
+    return next(iter(chosen.values()))
+
+
+def _plain(plan: Policy) -> Callable[[str, Tuning], Chosen]:
+    """Return what makes a policy that has no settings of its own."""
+    return lambda name, tuning: Chosen(name=name, plan=plan, make_model=_model_of(tuning))
+
+
+def _balance(name: str, tuning: Tuning) -> Chosen:
+    if tuning.literal:
+        return _paper(name, tuning)
+    settings = balance.Settings(
+        weights=tuning.weights, window_s=tuning.window_s, reserve=tuning.reserve
+    )
+    return Chosen(
+        name=name, plan=balance.balance(settings), make_model=_model_of(tuning), reads_loads=True
+    )
+
+
+def _paper(name: str, tuning: Tuning) -> Chosen:
+    settings = paper.Settings(weights=tuning.weights, window_s=tuning.window_s)
+    return Chosen(
+        name=name, plan=paper.paper(settings), make_model=_paper_model(tuning), reads_loads=True
+    )
+
+
+def _model_of(tuning: Tuning) -> Callable[[], Model]:
+    return RobustModel if tuning.predictor is Predictor.ROBUST else _paper_model(tuning)
+
+
+def _paper_model(tuning: Tuning) -> Callable[[], Model]:
+    return lambda: PaperModel(latest=tuning.latest, weight=tuning.newest_weight)
+
+
+_MAKERS: Final[Mapping[str, Callable[[str, Tuning], Chosen]]] = MappingProxyType(
     {
-        "balance": balance.plan,
-        "fewest": fewest.plan,
-        "fifo": fifo.plan,
-        "roundrobin": roundrobin.plan,
-        "torque": torque.plan,
+        "balance": _balance,
+        "fewest": _plain(fewest.plan),
+        "fifo": _plain(fifo.plan),
+        "paper": _paper,
+        "roundrobin": _plain(roundrobin.plan),
+        "torque": _plain(torque.plan),
     }
 )
 
-#: Those that use predictions: learning what jobs cost costs time with every job that ends.
-LEARNING: Final = frozenset({"balance"})
+#: All names, in order.
+NAMES: Final = tuple(sorted(_MAKERS))
+
+#: Every policy as it is without settings.
+POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
+    {name: choose(name).plan for name in NAMES}
+)

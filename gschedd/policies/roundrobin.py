@@ -20,6 +20,7 @@ def plan(snapshot: Snapshot) -> Plan:
 
 class _RoundRobin(Chooser):
     def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__(snapshot)
         self._places = {name: place for place, name in enumerate(sorted(snapshot.nodes))}
 
     def rank(self, job: int) -> Rank:

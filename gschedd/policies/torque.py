@@ -20,6 +20,7 @@ def plan(snapshot: Snapshot) -> Plan:
 
 class _FirstFit(Chooser):
     def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__(snapshot)
         names = sorted(snapshot.nodes, key=_by_number)
         self._places = {name: place for place, name in enumerate(names)}
 

@@ -24,7 +24,7 @@ from gsched.cli.moments import parse_moment
 from gsched.clock import SystemClock
 from gsched.config import environment
 from gsched.errors import GschedError, InternalError, UsageError
-from gschedd.policies.registry import LEARNING, POLICIES
+from gschedd.policies.registry import NAMES, choose
 from gschedd.sim import figures, output, report
 from gschedd.sim.cluster import ClusterNode, read_cluster
 from gschedd.sim.history import database_path, read_history
@@ -85,7 +85,7 @@ _OPTIONS = (
         "policies",
         required=True,
         metavar="NAME[,NAME...]",
-        help=f"Policies to compare: {', '.join(sorted(POLICIES))}.",
+        help=f"Policies to compare: {', '.join(NAMES)}.",
     ),
     click.option(
         "--work",
@@ -212,9 +212,9 @@ def chosen_policies(text: str) -> tuple[str, ...]:
         UsageError: one is not known, or there is none.
     """
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    known = ", ".join(sorted(POLICIES))
+    known = ", ".join(NAMES)
     for name in names:
-        if name not in POLICIES:
+        if name not in NAMES:
             raise UsageError(f"unknown policy {name!r}", hint=f"known are: {known}")
     if not names:
         raise UsageError("no policy is named", hint=f"known are: {known}")
@@ -284,11 +284,14 @@ def _replay(
         if wanted.csv_dir
         else None
     )
+    chosen = choose(policy)
     simulation = Simulation(
         nodes,
         jobs,
-        POLICIES[policy],
-        options=Options(work=wanted.work, learns=policy in LEARNING),
+        chosen.plan,
+        options=Options(
+            work=wanted.work, make_model=chosen.make_model, heartbeats=chosen.reads_loads
+        ),
         on_result=writer.write if writer is not None else None,
     )
     interrupted = False

@@ -12,7 +12,7 @@ from gschedd.core import commands as c
 from gschedd.core.head import Head, Step
 from gschedd.core.settings import QueueSettings, Settings
 from gschedd.core.state import State
-from gschedd.models.robust import RobustModel
+from gschedd.models.predict import Model
 from gschedd.plan.snapshot import Policy
 from gschedd.sim.agenda import FOREVER, Agenda
 from gschedd.sim.cluster import ClusterNode
@@ -35,12 +35,13 @@ class Options(Struct, frozen=True, kw_only=True):
 
     Attributes:
         work: the model of how jobs progress, by its name in `WORK_MODELS`.
-        learns: jobs are learned from, as by a head whose policy asks for that, and nodes tell how
-            busy they are.
+        make_model: makes the predictor that learns from jobs; None: nothing is learned.
+        heartbeats: nodes tell how busy they are, as some policies need.
     """
 
     work: str = "fixed"
-    learns: bool = False
+    make_model: Callable[[], Model] | None = None
+    heartbeats: bool = False
 
 
 class DirectLink:
@@ -102,7 +103,7 @@ class Simulation:
             state=State(dict.fromkeys(queues, 0)),
             settings=settings,
             policy=policy,
-            model=RobustModel() if options.learns else None,
+            model=options.make_model() if options.make_model is not None else None,
         )
         self.daemon = HeadProcess(agenda=self.agenda, watcher=self.recorder)
         self.daemon.start(self.head)
@@ -119,7 +120,7 @@ class Simulation:
             programs=self._programs,
         )
         machine.on_change = self.recorder.changed
-        heartbeat_s = n.HEARTBEAT_S if options.learns else FOREVER
+        heartbeat_s = n.HEARTBEAT_S if options.heartbeats else FOREVER
         daemon = NodeProcess(machine, agenda=self.agenda, heartbeat_s=heartbeat_s)
         link = DirectLink(self.agenda, self.daemon, daemon)
         daemon.link = link

@@ -7,22 +7,26 @@ from gsched.model.resources import Gpu, Inventory, Load, Usage
 from gsched.model.states import NodeState, OutcomeKind, StopReason
 from gschedd.core import facts as f
 from gschedd.core.cycle import snapshot
+from gschedd.core.forecast import predict_start
 from gschedd.core.learning import Kinds, Loads, load_of, what_it_cost
+from gschedd.core.settings import Settings
 from gschedd.core.state import Node
 from gschedd.models.robust import RobustModel
 from gschedd.plan.load import Basis, NodeLoad
 from gschedd.plan.snapshot import Policy
-from gschedd.policies import balance, fifo
-from tests.support.world import GIB, World, node
+from gschedd.policies import balance, fifo, torque
+from tests.support.world import BEGIN_S, GIB, World, node, settings
 
 
-def passing(policy: Policy) -> tuple[float | None, float | None]:
+def passing(
+    policy: Policy, config: Settings | None = None, *, overrun_s: float = 0.0
+) -> tuple[float | None, float | None]:
     """Return when a padded short job and the large one before it start.
 
     Five of its kind have run for 10 s each. Then three of four CPUs are in use for 500 s, and the
-    large job waits for all four.
+    large job waits for all four. Whatever it runs over the prediction, nobody stops it.
     """
-    world = World(node("n1", cpus=4), policy=policy)
+    world = World(node("n1", cpus=4), policy=policy, config=config)
     world.head.model = RobustModel()
     for _ in range(5):
         world.submit("nodes=1:ppn=1,walltime=5000", kind="short", runs_s=10)
@@ -30,17 +34,59 @@ def passing(policy: Policy) -> tuple[float | None, float | None]:
     begun_s = world.elapsed_s
     world.submit("nodes=1:ppn=3,walltime=500", kind="long", runs_s=500)
     large = world.submit("nodes=1:ppn=4,walltime=100", kind="large", runs_s=10)
-    short = world.submit("nodes=1:ppn=1,walltime=5000", kind="short", runs_s=10)
+    short = world.submit("nodes=1:ppn=1,walltime=5000", kind="short", runs_s=10 + overrun_s)
     world.run_for(2000)
+    outcome = world.job(short).outcome
+    assert outcome is not None
+    assert (outcome.kind, outcome.exit_code) == (OutcomeKind.EXITED, 0)
+    assert not any(isinstance(fact, f.StopRequested) for fact in world.facts)
     starts = [world.started_s(job) for job in (short, large)]
     assert None not in starts
     return tuple(start - begun_s for start in starts if start is not None)  # type: ignore[return-value] # two
 
 
-def test_a_padded_job_passes_once_its_kind_is_known() -> None:
+@pytest.mark.parametrize("policy", [balance.plan, fifo.plan, torque.plan])
+def test_a_padded_job_passes_once_its_kind_is_known(policy: Policy) -> None:
     """By its walltime of 5000 s it would have to wait behind the large job; that is not delayed."""
-    assert passing(balance.plan) == (0, 500)
-    assert passing(fifo.plan) == (510, 500)
+    assert passing(policy) == (0, 500)
+    assert passing(policy, settings(predicted_times=False)) == (510, 500)
+
+
+def test_a_job_that_outlives_its_prediction_runs_on() -> None:
+    """Foretold 10 s, it runs for 900: to its own end; and the large one waits for that."""
+    assert passing(fifo.plan, overrun_s=890) == (0, 900)
+
+
+def test_the_end_of_what_runs_is_planned_by_what_it_was_foretold() -> None:
+    """Not by its padded walltime, and later and later if it does not end."""
+    world = World(node("n1", cpus=1))
+    world.head.model = RobustModel()
+    for _ in range(5):
+        world.submit("walltime=5000", kind="short", runs_s=10)
+        world.run_for(20)
+    world.submit("walltime=5000", kind="short", runs_s=4000)
+    second = world.submit("walltime=5000", kind="short", runs_s=10)
+    begun_s = world.elapsed_s
+
+    def planned_s() -> tuple[float, float]:
+        """Return the planned end of the first, and the foretold start of the second."""
+        state = world.head.state
+        seen = snapshot(state, world.settings, world.now_s, world.head.model)
+        (running,) = seen.running
+        key = state.order_key(state.jobs[second])
+        start_s = predict_start(seen, world.policy, job=second, key=key)
+        assert running.end_s is not None
+        assert start_s is not None
+        return running.end_s - BEGIN_S - begun_s, start_s - BEGIN_S - begun_s
+
+    ends = [planned_s()]
+    for wait_s in (100, 50, 50, 2800):
+        world.run_for(wait_s)
+        ends.append(planned_s())
+
+    # three times the 10 s at first, as the spread is not known yet; at last the walltime
+    assert ends[0][0] == ends[0][1] == pytest.approx(30)
+    assert ends[1:] == [(200, 200), (200, 200), (400, 400), (5000, 5000)]
 
 
 def test_the_head_learns_from_every_part_that_ends() -> None:

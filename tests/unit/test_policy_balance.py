@@ -3,22 +3,17 @@
 from collections.abc import Mapping, Sequence
 
 import pytest
+from msgspec import structs
 
 from gsched.model.resources import Allocation, Chunk, Request, Share
 from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Use
 from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Shape, Snapshot
 from gschedd.plan.space import NodeSpace, take
-from gschedd.policies.balance import (
-    ENOUGH_RUNS,
-    Largest,
-    Settings,
-    Weights,
-    balance,
-    largest,
-    plan,
-    promised,
-    value,
-)
+from gschedd.plan.times import ENOUGH_RUNS
+from gschedd.policies import paper
+from gschedd.policies.balance import Settings, balance, plan
+from gschedd.policies.kit.capacity import Largest, Weights, largest, promised, value
+from gschedd.policies.registry import POLICIES
 from tests.support.runs import GB, kind, node, rates
 from tests.support.spaces import space
 
@@ -250,86 +245,70 @@ def test_impossible_weights_are_refused(weights: Weights, complaint: str) -> Non
     """With what is wrong."""
     with pytest.raises(ValueError, match=complaint):
         balance(Settings(weights=weights))
+    with pytest.raises(ValueError, match=complaint):
+        paper.paper(paper.Settings(weights=weights))
 
 
-def blocked_behind(end_s: float | None) -> tuple[list[NodeSpace], list[RunningJob]]:
-    """Return a node of four CPUs, three of them in use until some time."""
-    running = [RunningJob(job=1, allocation=on("n1", 3), started_s=NOW_S - 100, end_s=end_s)]
-    return [space("n1", cpus=4)], running
-
-
-def decide(
-    policy: Policy, walls_s: Mapping[str, float], records: int = 99, limit_s: float = 9000
-) -> Plan:
-    """Plan for job 2, which needs all of a node in use by job 1, and job 3, which could pass."""
-    nodes, running = blocked_behind(NOW_S + 5000)
-    told = Foretold(records, **{key: (Use(cpu_cores=1), wall_s) for key, wall_s in walls_s.items()})
-    return policy(
-        seen(
-            nodes,
-            [(shape(4, 50_000), [2]), (shape(1, limit_s), [3])],
-            running,
-            [],
-            {1: "first", 2: "large", 3: "small"},
-            told,
-        )
+def crowded(wall_s: float, records: int = 99) -> Snapshot:
+    """Return a node that job 2 needs all of, job 1 uses for 5000 s more, and job 3 could use."""
+    running = [RunningJob(job=1, allocation=on("n1", 3), started_s=0, end_s=NOW_S + 5000)]
+    return seen(
+        [space("n1", cpus=4)],
+        [(shape(4, 50_000), [2]), (shape(1, 9000), [3])],
+        running,
+        [node("n1")],
+        {2: "large", 3: "small"},
+        Foretold(records, large=Use(), small=(Use(cpu_cores=1), wall_s)),
     )
 
 
-def test_a_predicted_run_time_lets_a_job_pass_that_padded_its_walltime() -> None:
-    """It asked for 9000 s and is known to take 300."""
-    walls_s = {"first": 2000.0, "large": 100.0, "small": 300.0}
+def started(made: Plan) -> list[int]:
+    return [start.job for start in made.starts]
 
-    made = decide(plan, walls_s)
-    by_walltime = decide(balance(Settings(predicted_times=False)), walls_s)
 
-    assert [start.job for start in made.starts] == [3]
-    assert made.waits[0].predicted_start_s == NOW_S + 1900
-    assert by_walltime.starts == ()
-    assert by_walltime.waits[0].predicted_start_s == NOW_S + 5000
+@pytest.mark.parametrize("policy", [p for n, p in POLICIES.items() if n != "paper"])
+def test_a_predicted_run_time_lets_a_job_pass_that_padded_its_walltime(policy: Policy) -> None:
+    """It asked for 9000 s and is known to take 300; under every policy that reserves."""
+    snapshot = crowded(300)
+
+    assert started(policy(snapshot)) == [3]
+    assert started(policy(crowded(5001))) == []
+    assert started(policy(structs.replace(snapshot, predicted_times=False))) == []
 
 
 def test_few_runs_foretell_no_time() -> None:
     """One short run does not let a job pass."""
-    walls_s = {"first": 2000.0, "large": 100.0, "small": 300.0}
-
-    assert decide(plan, walls_s, ENOUGH_RUNS).starts != ()
-    assert decide(plan, walls_s, ENOUGH_RUNS - 1).starts == ()
+    assert started(plan(crowded(300, ENOUGH_RUNS))) == [3]
+    assert started(plan(crowded(300, ENOUGH_RUNS - 1))) == []
 
 
-def test_a_job_that_outlived_its_prediction_is_taken_to_be_half_done() -> None:
-    """Foretold 40 s, running for 100: expected for another 100, but not beyond its walltime."""
-    walls_s = {"first": 40.0, "large": 100.0, "small": 300.0}
+def test_a_job_that_must_not_pass_is_told_what_it_is_expected_to_take() -> None:
+    """Its walltime is not what holds it up; where that is what counts, it is said instead."""
+    told = plan(crowded(5001)).waits[1].reason
+    untold = plan(structs.replace(crowded(300), predicted_times=False)).waits[1].reason
 
-    assert decide(plan, walls_s).waits[0].predicted_start_s == NOW_S + 100
-
-
-def test_a_prediction_longer_than_the_walltime_counts_as_the_walltime() -> None:
-    """A job ends by then whatever was foretold."""
-    walls_s = {"first": 90_000.0, "large": 100.0, "small": 90_000.0}
-
-    made = decide(plan, walls_s)
-
-    assert made.starts == ()
-    assert made.waits[0].predicted_start_s == NOW_S + 5000
-
-
-def test_a_job_that_must_end_in_time_may_pass_whatever_was_foretold() -> None:
-    """Its walltime of 4000 s is over before the reservation at 5000."""
-    walls_s = {"first": 90_000.0, "large": 100.0, "small": 90_000.0}
-
-    assert [start.job for start in decide(plan, walls_s, limit_s=4000).starts] == [3]
+    assert str(told).endswith("it is expected to run for 01:23:21")
+    assert str(untold).endswith("a walltime that ends sooner would let it pass")
 
 
 def test_without_reservation_whatever_fits_passes() -> None:
     """The paper's improved first come, first served."""
-    walls_s = {"first": 2000.0, "large": 100.0, "small": 90_000.0}
+    snapshot = crowded(90_000)
 
-    made = decide(balance(Settings(reserve=False)), walls_s)
+    for policy in (balance(Settings(reserve=False)), paper.plan):
+        made = policy(snapshot)
+        assert started(made) == [3]
+        assert [wait.reserved for wait in made.waits] == [False]
+    assert started(plan(snapshot)) == []
 
-    assert [start.job for start in made.starts] == [3]
-    assert [wait.reserved for wait in made.waits] == [False]
-    assert decide(plan, walls_s).starts == ()
+
+def test_the_papers_algorithm_sends_any_job_where_most_is_left() -> None:
+    """Also to a node with GPUs, which ours keeps free for those that need them."""
+    nodes = [space("n1", cpus=2), space("n2", cpus=16, gpu_types=("a", "a"))]
+    snapshot = seen(nodes, [(shape(), [1, 2, 3])])
+
+    assert where(paper.plan(snapshot)) == ["n2", "n2", "n2"]
+    assert where(plan(snapshot)) == ["n1", "n1", "n2"]
 
 
 def test_each_node_of_a_job_is_charged() -> None:

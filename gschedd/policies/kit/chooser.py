@@ -2,11 +2,19 @@
 
 from gsched.model.resources import Allocation
 from gschedd.plan.room import Rank, leftover
-from gschedd.plan.snapshot import RunningJob, Shape
+from gschedd.plan.snapshot import Shape, Snapshot
+from gschedd.plan.times import Foreteller
 
 
 class Chooser:
-    """The plain choices: best fit, and every job runs until its walltime. Override any."""
+    """The plain choices: best fit, and every job runs as long as is planned. Override any.
+
+    Attributes:
+        foreteller: what is foretold of jobs; lives as long as one plan.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.foreteller = Foreteller(snapshot)
 
     def rank(self, job: int) -> Rank:  # noqa: ARG002 -- for those that override it
         """Return by what nodes are ranked for a job."""
@@ -15,10 +23,6 @@ class Chooser:
     def started(self, job: int, allocation: Allocation) -> None:
         """Take note that the plan starts a job."""
 
-    def run_time_s(self, job: int, shape: Shape, allocation: Allocation) -> float | None:  # noqa: ARG002 -- for those that override it
+    def run_time_s(self, job: int, shape: Shape, allocation: Allocation) -> float | None:
         """Return how long a job is planned to run there, seconds; None for no end."""
-        return shape.walltime_s
-
-    def end_s(self, running: RunningJob) -> float | None:
-        """Return when a running job is planned to end, seconds since the epoch; None for never."""
-        return running.end_s
+        return self.foreteller.run_time_s(job, shape, allocation)

@@ -1,8 +1,8 @@
 """The pass over the queue that policies share: in order, with one reservation and backfill.
 
 Jobs start in order of priority, then of submission; a job that cannot run now is passed over. The
-first that does not fit gets a reservation: the earliest time at which, from the planned ends of
-what runs, it is sure to fit. Later jobs may pass it only if they do not delay that: they are
+first that does not fit gets a reservation: the earliest time at which it fits by the planned ends
+of what runs. Later jobs may pass it only if they do not delay that: they are
 planned to end before it, or they use what the reservation leaves over.
 
 Jobs of one shape (queue, request, walltime) stand or fall together, so a pass costs as much as
@@ -16,9 +16,8 @@ import heapq
 from collections.abc import Iterable
 from typing import Final
 
-from msgspec import structs
-
 from gsched.model.resources import Allocation, Request
+from gsched.model.units import format_duration
 from gschedd.plan.fit import NoFit, may_help, place
 from gschedd.plan.snapshot import (
     ByEnd,
@@ -52,6 +51,17 @@ def plan_in_order(snapshot: Snapshot, chooser: Chooser, *, reserve: bool = True)
         reserve: without, whatever fits passes, and a large job may wait for ever.
     """
     return _Pass(snapshot, chooser, reserve=reserve).run()
+
+
+def _would_delay(blocked_job: int | None, shape: Shape, run_time_s: float | None) -> str:
+    """Return why a job may not pass the blocked one, and what would help."""
+    if run_time_s is None:
+        advice = "a walltime would let it pass if it ends soon enough"
+    elif run_time_s == shape.walltime_s:
+        advice = "a walltime that ends sooner would let it pass"
+    else:
+        advice = f"it is expected to run for {format_duration(run_time_s)}"
+    return f"would delay job {blocked_job}, which is before it and waits for more; {advice}"
 
 
 class _Pass:
@@ -107,8 +117,7 @@ class _Pass:
                 Wait(
                     shape=shape,
                     first=job,
-                    reason=f"would delay job {self.blocked_job}, which is before it and waits for "
-                    "more; a walltime that ends sooner would let it pass",
+                    reason=_would_delay(self.blocked_job, shape, run_time_s),
                 )
             )
             return False
@@ -164,7 +173,7 @@ class _Pass:
         return now_s + UNLIMITED_S, None, {}
 
     def _in_order_of_ends(self) -> Iterable[RunningJob]:
-        """Return what runs and what this plan starts, as the chooser plans their ends."""
+        """Return what runs and what this plan starts, by planned ends."""
         now_s = self.snapshot.now_s
         started = [
             RunningJob(
@@ -177,8 +186,6 @@ class _Pass:
             for run_time_s in [self.chooser.run_time_s(start.job, start.shape, start.allocation)]
         ]
         running: Iterable[RunningJob] = self.snapshot.running
-        if type(self.chooser).end_s is not Chooser.end_s:
-            running = [structs.replace(each, end_s=self.chooser.end_s(each)) for each in running]
         if not isinstance(running, ByEnd):
             running = sorted(running, key=end_order)
         return heapq.merge(running, sorted(started, key=end_order), key=end_order)

@@ -1,0 +1,204 @@
+"""The capacity that is left on each node, and jobs that go where the most of it is.
+
+Capacity left is a weighted sum over CPU, memory, GPU and GPU memory of how large the node is,
+beside the largest, and how idle. What a job will cost is predicted from jobs of its kind before it,
+and is added to its node at once, so that jobs that arrive between two reports do not all go to one.
+
+Source: Liu Hui et al., "A self-learning load balancing scheduling algorithm for GPU heterogeneous
+clusters", Journal of Xi'an Shiyou University, 2015. The paper leaves open, and we decided: the
+weights of GPUs that a job does not ask for are spread over the rest, and a job too young to be in
+its node's report keeps its predicted part.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from gsched.model.resources import Allocation, Chunk, Share
+from gschedd.plan.load import NodeLoad, NodeRates, Use
+from gschedd.plan.room import Rank, RankKey
+from gschedd.plan.snapshot import RunningJob, Snapshot
+from gschedd.plan.space import NodeSpace
+from gschedd.policies.kit.chooser import Chooser
+
+
+class Weights(Struct, frozen=True, kw_only=True):
+    """How much each resource counts: the paper's k1 to k4, of any sum above 0."""
+
+    cpu: float = 0.25
+    memory: float = 0.25
+    gpu: float = 0.25
+    gpu_memory: float = 0.25
+
+
+def check_weights(weights: Weights) -> None:
+    """Check that capacity can be told by these weights.
+
+    Raises:
+        ValueError: a weight is below 0, or nothing counts for a job without GPUs.
+    """
+    if min(weights.cpu, weights.memory, weights.gpu, weights.gpu_memory) < 0:
+        raise ValueError(f"a weight is below 0: {weights}")
+    if weights.cpu + weights.memory <= 0:
+        raise ValueError(f"cpu and memory must not both be 0: {weights}")
+
+
+class Largest(Struct, frozen=True, kw_only=True):
+    """The largest of each rate over all nodes: what a whole Q stands for."""
+
+    cpu: float
+    memory: float
+    gpu: float
+    gpu_memory: float
+
+
+def largest(rates: Mapping[str, NodeRates]) -> Largest:
+    """Return the largest rates of all nodes; 0 where no node has any."""
+    each = rates.values()
+    return Largest(
+        cpu=max((rate.cpu_rate for rate in each), default=0.0),
+        memory=max((rate.memory_bytes for rate in each), default=0.0),
+        gpu=max((rate.all_gpus_rate for rate in each), default=0.0),
+        gpu_memory=max((rate.gpu_memory_bytes for rate in each), default=0.0),
+    )
+
+
+def value(
+    rates: NodeRates, used: Use, most: Largest, weights: Weights, *, with_gpus: bool
+) -> float:
+    """Return the capacity left on a node: VALUE of the paper, 1 for the largest node when idle.
+
+    More than all of a node may be promised to jobs; then it counts below 0, so that of two full
+    nodes the less crowded one is better.
+
+    Args:
+        with_gpus: the job asks for GPUs; else their weights are spread over the rest.
+    """
+    parts = [
+        (weights.cpu, rates.cpu_rate, most.cpu, used.cpu_cores, rates.cores),
+        (weights.memory, rates.memory_bytes, most.memory, used.memory_bytes, rates.memory_bytes),
+    ]
+    if with_gpus:
+        gpu_memory = rates.gpu_memory_bytes
+        parts += [
+            (weights.gpu, rates.all_gpus_rate, most.gpu, used.gpus, rates.gpus),
+            (weights.gpu_memory, gpu_memory, most.gpu_memory, used.gpu_memory_bytes, gpu_memory),
+        ]
+    total = sum(weight for weight, *_ in parts)
+    left = sum(
+        weight * (rate / top) * (1 - busy / capacity)
+        for weight, rate, top, busy, capacity in parts
+        if capacity and top
+    )
+    return left / total
+
+
+class MostCapacity(Chooser):
+    """The nodes as they will be once the plan is carried out; lives only inside one plan.
+
+    Args:
+        snapshot: what there is.
+        weights: of the resources.
+        window_s: a job younger than this when its node was last sampled is not in the report yet.
+        spare_gpu_nodes: jobs without GPUs go to nodes with GPUs only if no other can take them.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        *,
+        weights: Weights,
+        window_s: float,
+        spare_gpu_nodes: bool,
+    ) -> None:
+        super().__init__(snapshot)
+        self._snapshot = snapshot
+        self._weights = weights
+        self._window_s = window_s
+        self._spare_gpu_nodes = spare_gpu_nodes
+        self._loads = {
+            name: snapshot.loads.get(name) or promised(space)
+            for name, space in snapshot.nodes.items()
+        }
+        self._most = largest({name: load.rates for name, load in self._loads.items()})
+        self._used = {name: load.used for name, load in self._loads.items()}
+        self._values: dict[tuple[str, bool], float] = {}
+        for job in sorted(snapshot.running, key=lambda each: each.job):
+            for share in job.allocation:
+                if self._is_unreported(job, share.node):
+                    self._add(job.job, share)
+
+    def _is_unreported(self, job: RunningJob, node: str) -> bool:
+        """Return whether a running job is too young to be in its node's report."""
+        load = self._snapshot.loads.get(node)
+        return load is not None and load.reported_s - job.started_s < self._window_s
+
+    def rank(self, job: int) -> Rank:  # noqa: ARG002 -- the same for all jobs
+        """Return the ranking by capacity left, the most first."""
+        return self._rank
+
+    def _rank(self, chunk: Chunk, space: NodeSpace) -> RankKey:
+        with_gpus = chunk.gpus > 0
+        return (
+            self._spare_gpu_nodes and not with_gpus and space.total_gpus > 0,
+            -self._value(space.name, with_gpus),
+            space.name,
+        )
+
+    def _value(self, node: str, with_gpus: bool) -> float:  # noqa: FBT001 -- part of the key
+        key = (node, with_gpus)
+        if key not in self._values:
+            self._values[key] = value(
+                self._loads[node].rates,
+                self._used[node],
+                self._most,
+                self._weights,
+                with_gpus=with_gpus,
+            )
+        return self._values[key]
+
+    def started(self, job: int, allocation: Allocation) -> None:
+        """Charge the job's nodes with what it will cost."""
+        for share in allocation:
+            self._add(job, share)
+
+    def _add(self, job: int, share: Share) -> None:
+        node = share.node
+        if node not in self._used:
+            return
+        self._used[node] = self._used[node].plus(self._cost(job, share))
+        for with_gpus in (False, True):
+            self._values.pop((node, with_gpus), None)
+
+    def _cost(self, job: int, share: Share) -> Use:
+        """Return what a job will use: as predicted, or all that it asked for."""
+        said = self.foreteller.prediction(job, share.node)
+        if said is not None:
+            return said.use
+        rates = self._loads[share.node].rates
+        gpus = len(share.gpu_indices)
+        return Use(
+            cpu_cores=share.cpus,
+            memory_bytes=share.memory_bytes,
+            gpus=gpus,
+            gpu_memory_bytes=gpus * rates.gpu_memory_bytes / rates.gpus if rates.gpus else 0.0,
+        )
+
+
+def promised(space: NodeSpace) -> NodeLoad:
+    """Return a node without a report as if its jobs used exactly what they asked for."""
+    gpu_memory_bytes = sum(gpu.memory_bytes for gpu in space.all_gpus)
+    free = sum(gpu.memory_bytes for gpu in space.gpus)
+    rates = NodeRates(
+        cores=space.total_cpus,
+        memory_bytes=space.total_memory_bytes,
+        gpus=space.total_gpus,
+        gpu_memory_bytes=gpu_memory_bytes,
+    )
+    used = Use(
+        cpu_cores=space.total_cpus - space.cpus,
+        memory_bytes=space.total_memory_bytes - space.memory_bytes,
+        gpus=space.total_gpus - len(space.gpus),
+        gpu_memory_bytes=gpu_memory_bytes - free,
+    )
+    return NodeLoad(name=space.name, rates=rates, used=used, running=space.owners)
