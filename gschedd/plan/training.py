@@ -88,6 +88,13 @@ def gpus_by_node(allocation: Allocation) -> dict[str, int]:
     return {share.node: len(share.gpu_indices) for share in allocation if share.gpu_indices}
 
 
+class Size(Struct, frozen=True, kw_only=True):
+    """How much work a training is, in the unit of its speed."""
+
+    speed: Speed
+    work: float
+
+
 class Goal(Struct, frozen=True, kw_only=True):
     """What is known of a training, waiting or running, at the moment of the snapshot.
 
