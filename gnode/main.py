@@ -17,15 +17,19 @@ from pathlib import Path
 from gnode.core.agent import Agent
 from gnode.core.binding import Site
 from gnode.daemon import leftovers, spool
-from gnode.daemon.shell import Identity, Shell
+from gnode.daemon.shell import Identity, Meters, Shell
 from gnode.daemon.spool import Spool
 from gnode.hw import cgroups
-from gnode.hw.inventory import take_inventory
+from gnode.hw.confinement import Confinement, find_confinement
+from gnode.hw.inventory import take_inventory, usable_cores
+from gnode.hw.load import LoadMeter
 from gnode.hw.nvml import Nvml
+from gnode.hw.sampling import Sampler
 from gnode.supervisor import __file__ as supervisor_file
 from gsched.clock import SystemClock
 from gsched.config import DEFAULT_STATE_DIR, Config, environment, load_config
 from gsched.errors import ConfigError, GschedError, InternalError
+from gsched.model.units import format_size
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +98,8 @@ def _compose(config: Config, state: Spool, roots: cgroups.Roots) -> Shell:
     name = node.name or socket.gethostname()
     key = read_key(node.key_file or os.path.join(state.state_dir, "cluster.key"))
     nvml = Nvml()
-    inventory = take_inventory(node, nvml)
+    confinement = find_confinement()
+    inventory = take_inventory(node, nvml, confinement)
     _kill_strays(roots, state)
     site = Site(
         node=name,
@@ -133,14 +138,28 @@ def _compose(config: Config, state: Spool, roots: cgroups.Roots) -> Shell:
         state.state_dir,
         roots.tracking or "none",
     )
+    _log_confinement(confinement)
+    clock = SystemClock()
     return Shell(
         identity=identity,
         agent=agent,
         spool=state,
-        nvml=nvml,
-        clock=SystemClock(),
-        sample_s=node.sample_s,
+        meters=Meters(
+            load=LoadMeter(clock, confinement, cores=usable_cores(node, confinement)),
+            attempts=Sampler(nvml),
+            sample_s=node.sample_s,
+        ),
+        clock=clock,
     )
+
+
+def _log_confinement(confinement: Confinement) -> None:
+    """Say what is less than the machine, or people wonder where the rest is."""
+    quota, limit = confinement.cpu, confinement.memory
+    if quota is not None:
+        log.info("%s confines this node to %.2f cores", quota.path, quota.cores)
+    if limit is not None:
+        log.info("%s confines this node to %s", limit.path, format_size(limit.limit_bytes))
 
 
 def _root_jobs(config: Config) -> bool:

@@ -27,8 +27,8 @@ from gnode.daemon.channel import Channel
 from gnode.daemon.launching import LauncherClient
 from gnode.daemon.reading import Reader
 from gnode.daemon.spool import Mark, Spool
-from gnode.hw.nvml import Nvml
-from gnode.hw.sampling import LoadMeter, Sampler, Target
+from gnode.hw.load import LoadMeter
+from gnode.hw.sampling import Sampler, Target
 from gsched.clock import Clock
 from gsched.failpoint import failpoint
 from gsched.model.resources import Inventory
@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 
 INPUTS_AT_ONCE = 500  # then the loop serves connections again
 REMOVALS_AT_ONCE = 200
-LOAD_AGE_S = 1.0  # of the load that is sent with an exit, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +60,19 @@ class Identity:
     inventory: Inventory
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meters:
+    """What measures the node and its attempts.
+
+    Attributes:
+        sample_s: seconds between two samples of the attempts.
+    """
+
+    load: LoadMeter
+    attempts: Sampler[AttemptKey]
+    sample_s: float
+
+
 class Shell:
     """One node daemon, without process-wide matters (signals, lock): those are `main`'s."""
 
@@ -70,15 +82,14 @@ class Shell:
         identity: Identity,
         agent: Agent,
         spool: Spool,
-        nvml: Nvml,
+        meters: Meters,
         clock: Clock,
-        sample_s: float,
     ) -> None:
         self._identity = identity
         self._agent = agent
         self._spool = spool
         self._clock = clock
-        self._sample_s = sample_s
+        self._meters = meters
         self._inputs: deque[Input] = deque()
         self._drain_planned = False
         self._alarm: asyncio.TimerHandle | None = None
@@ -87,9 +98,6 @@ class Shell:
         self._tasks: set[asyncio.Task[None]] = set()
         self._killing: set[AttemptKey] = set()
         self._removals: list[do.RemoveSpool] = []
-        self._meter = LoadMeter()
-        self._load_at_s = -LOAD_AGE_S
-        self._sampler: Sampler[AttemptKey] = Sampler(nvml)
         self._reader = Reader()
         self._starts = starts.Starts(spool, self.post)
         self._launcher = LauncherClient(spool.state_dir, self.post, self._on_ended)
@@ -171,16 +179,13 @@ class Shell:
         self.post(AlarmRang())
 
     def _on_ended(self, key: AttemptKey) -> None:
-        now_s = self._clock.monotonic_s()
-        if now_s - self._load_at_s >= LOAD_AGE_S:
-            self._load_at_s = now_s
-            self.post(Measured(load=self._meter.load(), usage={}))
+        self.post(Measured(load=self._meters.load.load(), usage={}))
         info = self._spool.read_info(key) if self._starts.forget(key) else None
         self.post(SupervisorEnded(key=key, record=self._spool.read_exit(key), info=info))
 
     async def _sample(self) -> None:
         while True:
-            await asyncio.sleep(self._sample_s)
+            await asyncio.sleep(self._meters.sample_s)
             wall_s = self._clock.wall_s()
             targets = [
                 Target(
@@ -193,10 +198,9 @@ class Shell:
                 for attempt in self._agent.attempts.values()
                 if attempt.phase is Phase.RUNNING and attempt.info is not None
             ]
-            usage, gpus = await asyncio.to_thread(self._sampler.sample, targets)
-            self._meter.note_gpus(gpus)
-            self._load_at_s = self._clock.monotonic_s()
-            self.post(Measured(load=self._meter.load(), usage=usage))
+            usage, gpus = await asyncio.to_thread(self._meters.attempts.sample, targets)
+            self._meters.load.note_gpus(gpus)
+            self.post(Measured(load=self._meters.load.load(), usage=usage))
 
     # --- effects ---
 
@@ -273,7 +277,7 @@ class Shell:
                 gnode_version=identity.version,
                 inventory=identity.inventory,
                 attempts=effect.attempts,
-                load=self._meter.load(),
+                load=self._meters.load.load(),
                 highest_epoch=effect.highest_epoch,
                 highest_job=effect.highest_job,
             )

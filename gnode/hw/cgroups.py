@@ -40,7 +40,7 @@ def find_roots(setting: str, state_dir: str) -> Roots:
     if setting == "none":
         return Roots()
     name = "gsched-" + hashlib.sha256(os.path.abspath(state_dir).encode()).hexdigest()[:12]
-    paths = _own_paths()
+    paths = own_paths()
     parent = Path(setting) if setting != "auto" else _version2_parent(paths)
     tracking = _make(parent / name) if parent else None
     memory = _version2_memory(tracking) if tracking else None
@@ -52,10 +52,10 @@ def find_roots(setting: str, state_dir: str) -> Roots:
     return Roots(tracking=tracking, memory=memory)
 
 
-def _own_paths() -> dict[str, str]:
+def own_paths(proc: Path = Path("/proc/self")) -> dict[str, str]:
     """Return this process's group in each hierarchy, by controller; version 2 is under ``""``."""
     try:
-        text = Path("/proc/self/cgroup").read_text(encoding="utf-8")
+        text = (proc / "cgroup").read_text(encoding="utf-8")
     except OSError:
         return {}
     paths: dict[str, str] = {}
@@ -107,7 +107,7 @@ def is_populated(path: str) -> bool:
 
 
 def members(path: str) -> list[int]:
-    """Return the processes in a version 2 group and those below it."""
+    """Return the processes in a group, of either version, and in those below it."""
     found: list[int] = []
     for directory in _tree(path):
         try:

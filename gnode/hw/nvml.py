@@ -2,12 +2,20 @@
 
 import logging
 from dataclasses import dataclass
+from types import ModuleType
+from typing import Final
 
 import pynvml
 
 from gsched.model.resources import Gpu
 
 log = logging.getLogger(__name__)
+
+#: NVML counts cores, but a GPU is compared by multiprocessors. Cores of one, by the compute
+#: capability: "Arithmetic Instructions" in NVIDIA's CUDA C++ Programming Guide (32-bit floating
+#: point). The next older one stands for those that are not here.
+_CORES_OF_ONE: Final = ((8, 6, 128), (7, 0, 64), (6, 1, 128), (6, 0, 64), (5, 0, 128))
+_CORES_OF_ONE_BEFORE: Final = 192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,33 +28,56 @@ class GpuSample:
 
 
 class Nvml:
-    """The library, opened once; a machine without it has no GPUs."""
+    """The library, opened once; a machine without it has no GPUs.
 
-    def __init__(self) -> None:
+    Args:
+        library: the binding, or what stands for it.
+    """
+
+    def __init__(self, library: ModuleType = pynvml) -> None:
+        self._library = library
         self._open = False
         try:
-            pynvml.nvmlInit()
+            library.nvmlInit()
             self._open = True
-        except pynvml.NVMLError as error:
+        except library.NVMLError as error:
             log.debug("no NVML here: %s", error)
 
-    def gpus(self) -> tuple[Gpu, ...]:
-        """Return the GPUs in the order of their PCI addresses, as CUDA_DEVICE_ORDER=PCI_BUS_ID."""
+    def gpus(self, *, rate_mhz: float = 0.0) -> tuple[Gpu, ...]:
+        """Return the GPUs in the order of their PCI addresses, as CUDA_DEVICE_ORDER=PCI_BUS_ID.
+
+        Args:
+            rate_mhz: what each can do; 0: as the library tells it.
+        """
         if not self._open:
             return ()
+        library = self._library
         found: list[Gpu] = []
-        for index in range(int(pynvml.nvmlDeviceGetCount())):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            name = pynvml.nvmlDeviceGetName(handle)
+        for index in range(int(library.nvmlDeviceGetCount())):
+            handle = library.nvmlDeviceGetHandleByIndex(index)
+            name = library.nvmlDeviceGetName(handle)
             found.append(
                 Gpu(
                     index=index,
                     type=_type_word(name if isinstance(name, str) else name.decode()),
-                    memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
-                    uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
+                    memory_bytes=int(library.nvmlDeviceGetMemoryInfo(handle).total),
+                    uuid=str(library.nvmlDeviceGetUUID(handle)),
+                    rate_mhz=rate_mhz or self._rate_mhz(handle),
                 )
             )
         return tuple(found)
+
+    def _rate_mhz(self, handle: object) -> float:
+        """Return multiprocessors times their highest clock, MHz; 0 where that is not told."""
+        library = self._library
+        try:
+            cores = int(library.nvmlDeviceGetNumGpuCores(handle))
+            capability = library.nvmlDeviceGetCudaComputeCapability(handle)
+            clock_mhz = float(library.nvmlDeviceGetMaxClockInfo(handle, library.NVML_CLOCK_SM))
+        except library.NVMLError as error:  # an old driver, or not supported
+            log.info("NVML does not tell what a GPU can do: %s", error)
+            return 0.0
+        return cores // _cores_of_one(*capability) * clock_mhz
 
     def samples(self) -> tuple[GpuSample, ...]:
         """Return how busy each GPU is, by index; none where there is no NVML.
@@ -55,12 +86,33 @@ class Nvml:
         """
         if not self._open:
             return ()
+        library = self._library
         try:
-            count = int(pynvml.nvmlDeviceGetCount())
-            return tuple(_sample(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(count))
-        except pynvml.NVMLError as error:
+            count = int(library.nvmlDeviceGetCount())
+            return tuple(self._sample(library.nvmlDeviceGetHandleByIndex(i)) for i in range(count))
+        except library.NVMLError as error:
             log.warning("NVML does not answer: %s", error)
             return ()
+
+    def _sample(self, handle: object) -> GpuSample:
+        library = self._library
+        try:
+            util_percent = float(library.nvmlDeviceGetUtilizationRates(handle).gpu)
+        except library.NVMLError:  # not supported on every GPU, nor under MIG
+            util_percent = 0.0
+        try:
+            processes = library.nvmlDeviceGetComputeRunningProcesses(handle)
+        except library.NVMLError:
+            processes = []
+        return GpuSample(
+            util_percent=util_percent,
+            memory_used_bytes=int(library.nvmlDeviceGetMemoryInfo(handle).used),
+            process_memory_bytes={
+                int(process.pid): int(process.usedGpuMemory)
+                for process in processes
+                if process.usedGpuMemory is not None
+            },
+        )
 
 
 def _type_word(name: str) -> str:
@@ -68,21 +120,9 @@ def _type_word(name: str) -> str:
     return name.lower().removeprefix("nvidia ").strip().replace(" ", "-")
 
 
-def _sample(handle: object) -> GpuSample:
-    try:
-        util_percent = float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-    except pynvml.NVMLError:  # not supported on every GPU, nor under MIG
-        util_percent = 0.0
-    try:
-        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    except pynvml.NVMLError:
-        processes = []
-    return GpuSample(
-        util_percent=util_percent,
-        memory_used_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).used),
-        process_memory_bytes={
-            int(process.pid): int(process.usedGpuMemory)
-            for process in processes
-            if process.usedGpuMemory is not None
-        },
-    )
+def _cores_of_one(major: int, minor: int) -> int:
+    """Return how many cores a multiprocessor of this compute capability has."""
+    for first_major, first_minor, cores in _CORES_OF_ONE:
+        if (major, minor) >= (first_major, first_minor):
+            return cores
+    return _CORES_OF_ONE_BEFORE

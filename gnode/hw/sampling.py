@@ -8,7 +8,7 @@ import psutil
 
 from gnode.hw import cgroups
 from gnode.hw.nvml import GpuSample, Nvml
-from gsched.model.resources import Load, Usage
+from gsched.model.resources import Usage
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 
@@ -55,29 +55,6 @@ class _Sum:
             read_bytes=self.read_bytes,
             write_bytes=self.write_bytes,
             samples=self.samples,
-        )
-
-
-class LoadMeter:
-    """The machine's load: cheap enough for the event loop, GPU figures are of the last sample."""
-
-    def __init__(self) -> None:
-        self._gpus: tuple[GpuSample, ...] = ()
-        psutil.cpu_percent(None)  # the first call only marks the start of the interval
-
-    def note_gpus(self, gpus: tuple[GpuSample, ...]) -> None:
-        """Keep the GPUs' figures for the loads that follow."""
-        self._gpus = gpus
-
-    def load(self) -> Load:
-        """Return the load; ``cpu_percent`` is the mean since the call before."""
-        memory = psutil.virtual_memory()
-        return Load(
-            load1=psutil.getloadavg()[0],
-            cpu_percent=psutil.cpu_percent(None),
-            memory_used_bytes=memory.total - memory.available,
-            gpu_util_percent=tuple(gpu.util_percent for gpu in self._gpus),
-            gpu_memory_used_bytes=tuple(gpu.memory_used_bytes for gpu in self._gpus),
         )
 
 

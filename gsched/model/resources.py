@@ -57,19 +57,34 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=
 
 
 class Gpu(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One GPU of a node. ``uuid`` is empty for a declared (pretended) one."""
+    """One GPU of a node.
+
+    Attributes:
+        uuid: empty for a declared (pretended) one.
+        rate_mhz: what it can do: its multiprocessors times their highest clock; 0: unknown.
+    """
 
     index: int
     type: str = ""
     memory_bytes: int = 0
     uuid: str = ""
+    rate_mhz: float = 0.0
 
 
 class Inventory(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node has."""
+    """What a node has.
+
+    Attributes:
+        cpus: how many jobs can be given.
+        cpu_capacity_cores: cores' worth of CPU time that they really have, where that is not
+            ``cpus``: a node may be confined, or offer more CPUs than there are; 0: ``cpus``.
+        cpu_clock_mhz: the highest clock of its cores, on average; 0: unknown.
+    """
 
     cpus: int
     memory_bytes: int
+    cpu_capacity_cores: float = 0.0
+    cpu_clock_mhz: float = 0.0
     gpus: tuple[Gpu, ...] = ()
     features: tuple[str, ...] = ()
     generic: Generic = ()
@@ -101,21 +116,33 @@ class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     CPU time is exact (wait4 of every reaped process, or the last sample); memory and GPU are from
     samples and 0 where none was taken.
+
+    Attributes:
+        cpu_peak_cores: busy cores between the two samples where they were most; the mean of the
+            whole run where that is more, or was too short to be sampled.
     """
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
+    cpu_peak_cores: float = 0.0
     memory_peak_bytes: int = 0
     memory_mean_bytes: int = 0
     gpu_util_mean_percent: float = 0.0
     gpu_memory_peak_bytes: int = 0
+    gpu_memory_mean_bytes: int = 0
     read_bytes: int = 0
     write_bytes: int = 0
     samples: int = 0
 
 
 class Load(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How busy a node is, from its heartbeat."""
+    """How busy a node is, from its heartbeat.
+
+    Attributes:
+        load1: the machine's load average, also where the node is confined to a part of it.
+        cpu_percent: of what the node really has (`Inventory.cpu_capacity_cores`), 0 to 100.
+        memory_used_bytes: of the memory it has: its control group's, where that limits it.
+    """
 
     load1: float = 0.0
     cpu_percent: float = 0.0

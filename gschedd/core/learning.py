@@ -5,6 +5,7 @@ costs nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from msgspec import Struct
 
@@ -15,6 +16,13 @@ from gschedd.core.state import Job, Node, State
 from gschedd.models.kinds import kind_of
 from gschedd.models.records import Record, record_of
 from gschedd.plan.load import Kind, NodeLoad, NodeRates, Prediction, Predictor, Use
+
+#: What counts as 1: a core at this clock, MHz, and a GPU of 108 multiprocessors at 1410 MHz (an
+#: A100). What does not tell its rate counts as 1, too, so that it is taken for a usual one beside
+#: others that do. Both are fixed, not means over the cluster: rates are kept with past runs and
+#: must mean the same when nodes have come and gone.
+USUAL_CPU_CLOCK_MHZ: Final = 2500.0
+USUAL_GPU_RATE_MHZ: Final = 108 * 1410.0
 
 #: Ends of parts whose use tells something about their kind.
 _RAN = frozenset({OutcomeKind.EXITED, OutcomeKind.SIGNALLED, OutcomeKind.OOM})
@@ -69,11 +77,22 @@ class Kinds(Mapping[int, Kind]):
 
 
 def rates_of(inventory: Inventory) -> NodeRates:
-    """Return what a node can do; clocks are not reported, so a core is a core for now."""
+    """Return what a node can do, against usual cores and GPUs.
+
+    Source:
+        Liu Hui et al. (see `gschedd.models.predict`): the rate of a node's CPUs is cores times
+        clock, that of a GPU its multiprocessors times clock. Unlike there, either may be unknown.
+    """
+    gpus = inventory.gpus
+    rates_mhz = [gpu.rate_mhz if gpu.rate_mhz > 0 else USUAL_GPU_RATE_MHZ for gpu in gpus]
+    clock_mhz = inventory.cpu_clock_mhz if inventory.cpu_clock_mhz > 0 else USUAL_CPU_CLOCK_MHZ
+    capacity_cores = inventory.cpu_capacity_cores
     return NodeRates(
-        cores=inventory.cpus,
+        cores=capacity_cores if capacity_cores > 0 else inventory.cpus,
         memory_bytes=inventory.memory_bytes,
-        gpus=len(inventory.gpus),
+        core_rate=clock_mhz / USUAL_CPU_CLOCK_MHZ,
+        gpus=len(gpus),
+        gpu_rate=sum(rates_mhz) / len(gpus) / USUAL_GPU_RATE_MHZ if gpus else 1.0,
         gpu_memory_bytes=sum(gpu.memory_bytes for gpu in inventory.gpus),
     )
 

@@ -30,12 +30,13 @@ class NodeRates(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a node can do.
 
     Attributes:
+        cores: cores' worth of CPU time; a confined node may have half of one.
         core_rate: of one core, in any unit that is the same for all nodes (its clock, say).
         gpu_rate: of one GPU, likewise (multiprocessors x clock).
         gpu_memory_bytes: of all GPUs together.
     """
 
-    cores: int
+    cores: float
     memory_bytes: int
     core_rate: float = 1.0
     gpus: int = 0

@@ -1,4 +1,4 @@
-"""Inventory, load and samples of this machine."""
+"""Inventory and samples of this machine."""
 
 import os
 import subprocess
@@ -9,51 +9,76 @@ import psutil
 import pytest
 
 from gnode.hw import cgroups
-from gnode.hw.inventory import take_inventory
+from gnode.hw.confinement import Confinement, CpuQuota, MemoryLimit
+from gnode.hw.inventory import take_inventory, usable_cores
 from gnode.hw.nvml import Nvml
-from gnode.hw.sampling import LoadMeter, Sampler, Target
+from gnode.hw.sampling import Sampler, Target
 from gsched.config import GpuConfig, NodeConfig
 from gsched.errors import BadResourceError
 
+FREE = Confinement()
+
+
+def confined(cores: float, limit_bytes: int = 1 << 20) -> Confinement:
+    return Confinement(
+        cpu=CpuQuota(cores=cores, path=Path("/nowhere"), usage_file=None),
+        memory=MemoryLimit(limit_bytes=limit_bytes, path=Path("/nowhere")),
+    )
+
 
 def test_an_undeclared_machine_offers_what_it_has() -> None:
-    found = take_inventory(NodeConfig(), Nvml())
+    found = take_inventory(NodeConfig(), Nvml(), FREE)
 
     assert found.cpus == len(os.sched_getaffinity(0))
+    assert found.cpu_capacity_cores == 0
     assert found.memory_bytes == psutil.virtual_memory().total
+
+
+def test_a_confined_node_offers_what_its_group_may_use() -> None:
+    """Enough CPUs that the whole quota can be asked for, and how much they really are."""
+    found = take_inventory(NodeConfig(), Nvml(), confined(0.4))
+
+    assert (found.cpus, found.cpu_capacity_cores, found.memory_bytes) == (1, 0.4, 1 << 20)
 
 
 def test_what_is_declared_is_offered_instead() -> None:
     config = NodeConfig(
         cpus=64,
         memory="2gb",
-        gpu=(GpuConfig(count=2, type="a100", memory="40gb"), GpuConfig(count=1)),
+        gpu=(GpuConfig(count=2, type="a100", memory="40gb"), GpuConfig(count=1, rate_mhz=5000.0)),
+        gpu_rate_mhz=1000.0,
+        cpu_clock_mhz=1234.0,
         features=("fast",),
         resources={"z": 1, "license": 3, "none": 0},
     )
 
-    found = take_inventory(config, Nvml())
+    found = take_inventory(config, Nvml(), confined(0.4))
 
-    assert (found.cpus, found.memory_bytes) == (64, 2 * 1024**3)
-    assert [(gpu.index, gpu.type) for gpu in found.gpus] == [
-        (0, "a100"),
-        (1, "a100"),
-        (2, "declared"),
+    assert (found.cpus, found.memory_bytes, found.cpu_clock_mhz) == (64, 2 * 1024**3, 1234)
+    assert [(gpu.index, gpu.type, gpu.rate_mhz) for gpu in found.gpus] == [
+        (0, "a100", 1000),
+        (1, "a100", 1000),
+        (2, "declared", 5000),
     ]
     assert found.gpus[0].memory_bytes == 40 * 1024**3
     assert found.generic == (("license", 3), ("z", 1))
 
 
+def test_capacity_is_what_there_is_however_many_cpus_are_offered() -> None:
+    """Unless it is declared, too; offering less than there is means that."""
+    there = float(len(os.sched_getaffinity(0)))
+    many = take_inventory(NodeConfig(cpus=1000), Nvml(), FREE)
+    declared = take_inventory(NodeConfig(cpus=8, cpu_capacity_cores=6.5), Nvml(), confined(0.4))
+
+    assert (many.cpus, many.cpu_capacity_cores) == (1000, there)
+    assert (declared.cpus, declared.cpu_capacity_cores) == (8, 6.5)
+    assert usable_cores(NodeConfig(cpus=1), FREE) == 1
+    assert usable_cores(NodeConfig(cpus=8, cpu_capacity_cores=6.5), confined(0.4)) == 0.4
+
+
 def test_a_declared_size_that_is_none_is_refused() -> None:
     with pytest.raises(BadResourceError, match="much"):
-        take_inventory(NodeConfig(memory="much"), Nvml())
-
-
-def test_the_load_is_of_this_machine() -> None:
-    load = LoadMeter().load()
-
-    assert 0 < load.memory_used_bytes <= psutil.virtual_memory().total
-    assert 0 <= load.cpu_percent <= 100 * (os.cpu_count() or 1)
+        take_inventory(NodeConfig(memory="much"), Nvml(), FREE)
 
 
 def target(pid: int, cgroup: str | None = None) -> "Target[str]":
@@ -136,21 +161,3 @@ def test_a_group_is_found_filled_killed_and_removed(tmp_path: Path) -> None:
     finally:
         cgroups.remove_if_empty(roots)
     assert not Path(roots.tracking).exists()
-
-
-@pytest.mark.gpu
-def test_nvml_names_the_gpus_and_says_how_busy_they_are() -> None:
-    nvml = Nvml()
-    gpus = nvml.gpus()
-    if not gpus:
-        pytest.skip("no GPU that NVML sees")
-
-    samples = nvml.samples()
-
-    assert [gpu.index for gpu in gpus] == list(range(len(gpus)))
-    assert all(gpu.uuid.startswith(("GPU-", "MIG-")) and " " not in gpu.type for gpu in gpus)
-    assert len(samples) == len(gpus)
-    assert all(
-        0 <= sample.memory_used_bytes <= gpu.memory_bytes
-        for gpu, sample in zip(gpus, samples, strict=True)
-    )
