@@ -82,9 +82,13 @@ class RankedNodes:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def key_of(self, name: str) -> RankKey:
-        """Return the key by which a node stands here now."""
-        return self._keys[name]
+    def at(self, place: int) -> RankKey:
+        """Return the key at a place in the order, 0 to the number of nodes less one."""
+        for block in self._blocks:
+            if place < len(block.keys):
+                return block.keys[place]
+            place -= len(block.keys)
+        raise IndexError(f"there are {len(self)} nodes, {place} too few")
 
     def fill(self, keys: Mapping[str, RankKey]) -> None:
         """Begin anew with these nodes."""
@@ -161,7 +165,7 @@ class RankedNodes:
                 yield from _with_room(
                     keys[first:], chunk, nodes, exclusive=exclusive, passed=passed
                 )
-        for number in range(start + 1 if begin else 0):
+        for number in range(start + 1 if begin and blocks else 0):
             if self._may_have(blocks[number], chunk, nodes):
                 keys = blocks[number].keys
                 end = bisect_left(keys, begin) if number == start else len(keys)

@@ -3,10 +3,10 @@
 A baseline: the order of jobs, the reservation and who may pass it are those of ``fifo``.
 """
 
-from gsched.model.resources import Chunk
 from gschedd.plan.room import Rank, RankKey
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.plan.space import NodeSpace
+from gschedd.policies.kit.by_space import BySpace
 from gschedd.policies.kit.chooser import Chooser
 from gschedd.policies.kit.order import plan_in_order
 
@@ -17,9 +17,13 @@ def plan(snapshot: Snapshot) -> Plan:
 
 
 class _Fewest(Chooser):
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__(snapshot)
+        self._rank = BySpace(snapshot.nodes, _by_owners)
+
     def rank(self, job: int) -> Rank:  # noqa: ARG002 -- the same for all jobs
-        return _by_owners
+        return self._rank
 
 
-def _by_owners(chunk: Chunk, space: NodeSpace) -> RankKey:  # noqa: ARG001 -- whatever it asks
+def _by_owners(space: NodeSpace) -> RankKey:
     return (space.owners, space.name)

@@ -5,10 +5,10 @@ a row that is the next node each time. A node that cannot take the job is passed
 A baseline: the order of jobs, the reservation and who may pass it are those of ``fifo``.
 """
 
-from gsched.model.resources import Chunk
 from gschedd.plan.room import Rank, RankKey
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.plan.space import NodeSpace
+from gschedd.policies.kit.by_space import BySpace
 from gschedd.policies.kit.chooser import Chooser
 from gschedd.policies.kit.order import plan_in_order
 
@@ -21,12 +21,11 @@ def plan(snapshot: Snapshot) -> Plan:
 class _RoundRobin(Chooser):
     def __init__(self, snapshot: Snapshot) -> None:
         super().__init__(snapshot)
-        self._places = {name: place for place, name in enumerate(sorted(snapshot.nodes))}
+        self._nodes = snapshot.nodes
 
     def rank(self, job: int) -> Rank:
-        nodes = max(len(self._places), 1)
+        return BySpace(self._nodes, _by_name, turn=job)
 
-        def turn(chunk: Chunk, space: NodeSpace) -> RankKey:  # noqa: ARG001 -- whatever it asks
-            return ((self._places[space.name] - job) % nodes,)
 
-        return turn
+def _by_name(space: NodeSpace) -> RankKey:
+    return (space.name,)

@@ -5,10 +5,10 @@ A baseline: the order of jobs, the reservation and who may pass it are those of 
 
 import re
 
-from gsched.model.resources import Chunk
 from gschedd.plan.room import Rank, RankKey
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.plan.space import NodeSpace
+from gschedd.policies.kit.by_space import BySpace
 from gschedd.policies.kit.chooser import Chooser
 from gschedd.policies.kit.order import plan_in_order
 
@@ -21,17 +21,19 @@ def plan(snapshot: Snapshot) -> Plan:
 class _FirstFit(Chooser):
     def __init__(self, snapshot: Snapshot) -> None:
         super().__init__(snapshot)
-        names = sorted(snapshot.nodes, key=_by_number)
-        self._places = {name: place for place, name in enumerate(names)}
+        self._rank = BySpace(snapshot.nodes, _by_number)
 
     def rank(self, job: int) -> Rank:  # noqa: ARG002 -- the same for all jobs
         return self._rank
 
-    def _rank(self, chunk: Chunk, space: NodeSpace) -> RankKey:  # noqa: ARG002 -- whatever it asks
-        return (self._places[space.name],)
 
+def _by_number(space: NodeSpace) -> RankKey:
+    """Return a key by which ``n2`` comes before ``n10``; the name itself decides the rest.
 
-def _by_number(name: str) -> tuple[list[tuple[int, str]], str]:
-    """Return a key by which ``n2`` comes before ``n10``; the name itself decides the rest."""
-    parts = re.findall(r"[0-9]+|[^0-9]+", name)
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts], name
+    Numbers and words are in pairs, so that a number never meets a word: what a part is not is -1
+    or empty, and -2 ends the parts, so that a shorter name comes first.
+    """
+    key: list[float | str] = []
+    for part in re.findall(r"[0-9]+|[^0-9]+", space.name):
+        key += (int(part), "") if part.isdecimal() else (-1, part)
+    return (*key, -2, "", space.name)

@@ -1,0 +1,161 @@
+"""Nodes kept in the order of a ranking tell what a look at all of them does."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from gsched.model.resources import Allocation, Chunk, Request
+from gschedd.plan.fit import NoFit, place
+from gschedd.plan.ranked import BLOCK_NODES, RankedNodes
+from gschedd.plan.room import shortage
+from gschedd.plan.snapshot import Group, Plan, Policy, Shape, Snapshot
+from gschedd.plan.space import NodeSpace, SortedSpaces, Spaces
+from gschedd.policies import fewest, roundrobin, torque
+from gschedd.policies.kit.by_space import BySpace, SpaceKey
+from tests.support.spaces import chunks, node_spaces, requests, space
+
+
+def by_owners(space: NodeSpace) -> tuple[int, str]:
+    return (space.owners, space.name)
+
+
+def by_name(space: NodeSpace) -> tuple[str]:
+    return (space.name,)
+
+
+def by_memory(space: NodeSpace) -> tuple[int, str]:
+    return (-space.memory_bytes, space.name)
+
+
+KEYS: tuple[SpaceKey, ...] = (by_owners, by_name, by_memory)
+
+
+def sorted_spaces(*given: NodeSpace) -> SortedSpaces:
+    """Return nodes as the head keeps them."""
+    nodes = SortedSpaces()
+    for each in given:
+        nodes[each.name] = each
+    return nodes
+
+
+@st.composite
+def changing(draw: st.DrawFn) -> list[list[NodeSpace]]:
+    """Return a cluster, and what its nodes become one after the other."""
+    names = [f"n{number}" for number in range(draw(st.integers(1, 6)))]
+    first = [draw(node_spaces(name)) for name in names]
+    more = st.lists(st.sampled_from(names).flatmap(node_spaces), max_size=4)
+    return [first, *draw(st.lists(more, min_size=1, max_size=4))]
+
+
+@given(steps=changing(), request=requests(), turn=st.integers(0, 20), key=st.sampled_from(KEYS))
+def test_an_order_places_as_a_look_at_all_nodes_does(
+    steps: list[list[NodeSpace]], request: Request, turn: int, key: SpaceKey
+) -> None:
+    """While nodes change between plans, and while a plan takes and gives."""
+    nodes = SortedSpaces()
+    for changes in steps:
+        for each in changes:
+            nodes[each.name] = each
+        rank = BySpace(nodes, key, turn=turn)
+        free = Spaces(nodes)
+        for _ in range(3):
+            found = place(request, free, rank)
+            plain = place(request, Spaces({s.name: s for s in free}), rank.__call__)
+            if isinstance(found, NoFit):
+                assert isinstance(plain, NoFit)
+                break
+            assert found == plain
+            free.take(found)
+
+
+@given(steps=changing(), chunk=chunks(), exclusive=st.booleans(), turn=st.integers(0, 9))
+def test_all_that_have_room_come_in_order(
+    steps: list[list[NodeSpace]],
+    chunk: Chunk,
+    exclusive: bool,  # noqa: FBT001 -- drawn
+    turn: int,
+) -> None:
+    """Each once, those that the plan has changed among the others."""
+    nodes = sorted_spaces(*steps[0])
+    rank = BySpace(nodes, by_owners, turn=turn)
+    free = Spaces(nodes, {each.name: each for each in steps[1]})
+
+    found = list(rank.fitting(chunk, free, exclusive=exclusive))
+
+    expected = [each for each in free if not shortage(chunk, each, exclusive=exclusive)]
+    assert found == sorted(expected, key=lambda each: rank(chunk, each))
+
+
+@given(
+    moves=st.lists(st.tuples(st.integers(0, 5 * BLOCK_NODES), st.integers(0, 9)), max_size=300),
+    begin=st.integers(0, 9),
+)
+def test_blocks_stay_sorted_however_nodes_move(moves: list[tuple[int, int]], begin: int) -> None:
+    """Nodes come and change their places; blocks are cut in two and vanish."""
+    ranked, keys = RankedNodes(), dict[str, tuple[int, str]]()
+    for number, key in moves:
+        name = f"n{number}"
+        keys[name] = (key, name)
+        ranked.put(name, keys[name])
+    nodes = {name: space(name) for name in keys}
+
+    walked = ranked.walk(Chunk(), nodes, exclusive=False, passed=(), begin=(begin,))
+
+    ordered = sorted(keys.values())
+    ring = [k for k in ordered if k >= (begin,)] + [k for k in ordered if k < (begin,)]
+    assert [each.name for each in walked] == [name for _, name in ring]
+    assert [ranked.at(place) for place in range(len(ranked))] == ordered
+
+
+def test_blocks_without_room_are_not_looked_into() -> None:
+    """However many full nodes stand first."""
+
+    class Counting(dict[str, NodeSpace]):
+        looks = 0
+
+        def __getitem__(self, name: str) -> NodeSpace:
+            self.looks += 1
+            return super().__getitem__(name)
+
+    names = [f"n{number:04}" for number in range(40 * BLOCK_NODES)]
+    nodes = Counting({name: space(name, cpus=0) for name in names})
+    nodes[names[-1]] = space(names[-1], cpus=4)
+    ranked = RankedNodes()
+    ranked.fill({name: (name,) for name in names})
+
+    def first() -> NodeSpace | None:
+        return next(ranked.walk(Chunk(cpus=1), nodes, exclusive=False, passed=()), None)
+
+    assert first() == nodes[names[-1]]
+    nodes.looks = 0
+    assert first() is not None
+    assert nodes.looks <= 2 * BLOCK_NODES
+
+
+@pytest.mark.parametrize("policy", [torque.plan, fewest.plan, roundrobin.plan])
+@given(steps=changing(), asked=st.lists(requests(), min_size=1, max_size=4))
+def test_plans_are_the_same_on_nodes_that_remember(
+    policy: Policy, steps: list[list[NodeSpace]], asked: list[Request]
+) -> None:
+    """The snapshot alone decides, not what was planned before."""
+    nodes = SortedSpaces()
+    for changes in steps:
+        for each in changes:
+            nodes[each.name] = structs.replace(each, owners=each.owners % 2)
+        remembered, anew = (
+            policy(_snapshot(kept, asked)) for kept in (nodes, dict[str, NodeSpace](nodes))
+        )
+        assert _starts(remembered) == _starts(anew)
+        assert [wait.first for wait in remembered.waits] == [wait.first for wait in anew.waits]
+
+
+def _snapshot(nodes: dict[str, NodeSpace], asked: list[Request]) -> Snapshot:
+    shapes = {Shape(queue="q", request=each, walltime_s=None): number
+              for number, each in enumerate(asked)}  # fmt: skip
+    groups = [Group(shape=shape, order=[(0, number)]) for shape, number in shapes.items()]
+    return Snapshot(now_s=0, nodes=nodes, groups=groups, running=[])
+
+
+def _starts(plan: Plan) -> list[tuple[int, Allocation]]:
+    return [(start.job, start.allocation) for start in plan.starts]
