@@ -12,9 +12,6 @@ DEFAULT_CONFIG = "/etc/gsched/gsched.toml"
 DEFAULT_SOCKET = "/run/gsched/head.sock"
 DEFAULT_STATE_DIR = "/var/lib/gsched"
 
-#: Not negative, and finite: a node that claims more than this would drown all others.
-Quantity = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
-
 
 class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[head]``: the head daemon.
@@ -78,17 +75,11 @@ class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class GpuConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[[node.gpu]]``: declared GPUs, for a machine that has none that NVML sees.
-
-    Attributes:
-        rate_mhz: multiprocessors times their highest clock, of each; 0: as ``gpu_rate_mhz`` of
-            the node.
-    """
+    """``[[node.gpu]]``: declared GPUs, for a machine that has none that NVML sees."""
 
     count: int
     type: str = "declared"
     memory: str = "16gb"
-    rate_mhz: Quantity = 0.0
 
 
 class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -100,11 +91,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         state_dir: spool, logs of supervisors, locks; empty: ``node`` below DEFAULT_STATE_DIR.
         key_file: the cluster's key.
         address: where other nodes reach this one for rendezvous; empty: the connection's own.
-        cpus: how many to offer; 0: all that gnode may use.
-        cpu_capacity_cores: cores' worth of CPU time that they are; 0: as measured.
-        cpu_clock_mhz: their clock; 0: the highest, as the machine tells it.
-        memory: how much to offer, as ``64gb``; empty: all that gnode may use.
-        gpu_rate_mhz: multiprocessors times clock, of each GPU; 0: as NVML tells them.
+        cpus: how many to offer; 0: all of this machine's.
+        memory: how much to offer, as ``64gb``; empty: all of this machine's.
         gpu: declared GPUs; with none, NVML is asked.
         features: words that a request can name (``nodes=1:bigmem``).
         resources: counted resources by name.
@@ -120,10 +108,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     key_file: str = ""
     address: str = ""
     cpus: int = 0
-    cpu_capacity_cores: Quantity = 0.0
-    cpu_clock_mhz: Quantity = 0.0
     memory: str = ""
-    gpu_rate_mhz: Quantity = 0.0
     gpu: tuple[GpuConfig, ...] = ()
     features: tuple[str, ...] = ()
     resources: dict[str, int] = {}
@@ -133,12 +118,32 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     enforce_memory: bool = True
 
 
+class HistoryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[history]``: what is remembered of jobs that have run; 0 keeps everything.
+
+    Attributes:
+        learn: whether what jobs cost is recorded and learned from.
+        learn_rows: how many of the newest runs a head learns again when it starts.
+        keep_days: how long the history is kept, since a run ended.
+        keep_rows: how many runs are kept.
+        keep_jobs_days: how long jobs that are done are kept, with their events, attempts and
+            scripts, and events of nodes.
+    """
+
+    learn: bool = True
+    learn_rows: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 5000
+    keep_days: Annotated[float, msgspec.Meta(ge=0)] = 365.0
+    keep_rows: Annotated[int, msgspec.Meta(ge=0)] = 500_000
+    keep_jobs_days: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file. The first queue is the default one."""
 
     head: HeadConfig = HeadConfig()
     node: NodeConfig = NodeConfig()
     queue: tuple[QueueConfig, ...] = (QueueConfig(name="batch"),)
+    history: HistoryConfig = HistoryConfig()
 
 
 def load_config(path: str | None) -> Config:
@@ -211,7 +216,7 @@ def _suggestion(message: str) -> str:
 
     unknown = message.split("`")[1]
     known: list[str] = []
-    for struct in (Config, HeadConfig, QueueConfig, NodeConfig, GpuConfig):
+    for struct in (Config, HeadConfig, QueueConfig, NodeConfig, GpuConfig, HistoryConfig):
         known.extend(struct.__struct_fields__)
     close = difflib.get_close_matches(unknown, known, n=1)
     return f"did you mean {close[0]!r}?" if close else "see gsched.toml(5) for the keys"

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Iterable
 
 from aiohttp import web
 
@@ -18,8 +19,16 @@ from gsched.protocol import node as n
 from gsched.version import VERSION
 from gschedd.core.head import Head
 from gschedd.core.state import State
+from gschedd.daemon.housekeeping import Housekeeping
 from gschedd.daemon.lock import HeadLock, write_file
-from gschedd.daemon.setup import check_node_host, make_state_dir, read_key, settings_from
+from gschedd.daemon.setup import (
+    check_node_host,
+    keep_from,
+    make_state_dir,
+    read_key,
+    relearn,
+    settings_from,
+)
 from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace
 from gschedd.http.answers import errors
@@ -62,6 +71,11 @@ class Service:
         queues = {name: queue.priority for name, queue in settings.queues.items()}
         state = State(queues)
         self._store.load(state)
+        if not config.history.learn:
+            model = None
+        if model is not None:
+            learned = relearn(model, self._store, config.history.learn_rows)
+            log.info("learned from %d past runs", learned)
         self._head = Head(state=state, settings=settings, policy=policy, model=model)
         if self._opened.behind:
             self._enter_safe_mode(self._opened.behind)
@@ -101,15 +115,23 @@ class Service:
             self._node_port,
         )
         stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({engine, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        code = self._why_stopped(engine)
-        await self._shut(engine, stopping)
+        keeping = asyncio.create_task(self._housekeeping.run(), name="housekeeping")
+        work = {engine, keeping}
+        await asyncio.wait({*work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        code = self._why_stopped(work)
+        await self._shut(*work, stopping)
         return code
 
     def _build(self) -> None:
         space = DiskSpace(self._config.head.state_dir)
         head = self._head
         self._engine = Engine(head=head, store=self._store, clock=self._clock, space=space)
+        self._housekeeping = Housekeeping(
+            store=self._store,
+            in_writer=self._engine.in_writer,
+            clock=self._clock,
+            keep=keep_from(self._config),
+        )
         self._blob_reader = Reader(self._store.path)
         blobs = BlobCache(self._blob_reader.blob)
         launches = Launches(state=head.state, blobs=blobs, server=head.settings.server)
@@ -216,11 +238,12 @@ class Service:
         self._runners.append(runner)
         return runner
 
-    def _why_stopped(self, engine: asyncio.Task[None]) -> int:
-        if not engine.done():
+    def _why_stopped(self, work: Iterable[asyncio.Task[None]]) -> int:
+        ended = [task for task in work if task.done()]
+        if not ended:
             log.info("stopping: running jobs go on under their supervisors")
             return 0
-        error = engine.exception()
+        error = ended[0].exception()
         if isinstance(error, StorageError):
             log.critical("%s: stopping at once, nothing more is promised. %s", error, error.hint)
             return error.exit_code

@@ -10,6 +10,7 @@ from gsched.config import Config
 from gsched.errors import ConfigError
 from gschedd.core.settings import QueueSettings, Settings
 from gschedd.models.predict import Model
+from gschedd.store.purge import Keep
 from gschedd.store.sqlite import Store
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -92,6 +93,12 @@ def read_key(config: Config) -> bytes:
     if len(key) < 32:
         raise ConfigError(f"cluster key {path} is too short", hint="gsched init makes one")
     return key
+
+
+def keep_from(config: Config) -> Keep:
+    """Return what the configuration says of what is kept."""
+    history = config.history
+    return Keep(days=history.keep_days, rows=history.keep_rows, jobs_days=history.keep_jobs_days)
 
 
 def relearn(model: Model, store: Store, most: int) -> int:

@@ -8,7 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gsched.config import Config, GpuConfig, HeadConfig, NodeConfig, QueueConfig, parse_config
+from gsched.config import (
+    Config,
+    GpuConfig,
+    HeadConfig,
+    HistoryConfig,
+    NodeConfig,
+    QueueConfig,
+    parse_config,
+)
 
 ETC = Path(__file__).resolve().parents[2] / "etc"
 TEXT = (ETC / "gsched.toml").read_text(encoding="utf-8")
@@ -35,6 +43,7 @@ def test_each_commented_default_is_the_real_one() -> None:
     [
         ("[head]", HeadConfig),
         ("[[queue]]", QueueConfig),
+        ("[history]", HistoryConfig),
         ("[node]", NodeConfig),
         ("[[node.gpu]]", GpuConfig),
     ],

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from docutils.core import publish_string
 
-from gsched.config import Config, GpuConfig, HeadConfig, NodeConfig, QueueConfig
+from gsched.config import Config, GpuConfig, HeadConfig, HistoryConfig, NodeConfig, QueueConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 MAN = ROOT / "man"
@@ -153,6 +153,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
     tables: dict[str, type[msgspec.Struct]] = {
         "[HEAD]": HeadConfig,
         "[[QUEUE]]": QueueConfig,
+        "[HISTORY]": HistoryConfig,
         "[NODE]": NodeConfig,
         "[[NODE.GPU]]": GpuConfig,
     }
@@ -160,7 +161,8 @@ def test_every_key_of_the_configuration_is_described() -> None:
         terms = re.findall(r"^([a-z_]+(?:, [a-z_]+)*)\n    \S", sections[title], re.MULTILINE)
         keys = {key for term in terms for key in term.split(", ")}
         assert keys == {field.name for field in msgspec.structs.fields(struct)}, title
-    assert {field.name for field in msgspec.structs.fields(Config)} == {"head", "node", "queue"}
+    fields = {field.name for field in msgspec.structs.fields(Config)}
+    assert fields == {"head", "node", "queue", "history"}
 
 
 @pytest.mark.parametrize("page", sorted(MAN.glob("*.rst")), ids=lambda page: page.name)
