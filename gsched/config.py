@@ -12,6 +12,9 @@ DEFAULT_CONFIG = "/etc/gsched/gsched.toml"
 DEFAULT_SOCKET = "/run/gsched/head.sock"
 DEFAULT_STATE_DIR = "/var/lib/gsched"
 
+#: Not negative, and finite: a node that claims more than this would drown all others.
+Quantity = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+
 
 class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[head]``: the head daemon.
@@ -75,11 +78,17 @@ class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class GpuConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[[node.gpu]]``: declared GPUs, for a machine that has none that NVML sees."""
+    """``[[node.gpu]]``: declared GPUs, for a machine that has none that NVML sees.
+
+    Attributes:
+        rate_mhz: multiprocessors times their highest clock, of each; 0: as ``gpu_rate_mhz`` of
+            the node.
+    """
 
     count: int
     type: str = "declared"
     memory: str = "16gb"
+    rate_mhz: Quantity = 0.0
 
 
 class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,8 +100,11 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         state_dir: spool, logs of supervisors, locks; empty: ``node`` below DEFAULT_STATE_DIR.
         key_file: the cluster's key.
         address: where other nodes reach this one for rendezvous; empty: the connection's own.
-        cpus: how many to offer; 0: all of this machine's.
-        memory: how much to offer, as ``64gb``; empty: all of this machine's.
+        cpus: how many to offer; 0: all that gnode may use.
+        cpu_capacity_cores: cores' worth of CPU time that they are; 0: as measured.
+        cpu_clock_mhz: their clock; 0: the highest, as the machine tells it.
+        memory: how much to offer, as ``64gb``; empty: all that gnode may use.
+        gpu_rate_mhz: multiprocessors times clock, of each GPU; 0: as NVML tells them.
         gpu: declared GPUs; with none, NVML is asked.
         features: words that a request can name (``nodes=1:bigmem``).
         resources: counted resources by name.
@@ -108,7 +120,10 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     key_file: str = ""
     address: str = ""
     cpus: int = 0
+    cpu_capacity_cores: Quantity = 0.0
+    cpu_clock_mhz: Quantity = 0.0
     memory: str = ""
+    gpu_rate_mhz: Quantity = 0.0
     gpu: tuple[GpuConfig, ...] = ()
     features: tuple[str, ...] = ()
     resources: dict[str, int] = {}
