@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from gsched.model.resources import Request
 from gsched.model.states import HoldKind, Join, LaunchKind, OutcomeKind, StopReason
+from gsched.model.training import Training, Urgency
 
 DEFAULT_GRACE_S = (
     30.0  # Torque's kill_delay default is 2 s, Slurm's KillWait 30 s: training needs it
@@ -33,6 +34,10 @@ class JobSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
         every_node: run the script or command once on every node instead of on the first only.
         python: the interpreter whose torch runs a TORCHRUN job.
         client_key: the client's own id of this submission, so that a retry gives the same job.
+        deadline_s: by when it is to be done, seconds since the epoch; 0: there is no deadline.
+        urgency: from which the deadline was computed, if it was.
+        training: what its user said of its size.
+        movable: it can be stopped at a checkpoint and go on elsewhere.
     """
 
     owner: Owner
@@ -62,6 +67,15 @@ class JobSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     environment_digest: str = ""
     client_key: str = ""
     holds: tuple[HoldKind, ...] = ()
+    deadline_s: float = 0.0
+    urgency: Urgency | None = None
+    training: Training | None = None
+    movable: bool = False
+
+    @property
+    def is_training(self) -> bool:
+        """Return whether its run time and deadline are planned: anything of them was said."""
+        return self.training is not None or self.deadline_s > 0 or self.request.places_max > 0
 
 
 class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -122,6 +136,8 @@ class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
         stop_reason: why gsched stopped it, if it did; the head makes the outcome from both.
         user_error: for LAUNCH_FAILED: the job's own fault (no such directory), so not tried again.
         started_s, ended_s: seconds since the epoch on the node's clock.
+        work_done: of a training over all its attempts, as its last checkpoint has it, in the unit
+            of its speed; None: there is none.
     """
 
     job: int
@@ -139,3 +155,4 @@ class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     wall_s: float = 0.0
     cpu_s: float = 0.0
     memory_peak_bytes: int = 0
+    work_done: float | None = None

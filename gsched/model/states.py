@@ -10,6 +10,7 @@ class JobState(StrEnum):
     HELD = "held"
     WAITING = "waiting"
     RUNNING = "running"
+    MIGRATING = "migrating"
     EXITING = "exiting"
     DONE = "done"
 
@@ -24,6 +25,7 @@ _LETTERS = {
     JobState.HELD: "H",
     JobState.WAITING: "W",
     JobState.RUNNING: "R",
+    JobState.MIGRATING: "T",
     JobState.EXITING: "E",
     JobState.DONE: "C",
 }
@@ -75,6 +77,7 @@ class OutcomeKind(StrEnum):
     NODE_LOST = "node_lost"  # its node died or forgot it
     SUPERVISOR_LOST = "supervisor_lost"  # its supervisor was killed and the outcome with it
     RERUN = "rerun"  # stopped to be queued again
+    MOVED = "moved"  # stopped at a checkpoint, to go on elsewhere
 
 
 class StopReason(StrEnum):
@@ -82,6 +85,7 @@ class StopReason(StrEnum):
 
     DELETE = "delete"
     RERUN = "rerun"
+    MOVE = "move"  # it goes on elsewhere, from its checkpoint
     WALLTIME = "walltime"
     PEER_FAILED = "peer_failed"  # another node's part of the same attempt ended
     FENCED = "fenced"  # the head gave this attempt up

@@ -9,16 +9,34 @@ from types import MappingProxyType
 from typing import Final, TypeVar, cast
 
 from gsched.model.resources import Load, Share, Usage
-from gsched.model.states import AttemptState, JobState, NodeState, PartState, StopReason
+from gsched.model.states import (
+    AttemptState,
+    JobState,
+    NodeState,
+    OutcomeKind,
+    PartState,
+    StopReason,
+)
 from gschedd.core import facts as f
-from gschedd.core.state import Attempt, Job, Node, Part, State, WaitingGroup, client_key
+from gschedd.core.owning import disown, own, refresh_space, release, reserve
+from gschedd.core.state import (
+    Attempt,
+    Job,
+    Node,
+    Part,
+    Relocation,
+    State,
+    WaitingGroup,
+    client_key,
+)
 from gschedd.core.transitions import (
     next_attempt_state,
     next_job_state,
     next_node_state,
     next_part_state,
 )
-from gschedd.plan.space import NodeSpace, give, take
+
+_PLACED: Final = frozenset({JobState.RUNNING, JobState.MIGRATING, JobState.EXITING})
 
 F = TypeVar("F", bound=f.Fact)
 Applier = Callable[[State, f.AnyFact], None]
@@ -82,30 +100,13 @@ def add_job(state: State, job: Job) -> None:
     state.next_job = max(state.next_job, job.id + 1)
     uid = job.spec.owner.uid
     state.jobs_by_user[uid] = state.jobs_by_user.get(uid, 0) + 1
+    if job.spec.is_training:
+        state.trainings[job.id] = job
     _enter(state, job)
     if job.attempt is not None:
-        _own(state, job, job.attempt)
-
-
-def _own(state: State, job: Job, attempt: Attempt) -> None:
-    state.running[job.id] = job
-    state.note_moved(job.id)
-    if attempt.master_port:
-        state.ports.add(attempt.master_port)
-    for node, part in attempt.parts.items():
-        state.by_node.setdefault(node, {})[job.id] = job
-        if node in state.spaces:
-            state.spaces[node] = take(state.spaces[node], part.share)
-
-
-def _disown(state: State, job: Job, attempt: Attempt) -> None:
-    del state.running[job.id]
-    state.note_moved(job.id)
-    state.ports.discard(attempt.master_port)
-    for node, part in attempt.parts.items():
-        del state.by_node[node][job.id]
-        if node in state.spaces:
-            state.spaces[node] = give(state.spaces[node], part.share)
+        own(state, job, job.attempt)
+    if job.move is not None:
+        reserve(state, job)
 
 
 def _enter(state: State, job: Job) -> None:
@@ -172,7 +173,7 @@ def resting_state(job: Job, at_s: float) -> JobState:
 
 def _held(state: State, fact: f.JobHeld) -> None:
     job = state.jobs[fact.job]
-    wanted = job.state if job.state in {JobState.RUNNING, JobState.EXITING} else JobState.HELD
+    wanted = job.state if job.state in _PLACED else JobState.HELD
     _move(state, job, fact, wanted)
     job.holds = tuple(sorted({*job.holds, *fact.holds}))
     job.hold_reason = fact.reason or job.hold_reason
@@ -200,6 +201,11 @@ def _altered(state: State, fact: f.JobAltered) -> None:
     next_job_state(job.state, fact, job.state)
     _leave(state, job)
     job.spec = fact.spec
+    if job.spec.is_training:
+        state.trainings[job.id] = job
+    else:
+        state.trainings.pop(job.id, None)
+    state.sizes.pop(job.id, None)
     state.note_moved(job.id)
     if job.state in {JobState.QUEUED, JobState.WAITING}:
         job.state = next_job_state(job.state, fact, resting_state(job, fact.at_s))
@@ -216,6 +222,9 @@ def _signalled(state: State, fact: f.JobSignalled) -> None:
 def _assigned(state: State, fact: f.AttemptAssigned) -> None:
     job = state.jobs[fact.job]
     _move(state, job, fact, JobState.RUNNING)
+    if job.move is not None:
+        _give_up_move(state, job)
+        job.moves += 1
     attempt = Attempt(
         number=fact.attempt,
         state=AttemptState.ASSIGNED,
@@ -225,7 +234,7 @@ def _assigned(state: State, fact: f.AttemptAssigned) -> None:
         boot_ids={node: state.nodes[node].boot_id for node in fact.active},
     )
     job.attempt, job.attempts = attempt, fact.attempt
-    _own(state, job, attempt)
+    own(state, job, attempt)
     _touch_attempt(state, job)
 
 
@@ -266,11 +275,38 @@ def _stop_requested(state: State, fact: f.StopRequested) -> None:
     job = state.jobs[fact.job]
     attempt = _touch_attempt(state, job)
     attempt.state = next_attempt_state(attempt.state, fact, AttemptState.EXITING)
-    if attempt.stop is None or fact.reason is StopReason.DELETE:  # a delete wins over all else
+    state.note_moved(job.id)
+    # a delete wins over all else, and everything over a move
+    if attempt.stop in {None, StopReason.MOVE} or fact.reason is StopReason.DELETE:
         attempt.stop, attempt.stop_message = fact.reason, fact.message
         attempt.stopped_by = fact.by
     attempt.stop_grace_s = fact.grace_s
-    _move(state, job, fact, JobState.EXITING)
+    moves = attempt.stop is StopReason.MOVE
+    _move(state, job, fact, JobState.MIGRATING if moves else JobState.EXITING)
+    if job.move is not None and not moves:
+        _give_up_move(state, job)
+
+
+def _move_requested(state: State, fact: f.MoveRequested) -> None:
+    job = state.jobs[fact.job]
+    _move(state, job, fact, JobState.MIGRATING)
+    state.note_moved(job.id)
+    job.move = Relocation(allocation=fact.allocation, why=fact.why, by=fact.by, asked_s=fact.at_s)
+    reserve(state, job)
+
+
+def _give_up_move(state: State, job: Job) -> None:
+    """Forget where a job was to go on: it is there, or will not go."""
+    release(state, job)
+    job.move = None
+
+
+def _judged(state: State, fact: f.DeadlineJudged) -> None:
+    job = state.jobs[fact.job]
+    if job.promised is None:
+        job.promised = fact.meets
+    job.meets, job.expected_end_s = fact.meets, fact.end_s
+    _touch(state, job)
 
 
 def _part_ended(state: State, fact: f.PartEnded) -> None:
@@ -292,9 +328,15 @@ def _attempt_ended(state: State, fact: f.AttemptEnded) -> None:
     attempt = _touch_attempt(state, job)
     attempt.state = next_attempt_state(attempt.state, fact, AttemptState.ENDED)
     attempt.outcome, attempt.usage, attempt.ended_s = fact.outcome, fact.usage, fact.ended_s
-    _disown(state, job, attempt)
+    disown(state, job, attempt)
     _charge(job, attempt, fact.usage)
-    _move(state, job, fact, JobState.EXITING)
+    job.work_done = max(job.work_done, fact.work_done)
+    moved = fact.outcome.kind is OutcomeKind.MOVED and job.move is not None
+    _move(state, job, fact, JobState.MIGRATING if moved else JobState.EXITING)
+    if moved:
+        job.attempt = None  # it has none until its place is free
+    elif job.move is not None:
+        _give_up_move(state, job)
     state.freed.update(attempt.parts)
     state.stale = True
 
@@ -316,12 +358,18 @@ def _requeued(state: State, fact: f.JobRequeued) -> None:
         job.hold_reason = fact.reason
     wanted = resting_state(job, fact.at_s)
     _move(state, job, fact, wanted)
+    if job.move is not None:
+        _give_up_move(state, job)
 
 
 def _ended(state: State, fact: f.JobEnded) -> None:
     job = state.jobs[fact.job]
     _move(state, job, fact, JobState.DONE)
     job.outcome, job.ended_s = fact.outcome, fact.ended_s
+    if job.move is not None:
+        _give_up_move(state, job)
+    state.trainings.pop(job.id, None)
+    state.sizes.pop(job.id, None)
     del state.jobs[job.id]
     state.finished[job.id] = job
     uid = job.spec.owner.uid
@@ -357,31 +405,6 @@ def _registered(state: State, fact: f.NodeRegistered) -> None:
     refresh_space(state, node)
     state.look_anew()
     state.touched_nodes[node.name] = node
-
-
-def refresh_space(state: State, node: Node) -> None:
-    """Make the node's free space anew from what it has and what is owned there."""
-    inventory = node.inventory
-    space = NodeSpace(
-        name=node.name,
-        cpus=inventory.cpus,
-        memory_bytes=inventory.memory_bytes,
-        gpus=inventory.gpus,
-        generic=inventory.generic,
-        total_cpus=inventory.cpus,
-        total_memory_bytes=inventory.memory_bytes,
-        total_gpus=len(inventory.gpus),
-        total_generic=inventory.generic,
-        all_gpus=inventory.gpus,
-        features=frozenset(
-            {*inventory.features, node.name, *(gpu.type for gpu in inventory.gpus if gpu.type)}
-        ),
-        open=node.state is NodeState.UP and not node.drained,
-    )
-    for job in state.by_node.get(node.name, {}).values():
-        assert job.attempt is not None, "a job that owns something has an attempt"
-        space = take(space, job.attempt.parts[node.name].share)
-    state.spaces[node.name] = space
 
 
 def _disconnected(state: State, fact: f.NodeDisconnected) -> None:
@@ -433,6 +456,8 @@ _APPLIERS: Final[Mapping[type[f.Fact], Applier]] = MappingProxyType(
             _on(f.JobAltered, _altered),
             _on(f.JobSignalled, _signalled),
             _on(f.AttemptAssigned, _assigned),
+            _on(f.MoveRequested, _move_requested),
+            _on(f.DeadlineJudged, _judged),
             _on(f.PartStarted, _part_started),
             _on(f.StopRequested, _stop_requested),
             _on(f.PartEnded, _part_ended),

@@ -4,14 +4,17 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from gsched.model.states import JobState, LaunchKind
+from gsched.model.states import JobState
 from gschedd.core import facts as f
+from gschedd.core.assigning import Assigner
 from gschedd.core.due import Running
-from gschedd.core.learning import Kinds, Loads, foretell
+from gschedd.core.goals import Goals
+from gschedd.core.learning import Kinds, Loads
+from gschedd.core.moving import judged, movable, moved
 from gschedd.core.settings import Settings
-from gschedd.core.state import Job, State, WaitingGroup
+from gschedd.core.state import State, WaitingGroup
 from gschedd.plan.load import Predictor
-from gschedd.plan.snapshot import Group, Plan, Policy, Shape, Snapshot, Start, Wait
+from gschedd.plan.snapshot import Group, Plan, Policy, Shape, Snapshot, Verdict, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.validate import Refusal, validate
 
@@ -23,11 +26,15 @@ class Cycle(Struct, frozen=True, kw_only=True):
         facts: the accepted starts.
         waits: why each shape that is left waits.
         refused: starts that were proposed and could not be accepted: a policy's fault.
+        objection: why the moves that were proposed could not be accepted.
+        verdicts: what is expected of trainings.
     """
 
     facts: tuple[f.AnyFact, ...]
     waits: Mapping[Shape, Wait]
     refused: tuple[Refusal, ...]
+    objection: str = ""
+    verdicts: tuple[Verdict, ...] = ()
 
 
 def snapshot(
@@ -58,6 +65,8 @@ def snapshot(
         predictor=predictor,
         default_walltime_s=settings.default_walltime_s or None,
         predicted_times=settings.predicted_times,
+        goals=Goals(state, settings, now_s) if state.plans_goals else {},
+        fabric=settings.fabric,
     )
 
 
@@ -81,18 +90,30 @@ def run_cycle(
         due: the groups to decide about; None for all.
     """
     seen = snapshot(state, settings, now_s, predictor, due=due)
-    plan = policy(seen) if seen.groups else Plan()
-    checked = validate(plan, Spaces(state.spaces), lambda job: _shape_if_waiting(state, job))
-    ports = set(state.ports)
+    plan = policy(seen) if seen.groups or seen.goals else Plan()
+    checked = validate(
+        plan,
+        Spaces(state.spaces),
+        lambda job: _shape_if_waiting(state, job),
+        lambda job: movable(state, job),
+    )
+    assigner = Assigner(state, settings, now_s, predictor)
     facts = [
-        _assignment(state, settings, start, ports, now_s, predictor) for start in checked.accepted
+        assigner.assign(state.jobs[start.job], start.allocation, start.why)
+        for start in checked.accepted
     ]
     waits = {wait.shape: wait for wait in plan.waits}
     for refusal in checked.refused:
         shape, job = _shape_if_waiting(state, refusal.start.job), refusal.start.job
         if shape is not None:
             waits.setdefault(shape, Wait(shape=shape, first=job, reason=refusal.reason))
-    return Cycle(facts=tuple(facts), waits=waits, refused=checked.refused)
+    return Cycle(
+        facts=(*judged(state, plan.verdicts, now_s), *moved(state, checked.moves, now_s), *facts),
+        waits=waits,
+        refused=checked.refused,
+        objection=checked.objection,
+        verdicts=plan.verdicts,
+    )
 
 
 def _shape_if_waiting(state: State, job_id: int) -> Shape | None:
@@ -100,43 +121,3 @@ def _shape_if_waiting(state: State, job_id: int) -> Shape | None:
     if job is None or job.state is not JobState.QUEUED:
         return None
     return state.shape_of(job)
-
-
-def _assignment(
-    state: State,
-    settings: Settings,
-    start: Start,
-    ports: set[int],
-    now_s: float,
-    predictor: Predictor | None,
-) -> f.AttemptAssigned:
-    job = state.jobs[start.job]
-    everywhere = job.spec.launch is LaunchKind.TORCHRUN or job.spec.every_node
-    nodes = tuple(share.node for share in start.allocation)
-    port = 0
-    if everywhere or len(nodes) > 1:
-        port = _free_port(job, settings, ports)
-        ports.add(port)
-    active = nodes if everywhere else nodes[:1]
-    return f.AttemptAssigned(
-        at_s=now_s,
-        job=job.id,
-        attempt=job.attempts + 1,
-        allocation=start.allocation,
-        active=active,
-        master_port=port,
-        why=start.why,
-        predictions={} if predictor is None else foretell(predictor, state, job, active, now_s),
-    )
-
-
-def _free_port(job: Job, settings: Settings, ports: set[int]) -> int:
-    """Return a rendezvous port that no other attempt has; a new attempt begins elsewhere."""
-    first, last = settings.master_port_first, settings.master_port_last
-    count = last - first + 1
-    begin = (job.id * 13 + job.attempts * 101) % count
-    for step in range(count):
-        port = first + (begin + step) % count
-        if port not in ports:
-            return port
-    return first + begin  # more distributed jobs than ports: some will find theirs taken

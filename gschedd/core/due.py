@@ -3,7 +3,7 @@
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator, Mapping
 
-from gsched.model.states import PartState
+from gsched.model.states import JobState, PartState
 from gschedd.core.settings import Settings
 from gschedd.core.state import Ends, Job, State, WaitingGroup
 from gschedd.plan.fit import may_help
@@ -122,6 +122,7 @@ def _running(job: Job, settings: Settings, now_s: float) -> RunningJob:
         job=job.id,
         allocation=attempt.allocation,
         started_s=started_s,
+        leaving=job.state is not JobState.RUNNING,
         end_s=planned_end_s(
             started_s=started_s,
             expected_s=expected_s,

@@ -94,7 +94,7 @@ def jobs_ahead(job: Job, state: State) -> int:
     )
 
 
-def describe_outcome(outcome: Outcome) -> str:  # noqa: PLR0911 # one line a kind
+def describe_outcome(outcome: Outcome) -> str:  # noqa: C901, PLR0911 # one line a kind
     """Return how it ended, in words."""
     where = f" on {outcome.node}" if outcome.node else ""
     rank = f" (rank {outcome.rank})" if outcome.rank is not None else ""
@@ -119,6 +119,8 @@ def describe_outcome(outcome: Outcome) -> str:  # noqa: PLR0911 # one line a kin
             return f"its supervisor was lost{where}{note}"
         case OutcomeKind.RERUN:
             return outcome.message or "stopped to run again"
+        case OutcomeKind.MOVED:
+            return outcome.message or "stopped to go on elsewhere"
         case _:
             assert_never(outcome.kind)
 
@@ -148,6 +150,11 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 
         case f.AttemptAssigned():
             places = ", ".join(map(_place, fact.allocation))
             return f"attempt {fact.attempt} assigned to {places}: {fact.why}"
+        case f.MoveRequested():
+            there = ", ".join(map(_place, fact.allocation)) or "its queue"
+            return f"is moved by {fact.by} to {there}: {fact.why}"
+        case f.DeadlineJudged():
+            return _describe_judgement(fact)
         case f.PartStarted():
             return f"attempt {fact.attempt} started on {fact.node}, pid {fact.pid}"
         case f.StopRequested():
@@ -164,6 +171,15 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 
             return f"done: {describe_outcome(fact.outcome)}"
         case _:
             return type(fact).__name__
+
+
+def _describe_judgement(fact: f.DeadlineJudged) -> str:
+    end = f", done by {_time(fact.end_s)}" if fact.end_s is not None else ""
+    gpus = f" on {fact.gpus} GPUs" if fact.gpus else ""
+    if fact.meets:
+        return f"expected to meet its deadline{gpus}{end}"
+    because = f": {fact.why}" if fact.why else ""
+    return f"expected to miss its deadline{gpus}{end}{because}"
 
 
 def _describe_node_fact(fact: f.AnyFact) -> str:

@@ -90,6 +90,30 @@ class AttemptAssigned(AttemptFact, frozen=True, kw_only=True, omit_defaults=True
     predictions: dict[str, Prediction] = {}
 
 
+class MoveRequested(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The job is to go on elsewhere, or on another number of GPUs: it has this place from now on.
+
+    Without an allocation it goes back to its queue.
+    """
+
+    allocation: Allocation
+    why: str
+    by: str
+
+
+class DeadlineJudged(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """What the policy expects of a job's deadline is known now, or has changed.
+
+    The first of a job's is its promise. ``end_s`` is when it is expected to be done, seconds since
+    the epoch.
+    """
+
+    meets: bool
+    end_s: float | None = None
+    gpus: int = 0
+    why: str = ""
+
+
 class PartStarted(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """The attempt runs on this node."""
 
@@ -121,12 +145,13 @@ class AttemptEnded(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, t
     """The attempt is over everywhere; its resources are free.
 
     ``ended_s`` is when its last part ended, as its node said, which may be long before the head
-    heard of it.
+    heard of it. ``work_done`` of a training that was moved is kept in its checkpoint.
     """
 
     outcome: Outcome
     usage: Usage
     ended_s: float
+    work_done: float = 0.0
 
 
 class JobRequeued(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -195,6 +220,8 @@ AnyFact = (
     | JobAltered
     | JobSignalled
     | AttemptAssigned
+    | MoveRequested
+    | DeadlineJudged
     | PartStarted
     | StopRequested
     | PartEnded

@@ -21,16 +21,18 @@ from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.alter import alter_job
 from gschedd.core.apply import apply, note_heartbeat
+from gschedd.core.assigning import Assigner
 from gschedd.core.cycle import run_cycle
 from gschedd.core.due import due_groups
 from gschedd.core.learning import Run, run_of
+from gschedd.core.moving import arrivals
 from gschedd.core.react import react
 from gschedd.core.settings import Settings
 from gschedd.core.settle import follow
 from gschedd.core.state import State, WaitingGroup
 from gschedd.core.submit import known_submission, prepare
 from gschedd.models.predict import Model
-from gschedd.plan.snapshot import Policy, Shape, Wait
+from gschedd.plan.snapshot import Policy, Shape, Verdict, Wait
 
 #: Different requests remembered so that equal ones share memory; then the memory begins anew.
 MAX_INTERNED = 10_000
@@ -62,6 +64,7 @@ class Head:
 
     Attributes:
         waits: why each shape waits, from the last cycle.
+        verdicts: what is expected of trainings, from the last cycle, by job.
         oddities: counted messages that did not fit, by name.
         safe_mode: why nothing is started, or empty.
         cycles: scheduling cycles run.
@@ -77,6 +80,7 @@ class Head:
         self.policy = policy
         self.model = model
         self.waits: dict[Shape, Wait] = {}
+        self.verdicts: dict[int, Verdict] = {}
         self._unsure: set[Shape] = set()
         self.oddities: Counter[str] = Counter()
         self.safe_mode = ""
@@ -208,6 +212,25 @@ class Head:
         """Run one scheduling cycle if anything has changed since the last."""
         if not self.state.stale or self.safe_mode:
             return Step()
+        arrived = self._arrive(now_s)
+        planned = self._plan(now_s)
+        return Step(
+            facts=(*arrived.facts, *planned.facts),
+            effects=(*arrived.effects, *planned.effects),
+            runs=(*arrived.runs, *planned.runs),
+        )
+
+    def _arrive(self, now_s: float) -> Step:
+        """Let moving jobs whose new places are free go on there."""
+        if not self.state.targets:
+            return Step()
+        assigner = Assigner(self.state, self.settings, now_s, self.model)
+        return self._advance(list(arrivals(self.state, assigner)))
+
+    def _plan(self, now_s: float) -> Step:
+        """Ask the policy what to do with what waits."""
+        if self.state.plans_goals and self.state.trainings:
+            self.state.anew = True  # what one gives back may let another one run on more
         groups = self.state.groups
         self._unsure = {shape for shape in self._unsure if shape in groups}
         due = due_groups(self.state, self.waits, self._unsure)
@@ -223,9 +246,13 @@ class Head:
             self.state.anew = True
             return Step()
         self._note_waits(result.waits, due)
+        self.verdicts = {verdict.job: verdict for verdict in result.verdicts}
         if result.refused:
             self.state.anew = True
             self.oddities["plan_refused"] += len(result.refused)
+        if result.objection:
+            self.state.anew = True
+            self.oddities["moves_refused"] += 1
         return self._advance(result.facts)
 
     def _note_waits(self, waits: Mapping[Shape, Wait], due: Iterable[WaitingGroup] | None) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from gschedd.plan.training import Fabric
+
 
 class QueueSettings(Struct, frozen=True, kw_only=True):
     """One queue: see `gsched.config.QueueConfig` for the meaning of each."""
@@ -26,6 +28,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         default_walltime_s: of jobs that state none, for planning only; 0: unknown.
         predicted_times: jobs are planned to run as long as their kind did before.
         max_queued_per_user: unfinished jobs of one user.
+        fabric: how nodes are connected, and how fast their GPUs are.
+        move_s: from the order to move a training to its first further step, where nothing was
+            measured; seconds.
     """
 
     server: str
@@ -37,6 +42,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     default_walltime_s: float = 0.0
     predicted_times: bool = True
     max_queued_per_user: int = 1_000_000
+    fabric: Fabric = Fabric()
+    move_s: float = 30.0
     master_port_first: int = 20000
     master_port_last: int = 29999
 

@@ -3,12 +3,13 @@
 Every attempt that started ends with exactly one outcome (I5); a system's fault is not the job's.
 """
 
+from types import MappingProxyType
 from typing import Final
 
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.resources import Usage
 from gsched.model.signals import describe_signal
-from gsched.model.states import HoldKind, OutcomeKind, PartState, StopReason
+from gsched.model.states import HoldKind, NodeState, OutcomeKind, PartState, StopReason
 from gschedd.core import facts as f
 from gschedd.core.state import Attempt, Job, State
 
@@ -22,7 +23,20 @@ MAX_NODE_FAULTS: Final = 3
 PEER_GRACE_S: Final = 10.0
 
 
-_ASKED: Final = frozenset({StopReason.DELETE, StopReason.RERUN, StopReason.NODE_STOP})
+_ASKED: Final = frozenset(
+    {StopReason.DELETE, StopReason.RERUN, StopReason.MOVE, StopReason.NODE_STOP}
+)
+#: What it means for the job that it was stopped as asked; for all other reasons: cancelled.
+_STOPPED: Final = MappingProxyType(
+    {StopReason.RERUN: OutcomeKind.RERUN, StopReason.MOVE: OutcomeKind.MOVED}
+)
+_STOP_WORDS: Final = MappingProxyType(
+    {
+        StopReason.DELETE: "deleted",
+        StopReason.RERUN: "stopped to run again",
+        StopReason.MOVE: "stopped to go on elsewhere",
+    }
+)
 _LOST: Final = frozenset({OutcomeKind.NODE_LOST, OutcomeKind.SUPERVISOR_LOST})
 
 
@@ -33,6 +47,10 @@ def follow(state: State, fact: f.AnyFact) -> list[f.AnyFact]:
             return _after_part(state, fact)
         case f.AttemptEnded():
             return _after_attempt(state, fact)
+        case f.MoveRequested():
+            return [_stop_to_move(state, fact)]
+        case f.NodeDisconnected() | f.NodeDrained():
+            return _without_place(state, fact)
         case _:
             return []
 
@@ -52,6 +70,7 @@ def _after_part(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
                 outcome=attempt_outcome(attempt),
                 usage=total_usage(attempt),
                 ended_s=ended_s(attempt, fact.at_s),
+                work_done=_work_done(attempt),
             )
         )
     elif _failed(fact.record) and attempt.stop is None:
@@ -125,10 +144,10 @@ def attempt_outcome(attempt: Attempt) -> Outcome:
 
 def _stopped_outcome(attempt: Attempt, stopped: list[ExitRecord]) -> Outcome:
     killed = any(record.signal == 9 or record.kind in _LOST for record in stopped)
-    kind = OutcomeKind.RERUN if attempt.stop is StopReason.RERUN else OutcomeKind.CANCELLED
+    reason = attempt.stop
+    kind = _STOPPED.get(reason, OutcomeKind.CANCELLED) if reason else OutcomeKind.CANCELLED
     by = f" by {attempt.stopped_by}" if attempt.stopped_by else ""
-    words = {StopReason.DELETE: "deleted", StopReason.RERUN: "stopped to run again"}
-    word = words.get(attempt.stop, "stopped") if attempt.stop is not None else "stopped"
+    word = _STOP_WORDS.get(reason, "stopped") if reason else "stopped"
     message = f"{word}{by}" + (f": {attempt.stop_message}" if attempt.stop_message else "")
     return Outcome(kind=kind, signal=9 if killed else 15, message=message)
 
@@ -161,7 +180,10 @@ def describe_record(record: ExitRecord) -> str:
 
 
 def total_usage(attempt: Attempt) -> Usage:
-    """Return the use of all parts: the longest time, sums of the rest."""
+    """Return the use of all parts: the longest time, the mean utilisation, sums of the rest.
+
+    The sum of peaks is what the parts could need at once, though they need not have.
+    """
     used = [part.usage for part in attempt.parts.values() if part.usage is not None]
     if len(used) == 1:
         return used[0]
@@ -170,10 +192,12 @@ def total_usage(attempt: Attempt) -> Usage:
     return Usage(
         wall_s=max((usage.wall_s for usage in used), default=0.0),
         cpu_s=sum(usage.cpu_s for usage in used),
+        cpu_peak_cores=sum(usage.cpu_peak_cores for usage in used),
         memory_peak_bytes=sum(usage.memory_peak_bytes for usage in used),
         memory_mean_bytes=sum(usage.memory_mean_bytes for usage in used),
         gpu_util_mean_percent=sum(u.gpu_util_mean_percent * u.samples for u in used) / weight,
         gpu_memory_peak_bytes=sum(usage.gpu_memory_peak_bytes for usage in used),
+        gpu_memory_mean_bytes=sum(usage.gpu_memory_mean_bytes for usage in used),
         read_bytes=sum(usage.read_bytes for usage in used),
         write_bytes=sum(usage.write_bytes for usage in used),
         samples=samples,
@@ -183,12 +207,62 @@ def total_usage(attempt: Attempt) -> Usage:
 def _after_attempt(state: State, fact: f.AttemptEnded) -> list[f.AnyFact]:
     job = state.jobs[fact.job]
     outcome = fact.outcome
+    if job.move is not None:
+        return _on_the_way(state, job, fact.at_s)
     if outcome.kind is OutcomeKind.RERUN:
         return [f.JobRequeued(at_s=fact.at_s, job=job.id, reason=outcome.message, faults=0)]
     deleted = job.attempt is not None and job.attempt.stop is StopReason.DELETE
     if not deleted and _is_fault(job, outcome):
         return [_requeue_after_fault(job, outcome, fact.at_s)]
     return [f.JobEnded(at_s=fact.at_s, job=job.id, outcome=outcome, ended_s=fact.ended_s)]
+
+
+def _stop_to_move(state: State, fact: f.MoveRequested) -> f.StopRequested:
+    return f.StopRequested(
+        at_s=fact.at_s,
+        job=fact.job,
+        attempt=fact.attempt,
+        reason=StopReason.MOVE,
+        grace_s=state.jobs[fact.job].spec.grace_s,
+        by=fact.by,
+        message=fact.why,
+    )
+
+
+def _on_the_way(state: State, job: Job, at_s: float) -> list[f.AnyFact]:
+    """Return what becomes of a moving job that has left its old place."""
+    assert job.move is not None, "it moves"
+    if not job.move.allocation:
+        return [f.JobRequeued(at_s=at_s, job=job.id, reason=job.move.why, faults=0)]
+    if job.holds:
+        reason = "held while it moved"
+        return [f.JobRequeued(at_s=at_s, job=job.id, reason=reason, faults=0)]
+    closed = [share.node for share in job.move.allocation if not _is_open(state, share.node)]
+    if closed:
+        reason = f"its new place is gone: {closed[0]} takes no work"
+        return [f.JobRequeued(at_s=at_s, job=job.id, reason=reason, faults=0)]
+    return []  # a cycle gives it its place as soon as all of that is free
+
+
+def _is_open(state: State, name: str) -> bool:
+    node = state.nodes.get(name)
+    return node is not None and node.state is NodeState.UP and not node.drained
+
+
+def _without_place(state: State, fact: f.NodeDisconnected | f.NodeDrained) -> list[f.AnyFact]:
+    """Return that jobs on their way to a node that takes no work any more go to their queues."""
+    facts: list[f.AnyFact] = []
+    for job in state.targets_on.get(fact.node, {}).values():
+        if job.attempt is None:
+            facts.extend(_on_the_way(state, job, fact.at_s))
+    return facts
+
+
+def _work_done(attempt: Attempt) -> float:
+    """Return how far the last checkpoint of an attempt has it: what all parts have come to."""
+    records = [part.record for part in attempt.parts.values() if part.record is not None]
+    done = [record.work_done for record in records if record.work_done is not None]
+    return min(done, default=0.0)
 
 
 def _is_fault(job: Job, outcome: Outcome) -> bool:

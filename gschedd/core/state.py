@@ -18,6 +18,7 @@ from gsched.model.states import (
 from gschedd.plan.load import Prediction
 from gschedd.plan.snapshot import OrderKey, RunningJob, Shape
 from gschedd.plan.space import SortedSpaces
+from gschedd.plan.training import Size
 
 
 class Part(Struct, kw_only=True, omit_defaults=True):
@@ -68,6 +69,15 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
         return tuple(part.share for part in self.parts.values())
 
 
+class Relocation(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a running job is to go on; without an allocation: in its queue."""
+
+    allocation: Allocation
+    why: str
+    by: str
+    asked_s: float
+
+
 class Job(Struct, kw_only=True, omit_defaults=True):
     """A job that is not done.
 
@@ -76,6 +86,12 @@ class Job(Struct, kw_only=True, omit_defaults=True):
         not_before_s: until when a fault of the system delays it.
         faults: faults of the system in a row.
         cpu_s: CPU time of all ended attempts.
+        move: where it goes on, while it moves.
+        moves: how often it has moved.
+        work_done: of a training, as its last checkpoint has it, in the unit of its speed.
+        promised: whether it was promised that it meets its deadline; None: nothing was said.
+        meets: whether it is expected to now; None: nothing was said.
+        expected_end_s: when it was expected to be done when that was said.
     """
 
     id: int
@@ -97,6 +113,12 @@ class Job(Struct, kw_only=True, omit_defaults=True):
     wall_s: float = 0.0
     gpu_s: float = 0.0
     outcome: Outcome | None = None
+    move: Relocation | None = None
+    moves: int = 0
+    work_done: float = 0.0
+    promised: bool | None = None
+    meets: bool | None = None
+    expected_end_s: float | None = None
 
     @property
     def start_after_s(self) -> float:
@@ -179,6 +201,10 @@ class State:
         keys: client key ("uid:key") to job id, so that a retried submission finds its job.
         running: jobs with an attempt that is not over.
         by_node: jobs with an attempt that is not over, by node.
+        targets: jobs that move, until they are where they go to.
+        targets_on: the same by the nodes that they go to.
+        trainings: jobs that are planned by what is known of their run time and deadline.
+        sizes: how much work each of them is, worked out when a policy first asks.
         next_job: the id the next job gets.
         ports: master ports in use.
         shapes_of: shapes of ``groups`` by their request.
@@ -189,11 +215,15 @@ class State:
         ends: what runs, by planned end; brought up to date when a policy looks.
         possible: requests that some idle hardware here can hold; kept, as to find out costs a look
             at every node.
+        plans_goals: the policy plans trainings one by one, by their deadlines.
         touched_jobs, touched_attempts, touched_nodes: changed since the shell last stored them.
     """
 
-    def __init__(self, queue_priorities: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, queue_priorities: Mapping[str, int] | None = None, *, plans_goals: bool = False
+    ) -> None:
         self.queue_priorities = dict(queue_priorities or {})
+        self.plans_goals = plans_goals
         self.jobs: dict[int, Job] = {}
         self.finished: dict[int, Job] = {}
         self.nodes: dict[str, Node] = {}
@@ -203,6 +233,10 @@ class State:
         self.keys: dict[str, int] = {}
         self.running: dict[int, Job] = {}
         self.by_node: dict[str, dict[int, Job]] = {}
+        self.targets: dict[int, Job] = {}
+        self.targets_on: dict[str, dict[int, Job]] = {}
+        self.trainings: dict[int, Job] = {}
+        self.sizes: dict[int, Size | None] = {}
         self.next_job = 1
         self.ports: set[int] = set()
         self.jobs_by_user: dict[int, int] = {}
@@ -232,7 +266,9 @@ class State:
 
     def shape_of(self, job: Job) -> Shape:
         """Return what decides about the job together with others."""
-        return Shape(queue=job.spec.queue, request=job.spec.request, walltime_s=job.spec.walltime_s)
+        spec = job.spec
+        goal = job.id if self.plans_goals and spec.is_training else 0
+        return Shape(queue=spec.queue, request=spec.request, walltime_s=spec.walltime_s, goal=goal)
 
     def generic_names(self) -> frozenset[str]:
         """Return the counted resources that some node declares."""

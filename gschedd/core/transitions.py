@@ -38,8 +38,20 @@ JOB_MOVES: Final[Mapping[tuple[J, type[f.Fact]], frozenset[J]]] = MappingProxyTy
         (J.RUNNING, f.JobSignalled): frozenset({J.RUNNING}),
         (J.RUNNING, f.PartStarted): frozenset({J.RUNNING}),
         (J.RUNNING, f.PartEnded): frozenset({J.RUNNING}),
+        (J.RUNNING, f.MoveRequested): frozenset({J.MIGRATING}),
         (J.RUNNING, f.StopRequested): frozenset({J.EXITING}),
         (J.RUNNING, f.AttemptEnded): frozenset({J.EXITING}),
+        (J.MIGRATING, f.JobHeld): frozenset({J.MIGRATING}),  # then it goes to its queue instead
+        (J.MIGRATING, f.JobReleased): frozenset({J.MIGRATING}),
+        (J.MIGRATING, f.JobAltered): frozenset({J.MIGRATING}),
+        (J.MIGRATING, f.JobSignalled): frozenset({J.MIGRATING}),
+        (J.MIGRATING, f.PartStarted): frozenset({J.MIGRATING}),
+        (J.MIGRATING, f.PartEnded): frozenset({J.MIGRATING}),
+        (J.MIGRATING, f.StopRequested): frozenset({J.MIGRATING, J.EXITING}),  # a delete wins
+        (J.MIGRATING, f.AttemptEnded): frozenset({J.MIGRATING, J.EXITING}),  # it may just be done
+        (J.MIGRATING, f.AttemptAssigned): frozenset({J.RUNNING}),
+        (J.MIGRATING, f.JobRequeued): frozenset({J.QUEUED, J.WAITING, J.HELD}),
+        (J.MIGRATING, f.JobEnded): frozenset({J.DONE}),
         (J.EXITING, f.JobHeld): frozenset({J.EXITING}),
         (J.EXITING, f.JobReleased): frozenset({J.EXITING}),
         (J.EXITING, f.JobAltered): frozenset({J.EXITING}),  # it may be queued again

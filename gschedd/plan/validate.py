@@ -1,15 +1,16 @@
 """The head disposes: each start of a plan is checked against the state as it is by now."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, structs
 
 from gsched.model.resources import Allocation, Chunk, Request, Share
+from gschedd.plan.elastic import at_count, is_elastic
 from gschedd.plan.fit import NoFit, place, sum_of
 from gschedd.plan.room import shortage
-from gschedd.plan.snapshot import Plan, Shape, Start
-from gschedd.plan.space import NodeSpace, Spaces
+from gschedd.plan.snapshot import Move, Plan, Shape, Start
+from gschedd.plan.space import NodeSpace, Spaces, kept_back
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
@@ -20,21 +21,39 @@ class Refusal(Struct, frozen=True, kw_only=True):
 
 
 class Validated(Struct, frozen=True, kw_only=True):
-    """What of a plan may be carried out."""
+    """What of a plan may be carried out; ``objection`` is why none of its moves may."""
 
     accepted: tuple[Start, ...]
     refused: tuple[Refusal, ...]
+    moves: tuple[Move, ...] = ()
+    objection: str = ""
 
 
-def validate(plan: Plan, spaces: Spaces, waiting_shape: Callable[[int], Shape | None]) -> Validated:
-    """Accept what is still possible, item by item, in the plan's order.
+class Movable(Struct, frozen=True, kw_only=True):
+    """A job that runs, and may be moved."""
+
+    request: Request
+    allocation: Allocation
+
+
+def validate(
+    plan: Plan,
+    spaces: Spaces,
+    waiting_shape: Callable[[int], Shape | None],
+    movable: Callable[[int], Movable | None] = lambda _: None,
+) -> Validated:
+    """Accept what is still possible: starts item by item, in the plan's order; moves all or none.
 
     Args:
         plan: a proposal, possibly stale or wrong.
         spaces: free resources now; not changed.
         waiting_shape: the shape of a job that may start now, else None.
+        movable: what runs and may be moved, by its job, else None.
     """
     work = spaces.copy()
+    objection = _move_all(plan.moves, work, movable)
+    if objection:
+        work = spaces.copy()
     accepted: list[Start] = []
     refused: list[Refusal] = []
     seen: set[int] = set()
@@ -46,7 +65,56 @@ def validate(plan: Plan, spaces: Spaces, waiting_shape: Callable[[int], Shape | 
         work.take(start.allocation)
         seen.add(start.job)
         accepted.append(start)
-    return Validated(accepted=tuple(accepted), refused=tuple(refused))
+    return Validated(
+        accepted=tuple(accepted),
+        refused=tuple(refused),
+        moves=() if objection else plan.moves,
+        objection=objection,
+    )
+
+
+def _move_all(moves: Sequence[Move], work: Spaces, movable: Callable[[int], Movable | None]) -> str:
+    """Take what moving jobs will have and what they have now; return why they may not, or "".
+
+    What they leave may be what others of them take, and is for nobody else before they have left:
+    so what is kept from others is the more of what is owned now and what will be.
+    """
+    if not moves:
+        return ""
+    leaving: dict[int, Movable] = {}
+    for move in moves:
+        job = movable(move.job)
+        if job is None or move.job in leaving:
+            return f"job {move.job} cannot be moved"
+        leaving[move.job] = job
+    reason = _crowded(moves, leaving, work)
+    if reason:
+        return reason
+    given: dict[str, list[Share]] = {}
+    coming: dict[str, list[Share]] = {}
+    for move in moves:
+        for share in leaving[move.job].allocation:
+            given.setdefault(share.node, []).append(share)
+        for share in move.allocation:
+            coming.setdefault(share.node, []).append(share)
+    for node, shares in coming.items():
+        work.put(kept_back(work[node], given.get(node, ()), shares))
+    return ""
+
+
+def _crowded(moves: Sequence[Move], leaving: Mapping[int, Movable], work: Spaces) -> str:
+    """Return why not all have room when all have left, or the empty string."""
+    after = work.copy()
+    for job in leaving.values():
+        after.give(job.allocation)
+    for move in moves:
+        if not move.allocation:
+            continue
+        reason = covers(leaving[move.job].request, move.allocation, after)
+        if reason:
+            return f"job {move.job}: {reason}"
+        after.take(move.allocation)
+    return ""
 
 
 def _objection(start: Start, work: Spaces, shape: Shape | None, seen: set[int]) -> str:
@@ -64,13 +132,12 @@ def covers(request: Request, allocation: Allocation, spaces: Spaces) -> str:
     This is the check of a plan made elsewhere: nothing in it is believed. What it gives must be
     free, must add up to exactly what was asked for, and the request must fit into it.
     """
-    if len({share.node for share in allocation}) != len(allocation):
-        return "a node stands twice in the allocation"
-    if any(share.exclusive != request.exclusive for share in allocation):
-        return "exclusive is not what was asked for"
-    for what, given, asked in _totals(request, allocation):
-        if given != asked:
-            return f"{given} {what} for {asked} asked"
+    places = sum(share.slots for share in allocation)
+    if is_elastic(request) and request.places <= places <= request.places_max:
+        request = at_count(request, places)
+    reason = _misstated(request, allocation)
+    if reason:
+        return reason
     for share in allocation:
         if share.node not in spaces:
             return f"node {share.node} is not known"
@@ -80,6 +147,18 @@ def covers(request: Request, allocation: Allocation, spaces: Spaces) -> str:
     given_spaces = Spaces({share.node: _only(share, spaces[share.node]) for share in allocation})
     if isinstance(place(request, given_spaces), NoFit):
         return "its places do not fit into what is given on each node"
+    return ""
+
+
+def _misstated(request: Request, allocation: Allocation) -> str:
+    """Return in what an allocation is not what was asked for, or the empty string."""
+    if len({share.node for share in allocation}) != len(allocation):
+        return "a node stands twice in the allocation"
+    if any(share.exclusive != request.exclusive for share in allocation):
+        return "exclusive is not what was asked for"
+    for what, given, asked in _totals(request, allocation):
+        if given != asked:
+            return f"{given} {what} for {asked} asked"
     return ""
 
 

@@ -9,7 +9,7 @@ from gsched.model.job import JobSpec, Outcome
 from gsched.model.states import HoldKind, JobState
 from gschedd.core import facts as f
 from gschedd.core.learning import Run
-from gschedd.core.state import Attempt, Job, Node
+from gschedd.core.state import Attempt, Job, Node, Relocation
 
 SqlValue = str | int | float | bytes | None
 Row = tuple[SqlValue, ...]
@@ -26,7 +26,7 @@ JOB_COLUMNS: Final = (
     *("id", "uid", "user", "queue", "name", "state", "submitted_s", "eligible_s", "started_s"),
     *("ended_s", "holds", "hold_reason", "not_before_s", "attempts", "faults", "requeues"),
     *("requeue_reason", "cpu_s", "wall_s", "gpu_s", "outcome", "outcome_data", "failed"),
-    "client_key",
+    *("client_key", "course"),
 )
 
 
@@ -82,13 +82,46 @@ def job_row(job: Job) -> Row:
         None if outcome is None else _encode(outcome),
         None if outcome is None else int(not outcome.succeeded),
         spec.client_key or None,
+        _course_data(job),
     )
+
+
+class Course(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is kept of a job that has a deadline or moves; of all others it is left out.
+
+    The fields are those of `Job`.
+    """
+
+    move: Relocation | None = None
+    moves: int = 0
+    work_done: float = 0.0
+    promised: bool | None = None
+    meets: bool | None = None
+    expected_end_s: float | None = None
+
+
+_NO_COURSE: Final = Course()
+_decode_course = msgspec.json.Decoder(Course).decode
+
+
+def _course_data(job: Job) -> bytes | None:
+    course = Course(
+        move=job.move,
+        moves=job.moves,
+        work_done=job.work_done,
+        promised=job.promised,
+        meets=job.meets,
+        expected_end_s=job.expected_end_s,
+    )
+    return None if course == _NO_COURSE else _encode(course)
 
 
 def job_from_row(row: Row, spec: JobSpec) -> Job:
     """Return a job from its row, without attempt."""
     values = dict(zip(JOB_COLUMNS, row, strict=False))
     outcome_data = cast("bytes | None", values["outcome_data"])
+    course_data = cast("bytes | None", values["course"])
+    course = _NO_COURSE if course_data is None else _decode_course(course_data)
     return Job(
         id=cast("int", values["id"]),
         spec=spec,
@@ -108,6 +141,12 @@ def job_from_row(row: Row, spec: JobSpec) -> Job:
         wall_s=cast("float", values["wall_s"]),
         gpu_s=cast("float", values["gpu_s"]),
         outcome=None if outcome_data is None else _decode_outcome(outcome_data),
+        move=course.move,
+        moves=course.moves,
+        work_done=course.work_done,
+        promised=course.promised,
+        meets=course.meets,
+        expected_end_s=course.expected_end_s,
     )
 
 

@@ -142,6 +142,10 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     CREATE INDEX ended_runs ON history (ended_s);
     CREATE INDEX events_of_nodes ON events (at_s) WHERE job IS NULL;
     """,
+    # What is kept of jobs that have deadlines or move (JSON, see gschedd.store.rows.Course).
+    """
+    ALTER TABLE jobs ADD COLUMN course BLOB;
+    """,
 )
 
 SCHEMA_VERSION: Final = len(MIGRATIONS)

@@ -15,8 +15,9 @@ from msgspec import Struct
 from gsched.errors import ConfigError, StorageError, TryAgainError
 from gsched.failpoint import failpoint
 from gschedd.core import facts as f
-from gschedd.core.apply import SAFE_ID_JUMP, add_job, refresh_space
+from gschedd.core.apply import SAFE_ID_JUMP, add_job
 from gschedd.core.learning import Run
+from gschedd.core.owning import refresh_space
 from gschedd.core.state import Attempt, State, client_key
 from gschedd.store import history, rows
 from gschedd.store.mark import Mark, MarkFile

@@ -10,7 +10,7 @@ from gschedd.core import apply as apply_module
 from gschedd.core import commands as c
 from gschedd.core import facts as f
 from gschedd.core.apply import SAFE_ID_JUMP, apply
-from gschedd.core.cycle import _free_port
+from gschedd.core.assigning import free_port
 from gschedd.core.state import State
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.policies import fifo
@@ -165,9 +165,9 @@ def test_when_all_ports_are_taken_one_is_shared() -> None:
     world = World(config=config)
     job = world.job(world.submit())
 
-    assert _free_port(job, config, {20000}) == 20001
-    assert _free_port(job, config, {20001}) == 20000
-    assert _free_port(job, config, {20000, 20001}) in {20000, 20001}
+    assert free_port(job, config, {20000}) == 20001
+    assert free_port(job, config, {20001}) == 20000
+    assert free_port(job, config, {20000, 20001}) in {20000, 20001}
 
 
 def test_a_job_that_is_done_is_named_as_that_until_the_shell_takes_it_away() -> None:

@@ -11,7 +11,7 @@ from gsched.model.resources import Load, Share, Usage
 from gsched.model.states import HoldKind, JobState, OutcomeKind, StopReason
 from gschedd.core import facts as f
 from gschedd.core.explain import describe
-from gschedd.core.state import Job
+from gschedd.core.state import Job, Relocation
 from gschedd.store import rows
 from tests.support.books import spec_of
 from tests.support.world import inventory
@@ -52,6 +52,14 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
                 why="next",
             ),
             "attempt 2 assigned to n1 (2 CPUs, GPUs 0,1), n2 (1 CPU): next",
+        ),
+        (
+            f.MoveRequested(**ATTEMPT, allocation=(SHARE,), why="makes room", by="gsched"),  # type: ignore[arg-type] # common fields
+            "is moved by gsched to n1 (2 CPUs, GPUs 0,1): makes room",
+        ),
+        (
+            f.DeadlineJudged(at_s=5.0, job=1, meets=False, end_s=60.0, gpus=2, why="full"),
+            "expected to miss its deadline on 2 GPUs, done by 1970-01-01 00:01:00 UTC: full",
         ),
         (
             f.PartStarted(**ATTEMPT, node="n1", pid=7, started_s=4.0),  # type: ignore[arg-type] # common fields
@@ -146,6 +154,12 @@ def test_a_job_with_everything_in_it_reads_back() -> None:
         wall_s=10.0,
         gpu_s=11.0,
         outcome=OUTCOME,
+        move=Relocation(allocation=(SHARE,), why="room", by="gsched", asked_s=3.0),
+        moves=2,
+        work_done=12.5,
+        promised=True,
+        meets=False,
+        expected_end_s=99.0,
     )
     row = rows.job_row(job)
 
@@ -153,7 +167,19 @@ def test_a_job_with_everything_in_it_reads_back() -> None:
     assert rows.job_from_row(row, job.spec) == job
     named = dict(zip(rows.JOB_COLUMNS, row, strict=True))
     assert (named["failed"], named["outcome"], named["client_key"]) == (1, "exited", "k")
-    plain = structs.replace(job, outcome=None, holds=(), spec=spec_of())
+    plain = structs.replace(
+        job,
+        outcome=None,
+        holds=(),
+        spec=spec_of(),
+        move=None,
+        moves=0,
+        work_done=0.0,
+        promised=None,
+        meets=None,
+        expected_end_s=None,
+    )
+    assert rows.job_row(plain)[-1] is None
     named = dict(zip(rows.JOB_COLUMNS, rows.job_row(plain), strict=True))
     assert (named["failed"], named["outcome"], named["client_key"]) == (None, None, None)
     assert rows.job_from_row(rows.job_row(plain), plain.spec) == plain

@@ -179,14 +179,17 @@ def test_what_must_never_be_is_in_no_table(
 
 
 def test_the_only_way_to_running_is_an_assignment() -> None:
-    """From queued, and only from there."""
+    """From its queue, or from one place to the next, and only from there."""
     ways = {
         (before, kind)
         for (before, kind), wanted in JOB_MOVES.items()
         if JobState.RUNNING in wanted and before is not JobState.RUNNING
     }
 
-    assert ways == {(JobState.QUEUED, f.AttemptAssigned)}
+    assert ways == {
+        (JobState.QUEUED, f.AttemptAssigned),
+        (JobState.MIGRATING, f.AttemptAssigned),
+    }
 
 
 def test_a_stopping_attempt_never_runs_again() -> None:

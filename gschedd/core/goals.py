@@ -1,0 +1,101 @@
+"""What the head knows of trainings when a policy asks: what is left of them, and by when."""
+
+from collections.abc import Iterator, Mapping
+
+from gsched.model.resources import Allocation, Request
+from gsched.model.states import JobState
+from gschedd.core.settings import Settings
+from gschedd.core.state import Job, State
+from gschedd.models.sizes import size_of
+from gschedd.plan.elastic import is_elastic
+from gschedd.plan.training import Fabric, Goal, Layout, Size, gpus_by_node
+
+_KNOWN = frozenset({JobState.QUEUED, JobState.RUNNING})
+
+
+class Goals(Mapping[int, Goal]):
+    """Trainings that wait to start or run, by job, as they are at one moment.
+
+    Each is worked out when it is first asked for, and kept: a snapshot does not change.
+    """
+
+    def __init__(self, state: State, settings: Settings, now_s: float) -> None:
+        self._state = state
+        self._settings = settings
+        self._now_s = now_s
+        self._goals: dict[int, Goal] = {}
+
+    def __getitem__(self, number: int) -> Goal:
+        goal = self._goals.get(number)
+        if goal is None:
+            job = self._state.trainings[number]
+            size = self._size(job)
+            if job.state not in _KNOWN or size is None:
+                raise KeyError(number)
+            goal = self._goals[number] = goal_of(
+                job, size, settings=self._settings, state=self._state, now_s=self._now_s
+            )
+        return goal
+
+    def __iter__(self) -> Iterator[int]:
+        return (
+            number
+            for number, job in self._state.trainings.items()
+            if job.state in _KNOWN and self._size(job) is not None
+        )
+
+    def _size(self, job: Job) -> Size | None:
+        sizes = self._state.sizes
+        if job.id not in sizes:
+            sizes[job.id] = size_of(job.spec)
+        return sizes[job.id]
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def goal_of(job: Job, size: Size, *, settings: Settings, state: State, now_s: float) -> Goal:
+    """Return what is known of a training now."""
+    done = job.work_done
+    attempt = job.attempt
+    if attempt is not None and attempt.started_s is not None:
+        begun_s = attempt.started_s + (settings.move_s if job.moves else 0.0)
+        layout = layout_of(attempt.allocation, state, settings.fabric)
+        done += size.speed.rate(layout) * max(0.0, now_s - begun_s)
+    return Goal(
+        job=job.id,
+        arrived_s=job.submitted_s,
+        deadline_s=job.spec.deadline_s or None,
+        work=max(0.0, size.work - done),
+        total_work=size.work,
+        speed=size.speed,
+        gpus=gpu_counts(job.spec.request),
+        movable=job.spec.movable,
+        move_s=settings.move_s,
+        promised=job.promised,
+        request=_movable_request(job.spec.request),
+    )
+
+
+def gpu_counts(request: Request) -> tuple[int, ...]:
+    """Return the numbers of GPUs that a request may be given, ascending."""
+    if not is_elastic(request):
+        return (request.gpus,)
+    each = request.chunks[0].gpus
+    return tuple(count * each for count in range(request.places, request.places_max + 1))
+
+
+def _movable_request(request: Request) -> Request | None:
+    """Return a request whose places are alike and have GPUs; others are not moved."""
+    return request if len(request.chunks) == 1 and request.chunks[0].gpus else None
+
+
+def layout_of(allocation: Allocation, state: State, fabric: Fabric) -> Layout:
+    """Return the layout of an allocation with GPUs."""
+    types: dict[str, str] = {}
+    for share in allocation:
+        gpus = state.nodes[share.node].inventory.gpus
+        if share.gpu_indices and gpus:
+            types[share.node] = gpus[0].type
+    counts = gpus_by_node(allocation) or {share.node: share.cpus for share in allocation}
+    return fabric.layout(counts, types)

@@ -1,0 +1,121 @@
+"""Who owns what on which node: the free space of every node, kept in step with the jobs.
+
+A job that moves has two places: the one that it has, until its attempt has ended, and the one that
+it goes to. What it will have there is kept for it: of each node the others may use what neither
+those that own something now nor those that will then need.
+"""
+
+from collections.abc import Iterable
+
+from gsched.model.resources import Share
+from gsched.model.states import NodeState
+from gschedd.core.state import Attempt, Job, Node, State
+from gschedd.plan.space import NodeSpace, give, kept_back, take
+
+
+def own(state: State, job: Job, attempt: Attempt) -> None:
+    """Let an attempt have its allocation."""
+    state.running[job.id] = job
+    state.note_moved(job.id)
+    if attempt.master_port:
+        state.ports.add(attempt.master_port)
+    for name, part in attempt.parts.items():
+        state.by_node.setdefault(name, {})[job.id] = job
+        if name in state.spaces:
+            if name in state.targets_on:
+                refresh_space(state, state.nodes[name])
+            else:
+                state.spaces[name] = take(state.spaces[name], part.share)
+
+
+def disown(state: State, job: Job, attempt: Attempt) -> None:
+    """Let an attempt give its allocation back."""
+    del state.running[job.id]
+    state.note_moved(job.id)
+    state.ports.discard(attempt.master_port)
+    for name, part in attempt.parts.items():
+        del state.by_node[name][job.id]
+        if name in state.spaces:
+            if name in state.targets_on:
+                refresh_space(state, state.nodes[name])
+            else:
+                state.spaces[name] = give(state.spaces[name], part.share)
+
+
+def reserve(state: State, job: Job) -> None:
+    """Keep the place that a moving job goes to."""
+    assert job.move is not None, "only what moves has a place to go to"
+    state.targets[job.id] = job
+    for share in job.move.allocation:
+        state.targets_on.setdefault(share.node, {})[job.id] = job
+    for name in {*(share.node for share in job.move.allocation), *_nodes_of(job)}:
+        if name in state.nodes:
+            refresh_space(state, state.nodes[name])
+
+
+def release(state: State, job: Job) -> None:
+    """Give up the place that a moving job goes to: it is there now, or will not go."""
+    assert job.move is not None, "only what moves has a place to go to"
+    del state.targets[job.id]
+    for share in job.move.allocation:
+        del state.targets_on[share.node][job.id]
+        if not state.targets_on[share.node]:
+            del state.targets_on[share.node]
+    for name in {*(share.node for share in job.move.allocation), *_nodes_of(job)}:
+        if name in state.nodes:
+            refresh_space(state, state.nodes[name])
+            state.freed.add(name)
+    state.stale = True
+
+
+def _nodes_of(job: Job) -> Iterable[str]:
+    return job.attempt.parts if job.attempt is not None else ()
+
+
+def refresh_space(state: State, node: Node) -> None:
+    """Make the node's free space anew from what it has, what is owned and what is kept there."""
+    space = owned_space(state, node)
+    coming = [
+        share
+        for job in state.targets_on.get(node.name, {}).values()
+        if job.move is not None
+        for share in job.move.allocation
+        if share.node == node.name
+    ]
+    if coming:
+        space = kept_back(space, _leaving(state, node.name), coming)
+    state.spaces[node.name] = space
+
+
+def owned_space(state: State, node: Node) -> NodeSpace:
+    """Return what nobody owns on a node now."""
+    inventory = node.inventory
+    space = NodeSpace(
+        name=node.name,
+        cpus=inventory.cpus,
+        memory_bytes=inventory.memory_bytes,
+        gpus=inventory.gpus,
+        generic=inventory.generic,
+        total_cpus=inventory.cpus,
+        total_memory_bytes=inventory.memory_bytes,
+        total_gpus=len(inventory.gpus),
+        total_generic=inventory.generic,
+        all_gpus=inventory.gpus,
+        features=frozenset(
+            {*inventory.features, node.name, *(gpu.type for gpu in inventory.gpus if gpu.type)}
+        ),
+        open=node.state is NodeState.UP and not node.drained,
+    )
+    for job in state.by_node.get(node.name, {}).values():
+        assert job.attempt is not None, "a job that owns something has an attempt"
+        space = take(space, job.attempt.parts[node.name].share)
+    return space
+
+
+def _leaving(state: State, node: str) -> list[Share]:
+    """Return what moving jobs still own on a node."""
+    return [
+        job.attempt.parts[node].share
+        for job in state.by_node.get(node, {}).values()
+        if job.move is not None and job.attempt is not None
+    ]
