@@ -13,6 +13,7 @@ from gsched.model.states import StopReason
 from gsched.protocol.node import AttemptReport, Exited, Started
 
 LATEST_MAX = 100_000  # jobs whose last attempt is remembered after its spool is gone (~10 MB)
+LEAST_TAIL_S = 1.0  # from the last sample to the end, or its busy cores are noise
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,17 +88,31 @@ class Attempt:
         record = self.record
         if record is None:
             return usage
+        cpu_s = max(record.cpu_s, usage.cpu_s)
         return Usage(
             wall_s=record.wall_s,
-            cpu_s=max(record.cpu_s, usage.cpu_s),
+            cpu_s=cpu_s,
+            cpu_peak_cores=max(
+                usage.cpu_peak_cores,
+                _busy_cores(cpu_s, record.wall_s, least_s=0.0),
+                _busy_cores(
+                    cpu_s - usage.cpu_s, record.wall_s - usage.wall_s, least_s=LEAST_TAIL_S
+                ),
+            ),
             memory_peak_bytes=max(record.memory_peak_bytes, usage.memory_peak_bytes),
             memory_mean_bytes=usage.memory_mean_bytes,
             gpu_util_mean_percent=usage.gpu_util_mean_percent,
             gpu_memory_peak_bytes=usage.gpu_memory_peak_bytes,
+            gpu_memory_mean_bytes=usage.gpu_memory_mean_bytes,
             read_bytes=usage.read_bytes,
             write_bytes=usage.write_bytes,
             samples=usage.samples,
         )
+
+
+def _busy_cores(cpu_s: float, wall_s: float, *, least_s: float) -> float:
+    """Return how many cores were busy over a time, 0 if that is not longer than ``least_s``."""
+    return cpu_s / wall_s if wall_s > least_s else 0.0
 
 
 @dataclass(slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import psutil
 
@@ -11,6 +11,10 @@ from gnode.hw.nvml import GpuSample, Nvml
 from gsched.model.resources import Usage
 
 KeyT = TypeVar("KeyT", bound=Hashable)
+
+#: The least time over which busy cores are averaged for their peak, seconds: CPU time counts in
+#: ticks of 10 ms, and a moment's figure would be noise.
+PEAK_INTERVAL_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,22 +40,37 @@ class _Sum:
 
     samples: int = 0
     cpu_s: float = 0.0
+    cpu_peak_cores: float = 0.0
+    peak_mark: tuple[float, float] = (0.0, 0.0)  # wall and CPU seconds where its interval began
     reaped_before_cpu_s: float = 0.0  # a supervisor may have served other attempts before
     memory_peak_bytes: int = 0
     memory_sum_bytes: int = 0
     gpu_util_sum_percent: float = 0.0
     gpu_memory_peak_bytes: int = 0
+    gpu_memory_sum_bytes: int = 0
     read_bytes: int = 0
     write_bytes: int = 0
+
+    def note_cpu(self, cpu_s: float, wall_s: float) -> None:
+        """Take in the CPU time so far; what was used stays used, though the sum may fall."""
+        self.cpu_s = max(self.cpu_s, cpu_s)
+        marked_s, used_s = self.peak_mark
+        interval_s = wall_s - marked_s
+        if interval_s >= PEAK_INTERVAL_S:
+            self.cpu_peak_cores = max(self.cpu_peak_cores, (self.cpu_s - used_s) / interval_s)
+        if interval_s >= PEAK_INTERVAL_S or interval_s < 0:  # the clock was set back
+            self.peak_mark = (wall_s, self.cpu_s)
 
     def usage(self, wall_s: float) -> Usage:
         return Usage(
             wall_s=wall_s,
             cpu_s=self.cpu_s,
+            cpu_peak_cores=self.cpu_peak_cores,
             memory_peak_bytes=self.memory_peak_bytes,
             memory_mean_bytes=self.memory_sum_bytes // self.samples,
             gpu_util_mean_percent=self.gpu_util_sum_percent / self.samples,
             gpu_memory_peak_bytes=self.gpu_memory_peak_bytes,
+            gpu_memory_mean_bytes=self.gpu_memory_sum_bytes // self.samples,
             read_bytes=self.read_bytes,
             write_bytes=self.write_bytes,
             samples=self.samples,
@@ -103,9 +122,8 @@ class Sampler(Generic[KeyT]):
             read_bytes += int(figures[2])
             write_bytes += int(figures[3])
         total.samples += 1
-        # Sums over live processes fall when one ends: what was used stays used.
         exact_cpu_s = cgroups.cpu_s(target.cgroup) if target.cgroup else None
-        total.cpu_s = max(total.cpu_s, cpu_s if exact_cpu_s is None else exact_cpu_s)
+        total.note_cpu(cpu_s if exact_cpu_s is None else exact_cpu_s, target.wall_s)
         total.read_bytes = max(total.read_bytes, read_bytes)
         total.write_bytes = max(total.write_bytes, write_bytes)
         total.memory_peak_bytes = max(total.memory_peak_bytes, memory_bytes)
@@ -113,9 +131,9 @@ class Sampler(Generic[KeyT]):
         own = [gpus[index] for index in target.gpu_indices if index < len(gpus)]
         if own:
             total.gpu_util_sum_percent += sum(gpu.util_percent for gpu in own) / len(own)
-            total.gpu_memory_peak_bytes = max(
-                total.gpu_memory_peak_bytes, sum(_gpu_memory_bytes(gpu, pids) for gpu in own)
-            )
+            gpu_memory_bytes = sum(_gpu_memory_bytes(gpu, pids) for gpu in own)
+            total.gpu_memory_peak_bytes = max(total.gpu_memory_peak_bytes, gpu_memory_bytes)
+            total.gpu_memory_sum_bytes += gpu_memory_bytes
 
 
 def _gpu_memory_bytes(gpu: GpuSample, pids: Iterable[int]) -> int:

@@ -151,7 +151,10 @@ def _part_ended(node: str, record: ExitRecord, usage: Usage, now_s: float) -> f.
 def usage_of(record: ExitRecord) -> Usage:
     """Return what an exit record alone says about use."""
     return Usage(
-        wall_s=record.wall_s, cpu_s=record.cpu_s, memory_peak_bytes=record.memory_peak_bytes
+        wall_s=record.wall_s,
+        cpu_s=record.cpu_s,
+        cpu_peak_cores=record.cpu_s / record.wall_s if record.wall_s > 0 else 0.0,
+        memory_peak_bytes=record.memory_peak_bytes,
     )
 
 

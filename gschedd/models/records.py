@@ -13,7 +13,8 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
         rates: of the node, as they were then.
         wall_s: run time.
         used: mean use over the run.
-        cpu_peak_cores, memory_peak_bytes: the most in one sample; 0 where unknown.
+        cpu_peak_cores: the most between two samples, at least the mean.
+        memory_peak_bytes: the most in one sample; 0 where unknown.
         gpu_memory_peak_bytes: likewise.
         read_bytes, write_bytes: of the whole run.
         succeeded: it ended by itself with exit code 0, so its run time is that of the whole work.
@@ -53,9 +54,10 @@ def record_of(
             cpu_cores=usage.cpu_s / usage.wall_s,
             memory_bytes=usage.memory_mean_bytes or usage.memory_peak_bytes,
             gpus=usage.gpu_util_mean_percent / 100 * len(share.gpu_indices),
-            gpu_memory_bytes=usage.gpu_memory_peak_bytes,
+            gpu_memory_bytes=usage.gpu_memory_mean_bytes or usage.gpu_memory_peak_bytes,
         ),
         ended_s=ended_s,
+        cpu_peak_cores=max(usage.cpu_peak_cores, usage.cpu_s / usage.wall_s),
         memory_peak_bytes=usage.memory_peak_bytes,
         gpu_memory_peak_bytes=usage.gpu_memory_peak_bytes,
         read_bytes=usage.read_bytes,

@@ -11,7 +11,7 @@ import pytest
 from gnode.hw import cgroups
 from gnode.hw.confinement import Confinement, CpuQuota, MemoryLimit
 from gnode.hw.inventory import take_inventory, usable_cores
-from gnode.hw.nvml import Nvml
+from gnode.hw.nvml import GpuSample, Nvml
 from gnode.hw.sampling import Sampler, Target
 from gsched.config import GpuConfig, NodeConfig
 from gsched.errors import BadResourceError
@@ -81,6 +81,10 @@ def test_a_declared_size_that_is_none_is_refused() -> None:
         take_inventory(NodeConfig(memory="much"), Nvml(), FREE)
 
 
+def at(pid: int, wall_s: float, gpus: tuple[int, ...] = ()) -> "Target[str]":
+    return Target(key="a", supervisor_pid=pid, cgroup=None, gpu_indices=gpus, wall_s=wall_s)
+
+
 def target(pid: int, cgroup: str | None = None) -> "Target[str]":
     return Target(key="a", supervisor_pid=pid, cgroup=cgroup, gpu_indices=(), wall_s=3.0)
 
@@ -108,6 +112,73 @@ def test_a_sample_counts_grandchildren_and_keeps_what_the_dead_used() -> None:
     assert second["a"].memory_peak_bytes >= first["a"].memory_peak_bytes
     assert second["a"].memory_mean_bytes <= second["a"].memory_peak_bytes
     assert second["a"].wall_s == 3.0
+
+
+def burner(pause: str) -> "subprocess.Popen[bytes]":
+    """Return a child that burns CPU time, says "hot", and ends when it gets a line."""
+    code = f"sum(range(30_000_000)); print('hot', flush=True); {pause}"
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+
+
+def test_the_peak_is_the_busiest_time_between_two_samples() -> None:
+    """Nothing for 10 s, all of the burning within 2 s, nothing for 100 s more."""
+    sampler: Sampler[str] = Sampler(Nvml())
+    pid = os.getpid()
+    sampler.sample([at(pid, 10.0)])
+    with burner("input()") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"hot\n"
+        busy, _ = sampler.sample([at(pid, 12.0)])
+        soon, _ = sampler.sample([at(pid, 12.1)])
+        later, _ = sampler.sample([at(pid, 112.0)])
+        process.communicate(b"\n")
+
+    burnt_s = busy["a"].cpu_s
+    assert burnt_s > 0.1
+    assert busy["a"].cpu_peak_cores == pytest.approx(burnt_s / 2, rel=0.2)
+    assert soon["a"].cpu_peak_cores == busy["a"].cpu_peak_cores
+    assert later["a"].cpu_peak_cores == busy["a"].cpu_peak_cores
+
+
+def test_a_clock_that_is_set_back_makes_no_peak() -> None:
+    """The interval begins anew."""
+    sampler: Sampler[str] = Sampler(Nvml())
+    pid = os.getpid()
+    sampler.sample([at(pid, 1000.0)])
+    sampler.sample([at(pid, 0.0)])
+    with burner("input()") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"hot\n"
+        usage, _ = sampler.sample([at(pid, 4.0)])
+        process.communicate(b"\n")
+
+    assert usage["a"].cpu_peak_cores == pytest.approx(usage["a"].cpu_s / 4, rel=0.2)
+
+
+def test_gpu_memory_has_a_mean_beside_its_peak() -> None:
+    """Of all GPUs of the attempt together."""
+    nvml = Replay([(8, 0), (2, 4), (2, 2)])
+    sampler: Sampler[str] = Sampler(nvml)
+    *_, (usage, _) = [sampler.sample([at(os.getpid(), 1.0, gpus=(0, 1))]) for _ in range(3)]
+
+    assert usage["a"].gpu_memory_peak_bytes == 8
+    assert usage["a"].gpu_memory_mean_bytes == 6
+
+
+class Replay(Nvml):
+    """GPUs whose used memory a test says, sample by sample."""
+
+    def __init__(self, memory_bytes: list[tuple[int, ...]]) -> None:
+        super().__init__()
+        self._left = memory_bytes
+
+    def samples(self) -> tuple[GpuSample, ...]:
+        return tuple(
+            GpuSample(util_percent=0.0, memory_used_bytes=used, process_memory_bytes={})
+            for used in self._left.pop(0)
+        )
 
 
 def test_an_attempt_that_is_no_target_any_more_is_forgotten() -> None:

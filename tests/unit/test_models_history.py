@@ -88,6 +88,28 @@ def test_a_record_holds_means_over_the_run() -> None:
     assert (made.cpu_s, made.node, made.ended_s) == (100, "n1", 9)
 
 
+def test_peaks_are_kept_beside_the_means() -> None:
+    """The busiest cores are at least the mean; GPU memory is its mean where that was sampled."""
+    usage = Usage(
+        wall_s=50,
+        cpu_s=100,
+        cpu_peak_cores=3.5,
+        gpu_memory_peak_bytes=4 * GB,
+        gpu_memory_mean_bytes=GB,
+    )
+    share = Share(node="n1", cpus=4, gpu_indices=(0,))
+    short = Usage(wall_s=2, cpu_s=3, gpu_memory_peak_bytes=4 * GB)
+
+    made = record_of(kind(), share, rates(), usage, ended_s=9, succeeded=True)
+    bare = record_of(kind(), share, rates(), short, ended_s=9, succeeded=True)
+
+    assert made is not None
+    assert (made.cpu_peak_cores, made.used.gpu_memory_bytes) == (3.5, GB)
+    assert made.gpu_memory_peak_bytes == 4 * GB
+    assert bare is not None
+    assert (bare.cpu_peak_cores, bare.used.gpu_memory_bytes) == (1.5, 4 * GB)
+
+
 def test_memory_without_samples_is_its_peak() -> None:
     """A run shorter than the sampling interval."""
     usage = Usage(wall_s=5, memory_peak_bytes=GB)

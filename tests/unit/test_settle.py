@@ -166,12 +166,29 @@ def test_an_outcome_has_torques_number_and_the_shells(
 def test_use_is_added_up_over_nodes() -> None:
     """Time is that of the longest part, means are weighted by samples."""
     usages = (
-        Usage(wall_s=10, cpu_s=5, memory_peak_bytes=1, gpu_util_mean_percent=90, samples=3),
-        Usage(wall_s=20, cpu_s=7, memory_peak_bytes=2, gpu_util_mean_percent=10, samples=1),
+        Usage(
+            wall_s=10,
+            cpu_s=5,
+            cpu_peak_cores=2,
+            memory_peak_bytes=1,
+            gpu_util_mean_percent=90,
+            gpu_memory_mean_bytes=4,
+            samples=3,
+        ),
+        Usage(
+            wall_s=20,
+            cpu_s=7,
+            cpu_peak_cores=1,
+            memory_peak_bytes=2,
+            gpu_util_mean_percent=10,
+            gpu_memory_mean_bytes=5,
+            samples=1,
+        ),
     )
     total = total_usage(attempt(record(), record(), usages=usages))
 
     assert (total.wall_s, total.cpu_s, total.memory_peak_bytes) == (20, 12, 3)
+    assert (total.cpu_peak_cores, total.gpu_memory_mean_bytes) == (3, 9)
     assert (total.gpu_util_mean_percent, total.samples) == (70, 4)
     assert total_usage(attempt(record(), usages=usages[:1])) is usages[0]
     assert total_usage(attempt(record(), record())) == Usage()
