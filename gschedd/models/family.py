@@ -8,11 +8,13 @@ and the one that was off the least is believed, for each quantity by itself.
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import accumulate
+from operator import mul
 from typing import Final
 
 from msgspec import Struct
 
-from gschedd.models.measures import LOG_FLOORS, Logs, Q, Sample
+from gschedd.models.measures import LOG_FLOORS, QUANTITIES, Logs, Q, Sample
 from gschedd.models.medians import LongMedian, weighted_median
 
 #: Runs looked at: those before have little weight even under the longest half-life.
@@ -45,6 +47,17 @@ PRIOR_SPREAD: Final = 0.3
 #: By how much more the busy cores tell about it than the run time, which the input moves, too.
 CPU_TELLS: Final = 4.0
 
+
+def _decays(half_life: float) -> tuple[float, ...]:
+    """Return what each of `WINDOW` runs counts under a half-life, the last one most: 1."""
+    decay = math.exp2(-1 / half_life)
+    return tuple(accumulate([1.0] + [decay] * (WINDOW - 1), mul))[::-1]
+
+
+#: The same for each of the half-lives.
+DECAYS: Final = tuple(_decays(half_life) for half_life in HALF_LIVES)
+#: Quantities that depend on a node's speed.
+TELL_SPEED: Final = frozenset({Q.CPU, Q.GPU, Q.WALL})
 
 #: Returns the logarithm of the speed of the node on which a run was.
 SpeedOf = Callable[[Sample], float]
@@ -105,9 +118,9 @@ class Family:
         self.samples: deque[Sample] = deque(maxlen=WINDOW)
         self.bound = PRIOR_BOUND
         self.use_asked = use_asked
-        self.misses: tuple[deque[float], ...] = tuple(deque(maxlen=WINDOW) for _ in Q)
+        self.misses: tuple[deque[float], ...] = tuple(deque(maxlen=WINDOW) for _ in QUANTITIES)
         self._errors = [list(FIRST_ERRORS) for _ in Q]
-        self._ever = tuple(LongMedian() for _ in Q)
+        self._ever = tuple(LongMedian() for _ in QUANTITIES)
         self._live = frozenset({Q.CPU, Q.MEMORY, Q.WALL})
         self._moments: list[Moment] = []
         self._scored = 0
@@ -119,7 +132,12 @@ class Family:
     def best_way(self, q: Q, wider: int) -> int:
         """Return which way to believe: below OWN_WAYS an own one, else a wider family's place."""
         errors = self._errors[q]
-        return min(range(OWN_WAYS + wider), key=lambda way: errors[way] * HANDICAPS[way])
+        best, least = 0, errors[0] * HANDICAPS[0]
+        for way in range(1, OWN_WAYS + wider):  # a plain loop, as it runs for every job and way
+            error = errors[way] * HANDICAPS[way]
+            if error < least:
+                best, least = way, error
+        return best
 
     def expect(self, q: Q, target: Target, speed_of: SpeedOf) -> float:
         """Return the expected logarithm of a quantity on a node, by the best own way.
@@ -134,9 +152,10 @@ class Family:
         way = self.best_way(q, 0)
         if way == len(HALF_LIVES):
             return self._ever[q].value() + self._gain(q, target)
-        values = self._moved(q, target, speed_of)
+        speeds = self._speeds(speed_of) if q in TELL_SPEED else ()
+        values = self._moved(q, target, speeds)
         order = sorted(range(len(values)), key=values.__getitem__)
-        return weighted_median(values, order, self._weights(HALF_LIVES[way]))
+        return weighted_median(values, order, self._weights(way))
 
     def learn(
         self, sample: Sample, target: Target, speed_of: SpeedOf, wider: Sequence[Logs]
@@ -154,44 +173,45 @@ class Family:
         missed: Logs | None = None
         moment = self._moment(sample.started_s)
         if moment is not None:
-            foretold = [self._then_said(q, target, moment) for q in Q]
-            for q in Q:
+            foretold = [self._then_said(q, target, moment) for q in QUANTITIES]
+            for q in QUANTITIES:
                 foretold[q].extend(logs[q] for logs in wider)
-            own = tuple(foretold[q][self.best_way(q, 0)] for q in Q)
+            own = tuple(foretold[q][self.best_way(q, 0)] for q in QUANTITIES)
             if sample.whole:
-                said = [foretold[q][self.best_way(q, len(wider))] for q in Q]
+                said = [foretold[q][self.best_way(q, len(wider))] for q in QUANTITIES]
                 missed = tuple(log - value for log, value in zip(sample.logs, said, strict=True))
                 self._score(sample, foretold)
-                for q in Q:
+                for q in QUANTITIES:
                     self.misses[q].append(missed[q])
         self.samples.append(sample)
         self._add_for_ever(sample, target)
         if self._seen < WINDOW or self._seen % EVERY == 0:
-            self.bound = self._bound(speed_of)
-            self._remember(sample, speed_of)
+            speeds = self._speeds(speed_of)
+            self.bound = self._bound(speeds)
+            self._remember(sample, speeds)
         self._seen += 1
         return Lesson(own=own, missed=missed)
 
     def _score(self, sample: Sample, foretold: Sequence[Sequence[float]]) -> None:
         step = max(FORGET, 1 / (self._scored + FIRST_RUNS + 1))
         self._scored += 1
-        for q in Q:
-            errors = self._errors[q]
+        for q in QUANTITIES:
+            errors, log = self._errors[q], sample.logs[q]
             for way, value in enumerate(foretold[q]):
-                error = min(abs(sample.logs[q] - value), MAX_ERROR)
-                errors[way] += step * (error - errors[way])
+                error = abs(log - value)
+                errors[way] += step * ((error if error < MAX_ERROR else MAX_ERROR) - errors[way])  # noqa: FURB136 -- a call of min() costs twice the time
 
     def _add_for_ever(self, sample: Sample, target: Target) -> None:
-        self._live |= {q for q in Q if sample.logs[q] > LOG_FLOORS[q]}
+        self._live |= {q for q in QUANTITIES if sample.logs[q] > LOG_FLOORS[q]}
         if sample.whole or len(self.samples) == 1:
             for q in self._live:
                 self._ever[q].add(sample.logs[q] - self._gain(q, target))
 
-    def _remember(self, sample: Sample, speed_of: SpeedOf) -> None:
+    def _remember(self, sample: Sample, speeds: Sequence[float]) -> None:
         """Note what is said from now on; of the older moments every second is forgotten."""
         anywhere = Target(speed=0.0, asked=sample.asked, on_gpu=sample.on_gpu)
-        weights = [self._weights(half_life) for half_life in HALF_LIVES]
-        said = tuple(self._by_all(q, anywhere, speed_of, weights) for q in Q)
+        weights = [self._weights(way) for way in range(len(HALF_LIVES))]
+        said = tuple(self._by_all(q, anywhere, speeds, weights) for q in QUANTITIES)
         self._moments.append(Moment(at_s=sample.ended_s, asked=sample.asked, said=said))
         if len(self._moments) > MAX_MOMENTS:
             half = MAX_MOMENTS // 2
@@ -213,25 +233,27 @@ class Family:
         return [value + shift for value in moment.said[q]]
 
     def _by_all(
-        self, q: Q, target: Target, speed_of: SpeedOf, weights: Sequence[Sequence[float]]
+        self, q: Q, target: Target, speeds: Sequence[float], weights: Sequence[Sequence[float]]
     ) -> tuple[float, ...]:
         """Return a quantity as each own way foretells it."""
         if q not in self._live:
             return (LOG_FLOORS[q],) * OWN_WAYS
-        values = self._moved(q, target, speed_of)
+        values = self._moved(q, target, speeds)
         order = sorted(range(len(values)), key=values.__getitem__)
         recent = [weighted_median(values, order, each) for each in weights]
         return (*recent, self._ever[q].value() + self._gain(q, target))
 
-    def _weights(self, half_life: float) -> list[float]:
+    def _weights(self, way: int) -> Sequence[float]:
         """Return what each sample counts under a half-life, the last one most."""
-        decay = math.exp2(-1 / half_life)
-        weight, weights = 1.0, []
-        for sample in reversed(self.samples):
-            weights.append(weight if sample.whole else weight * CUT_SHORT)
-            weight *= decay
-        weights.reverse()
-        return weights
+        weights = DECAYS[way][-len(self.samples) :]
+        if all(sample.whole for sample in self.samples):
+            return weights
+        pairs = zip(weights, self.samples, strict=True)
+        return [weight if sample.whole else weight * CUT_SHORT for weight, sample in pairs]
+
+    def _speeds(self, speed_of: SpeedOf) -> list[float]:
+        """Return the speed of each sample's node; it is the same for all quantities."""
+        return [speed_of(sample) for sample in self.samples]
 
     def _gain(self, q: Q, target: Target) -> float:
         """Return by how much a quantity differs there from a node of speed 0 (a rate of 1)."""
@@ -241,27 +263,32 @@ class Family:
             return -(1 - self.bound) * target.speed
         return 0.0
 
-    def _moved(self, q: Q, target: Target, speed_of: SpeedOf) -> list[float]:
-        """Return a quantity of the samples as it would have been for the target."""
-        asked = target.asked[q] if self.use_asked else None
-        moved = []
-        for sample in self.samples:
-            value, speed = sample.logs[q], speed_of(sample)
-            if q is Q.WALL:
-                value -= self.bound * (target.speed - speed)
-            elif q is (Q.GPU if sample.on_gpu else Q.CPU):
-                value -= (1 - self.bound) * (target.speed - speed)
-            was = sample.asked[q]
-            if asked is not None and was is not None:
-                value += asked - was
-            moved.append(value)
-        return moved
+    def _moved(self, q: Q, target: Target, speeds: Sequence[float]) -> list[float]:
+        """Return a quantity of the samples as it would have been for the target.
 
-    def _bound(self, speed_of: SpeedOf) -> float:
+        Args:
+            speeds: of the samples' nodes; only looked at for quantities of `TELL_SPEED`.
+        """
+        values = [sample.logs[q] for sample in self.samples]
+        if q in TELL_SPEED:
+            follows = self.bound if q is Q.WALL else 1 - self.bound
+            here = target.speed
+            for place, sample in enumerate(self.samples):
+                if q is Q.WALL or sample.on_gpu == (q is Q.GPU):
+                    values[place] -= follows * (here - speeds[place])
+        asked = target.asked[q] if self.use_asked else None
+        if asked is not None:
+            for place, sample in enumerate(self.samples):
+                was = sample.asked[q]
+                if was is not None:
+                    values[place] += asked - was
+        return values
+
+    def _bound(self, speeds: Sequence[float]) -> float:
         """Return by how much run time and busy cores have followed the speeds: a regression."""
         rows = [
-            (speed_of(sample), sample.logs[Q.WALL], sample.logs[Q.GPU if sample.on_gpu else Q.CPU])
-            for sample in self.samples
+            (speed, sample.logs[Q.WALL], sample.logs[Q.GPU if sample.on_gpu else Q.CPU])
+            for sample, speed in zip(self.samples, speeds, strict=True)
             if sample.whole
         ]
         if len(rows) < 2:

@@ -20,6 +20,9 @@ class Q(IntEnum):
     WALL = 4
 
 
+#: The same, for loops: to go through an enumeration costs more than most of what is done there.
+QUANTITIES: Final = tuple(Q)
+
 #: What is less than this counts as none: busy cores, bytes, busy GPUs, bytes, seconds.
 FLOORS: Final = (0.01, 1024.0**2, 0.01, 1024.0**2, 0.1)
 LOG_FLOORS: Final = tuple(math.log(floor) for floor in FLOORS)

@@ -20,14 +20,17 @@ def weighted_median(
         weights: of each value, in the order of ``values``; their sum is above 0.
     """
     half = sum(weights) / 2
+    nearly, beyond = half * (1 - 1e-9), half * (1 + 1e-9)
     reached = 0.0
     for place, index in enumerate(order):
         reached += weights[index]
-        if reached > half * (1 + 1e-9) or place == len(order) - 1:
-            return values[index]
-        if reached >= half * (1 - 1e-9):
+        if reached >= nearly:
+            if reached > beyond or place == len(order) - 1:
+                return values[index]
             return (values[index] + values[order[place + 1]]) / 2
-    raise ValueError("no values have no median")
+    if not order:
+        raise ValueError("no values have no median")
+    return values[order[-1]]
 
 
 class LongMedian:

@@ -16,6 +16,7 @@ from typing import Final
 from gschedd.models.family import OWN_WAYS, Family, Target
 from gschedd.models.history import MAX_KINDS, Recent
 from gschedd.models.measures import (
+    QUANTITIES,
     Logs,
     Q,
     Sample,
@@ -88,7 +89,9 @@ class RobustModel:
             basis: Recent(_maker(basis), max_kinds) for basis in LEVELS
         }
         self._nodes = NodeSpeeds()
-        self._misses = {basis: tuple(deque[float](maxlen=MAX_MISSES) for _ in Q) for basis in Basis}
+        self._misses = {
+            basis: tuple(deque[float](maxlen=MAX_MISSES) for _ in QUANTITIES) for basis in Basis
+        }
 
     def learn(self, record: Record) -> None:
         """Take a run into account."""
@@ -102,7 +105,7 @@ class RobustModel:
                 wider.insert(0, lesson.own)
             if lesson.missed is None:
                 continue
-            for q in Q:
+            for q in QUANTITIES:
                 self._misses[basis][q].append(lesson.missed[q])
             if basis is Basis.KIND:
                 miss = lesson.missed[Q.WALL] * family.bound
@@ -116,8 +119,8 @@ class RobustModel:
         basis, family = known[0]
         speed = speed_of(node.rates, on_gpu=is_on_gpu(kind))
         target = self._target(kind, node.name, speed)
-        expected = tuple(self._expect(q, known, target) for q in Q)
-        high = tuple(expected[q] + self._margin(basis, family, q) for q in Q)
+        expected = tuple(self._expect(q, known, target) for q in QUANTITIES)
+        high = tuple(expected[q] + self._margin(basis, family, q) for q in QUANTITIES)
         return Prediction(
             use=use_of(expected, node.rates),
             high=use_of(high, node.rates),
