@@ -1,15 +1,17 @@
-"""Self-learning load balancing: each job goes where the most capacity is left.
+"""Self-learning load balancing: each job goes where it leaves the nodes used most evenly.
 
-This is the balancing paper's algorithm (see `gschedd.policies.kit.capacity`) with three things
-added: the first job passed over holds a reservation, so that nothing starves; jobs without GPUs
-stay off GPU nodes while others can take them; and those behind the reservation pass it by their
-predicted run times, not by the walltimes that their users padded.
+This is the balancing paper's algorithm (see `gschedd.policies.paper`) with four things changed: the
+nodes' shares in use are compared instead of how much is left of them (see
+`gschedd.policies.kit.evenness`); the first job passed over holds a reservation, so that nothing
+starves; jobs without GPUs stay off GPU nodes while others have room for them; and those behind the
+reservation pass it by their predicted run times, not by the walltimes that their users padded.
 """
 
 from msgspec import Struct
 
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
-from gschedd.policies.kit.capacity import MostCapacity, Weights, check_weights
+from gschedd.policies.kit.capacity import Weights, check_weights
+from gschedd.policies.kit.evenness import MostEven
 from gschedd.policies.kit.order import plan_in_order
 
 
@@ -28,7 +30,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 def plan(snapshot: Snapshot) -> Plan:
-    """Start what fits in order, each job where the most capacity is left."""
+    """Start what fits in order, each job where it leaves the nodes used most evenly."""
     return _plan(snapshot, Settings())
 
 
@@ -43,10 +45,5 @@ def balance(settings: Settings) -> Policy:
 
 
 def _plan(snapshot: Snapshot, settings: Settings) -> Plan:
-    chooser = MostCapacity(
-        snapshot,
-        weights=settings.weights,
-        window_s=settings.window_s,
-        spare_gpu_nodes=True,
-    )
+    chooser = MostEven(snapshot, weights=settings.weights, window_s=settings.window_s)
     return plan_in_order(snapshot, chooser, reserve=settings.reserve)

@@ -124,11 +124,11 @@ def test_an_overcrowded_node_counts_below_zero() -> None:
     assert full == [0.0, -0.5]
 
 
-def test_jobs_go_where_most_is_left_and_each_start_counts() -> None:
+def test_the_paper_sends_jobs_where_most_is_left_and_each_start_counts() -> None:
     """Four jobs on a large and a small node: three to the large one, not four."""
     nodes = [space("n1", cpus=4), space("n2", cpus=12)]
 
-    made = plan(seen(nodes, [(shape(3), [1, 2, 3, 4])]))
+    made = paper.plan(seen(nodes, [(shape(3), [1, 2, 3, 4])]))
 
     assert where(made) == ["n2", "n2", "n2", "n1"]
 

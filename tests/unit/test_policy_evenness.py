@@ -1,0 +1,176 @@
+"""Where ``balance`` sends jobs: to the node that leaves all of them used most evenly."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, pstdev
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gsched.model.resources import Chunk, Request, Share
+from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Use
+from gschedd.plan.snapshot import Group, Plan, RunningJob, Shape, Snapshot
+from gschedd.plan.space import NodeSpace
+from gschedd.policies.balance import plan
+from gschedd.policies.kit.evenness import HARDLY_USED, Spread
+from tests.support.runs import GB, kind
+from tests.support.spaces import space
+
+NOW_S = 10_000.0
+REPORTED_S = NOW_S - 100
+
+
+class Foretold:
+    """A predictor that says of each kind what it was told to."""
+
+    def __init__(self, said: Mapping[str, Use]) -> None:
+        self.said = said
+
+    def predict(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:
+        use = self.said[kind.key]
+        return Prediction(use=use, high=use, basis=Basis.KIND)
+
+
+def node(name: str, *, cores: float, cpu: float, memory: float = 0.0) -> NodeLoad:
+    """Return a node of 100 GB as its report has it; ``cpu`` and ``memory`` are shares in use."""
+    return NodeLoad(
+        name=name,
+        rates=NodeRates(cores=cores, memory_bytes=100 * GB),
+        used=Use(cpu_cores=cpu * cores, memory_bytes=memory * 100 * GB),
+        reported_s=REPORTED_S,
+    )
+
+
+def seen(
+    loads: Sequence[NodeLoad],
+    waiting: Sequence[str],
+    said: Mapping[str, Use],
+    *,
+    running: Mapping[str, Sequence[str]] | None = None,
+    spaces: Sequence[NodeSpace] | None = None,
+) -> Snapshot:
+    """Return a snapshot.
+
+    Args:
+        loads: one for each node; all have 100 free CPUs to give away.
+        waiting: kinds of the waiting jobs, which ask for 1 CPU each.
+        said: what each kind is expected to use.
+        running: kinds of the jobs that run on each node, and did when it reported.
+    """
+    kinds = {number: kind(key) for number, key in enumerate(waiting, 1)}
+    jobs: list[RunningJob] = []
+    for name, keys in (running or {}).items():
+        for key in keys:
+            number = 1000 + len(jobs)
+            kinds[number] = kind(key)
+            share = Share(node=name, cpus=1)
+            jobs.append(RunningJob(job=number, allocation=(share,), started_s=0.0, end_s=None))
+    shape = Shape(queue="batch", request=Request(chunks=(Chunk(cpus=1),)), walltime_s=None)
+    order = [(0, number) for number in range(1, len(waiting) + 1)]
+    return Snapshot(
+        now_s=NOW_S,
+        nodes={each.name: each for each in spaces or [space(at.name, cpus=100) for at in loads]},
+        groups=[Group(shape=shape, order=order)] if order else [],
+        running=jobs,
+        loads={load.name: load for load in loads},
+        kinds=kinds,
+        predictor=Foretold(said),
+    )
+
+
+def where(made: Plan) -> list[str]:
+    return [start.allocation[0].node for start in made.starts]
+
+
+def test_large_and_small_nodes_are_filled_in_proportion() -> None:
+    """A node with three times the cores gets three times the jobs, from the first on."""
+    loads = [node("n1", cores=4, cpu=0.0), node("n2", cores=12, cpu=0.0)]
+
+    made = plan(seen(loads, ["k"] * 8, {"k": Use(cpu_cores=1)}))
+
+    assert where(made).count("n1") == 2
+    assert where(made).count("n2") == 6
+    assert "n1" in where(made)[:4]
+
+
+def test_an_idle_cluster_fills_its_largest_node_first() -> None:
+    """Whichever node the only job is on, one is in use and the others are not."""
+    loads = [node(name, cores=cores, cpu=0.0) for name, cores in (("n1", 4), ("n2", 8), ("n3", 6))]
+
+    assert where(plan(seen(loads, ["k"], {"k": Use(cpu_cores=1)}))) == ["n2"]
+
+
+@pytest.mark.parametrize(
+    ("use", "best"),
+    [(Use(cpu_cores=2, memory_bytes=GB), "n2"), (Use(cpu_cores=0.1, memory_bytes=20 * GB), "n1")],
+)
+def test_a_job_goes_where_what_it_needs_is_idle(use: Use, best: str) -> None:
+    """One node's cores are busy, the other's memory: what the job uses more of decides."""
+    loads = [
+        node("n1", cores=8, cpu=0.6, memory=0.2),
+        node("n2", cores=8, cpu=0.2, memory=0.6),
+    ]
+
+    assert where(plan(seen(loads, ["k"], {"k": use}))) == [best]
+
+
+def test_memory_that_hardly_anyone_uses_decides_nothing() -> None:
+    """1 % of one node's memory in use, none of the other's: cores decide."""
+    loads = [
+        node("n1", cores=8, cpu=0.4, memory=0.01),
+        node("n2", cores=8, cpu=0.5, memory=0.0),
+    ]
+
+    made = plan(seen(loads, ["k"], {"k": Use(cpu_cores=1, memory_bytes=GB // 2)}))
+
+    assert where(made) == ["n1"]
+
+
+def test_of_two_full_nodes_the_one_whose_jobs_want_less_is_taken() -> None:
+    """Both report 100 %; the jobs on the first want twice as many cores as it has."""
+    loads = [node("n1", cores=4, cpu=1.0), node("n2", cores=4, cpu=1.0)]
+    said = {"wide": Use(cpu_cores=4), "k": Use(cpu_cores=1)}
+    running = {"n1": ["wide", "wide"], "n2": ["wide"]}
+
+    assert where(plan(seen(loads, ["k"], said, running=running))) == ["n2"]
+
+
+def test_a_node_that_takes_nothing_does_not_count() -> None:
+    """The drained node's idleness would make the busier of the others look like the even choice."""
+    loads = [node("n1", cores=8, cpu=0.5), node("n2", cores=8, cpu=0.3), node("n3", cores=8, cpu=0)]
+    spaces = [space("n1", cpus=100), space("n2", cpus=100), space("n3", cpus=100, open=False)]
+
+    assert where(plan(seen(loads, ["k"], {"k": Use(cpu_cores=1)}, spaces=spaces))) == ["n2"]
+
+
+def test_gpu_nodes_are_spared_until_the_others_would_be_over_used() -> None:
+    """Slots alone do not tell: the node has 100 CPUs to give, and jobs want four cores each."""
+    gpu_rates = NodeRates(cores=8, memory_bytes=100 * GB, gpus=1, gpu_memory_bytes=16 * GB)
+    loads = [
+        node("n1", cores=8, cpu=0.0),
+        NodeLoad(name="n2", rates=gpu_rates, reported_s=REPORTED_S),
+    ]
+    spaces = [space("n1", cpus=100), space("n2", cpus=100, gpu_types=("a",))]
+
+    made = plan(seen(loads, ["k"] * 3, {"k": Use(cpu_cores=4)}, spaces=spaces))
+
+    assert where(made) == ["n1", "n1", "n2"]
+
+
+@given(
+    shares=st.lists(st.floats(0.0, 3.0), min_size=1, max_size=6),
+    more=st.floats(0.0, 2.0),
+    data=st.data(),
+)
+def test_unevenness_is_standard_deviation_over_mean(
+    shares: list[float], more: float, data: st.DataObject
+) -> None:
+    """What is kept as sums equals the definition, also after changes."""
+    spread = Spread({f"n{number}": 0.5 for number in range(len(shares))})
+    for number, share in enumerate(shares):
+        spread.set(f"n{number}", share)
+    chosen = data.draw(st.integers(0, len(shares) - 1))
+
+    after = [share + more * (number == chosen) for number, share in enumerate(shares)]
+    expected = pstdev(after) / max(fmean(after), HARDLY_USED)
+    assert spread.after(f"n{chosen}", more) == pytest.approx(expected, abs=1e-6)
