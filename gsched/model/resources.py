@@ -89,6 +89,11 @@ class Inventory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     features: tuple[str, ...] = ()
     generic: Generic = ()
 
+    @property
+    def cores(self) -> float:
+        """Return the cores' worth of CPU time that jobs really find here."""
+        return self.cpu_capacity_cores if self.cpu_capacity_cores > 0 else self.cpus
+
 
 class Share(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one attempt owns on one node.

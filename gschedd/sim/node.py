@@ -219,7 +219,7 @@ class NodeProcess:
         busy = tuple(100.0 if index < machine.gpus_used else 0.0 for index in range(count))
         return Load(
             load1=used,
-            cpu_percent=100.0 * used / machine.inventory.cpus,
+            cpu_percent=100.0 * used / machine.inventory.cores,
             memory_used_bytes=machine.work.memory_bytes,
             gpu_util_percent=busy,
         )

@@ -126,6 +126,9 @@ class Recorder:
 
     Args:
         on_result: told of each job that is done, in order of their ends.
+
+    Attributes:
+        on_change: told of each machine on which something else is in use from now on.
     """
 
     def __init__(
@@ -140,7 +143,7 @@ class Recorder:
         self._begin_s = agenda.now_s
         self._seen_s = agenda.now_s
         self._last_end_s = agenda.now_s
-        self._cpus = Gauge([node.inventory.cpus for node in nodes])
+        self._cpus = Gauge([node.inventory.cores for node in nodes])
         self._memory = Gauge([node.inventory.memory_bytes for node in nodes])
         self._gpus = Gauge([len(node.inventory.gpus) for node in nodes])
         self._index = {node.name: index for index, node in enumerate(nodes)}
@@ -157,6 +160,7 @@ class Recorder:
         self._outcomes: Counter[str] = Counter()
         self._deadlines: Counter[bool] = Counter()
         self._requeues = 0
+        self.on_change: Callable[[Machine], None] | None = None
         self.traced: dict[int, TraceJob] = {}
         self.submitted = 0
         self.done = 0
@@ -187,6 +191,8 @@ class Recorder:
     def changed(self, machine: Machine) -> None:
         """Take in that something else is in use on a machine now."""
         self._pass_time()
+        if self.on_change is not None:
+            self.on_change(machine)
         index = self._index[machine.name]
         self._cpus.set(index, machine.work.cpus_used)
         self._memory.set(index, machine.work.memory_bytes)

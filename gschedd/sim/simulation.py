@@ -116,7 +116,7 @@ class Simulation:
             node.name,
             node.inventory,
             agenda=self.agenda,
-            work=WORK_MODELS[options.work](node.inventory.cpus, node.speed),
+            work=WORK_MODELS[options.work](node.inventory.cores, node.speed),
             programs=self._programs,
         )
         machine.on_change = self.recorder.changed

@@ -42,7 +42,7 @@ class FixedWork:
 
     __slots__ = ("_cpus", "_ends", "_jobs", "_speed", "_wanted", "cpus_used", "memory_bytes")
 
-    def __init__(self, cpus: int, speed: float) -> None:
+    def __init__(self, cpus: float, speed: float) -> None:
         self._cpus = cpus
         self._speed = speed
         self._wanted = 0.0
@@ -101,7 +101,7 @@ class SharedWork:
         "memory_bytes",
     )
 
-    def __init__(self, cpus: int, speed: float) -> None:
+    def __init__(self, cpus: float, speed: float) -> None:
         self._cpus = cpus
         self._speed = speed
         self._clock_s = 0.0
@@ -158,6 +158,6 @@ class SharedWork:
 
 
 #: Models by the name that the command line knows: made from the CPUs of a node and its speed.
-WORK_MODELS: Final[Mapping[str, Callable[[int, float], Work]]] = MappingProxyType(
+WORK_MODELS: Final[Mapping[str, Callable[[float, float], Work]]] = MappingProxyType(
     {"fixed": FixedWork, "shared": SharedWork}
 )
