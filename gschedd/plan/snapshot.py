@@ -156,12 +156,15 @@ class Plan(Struct, frozen=True, kw_only=True):
             A start may use only what is free before that; what is vacated is decided about later.
         verdicts: what is expected of trainings, waiting or running; the first one about a job that
             says ``meets`` is kept as a promise (`Goal.promised`), as is the first that does not.
+        again_s: when to ask again although nothing else has happened, seconds since the epoch;
+            None: there is no need.
     """
 
     starts: tuple[Start, ...] = ()
     waits: tuple[Wait, ...] = ()
     moves: tuple[Move, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
+    again_s: float | None = None
 
 
 class Policy(Protocol):
