@@ -1,7 +1,8 @@
 """The configuration file (TOML) and the few environment variables, read here and nowhere else."""
 
 import os
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Struct
@@ -14,6 +15,9 @@ DEFAULT_STATE_DIR = "/var/lib/gsched"
 
 #: Not negative, and finite: a node that claims more than this would drown all others.
 Quantity = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+
+#: The largest weight in ``[balance]``: any sum of them is a finite number.
+MAX_WEIGHT: Final = 1e6
 
 
 class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,12 +59,16 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_queued_per_user: int = 1_000_000
 
 
+#: What a queue's ``policy`` may name; a test holds it against gschedd's registry.
+POLICIES: Final = ("balance", "fewest", "fifo", "paper", "roundrobin", "torque")
+
+
 class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[[queue]]``: one queue.
 
     Attributes:
         name: what users write after ``-q``.
-        policy: how its jobs are chosen: ``fifo``.
+        policy: how its jobs are chosen: one of `POLICIES`; the same for all queues.
         priority: added to the priority of its jobs.
         max_walltime_s: jobs that ask for more are refused; 0: no limit.
         default_walltime_s: limit of jobs that state none; 0: no limit.
@@ -69,12 +77,45 @@ class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """
 
     name: str
-    policy: str = "fifo"
+    policy: str = "balance"
     priority: int = 0
     max_walltime_s: float = 0.0
     default_walltime_s: float = 0.0
     enabled: bool = True
     started: bool = True
+
+
+class WeightsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``weights`` in ``[balance]``: how much each resource counts, k1 to k4, of any sum."""
+
+    cpu: float = 0.25
+    memory: float = 0.25
+    gpu: float = 0.25
+    gpu_memory: float = 0.25
+
+
+class BalanceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[balance]``: balancing, and what all policies predict by.
+
+    Attributes:
+        rule: what ``balance`` means: ``gsched``, or ``paper`` for the algorithm it was made from.
+        weights: of the resources.
+        reserve: the first job that has to wait gets a reservation (rule ``gsched``).
+        window_s: a job younger than this is not in its node's report yet.
+        predictor: ``robust``, or ``paper`` for that of the same algorithm.
+        predicted_times: plan with predicted run times instead of walltimes.
+        latest: L of the paper's predictor: how many runs stand for a kind never seen.
+        newest_weight: w of the paper's predictor: how much the newest fifth of them counts.
+    """
+
+    rule: str = "gsched"
+    weights: WeightsConfig = WeightsConfig()
+    reserve: bool = True
+    window_s: float = 10.0
+    predictor: str = "robust"
+    predicted_times: bool = True
+    latest: int = 20
+    newest_weight: float = 0.6
 
 
 class GpuConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -157,8 +198,21 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     head: HeadConfig = HeadConfig()
     node: NodeConfig = NodeConfig()
+    balance: BalanceConfig = BalanceConfig()
     queue: tuple[QueueConfig, ...] = (QueueConfig(name="batch"),)
     history: HistoryConfig = HistoryConfig()
+
+
+_TABLES: Final[tuple[type[Struct], ...]] = (
+    Config,
+    HeadConfig,
+    QueueConfig,
+    BalanceConfig,
+    WeightsConfig,
+    NodeConfig,
+    GpuConfig,
+    HistoryConfig,
+)
 
 
 def load_config(path: str | None) -> Config:
@@ -222,19 +276,63 @@ def _check(config: Config, where: str) -> None:
             f"{config.head.master_port_last} are no range",
             hint="give master_port_first <= master_port_last, both 1024 to 65535",
         )
+    for queue in config.queue:
+        if queue.policy not in POLICIES:
+            raise ConfigError(
+                f"{where}: queue {queue.name!r} names an unknown policy {queue.policy!r}",
+                hint=_closest(queue.policy, POLICIES) or f"known are: {', '.join(POLICIES)}",
+            )
+    _check_balance(config.balance, where)
+
+
+def _check_balance(balance: BalanceConfig, where: str) -> None:
+    for key, word, known in (
+        ("rule", balance.rule, ("gsched", "paper")),
+        ("predictor", balance.predictor, ("robust", "paper")),
+    ):
+        if word not in known:
+            raise ConfigError(
+                f"{where}: balance.{key} is {word!r}", hint=f"say {' or '.join(known)}"
+            )
+    weights = msgspec.structs.asdict(balance.weights)
+    for key, number in weights.items():
+        if not 0 <= number <= MAX_WEIGHT:
+            raise ConfigError(
+                f"{where}: balance.weights.{key} is {number:g}",
+                hint=f"give a number from 0 to {MAX_WEIGHT:g}: only their ratios count",
+            )
+    if weights["cpu"] + weights["memory"] == 0:
+        raise ConfigError(
+            f"{where}: balance.weights.cpu and .memory are both 0",
+            hint="give one of them a weight: for a job without GPUs nothing else counts",
+        )
+    for key, number, low, high in (
+        ("window_s", balance.window_s, 0, 86400),
+        ("latest", balance.latest, 1, 100_000),
+        ("newest_weight", balance.newest_weight, 0, 1),
+    ):
+        if not low <= number <= high:
+            raise ConfigError(
+                f"{where}: balance.{key} is {number:g}", hint=f"give a number from {low} to {high}"
+            )
 
 
 def _suggestion(message: str) -> str:
     if "unknown field" not in message:
         return "see gsched.toml(5)"
-    import difflib
-
     unknown = message.split("`")[1]
     known: list[str] = []
-    for struct in (Config, HeadConfig, QueueConfig, NodeConfig, GpuConfig, HistoryConfig):
+    for struct in _TABLES:
         known.extend(struct.__struct_fields__)
-    close = difflib.get_close_matches(unknown, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else "see gsched.toml(5) for the keys"
+    return _closest(unknown, known) or "see gsched.toml(5) for the keys"
+
+
+def _closest(word: str, known: Sequence[str]) -> str:
+    """Return ``did you mean 'x'?``, or the empty string if nothing known is like the word."""
+    import difflib  # late: every command imports this module, few have a mistake to explain
+
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else ""
 
 
 def environment(name: str, default: str = "") -> str:

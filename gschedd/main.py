@@ -10,7 +10,7 @@ from gsched.config import load_config
 from gsched.errors import CannotWriteError, GschedError
 from gsched.version import VERSION
 from gschedd.daemon.service import Service
-from gschedd.policies.registry import choose_for
+from gschedd.daemon.setup import chosen_policy
 
 
 @click.command(name="gschedd")
@@ -41,7 +41,7 @@ def run(config_path: str | None) -> int:
     """Run until told to stop; return the exit code."""
     try:
         config = load_config(config_path)
-        chosen = choose_for({queue.name: queue.policy for queue in config.queue})
+        chosen = chosen_policy(config)
         service = Service(
             config, policy=chosen.plan, policy_name=chosen.name, model=chosen.make_model()
         )

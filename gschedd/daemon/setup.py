@@ -6,10 +6,14 @@ import socket
 import stat
 from types import MappingProxyType
 
+from msgspec import structs
+
 from gsched.config import Config
 from gsched.errors import ConfigError
 from gschedd.core.settings import QueueSettings, Settings
 from gschedd.models.predict import Model
+from gschedd.policies.kit.capacity import Weights
+from gschedd.policies.registry import Chosen, Predictor, Tuning, choose_for
 from gschedd.store.purge import Keep
 from gschedd.store.sqlite import Store
 
@@ -20,7 +24,7 @@ def settings_from(config: Config) -> Settings:
     """Return what the configuration says to the core.
 
     Raises:
-        ConfigError: an operator that is no user here.
+        ConfigError: an operator that is no user here, or queues that do not agree on a policy.
     """
     head = config.head
     return Settings(
@@ -42,10 +46,30 @@ def settings_from(config: Config) -> Settings:
         only_uid=os.getuid() if head.single_user else None,
         warn_unknown_resource=head.unknown_resource == "warn",
         default_walltime_s=head.default_walltime_s,
+        predicted_times=config.balance.predicted_times and chosen_policy(config).foretells_times,
         max_queued_per_user=head.max_queued_per_user,
         master_port_first=head.master_port_first,
         master_port_last=head.master_port_last,
     )
+
+
+def chosen_policy(config: Config) -> Chosen:
+    """Return the policy that plans for all queues, with the site's own settings.
+
+    Raises:
+        ConfigError: the queues do not agree.
+    """
+    balance = config.balance
+    tuning = Tuning(
+        weights=Weights(**structs.asdict(balance.weights)),
+        latest=balance.latest,
+        newest_weight=balance.newest_weight,
+        window_s=balance.window_s,
+        reserve=balance.reserve,
+        predictor=Predictor(balance.predictor),
+        literal=balance.rule == "paper",
+    )
+    return choose_for({queue.name: queue.policy for queue in config.queue}, tuning)
 
 
 def _uid(name: str) -> int:

@@ -5,7 +5,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gsched.errors import ConfigError
 from gschedd.models.predict import Model, PaperModel
@@ -52,12 +52,15 @@ class Chosen(Struct, frozen=True, kw_only=True):
         plan: the policy.
         make_model: makes the predictor that it plans with, without any history.
         reads_loads: it looks at how busy nodes are, so that they must tell.
+        foretells_times: its predictor tells run times that are seldom exceeded. The paper's does
+            not: it knows a mean only, which every other job exceeds.
     """
 
     name: str
     plan: Policy
     make_model: Callable[[], Model]
     reads_loads: bool = False
+    foretells_times: bool = True
 
 
 def choose(name: str, tuning: Tuning | None = None) -> Chosen:
@@ -98,7 +101,7 @@ def choose_for(queues: Mapping[str, str], tuning: Tuning | None = None) -> Chose
 
 def _plain(plan: Policy) -> Callable[[str, Tuning], Chosen]:
     """Return what makes a policy that has no settings of its own."""
-    return lambda name, tuning: Chosen(name=name, plan=plan, make_model=_model_of(tuning))
+    return lambda name, tuning: _with_predictor(name, plan, tuning)
 
 
 def _balance(name: str, tuning: Tuning) -> Chosen:
@@ -107,24 +110,26 @@ def _balance(name: str, tuning: Tuning) -> Chosen:
     settings = balance.Settings(
         weights=tuning.weights, window_s=tuning.window_s, reserve=tuning.reserve
     )
-    return Chosen(
-        name=name, plan=balance.balance(settings), make_model=_model_of(tuning), reads_loads=True
+    return structs.replace(
+        _with_predictor(name, balance.balance(settings), tuning), reads_loads=True
     )
 
 
 def _paper(name: str, tuning: Tuning) -> Chosen:
     settings = paper.Settings(weights=tuning.weights, window_s=tuning.window_s)
+    by_paper = structs.replace(tuning, predictor=Predictor.PAPER)
+    return structs.replace(_with_predictor(name, paper.paper(settings), by_paper), reads_loads=True)
+
+
+def _with_predictor(name: str, plan: Policy, tuning: Tuning) -> Chosen:
+    if tuning.predictor is Predictor.ROBUST:
+        return Chosen(name=name, plan=plan, make_model=RobustModel)
     return Chosen(
-        name=name, plan=paper.paper(settings), make_model=_paper_model(tuning), reads_loads=True
+        name=name,
+        plan=plan,
+        make_model=lambda: PaperModel(latest=tuning.latest, weight=tuning.newest_weight),
+        foretells_times=False,
     )
-
-
-def _model_of(tuning: Tuning) -> Callable[[], Model]:
-    return RobustModel if tuning.predictor is Predictor.ROBUST else _paper_model(tuning)
-
-
-def _paper_model(tuning: Tuning) -> Callable[[], Model]:
-    return lambda: PaperModel(latest=tuning.latest, weight=tuning.newest_weight)
 
 
 _MAKERS: Final[Mapping[str, Callable[[str, Tuning], Chosen]]] = MappingProxyType(

@@ -99,11 +99,11 @@ def test_the_files_of_a_stopped_cluster_are_looked_at(tmp_path: Path) -> None:
 def test_config_check_says_what_a_file_makes(tmp_path: Path) -> None:
     """And is silent about nothing that is wrong."""
     good = tmp_path / "good.toml"
-    good.write_text('[head]\nsocket = "/x/s"\n[[queue]]\nname = "long"\n')
+    good.write_text('[head]\nsocket = "/x/s"\n[[queue]]\nname = "long"\n[[queue]]\nname = "b"\n')
     ran = run_command("gsched", "config", "check", str(good))
     assert ran.status == 0
     assert f"{good} is good" in ran.stdout
-    assert "long (fifo)" in ran.stdout
+    assert "queues: long (balance), b (balance)" in ran.stdout
 
     document = json.loads(run_command("gsched", "config", "check", str(good), "--json").stdout)
     assert document["config"]["head"]["socket"] == "/x/s"

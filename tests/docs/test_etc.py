@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from gsched.config import (
+    BalanceConfig,
     Config,
     GpuConfig,
     HeadConfig,
@@ -44,6 +45,7 @@ def test_each_commented_default_is_the_real_one() -> None:
         ("[head]", HeadConfig),
         ("[[queue]]", QueueConfig),
         ("[history]", HistoryConfig),
+        ("[balance]", BalanceConfig),
         ("[node]", NodeConfig),
         ("[[node.gpu]]", GpuConfig),
     ],

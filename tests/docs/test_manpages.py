@@ -12,7 +12,15 @@ import msgspec
 import pytest
 from docutils.core import publish_string
 
-from gsched.config import Config, GpuConfig, HeadConfig, HistoryConfig, NodeConfig, QueueConfig
+from gsched.config import (
+    BalanceConfig,
+    Config,
+    GpuConfig,
+    HeadConfig,
+    HistoryConfig,
+    NodeConfig,
+    QueueConfig,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 MAN = ROOT / "man"
@@ -154,6 +162,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "[HEAD]": HeadConfig,
         "[[QUEUE]]": QueueConfig,
         "[HISTORY]": HistoryConfig,
+        "[BALANCE]": BalanceConfig,
         "[NODE]": NodeConfig,
         "[[NODE.GPU]]": GpuConfig,
     }
@@ -162,7 +171,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         keys = {key for term in terms for key in term.split(", ")}
         assert keys == {field.name for field in msgspec.structs.fields(struct)}, title
     fields = {field.name for field in msgspec.structs.fields(Config)}
-    assert fields == {"head", "node", "queue", "history"}
+    assert fields == {"head", "node", "queue", "history", "balance"}
 
 
 @pytest.mark.parametrize("page", sorted(MAN.glob("*.rst")), ids=lambda page: page.name)

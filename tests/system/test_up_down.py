@@ -279,14 +279,14 @@ def test_a_head_that_cannot_start_is_named_with_its_log(site: Site) -> None:
     """Exit code 75; the cause stands in what the user sees."""
     site.up("--nodes", "1")
     site.down()
-    text = site.layout.config.read_text().replace('name = "batch"', 'name = "batch"\npolicy = "x"')
-    site.layout.config.write_text(text)
+    text = site.layout.config.read_text()
+    site.layout.config.write_text(text.replace("[head]", '[head]\noperators = ["no-such-user"]'))
     ran = run_command("gsched", "up", "--dir", str(site.layout.directory))
 
     assert ran.status == 75
     assert "gsched: head: ended with exit status" in ran.stderr
     assert str(site.layout.log) in ran.stderr
-    assert "policy" in ran.stderr
+    assert "'no-such-user' is no user of this machine" in ran.stderr
     assert "serves" not in ran.stderr, "the log of the last start has nothing to do with it"
     assert "Traceback" not in ran.stderr
 

@@ -1,0 +1,156 @@
+"""Policies by name: the site's settings reach them, and queues that do not agree are refused."""
+
+import pytest
+
+from gsched import config as configuration
+from gsched.config import parse_config
+from gsched.errors import ConfigError
+from gsched.model.resources import Chunk, Request, Share
+from gschedd.daemon.setup import chosen_policy, settings_from
+from gschedd.models.predict import PaperModel
+from gschedd.models.robust import RobustModel
+from gschedd.plan.load import Use
+from gschedd.plan.snapshot import Group, Policy, RunningJob, Shape, Snapshot
+from gschedd.plan.space import take
+from gschedd.policies.registry import NAMES, Chosen, choose
+from tests.support.runs import GB, kind, node, run
+from tests.support.spaces import space
+
+BUSY = Use(memory_bytes=60 * GB)
+USED = Share(node="n1", cpus=3)
+
+
+def chosen(text: str = "") -> Chosen:
+    return chosen_policy(parse_config(text, where="test.toml"))
+
+
+def first_node(policy: Policy) -> str:
+    """Return where a job goes: n1's memory is in use, n2's cores are."""
+    nodes = [space(name, cpus=8, memory_bytes=64 * GB) for name in ("n1", "n2")]
+    loads = [node("n1", used=BUSY), node("n2", used=Use(cpu_cores=7))]
+    shape = Shape(queue="batch", request=Request(chunks=(Chunk(),)), walltime_s=None)
+    made = policy(
+        Snapshot(
+            now_s=0,
+            nodes={each.name: each for each in nodes},
+            groups=[Group(shape=shape, order=[(0, 1)])],
+            running=(),
+            loads={load.name: load for load in loads},
+        )
+    )
+    return made.starts[0].allocation[0].node
+
+
+def test_a_configuration_may_name_every_policy_there_is() -> None:
+    """And no other."""
+    assert configuration.POLICIES == NAMES
+
+
+def test_balance_with_what_learns_best_is_the_default() -> None:
+    """For a machine without any configuration."""
+    default = chosen()
+
+    assert (default.name, default.reads_loads, default.foretells_times) == ("balance", True, True)
+    assert isinstance(default.make_model(), RobustModel)
+    assert settings_from(parse_config("", where="x")).predicted_times is True
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_policy_has_a_predictor_of_its_own(name: str) -> None:
+    """Two heads, or two runs of the simulator, do not learn from each other."""
+    made = choose(name)
+
+    assert made.name == name
+    assert made.make_model() is not made.make_model()
+    assert isinstance(made.make_model(), PaperModel if name == "paper" else RobustModel)
+
+
+def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
+    """Whoever asks."""
+    with pytest.raises(ConfigError, match="unknown policy 'edf'") as refused:
+        choose("edf")
+
+    assert "balance, fewest, fifo" in refused.value.hint
+
+
+def test_weights_of_the_site_decide() -> None:
+    """Under ``balance`` and under ``paper``."""
+    by_cpu, by_memory = "cpu = 1\nmemory = 0\n", "cpu = 0\nmemory = 1\n"
+    for rule in ("gsched", "paper"):
+        text = f'[balance]\nrule = "{rule}"\n[balance.weights]\n'
+        assert first_node(chosen(text + by_cpu).plan) == "n1"
+        assert first_node(chosen(text + by_memory).plan) == "n2"
+
+
+def test_the_rule_of_the_paper_reserves_nothing() -> None:
+    """As ``balance`` without a reservation; the first job of the queue is passed over."""
+    full = take(space("n1", cpus=4), USED)
+    shapes = [
+        Shape(queue="batch", request=Request(chunks=(Chunk(cpus=cpus),)), walltime_s=500.0)
+        for cpus in (4, 1)
+    ]
+    snapshot = Snapshot(
+        now_s=0,
+        nodes={"n1": full},
+        groups=[Group(shape=shape, order=[(0, job)]) for job, shape in enumerate(shapes)],
+        running=[RunningJob(job=9, allocation=(USED,), started_s=0, end_s=100)],
+    )
+
+    started = {
+        text: [start.job for start in chosen(text).plan(snapshot).starts]
+        for text in (
+            "",
+            "[balance]\nreserve = false\n",
+            "[balance]\nrule = 'paper'\n",
+            "[[queue]]\nname = 'batch'\npolicy = 'paper'\n",
+            "[[queue]]\nname = 'batch'\npolicy = 'fifo'\n",
+        )
+    }
+
+    assert list(started.values()) == [[], [1], [1], [1], []]
+
+
+def test_l_and_w_of_the_paper_reach_its_predictor() -> None:
+    """A kind never seen: the newest run alone, or all of them alike."""
+    newest, last_two = (
+        chosen(f"[balance]\npredictor = 'paper'\nlatest = {latest}\nnewest_weight = {weight}\n")
+        for latest, weight in ((1, 0.6), (2, 0.25))
+    )
+    said = []
+    for each in (newest, last_two):
+        model = each.make_model()
+        for wall_s in (1000.0, 100.0, 20.0):
+            model.learn(run("k", wall_s=wall_s))
+        said.append(model.predict(kind("new"), node(), 0).wall_s)
+
+    assert said == [20, 0.25 * 20 + 0.75 * 100]
+
+
+@pytest.mark.parametrize(
+    ("text", "foretold"),
+    [
+        ("", True),
+        ("[balance]\npredicted_times = false\n", False),
+        ("[balance]\npredictor = 'paper'\n", False),
+        ("[balance]\nrule = 'paper'\n", False),
+        ("[[queue]]\nname = 'a'\npolicy = 'paper'\n", False),
+        ("[[queue]]\nname = 'a'\npolicy = 'fifo'\n", True),
+    ],
+)
+def test_jobs_are_planned_by_predicted_times_where_these_are_seldom_exceeded(
+    text: str,
+    foretold: bool,  # noqa: FBT001 # a column of the table
+) -> None:
+    """A mean is exceeded by every other job."""
+    assert settings_from(parse_config(text, where="x")).predicted_times is foretold
+
+
+def test_queues_that_name_different_policies_are_refused() -> None:
+    """They share their nodes, and no policy plans for the other's jobs."""
+    text = "[[queue]]\nname = 'a'\npolicy = 'fifo'\n[[queue]]\nname = 'b'\n"
+
+    with pytest.raises(ConfigError) as refused:
+        chosen(text)
+
+    assert "a names fifo, b names balance" in refused.value.message
+    assert "the same policy in every" in refused.value.hint
