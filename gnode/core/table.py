@@ -82,6 +82,17 @@ class Attempt:
             stderr_path=self.info.stderr_path or self.stderr_path,
         )
 
+    def busy_cores_at_end(self, record: ExitRecord) -> float:
+        """Return how many cores it kept busy from its last sample to its end.
+
+        Where that is too short to tell, or there was no sample, it is the mean over the whole run.
+        """
+        usage = self.usage or Usage()
+        cpu_s, wall_s = record.cpu_s - usage.cpu_s, record.wall_s - usage.wall_s
+        if wall_s <= LEAST_TAIL_S:
+            cpu_s, wall_s = max(record.cpu_s, usage.cpu_s), record.wall_s
+        return max(0.0, cpu_s / wall_s) if wall_s > 0 else 0.0
+
     def total_usage(self) -> Usage:
         """Return what it used: exact figures of its record over those of the samples."""
         usage = self.usage or Usage()
@@ -89,16 +100,11 @@ class Attempt:
         if record is None:
             return usage
         cpu_s = max(record.cpu_s, usage.cpu_s)
+        mean_cores = cpu_s / record.wall_s if record.wall_s > 0 else 0.0
         return Usage(
             wall_s=record.wall_s,
             cpu_s=cpu_s,
-            cpu_peak_cores=max(
-                usage.cpu_peak_cores,
-                _busy_cores(cpu_s, record.wall_s, least_s=0.0),
-                _busy_cores(
-                    cpu_s - usage.cpu_s, record.wall_s - usage.wall_s, least_s=LEAST_TAIL_S
-                ),
-            ),
+            cpu_peak_cores=max(usage.cpu_peak_cores, mean_cores, self.busy_cores_at_end(record)),
             memory_peak_bytes=max(record.memory_peak_bytes, usage.memory_peak_bytes),
             memory_mean_bytes=usage.memory_mean_bytes,
             gpu_util_mean_percent=usage.gpu_util_mean_percent,
@@ -108,11 +114,6 @@ class Attempt:
             write_bytes=usage.write_bytes,
             samples=usage.samples,
         )
-
-
-def _busy_cores(cpu_s: float, wall_s: float, *, least_s: float) -> float:
-    """Return how many cores were busy over a time, 0 if that is not longer than ``least_s``."""
-    return cpu_s / wall_s if wall_s > least_s else 0.0
 
 
 @dataclass(slots=True, kw_only=True)

@@ -179,9 +179,15 @@ class Shell:
         self.post(AlarmRang())
 
     def _on_ended(self, key: AttemptKey) -> None:
-        self.post(Measured(load=self._meters.load.load(), usage={}))
+        record = self._spool.read_exit(key)
+        attempt = self._agent.attempts.get(key)
+        meter = self._meters.load
+        if record is not None and attempt is not None and attempt.live:
+            cores = attempt.busy_cores_at_end(record)
+            meter.note_end(cores, record.wall_s, attempt.gpu_indices)
+        self.post(Measured(load=meter.load(), usage={}))
         info = self._spool.read_info(key) if self._starts.forget(key) else None
-        self.post(SupervisorEnded(key=key, record=self._spool.read_exit(key), info=info))
+        self.post(SupervisorEnded(key=key, record=record, info=info))
 
     async def _sample(self) -> None:
         while True:

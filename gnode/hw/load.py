@@ -1,7 +1,7 @@
 """How busy the node is: the machine, or what gnode is confined to."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import psutil
@@ -14,6 +14,8 @@ from gsched.model.resources import Load
 #: The least time over which CPU use is averaged, seconds. CPU time counts in ticks of 10 ms, and
 #: many jobs may end within a few: a figure of those would say all or nothing.
 LEAST_INTERVAL_S: Final = 1.0
+
+IDLE_GPU: Final = GpuSample(util_percent=0.0, memory_used_bytes=0, process_memory_bytes={})
 
 
 class LoadMeter:
@@ -34,25 +36,50 @@ class LoadMeter:
             limit.used_bytes if limit is not None else _machine_memory_bytes
         )
         self._gpus: tuple[GpuSample, ...] = ()
-        self._mark = (clock.monotonic_s(), self._busy_s())
+        # The interval of the present figure, and what was used by its end.
+        self._began_s = self._until_s = clock.monotonic_s()
+        self._used_s = self._busy_s()
+        self._gone_s = 0.0  # of what was used since, by attempts that have ended
         # Nothing is measured yet: the machine's run queue is the best guess, a group has none.
-        waiting = psutil.getloadavg()[0] if quota is None else 0.0
-        self._cpu_percent = self._percent(waiting)
+        self._busy_cores = psutil.getloadavg()[0] if quota is None else 0.0
 
     def note_gpus(self, gpus: tuple[GpuSample, ...]) -> None:
         """Keep the GPUs' figures for the loads that follow."""
         self._gpus = gpus
 
+    def note_end(self, cores: float, ran_s: float, gpu_indices: Sequence[int]) -> None:
+        """Take what an attempt that has just ended was using out of the figures.
+
+        The next regular report may be minutes away: till then the node would look as busy as it
+        was with the attempt.
+
+        Args:
+            cores: that it kept busy at the end.
+            ran_s: for how long it ran.
+            gpu_indices: that it owned.
+        """
+        self._measure()
+        now_s = self._clock.monotonic_s()
+        started_s = now_s - ran_s
+        counted_s = self._until_s - max(self._began_s, started_s)
+        if counted_s > 0:
+            self._busy_cores -= cores * counted_s / (self._until_s - self._began_s)
+        self._gone_s += cores * (now_s - max(self._until_s, started_s))
+        self._gpus = tuple(
+            IDLE_GPU if index in gpu_indices else gpu for index, gpu in enumerate(self._gpus)
+        )
+
     def load(self) -> Load:
         """Return the load.
 
         ``cpu_percent`` is the mean since the last measurement, or that one again if that is less
-        than `LEAST_INTERVAL_S` ago. Memory is as it is now.
+        than `LEAST_INTERVAL_S` ago, without what attempts used that have ended. Memory is as it is
+        now.
         """
         self._measure()
         return Load(
             load1=psutil.getloadavg()[0],
-            cpu_percent=self._cpu_percent,
+            cpu_percent=100.0 * min(1.0, max(0.0, self._busy_cores / self._cores)),
             memory_used_bytes=self._memory_bytes(),
             gpu_util_percent=tuple(gpu.util_percent for gpu in self._gpus),
             gpu_memory_used_bytes=tuple(gpu.memory_used_bytes for gpu in self._gpus),
@@ -60,17 +87,15 @@ class LoadMeter:
 
     def _measure(self) -> None:
         now_s = self._clock.monotonic_s()
-        marked_s, busy_before_s = self._mark
-        interval_s = now_s - marked_s
+        interval_s = now_s - self._until_s
         if interval_s < LEAST_INTERVAL_S:
             return
-        busy_s = self._busy_s()
-        self._mark = (now_s, busy_s)
-        self._cpu_percent = self._percent((busy_s - busy_before_s) / interval_s)
-
-    def _percent(self, busy_cores: float) -> float:
+        used_s = self._busy_s()
         # What others keep busy beside the CPUs that are offered cannot make these busier than busy.
-        return 100.0 * min(1.0, max(0.0, busy_cores / self._cores))
+        self._busy_cores = min(self._cores, (used_s - self._used_s) / interval_s)
+        self._busy_cores -= self._gone_s / interval_s
+        self._began_s, self._until_s = self._until_s, now_s
+        self._used_s, self._gone_s = used_s, 0.0
 
 
 def _machine_busy_s() -> float:

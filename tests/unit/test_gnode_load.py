@@ -8,6 +8,7 @@ import pytest
 
 from gnode.hw.confinement import Confinement, CpuQuota, MemoryLimit
 from gnode.hw.load import LEAST_INTERVAL_S, LoadMeter
+from gnode.hw.nvml import GpuSample
 from gsched.clock import SystemClock
 from gsched.model.resources import Load
 
@@ -93,6 +94,65 @@ def test_a_load_is_never_beyond_its_bounds(tmp_path: Path) -> None:
 
     assert above.cpu_percent == 100
     assert group.load_after(10.0).cpu_percent == 0
+
+
+def test_what_has_ended_is_not_in_the_load_of_its_end(tmp_path: Path) -> None:
+    """Two jobs kept a core each busy for 10 s; one ends, then the other 0.4 s later."""
+    group = Group(tmp_path, cores=4)
+    group.use(cpu_s=1020.0)
+    group.clock.now_s += 10
+    group.meter.note_end(1.0, 10.0, ())
+    first = group.load_after(0.0)
+    group.use(cpu_s=1020.4)
+    group.clock.now_s += 0.4
+    group.meter.note_end(1.0, 10.4, ())
+    second = group.load_after(0.0)
+    group.use(cpu_s=1021.9)
+    third = group.load_after(1.6)  # something else has begun, of 1.5 s in these 2 s
+
+    assert first.cpu_percent == pytest.approx(25)
+    assert second.cpu_percent == pytest.approx(0, abs=1e-9)
+    assert third.cpu_percent == pytest.approx(100 * 1.5 / 2 / 4)
+
+
+def test_a_short_job_is_taken_out_as_far_as_it_was_counted(tmp_path: Path) -> None:
+    """It ran for 2 s of the 10 s that were measured, beside a job that goes on."""
+    group = Group(tmp_path, cores=2)
+    group.use(cpu_s=1012.0)
+    group.clock.now_s += 10
+
+    group.meter.note_end(1.0, 2.0, ())
+
+    assert group.load_after(0.0).cpu_percent == pytest.approx(50)
+
+
+def test_many_short_jobs_in_a_row_leave_the_load_of_the_rest(tmp_path: Path) -> None:
+    """Each runs for 50 ms, all within one interval; a long one keeps half of a core busy."""
+    group = Group(tmp_path, cores=1)
+    used_s = 1000.0
+    seen: list[float] = []
+    for _ in range(100):
+        used_s += 0.05
+        group.use(cpu_s=used_s)
+        group.clock.now_s += 0.1
+        group.meter.note_end(0.5, 0.05, ())
+        seen.append(group.load_after(0.0).cpu_percent)
+
+    assert seen[:9] == [0] * 9
+    assert seen[20:] == [pytest.approx(25, abs=3)] * 80
+
+
+def test_the_gpus_of_what_has_ended_are_idle(tmp_path: Path) -> None:
+    """Until the next sample says otherwise."""
+    group = Group(tmp_path, cores=1)
+    busy = GpuSample(util_percent=90.0, memory_used_bytes=7, process_memory_bytes={})
+    group.meter.note_gpus((busy, busy, busy))
+    group.meter.note_end(0.0, 5.0, (0, 2, 9))
+
+    load = group.load_after(0.0)
+
+    assert list(load.gpu_util_percent) == [0, 90, 0]
+    assert list(load.gpu_memory_used_bytes) == [0, 7, 0]
 
 
 def test_an_unconfined_load_is_of_this_machine() -> None:
