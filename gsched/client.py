@@ -11,7 +11,7 @@ Every refusal of the head is raised as the matching class of `gsched.errors`.
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -36,6 +36,9 @@ from gsched.transport import (
     pause,
     quote,
 )
+
+if TYPE_CHECKING:
+    from gsched.protocol.predictions import NodePredictions, PredictionsReply
 
 POLL_S = 30.0  # one long poll of `wait`; the head answers earlier when the job ends
 RETRY_S = 30.0  # how long a submission whose answer was lost is tried again: a head's restart
@@ -235,6 +238,34 @@ class Head:
         """
         texts = {name: _text(value) for name, value in filters.items()}
         return self._get(f"/v1/history{_query(texts)}", api.HistoryReply)
+
+    def predictions(
+        self, ids: Iterable[int | str] = (), **filters: str | float | None
+    ) -> "PredictionsReply":
+        """Return what past jobs have cost on each of their nodes, beside what was predicted.
+
+        Args:
+            ids: jobs, done or not; those that there are not are left out.
+            **filters: as of `history`.
+
+        Raises:
+            UsageError: more ids than one request can hold, some hundreds.
+        """
+        from gsched.protocol.predictions import PredictionsReply  # late: few commands need it
+
+        named = ",".join(str(_number(job)) for job in ids)
+        if len(named) > _MAX_IDS_TEXT:
+            raise UsageError("too many job ids at once", hint="ask for some hundreds at a time")
+        query = _query({name: _text(value) for name, value in filters.items()})
+        if named:  # as they are: quoted commas would take three characters
+            query += f"{'&' if query else '?'}ids={named}"
+        return self._get(f"/v1/history/predictions{query}", PredictionsReply)
+
+    def node_predictions(self) -> "NodePredictions":
+        """Return what runs on each node, predicted and measured, and past errors there."""
+        from gsched.protocol.predictions import NodePredictions  # late: few commands need it
+
+        return self._get("/v1/nodes/predictions", NodePredictions)
 
     def status(self) -> api.StatusReply:
         """Return how the head is."""

@@ -1,4 +1,4 @@
-"""``ghist``: past jobs, from the database."""
+"""``ghist``: past jobs, and what was predicted of them, from the database."""
 
 import click
 
@@ -27,6 +27,7 @@ Examples:
   ghist --since yesterday --failed
   ghist --user alice --since 2026-11-01 --until 2026-12-01 --limit 0
   ghist --json 17 18
+  ghist --predictions --since 7d      how far predictions were off, job by job
 """
 
 
@@ -56,6 +57,11 @@ Examples:
     metavar="N",
     help="How many to show, newest first; 0: all.",
 )
+@click.option(
+    "--predictions",
+    is_flag=True,
+    help="What was predicted of each job on each node, beside what was measured.",
+)
 @color_option
 @connected
 def ghist(
@@ -65,9 +71,16 @@ def ghist(
     jobs: tuple[str, ...],
     color: str,
     as_json: bool,
+    predictions: bool,
     **filters: "str | int | bool | None",
 ) -> int:
-    """Show jobs that have ended, newest first, and what they used in all."""
+    """Show jobs that have ended, newest first, and what they used in all.
+
+    With --predictions: what each was expected to use on each of its nodes, what it did use, and
+    how far that was off: +50% means that half too much was predicted.
+    """
+    if predictions:
+        return _predictions(head, jobs, filters, color=color, as_json=as_json)
     reply, errors = _ask_ids(head, jobs, filters) if jobs else (_ask(head, filters), [])
     if as_json:
         print_json(reply)
@@ -77,6 +90,15 @@ def ghist(
 
 
 def _ask(head: Head, filters: "dict[str, str | int | bool | None]") -> HistoryReply:
+    return head.history(**_wanted(filters))
+
+
+def _wanted(filters: "dict[str, str | int | bool | None]") -> "dict[str, str | float]":
+    """Return the filters as the head takes them.
+
+    Raises:
+        UsageError: two of them exclude each other, or a moment is none.
+    """
     if filters["failed"] and filters["outcome"]:
         raise UsageError("--failed and --outcome exclude each other", hint="give one of them")
     now_s = SystemClock().wall_s()
@@ -94,21 +116,53 @@ def _ask(head: Head, filters: "dict[str, str | int | bool | None]") -> HistoryRe
         texts["limit"] = str(NO_LIMIT)
     if filters["failed"]:
         texts["outcome"] = FAILED
-    return head.history(**texts, **moments)
+    return {**texts, **moments}
 
 
 def _ask_ids(
     head: Head, jobs: tuple[str, ...], filters: "dict[str, str | int | bool | None]"
 ) -> tuple[HistoryReply, list[ErrorBody]]:
+    _check_no_filter(filters)
+    listing = head.jobs(jobs, finished=True)
+    reply = totals_of(listing.jobs, server=listing.server, now_s=listing.now_s)
+    return reply, [listing.errors[job] for job in jobs if job in listing.errors]
+
+
+def _check_no_filter(filters: "dict[str, str | int | bool | None]") -> None:
     given = [name for name, value in filters.items() if value and name != "limit"]
     if given:
         raise UsageError(
             f"--{given[0]} chooses among all jobs, but some are named",
             hint="give job ids or filters, not both",
         )
-    listing = head.jobs(jobs, finished=True)
-    reply = totals_of(listing.jobs, server=listing.server, now_s=listing.now_s)
-    return reply, [listing.errors[job] for job in jobs if job in listing.errors]
+
+
+def _predictions(
+    head: Head,
+    jobs: tuple[str, ...],
+    filters: "dict[str, str | int | bool | None]",
+    *,
+    color: str,
+    as_json: bool,
+) -> int:
+    """Show predictions and what came of them; return the exit code."""
+    from gsched.cli.predictions import print_predictions  # late: plain ghist does without
+
+    errors: list[ErrorBody] = []
+    if jobs:
+        _check_no_filter(filters)
+        listing = head.jobs(jobs, finished=True)
+        errors = [listing.errors[job] for job in jobs if job in listing.errors]
+        if not listing.jobs:
+            return report_errors(errors, as_json=as_json)
+        reply = head.predictions([row.id for row in listing.jobs], limit=NO_LIMIT)
+    else:
+        reply = head.predictions((), **_wanted(filters))
+    if as_json:
+        print_json(reply)
+    else:
+        print_predictions(reply, color=color)
+    return report_errors(errors, as_json=as_json)
 
 
 def main() -> None:

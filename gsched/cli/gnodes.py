@@ -2,8 +2,10 @@
 
 import sys
 from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
 import click
+from msgspec import structs
 
 from gsched.cli.common import (
     Callback,
@@ -31,6 +33,7 @@ Examples:
   gnodes drain n1 n2 -m "new driver"  no new jobs there; running ones go on
   gnodes resume n1 n2
   gnodes confirm-dead n3              it is gone for good: its jobs may run elsewhere
+  gnodes --predictions                what runs there, predicted and measured
 """
 
 
@@ -56,6 +59,11 @@ def _reason_option(function: Callback) -> Callback:
 )
 @click.option("-o", "offline", is_flag=True, help="Drain the nodes (pbsnodes -o).")
 @click.option("-c", "clear", is_flag=True, help="Take the nodes back (pbsnodes -c).")
+@click.option(
+    "--predictions",
+    is_flag=True,
+    help="What runs on each node, predicted and measured, and how far predictions were off.",
+)
 @color_option
 @connected
 def gnodes(
@@ -66,6 +74,7 @@ def gnodes(
     reason: str,
     yes: bool,
     as_json: bool,
+    predictions: bool,
     **flags: "bool | str",
 ) -> int:
     """List nodes and what they do, or stop and resume giving them jobs.
@@ -75,12 +84,15 @@ def gnodes(
     are queued again. If it still lives, they then run twice.
     """
     verb, names = _verb(operands, offline=bool(flags["offline"]), clear=bool(flags["clear"]))
+    if predictions:
+        _check_only_lists(verb, reason, flags)
+        return _predictions(head, names, color=str(flags["color"]), as_json=as_json)
     if verb:
         return _act(head, verb, names, reason=reason, yes=yes, as_json=as_json)
     if reason:
         raise UsageError("-m belongs to drain", hint="gnodes drain NODE... -m REASON")
     listing = head.nodes()
-    rows, errors = _chosen(listing, names)
+    rows, errors = _chosen(listing.nodes, names)
     if as_json:
         print_json({"server": listing.server, "now_s": listing.now_s, "nodes": rows})
     else:
@@ -127,7 +139,7 @@ def _is_sure(head: Head, names: Sequence[str]) -> bool:
             "confirm-dead ends jobs that may still run, and nobody is here to be asked",
             hint=f"make sure, then: gnodes confirm-dead -y {' '.join(names)}",
         )
-    rows, _ = _chosen(head.nodes(), names)
+    rows, _ = _chosen(head.nodes().nodes, names)
     jobs = sum(len(row.jobs) for row in rows)
     print_note(
         f"{jobs} jobs of {', '.join(names)} are ended and may start elsewhere. If such a machine "
@@ -137,11 +149,50 @@ def _is_sure(head: Head, names: Sequence[str]) -> bool:
     return click.confirm("gnodes: is it certain that nothing runs there any more?", err=True)
 
 
-def _chosen(listing: NodeList, names: Sequence[str]) -> tuple[tuple[NodeRow, ...], list[ErrorBody]]:
+def _check_only_lists(verb: str, reason: str, flags: "dict[str, bool | str]") -> None:
+    """Refuse what does not go with --predictions.
+
+    Raises:
+        UsageError: something else is asked for, too.
+    """
+    letters = {"all_fields": "-a", "down_only": "-l"}
+    other = [verb, "-m" if reason else "", *(letters[name] for name in letters if flags[name])]
+    given = next(filter(None, other), "")
+    if given:
+        raise UsageError(
+            f"--predictions lists nodes and does not go with {given}",
+            hint="gnodes --predictions [NODE...]",
+        )
+
+
+def _predictions(head: Head, names: Sequence[str], *, color: str, as_json: bool) -> int:
+    """Show what runs on nodes, predicted and measured; return the exit code."""
+    from gsched.cli.predictions import print_node_predictions  # late: plain gnodes does without
+
+    reply = head.node_predictions()
+    rows, errors = _chosen(reply.nodes, names)
+    if as_json:
+        print_json(structs.replace(reply, nodes=rows))
+    else:
+        print_node_predictions(rows, now_s=reply.now_s, learns=reply.learns, color=color)
+    return report_errors(errors, as_json=as_json)
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Row = TypeVar("_Row", bound=_Named)
+
+
+def _chosen(
+    nodes: tuple[_Row, ...], names: Sequence[str]
+) -> tuple[tuple[_Row, ...], list[ErrorBody]]:
     """Return the rows of the nodes named (none named: all), and an error for each unknown one."""
     if not names:
-        return listing.nodes, []
-    known = {row.name: row for row in listing.nodes}
+        return nodes, []
+    known = {row.name: row for row in nodes}
     errors = [
         body_of(UnknownNodeError(f"Unknown node {name}", hint="see gnodes for the names"))
         for name in names

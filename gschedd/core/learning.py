@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.model.resources import Inventory
-from gsched.model.states import OutcomeKind
+from gsched.model.states import OutcomeKind, PartState
 from gschedd.core import facts as f
 from gschedd.core.state import Job, Node, State
 from gschedd.models.kinds import kind_of
@@ -153,3 +153,21 @@ def foretell(
         for name in nodes
         if (load := loads.get(name)) is not None
     }
+
+
+def expected_use(state: State, node: str) -> tuple[Use, int]:
+    """Return what the jobs that run on a node were expected to use there, together.
+
+    Beside it: of how many that run nothing was predicted. Where a job only owns resources, and its
+    program runs elsewhere, it is expected to use nothing.
+    """
+    total, unknown = Use(), 0
+    for job in state.by_node.get(node, {}).values():
+        part = job.attempt.parts.get(node) if job.attempt is not None else None
+        if part is None or part.state is PartState.PASSIVE:
+            continue
+        if part.prediction is None:
+            unknown += 1
+        else:
+            total = total.plus(part.prediction.use)
+    return total, unknown

@@ -36,6 +36,7 @@ from gschedd.http.callers import Callers
 from gschedd.http.commands import Commands, Parts
 from gschedd.http.launches import BlobCache, Launches
 from gschedd.http.links import Links
+from gschedd.http.predictions import Predictions
 from gschedd.http.queries import Queries, up_nodes
 from gschedd.http.schema import openapi
 from gschedd.models.predict import Model
@@ -155,6 +156,12 @@ class Service:
             clock=self._clock,
             status=self._status,
         )
+        self._predictions = Predictions(
+            engine=self._engine,
+            callers=callers,
+            reader=Reader(self._store.path),
+            clock=self._clock,
+        )
         self._commands = Commands(
             Parts(
                 engine=self._engine,
@@ -173,7 +180,8 @@ class Service:
         commands = web.Application(
             middlewares=[errors], client_max_size=api.MAX_BODY_BYTES, logger=log
         )
-        commands.add_routes([*self._queries.routes(), *self._commands.routes()])
+        for part in (self._queries, self._predictions, self._commands):
+            commands.add_routes(part.routes())
         commands.router.add_get("/v1/openapi.json", openapi)
         await self._serve_commands(commands)
         nodes = web.Application(logger=log)
@@ -261,6 +269,7 @@ class Service:
                     await runner.cleanup()
         self._engine.close()
         self._queries.close()
+        self._predictions.close()
         self._blob_reader.close()
         self._store.close()
         self._lock.release()

@@ -276,21 +276,7 @@ class Queries:
     async def history(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/history``."""
         self._callers.of(request)
-        query = request.query
-        ids = tuple(parse_job_id(text) for text in query.get("ids", "").split(",") if text)
-        outcome = query.get("outcome", "")
-        limit = max(1, min(int(_number(query.get("limit", "1000"), "limit")), MAX_HISTORY))
-        wanted = HistoryFilter(
-            ids=ids,
-            user=query.get("user", ""),
-            queue=query.get("queue", ""),
-            name=query.get("name", ""),
-            outcome="" if outcome == "failed" else outcome,
-            failed=outcome == "failed",
-            since_s=_number(query["since"], "since") if query.get("since") else None,
-            until_s=_number(query["until"], "until") if query.get("until") else None,
-            limit=limit,
-        )
+        wanted = history_filter(request.query)
         await self._engine.settled()
         jobs, totals = await self._read(lambda: self._reader.history(wanted))
         teller = self._teller()
@@ -320,6 +306,27 @@ class Queries:
         """Wait for the reader's thread and close its connection."""
         self._thread.shutdown(wait=True)
         self._reader.close()
+
+
+def history_filter(query: Mapping[str, str]) -> HistoryFilter:
+    """Return which past jobs a query asks for.
+
+    Raises:
+        InvalidRequestError: a number that is none.
+        UnknownJobError: an id that can be none.
+    """
+    outcome = query.get("outcome", "")
+    return HistoryFilter(
+        ids=tuple(parse_job_id(text) for text in query.get("ids", "").split(",") if text),
+        user=query.get("user", ""),
+        queue=query.get("queue", ""),
+        name=query.get("name", ""),
+        outcome="" if outcome == "failed" else outcome,
+        failed=outcome == "failed",
+        since_s=_number(query["since"], "since") if query.get("since") else None,
+        until_s=_number(query["until"], "until") if query.get("until") else None,
+        limit=max(1, min(int(_number(query.get("limit", "1000"), "limit")), MAX_HISTORY)),
+    )
 
 
 def _states(text: str) -> set[JobState]:

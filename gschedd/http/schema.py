@@ -6,6 +6,7 @@ import msgspec
 from aiohttp import web
 
 from gsched.protocol import api
+from gsched.protocol import predictions as p
 from gsched.version import VERSION
 from gschedd.http.answers import answer
 
@@ -21,7 +22,9 @@ ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
     ("post", "/v1/jobs/actions", "act on jobs", api.ActionRequest, api.ActionReply),
     ("get", "/v1/nodes", "list nodes", None, api.NodeList),
     ("post", "/v1/nodes/actions", "act on nodes", api.NodeActionRequest, api.ActionReply),
+    ("get", "/v1/nodes/predictions", "nodes beside predictions", None, p.NodePredictions),
     ("get", "/v1/history", "past jobs and totals", None, api.HistoryReply),
+    ("get", "/v1/history/predictions", "predicted and measured", None, p.PredictionsReply),
     ("post", "/v1/recover", "end safe mode", api.RecoverRequest, api.Health),
 )
 

@@ -1,0 +1,162 @@
+"""Predictions beside what was measured: of past jobs, and of what runs now."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from aiohttp import web
+
+from gsched.clock import Clock
+from gsched.protocol import predictions as p
+from gschedd.core.learning import expected_use, load_of, rates_of
+from gschedd.core.settings import Caller
+from gschedd.core.state import Node
+from gschedd.engine.loop import Engine
+from gschedd.http.answers import answer
+from gschedd.http.callers import Callers
+from gschedd.http.queries import history_filter
+from gschedd.models.measures import Q
+from gschedd.plan.load import NodeRates, Use
+from gschedd.store.history import Scored, Spread, Spreads
+from gschedd.store.reader import Reader
+
+T = TypeVar("T")
+
+
+class Predictions:
+    """Handlers of the routes; with a thread of their own, so that no short query waits for them."""
+
+    def __init__(self, *, engine: Engine, callers: Callers, reader: Reader, clock: Clock) -> None:
+        self._engine = engine
+        self._callers = callers
+        self._reader = reader
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="predictions")
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.get("/v1/history/predictions", self.past),
+            web.get("/v1/nodes/predictions", self.nodes),
+        ]
+
+    async def _read(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    @property
+    def _learns(self) -> bool:
+        return self._engine.head.model is not None
+
+    async def past(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v1/history/predictions``: filters as of ``GET /v1/history``."""
+        caller = self._callers.of(request)
+        wanted = history_filter(request.query)
+        await self._engine.settled()
+        found, total, spreads = await self._read(lambda: self._reader.scored(wanted))
+        return answer(
+            p.PredictionsReply(
+                server=self._engine.head.settings.server,
+                now_s=self._clock.wall_s(),
+                learns=self._learns,
+                rows=tuple(prediction_row(each, caller) for each in found),
+                total_runs=total,
+                errors=_spreads_row(spreads),
+                more=total > len(found),
+            )
+        )
+
+    async def nodes(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v1/nodes/predictions``."""
+        self._callers.of(request)
+        await self._engine.settled()
+        nodes = self._engine.head.state.nodes
+        names = sorted(nodes)
+        errors = await self._read(lambda: self._reader.node_spreads(names))
+        return answer(
+            p.NodePredictions(
+                server=self._engine.head.settings.server,
+                now_s=self._clock.wall_s(),
+                learns=self._learns,
+                nodes=tuple(self._node_row(nodes[name], errors[name]) for name in names),
+            )
+        )
+
+    def _node_row(self, node: Node, errors: Spreads) -> p.NodePredictionRow:
+        state = self._engine.head.state
+        jobs = len(state.by_node.get(node.name, ()))
+        expected, unpredicted = expected_use(state, node.name)
+        load = load_of(node, jobs)
+        return p.NodePredictionRow(
+            name=node.name,
+            has=_capacity_row(rates_of(node.inventory)),
+            jobs=jobs,
+            unpredicted=unpredicted,
+            predicted=_use_row(expected),
+            measured=None if load is None else _use_row(load.used),
+            heartbeat_s=node.heartbeat_s,
+            errors=_spreads_row(errors),
+        )
+
+    def close(self) -> None:
+        """Wait for the thread and close its connection."""
+        self._thread.shutdown(wait=True)
+        self._reader.close()
+
+
+def prediction_row(scored: Scored, caller: Caller) -> p.PredictionRow:
+    """Return a past run as a caller sees it; a kind names programs, its owner's own business."""
+    run = scored.run
+    record, said = run.record, run.prediction
+    allowed = caller.operator or caller.uid == record.kind.owner_uid
+    cpu, memory, gpu, gpu_memory, wall = scored.errors
+    return p.PredictionRow(
+        job=run.job,
+        attempt=run.attempt,
+        node=record.node,
+        name=scored.name,
+        user=scored.user,
+        ended_s=record.ended_s,
+        measured=p.CostRow(use=_use_row(record.used), wall_s=record.wall_s),
+        succeeded=record.succeeded,
+        kind=record.kind.key if allowed else "",
+        basis="" if said is None else said.basis.value,
+        records=0 if said is None else said.records,
+        predicted=None if said is None else p.CostRow(use=_use_row(said.use), wall_s=said.wall_s),
+        high=None if said is None else p.CostRow(use=_use_row(said.high), wall_s=said.wall_high_s),
+        errors=p.ErrorsRow(cpu=cpu, memory=memory, gpu=gpu, gpu_memory=gpu_memory, wall=wall),
+    )
+
+
+def _use_row(use: Use) -> p.UseRow:
+    return p.UseRow(
+        cpu_cores=use.cpu_cores,
+        memory_bytes=use.memory_bytes,
+        gpus=use.gpus,
+        gpu_memory_bytes=use.gpu_memory_bytes,
+    )
+
+
+def _capacity_row(rates: NodeRates) -> p.UseRow:
+    return p.UseRow(
+        cpu_cores=rates.cores,
+        memory_bytes=rates.memory_bytes,
+        gpus=rates.gpus,
+        gpu_memory_bytes=rates.gpu_memory_bytes,
+    )
+
+
+def _spreads_row(spreads: Spreads) -> p.SpreadsRow:
+    return p.SpreadsRow(
+        cpu=_spread_row(spreads[Q.CPU]),
+        memory=_spread_row(spreads[Q.MEMORY]),
+        gpu=_spread_row(spreads[Q.GPU]),
+        gpu_memory=_spread_row(spreads[Q.GPU_MEMORY]),
+        wall=_spread_row(spreads[Q.WALL]),
+    )
+
+
+def _spread_row(spread: Spread | None) -> p.SpreadRow | None:
+    if spread is None:
+        return None
+    return p.SpreadRow(runs=spread.runs, median=spread.median, p90=spread.p90)
