@@ -1,5 +1,6 @@
 """``gsim``: replay a trace, or a site's own history, under one policy or several."""
 
+import difflib
 import gc
 import random
 import signal
@@ -28,7 +29,7 @@ from gschedd.policies.registry import NAMES, choose
 from gschedd.sim import figures, output, report
 from gschedd.sim.cluster import ClusterNode, read_cluster
 from gschedd.sim.history import database_path, read_history
-from gschedd.sim.recorder import Summary
+from gschedd.sim.recorder import SLOWDOWN_BOUND_S, Summary
 from gschedd.sim.simulation import Options, Simulation
 from gschedd.sim.traces import FORMS, Trace, read_trace
 from gschedd.sim.work import WORK_MODELS
@@ -148,11 +149,20 @@ def gsim() -> None:
     metavar="FORM",
     help=f"Of the trace, if its name does not say it: {', '.join(FORMS)}.",
 )
+@click.option("--strict", is_flag=True, help="Refuse a trace with a line that cannot be read.")
 @common_options
-def run_command(wanted: Wanted, /, *, trace_path: str, cluster: str, form: str | None) -> int:
+def run_command(
+    wanted: Wanted, /, *, trace_path: str, cluster: str, form: str | None, strict: bool
+) -> int:
     """Replay the trace TRACE (SWF, CSV, JSONL or the Philly log) on a described cluster."""
     nodes = read_cluster(cluster)
     trace = read_trace(trace_path, form=form or "", limit=wanted.limit)
+    if strict and trace.malformed:
+        _print_faults(trace, Console(stderr=True, soft_wrap=True))
+        raise UsageError(
+            f"trace {trace_path} has {_count(trace.malformed, 'malformed line')}",
+            hint="correct them, or leave out --strict to pass them over",
+        )
     return compare(wanted, trace, nodes, cluster=cluster)
 
 
@@ -215,7 +225,9 @@ def chosen_policies(text: str) -> tuple[str, ...]:
     known = ", ".join(NAMES)
     for name in names:
         if name not in NAMES:
-            raise UsageError(f"unknown policy {name!r}", hint=f"known are: {known}")
+            close = difflib.get_close_matches(name, NAMES, n=1)
+            meant = f"did you mean {close[0]}? " if close else ""
+            raise UsageError(f"unknown policy {name!r}", hint=f"{meant}known are: {known}")
     if not names:
         raise UsageError("no policy is named", hint=f"known are: {known}")
     return names
@@ -239,6 +251,7 @@ def compare(wanted: Wanted, trace: Trace, nodes: tuple[ClusterNode, ...], *, clu
             break
     document = output.Report(
         schema=output.SCHEMA,
+        slowdown_bound_s=SLOWDOWN_BOUND_S,
         trace=trace.path,
         cluster=cluster,
         nodes=len(nodes),
@@ -255,6 +268,13 @@ def compare(wanted: Wanted, trace: Trace, nodes: tuple[ClusterNode, ...], *, clu
     if interrupted:
         _print_interruption(wanted, summaries[-1], len(jobs), errors)
         return EXIT_INTERRUPTED
+    refused = summaries[0].refused
+    if sum(refused.values()) == len(jobs):
+        most = max(refused, key=lambda text: refused[text])
+        raise UsageError(
+            f"none of the {len(jobs)} jobs could ever run on this cluster: {most}",
+            hint="compare what they ask for with the nodes of --cluster",
+        )
     return 0
 
 
@@ -290,7 +310,10 @@ def _replay(
         jobs,
         chosen.plan,
         options=Options(
-            work=wanted.work, make_model=chosen.make_model, heartbeats=chosen.reads_loads
+            work=wanted.work,
+            make_model=chosen.make_model,
+            heartbeats=chosen.reads_loads,
+            plans_goals=chosen.plans_goals,
         ),
         on_result=writer.write if writer is not None else None,
     )
@@ -335,9 +358,14 @@ def _print_faults(trace: Trace, errors: Console) -> None:
     if trace.malformed:
         more = trace.malformed - len(trace.faults)
         rest = f", {more} of them not shown" if more else ""
-        errors.print(f"gsim: {trace.malformed} malformed lines{rest}", highlight=False)
-    for reason, count in sorted(trace.skipped.items()):
-        errors.print(f"gsim: {count} jobs left out: {reason}", highlight=False)
+        count = _count(trace.malformed, "malformed line")
+        errors.print(f"gsim: {count}{rest}", highlight=False)
+    for reason, skipped in sorted(trace.skipped.items()):
+        errors.print(f"gsim: {_count(skipped, 'job')} left out: {reason}", highlight=False)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _print_interruption(wanted: Wanted, summary: Summary, total: int, errors: Console) -> None:

@@ -20,6 +20,7 @@ class Report(Struct, frozen=True, kw_only=True):
     """The JSON report of a run: what was replayed, and what each policy made of it.
 
     Attributes:
+        slowdown_bound_s: a job that ran for less counts as if it had run so long.
         cluster: as it was described; ``nodes`` is how many nodes that is.
         malformed: lines of the trace that could not be read.
         skipped: jobs of the trace that were left out, by reason.
@@ -27,6 +28,7 @@ class Report(Struct, frozen=True, kw_only=True):
     """
 
     schema: int
+    slowdown_bound_s: float
     trace: str
     cluster: str
     nodes: int

@@ -6,7 +6,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from gschedd.sim.recorder import OverTime, Summary
+from gschedd.sim.recorder import SLOWDOWN_BOUND_S, OverTime, Summary
 
 CURVE_WIDTH: Final = 60
 BLOCKS: Final = " ▁▂▃▄▅▆▇█"
@@ -25,6 +25,11 @@ def print_report(summaries: Sequence[Summary], console: Console) -> None:
         cells = [value(summary) for summary in summaries]
         if any(cells):
             table.add_row(name, *cells)
+    if any(summary.done for summary in summaries):
+        for name, value in OF_JOBS_DONE:
+            cells = [value(summary) if summary.done else "-" for summary in summaries]
+            if any(cells):
+                table.add_row(name, *cells)
     console.print(table)
     for summary in summaries:
         _print_curves(summary, console)
@@ -38,7 +43,7 @@ def print_report(summaries: Sequence[Summary], console: Console) -> None:
 def _print_curves(summary: Summary, console: Console) -> None:
     over = summary.over_time
     steps = len(over.cpu)
-    if not steps:
+    if not steps or not summary.done:
         return
     hours = steps * over.step_s / 3600
     console.print(f"\n{summary.policy}: over {hours:.1f} h", highlight=False, style="bold")
@@ -95,11 +100,14 @@ def _outcomes(summary: Summary) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in summary.outcomes.items())
 
 
+_BOUND: Final = f" (bound {SLOWDOWN_BOUND_S:g} s)"
 ROWS: Final[tuple[Row, ...]] = (
     ("jobs done", lambda s: f"{s.done}"),
     ("outcomes", _outcomes),
     ("refused", lambda s: f"{sum(s.refused.values())}" if s.refused else ""),
     ("unfinished", lambda s: f"{s.unfinished}" if s.unfinished else ""),
+)
+OF_JOBS_DONE: Final[tuple[Row, ...]] = (
     ("makespan", lambda s: duration(s.makespan_s)),
     ("waiting, mean", lambda s: duration(s.waiting_s.mean)),
     ("waiting, median", lambda s: duration(s.waiting_s.median)),
@@ -107,8 +115,8 @@ ROWS: Final[tuple[Row, ...]] = (
     ("waiting, longest", lambda s: duration(s.waiting_s.maximum)),
     ("completion, mean", lambda s: duration(s.completion_s.mean)),
     ("completion, 90th percentile", lambda s: duration(s.completion_s.p90)),
-    ("bounded slowdown, mean", lambda s: f"{s.slowdown.mean:.2f}"),
-    ("bounded slowdown, 90th percentile", lambda s: f"{s.slowdown.p90:.2f}"),
+    (f"slowdown{_BOUND}, mean", lambda s: f"{s.slowdown.mean:.2f}"),
+    (f"slowdown{_BOUND}, 90th percentile", lambda s: f"{s.slowdown.p90:.2f}"),
     ("CPU used", lambda s: _percent(s.cpu.utilisation)),
     ("memory used", lambda s: _percent(s.memory.utilisation) if s.memory.utilisation else ""),
     ("GPUs used", lambda s: _percent(s.gpu.utilisation) if s.gpu.utilisation else ""),
@@ -117,7 +125,7 @@ ROWS: Final[tuple[Row, ...]] = (
     ("imbalance of GPUs", lambda s: f"{s.gpu.imbalance:.3f}" if s.gpu.imbalance else ""),
     ("fairness over users (Jain)", lambda s: f"{s.fairness:.3f}" if s.users > 1 else ""),
     ("deadlines met", lambda s: "" if s.deadline_rate is None else _percent(s.deadline_rate)),
-    ("migrations", lambda s: f"{s.migrations}"),
+    ("migrations", lambda s: f"{s.migrations}" if s.migrations else ""),
     ("requeues", lambda s: f"{s.requeues}" if s.requeues else ""),
     ("scheduling cycles", lambda s: f"{s.cycles}"),
 )

@@ -6,6 +6,8 @@ A line that cannot be read is reported with file and line and counted, and readi
 import csv
 import gzip
 import io
+import math
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +24,10 @@ MAX_SHOWN: Final = 20  # malformed lines that are kept in words; all are counted
 SWF_FIELDS: Final = 18
 SWF_CANCELLED: Final = 5  # status of a job that was cancelled; before its start if it never ran
 KIB: Final = 1024
+#: No trace is about more: beyond, a number is a mistake, and time would pass for ever.
+MAX_S: Final = 1e10
+MAX_COUNT: Final = 10**6
+MAX_BYTES: Final = 2**60
 
 Lines = Iterable[tuple[int, str]]
 
@@ -83,7 +89,7 @@ def read_trace(path: str, *, form: str = "", limit: int | None = None) -> Trace:
             f"trace format {form!r} is not known", hint=f"known are: {', '.join(FORMS)}"
         )
     trace = Trace(path=path, form=form)
-    FORMS[form](trace, ((number, line) for number, line in enumerate(text.splitlines(), 1)))
+    FORMS[form](trace, enumerate(io.StringIO(text, newline=None), 1))
     if not trace.jobs:
         about = f": {trace.faults[0]}" if trace.faults else ""
         raise UsageError(
@@ -106,8 +112,12 @@ def _text(path: str) -> str:
             data = gzip.decompress(data)
     except FileNotFoundError:
         raise UsageError(f"trace {path}: no such file") from None
-    except (OSError, EOFError) as error:
-        raise UsageError(f"trace {path}: {error}") from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UsageError(
+            f"trace {path} cannot be unpacked: {error}", hint="its name ends in .gz: is it gzip?"
+        ) from error
+    except OSError as error:
+        raise UsageError(f"trace {path} cannot be read: {error.strerror}") from error
     return data.decode("utf-8", "replace")
 
 
@@ -143,6 +153,9 @@ def _read_swf(trace: Trace, lines: Lines) -> None:
         except ValueError as error:
             trace.complain(number, f"{error}")
             continue
+        if not all(map(math.isfinite, values)):
+            trace.complain(number, "a field is not a finite number")
+            continue
         _swf_job(trace, number, values)
 
 
@@ -150,29 +163,26 @@ def _swf_job(trace: Trace, number: int, values: list[float]) -> None:
     submit_s, run_s = values[1], values[3]
     used, asked = int(values[4]), int(values[7])
     processors = asked if asked > 0 else used
-    if submit_s < 0:
-        trace.complain(number, f"submitted at {submit_s:g}")
-    elif run_s < 0 or (run_s == 0 and int(values[10]) == SWF_CANCELLED):
+    if run_s < 0 or (run_s == 0 and int(values[10]) == SWF_CANCELLED):
         trace.skip("cancelled before it ran, or its run time is not known")
     elif processors <= 0:
         trace.skip("its processors are not known")
     else:
-        memory_kib = values[9] if values[9] > 0 else 0.0
+        memory_kib = max(values[9], 0.0)
         used_kib = values[6] if values[6] > 0 else memory_kib
         cpu_s = values[5]
-        trace.jobs.append(
-            TraceJob(
-                submit_s=submit_s,
-                duration_s=run_s,
-                user=f"user{int(values[11])}",
-                kind=f"application{int(values[13])}" if values[13] > 0 else "",
-                cpus=processors,
-                walltime_s=values[8] if values[8] > 0 else None,
-                memory_bytes=int(memory_kib * KIB) * processors,
-                memory_used_bytes=int(used_kib * KIB) * processors,
-                cpus_used=processors * min(1.0, cpu_s / run_s) if cpu_s > 0 and run_s else None,
-            )
+        job = TraceJob(
+            submit_s=submit_s,
+            duration_s=run_s,
+            user=f"user{int(values[11])}",
+            kind=f"application{int(values[13])}" if values[13] > 0 else "",
+            cpus=processors,
+            walltime_s=values[8] if values[8] > 0 else None,
+            memory_bytes=int(memory_kib * KIB) * processors,
+            memory_used_bytes=int(used_kib * KIB) * processors,
+            cpus_used=processors * min(1.0, cpu_s / run_s) if cpu_s > 0 and run_s else None,
         )
+        _keep(trace, number, job)
 
 
 # --- gsched's own ---
@@ -208,24 +218,23 @@ def _keep(trace: Trace, number: int, job: TraceJob) -> None:
 
 def _fault_of(job: TraceJob) -> str:
     """Return what cannot be about a job, or the empty string."""
-    least: tuple[tuple[str, float | None, float], ...] = (
-        ("submit_s", job.submit_s, 0),
-        ("duration_s", job.duration_s, 0),
-        ("cpus", job.cpus, 1),
-        ("gpus", job.gpus, 0),
-        ("nodes", job.nodes, 0),
-        ("memory_bytes", job.memory_bytes, 0),
-        ("cpus_used", job.cpus_used, 0),
-        ("memory_used_bytes", job.memory_used_bytes, 0),
-        ("deadline_s", job.deadline_s, 0),
+    limits: tuple[tuple[str, float | None, float, float], ...] = (
+        ("submit_s", job.submit_s, 0, MAX_S),
+        ("duration_s", job.duration_s, 0, MAX_S),
+        ("cpus", job.cpus, 1, MAX_COUNT),
+        ("gpus", job.gpus, 0, MAX_COUNT),
+        ("nodes", job.nodes, 0, MAX_COUNT),
+        ("memory_bytes", job.memory_bytes, 0, MAX_BYTES),
+        ("cpus_used", job.cpus_used, 0, MAX_COUNT),
+        ("memory_used_bytes", job.memory_used_bytes, 0, MAX_BYTES),
+        ("deadline_s", job.deadline_s, 0, MAX_S),
+        ("exit_code", job.exit_code, 0, 255),
     )
-    for name, value, bound in least:
-        if value is not None and not bound <= value < float("inf"):
-            return f"{name} is {value}: at least {bound}"
-    if job.walltime_s is not None and not 0 < job.walltime_s < float("inf"):
-        return f"walltime_s is {job.walltime_s}: above 0"
-    if not 0 <= job.exit_code <= 255:
-        return f"exit_code is {job.exit_code}: 0 to 255"
+    for name, value, least, most in limits:
+        if value is not None and not least <= value <= most:
+            return f"{name} is {value}: it can be {least} to {most:g}"
+    if job.walltime_s is not None and not 0 < job.walltime_s <= MAX_S:
+        return f"walltime_s is {job.walltime_s}: above 0, to {MAX_S:g}"
     return ""
 
 
@@ -235,7 +244,11 @@ def _rows(trace: Trace, lines: Lines) -> Iterator[tuple[int, dict[str, str]]]:
     for number, line in lines:
         if not line.strip():
             continue
-        values = next(csv.reader(io.StringIO(line)))
+        try:
+            values = next(csv.reader([line]))
+        except csv.Error as error:
+            trace.complain(number, f"{error}")
+            continue
         if not header:
             header = [value.strip() for value in values]
         elif len(values) != len(header):
@@ -265,18 +278,14 @@ def _read_philly(trace: Trace, lines: Lines) -> None:
             what = f"no column {error}" if isinstance(error, KeyError) else str(error)
             trace.complain(number, what)
             continue
-        if gpus < 1 or not 0 <= duration_s < float("inf"):
-            trace.complain(number, f"{gpus} GPUs for {duration_s} s")
-            continue
-        trace.jobs.append(
-            TraceJob(
-                submit_s=submitted.timestamp(),
-                duration_s=duration_s,
-                user=row.get("cluster", "") or "user",
-                cpus=gpus,
-                gpus=gpus,
-            )
+        job = TraceJob(
+            submit_s=submitted.timestamp(),
+            duration_s=duration_s,
+            user=row.get("cluster", "") or "user",
+            cpus=gpus,
+            gpus=gpus,
         )
+        _keep(trace, number, job)
 
 
 FORMS: Final[Mapping[str, Callable[[Trace, Lines], None]]] = MappingProxyType(

@@ -184,6 +184,7 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path) -> None:
     [
         (("--cluster", "0xcpus=1", "--policy", "fifo"), "count is 0"),
         (("--cluster", "cpus=1", "--policy", "lottery"), "known are: "),
+        (("--cluster", "cpus=1", "--policy", "torqe"), "did you mean torque? known are: "),
         (("--cluster", "cpus=1", "--policy", ","), "no policy is named"),
         (("--cluster", "cpus=1", "--policy", "fifo", "--parquet"), "--parquet goes with --csv"),
         (("--cluster", "cpus=1"), "Missing option '--policy'"),
@@ -212,6 +213,40 @@ def test_malformed_lines_are_shown(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert f"{trace}:3: " in done.stderr
     assert msgspec.json.decode((tmp_path / "r.json").read_bytes(), type=Report).malformed == 1
+
+
+def test_a_strict_run_refuses_a_malformed_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is named all the same, and nothing is replayed; without such a line all is well."""
+    bad, good = tmp_path / "bad.csv", tmp_path / "good.csv"
+    good.write_text("submit_s,duration_s\n0,5\n")
+    bad.write_text("submit_s,duration_s\n0,5\nsoon,5\n")
+    common = ("--cluster", "cpus=1", "--policy", "fifo", "--strict")
+
+    assert cli.status_of(["run", str(bad), *common]) == 2
+    said = capsys.readouterr()
+    assert f"{bad}:3: " in said.err
+    assert "bad.csv has 1 malformed line" in said.err
+    assert said.out == ""
+    assert cli.status_of(["run", str(good), *common]) == 0
+
+
+def test_a_trace_of_which_nothing_fits_is_said_to_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the head's words; the report is written, and holds no averages of nothing."""
+    trace = tmp_path / "t.csv"
+    trace.write_text("submit_s,duration_s,gpus\n0,5,1\n1,5,1\n")
+    report = tmp_path / "r.json"
+    arguments = ("run", str(trace), "--cluster", "2xcpus=4", "--policy", "fifo,torque")
+
+    assert cli.status_of([*arguments, "--json", str(report)]) == 2
+    said = capsys.readouterr()
+    assert "none of the 2 jobs could ever run on this cluster: needs 1 GPU" in said.err
+    assert "waiting" not in said.out
+    decoded = msgspec.json.decode(report.read_bytes(), type=Report)
+    assert [sum(each.refused.values()) for each in decoded.results] == [2, 2]
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Traces: every form is read, a malformed line is named and passed over, nonsense is refused."""
 
 import gzip
+import os
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,11 @@ def test_own_forms_say_the_same(tmp_path: Path) -> None:
         ("1,2,1", "3 fields instead of 4"),
         ("1,2,many,0", "Expected `int`"),
         ("1,2,1,0,9", "5 fields instead of 4"),
+        ("-1,2,1,0", "submit_s is -1.0"),
+        ("inf,2,1,0", "submit_s is inf"),
+        ("1,1e300,1,0", "duration_s is 1e+300"),
+        ("1,2,123456789012345678901234567890,0", "cpus"),
+        ("1,2,1,99999999", "gpus is 99999999: it can be 0 to 1e+06"),
     ],
 )
 def test_a_malformed_line_is_named(tmp_path: Path, line: str, complaint: str) -> None:
@@ -88,6 +94,48 @@ def test_a_malformed_line_is_named(tmp_path: Path, line: str, complaint: str) ->
     assert trace.malformed == 1
     assert str(trace.faults[0]).startswith(f"{tmp_path}/t.csv:3: ")
     assert complaint in str(trace.faults[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({1: "nan"}, "not a finite number"),
+        ({1: "-5"}, "submit_s is -5.0"),
+        ({3: "inf"}, "not a finite number"),
+        ({7: "1e300"}, "cpus is"),
+        ({9: "1e300"}, "memory_bytes is"),
+        ({17: ""}, "17 fields instead of 18"),
+    ],
+)
+def test_a_malformed_line_of_the_archive_is_named(
+    tmp_path: Path, change: dict[int, str], complaint: str
+) -> None:
+    """Whatever a field holds."""
+    good = "1 100 5 60 4 30 1024 4 120 2048 1 7 1 3 1 1 -1 -1"
+    fields = [change.get(place, word) for place, word in enumerate(good.split())]
+    trace = read_trace(write(tmp_path / "t.swf", f"{good}\n{' '.join(fields)}\n"))
+
+    assert len(trace.jobs) == 1
+    assert (trace.malformed, trace.faults[0].line) == (1, 2)
+    assert complaint in trace.faults[0].message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"submit_s":NaN,"duration_s":1}',
+        '{"submit_s":1}',
+        "[]",
+        '{"submit_s":-1,"duration_s":1}',
+        '{"submit_s":1,"duration_s":1,"colour":"red"}',
+    ],
+)
+def test_a_malformed_line_of_json_is_named(tmp_path: Path, line: str) -> None:
+    """And the others are read."""
+    good = '{"submit_s":0,"duration_s":1}'
+    trace = read_trace(write(tmp_path / "t.jsonl", f"{good}\n{line}\n{good}\n"))
+
+    assert (len(trace.jobs), trace.malformed, trace.faults[0].line) == (2, 1, 2)
 
 
 def test_many_malformed_lines_are_counted(tmp_path: Path) -> None:
@@ -138,8 +186,19 @@ def test_a_trace_that_is_not_there_is_refused(tmp_path: Path) -> None:
     """And one that is no packed file though it is called so."""
     with pytest.raises(UsageError, match="no such file"):
         read_trace(str(tmp_path / "nothing.csv"))
-    with pytest.raises(UsageError, match="trace "):
+    with pytest.raises(UsageError, match="cannot be unpacked"):
         read_trace(write(tmp_path / "plain.csv.gz", "submit_s,duration_s\n0,1\n"))
+    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
+        read_trace(str(tmp_path))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_trace_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
+    """With the system's word for it."""
+    path = write(tmp_path / "t.csv", "submit_s,duration_s\n0,1\n")
+    Path(path).chmod(0)
+    with pytest.raises(UsageError, match="cannot be read: Permission denied"):
+        read_trace(path)
 
 
 def test_limit_keeps_the_first(tmp_path: Path) -> None:
