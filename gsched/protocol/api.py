@@ -8,6 +8,7 @@ it from the kernel. Times are seconds since the epoch, sizes bytes, durations se
 from msgspec import Struct
 
 from gsched.model.resources import Load, Usage
+from gsched.model.training import Training
 
 API_VERSION = 1
 MAX_BODY_BYTES = 64 * 1024 * 1024  # one request; larger is refused before it is read
@@ -42,6 +43,11 @@ class SubmitJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
         arguments: see `gsched.model.job.JobSpec`.
         environment: names and values for the job.
         holds: ``user`` or ``operator``.
+        places_max: up to so many places of ``resources`` are taken: GPUs of an elastic training.
+        deadline_s: by when it is to be done; 0: there is none.
+        deadline_after_s: the same, counted from its submission on the head's clock.
+        urgency: ``urgent``, ``normal`` or ``relaxed``, instead of a deadline.
+        movable: it can be stopped at a checkpoint and go on elsewhere.
     """
 
     key: str
@@ -70,6 +76,12 @@ class SubmitJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     kind: str = ""
     environment: dict[str, str] = {}
     holds: tuple[str, ...] = ()
+    places_max: int = 0
+    deadline_s: float = 0.0
+    deadline_after_s: float = 0.0
+    urgency: str = ""
+    training: Training | None = None
+    movable: bool = False
 
 
 class SubmitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -59,7 +59,7 @@ def goal_of(job: Job, size: Size, *, settings: Settings, state: State, now_s: fl
     done = job.work_done
     attempt = job.attempt
     if attempt is not None and attempt.started_s is not None:
-        begun_s = attempt.started_s + (settings.move_s if job.moves else 0.0)
+        begun_s = attempt.started_s + (settings.move_s if job.work_done > 0 else 0.0)
         layout = layout_of(attempt.allocation, state, settings.fabric)
         done += size.speed.rate(layout) * max(0.0, now_s - begun_s)
     return Goal(

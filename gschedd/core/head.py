@@ -150,12 +150,11 @@ class Head:
         if known is not None:
             return Step(job=known)
         submission = prepare(
-            command.asked,
+            command,
             state=self.state,
             settings=self.settings,
-            caller=command.caller,
-            digests=command.digests,
             intern=self._intern,
+            now_s=now_s,
         )
         job = self.state.next_job
         spec = submission.spec

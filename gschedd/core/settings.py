@@ -31,6 +31,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         fabric: how nodes are connected, and how fast their GPUs are.
         move_s: from the order to move a training to its first further step, where nothing was
             measured; seconds.
+        refuse_impossible: deadlines that an idle cluster could not meet are not taken.
     """
 
     server: str
@@ -44,6 +45,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_queued_per_user: int = 1_000_000
     fabric: Fabric = Fabric()
     move_s: float = 30.0
+    refuse_impossible: bool = True
     master_port_first: int = 20000
     master_port_last: int = 29999
 

@@ -21,6 +21,8 @@ from gsched.model.resources import Request
 from gsched.model.states import HoldKind, Join, LaunchKind
 from gsched.model.units import format_duration
 from gsched.protocol.api import MAX_ENVIRONMENT_BYTES, MAX_SCRIPT_BYTES, SubmitJob
+from gschedd.core.commands import Submit
+from gschedd.core.deadlines import aim_of
 from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import State, client_key
 from gschedd.plan.fit import NoFit, place
@@ -49,29 +51,30 @@ def known_submission(state: State, caller: Caller, key: str) -> int | None:
 
 
 def prepare(
-    asked: SubmitJob,
+    command: Submit,
     *,
     state: State,
     settings: Settings,
-    caller: Caller,
-    digests: tuple[str, str],
     intern: Callable[[Request], Request],
+    now_s: float,
 ) -> Submission:
-    """Return the job that ``asked`` states, after defaults and every check that can be made now.
+    """Return the job that is asked for, after defaults and every check that can be made now.
 
     Args:
-        digests: of the script's text and of the environment, as they are kept in the store.
+        command: who asks, and for what.
         intern: returns an equal request, always the same object, so that memory is shared.
 
     Raises:
         GschedError: the job cannot be taken; the message says what, why and what to do.
     """
+    asked, caller, digests = command.asked, command.caller, command.digests
     _check_caller(caller, state, settings)
     _check_content(asked)
     queue = asked.queue or settings.default_queue
     resources = _resources(asked, state, settings)
     walltime_s = checked_walltime(resources.walltime_s, queue, settings)
     warnings = list(resources.warnings)
+    aim = aim_of(asked, resources.request, walltime_s, state=state, settings=settings, now_s=now_s)
     refusal = never_fits(resources.request, state)
     if refusal:
         raise RequestTooLargeError(refusal[0], hint=refusal[1])
@@ -86,7 +89,7 @@ def prepare(
         ),
         name=asked.name,
         queue=queue,
-        request=intern(resources.request),
+        request=intern(aim.request),
         workdir=asked.workdir,
         walltime_s=walltime_s,
         priority=checked_priority(asked.priority),
@@ -110,6 +113,10 @@ def prepare(
         environment_digest=digests[1],
         client_key=asked.key,
         holds=checked_holds(asked.holds, caller),
+        deadline_s=aim.deadline_s,
+        urgency=aim.urgency,
+        training=aim.training,
+        movable=aim.movable,
     )
     return Submission(spec=spec, warnings=tuple(warnings))
 

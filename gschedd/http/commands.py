@@ -141,12 +141,11 @@ class Commands:
             if known is not None:
                 return api.SubmitResult(id=known)
             submission = prepare(
-                job,
+                c.Submit(caller=caller, asked=job, digests=("", "")),
                 state=self._head.state,
                 settings=self._head.settings,
-                caller=caller,
-                digests=("", ""),
                 intern=lambda request: request,
+                now_s=self._parts.clock.wall_s(),
             )
         except GschedError as error:
             return api.SubmitResult(error=error_body(error))

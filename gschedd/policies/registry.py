@@ -12,6 +12,7 @@ from gschedd.models.predict import Model, PaperModel
 from gschedd.models.robust import RobustModel
 from gschedd.plan.snapshot import Policy
 from gschedd.policies import balance, fewest, fifo, paper, roundrobin, torque
+from gschedd.policies.kit.beside import beside
 from gschedd.policies.kit.capacity import Weights
 
 
@@ -54,6 +55,7 @@ class Chosen(Struct, frozen=True, kw_only=True):
         reads_loads: it looks at how busy nodes are, so that they must tell.
         foretells_times: its predictor tells run times that are seldom exceeded. The paper's does
             not: it knows a mean only, which every other job exceeds.
+        plans_goals: it plans trainings one by one, by what is known of them.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Chosen(Struct, frozen=True, kw_only=True):
     make_model: Callable[[], Model]
     reads_loads: bool = False
     foretells_times: bool = True
+    plans_goals: bool = False
 
 
 def choose(name: str, tuning: Tuning | None = None) -> Chosen:
@@ -113,6 +116,16 @@ def _balance(name: str, tuning: Tuning) -> Chosen:
     return structs.replace(
         _with_predictor(name, balance.balance(settings), tuning), reads_loads=True
     )
+
+
+def _deadline(plan: Policy) -> Callable[[str, Tuning], Chosen]:
+    """Return what makes a policy for trainings, with `balance` for all other jobs."""
+
+    def make(name: str, tuning: Tuning) -> Chosen:
+        rest = _balance(name, tuning)
+        return structs.replace(rest, plan=beside(plan, rest.plan), plans_goals=True)
+
+    return make
 
 
 def _paper(name: str, tuning: Tuning) -> Chosen:

@@ -270,6 +270,7 @@ class Machine:
             wall_s=wall_s,
             cpu_s=cpu_s,
             memory_peak_bytes=process.program.memory_bytes if process.info is not None else 0,
+            work_done=process.program.checkpoint(wall_s),
         )
         if self.on_record is not None:
             self.on_record(self, self.spool.records[key])

@@ -14,6 +14,10 @@ class Program(Struct, frozen=True, kw_only=True, omit_defaults=True):
         exit_code: with which it ends by itself.
         ignores_term: it ends only when it is killed.
         user_error: it cannot be started, through its user's fault.
+        work_done: of a training, in earlier attempts, as its checkpoint has it.
+        work_rate: of a training, work done in a second; 0 for all other jobs, which have no
+            checkpoints.
+        restore_s: until a training goes on from its checkpoint, seconds; part of ``work_s``.
     """
 
     work_s: float
@@ -22,3 +26,12 @@ class Program(Struct, frozen=True, kw_only=True, omit_defaults=True):
     exit_code: int = 0
     ignores_term: bool = False
     user_error: bool = False
+    work_done: float = 0.0
+    work_rate: float = 0.0
+    restore_s: float = 0.0
+
+    def checkpoint(self, wall_s: float) -> float | None:
+        """Return the work done after so long, or None for a job without checkpoints."""
+        if not self.work_rate:
+            return None
+        return self.work_done + self.work_rate * max(0.0, wall_s - self.restore_s)

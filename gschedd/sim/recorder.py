@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from gsched.model.states import OutcomeKind
 from gschedd.core import facts as f
 from gschedd.core.state import Job
 from gschedd.sim.agenda import Agenda
@@ -152,7 +153,8 @@ class Recorder:
             for name in ("cpu", "memory", "gpu", "cpu_imbalance", "memory_imbalance",
                          "gpu_imbalance", "waiting", "running")
         }  # fmt: skip
-        self._waiting = self._running = 0
+        self._idle: set[int] = set()
+        self._running = 0
         self._waits: list[float] = []
         self._completions: list[float] = []
         self._slowdowns: list[float] = []
@@ -160,6 +162,7 @@ class Recorder:
         self._outcomes: Counter[str] = Counter()
         self._deadlines: Counter[bool] = Counter()
         self._requeues = 0
+        self._migrations = 0
         self.on_change: Callable[[Machine], None] | None = None
         self.traced: dict[int, TraceJob] = {}
         self.submitted = 0
@@ -174,15 +177,21 @@ class Recorder:
             match fact:
                 case f.JobSubmitted():
                     self.submitted += 1
-                    self._waiting += 1
+                    self._idle.add(fact.job)
                 case f.AttemptAssigned():
-                    self._waiting -= 1
+                    self._idle.discard(fact.job)
                     self._running += 1
+                case f.MoveRequested():
+                    self._migrations += 1
                 case f.AttemptEnded():
                     self._running -= 1
+                    if fact.outcome.kind is OutcomeKind.MOVED:
+                        self._idle.add(fact.job)
                 case f.JobRequeued():
-                    self._waiting += 1
+                    self._idle.add(fact.job)
                     self._requeues += 1
+                case f.JobEnded():
+                    self._idle.discard(fact.job)
                 case _:
                     pass
         for job in done:
@@ -208,7 +217,7 @@ class Recorder:
             mean = gauge.mean
             means[name].add(mean, passed_s)
             means[f"{name}_imbalance"].add(gauge.imbalance, passed_s, counts=mean > 0)
-        means["waiting"].add(self._waiting, passed_s)
+        means["waiting"].add(len(self._idle), passed_s)
         means["running"].add(self._running, passed_s)
 
     def _take(self, job: Job) -> None:
@@ -216,8 +225,6 @@ class Recorder:
         assert job.outcome is not None, "a job that is done has its outcome"
         traced = self.traced.pop(job.id)
         started_s = job.started_s
-        if job.attempts == 0:
-            self._waiting -= 1
         self.done += 1
         self._last_end_s = max(self._last_end_s, job.ended_s)
         wait_s = (started_s if started_s is not None else job.ended_s) - job.submitted_s
@@ -297,7 +304,7 @@ class Recorder:
             deadline_rate=(
                 round(self._deadlines[True] / with_deadline, DIGITS) if with_deadline else None
             ),
-            migrations=0,
+            migrations=self._migrations,
             requeues=self._requeues,
             events=self._agenda.events,
             cycles=cycles,

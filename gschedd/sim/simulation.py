@@ -14,6 +14,7 @@ from gschedd.core.settings import QueueSettings, Settings
 from gschedd.core.state import State
 from gschedd.models.predict import Model
 from gschedd.plan.snapshot import Policy
+from gschedd.plan.training import Fabric
 from gschedd.sim.agenda import FOREVER, Agenda
 from gschedd.sim.cluster import ClusterNode
 from gschedd.sim.head import HeadProcess
@@ -21,6 +22,7 @@ from gschedd.sim.machine import Machine
 from gschedd.sim.node import NodeProcess
 from gschedd.sim.program import Program
 from gschedd.sim.recorder import JobResult, Recorder, Summary
+from gschedd.sim.trainings import Trainings
 from gschedd.sim.work import WORK_MODELS
 from gschedd.sim.workload import Shaper, TraceJob, Users
 
@@ -37,11 +39,17 @@ class Options(Struct, frozen=True, kw_only=True):
         work: the model of how jobs progress, by its name in `WORK_MODELS`.
         make_model: makes the predictor that learns from jobs; None: nothing is learned.
         heartbeats: nodes tell how busy they are, as some policies need.
+        plans_goals: the policy plans trainings one by one, by their deadlines.
+        fabric: how nodes are connected.
+        move_s: from the order to move a training to its first further step, seconds.
     """
 
     work: str = "fixed"
     make_model: Callable[[], Model] | None = None
     heartbeats: bool = False
+    plans_goals: bool = False
+    fabric: Fabric = Fabric()
+    move_s: float = 30.0
 
 
 class DirectLink:
@@ -98,14 +106,21 @@ class Simulation:
         self._shaper = Shaper(nodes)
         self._programs: dict[int, Program] = {}
         queues = dict.fromkeys((QUEUE, *sorted({job.queue for job in jobs if job.queue})))
-        settings = Settings(server="sim", queues=dict.fromkeys(queues, QueueSettings()))
+        settings = Settings(
+            server="sim",
+            queues=dict.fromkeys(queues, QueueSettings()),
+            fabric=options.fabric,
+            move_s=options.move_s,
+            refuse_impossible=False,  # it counts as missed
+        )
         self.head = Head(
-            state=State(dict.fromkeys(queues, 0)),
+            state=State(dict.fromkeys(queues, 0), plans_goals=options.plans_goals),
             settings=settings,
             policy=policy,
             model=options.make_model() if options.make_model is not None else None,
         )
-        self.daemon = HeadProcess(agenda=self.agenda, watcher=self.recorder)
+        trainings = Trainings(self.head, self._programs, next_watcher=self.recorder)
+        self.daemon = HeadProcess(agenda=self.agenda, watcher=trainings)
         self.daemon.start(self.head)
         for node in nodes:
             self._connect(node, options)
@@ -177,7 +192,8 @@ class Simulation:
             self.refused[step.error.message] += 1
             return
         self.recorder.traced[step.job] = job
-        self._programs[step.job] = self._shaper.program(job)
+        if job.training is None:
+            self._programs[step.job] = self._shaper.program(job)
 
     def summary(self, policy: str) -> Summary:
         """Return what it came to so far."""

@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from gsched.model.training import Training
 from gsched.protocol.api import SubmitJob
 from gschedd.core.settings import Caller
 from gschedd.sim.cluster import ClusterNode
@@ -28,6 +29,9 @@ class TraceJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
         cpus_used: how many CPUs it keeps busy, on all its nodes together; None: those asked for.
         memory_used_bytes: None: what was asked for.
         resources: a resource list as after ``-l``, instead of the counts above.
+        training: the size of a training: it runs as long as that takes on the GPUs that it gets,
+            and ``duration_s`` counts for nothing. It can be moved.
+        gpus_max: a training may be given any number of GPUs from ``gpus`` to this.
     """
 
     submit_s: float
@@ -48,6 +52,8 @@ class TraceJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     memory_used_bytes: int | None = None
     exit_code: int = 0
     resources: str = ""
+    training: Training | None = None
+    gpus_max: int = 0
 
 
 class Users:
@@ -81,6 +87,8 @@ class Shaper:
 
     def submission(self, job: TraceJob) -> SubmitJob:
         """Return what the job's user submits."""
+        if job.training is not None:
+            return _training(job)
         count = self.spread(job)
         return SubmitJob(
             key="",
@@ -106,6 +114,28 @@ class Shaper:
             memory_bytes=memory // parts,
             exit_code=job.exit_code,
         )
+
+
+def _training(job: TraceJob) -> SubmitJob:
+    """Return a training as its user submits it: one place for each GPU, wherever they are."""
+    least, most = max(1, job.gpus), max(1, job.gpus, job.gpus_max)
+    cpus = max(1, job.cpus // least)
+    words = f"select={least}:ncpus={cpus}:ngpus=1"
+    return SubmitJob(
+        key="",
+        name=job.name,
+        workdir="/",
+        resources=(job.resources or f"{words},place=free",),
+        queue=job.queue,
+        priority=job.priority,
+        launch="torchrun",
+        arguments=("train",),
+        kind=job.kind,
+        places_max=most if most > least else 0,
+        deadline_after_s=job.deadline_s or 0.0,
+        training=job.training,
+        movable=True,
+    )
 
 
 def _resources(job: TraceJob, count: int) -> str:

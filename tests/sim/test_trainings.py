@@ -1,0 +1,144 @@
+"""Trainings in the simulator: as fast as what they get, over all their moves."""
+
+import pytest
+from msgspec import structs
+
+from gsched.model.training import Training
+from gschedd.plan.elastic import allocate, free_gpus
+from gschedd.plan.snapshot import Move, Plan, Policy, Snapshot, Start, Verdict
+from gschedd.plan.space import Spaces
+from gschedd.plan.training import gpus_by_node
+from gschedd.sim.cluster import read_cluster
+from gschedd.sim.recorder import JobResult
+from gschedd.sim.simulation import Options, Simulation
+from gschedd.sim.workload import TraceJob
+
+RATES = ((1, 1.0), (2, 1.8), (4, 3.0), (8, 4.0))
+MOVE_S = 10.0
+
+
+def smallest(snapshot: Snapshot) -> Plan:
+    """Start every training on as few GPUs as it may have."""
+    free = Spaces(snapshot.nodes)
+    starts: list[Start] = []
+    for group in sorted(snapshot.groups, key=lambda group: group.order[0]):
+        goal = snapshot.goals[group.order[0][1]]
+        found = allocate(group.shape.request, free, goal.gpus[0])
+        if found is not None:
+            free.take(found)
+            starts.append(Start(job=goal.job, shape=group.shape, allocation=found, why="fits"))
+    return Plan(starts=tuple(starts))
+
+
+def growing(snapshot: Snapshot) -> Plan:
+    """Start as `smallest`; if nothing starts, give one that runs all that is free."""
+    plan = smallest(snapshot)
+    if plan.starts:
+        return plan
+    free = Spaces(snapshot.nodes)
+    moves: list[Move] = []
+    for running in sorted(snapshot.running, key=lambda each: each.job):
+        goal = snapshot.goals[running.job]
+        assert goal.request is not None
+        if running.leaving:
+            continue
+        free.give(running.allocation)
+        count = min(sum(free_gpus(goal.request, free).values()), goal.gpus[-1])
+        found = allocate(goal.request, free, count)
+        if found is not None and count > sum(gpus_by_node(running.allocation).values()):
+            moves.append(Move(job=goal.job, allocation=found, why="more is free"))
+            free.take(found)
+        else:
+            free.take(running.allocation)
+    verdicts = tuple(Verdict(job=move.job, meets=True) for move in moves)
+    return Plan(moves=tuple(moves), verdicts=verdicts)
+
+
+def run(
+    policy: Policy, jobs: list[TraceJob], cluster: str = "2xcpus=16,gpus=4"
+) -> tuple[dict[int, JobResult], Simulation]:
+    """Run trainings to their end."""
+    results: dict[int, JobResult] = {}
+
+    def keep(result: JobResult) -> None:
+        results[result.job] = result
+
+    options = Options(plans_goals=True, move_s=MOVE_S)
+    simulation = Simulation(read_cluster(cluster), jobs, policy, options=options, on_result=keep)
+    assert not simulation.run()
+    return results, simulation
+
+
+def training(submit_s: float, **changes: object) -> TraceJob:
+    """Return a training of 1000 iterations on 1 to 8 GPUs."""
+    job = TraceJob(
+        submit_s=submit_s,
+        duration_s=0.0,
+        gpus=1,
+        gpus_max=8,
+        deadline_s=900.0,
+        training=Training(iterations=1000.0, rates=RATES),
+    )
+    return structs.replace(job, **changes)
+
+
+def test_a_training_runs_as_long_as_its_gpus_need() -> None:
+    """On one GPU at one iteration a second; on a rigid number at that number's rate."""
+    results, _ = run(smallest, [training(0.0), training(0.0, gpus=4, gpus_max=0)])
+
+    assert results[1].run_s == pytest.approx(1000.0)
+    assert results[2].run_s == pytest.approx(1000 / 3.0)
+    assert (results[1].deadline_met, results[2].deadline_met) == (0, 1)
+
+
+def test_a_moved_training_loses_the_time_of_the_move_and_no_work() -> None:
+    """Alone at first on one GPU, on eight from the moment that another one ends beside it."""
+    results, simulation = run(growing, [training(0.0), training(0.0, gpus=2, gpus_max=0)])
+
+    second_s = 1000 / 1.8
+    first_s = second_s + MOVE_S + (1000 - second_s) / 4.0
+    assert results[2].run_s == pytest.approx(second_s)
+    assert results[1].run_s == pytest.approx(first_s)
+    assert results[1].attempts == 2
+    assert simulation.summary("growing").migrations == 1
+    assert not simulation.head.oddities
+
+
+def test_many_moves_at_once_lose_nothing() -> None:
+    """Every training ends, once, and the cluster is empty then."""
+    jobs = [training(100.0 * number) for number in range(12)]
+    results, simulation = run(growing, jobs)
+
+    summary = simulation.summary("growing")
+    assert summary.outcomes == {"exited": 12}
+    assert summary.migrations > 3
+    assert summary.unfinished == 0
+    state = simulation.head.state
+    assert not state.targets
+    assert not state.targets_on
+    assert all(len(space.gpus) == 4 and space.cpus == 16 for space in state.spaces.values())
+    assert all(result.run_s <= 1000.0 + 1e-6 for result in results.values())
+
+
+def test_a_suspended_training_goes_on_from_its_checkpoint() -> None:
+    """It goes back to its queue for another one's sake, and loses no work."""
+
+    def by_turns(snapshot: Snapshot) -> Plan:
+        if len(snapshot.groups) == 1 and snapshot.groups[0].order[0][1] != 1:
+            running = list(snapshot.running)
+            if running and not running[0].leaving:
+                return Plan(moves=(Move(job=running[0].job, allocation=(), why="gives way"),))
+        for group in sorted(snapshot.groups, key=lambda group: -group.order[0][1]):
+            found = allocate(group.shape.request, Spaces(snapshot.nodes), 1)
+            if found is not None:
+                job = group.order[0][1]
+                start = Start(job=job, shape=group.shape, allocation=found, why="its turn")
+                return Plan(starts=(start,))
+        return Plan()
+
+    jobs = [training(0.0, gpus_max=0), training(400.0, gpus_max=0)]
+    results, simulation = run(by_turns, jobs, "cpus=4,gpus=1")
+
+    assert results[2].end_s == pytest.approx(1400.0)
+    assert results[1].end_s == pytest.approx(1400.0 + MOVE_S + 600.0)
+    assert simulation.summary("turns").requeues == 1
