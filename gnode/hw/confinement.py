@@ -195,11 +195,10 @@ def _usage_file(tree: _Tree | None, name: PurePosixPath) -> Path | None:
     In version 1 the counter may be a hierarchy of its own, where the same processes need not be
     in a group of the same name: then its counts are about others, too.
     """
-    if tree is not None and tree.own.is_relative_to(name):
-        for counted, group in tree.groups():
-            if counted == name:
-                version1 = group / "cpuacct.usage"
-                return version1 if version1.exists() else group / "cpu.stat"
+    for counted, group in tree.groups() if tree is not None else ():
+        if counted == name:
+            version1 = group / "cpuacct.usage"
+            return version1 if version1.exists() else group / "cpu.stat"
     log.info("no group counts the CPU time of control group %s: its processes are asked", name)
     return None
 
