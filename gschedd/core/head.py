@@ -27,6 +27,7 @@ from gschedd.core.due import due_groups
 from gschedd.core.learning import Run, run_of
 from gschedd.core.moving import arrivals
 from gschedd.core.react import react
+from gschedd.core.retry import Retry
 from gschedd.core.settings import Settings
 from gschedd.core.settle import follow
 from gschedd.core.state import State, WaitingGroup
@@ -70,6 +71,7 @@ class Head:
         cycles: scheduling cycles run.
         model: learns what jobs cost, and tells the policy; None where nothing is to be learned.
         policy_failure: what the policy raised in the last cycle, or None.
+        retry: how often in a row it failed, and when it is asked again.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Head:
         self.safe_mode = ""
         self.cycles = 0
         self.policy_failure: Exception | None = None
+        self.retry = Retry()
         self._requests: dict[Request, Request] = {}
 
     def begin(self, now_s: float) -> Step:
@@ -201,11 +204,15 @@ class Head:
 
     def tick(self, now_s: float) -> Step:
         """Take in that time has passed."""
+        if self.retry.take(now_s):
+            self.state.look_anew()
         return self._advance(decide.due_jobs(self.state, now_s))
 
     def next_alarm_s(self) -> float | None:
         """Return when `tick` has something to do next, seconds since the epoch."""
-        return self.state.delayed[0][0] if self.state.delayed else None
+        delayed = self.state.delayed
+        alarms_s = (delayed[0][0] if delayed else None, self.retry.due_s)
+        return min((at_s for at_s in alarms_s if at_s is not None), default=None)
 
     def cycle(self, now_s: float) -> Step:
         """Run one scheduling cycle if anything has changed since the last."""
@@ -243,7 +250,9 @@ class Head:
             self.policy_failure = error
             self.oddities["policy_failed"] += 1
             self.state.anew = True
+            self.retry.failed(now_s)
             return Step()
+        self.retry.went_well()
         self._note_waits(result.waits, due)
         self.verdicts = {verdict.job: verdict for verdict in result.verdicts}
         if result.refused:

@@ -196,10 +196,10 @@ class HeadProcess:
         head = self.head
         if head is None or self._pending is not None:
             return False
-        if not (self._inbox or head.state.stale or head.state.delayed):
+        alarm_s = head.next_alarm_s()
+        if not (self._inbox or head.state.stale or alarm_s is not None):
             return False
         now_s = self.wall_s()
-        alarm_s = head.next_alarm_s()
         if self._inbox or (alarm_s is not None and alarm_s <= now_s):
             inbox, self._inbox = self._inbox, []
             steps = [head.tick(now_s)]

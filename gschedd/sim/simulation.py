@@ -30,6 +30,8 @@ from gschedd.sim.workload import Shaper, TraceJob, Users
 #: take for "unknown".
 BEGIN_S: Final = 1_000_000_000.0
 QUEUE: Final = "batch"
+#: A policy that failed so often in a row is taken to fail for ever: the head would go on asking it.
+MAX_FAILURES: Final = 20
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -154,7 +156,7 @@ class Simulation:
             if self._next == len(self._jobs) and self.recorder.done == self.recorder.submitted:
                 return False
             time_s = min(self.agenda.next_s(), self._arrival_s(), self._alarm_s())
-            if time_s == FOREVER:
+            if time_s == FOREVER or self.head.retry.failures > MAX_FAILURES:
                 return False  # what waits now waits for ever
             self.agenda.turn_to(time_s)
             self._arrive()
