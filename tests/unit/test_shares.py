@@ -99,6 +99,16 @@ def test_who_is_late_anyway_does_not_stand_in_the_way() -> None:
     assert shares.claims[2].gpus == 4
 
 
+def test_several_are_admitted_together_or_none_of_them() -> None:
+    """Each alone would be in time."""
+    shares = Shares(Profile(0.0, 4))
+
+    assert not shares.admit(demand(1, 10.0, 30), demand(2, 10.0, 30))
+    assert shares.claims == {}
+    assert shares.admit(demand(1, 10.0, 20), demand(2, 10.0, 20))
+    assert {job: claimed.gpus for job, claimed in shares.claims.items()} == {1: 2, 2: 2}
+
+
 def test_of_equal_deadlines_the_lower_id_is_first() -> None:
     shares = Shares(Profile(0.0, 1), [demand(2, 10.0, 6), demand(1, 10.0, 6)])
 
@@ -135,9 +145,9 @@ def profiles(draw: st.DrawFn) -> Profile:
     return profile
 
 
-levels = st.dictionaries(
-    st.integers(1, 10), st.floats(0, 10, allow_subnormal=False), max_size=4
-).map(lambda rates: levels_of(rates, rates.__getitem__))
+levels = st.dictionaries(st.integers(1, 10), st.just(0.0) | st.floats(0.01, 10), max_size=4).map(
+    lambda rates: levels_of(rates, rates.__getitem__)
+)
 
 
 def done_by(profile: Profile, chosen: Levels, index: int, until_s: float) -> float:

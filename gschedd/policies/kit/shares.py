@@ -11,7 +11,7 @@ long as nothing changes, so that a share costs as much as there are changes, not
 """
 
 import math
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -24,7 +24,8 @@ ROUNDING: Final = 1e-9
 class Levels(Struct, frozen=True, kw_only=True, cache_hash=True):
     """Numbers of GPUs that a training may have, and how fast it is on them.
 
-    Both ascend strictly: a larger number that is not faster is never worth having.
+    Numbers ascend strictly. So do rates where the lowest level is looked for: there a larger number
+    that is not faster is not worth having.
 
     Attributes:
         gpus: counts, shape ``(L,)``; there may be none.
@@ -238,14 +239,18 @@ class Shares:
         """Return those that took part, in order."""
         return self._demands
 
-    def admit(self, demand: Demand) -> bool:
-        """Add a training if it is in time and makes nobody late who would be in time without it."""
-        if demand.levels.fastest * (demand.deadline_s - self._base.starts_s[0]) < demand.work * (
-            1 - ROUNDING
-        ):
-            return False
-        demands = self._demands.copy()
-        insort(demands, demand, key=by_deadline)
+    def admit(self, *new: Demand) -> bool:
+        """Add trainings if all are in time and make nobody late who would be in time without them.
+
+        Args:
+            new: all of them are added, or none.
+        """
+        now_s = self._base.starts_s[0]
+        for demand in new:
+            most = demand.levels.fastest * (demand.deadline_s - now_s)
+            if most < demand.work * (1 - ROUNDING):
+                return False
+        demands = sorted([*self._demands, *new], key=by_deadline)
         settled = _settle(self._base, demands, self.late)
         if settled is None:
             return False

@@ -1,0 +1,235 @@
+"""ElasticFlow: trainings are admitted by their deadline, and have as many GPUs as that needs.
+
+A new training is admitted if it and all that were admitted before can be in time, each on its
+minimum satisfactory share, in order of their deadlines. GPUs that are idle then go, one level at a
+time, to the training that saves most GPU time with each of them. Running trainings are resized for
+that, and moved where places have to be joined.
+
+Source: Gu et al., "ElasticFlow: An Elastic Serverless Training Platform for Distributed Deep
+Learning", ASPLOS 2023, from its public description. Ours differs in this: shares are counted over
+steps of free GPUs, not over slots of equal length; decisions are made when something happens; a
+training that has just been started or resized keeps what it has for one slot, if nobody needs it; a
+training that is refused, or is late although it was admitted, may use what nobody else wants.
+
+`plan_in_slots` decides at the end of each slot only, and admits all that arrived in it, or none of
+them, as the simulator of the source does.
+"""
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct, structs
+
+from gschedd.plan.snapshot import Plan, Policy, Snapshot, Verdict, Wait
+from gschedd.plan.training import Goal
+from gschedd.policies.kit.changes import Changes, Speeds, Trainings, carry_out, gpus_of, profile_for
+from gschedd.policies.kit.shares import Claim, Demand, Shares
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What may be chosen.
+
+    Attributes:
+        slot_s: how long a training keeps its number at least, unless others need its GPUs; seconds.
+        in_slots: whether decisions are made at multiples of the slot only, admission for all
+            together.
+    """
+
+    slot_s: float = 240.0
+    in_slots: bool = False
+
+
+def plan(snapshot: Snapshot) -> Plan:
+    """Admit by minimum satisfactory share, and give away what is idle."""
+    return _Round(snapshot, Settings()).plan()
+
+
+def plan_in_slots(snapshot: Snapshot) -> Plan:
+    """Do the same, but at the end of each slot only, and for all that arrived in it together."""
+    settings = Settings(in_slots=True)
+    end_s = math.ceil(snapshot.now_s / settings.slot_s) * settings.slot_s
+    if end_s > snapshot.now_s:
+        return Plan(
+            waits=tuple(
+                Wait(shape=shape, first=job, reason="it is decided about at the end of the slot")
+                for job, shape in Trainings.of(snapshot).waiting.items()
+            ),
+            again_s=end_s,
+        )
+    return structs.replace(_Round(snapshot, settings).plan(), again_s=end_s + settings.slot_s)
+
+
+def elasticflow(settings: Settings) -> Policy:
+    """Return the policy with other settings."""
+    return lambda snapshot: _Round(snapshot, settings).plan()
+
+
+class _Round:
+    """One decision; lives only inside `plan`."""
+
+    def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
+        self.snapshot = snapshot
+        self.settings = settings
+        self.trainings = Trainings.of(snapshot)
+        self.speeds = Speeds(snapshot)
+        self.refused: list[int] = []
+        self.shares = self._admit()
+        self.numbers = {job: claim.gpus for job, claim in self.shares.claims.items()}
+        self.idle = max(self.shares.profile.free[0], 0)
+
+    def plan(self) -> Plan:
+        kept_until_s = self._keep()
+        self._grow(
+            (job, claim.gpu_s / self.snapshot.goals[job].work)
+            for job, claim in self.shares.claims.items()
+            if claim.gpu_s
+        )
+        if self.idle:
+            self._best_effort()
+        changes = carry_out(self.snapshot, self.trainings, self.numbers, self._reasons())
+        return Plan(
+            starts=changes.starts,
+            waits=changes.waits,
+            moves=changes.moves,
+            verdicts=tuple(self._verdicts(changes)),
+            again_s=kept_until_s if self.idle else None,
+        )
+
+    def _admit(self) -> Shares:
+        """Return the shares of all that were admitted, before and now."""
+        goals, trainings = self.snapshot.goals, self.trainings
+        profile = profile_for(self.snapshot, trainings.others)
+        admitted: list[int] = []
+        new: list[int] = []
+        for job, running in trainings.fixed.items():
+            if running.leaving:
+                admitted.append(job)
+                continue
+            gpus = gpus_of(running.allocation)
+            ends_in_s = goals[job].run_time_s(self.speeds.layout(gpus))
+            profile.take(gpus, until_s=self.snapshot.now_s + ends_in_s)
+        admitted += trainings.movable
+        for job in trainings.waiting:
+            (new if goals[job].promised is None else admitted).append(job)
+        shares = Shares(profile, [d for job in admitted if (d := self._demand(goals[job]))])
+        new.sort(key=lambda job: (goals[job].arrived_s, job))
+        asking = [demand for job in new if (demand := self._demand(goals[job]))]
+        if self.settings.in_slots:
+            groups = [asking] if asking else []
+        else:
+            groups = [[demand] for demand in asking]
+        for group in groups:
+            if not shares.admit(*group):
+                self.refused += [demand.job for demand in group]
+        return shares
+
+    def _demand(self, goal: Goal) -> Demand | None:
+        if goal.deadline_s is None or goal.promised is False:
+            return None
+        levels = self.speeds.levels(goal)
+        return Demand(job=goal.job, deadline_s=goal.deadline_s, work=goal.work, levels=levels)
+
+    def _has(self, job: int) -> int:
+        running = self.trainings.movable.get(job)
+        return gpus_of(running.allocation) if running else 0
+
+    def _keep(self) -> float | None:
+        """Let those that were just changed keep what they have, if nobody needs it.
+
+        Returns:
+            When the first of them may be changed again, seconds since the epoch; None: there is
+            none.
+        """
+        now_s, slot_s = self.snapshot.now_s, self.settings.slot_s
+        kept = [
+            job
+            for job, running in self.trainings.movable.items()
+            if job in self.numbers and now_s - running.started_s < slot_s
+        ]
+        for job in kept:
+            more = self._has(job) - self.numbers[job]
+            if 0 < more <= self.idle:
+                self.numbers[job] += more
+                self.idle -= more
+        return min((self.trainings.movable[job].started_s + slot_s for job in kept), default=None)
+
+    def _grow(self, candidates: Iterable[tuple[int, float]]) -> None:
+        """Give idle GPUs away, a level at a time, to where each of them saves most GPU time.
+
+        A training whose share takes c GPU seconds for each unit of work saves c times what it gets
+        done more, less the GPUs that it has more.
+
+        Args:
+            candidates: jobs, and the GPU time that a unit of their work takes.
+        """
+        heap: list[tuple[float, int, int, float]] = []
+
+        def offer(job: int, cost: float) -> None:
+            levels = self.speeds.levels(self.snapshot.goals[job])
+            at = levels.floor(self.numbers.get(job, 0))
+            if at < len(levels.gpus):
+                before = levels.rates[at - 1] if at else 0.0
+                more = levels.gpus[at] - self.numbers.get(job, 0)
+                saved = cost * (levels.rates[at] - before) / more
+                heapq.heappush(heap, (-saved, job, levels.gpus[at], cost))
+
+        for job, cost in candidates:
+            offer(job, cost)
+        while heap and self.idle:
+            _, job, gpus, cost = heapq.heappop(heap)
+            more = gpus - self.numbers.get(job, 0)
+            if more <= self.idle and self._worth_it(job, gpus):
+                self.numbers[job] = gpus
+                self.idle -= more
+                offer(job, cost)
+
+    def _worth_it(self, job: int, gpus: int) -> bool:
+        """Return whether a number, if it is more than a training has, is worth the move to it."""
+        running = self.trainings.movable.get(job)
+        if running is None:
+            return job in self.trainings.waiting
+        has = gpus_of(running.allocation)
+        if gpus <= has:
+            return True
+        if self.snapshot.now_s - running.started_s < self.settings.slot_s:
+            return False
+        goal = self.snapshot.goals[job]
+        now_s = goal.run_time_s(self.speeds.layout(has))
+        return goal.run_time_s(self.speeds.layout(gpus)) + goal.move_s < now_s
+
+    def _best_effort(self) -> None:
+        """Let those without a promise have what is left, the oldest first."""
+        goals = self.snapshot.goals
+        jobs = [*self.trainings.movable, *self.trainings.waiting]
+        rest = [job for job in jobs if job not in self.shares.claims]
+        rest.sort(key=lambda job: (job not in self.shares.late, goals[job].arrived_s, job))
+        costs: list[tuple[int, float]] = []
+        for job in rest:
+            levels = self.speeds.levels(goals[job])
+            if levels.gpus and levels.gpus[0] <= self.idle:
+                self.numbers[job] = levels.gpus[0]
+                self.idle -= levels.gpus[0]
+                costs.append((job, levels.gpus[0] / levels.rates[0]))
+        self._grow(costs)
+
+    def _reasons(self) -> Mapping[int, str]:
+        reasons: dict[int, str] = {}
+        for job in self.trainings.waiting:
+            goal = self.snapshot.goals[job]
+            if goal.promised is False or job in self.refused:
+                reasons[job] = "its deadline cannot be met; it runs when GPUs are left over"
+            elif job in self.shares.claims:
+                reasons[job] = "its GPUs come free in time for its deadline"
+        return reasons
+
+    def _verdicts(self, changes: Changes) -> Iterable[Verdict]:
+        for job, claim in self.shares.claims.items():
+            yield self._verdict(job, claim, changes.gpus.get(job, 0))
+        for job in self.refused:
+            yield Verdict(job=job, meets=False, why="not in time, or others would not be")
+        for job in sorted(self.shares.late):
+            yield Verdict(job=job, meets=False, why="later than planned")
+
+    def _verdict(self, job: int, claim: Claim, gpus: int) -> Verdict:
+        return Verdict(job=job, meets=True, end_s=claim.end_s, gpus=gpus or claim.level)

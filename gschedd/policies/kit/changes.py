@@ -1,0 +1,231 @@
+"""What policies that resize trainings share: who may be changed, and a plan from their numbers."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct, structs
+
+from gsched.model.resources import Allocation, Request
+from gschedd.plan.snapshot import Move, RunningJob, Shape, Snapshot, Start, Wait
+from gschedd.plan.space import Spaces
+from gschedd.plan.training import Fabric, Goal, Layout, Speed, gpus_by_node
+from gschedd.policies.kit.buddy import Wanted, fits, settle
+from gschedd.policies.kit.shares import Levels, Profile, levels_of
+
+
+class Trainings(Struct, frozen=True, kw_only=True):
+    """The trainings of a snapshot, by what can be done about them.
+
+    Attributes:
+        waiting: shapes of those that may start, by job.
+        movable: those that run and may be moved, by job.
+        fixed: those that run and stay as they are; also those that are on their way.
+        others: what else runs.
+    """
+
+    waiting: Mapping[int, Shape]
+    movable: Mapping[int, RunningJob]
+    fixed: Mapping[int, RunningJob]
+    others: tuple[RunningJob, ...]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> "Trainings":
+        """Return the trainings of a snapshot, each kind by job id."""
+        waiting = {
+            job: group.shape
+            for group in snapshot.groups
+            for _, job in group.order
+            if job in snapshot.goals
+        }
+        movable: dict[int, RunningJob] = {}
+        fixed: dict[int, RunningJob] = {}
+        others: list[RunningJob] = []
+        for running in sorted(snapshot.running, key=lambda running: running.job):
+            goal = snapshot.goals.get(running.job)
+            if goal is None:
+                others.append(running)
+            elif _may_move(running, goal, snapshot):
+                movable[running.job] = running
+            else:
+                fixed[running.job] = running
+        return cls(
+            waiting=dict(sorted(waiting.items())),
+            movable=movable,
+            fixed=fixed,
+            others=tuple(others),
+        )
+
+
+def _may_move(running: RunningJob, goal: Goal, snapshot: Snapshot) -> bool:
+    if running.leaving or not goal.movable or goal.request is None:
+        return False
+    return all(share.node in snapshot.nodes for share in running.allocation)
+
+
+def gpus_of(allocation: Allocation) -> int:
+    """Return the number of GPUs of an allocation."""
+    return sum(len(share.gpu_indices) for share in allocation)
+
+
+def profile_for(snapshot: Snapshot, others: tuple[RunningJob, ...]) -> Profile:
+    """Return how many GPUs trainings may have over time: all that others do not hold.
+
+    Args:
+        snapshot: its nodes that are open count.
+        others: what runs and is no training; its GPUs come back when it is planned to end.
+    """
+    names = {space.name for space in snapshot.nodes.values() if space.open}
+    total = sum(snapshot.nodes[name].total_gpus for name in names)
+    profile = Profile(snapshot.now_s, total)
+    for running in others:
+        here = gpus_by_node(running.allocation)
+        profile.take(
+            sum(count for name, count in here.items() if name in names), until_s=running.end_s
+        )
+    return profile
+
+
+class Speeds:
+    """How fast trainings are on numbers of GPUs that are as close together as they can be."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        spaces = [space for space in snapshot.nodes.values() if space.open and space.total_gpus]
+        spaces.sort(key=lambda space: (-space.total_gpus, space.name))
+        self._sizes = [(space.name, space.total_gpus) for space in spaces]
+        #: Also of nodes that are closed: what runs there goes on.
+        self._types = {
+            space.name: space.all_gpus[0].type
+            for space in snapshot.nodes.values()
+            if space.all_gpus
+        }
+        self._fabric: Fabric = snapshot.fabric
+        self._layouts: dict[int, Layout] = {}
+        self._levels: dict[tuple[Speed, tuple[int, ...]], Levels] = {}
+        self.total = sum(size for _, size in self._sizes)
+
+    def layout(self, gpus: int) -> Layout:
+        """Return the layout of so many GPUs on the largest nodes; not more than there are."""
+        if gpus < 1:
+            return Layout(counts=())
+        if gpus not in self._layouts:
+            counts: dict[str, int] = {}
+            left = gpus
+            for name, size in self._sizes:
+                if left:
+                    counts[name] = min(size, left)
+                    left -= counts[name]
+            self._layouts[gpus] = self._fabric.layout(counts, self._types)
+        return self._layouts[gpus]
+
+    def layout_on(self, counts: Mapping[str, int]) -> Layout:
+        """Return the layout of so many GPUs on each node."""
+        return self._fabric.layout(counts, self._types)
+
+    def levels(self, goal: Goal) -> Levels:
+        """Return the numbers that are worth having, of those that `sizes` gives."""
+        key = (goal.speed, goal.gpus)
+        if key not in self._levels:
+            sizes = self.sizes(goal)
+            rates = dict(zip(sizes.gpus, sizes.rates, strict=True))
+            self._levels[key] = levels_of(rates, rates.__getitem__)
+        return self._levels[key]
+
+    def sizes(self, goal: Goal) -> Levels:
+        """Return the powers of two on which a training can run here, also where more is slower.
+
+        If it may have no power of two, all numbers that it may have.
+        """
+        allowed = [count for count in goal.gpus if count <= self.total]
+        powers = [count for count in allowed if not count & (count - 1)]
+        rates = {count: goal.speed.rate(self.layout(count)) for count in powers or allowed}
+        sizes = tuple(count for count, rate in rates.items() if rate > 0)
+        return Levels(gpus=sizes, rates=tuple(rates[count] for count in sizes))
+
+
+class Changes(Struct, frozen=True, kw_only=True):
+    """The parts of a plan, and how many GPUs each training has once it is carried out."""
+
+    starts: tuple[Start, ...]
+    moves: tuple[Move, ...]
+    waits: tuple[Wait, ...]
+    gpus: Mapping[int, int]
+
+
+def carry_out(
+    snapshot: Snapshot,
+    trainings: Trainings,
+    numbers: Mapping[int, int],
+    reasons: Mapping[int, str],
+) -> Changes:
+    """Return what has to be done so that trainings have so many GPUs.
+
+    Where there is no room for a number although as many are free, the training gets less: half as
+    many, and so on.
+
+    Args:
+        snapshot: what there is.
+        trainings: of the snapshot.
+        numbers: of GPUs, by job; who is missing gets none.
+        reasons: why those that wait do so, by job.
+    """
+    places = _places(snapshot, trainings, numbers)
+    free = Spaces(snapshot.nodes)
+    starts: list[Start] = []
+    waits: list[Wait] = []
+    for job, shape in trainings.waiting.items():
+        place = places.get(job, ())
+        gpus = gpus_of(place)
+        if gpus and fits(place, free):
+            free.take(place)
+            starts.append(Start(job=job, shape=shape, allocation=place, why=f"on {gpus} GPUs"))
+            continue
+        reason = reasons.get(job, "no GPU is left for it")
+        if gpus:
+            reason = f"{gpus} GPUs are being vacated for it"
+        waits.append(Wait(shape=shape, first=job, reason=reason))
+    moves = [
+        Move(job=job, allocation=places.get(job, ()), why=_why(running, places.get(job, ())))
+        for job, running in trainings.movable.items()
+        if places.get(job, ()) != running.allocation
+    ]
+    return Changes(
+        starts=tuple(starts),
+        moves=tuple(moves),
+        waits=tuple(waits),
+        gpus={job: gpus_of(place) for job, place in places.items() if place},
+    )
+
+
+def _places(
+    snapshot: Snapshot, trainings: Trainings, numbers: Mapping[int, int]
+) -> dict[int, Allocation]:
+    wanted: dict[int, Wanted] = {}
+    for job, running in trainings.movable.items():
+        request = snapshot.goals[job].request
+        assert request is not None, "what cannot be moved is fixed"
+        wanted[job] = _wanted(job, numbers, request, running.allocation)
+    for job, shape in trainings.waiting.items():
+        if numbers.get(job):
+            wanted[job] = _wanted(job, numbers, shape.request, ())
+    places = settle(Spaces(snapshot.nodes), wanted.values())
+    while len(places) < len(wanted):
+        for job in wanted.keys() - places.keys():
+            half = wanted[job].gpus // 2
+            less = max((count for count in snapshot.goals[job].gpus if count <= half), default=0)
+            wanted[job] = structs.replace(wanted[job], gpus=less)
+        places = settle(Spaces(snapshot.nodes), wanted.values())
+    return places
+
+
+def _wanted(
+    job: int, numbers: Mapping[int, int], request: Request, allocation: Allocation
+) -> Wanted:
+    return Wanted(job=job, gpus=numbers.get(job, 0), request=request, allocation=allocation)
+
+
+def _why(running: RunningJob, place: Allocation) -> str:
+    before, after = gpus_of(running.allocation), gpus_of(place)
+    if not after:
+        return f"its {before} GPUs are needed by others"
+    if before == after:
+        return "makes room for others"
+    return f"{after} GPUs instead of {before}"

@@ -1,0 +1,88 @@
+"""The whole cluster to one training at a time: what two baselines share, but for the order."""
+
+from collections.abc import Callable, Iterable
+
+from gsched.model.resources import Allocation
+from gschedd.plan.elastic import allocate_on, free_gpus
+from gschedd.plan.snapshot import Plan, Shape, Snapshot, Start, Verdict, Wait
+from gschedd.plan.space import Spaces
+from gschedd.plan.training import Goal, gpus_by_node
+from gschedd.policies.kit.changes import Speeds, Trainings
+
+#: By what trainings are ordered, the first one best; the job id is last, so that no two are alike.
+Order = Callable[[Goal], tuple[float, ...]]
+
+
+def plan_one_at_a_time(snapshot: Snapshot, order: Order) -> Plan:
+    """Start the first training in order on all GPUs that it can use, when no other one runs.
+
+    Nothing is interrupted. Every training is told when it will be done if none arrives that goes
+    before it.
+    """
+    trainings, speeds = Trainings.of(snapshot), Speeds(snapshot)
+    waiting = sorted(trainings.waiting, key=lambda job: order(snapshot.goals[job]))
+    running = [*trainings.movable.values(), *trainings.fixed.values()]
+    end_s = snapshot.now_s
+    verdicts: list[Verdict] = []
+    for each in running:
+        goal = snapshot.goals[each.job]
+        here = gpus_by_node(each.allocation)
+        if here:
+            end_s = max(end_s, snapshot.now_s + goal.run_time_s(speeds.layout_on(here)))
+        verdicts.append(_verdict(goal, end_s, sum(here.values())))
+    starts: list[Start] = []
+    waits: list[Wait] = []
+    for job in waiting:
+        goal, shape = snapshot.goals[job], trainings.waiting[job]
+        place = None if running or starts else _all_gpus(goal, shape, snapshot, speeds)
+        if place:
+            layout = speeds.layout_on(gpus_by_node(place))
+            starts.append(Start(job=job, shape=shape, allocation=place, why="first in order"))
+        else:
+            layout = speeds.layout(max(_possible(goal, speeds), default=0))
+            waits.append(Wait(shape=shape, first=job, reason=_reason(running or starts)))
+        end_s += goal.run_time_s(layout)
+        verdicts.append(_verdict(goal, end_s, layout.gpus))
+    return Plan(starts=tuple(starts), waits=tuple(waits), verdicts=tuple(verdicts))
+
+
+def _possible(goal: Goal, speeds: Speeds) -> list[int]:
+    """Return the numbers of GPUs on which a training can run here."""
+    return [
+        count
+        for count in goal.gpus
+        if count <= speeds.total and goal.speed.rate(speeds.layout(count)) > 0
+    ]
+
+
+def _all_gpus(goal: Goal, shape: Shape, snapshot: Snapshot, speeds: Speeds) -> Allocation | None:
+    """Return as many of the free GPUs as a training can use, the fullest nodes first."""
+    spaces = Spaces(snapshot.nodes)
+    free = sorted(free_gpus(shape.request, spaces).items(), key=lambda item: (-item[1], item[0]))
+    total = sum(count for _, count in free)
+    for gpus in sorted(_possible(goal, speeds), reverse=True):
+        if gpus <= total:
+            place = allocate_on(shape.request, spaces, _poured(free, gpus))
+            if place:
+                return place
+    return None
+
+
+def _poured(free: Iterable[tuple[str, int]], gpus: int) -> dict[str, int]:
+    """Return so many GPUs, as many as there are of one node after the other."""
+    counts: dict[str, int] = {}
+    for name, count in free:
+        if gpus:
+            counts[name] = min(count, gpus)
+            gpus -= counts[name]
+    return counts
+
+
+def _reason(before: object) -> str:
+    return "one training runs at a time" if before else "too few GPUs are free"
+
+
+def _verdict(goal: Goal, end_s: float, gpus: int) -> Verdict:
+    meets = goal.deadline_s is None or end_s <= goal.deadline_s
+    known = end_s if end_s < float("inf") else None
+    return Verdict(job=goal.job, meets=meets, end_s=known, gpus=gpus, why="" if meets else "late")

@@ -1,0 +1,131 @@
+"""Themis: finish-time fairness among several trainings at once.
+
+Each training has a finish-time fairness rho = T_shared / T_alone: the time from its arrival to its
+expected end on the GPUs that it would have, over its run time on the whole cluster to itself. GPUs
+are lent for a time; what is idle, or was lent long enough ago, is auctioned. The part of the
+bidders that is worst off is served first: again and again the one with the highest rho gets its
+next number of GPUs (powers of two) that is faster and can be had. What they leave goes to the other
+bidders in the same way. Deadlines play no part.
+
+Source: Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020. Simplified:
+a training is an application with one job, whose speed is known; the auction lifts the worst bidder
+instead of maximising the product of all, takes no hidden payments, and counts GPUs wherever they
+are; they are joined afterwards. T_alone is taken on the whole cluster, not on an equal part of it.
+"""
+
+import heapq
+import math
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from gschedd.plan.snapshot import Plan, Policy, Snapshot, Verdict
+from gschedd.plan.training import Goal
+from gschedd.policies.kit.changes import Speeds, Trainings, carry_out, gpus_of, profile_for
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What may be chosen; the defaults are the source's.
+
+    Attributes:
+        lease_s: for how long GPUs are lent, seconds.
+        fairness: f: the part of the bidders that sees no offer before the others have chosen.
+        auctions_s: how long at least from one auction that only follows the end of a lease to the
+            next; ours, so that leases that end one after the other do not cost an auction each.
+    """
+
+    lease_s: float = 1200.0
+    fairness: float = 0.8
+    auctions_s: float = 300.0
+
+
+def plan(snapshot: Snapshot) -> Plan:
+    """Auction what is idle or was lent long enough ago among those that have no lease."""
+    return _Auction(snapshot, Settings()).plan()
+
+
+def themis(settings: Settings) -> Policy:
+    """Return the policy with other settings."""
+    return lambda snapshot: _Auction(snapshot, settings).plan()
+
+
+class _Auction:
+    """One auction; lives only inside `plan`."""
+
+    def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
+        self.snapshot = snapshot
+        self.settings = settings
+        self.trainings = Trainings.of(snapshot)
+        self.speeds = Speeds(snapshot)
+        self.numbers: dict[int, int] = {}
+        self.leased: set[int] = set()
+        self.bidders: list[int] = list(self.trainings.waiting)
+        self.idle = profile_for(snapshot, self.trainings.others).free[0]
+        for running in self.trainings.fixed.values():
+            self.idle -= gpus_of(running.allocation)
+        for job, running in self.trainings.movable.items():
+            if snapshot.now_s - running.started_s < settings.lease_s:
+                self.leased.add(job)
+                self.numbers[job] = gpus_of(running.allocation)
+                self.idle -= self.numbers[job]
+            else:
+                self.bidders.append(job)
+
+    def plan(self) -> Plan:
+        fairest = {job: self._rho(self.snapshot.goals[job]) for job in self.bidders}
+        self.bidders.sort(key=lambda job: (-fairest[job], job))
+        first = math.ceil(len(self.bidders) * (1 - self.settings.fairness))
+        self._fill(self.bidders[:first])
+        self._fill(self.bidders[first:])
+        changes = carry_out(self.snapshot, self.trainings, self.numbers, {})
+        return Plan(
+            starts=changes.starts,
+            waits=changes.waits,
+            moves=changes.moves,
+            verdicts=tuple(self._verdict(job, gpus) for job, gpus in sorted(changes.gpus.items())),
+            again_s=self._again_s(),
+        )
+
+    def _again_s(self) -> float | None:
+        """Return when the first lease has ended, on a grid that is the same for all snapshots."""
+        step_s = self.settings.auctions_s
+        now_s, lease_s = self.snapshot.now_s, self.settings.lease_s
+        ends_s = [
+            lease_s + (running.started_s if job in self.leased else now_s)
+            for job, running in self.trainings.movable.items()
+        ]
+        return math.ceil(min(ends_s) / step_s) * step_s if ends_s else None
+
+    def _rho(self, goal: Goal, rate: float | None = None) -> float:
+        """Return the finish-time fairness at a rate, or at the highest one if none is named."""
+        fastest = self.speeds.levels(goal).fastest
+        rate = fastest if rate is None else rate
+        if not fastest or not rate:
+            return math.inf
+        shared_s = self.snapshot.now_s - goal.arrived_s + goal.work / rate
+        return shared_s * fastest / goal.total_work
+
+    def _fill(self, bidders: Sequence[int]) -> None:
+        """Lift the bidder that is worst off by a level, as long as anybody can be lifted.
+
+        Of those that have nothing yet the one that stands first goes first.
+        """
+        goals = self.snapshot.goals
+        heap = [(-math.inf, place, job, 0) for place, job in enumerate(bidders)]
+        while heap and self.idle > 0:
+            _, place, job, level = heapq.heappop(heap)
+            levels = self.speeds.levels(goals[job])
+            if level == len(levels.gpus):
+                continue
+            more = levels.gpus[level] - self.numbers.get(job, 0)
+            if more <= self.idle:
+                self.idle -= more
+                self.numbers[job] = levels.gpus[level]
+                rho = self._rho(goals[job], levels.rates[level])
+                heapq.heappush(heap, (-rho, place, job, level + 1))
+
+    def _verdict(self, job: int, gpus: int) -> Verdict:
+        goal = self.snapshot.goals[job]
+        end_s = self.snapshot.now_s + goal.run_time_s(self.speeds.layout(gpus))
+        meets = goal.deadline_s is None or end_s <= goal.deadline_s
+        return Verdict(job=job, meets=meets, end_s=end_s, gpus=gpus, why="" if meets else "late")
