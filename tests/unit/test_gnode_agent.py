@@ -448,28 +448,6 @@ def test_the_exit_carries_the_larger_of_sampled_and_recorded_use() -> None:
     assert sent.message.load == load  # type: ignore[union-attr]  # it is the Exited
 
 
-@pytest.mark.parametrize(
-    ("sampled", "peak_cores"),
-    [
-        (None, 1.5),  # too short to be sampled: the mean of all is all that is known
-        (Usage(wall_s=10.0, cpu_s=5.0, cpu_peak_cores=1.0, samples=1), 2.5),  # 25 s in the last 10
-        (Usage(wall_s=19.5, cpu_s=20.0, cpu_peak_cores=2.0, samples=1), 2.0),  # too short an end
-    ],
-)
-def test_the_busiest_time_may_be_after_the_last_sample(
-    sampled: Usage | None, peak_cores: float
-) -> None:
-    driver = Driver()
-    driver.run()
-    driver.step(Measured(load=Load(), usage={} if sampled is None else {KEY: sampled}))
-    ended = msgspec.structs.replace(record(), cpu_s=30.0, wall_s=20.0)
-
-    effects = driver.step(SupervisorEnded(key=KEY, record=ended, info=None))
-
-    (sent,) = only(effects, do.Send)
-    assert sent.message.usage.cpu_peak_cores == peak_cores  # type: ignore[union-attr]  # the Exited
-
-
 # --- the head ---
 
 
