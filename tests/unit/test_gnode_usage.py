@@ -41,10 +41,10 @@ def test_the_busiest_time_may_be_after_the_last_sample(
 
 
 def test_a_run_too_short_for_a_sample_has_its_records_figures() -> None:
-    attempt = ended(None, cpu_s=0.3, wall_s=0.2, memory_peak_bytes=7)
+    attempt = ended(None, cpu_s=0.5, wall_s=0.25, memory_peak_bytes=7)
 
     assert attempt.total_usage() == Usage(
-        wall_s=0.2, cpu_s=0.3, cpu_peak_cores=pytest.approx(1.5), memory_peak_bytes=7
+        wall_s=0.25, cpu_s=0.5, cpu_peak_cores=2.0, memory_peak_bytes=7
     )
 
 
