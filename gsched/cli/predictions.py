@@ -144,7 +144,7 @@ def _node_line(row: NodePredictionRow, now_s: float) -> Sequence[str]:
         f"{pred_memory}/{all_memory}",
         memory,
         *(gpu_cells if row.has.gpus else [""] * len(gpu_cells)),
-        format_clock(row.heartbeat_s, now_s=now_s),
+        "" if row.heartbeat_s is None else format_clock(row.heartbeat_s, now_s=now_s),
         str(_runs(errors)),
         _spread(errors.cpu),
         _spread(errors.memory),

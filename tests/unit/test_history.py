@@ -8,9 +8,11 @@ from msgspec import Struct, structs
 
 from gschedd.core import commands as c
 from gschedd.core.learning import Kinds, Loads, Run
+from gschedd.core.settings import Caller
+from gschedd.http.predictions import prediction_row
 from gschedd.models.robust import RobustModel
 from gschedd.plan.load import Basis, Kind, NodeRates, Prediction, Use
-from gschedd.store.history import COLUMNS, run_from_row, run_row, spreads
+from gschedd.store.history import COLUMNS, Scored, run_from_row, run_row, spreads
 from gschedd.store.purge import DAY_S, SLICE, Keep, Purged
 from gschedd.store.reader import HistoryFilter, Reader
 from gschedd.store.schema import MIGRATIONS, SCHEMA_VERSION
@@ -279,6 +281,19 @@ def test_spreads_are_by_rank_and_without_sign() -> None:
     assert cpu is not None
     assert (cpu.runs, cpu.median, cpu.p90) == (10, 0.5, 0.9)
     assert rest == [None] * 4
+
+
+def test_another_users_kind_is_nobodys_business() -> None:
+    """It names programs; all else is told to everybody."""
+    scored = Scored(run=FULL, user="alice", name="train", errors=(None,) * 5)
+    uid = FULL.record.kind.owner_uid
+
+    shown = [
+        prediction_row(scored, Caller(user="u", uid=each, gid=each, operator=operator)).kind
+        for each, operator in ((uid, False), (uid + 1, False), (uid + 1, True))
+    ]
+
+    assert shown == [FULL.record.kind.key, "", FULL.record.kind.key]
 
 
 # --- retention ---
