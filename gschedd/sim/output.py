@@ -4,7 +4,7 @@ import csv
 import importlib.util
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
 from msgspec import Struct
@@ -132,10 +132,24 @@ def require(module: str, *, option: str, extra: str) -> None:
 
 
 def write_parquet(source: Path) -> Path:
-    """Write a CSV file of results as Parquet beside it, and return its path."""
+    """Write a CSV file of results as Parquet beside it, and return its path.
+
+    Raises:
+        CannotWriteError: it cannot be written.
+    """
+    import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet
 
+    known = {int: pa.int64(), float: pa.float64(), str: pa.string()}
+    types = {  # stated, as a column in which no job has a value tells nothing of its type
+        field.name: known[next(iter(get_args(field.type)), field.type)]
+        for field in msgspec.structs.fields(JobResult)
+    }
+    options = pyarrow.csv.ConvertOptions(column_types=types)
     target = source.with_suffix(".parquet")
-    pyarrow.parquet.write_table(pyarrow.csv.read_csv(source), target)
+    try:
+        pyarrow.parquet.write_table(pyarrow.csv.read_csv(source, convert_options=options), target)
+    except OSError as error:
+        raise cannot_write(target, error) from error
     return target

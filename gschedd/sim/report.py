@@ -9,6 +9,7 @@ from rich.table import Table
 from gschedd.sim.recorder import SLOWDOWN_BOUND_S, OverTime, Summary
 
 CURVE_WIDTH: Final = 60
+WIDEST: Final = 1000  # a table, in characters
 BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 PLAIN_BLOCKS: Final = " .:-=+*#@"
 
@@ -20,8 +21,8 @@ def print_report(summaries: Sequence[Summary], console: Console) -> None:
     table = Table(title=None, show_edge=False, pad_edge=False)
     table.add_column("", no_wrap=True)
     for summary in summaries:
-        table.add_column(summary.policy, justify="right")
-    for name, value in ROWS:
+        table.add_column(summary.policy, justify="right", no_wrap=True)
+    for name, value in (*ROWS, *_outcome_rows(summaries)):
         cells = [value(summary) for summary in summaries]
         if any(cells):
             table.add_row(name, *cells)
@@ -30,7 +31,10 @@ def print_report(summaries: Sequence[Summary], console: Console) -> None:
             cells = [value(summary) if summary.done else "-" for summary in summaries]
             if any(cells):
                 table.add_row(name, *cells)
+    # a table that is too wide for the terminal is of more use than numbers that are cut
+    width, console.width = console.width, max(console.width, WIDEST)
     console.print(table)
+    console.width = width
     for summary in summaries:
         _print_curves(summary, console)
     for summary in summaries:
@@ -96,14 +100,21 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _outcomes(summary: Summary) -> str:
-    return ", ".join(f"{count} {kind}" for kind, count in summary.outcomes.items())
+def _outcome_rows(summaries: Sequence[Summary]) -> list[Row]:
+    """Return a row for each way in which jobs ended, but the usual one if all did so."""
+    kinds = sorted({kind for summary in summaries for kind in summary.outcomes})
+    if kinds == ["exited"]:
+        return []
+
+    def row(kind: str) -> Row:
+        return f"  {kind}", lambda summary: f"{summary.outcomes.get(kind, 0)}"
+
+    return [row(kind) for kind in kinds]
 
 
 _BOUND: Final = f" (bound {SLOWDOWN_BOUND_S:g} s)"
 ROWS: Final[tuple[Row, ...]] = (
     ("jobs done", lambda s: f"{s.done}"),
-    ("outcomes", _outcomes),
     ("refused", lambda s: f"{sum(s.refused.values())}" if s.refused else ""),
     ("unfinished", lambda s: f"{s.unfinished}" if s.unfinished else ""),
 )

@@ -1,5 +1,6 @@
 """Runs of traces: what comes out, that it is the same each time, and that a stopped one is kept."""
 
+import csv
 import os
 import signal
 import subprocess
@@ -247,6 +248,65 @@ def test_a_trace_of_which_nothing_fits_is_said_to_be(
     assert "waiting" not in said.out
     decoded = msgspec.json.decode(report.read_bytes(), type=Report)
     assert [sum(each.refused.values()) for each in decoded.results] == [2, 2]
+
+
+def test_results_as_parquet_are_those_of_the_csv(tmp_path: Path) -> None:
+    """With types that do not depend on what happens to be in a column."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    trace = write_trace(tmp_path / "t.csv", count=20)
+    arguments = ("run", str(trace), "--cluster", "6xcpus=4,gpus=1", "--policy", "fifo")
+
+    assert cli.status_of([*arguments, "--csv", str(tmp_path), "--parquet"]) == 0
+    table = parquet.read_table(tmp_path / "results-fifo.parquet")
+    assert table.column_names == list(JobResult.__struct_fields__)
+    types = {name: str(table.schema.field(name).type) for name in table.column_names}
+    assert (types["kind"], types["deadline_met"], types["start_s"]) == ("string", "int64", "double")
+    with (tmp_path / "results-fifo.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 20
+    assert [row["user"] for row in rows] == table["user"].to_pylist()
+    assert [float(row["end_s"]) for row in rows] == table["end_s"].to_pylist()
+    assert table["deadline_met"].to_pylist() == [None] * 20
+
+
+def test_figures_are_drawn_and_are_the_same_each_time(tmp_path: Path) -> None:
+    """A panel for what there is, a name for each policy, none for what was never used."""
+    pytest.importorskip("matplotlib")
+    trace = write_trace(tmp_path / "t.csv", count=40)
+    drawn: list[tuple[bytes, bytes]] = []
+    for name in ("first", "second"):
+        out = tmp_path / name
+        arguments = ("run", str(trace), "--cluster", "6xcpus=4,gpus=1", "--policy", "fifo,torque")
+        assert cli.status_of([*arguments, "--figures", str(out)]) == 0
+        drawn.append(((out / "over-time.png").read_bytes(), (out / "over-time.svg").read_bytes()))
+
+    assert drawn[0] == drawn[1]
+    assert drawn[0][0].startswith(b"\x89PNG")
+    words = drawn[0][1].decode()
+    for label in ("CPUs used (%)", "GPUs used (%)", "fifo", "torque", "(hours)"):
+        assert f"<!-- {label} -->" in words or label in words
+    assert "memory used" not in words
+
+
+def test_a_narrow_terminal_cuts_no_number(tmp_path: Path) -> None:
+    """A table that is too wide is still whole: it may be read in a file or a pager."""
+    trace = write_trace(tmp_path / "t.csv", count=20)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "gschedd.sim.cli", "run", str(trace)),
+            *("--cluster", "6xcpus=4,gpus=1", "--policy", "fifo,torque,fewest,roundrobin"),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": "40"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    lines = done.stdout.splitlines()
+    assert all(name in lines[0] for name in ("fifo", "torque", "fewest", "roundrobin"))
+    (makespan,) = [line for line in lines if line.startswith("makespan")]
+    assert makespan.count(" min") == 4
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
