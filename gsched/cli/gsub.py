@@ -365,7 +365,7 @@ def _report_dry_run(
 
         soon = SystemClock().wall_s() + 1
         start_s = result.predicted_start_s
-        print(f"predicted start: {'at once' if start_s <= soon else format_time(start_s)}")
+        print(f"expected to start: {'at once' if start_s <= soon else format_time(start_s)}")
     return 0
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from gsched.cli.render import Column
-from gsched.cli.times import format_clock, local_times
+from gsched.cli.times import format_expected, local_times
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
 from gsched.protocol.api import JobList, JobRow
@@ -28,7 +28,7 @@ WHY_COLUMNS = (
     Column("Name", least=10),
     Column("User", least=8, drop=1),
     Column("S"),
-    Column("Starts by", right=True),
+    Column("Expected", right=True),
     Column("Reason", wraps=True, least=32),
 )
 _TERMINAL_COLUMNS = (
@@ -87,7 +87,7 @@ def terminal_list(reply: JobList) -> tuple[Sequence[Column], Sequence[Sequence[s
 def why_rows(reply: JobList) -> Iterator[Sequence[str]]:
     """Yield a row of WHY_COLUMNS for each job that waits."""
     for job in reply.jobs:
-        starts = format_clock(job.predicted_start_s, now_s=reply.now_s)
+        starts = format_expected(job.predicted_start_s, now_s=reply.now_s)
         reason = local_times(job.reason) or _ending(job)
         yield (f"{job.id}.{reply.server}", job.name, job.user, job.letter, starts, reason)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gsched.cli.common import printable
 from gsched.cli.render import print_fields
-from gsched.cli.times import format_clock, format_time, local_times
+from gsched.cli.times import format_clock, format_expected, format_time, local_times
 from gsched.model.ids import format_job_id
 from gsched.model.resources import Usage
 from gsched.model.signals import describe_signal
@@ -37,7 +37,8 @@ def print_why(story: JobStory) -> None:
         many = story.ahead or "nothing"
         print(f"    {many} before it in queue {printable(row.queue)}")
     if row.predicted_start_s is not None:
-        print(f"    should start by {format_clock(row.predicted_start_s, now_s=story.now_s)}")
+        expected = format_expected(row.predicted_start_s, now_s=story.now_s)
+        print(f"    expected to start: {expected}")
     if row.outcome is not None:
         print(f"    {_outcome(row.outcome)}")
 

@@ -107,6 +107,11 @@ def _local_moment(match: re.Match[str]) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
 
 
+def format_expected(at_s: float | None, *, now_s: float) -> str:
+    """Return `format_clock` of a moment to come; what should have been by now may be any moment."""
+    return "any moment" if at_s is not None and at_s <= now_s else format_clock(at_s, now_s=now_s)
+
+
 def format_clock(at_s: float | None, *, now_s: float) -> str:
     """Return ``17:02:03`` for a moment of today, with the date otherwise, or ``--``."""
     if at_s is None:

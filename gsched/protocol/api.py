@@ -125,7 +125,8 @@ class JobRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         reason: why it waits, in words; empty unless queued, held or waiting.
-        predicted_start_s: by which it should start; None if nothing can be said.
+        predicted_start_s: when it starts if all runs as long as is expected; no promise, and None
+            if nothing can be said.
         nodes: names of the nodes of the present (or last) attempt.
         cpu_s: CPU time used by all attempts so far.
     """

@@ -15,6 +15,7 @@ from gschedd.core.explain import describe, jobs_ahead, waiting_reason
 from gschedd.core.forecast import predict_start
 from gschedd.core.settings import Settings
 from gschedd.core.state import Attempt, Job, Node, Part, State
+from gschedd.plan.load import Predictor
 from gschedd.plan.snapshot import Policy, Shape, Wait
 
 WAITING_STATES = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
@@ -31,9 +32,11 @@ class Teller:
         waits: Mapping[Shape, Wait],
         safe_mode: str,
         policy: Policy,
+        predictor: Predictor | None = None,
     ) -> None:
         self._state = state
         self._policy = policy
+        self._predictor = predictor
         self._settings = settings
         self._waits = waits
         self._safe_mode = safe_mode
@@ -132,10 +135,13 @@ class Teller:
     def _row_with_forecast(self, job: Job, now_s: float) -> api.JobRow:
         """Return the job's line, with a predicted start also for a job that is not the first."""
         row = self.row(job)
-        if job.state is not JobState.QUEUED or row.predicted_start_s or self._safe_mode:
+        planned_s = row.predicted_start_s
+        if job.state is not JobState.QUEUED or self._safe_mode:
             return row
+        if planned_s is not None and planned_s > now_s:
+            return row  # else what runs has outlived the plan, and no cycle has noticed yet
         start_s = predict_start(
-            snapshot(self._state, self._settings, now_s),
+            snapshot(self._state, self._settings, now_s, self._predictor),
             self._policy,
             job=job.id,
             key=self._state.order_key(job),

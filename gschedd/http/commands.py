@@ -156,6 +156,7 @@ class Commands:
             head.policy,
             spec=submission.spec,
             now_s=self._parts.clock.wall_s(),
+            predictor=head.model,
         )
         return api.SubmitResult(warnings=submission.warnings, predicted_start_s=start_s)
 

@@ -88,6 +88,7 @@ class Queries:
             waits=head.waits,
             safe_mode=head.safe_mode,
             policy=head.policy,
+            predictor=head.model,
         )
 
     async def health(self, request: web.Request) -> web.StreamResponse:

@@ -136,7 +136,16 @@ def test_why_says_reason_place_and_start_of_one_job(head: Path, fake: FakeApi) -
 
     assert LONG_REASON in told
     assert "7 before it in queue batch" in told
-    assert "should start by" in told
+    assert "expected to start: " in told
+    assert "any moment" not in told
+
+
+def test_a_start_that_should_have_been_by_now_may_be_any_moment(head: Path, fake: FakeApi) -> None:
+    """What was before it takes longer than such jobs did: that time is over, not promised."""
+    fake.add(make_row(4, predicted_start_s=NOW_S - 60))
+
+    assert "expected to start: any moment" in run_command("gstat", "--why", "4", head=head).stdout
+    assert "any moment" in run_command("gstat", "--why", head=head).stdout
 
 
 def test_a_terminal_gets_a_table_that_fits_and_keeps_the_whole_reason(head: Path) -> None:

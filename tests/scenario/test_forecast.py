@@ -1,17 +1,19 @@
 """When will my job start? Foretold by asking the policy again, and true if nothing new comes."""
 
+import pytest
 from msgspec import structs
 
 from gschedd.core.cycle import snapshot
 from gschedd.core.forecast import MAX_AHEAD, predict_start, predict_submission
-from tests.support.world import BEGIN_S, World, node
+from gschedd.models.robust import RobustModel
+from tests.support.world import BEGIN_S, World, node, settings
 
 
 def forecast_s(world: World, job: int) -> float | None:
     """Return the predicted start, seconds since the world began."""
     state = world.head.state
     start_s = predict_start(
-        snapshot(state, world.settings, world.now_s),
+        snapshot(state, world.settings, world.now_s, world.head.model),
         world.policy,
         job=job,
         key=state.order_key(state.jobs[job]),
@@ -33,6 +35,53 @@ def test_a_forecast_comes_true_when_jobs_run_to_their_walltime() -> None:
 
     assert len(waiting) >= 2
     assert foretold == {job: world.started_s(job) for job in waiting}
+
+
+def test_what_the_site_assumes_counts_for_waiting_jobs_without_walltime() -> None:
+    """One of them may pass within that time, and it is what those behind them wait for."""
+    world = World(node("n1", cpus=4), config=settings(default_walltime_s=50.0))
+    world.submit("ncpus=3,walltime=60", runs_s=60)
+    large = world.submit("ncpus=4,walltime=100", runs_s=100)
+    unlimited = world.submit("ncpus=1", runs_s=5)
+    last = world.submit("ncpus=4", runs_s=5)
+
+    assert world.started_s(unlimited) == 0, "expected to end before the large one can start"
+    assert [forecast_s(world, job) for job in (large, last)] == [60, 160]
+
+
+def test_without_such_an_assumption_they_are_expected_to_run_for_ever() -> None:
+    """So they may not pass, and nobody is told when they end."""
+    world = World(node("n1", cpus=4))
+    world.submit("ncpus=3,walltime=60", runs_s=60)
+    world.submit("ncpus=4,walltime=100", runs_s=100)
+    unlimited = world.submit("ncpus=1", runs_s=5)
+
+    assert world.started_s(unlimited) is None
+
+
+def test_a_forecast_counts_predicted_run_times_of_what_runs_and_of_what_waits() -> None:
+    """Three jobs of a known kind in a row: foretold from their kind, not from their walltimes."""
+    world = World(node("n1", cpus=1))
+    world.head.model = model = RobustModel()
+    for _ in range(5):
+        world.submit("walltime=5000", kind="short", runs_s=10)
+        world.run_for(20)
+    begun_s = world.elapsed_s
+    jobs = [world.submit("walltime=5000", kind="short", runs_s=10) for _ in range(3)]
+    state = world.head.state
+    spec = state.jobs[jobs[0]].spec
+
+    def expected_s(predictor: RobustModel | None) -> float:
+        start_s = predict_submission(
+            state, world.settings, world.policy, spec=spec, now_s=world.now_s, predictor=predictor
+        )
+        assert start_s is not None
+        return start_s - BEGIN_S - begun_s
+
+    high_s = expected_s(model) / 3
+    assert 10 < high_s < 40
+    assert forecast_s(world, jobs[1]) == pytest.approx(begun_s + high_s)
+    assert expected_s(None) == pytest.approx(high_s + 2 * 5000)
 
 
 def test_nothing_is_foretold_behind_a_job_without_a_limit() -> None:

@@ -1,6 +1,7 @@
 """Jobs, attempts and nodes as users see them, made from the head's records."""
 
 from gschedd.core.story import Teller, attempt_row, outcome_row, part_row
+from gschedd.models.robust import RobustModel
 from tests.support.world import ALICE, BEGIN_S, GIB, Program, World, node
 
 
@@ -11,6 +12,7 @@ def teller(world: World) -> Teller:
         waits=world.head.waits,
         safe_mode=world.head.safe_mode,
         policy=world.policy,
+        predictor=world.head.model,
     )
 
 
@@ -30,6 +32,31 @@ def test_a_waiting_job_tells_why_and_until_when() -> None:
     story = told.story(jobs[second], attempts=(), events=(), now_s=world.now_s)
     assert story.ahead == 1
     assert story.resources == "nodes=1:ppn=2,walltime=00:01:00"
+
+
+def test_a_start_that_should_have_been_is_expected_anew() -> None:
+    """What runs has outlived what was foretold, and nothing has happened since."""
+    world = World(node("n1", cpus=1))
+    world.head.model = RobustModel()
+    for _ in range(5):
+        world.submit("walltime=5000", kind="short", runs_s=10)
+        world.run_for(20)
+    world.submit("walltime=5000", kind="short", runs_s=4000)
+    second = world.submit("walltime=60")
+    begun_s = world.now_s
+
+    def expected_s() -> float:
+        told = teller(world)
+        job = world.head.state.jobs[second]
+        story = told.story(job, attempts=(), events=(), now_s=world.now_s)
+        assert story.row.predicted_start_s is not None
+        return story.row.predicted_start_s - begun_s
+
+    first_s = expected_s()
+    world.run_for(100)
+
+    assert 10 < first_s < 60
+    assert expected_s() == 200
 
 
 def test_a_delayed_or_held_job_predicts_nothing() -> None:
