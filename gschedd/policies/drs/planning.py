@@ -1,0 +1,279 @@
+"""One plan of DRS in the making: moves, the round, and what is said of everybody."""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Final
+
+from msgspec import Struct
+
+from gsched.model.resources import Allocation
+from gschedd.plan.snapshot import Plan, Snapshot, Start, Verdict, Wait
+from gschedd.plan.space import NodeSpace, Spaces, kept_back
+from gschedd.plan.training import Goal
+from gschedd.policies.drs import migrate as m
+from gschedd.policies.drs.round import Decided, Round
+from gschedd.policies.drs.words import late_words, start_words, wait_words
+from gschedd.policies.kit.capacity import Weights, largest, promised, value
+from gschedd.policies.kit.outlook import Expected, Idle, outlook
+from gschedd.policies.kit.performance import ROUNDING_S
+from gschedd.policies.kit.trainings import (
+    Paces,
+    Preference,
+    Waiting,
+    layout_of,
+    waiting_trainings,
+)
+
+#: Moves at once where nothing else is said: enough to empty a node of eight GPUs.
+MOVES_MAX: Final = 8
+
+
+class Variant(StrEnum):
+    """Whose algorithm is meant."""
+
+    PAPER = "paper"
+    OURS = "ours"
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What a site may choose.
+
+    Attributes:
+        variant: ``paper`` is the algorithm as published.
+        migrate: running trainings are moved together.
+        moves_max: at once; the paper's variant moves all of them.
+    """
+
+    variant: Variant = Variant.OURS
+    migrate: bool = True
+    moves_max: int = MOVES_MAX
+
+
+class Planning:
+    """One plan in the making; it is asked for its plan once."""
+
+    def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
+        self._snapshot = snapshot
+        self._settings = settings
+        self._paces = Paces()
+        self._idle = Idle(snapshot, self._paces)
+        self._is_paper = settings.variant is Variant.PAPER
+        self._preference = None if self._is_paper else most_capacity(snapshot)
+        self._waiting = waiting_trainings(snapshot)
+        #: Why some wait although there may be room for them.
+        self._because: dict[int, str] = {}
+
+    def plan(self) -> Plan:
+        """Return it."""
+        if not self._waiting:
+            return Plan(verdicts=self._of_running())
+        if self._is_paper:
+            return self._paper()
+        moved = self._worthwhile_moves() if self._settings.migrate else []
+        free = _keep_back(self._snapshot, moved)
+        served: set[int] = set()
+        if moved:
+            served = self._met(m.after(self._snapshot, moved), _delay_s(moved))
+            served -= self._met(free.copy(), 0.0)
+            self._because = dict.fromkeys(served, "running trainings make room for it")
+        started = self._round(free).run(
+            [each for each in self._waiting if each.goal.job not in served], self._postponed
+        )
+        return self._answer(free, started, moved)
+
+    def _paper(self) -> Plan:
+        """Plan as published: everything stands still while trainings are moved."""
+        nodes = self._snapshot.nodes
+        free = Spaces(nodes)
+        if any(
+            job.leaving and job.job in self._snapshot.goals and _is_up(job.allocation, nodes)
+            for job in self._snapshot.running
+        ):
+            return self._hold(free, [])
+        if self._settings.migrate and m.is_scattered(self._snapshot):
+            moved = m.repack(self._snapshot, self._paces)
+            if moved:
+                return self._hold(free, moved)
+        return self._answer(free, self._round(free).run(self._waiting), [])
+
+    def _hold(self, free: Spaces, moved: Sequence[m.Moved]) -> Plan:
+        for each in self._waiting:
+            self._because[each.goal.job] = "running trainings are being moved together"
+        return self._answer(free, [], moved)
+
+    def _round(self, free: Spaces, delay_s: float = 0.0) -> Round:
+        return Round(
+            self._snapshot.now_s + delay_s,
+            free,
+            self._snapshot.fabric,
+            self._paces,
+            preference=self._preference,
+            by_kind=not self._is_paper,
+        )
+
+    def _met(self, free: Spaces, delay_s: float) -> set[int]:
+        """Return the waiting trainings that would start there and be in time."""
+        started = self._round(free, delay_s).run(self._waiting)
+        return {each.waiting.goal.job for each in started if each.meets}
+
+    def _worthwhile_moves(self) -> list[m.Moved]:
+        """Return the fewest moves by which more of the waiting are in time; none if there are none.
+
+        What waits counts as starting when those that move go on, which is later than it could.
+        """
+        if any(job.leaving for job in self._snapshot.running):
+            return []  # one thing after the other: these may be what moves
+        if not m.is_scattered(self._snapshot):
+            return []
+        met = len(self._met(Spaces(self._snapshot.nodes), 0.0))
+        if met == len(self._waiting):
+            return []
+        limit = self._settings.moves_max
+        for moved in m.vacated(self._snapshot, self._paces, moves_max=limit):
+            if len(self._met(m.after(self._snapshot, moved), _delay_s(moved))) > met:
+                return moved
+        return []
+
+    def _postponed(self, waiting: Waiting) -> bool:
+        """Return whether GPUs that are coming back would let a training be in time.
+
+        Once its deadline is too near for that, it starts: it does not wait for ever.
+        """
+        coming = Spaces(self._snapshot.nodes)
+        leaving = [job for job in self._snapshot.running if job.leaving]
+        if not leaving:
+            return False
+        for job in leaving:
+            coming.give(job.allocation)
+        if not any(each.meets for each in self._round(coming).run([waiting])):
+            return False
+        self._because[waiting.goal.job] = "with GPUs that are coming back it will be in time"
+        return True
+
+    def _answer(self, free: Spaces, started: Sequence[Decided], moved: Sequence[m.Moved]) -> Plan:
+        """Return the plan, with words for all that wait and an end for all that is known of."""
+        now_s = self._snapshot.now_s
+        starting = {each.waiting.goal.job for each in started}
+        left = [each for each in self._waiting if each.goal.job not in starting]
+        expected = outlook(self._snapshot, left, free, self._idle) if left else {}
+        return Plan(
+            starts=tuple(
+                Start(
+                    job=each.waiting.goal.job,
+                    shape=each.waiting.shape,
+                    allocation=each.allocation,
+                    why=start_words(each, now_s),
+                )
+                for each in started
+            ),
+            waits=tuple(self._wait(each, expected[each.goal.job]) for each in left),
+            moves=tuple(each.move for each in moved),
+            verdicts=(
+                *(_verdict(each.waiting.goal, each.end_s, each.option.gpus) for each in started),
+                *(self._of_waiting(each, expected[each.goal.job]) for each in left),
+                *self._of_running({each.move.job: each for each in moved}),
+            ),
+        )
+
+    def _wait(self, waiting: Waiting, expected: Expected) -> Wait:
+        goal = waiting.goal
+        levels = self._idle.levels_of(waiting)
+        return Wait(
+            shape=waiting.shape,
+            first=goal.job,
+            reason=wait_words(
+                goal,
+                levels,
+                expected,
+                now_s=self._snapshot.now_s,
+                because=self._because.get(goal.job, "no GPUs are free that it can use"),
+            ),
+            predicted_start_s=expected.start_s,
+        )
+
+    def _of_waiting(self, waiting: Waiting, expected: Expected) -> Verdict:
+        goal = waiting.goal
+        end_s = expected.end_s
+        return Verdict(
+            job=goal.job,
+            meets=end_s is not None and _is_in_time(goal, end_s),
+            end_s=end_s,
+            gpus=expected.gpus,
+            why="it is not known when it can start" if end_s is None else late_words(goal, end_s),
+        )
+
+    def _of_running(self, moved: Mapping[int, m.Moved] | None = None) -> tuple[Verdict, ...]:
+        """Return when what runs will be done; of what is being stopped nothing new is said."""
+        snapshot = self._snapshot
+        spaces = Spaces(snapshot.nodes)
+        found: list[Verdict] = []
+        for job in sorted(snapshot.running, key=lambda each: each.job):
+            goal = snapshot.goals.get(job.job)
+            if goal is None or job.leaving:
+                continue
+            move = (moved or {}).get(job.job)
+            if move is None:
+                layout = layout_of(job.allocation, spaces, snapshot.fabric)
+                end_s = snapshot.now_s + goal.run_time_s(layout)
+            else:
+                layout = move.layout
+                end_s = snapshot.now_s + goal.move_s + goal.run_time_s(layout)
+            found.append(_verdict(goal, end_s, layout.gpus))
+        return tuple(found)
+
+
+def _verdict(goal: Goal, end_s: float, gpus: int) -> Verdict:
+    if end_s == float("inf"):
+        return Verdict(job=goal.job, meets=False, why="it makes no progress where it runs")
+    meets = _is_in_time(goal, end_s)
+    return Verdict(
+        job=goal.job,
+        meets=meets,
+        end_s=end_s,
+        gpus=gpus,
+        why="" if meets else late_words(goal, end_s),
+    )
+
+
+def _is_in_time(goal: Goal, end_s: float) -> bool:
+    return goal.deadline_s is None or end_s <= goal.deadline_s + ROUNDING_S
+
+
+def _is_up(allocation: Allocation, nodes: Mapping[str, NodeSpace]) -> bool:
+    """Return whether all of its nodes take work: of others nobody knows when they come back."""
+    return all(share.node in nodes and nodes[share.node].open for share in allocation)
+
+
+def _delay_s(moved: Sequence[m.Moved]) -> float:
+    """Return how long it takes until what is moved has left and goes on, seconds."""
+    return max((each.running.goal.move_s for each in moved), default=0.0)
+
+
+def _keep_back(snapshot: Snapshot, moved: Sequence[m.Moved]) -> Spaces:
+    """Return what others may use while trainings move: not where they come, nor what they leave."""
+    free = Spaces(snapshot.nodes)
+    names = {share.node for each in moved for share in each.move.allocation}
+    for name in sorted(names):
+        leaving = [
+            share for each in moved for share in each.running.job.allocation if share.node == name
+        ]
+        coming = [share for each in moved for share in each.move.allocation if share.node == name]
+        free.put(kept_back(free[name], leaving, coming))
+    return free
+
+
+def most_capacity(snapshot: Snapshot) -> Preference:
+    """Return what prefers the node with the most capacity left, as ``balance`` tells it."""
+    weights = Weights()
+    loads = {
+        name: snapshot.loads.get(name) or promised(space)
+        for name, space in snapshot.nodes.items()
+        if space.total_gpus
+    }
+    most = largest({name: load.rates for name, load in loads.items()})
+
+    def preference(space: NodeSpace) -> float:
+        load = snapshot.loads.get(space.name) or promised(space)
+        return -value(load.rates, load.used, most, weights, with_gpus=True)
+
+    return preference

@@ -1,0 +1,284 @@
+"""One round of DRS: who starts now, on which plan, as long as something can start."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from msgspec import Struct
+
+from gsched.model.resources import Allocation, Request
+from gschedd.plan.space import Spaces
+from gschedd.plan.training import Fabric, Speed
+from gschedd.policies.kit.performance import ROUNDING_S, Curve, Paced
+from gschedd.policies.kit.trainings import (
+    FreeNodes,
+    Option,
+    Paces,
+    Preference,
+    Waiting,
+    form_of,
+    is_plain,
+    place_whole,
+)
+
+
+class Decided(Struct, frozen=True, kw_only=True):
+    """A waiting training and the plan that was chosen for it.
+
+    Attributes:
+        meets: it will meet its deadline on that plan, if it starts now.
+        end_s: when it will be done, seconds since the epoch.
+    """
+
+    waiting: Waiting
+    allocation: Allocation
+    option: Option
+    meets: bool
+    end_s: float
+
+
+#: How those that have a plan are ordered: those that will be late come last; of the others those
+#: with the least time to spare come first, of the late ones those that end first; then the job id.
+_Ranked = tuple[bool, float, int, Waiting, Option, float]
+
+
+def choose(
+    inside: Curve, across: Curve, fewest: int, *, work: float, slack_s: float
+) -> tuple[Paced, bool] | None:
+    """Return the plan for a training, and whether it meets the deadline; None: there is none.
+
+    A plan across nodes is taken if some node has free GPUs, but fewer than the plan takes: then it
+    uses up a fragment and keeps whole nodes whole.
+
+    Args:
+        inside, across: its plans on one node and across nodes.
+        fewest: free GPUs of the node that has the fewest, but some.
+        work: what is left, in the unit of the plans' paces.
+        slack_s: seconds until the deadline; minus infinity where there is none.
+    """
+    expected = _either(inside.best(work, slack_s), across.best(work, slack_s), fewest)
+    if expected is not None:
+        return expected, True
+    late = _either(inside.fastest, across.fastest, fewest)
+    return None if late is None else (late, False)
+
+
+def _either(inside: Paced | None, across: Paced | None, fewest: int) -> Paced | None:
+    if across is None or inside is None:
+        return inside or across
+    return across if 0 < fewest < across[0].gpus else inside
+
+
+class _Family:
+    """Waiting trainings of one form, speed and numbers of GPUs: the same plans suit them."""
+
+    def __init__(self, speed: Speed, gpus: tuple[int, ...], now_s: float) -> None:
+        self.speed = speed
+        self.gpus = gpus
+        self._now_s = now_s
+        self._allowed = frozenset(gpus)
+        self._waiting: list[tuple[float, float, Waiting]] = []
+        self._known: dict[tuple[object, ...], list[_Ranked]] = {}
+
+    def add(self, waiting: Waiting) -> None:
+        goal = waiting.goal
+        slack_s = float("-inf") if goal.deadline_s is None else goal.deadline_s - self._now_s
+        self._waiting.append((max(goal.work, 0.0), slack_s, waiting))
+
+    def ranked(self, options: Sequence[Option], fewest: int, paces: Paces) -> list[_Ranked]:
+        """Return all of them that have a plan, in order. Plans as fast as before are not redone."""
+        least = self.gpus[0]
+        paced = [
+            (option, paces.of(self.speed, option.layout, least))
+            for option in options
+            if option.gpus in self._allowed
+        ]
+        key = (fewest, *[(o.gpus, o.across, o.pool, pace) for o, pace in paced])
+        found = self._known.get(key)
+        if found is None:
+            inside = Curve(each for each in paced if not each[0].across)
+            across = Curve(each for each in paced if each[0].across)
+            found = self._known[key] = sorted(self._rank(inside, across, fewest))
+        return found
+
+    def _rank(self, inside: Curve, across: Curve, fewest: int) -> Iterator[_Ranked]:
+        for work, slack_s, waiting in self._waiting:
+            chosen = choose(inside, across, fewest, work=work, slack_s=slack_s)
+            if chosen is not None:
+                (option, pace), meets = chosen
+                run_s = work * pace
+                spare_s = slack_s - run_s if meets else run_s
+                yield (not meets, spare_s, waiting.goal.job, waiting, option, run_s)
+
+
+class _Batch:
+    """Waiting trainings of one form: they see the same free GPUs."""
+
+    def __init__(self, nodes: FreeNodes, paces: Paces, now_s: float) -> None:
+        self.nodes = nodes
+        self._paces = paces
+        self._now_s = now_s
+        self._families: dict[tuple[Speed, tuple[int, ...]], _Family] = {}
+        self._counts: tuple[int, ...] = ()
+        #: By what the plans are made of: those that have a plan, in order, and how many are gone.
+        self._rankings: dict[tuple[object, ...], tuple[list[_Ranked], list[int]]] = {}
+
+    def add(self, waiting: Waiting) -> None:
+        goal = waiting.goal
+        family = self._families.get((goal.speed, goal.gpus))
+        if family is None:
+            family = _Family(goal.speed, goal.gpus, self._now_s)
+            self._families[goal.speed, goal.gpus] = family
+            self._counts = tuple(sorted({*self._counts, *goal.gpus}))
+        family.add(waiting)
+
+    def head(self, gone: set[int]) -> _Ranked | None:
+        options = self.nodes.options(self._counts)
+        if not options:
+            return None
+        fewest = self.nodes.fewest
+        key = (fewest, options)
+        known = self._rankings.get(key)
+        if known is None:
+            ranked = sorted(
+                each
+                for family in self._families.values()
+                for each in family.ranked(options, fewest, self._paces)
+            )
+            known = self._rankings[key] = (ranked, [0])
+        ranked, position = known
+        while position[0] < len(ranked) and ranked[position[0]][2] in gone:
+            position[0] += 1
+        return ranked[position[0]] if position[0] < len(ranked) else None
+
+    def allocate(self, ranked: _Ranked) -> Allocation:
+        return self.nodes.allocate(ranked[4])
+
+
+class _Whole:
+    """A training that can only be placed as it is: several chunks, or no GPUs in its places."""
+
+    def __init__(self, waiting: Waiting, round_: "Round") -> None:
+        self._waiting = waiting
+        self._round = round_
+        self._seen = -1
+        self._found: tuple[Allocation, _Ranked] | None = None
+
+    def head(self, gone: set[int]) -> _Ranked | None:
+        if self._waiting.goal.job in gone:
+            return None
+        if self._seen != self._round.taken:
+            self._seen = self._round.taken
+            self._found = self._place()
+        return None if self._found is None else self._found[1]
+
+    def _place(self) -> tuple[Allocation, _Ranked] | None:
+        goal, spaces = self._waiting.goal, self._round.spaces
+        found = place_whole(self._waiting.shape.request, spaces, self._round.fabric)
+        if found is None:
+            return None
+        allocation, layout = found
+        run_s = goal.run_time_s(layout)
+        slack_s = float("-inf") if goal.deadline_s is None else goal.deadline_s - self._round.now_s
+        late = run_s > slack_s + ROUNDING_S
+        spare_s = run_s if late else slack_s - run_s
+        option = Option(layout=layout, across=len(allocation) > 1)
+        return allocation, (late, spare_s, goal.job, self._waiting, option, run_s)
+
+    def allocate(self, ranked: _Ranked) -> Allocation:
+        assert self._found is not None, ranked
+        return self._found[0]
+
+
+class Round:
+    """The waiting trainings on what is free, until nothing more can start.
+
+    Args:
+        now_s: seconds since the epoch.
+        spaces: what is free; what starts is taken of it.
+        fabric: how nodes are connected.
+        paces: of this plan.
+        preference: orders nodes with as many free GPUs.
+        by_kind: there are also plans within one kind of nodes.
+    """
+
+    def __init__(
+        self,
+        now_s: float,
+        spaces: Spaces,
+        fabric: Fabric,
+        paces: Paces,
+        *,
+        preference: Preference | None = None,
+        by_kind: bool = False,
+    ) -> None:
+        self.now_s = now_s
+        self.spaces = spaces
+        self.fabric = fabric
+        self.taken = 0
+        self._paces = paces
+        self._preference = preference
+        self._by_kind = by_kind
+        self._batches: dict[Request, _Batch] = {}
+        self._wholes: list[_Whole] = []
+
+    def run(
+        self,
+        waiting: Iterable[Waiting],
+        postponed: Callable[[Waiting], bool] = lambda _: False,
+    ) -> list[Decided]:
+        """Return who starts, in order.
+
+        Args:
+            waiting: those that want to.
+            postponed: whether one that would be late had better wait.
+        """
+        for each in waiting:
+            self._add(each)
+        gone: set[int] = set()
+        started: list[Decided] = []
+        sources: list[_Batch | _Whole] = [*self._batches.values(), *self._wholes]
+        while True:
+            heads = [
+                (head, source) for source in sources if (head := source.head(gone)) is not None
+            ]
+            if not heads:
+                return started
+            head, source = min(heads, key=lambda each: each[0][:3])
+            late, _, job, one, option, run_s = head
+            gone.add(job)
+            if late and postponed(one):
+                continue
+            allocation = source.allocate(head)
+            self._take(allocation)
+            started.append(
+                Decided(
+                    waiting=one,
+                    allocation=allocation,
+                    option=option,
+                    meets=not late,
+                    end_s=self.now_s + run_s,
+                )
+            )
+
+    def _add(self, waiting: Waiting) -> None:
+        request = waiting.shape.request
+        if not is_plain(request):
+            self._wholes.append(_Whole(waiting, self))
+            return
+        form = form_of(request)
+        batch = self._batches.get(form)
+        if batch is None:
+            nodes = FreeNodes(
+                form,
+                self.spaces,
+                self.fabric,
+                preference=self._preference,
+                by_kind=self._by_kind,
+            )
+            batch = self._batches[form] = _Batch(nodes, self._paces, self.now_s)
+        batch.add(waiting)
+
+    def _take(self, allocation: Allocation) -> None:
+        self.spaces.take(allocation)
+        self.taken += 1
+        for batch in self._batches.values():
+            batch.nodes.refresh(share.node for share in allocation)

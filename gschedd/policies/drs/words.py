@@ -1,0 +1,70 @@
+"""What DRS tells people: why a training starts there, why it waits, and why it will be late."""
+
+from gsched.model.units import format_duration
+from gschedd.plan.training import Goal, gpus_by_node
+from gschedd.policies.drs.round import Decided
+from gschedd.policies.kit.outlook import Expected, Level, cheapest
+
+
+def gpus_words(count: int) -> str:
+    """Return ``1 GPU`` or ``2 GPUs``."""
+    return f"{count} GPU" + "s" * (count != 1)
+
+
+def start_words(decided: Decided, now_s: float) -> str:
+    """Return why a training starts so."""
+    nodes = len(gpus_by_node(decided.allocation))
+    where = (
+        f"{gpus_words(decided.option.gpus)} on {nodes} nodes"
+        if nodes > 1
+        else (gpus_words(decided.option.gpus) + " of one node")
+    )
+    goal = decided.waiting.goal
+    ends = f"{where}: done in {format_duration(decided.end_s - now_s)}"
+    if goal.deadline_s is None:
+        return ends
+    if decided.meets:
+        return f"{ends}, {format_duration(goal.deadline_s - decided.end_s)} before its deadline"
+    return f"{ends}, {format_duration(decided.end_s - goal.deadline_s)} after its deadline"
+
+
+def deadline_words(goal: Goal, now_s: float) -> str:
+    """Return where its deadline stands."""
+    if goal.deadline_s is None:
+        return "it has no deadline"
+    left_s = goal.deadline_s - now_s
+    if left_s < 0:
+        return f"its deadline was {format_duration(-left_s)} ago"
+    return f"its deadline is in {format_duration(left_s)}"
+
+
+def wait_words(
+    goal: Goal, levels: tuple[Level, ...], expected: Expected, *, now_s: float, because: str
+) -> str:
+    """Return why a training waits: by when it is wanted, what that would take, what will be."""
+    words = [f"{because}; {deadline_words(goal, now_s)}"]
+    if not levels:
+        words.append("no node that is up could run it")
+    elif goal.deadline_s is not None:
+        enough = cheapest(levels, goal.work, goal.deadline_s - now_s)
+        soonest = format_duration(goal.work * levels[-1][1])
+        if enough is None:
+            words.append(f"even {gpus_words(levels[-1][0])} would take {soonest} from now")
+        else:
+            words.append(
+                f"{gpus_words(enough[0])} now would meet it, and {gpus_words(levels[-1][0])} would "
+                f"end it soonest, in {soonest}"
+            )
+    if expected.start_s is not None and expected.end_s is not None:
+        words.append(
+            f"it should start in {format_duration(expected.start_s - now_s)} on "
+            f"{gpus_words(expected.gpus)} and end in {format_duration(expected.end_s - now_s)}"
+        )
+    return "; ".join(words)
+
+
+def late_words(goal: Goal, end_s: float) -> str:
+    """Return by how much a training will be late."""
+    if goal.deadline_s is None or end_s <= goal.deadline_s:
+        return ""
+    return f"will end {format_duration(end_s - goal.deadline_s)} after its deadline"

@@ -1,0 +1,158 @@
+"""When the trainings that have to wait will run, and how soon each could end at best.
+
+An estimate, and no promise: GPUs are counted, wherever they are, and come back when what runs on
+them is planned to end; the waiting take them one after the other, each on the fewest that meet its
+deadline, or on those that end it first.
+"""
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from gsched.model.resources import Request
+from gschedd.plan.elastic import free_gpus
+from gschedd.plan.snapshot import Snapshot
+from gschedd.plan.space import Spaces, emptied
+from gschedd.plan.training import Goal, Speed, gpus_by_node
+from gschedd.policies.kit.performance import ROUNDING_S
+from gschedd.policies.kit.trainings import (
+    FreeNodes,
+    Paces,
+    Waiting,
+    form_of,
+    is_plain,
+    layout_of,
+)
+
+Level = tuple[int, float]  # GPUs, and the seconds that a unit of work takes on them at best
+
+
+class Expected(Struct, frozen=True, kw_only=True):
+    """What will become of a waiting training, as far as can be said.
+
+    Attributes:
+        start_s, end_s: seconds since the epoch; None: it will not start while things are as they
+            are.
+        gpus: on how many.
+    """
+
+    start_s: float | None = None
+    end_s: float | None = None
+    gpus: int = 0
+
+
+class Idle:
+    """The cluster as if nothing ran on it: how fast a training could be at best."""
+
+    def __init__(self, snapshot: Snapshot, paces: Paces) -> None:
+        self._snapshot = snapshot
+        self._paces = paces
+        self._spaces = Spaces(
+            {name: emptied(space) for name, space in snapshot.nodes.items() if space.open}
+        )
+        self._nodes: dict[Request, FreeNodes] = {}
+        self._levels: dict[tuple[Request, Speed, tuple[int, ...]], tuple[Level, ...]] = {}
+
+    def levels(self, request: Request, speed: Speed, gpus: tuple[int, ...]) -> tuple[Level, ...]:
+        """Return the numbers of GPUs worth having, ascending, each faster than the one before."""
+        if not is_plain(request):
+            return ()
+        form = form_of(request)
+        key = (form, speed, gpus)
+        if key not in self._levels:
+            nodes = self._nodes.get(form)
+            if nodes is None:
+                fabric = self._snapshot.fabric
+                nodes = self._nodes[form] = FreeNodes(form, self._spaces, fabric, by_kind=True)
+            best: dict[int, float] = {}
+            for option in nodes.options(gpus):
+                pace = self._paces.of(speed, option.layout, gpus[0])
+                best[option.gpus] = min(best.get(option.gpus, pace), pace)
+            self._levels[key] = tuple(_worth(best))
+        return self._levels[key]
+
+    def levels_of(self, waiting: Waiting) -> tuple[Level, ...]:
+        """Return those of a training that waits."""
+        return self.levels(waiting.shape.request, waiting.goal.speed, waiting.goal.gpus)
+
+
+def _worth(best: Mapping[int, float]) -> Iterable[Level]:
+    fastest = float("inf")
+    for gpus in sorted(best):
+        if best[gpus] < fastest:
+            fastest = best[gpus]
+            yield gpus, fastest
+
+
+def cheapest(levels: Sequence[Level], work: float, time_s: float) -> Level | None:
+    """Return the level with the fewest GPUs that does the work in time; None: none does."""
+    return next((each for each in levels if work * each[1] <= time_s + ROUNDING_S), None)
+
+
+def running_ends(snapshot: Snapshot) -> list[tuple[float, int]]:
+    """Return when GPUs come back, and how many, in order; of what never ends nothing is said."""
+    spaces = Spaces(snapshot.nodes)
+    ends: list[tuple[float, int]] = []
+    for job in snapshot.running:
+        goal = snapshot.goals.get(job.job)
+        end_s = job.end_s
+        if goal is not None and all(share.node in spaces for share in job.allocation):
+            layout = layout_of(job.allocation, spaces, snapshot.fabric)
+            end_s = snapshot.now_s + goal.run_time_s(layout)
+        gpus = sum(gpus_by_node(job.allocation).values())
+        if gpus and end_s is not None and end_s < float("inf"):
+            ends.append((max(end_s, snapshot.now_s), gpus))
+    return sorted(ends)
+
+
+def outlook(
+    snapshot: Snapshot, waiting: Iterable[Waiting], free: Spaces, idle: Idle
+) -> dict[int, Expected]:
+    """Return what will become of those that wait, by job.
+
+    Args:
+        snapshot: what there is.
+        waiting: trainings that are not started now.
+        free: what is left of the nodes.
+        idle: of the same snapshot.
+    """
+    ends = running_ends(snapshot)
+    heapq.heapify(ends)
+    now_s = snapshot.now_s
+    count = _free_count(waiting := list(waiting), free)
+    found: dict[int, Expected] = {}
+    for each in sorted(waiting, key=lambda one: _order(one, idle, now_s)):
+        goal, levels = each.goal, idle.levels_of(each)
+        while ends and count < (levels[0][0] if levels else 0):
+            end_s, gpus = heapq.heappop(ends)
+            now_s, count = max(now_s, end_s), count + gpus
+        fitting = [level for level in levels if level[0] <= count]
+        if not fitting:
+            found[goal.job] = Expected()
+            continue
+        slack_s = _deadline_s(goal) - now_s
+        gpus, pace = cheapest(fitting, goal.work, slack_s) or fitting[-1]
+        end_s = now_s + goal.work * pace
+        found[goal.job] = Expected(start_s=now_s, end_s=end_s, gpus=gpus)
+        heapq.heappush(ends, (end_s, gpus))
+        count -= gpus
+    return found
+
+
+def _free_count(waiting: Sequence[Waiting], free: Spaces) -> int:
+    """Return how many GPUs are free for the waiting that can use the most of them."""
+    forms = {form_of(each.shape.request) for each in waiting if is_plain(each.shape.request)}
+    return max((sum(free_gpus(form, free).values()) for form in forms), default=0)
+
+
+def _deadline_s(goal: Goal) -> float:
+    return float("-inf") if goal.deadline_s is None else goal.deadline_s
+
+
+def _order(each: Waiting, idle: Idle, now_s: float) -> tuple[bool, float, int]:
+    """Return who goes first: those that can still be in time, by their deadlines."""
+    goal = each.goal
+    deadline_s = _deadline_s(goal)
+    in_time = cheapest(idle.levels_of(each), goal.work, deadline_s - now_s) is not None
+    return (not in_time, goal.arrived_s if deadline_s == float("-inf") else deadline_s, goal.job)

@@ -1,0 +1,71 @@
+"""Which of several plans suits a training best, by how much time is left for its work.
+
+Source: equations 9 and 12 of Fu Maozhong et al., doi 10.7544/issn1000-1239.202220149. A plan's
+performance is ``(T_dl - T_end) / N_GPU``: of the plans that meet the deadline the best one is early
+for the GPUs that it takes, which mostly is the one with the fewest.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Final
+
+from gschedd.policies.kit.trainings import Option
+
+#: Times are floating-point numbers: an end that is so little late is on time. Seconds.
+ROUNDING_S: Final = 1e-3
+
+Paced = tuple[Option, float]  # a plan, and the seconds that a unit of work takes on it
+
+
+class Curve:
+    """The plans worth having, for trainings of one speed.
+
+    For a training with ``x`` seconds left for each unit of its work, a plan on N GPUs that takes u
+    seconds for a unit performs in proportion to ``(x - u) / N``: a line over x. The best plan is
+    the highest line, so that it is found by bisection.
+
+    Args:
+        options: plans and their paces, in any order; those with an infinite pace are left out.
+    """
+
+    __slots__ = ("_best", "_breaks", "fastest")
+
+    def __init__(self, options: Iterable[Paced]) -> None:
+        worth: list[Paced] = []
+        for option, pace in sorted(options, key=lambda each: (each[0].gpus, each[1])):
+            if pace < (worth[-1][1] if worth else float("inf")):
+                worth.append((option, pace))
+        #: The plan that ends first, on as few GPUs as that takes; None: there is no plan.
+        self.fastest: Paced | None = worth[-1] if worth else None
+        # From the fewest GPUs, best where much time is left, to the most: the upper hull of lines.
+        hull: list[Paced] = []
+        limits: list[float] = []  # from which x on each but the last is better than its successor
+        for each in worth:
+            while limits and _meet(hull[-1], each) >= limits[-1]:
+                hull.pop()
+                limits.pop()
+            if hull:
+                limits.append(_meet(hull[-1], each))
+            hull.append(each)
+        self._best = hull[::-1]
+        self._breaks = limits[::-1]
+
+    def best(self, work: float, slack_s: float) -> Paced | None:
+        """Return the plan that performs best of those that meet the deadline; None: none does.
+
+        Args:
+            work: what is left, in the unit of the paces.
+            slack_s: seconds until the deadline; minus infinity where there is none.
+        """
+        if not self._best or slack_s < -ROUNDING_S:
+            return None
+        if work <= 0:
+            return self._best[-1]
+        found = self._best[bisect_right(self._breaks, slack_s / work)]
+        return found if work * found[1] <= slack_s + ROUNDING_S else None
+
+
+def _meet(fewer: Paced, more: Paced) -> float:
+    """Return from how many seconds for a unit of work on the plan on fewer GPUs is better."""
+    few, many = fewer[0].gpus, more[0].gpus
+    return (fewer[1] * many - more[1] * few) / (many - few)

@@ -1,0 +1,117 @@
+"""What every deadline policy promises, on random snapshots: one suite for all of them."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from gschedd.plan.snapshot import Plan, Policy, Snapshot
+from gschedd.policies import drs
+from tests.support.trainings import World, check, training_snapshots
+
+#: Each policy that plans trainings by their deadlines, and each of its variants, stands here.
+POLICIES: Mapping[str, Policy] = MappingProxyType(
+    {
+        "drs": drs.plan,
+        "drs-still": drs.drs(drs.Settings(migrate=False)),
+        "drs-paper": drs.drs(drs.Settings(variant=drs.Variant.PAPER)),
+        "drs-norm": drs.drs(drs.Settings(variant=drs.Variant.PAPER, migrate=False)),
+    }
+)
+
+every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
+
+#: Rounds for each training until all must have ended: a start, its end, and some for moves.
+ROUNDS_EACH = 20
+
+
+@every_policy
+@given(snapshot=training_snapshots())
+def test_a_plan_keeps_to_what_is_free_and_allowed(policy: Policy, snapshot: Snapshot) -> None:
+    """Nothing is overbooked, counts are allowed, moves fit, every wait has a reason."""
+    check(policy(snapshot), snapshot)
+
+
+@every_policy
+@given(snapshot=training_snapshots())
+def test_equal_snapshots_give_equal_plans(policy: Policy, snapshot: Snapshot) -> None:
+    """And a policy changes nothing of what it sees."""
+    before = structs.asdict(snapshot)
+
+    plans = [policy(snapshot), policy(snapshot)]
+
+    assert plans[0] == plans[1]
+    assert structs.asdict(snapshot) == before
+
+
+@every_policy
+@given(snapshot=training_snapshots(), data=st.data())
+def test_the_order_of_what_is_seen_changes_nothing(
+    policy: Policy, snapshot: Snapshot, data: st.DataObject
+) -> None:
+    """Groups, running jobs, nodes and goals are sets that happen to come in an order."""
+    shuffled = structs.replace(
+        snapshot,
+        groups=data.draw(st.permutations(list(snapshot.groups))),
+        running=data.draw(st.permutations(list(snapshot.running))),
+        nodes=dict(data.draw(st.permutations(list(snapshot.nodes.items())))),
+        goals=dict(data.draw(st.permutations(list(snapshot.goals.items())))),
+    )
+
+    plan, other = policy(snapshot), policy(shuffled)
+
+    assert other.starts == plan.starts
+    assert set(other.moves) == set(plan.moves)
+    assert set(other.waits) == set(plan.waits)
+    assert set(other.verdicts) == set(plan.verdicts)
+
+
+@every_policy
+@given(snapshot=training_snapshots())
+def test_an_empty_queue_gives_an_empty_plan(policy: Policy, snapshot: Snapshot) -> None:
+    """Nothing starts and nothing waits; without trainings at all nothing is said."""
+    plan = policy(structs.replace(snapshot, groups=()))
+
+    assert (plan.starts, plan.waits) == ((), ())
+    assert policy(structs.replace(snapshot, groups=(), goals={})) == Plan()
+
+
+@every_policy
+@given(snapshot=training_snapshots())
+def test_jobs_that_are_no_trainings_are_left_alone(policy: Policy, snapshot: Snapshot) -> None:
+    """Others plan for them: whether they wait changes nothing."""
+    trainings = [group for group in snapshot.groups if group.shape.goal]
+
+    assert policy(structs.replace(snapshot, groups=trainings)) == policy(snapshot)
+
+
+@every_policy
+@given(snapshot=training_snapshots(can_end=True))
+def test_everything_ends_within_a_bound(policy: Policy, snapshot: Snapshot) -> None:
+    """Carried out from end to end, with every plan checked: nothing waits or moves for ever."""
+    world = World.at(snapshot)
+    jobs = len(world.waiting) + len(world.running)
+
+    for _ in range(ROUNDS_EACH * jobs):
+        world.act(policy)
+        if not (world.waiting or world.running):
+            break
+        world.turn_to(world.next_end_s())
+
+    assert not world.waiting
+    assert not world.running
+    assert len(world.ended) == jobs
+
+
+@every_policy
+@given(snapshot=training_snapshots(can_end=True))
+def test_a_second_plan_has_nothing_to_start(policy: Policy, snapshot: Snapshot) -> None:
+    """Carried out, a plan without moves leaves nothing that would be started at the same moment."""
+    world = World.at(snapshot)
+    if world.act(policy).moves:
+        return
+
+    assert policy(world.snapshot()).starts == ()

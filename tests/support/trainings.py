@@ -1,0 +1,412 @@
+"""Trainings with deadlines: builders, random snapshots, a small world that carries plans out."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from hypothesis import strategies as st
+from msgspec import structs
+
+from gsched.model.resources import Allocation, Chunk, Request
+from gsched.model.states import Placement
+from gschedd.models.runtime import PaperSpeed, WalltimeSpeed
+from gschedd.models.runtime_table import TableSpeed
+from gschedd.plan.elastic import allocate, at_count, is_elastic
+from gschedd.plan.fit import NoFit, place
+from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Shape, Snapshot, Verdict
+from gschedd.plan.space import NodeSpace, Spaces
+from gschedd.plan.training import Fabric, Goal, Layout, Speed, gpus_by_node
+from gschedd.plan.validate import Movable, validate
+from tests.support.spaces import space
+
+NOW_S = 1_000_000.0
+
+ALEXNET = PaperSpeed(parameters=57.41e6, batch=16, step_time_s=0.0105)
+VGG16 = PaperSpeed(parameters=134.67e6, batch=16, step_time_s=0.035)
+RESNET50 = PaperSpeed(parameters=23.71e6, batch=16, step_time_s=0.061)
+
+
+def elastic(least: int = 1, most: int = 8, *, gpus: int = 1, gpu_type: str = "") -> Request:
+    """Return a request for ``least`` to ``most`` places of some GPUs, wherever they are."""
+    return Request(
+        chunks=(Chunk(count=least, cpus=1, gpus=gpus, gpu_type=gpu_type),),
+        placement=Placement.FREE,
+        places_max=most if most > least else 0,
+    )
+
+
+def counts_of(request: Request) -> tuple[int, ...]:
+    """Return the numbers of GPUs that a request may be given."""
+    if not is_elastic(request):
+        return (request.gpus,)
+    each = request.chunks[0].gpus
+    return tuple(each * places for places in range(request.places, request.places_max + 1))
+
+
+def goal(
+    job: int,
+    *,
+    deadline_s: float | None = None,
+    work: float = 1000.0,
+    speed: Speed = RESNET50,
+    request: Request | None = None,
+    **changes: object,
+) -> Goal:
+    """Return a training that was just submitted; ``deadline_s`` is from now."""
+    request = request or elastic()
+    made = Goal(
+        job=job,
+        arrived_s=NOW_S,
+        deadline_s=None if deadline_s is None else NOW_S + deadline_s,
+        work=work,
+        total_work=work,
+        speed=speed,
+        gpus=counts_of(request),
+        request=request,
+    )
+    return structs.replace(made, **changes)
+
+
+def shape_of(each: Goal) -> Shape:
+    """Return the shape of a waiting training."""
+    assert each.request is not None
+    return Shape(queue="batch", request=each.request, walltime_s=None, goal=each.job)
+
+
+def group_of(each: Goal) -> Group:
+    """Return the group of a waiting training."""
+    return Group(shape=shape_of(each), order=[(0, each.job)])
+
+
+def gpu_nodes(*gpus: int, cpus: int = 64) -> dict[str, NodeSpace]:
+    """Return idle nodes n1, n2, ... with so many GPUs."""
+    names = [f"n{number}" for number in range(1, len(gpus) + 1)]
+    return {
+        name: space(name, cpus=cpus, gpu_types=("",) * count)
+        for name, count in zip(names, gpus, strict=True)
+    }
+
+
+def snapshot_of(
+    nodes: Mapping[str, NodeSpace],
+    waiting: Iterable[Goal] = (),
+    running: Sequence[tuple[Goal, Allocation]] = (),
+    *,
+    fabric: Fabric | None = None,
+) -> Snapshot:
+    """Return a snapshot of idle nodes on which some trainings run and for which some wait."""
+    free = Spaces(nodes)
+    for _, allocation in running:
+        free.take(allocation)
+    waiting = list(waiting)
+    return Snapshot(
+        now_s=NOW_S,
+        nodes={each.name: each for each in free},
+        groups=[group_of(each) for each in waiting],
+        running=[
+            RunningJob(job=each.job, allocation=allocation, started_s=NOW_S - 60, end_s=None)
+            for each, allocation in running
+        ],
+        goals={each.job: each for each in [*waiting, *(each for each, _ in running)]},
+        fabric=fabric or Fabric(),
+    )
+
+
+# --- what every policy must do ---
+
+
+def check(plan: Plan, snapshot: Snapshot) -> None:
+    """Check all that a plan for trainings must keep to, whatever the policy.
+
+    Raises:
+        AssertionError: it does not.
+    """
+    waiting = {group.shape.goal: group.shape for group in snapshot.groups}
+    checked = validate(plan, Spaces(snapshot.nodes), waiting.get, movable_in(snapshot))
+    assert checked.refused == ()
+    assert checked.objection == ""
+    for start in plan.starts:
+        assert start.job in snapshot.goals, "a job without a goal is somebody else's business"
+        _check_count(snapshot.goals[start.job], start.allocation)
+        assert start.why
+    for move in plan.moves:
+        if move.allocation:
+            _check_count(snapshot.goals[move.job], move.allocation)
+        assert move.why
+    _check_waits(plan, snapshot)
+    _check_verdicts(plan.verdicts, snapshot)
+
+
+def movable_in(snapshot: Snapshot):  # type: ignore[no-untyped-def]  # a closure, typed by validate
+    """Return what says which running jobs may be moved."""
+    running = {job.job: job for job in snapshot.running}
+
+    def movable(number: int) -> Movable | None:
+        job, known = running.get(number), snapshot.goals.get(number)
+        if job is None or known is None or known.request is None:
+            return None
+        if job.leaving or not known.movable:
+            return None
+        return Movable(request=known.request, allocation=job.allocation)
+
+    return movable
+
+
+def _check_count(known: Goal, allocation: Allocation) -> None:
+    gpus = sum(gpus_by_node(allocation).values())
+    assert gpus in known.gpus, f"{gpus} GPUs for {known.gpus}"
+
+
+def _check_waits(plan: Plan, snapshot: Snapshot) -> None:
+    """Every training that is left has one reason; no other job has any."""
+    started = {start.job for start in plan.starts}
+    left = {
+        group.shape.goal
+        for group in snapshot.groups
+        if group.shape.goal in snapshot.goals and group.shape.goal not in started
+    }
+    assert sorted(wait.first for wait in plan.waits) == sorted(left)
+    assert all(str(wait.reason) for wait in plan.waits)
+
+
+def _check_verdicts(verdicts: Sequence[Verdict], snapshot: Snapshot) -> None:
+    assert len({verdict.job for verdict in verdicts}) == len(verdicts)
+    for verdict in verdicts:
+        known = snapshot.goals[verdict.job]
+        if verdict.end_s is not None:
+            assert verdict.end_s >= snapshot.now_s - 1e-3
+        if known.deadline_s is None or verdict.end_s is None:
+            continue
+        assert verdict.meets == (verdict.end_s <= known.deadline_s + 1e-2) or (
+            not verdict.meets and verdict.why
+        ), "whoever says late although the end is early says why"
+        assert verdict.meets or verdict.why
+    said = {verdict.job for verdict in verdicts}
+    waiting = {group.shape.goal for group in snapshot.groups} & set(snapshot.goals)
+    assert waiting <= said, "every waiting training is told what to expect"
+
+
+# --- random ones ---
+
+_speeds: st.SearchStrategy[Speed] = st.one_of(
+    st.sampled_from([ALEXNET, VGG16, RESNET50]),
+    st.builds(WalltimeSpeed, gpus=st.integers(1, 4)),
+    st.just(
+        TableSpeed(rates=tuple((gpus, 10 * gpus**0.8) for gpus in (1, 2, 3, 4, 5, 6, 7, 8, 16)))
+    ),
+)
+
+
+@st.composite
+def _requests(draw: st.DrawFn) -> Request:
+    least = draw(st.integers(1, 2))
+    return elastic(
+        least,
+        draw(st.integers(least, 6)),
+        gpus=draw(st.sampled_from([1, 1, 1, 2])),
+        gpu_type=draw(st.sampled_from(["", "", "", "a"])),
+    )
+
+
+@st.composite
+def _goals(draw: st.DrawFn, job: int, request: Request) -> Goal:
+    speed = draw(_speeds)
+    seconds = draw(st.floats(1, 1000))
+    work = seconds * speed.rate(Layout(counts=(counts_of(request)[0],)))
+    after_s = draw(st.sampled_from([None, -10.0, 0.3, 0.6, 1.0, 1.0, 1.5, 3.0]))
+    arrived_s = NOW_S - draw(st.floats(0, 100))
+    return goal(
+        job,
+        speed=speed,
+        work=work,
+        request=request,
+        total_work=work * draw(st.sampled_from([1.0, 2.0])),
+        arrived_s=arrived_s,
+        deadline_s=None if after_s is None else NOW_S + after_s * seconds,
+        movable=draw(st.booleans()),
+        move_s=draw(st.sampled_from([0.0, 5.0, 60.0])),
+        promised=draw(st.sampled_from([None, None, True, False])),
+    )
+
+
+@st.composite
+def training_snapshots(draw: st.DrawFn, *, can_end: bool = False) -> Snapshot:
+    """Return nodes, trainings that run and wait there, and perhaps jobs that are no trainings.
+
+    Args:
+        draw: by Hypothesis.
+        can_end: everything can run on some idle node, and nothing is being stopped.
+    """
+    kinds = draw(st.sampled_from([("",), ("", "a"), ("a", "b")]))
+    nodes = {}
+    for number in range(draw(st.integers(1, 4))):
+        types = (draw(st.sampled_from(kinds)),) * draw(st.integers(0, 8))
+        is_open = can_end or draw(st.sampled_from([True, True, True, False]))
+        cpus = draw(st.sampled_from([4, 64]))
+        nodes[f"n{number}"] = space(f"n{number}", cpus=cpus, gpu_types=types, open=is_open)
+    idle, free = Spaces(nodes), Spaces(nodes)
+    goals: dict[int, Goal] = {}
+    running: list[RunningJob] = []
+    for job in range(1, draw(st.integers(0, 5)) + 1):
+        request = draw(_requests())
+        counts = range(request.places, max(request.places, request.places_max) + 1)
+        allocation = allocate(request, free, draw(st.sampled_from(counts)))
+        if allocation is None:
+            continue
+        free.take(allocation)
+        leaving = not can_end and draw(st.sampled_from([False, False, False, True]))
+        running.append(
+            RunningJob(
+                job=job, allocation=allocation, started_s=NOW_S - 50, end_s=None, leaving=leaving
+            )
+        )
+        if can_end or draw(st.sampled_from([True, True, True, False])):
+            goals[job] = draw(_goals(job, request))
+    groups: list[Group] = []
+    for job in range(100, 100 + draw(st.integers(0, 6))):
+        request = draw(_requests())
+        if can_end and isinstance(place(at_count(request, request.places), idle), NoFit):
+            continue
+        goals[job] = draw(_goals(job, request))
+        groups.append(group_of(goals[job]))
+    if draw(st.booleans()) and not can_end:
+        other = Shape(queue="batch", request=elastic(1, 1), walltime_s=60.0)
+        groups.append(Group(shape=other, order=[(0, 900), (0, 901)]))
+    return Snapshot(
+        now_s=NOW_S,
+        nodes={each.name: each for each in free},
+        groups=groups,
+        running=running,
+        goals=goals,
+        fabric=draw(_fabrics(sorted(nodes))),
+    )
+
+
+@st.composite
+def _fabrics(draw: st.DrawFn, names: Sequence[str]) -> Fabric:
+    pairs = list(pairwise(names))
+    return Fabric(
+        inside=draw(st.dictionaries(st.sampled_from(names), st.just(50e9), max_size=2)),
+        between=draw(st.dictionaries(st.sampled_from(pairs), st.just(1e9), max_size=2))
+        if pairs
+        else {},
+        devices=draw(st.dictionaries(st.sampled_from(["a", "b"]), st.sampled_from([0.5, 2.0]))),
+    )
+
+
+# --- a world ---
+
+
+@dataclass
+class _Run:
+    """A training that runs: what is left of it was so at a moment, from which it goes on."""
+
+    goal: Goal
+    allocation: Allocation
+    since_s: float
+
+
+@dataclass
+class World:
+    """Carries plans out at once and lets trainings end when their work is done."""
+
+    nodes: dict[str, NodeSpace]
+    fabric: Fabric
+    now_s: float = NOW_S
+    waiting: dict[int, Goal] = field(default_factory=dict)
+    running: dict[int, _Run] = field(default_factory=dict)
+    ended: dict[int, float] = field(default_factory=dict)
+    moves: int = 0
+
+    @classmethod
+    def at(cls, snapshot: Snapshot) -> "World":
+        """Return the world that a snapshot shows."""
+        return cls(
+            nodes=dict(snapshot.nodes),
+            fabric=snapshot.fabric,
+            waiting={
+                group.shape.goal: snapshot.goals[group.shape.goal] for group in snapshot.groups
+            },
+            running={
+                job.job: _Run(snapshot.goals[job.job], job.allocation, snapshot.now_s)
+                for job in snapshot.running
+            },
+        )
+
+    def snapshot(self) -> Snapshot:
+        """Return what a policy sees now."""
+        goals = dict(self.waiting)
+        for job, run in self.running.items():
+            goals[job] = structs.replace(run.goal, work=self._left(run))
+        return Snapshot(
+            now_s=self.now_s,
+            nodes=self.nodes,
+            groups=[group_of(each) for each in self.waiting.values()],
+            running=[
+                RunningJob(job=job, allocation=run.allocation, started_s=run.since_s, end_s=None)
+                for job, run in self.running.items()
+            ],
+            goals=goals,
+            fabric=self.fabric,
+        )
+
+    def _rate(self, run: _Run) -> float:
+        types = {
+            share.node: next(iter(self.nodes[share.node].all_gpus)).type for share in run.allocation
+        }
+        return run.goal.speed.rate(self.fabric.layout(gpus_by_node(run.allocation), types))
+
+    def _left(self, run: _Run) -> float:
+        done = self._rate(run) * max(0.0, self.now_s - run.since_s)
+        return max(0.0, run.goal.work - done)
+
+    def act(self, policy: Policy) -> Plan:
+        """Ask the policy, check its plan, and carry it out."""
+        seen = self.snapshot()
+        plan = policy(seen)
+        check(plan, seen)
+        spaces = Spaces(self.nodes)
+        for move in plan.moves:
+            spaces.give(self.running[move.job].allocation)
+        for move in plan.moves:
+            self._move(move.job, move.allocation, spaces)
+        for start in plan.starts:
+            spaces.take(start.allocation)
+            self.running[start.job] = _Run(
+                self.waiting.pop(start.job), start.allocation, self.now_s
+            )
+        self.nodes = {each.name: each for each in spaces}
+        return plan
+
+    def _move(self, job: int, allocation: Allocation, spaces: Spaces) -> None:
+        run = self.running.pop(job)
+        left = structs.replace(run.goal, work=self._left(run))
+        self.moves += 1
+        if not allocation:
+            self.waiting[job] = left
+            return
+        spaces.take(allocation)
+        since_s = max(run.since_s, self.now_s) + run.goal.move_s
+        self.running[job] = _Run(left, allocation, since_s)
+
+    def next_end_s(self) -> float:
+        """Return when the next training ends; infinite if none does."""
+        return min(
+            (
+                max(self.now_s, run.since_s) + self._left(run) / rate
+                for run in self.running.values()
+                if (rate := self._rate(run)) > 0
+            ),
+            default=float("inf"),
+        )
+
+    def turn_to(self, at_s: float) -> None:
+        """Let time pass, and whoever is done end."""
+        self.now_s = at_s
+        spaces = Spaces(self.nodes)
+        for job, run in list(self.running.items()):
+            if self._left(run) <= 1e-6 * run.goal.total_work:
+                spaces.give(run.allocation)
+                self.ended[job] = at_s
+                del self.running[job]
+        self.nodes = {each.name: each for each in spaces}
