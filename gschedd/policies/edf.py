@@ -29,7 +29,7 @@ def plan_scaled(snapshot: Snapshot) -> Plan:
     goals = snapshot.goals
     for job, running in trainings.fixed.items():
         gpus = gpus_of(running.allocation)
-        profile.take(gpus, until_s=snapshot.now_s + goals[job].run_time_s(speeds.layout(gpus)))
+        profile.take(gpus, until_s=snapshot.now_s + speeds.run_time_s(goals[job], gpus))
     numbers: dict[int, int] = {}
     verdicts: list[Verdict] = []
     jobs = [*trainings.movable, *trainings.waiting]

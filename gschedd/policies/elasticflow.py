@@ -18,13 +18,17 @@ them, as the simulator of the source does.
 import heapq
 import math
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from msgspec import Struct, structs
 
 from gschedd.plan.snapshot import Plan, Policy, Snapshot, Verdict, Wait
 from gschedd.plan.training import Goal
 from gschedd.policies.kit.changes import Changes, Speeds, Trainings, carry_out, gpus_of, profile_for
-from gschedd.policies.kit.shares import Claim, Demand, Shares
+from gschedd.policies.kit.shares import Demand, Shares
+
+#: No training has less of its work left than this part while it runs.
+ALMOST_DONE: Final = 1e-9
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -49,15 +53,15 @@ def plan_in_slots(snapshot: Snapshot) -> Plan:
     """Do the same, but at the end of each slot only, and for all that arrived in it together."""
     settings = Settings(in_slots=True)
     end_s = math.ceil(snapshot.now_s / settings.slot_s) * settings.slot_s
-    if end_s > snapshot.now_s:
-        return Plan(
-            waits=tuple(
-                Wait(shape=shape, first=job, reason="it is decided about at the end of the slot")
-                for job, shape in Trainings.of(snapshot).waiting.items()
-            ),
-            again_s=end_s,
-        )
-    return structs.replace(_Round(snapshot, settings).plan(), again_s=end_s + settings.slot_s)
+    if not snapshot.goals:
+        return Plan()
+    if end_s == snapshot.now_s:
+        return structs.replace(_Round(snapshot, settings).plan(), again_s=end_s + settings.slot_s)
+    waits = tuple(
+        Wait(shape=shape, first=job, reason="it is decided about at the end of the slot")
+        for job, shape in Trainings.of(snapshot).waiting.items()
+    )
+    return Plan(waits=waits, again_s=end_s)
 
 
 def elasticflow(settings: Settings) -> Policy:
@@ -81,9 +85,9 @@ class _Round:
     def plan(self) -> Plan:
         kept_until_s = self._keep()
         self._grow(
-            (job, claim.gpu_s / self.snapshot.goals[job].work)
-            for job, claim in self.shares.claims.items()
-            if claim.gpu_s
+            (demand.job, self.shares.claims[demand.job].gpu_s / demand.work)
+            for demand in self.shares.demands
+            if demand.job in self.shares.claims
         )
         if self.idle:
             self._best_effort()
@@ -107,7 +111,7 @@ class _Round:
                 admitted.append(job)
                 continue
             gpus = gpus_of(running.allocation)
-            ends_in_s = goals[job].run_time_s(self.speeds.layout(gpus))
+            ends_in_s = self.speeds.run_time_s(goals[job], gpus)
             profile.take(gpus, until_s=self.snapshot.now_s + ends_in_s)
         admitted += trainings.movable
         for job in trainings.waiting:
@@ -127,8 +131,10 @@ class _Round:
     def _demand(self, goal: Goal) -> Demand | None:
         if goal.deadline_s is None or goal.promised is False:
             return None
+        # what is all but done still holds what it has
+        work = max(goal.work, ALMOST_DONE * goal.total_work)
         levels = self.speeds.levels(goal)
-        return Demand(job=goal.job, deadline_s=goal.deadline_s, work=goal.work, levels=levels)
+        return Demand(job=goal.job, deadline_s=goal.deadline_s, work=work, levels=levels)
 
     def _has(self, job: int) -> int:
         running = self.trainings.movable.get(job)
@@ -195,8 +201,8 @@ class _Round:
         if self.snapshot.now_s - running.started_s < self.settings.slot_s:
             return False
         goal = self.snapshot.goals[job]
-        now_s = goal.run_time_s(self.speeds.layout(has))
-        return goal.run_time_s(self.speeds.layout(gpus)) + goal.move_s < now_s
+        now_s = self.speeds.run_time_s(goal, has)
+        return self.speeds.run_time_s(goal, gpus) + goal.move_s < now_s
 
     def _best_effort(self) -> None:
         """Let those without a promise have what is left, the oldest first."""
@@ -224,12 +230,19 @@ class _Round:
         return reasons
 
     def _verdicts(self, changes: Changes) -> Iterable[Verdict]:
+        """Say when those with a share will be done at the latest, and who cannot be in time."""
         for job, claim in self.shares.claims.items():
-            yield self._verdict(job, claim, changes.gpus.get(job, 0))
-        for job in self.refused:
-            yield Verdict(job=job, meets=False, why="not in time, or others would not be")
-        for job in sorted(self.shares.late):
-            yield Verdict(job=job, meets=False, why="later than planned")
-
-    def _verdict(self, job: int, claim: Claim, gpus: int) -> Verdict:
-        return Verdict(job=job, meets=True, end_s=claim.end_s, gpus=gpus or claim.level)
+            gpus = changes.gpus.get(job, 0) or claim.level
+            yield Verdict(job=job, meets=True, end_s=claim.end_s, gpus=gpus)
+        jobs = [*self.trainings.movable, *self.trainings.fixed, *self.trainings.waiting]
+        for job in jobs:
+            if job in self.shares.claims:
+                continue
+            goal = self.snapshot.goals[job]
+            if goal.deadline_s is None:
+                yield Verdict(job=job, meets=True, gpus=changes.gpus.get(job, 0))
+                continue
+            why = "others would be late, or it would be itself"
+            if job in self.shares.late:
+                why = "it takes longer than planned"
+            yield Verdict(job=job, meets=False, gpus=changes.gpus.get(job, 0), why=why)

@@ -82,7 +82,10 @@ class _Auction:
             starts=changes.starts,
             waits=changes.waits,
             moves=changes.moves,
-            verdicts=tuple(self._verdict(job, gpus) for job, gpus in sorted(changes.gpus.items())),
+            verdicts=tuple(
+                self._verdict(job, changes.gpus.get(job, 0))
+                for job in [*self.trainings.movable, *self.trainings.waiting]
+            ),
             again_s=self._again_s(),
         )
 
@@ -125,7 +128,10 @@ class _Auction:
                 heapq.heappush(heap, (-rho, place, job, level + 1))
 
     def _verdict(self, job: int, gpus: int) -> Verdict:
+        """Say when a training will be done if it keeps what it has; if it has nothing, nothing."""
         goal = self.snapshot.goals[job]
-        end_s = self.snapshot.now_s + goal.run_time_s(self.speeds.layout(gpus))
-        meets = goal.deadline_s is None or end_s <= goal.deadline_s
+        end_s = None
+        if gpus:
+            end_s = self.snapshot.now_s + self.speeds.run_time_s(goal, gpus)
+        meets = goal.deadline_s is None or (end_s is not None and end_s <= goal.deadline_s)
         return Verdict(job=job, meets=meets, end_s=end_s, gpus=gpus, why="" if meets else "late")

@@ -1,5 +1,6 @@
 """What policies that resize trainings share: who may be changed, and a plan from their numbers."""
 
+import math
 from collections.abc import Mapping
 
 from msgspec import Struct, structs
@@ -103,9 +104,7 @@ class Speeds:
         self.total = sum(size for _, size in self._sizes)
 
     def layout(self, gpus: int) -> Layout:
-        """Return the layout of so many GPUs on the largest nodes; not more than there are."""
-        if gpus < 1:
-            return Layout(counts=())
+        """Return the layout of so many GPUs, one or more, on the largest nodes; at most all."""
         if gpus not in self._layouts:
             counts: dict[str, int] = {}
             left = gpus
@@ -115,6 +114,10 @@ class Speeds:
                     left -= counts[name]
             self._layouts[gpus] = self._fabric.layout(counts, self._types)
         return self._layouts[gpus]
+
+    def run_time_s(self, goal: Goal, gpus: int) -> float:
+        """Return how long the rest of a training takes, seconds; infinite without any GPU."""
+        return goal.run_time_s(self.layout(gpus)) if gpus > 0 and self.total else math.inf
 
     def layout_on(self, counts: Mapping[str, int]) -> Layout:
         """Return the layout of so many GPUs on each node."""

@@ -36,13 +36,15 @@ def plan_one_at_a_time(snapshot: Snapshot, order: Order) -> Plan:
         goal, shape = snapshot.goals[job], trainings.waiting[job]
         place = None if running or starts else _all_gpus(goal, shape, snapshot, speeds)
         if place:
-            layout = speeds.layout_on(gpus_by_node(place))
+            here = gpus_by_node(place)
+            gpus = sum(here.values())
+            end_s += goal.run_time_s(speeds.layout_on(here))
             starts.append(Start(job=job, shape=shape, allocation=place, why="first in order"))
         else:
-            layout = speeds.layout(max(_possible(goal, speeds), default=0))
+            gpus = max(_possible(goal, speeds), default=0)
+            end_s += speeds.run_time_s(goal, gpus)
             waits.append(Wait(shape=shape, first=job, reason=_reason(running or starts)))
-        end_s += goal.run_time_s(layout)
-        verdicts.append(_verdict(goal, end_s, layout.gpus))
+        verdicts.append(_verdict(goal, end_s, gpus))
     return Plan(starts=tuple(starts), waits=tuple(waits), verdicts=tuple(verdicts))
 
 
