@@ -86,6 +86,7 @@ def note_heartbeat(
     known = state.nodes.get(node)
     if known is not None:
         known.load, known.heartbeat_s = load, now_s
+        state.spaces.touch(node)
     for job_id, number, usage in used:
         job = state.running.get(job_id)
         attempt = job.attempt if job is not None else None

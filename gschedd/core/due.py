@@ -107,6 +107,11 @@ class Running(ByEnd):
     def __len__(self) -> int:
         return len(self._state.running)
 
+    def on(self, node: str) -> list[RunningJob]:
+        """Return the jobs that own something on a node, by id."""
+        ends = self._ends()
+        return [ends.known[number] for number in sorted(self._state.by_node.get(node, ()))]
+
 
 def _running(job: Job, settings: Settings, now_s: float) -> RunningJob:
     attempt = job.attempt
@@ -123,6 +128,11 @@ def _running(job: Job, settings: Settings, now_s: float) -> RunningJob:
         allocation=attempt.allocation,
         started_s=started_s,
         leaving=job.state is not JobState.RUNNING,
+        uses={
+            name: part.prediction.use
+            for name, part in attempt.parts.items()
+            if part.prediction is not None
+        },
         end_s=planned_end_s(
             started_s=started_s,
             expected_s=expected_s,

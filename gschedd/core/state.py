@@ -255,6 +255,10 @@ class State:
     def note_moved(self, job: int) -> None:
         """Note that a job runs, does not run any more, or has got another end."""
         self.ends.moved.add(job)
+        running = self.running.get(job)
+        if running is not None and running.attempt is not None:
+            for node in running.attempt.parts:
+                self.spaces.touch(node)
 
     def look_anew(self) -> None:
         """Let the next cycle look at every waiting job."""

@@ -1,12 +1,13 @@
 """What a policy sees, and what it answers."""
 
+from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct, field
 
 from gsched.model.resources import Allocation, Request
-from gschedd.plan.load import Kind, NodeLoad, Predictor
+from gschedd.plan.load import Kind, NodeLoad, Predictor, Use
 from gschedd.plan.space import NodeSpace
 from gschedd.plan.training import Fabric, Goal
 from gschedd.plan.words import Lack
@@ -42,6 +43,7 @@ class RunningJob(Struct, frozen=True, kw_only=True):
     ``end_s`` is when it is planned to end (see `gschedd.plan.times`), seconds since the epoch; None
     if nothing limits it. It may end later, unless that is its walltime.
     ``leaving``: it is being stopped, to go on elsewhere or for good, so it cannot be moved.
+    ``uses``: what it was predicted to use on its nodes when it was assigned, as far as that was.
     """
 
     job: int
@@ -49,6 +51,7 @@ class RunningJob(Struct, frozen=True, kw_only=True):
     started_s: float
     end_s: float | None
     leaving: bool = False
+    uses: Mapping[str, Use] = field(default_factory=dict)
 
 
 def end_order(running: RunningJob) -> tuple[bool, float, int]:
@@ -61,7 +64,11 @@ def end_order(running: RunningJob) -> tuple[bool, float, int]:
 
 
 class ByEnd(Collection[RunningJob]):
-    """Running jobs that iterate by `end_order`."""
+    """Running jobs that iterate by `end_order`, and can tell those of one node."""
+
+    @abstractmethod
+    def on(self, node: str) -> Sequence[RunningJob]:
+        """Return the jobs that own something on a node, by id."""
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
