@@ -90,7 +90,7 @@ def run_cycle(
         due: the groups to decide about; None for all.
     """
     seen = snapshot(state, settings, now_s, predictor, due=due)
-    plan = policy(seen) if seen.groups or seen.goals else Plan()
+    plan = policy(seen) if seen.groups or state.trainings else Plan()
     checked = validate(
         plan,
         Spaces(state.spaces),

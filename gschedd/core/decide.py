@@ -58,7 +58,8 @@ def delete_job(
     by = command.caller.user
     if job.attempt is None:
         why = f": {command.message}" if command.message else ""
-        message = f"deleted by {by} before it ran{why}"
+        when = "while it moved" if job.move is not None else "before it ran"
+        message = f"deleted by {by} {when}{why}"
         outcome = Outcome(kind=OutcomeKind.CANCELLED, message=message)
         return [f.JobEnded(at_s=now_s, job=job.id, outcome=outcome, ended_s=now_s, by=by)]
     grace_s = job.spec.grace_s if command.grace_s is None else checked_grace(command.grace_s)

@@ -75,15 +75,9 @@ def _nodes_of(job: Job) -> Iterable[str]:
 def refresh_space(state: State, node: Node) -> None:
     """Make the node's free space anew from what it has, what is owned and what is kept there."""
     space = owned_space(state, node)
-    coming = [
-        share
-        for job in state.targets_on.get(node.name, {}).values()
-        if job.move is not None
-        for share in job.move.allocation
-        if share.node == node.name
-    ]
-    if coming:
-        space = kept_back(space, _leaving(state, node.name), coming)
+    to_come = coming(state, node.name)
+    if to_come:
+        space = kept_back(space, leaving(state, node.name), to_come)
     state.spaces[node.name] = space
 
 
@@ -112,7 +106,18 @@ def owned_space(state: State, node: Node) -> NodeSpace:
     return space
 
 
-def _leaving(state: State, node: str) -> list[Share]:
+def coming(state: State, node: str) -> list[Share]:
+    """Return what moving jobs will own on a node."""
+    return [
+        share
+        for job in state.targets_on.get(node, {}).values()
+        if job.move is not None
+        for share in job.move.allocation
+        if share.node == node
+    ]
+
+
+def leaving(state: State, node: str) -> list[Share]:
     """Return what moving jobs still own on a node."""
     return [
         job.attempt.parts[node].share

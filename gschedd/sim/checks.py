@@ -18,8 +18,9 @@ from gsched.model.states import AttemptState, JobState, OutcomeKind, PartState
 from gschedd.core import facts as f
 from gschedd.core.explain import waiting_reason
 from gschedd.core.head import Head
+from gschedd.core.owning import coming, leaving
 from gschedd.core.state import Job, State
-from gschedd.plan.space import NodeSpace, emptied, take
+from gschedd.plan.space import NodeSpace, emptied, kept_back, take
 from gschedd.sim.machine import Machine
 
 RESTING: Final = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
@@ -71,12 +72,15 @@ def check_node(state: State, name: str) -> None:
     expected = emptied(space)
     for share in owned:
         expected = take(expected, share)
+    to_come = coming(state, name)
+    if to_come:
+        expected = kept_back(expected, leaving(state, name), to_come)
     demand(_amounts(space) == _amounts(expected), "I13", f"owned and free do not make up {name}")
     gpus = Counter(index for share in owned for index in share.gpu_indices)
     demand(max(gpus.values(), default=1) == 1, "I6", f"a GPU of {name} has two owners")
     least = min([space.cpus, space.memory_bytes, *(count for _, count in space.generic)])
     demand(least >= 0, "I6", f"{name} has given more than it has: {_amounts(space)}")
-    alone = not space.exclusive or len(owned) == 1
+    alone = not space.exclusive or len(owned) + len(to_come) == 1
     demand(alone, "I6", f"{name} is shared although a job has it for itself")
 
 
@@ -91,7 +95,11 @@ def _check_job(job: Job) -> None:
         held = (job.state is JobState.HELD) == bool(job.holds)
         demand(held, "I9", f"job {job.id} is {job.state} with holds {job.holds}")
         return
-    running = job.state in {JobState.RUNNING, JobState.EXITING}
+    moving = job.state is JobState.MIGRATING
+    demand(moving == (job.move is not None), "I9", f"job {job.id} is {job.state}, {job.move}")
+    if moving and attempt is None:
+        return  # it has left its place, and its new one is not free yet
+    running = moving or job.state in {JobState.RUNNING, JobState.EXITING}
     demand(running and attempt is not None, "I9", f"job {job.id} is {job.state}, no attempt")
     assert attempt is not None, "just demanded"
     demand(attempt.number == job.attempts, "I9", f"job {job.id}: attempt {attempt.number}")

@@ -10,8 +10,9 @@ from gschedd.core.apply import apply
 from gschedd.core.explain import waiting_reason
 from gschedd.core.facts import AnyFact, AttemptAssigned, AttemptEnded, JobEnded, PartStarted
 from gschedd.core.head import Head
+from gschedd.core.owning import coming, leaving
 from gschedd.core.state import Job, State
-from gschedd.plan.space import emptied, take
+from gschedd.plan.space import emptied, kept_back, take
 
 REST = {JobState.QUEUED, JobState.HELD, JobState.WAITING}
 
@@ -39,13 +40,17 @@ def check_capacity(state: State, *, shrunk: Collection[str] = ()) -> None:
         expected = emptied(space)
         for share in owned:
             expected = take(expected, share)
+        to_come = coming(state, name)
+        if to_come:
+            expected = kept_back(expected, leaving(state, name), to_come)
+            check_places_to_come(state, name)
         assert (space.cpus, space.memory_bytes, space.gpus, dict(space.generic)) == (
             expected.cpus,
             expected.memory_bytes,
             expected.gpus,
             dict(expected.generic),
         ), f"owned and free do not make up {name}"
-        assert (space.owners, space.exclusive) == (len(owned), expected.exclusive)
+        assert (space.owners, space.exclusive) == (len(owned) + len(to_come), expected.exclusive)
         gpus = Counter(index for share in owned for index in share.gpu_indices)
         assert all(count == 1 for count in gpus.values()), f"a GPU of {name} has two owners"
         assert not (space.exclusive and len(owned) > 1), f"{name} is shared although exclusive"
@@ -55,20 +60,38 @@ def check_capacity(state: State, *, shrunk: Collection[str] = ()) -> None:
             assert all(count >= 0 for _, count in space.generic), f"{space.generic} of {name}"
 
 
+def check_places_to_come(state: State, name: str) -> None:
+    """Check that all who stay on a node and all who come there have room together (I6)."""
+    gone = {job.id for job in state.jobs.values() if job.move is not None}
+    space = emptied(state.spaces[name])
+    for job in state.by_node.get(name, {}).values():
+        if job.id not in gone and job.attempt is not None:
+            space = take(space, job.attempt.parts[name].share)
+    for share in coming(state, name):
+        assert set(share.gpu_indices) <= {gpu.index for gpu in space.gpus}, f"GPUs of {name}"
+        space = take(space, share)
+    assert space.cpus >= 0, f"CPUs of {name} are promised twice"
+    assert space.memory_bytes >= 0, f"memory of {name} is promised twice"
+
+
 def check_job(job: Job) -> None:
     """Check that a job's state, holds and attempt tell the same story."""
     attempt = job.attempt
     if job.state in REST:
         assert attempt is None, f"job {job.id} is {job.state} and has an attempt"
         assert (job.state is JobState.HELD) == bool(job.holds)
+        assert job.move is None, f"job {job.id} is {job.state} and moves"
         return
-    assert job.state in {JobState.RUNNING, JobState.EXITING}
+    assert (job.move is not None) == (job.state is JobState.MIGRATING)
+    if job.state is JobState.MIGRATING and attempt is None:
+        return  # it has left its place, and its new one is not free yet
+    assert job.state in {JobState.RUNNING, JobState.MIGRATING, JobState.EXITING}
     assert attempt is not None, f"job {job.id} is {job.state} without an attempt"
     assert attempt.number == job.attempts
     assert attempt.state is not AttemptState.ENDED, "an ended attempt is followed at once"
     live = [p for p in attempt.parts.values() if p.state in {PartState.PENDING, PartState.RUNNING}]
     assert live, f"job {job.id} has an attempt of which no part is left"
-    assert (attempt.stop is not None) <= (job.state is JobState.EXITING)
+    assert (attempt.stop is not None) <= (job.state is not JobState.RUNNING)
 
 
 def check_indices(state: State) -> None:
@@ -85,6 +108,9 @@ def check_indices(state: State) -> None:
         (job.start_after_s, job.id) for job in state.jobs.values() if job.state is JobState.WAITING
     )
     assert state.delayed == delayed
+    moving = {job.id for job in state.jobs.values() if job.move is not None}
+    assert set(state.targets) == moving
+    assert {job for jobs in state.targets_on.values() for job in jobs} <= moving
     running = {job.id for job in state.jobs.values() if job.attempt is not None}
     assert set(state.running) == running
     pairs = {
