@@ -1,0 +1,90 @@
+"""The daily purge: all of it, slice by slice, and what happens when the database says no."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from gsched.clock import SystemClock
+from gsched.errors import StorageError
+from gschedd.daemon.housekeeping import Housekeeping
+from gschedd.models.robust import RobustModel
+from gschedd.store.purge import SLICE, Keep
+from tests.support.books import Books, batch_of
+from tests.unit.test_history import FULL, table
+
+
+class Writer:
+    """Stands where the engine's writer is; counts how often commits could have had their turn."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+
+    async def run(self, work: Callable[[], None]) -> None:
+        self.turns += 1
+        await asyncio.sleep(0)
+        work()
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Books:
+    """Return a store with two slices and a half of runs that are much too old."""
+    made = Books(tmp_path, make_model=RobustModel)
+    runs = [structs.replace(FULL, job=number) for number in range(2 * SLICE + SLICE // 2)]
+    made.store.commit(batch_of([], made.head.state, runs=runs))
+    return made
+
+
+def housekeeping(books: Books, writer: Writer) -> Housekeeping:
+    return Housekeeping(
+        store=books.store, in_writer=writer.run, clock=SystemClock(), keep=Keep(days=1)
+    )
+
+
+def test_all_that_is_old_goes_in_steps(books: Books) -> None:
+    """Between which others have their turn."""
+    writer = Writer()
+
+    asyncio.run(housekeeping(books, writer).purge())
+
+    assert table(books.store.path) == []
+    assert writer.turns == 3
+
+
+def test_a_database_that_fails_stops_the_head(books: Books) -> None:
+    """As a commit that fails does."""
+    books.store._db.execute("DROP TABLE history")
+
+    with pytest.raises(StorageError, match="no such table"):
+        asyncio.run(housekeeping(books, Writer()).run())
+
+
+def test_a_database_that_is_held_is_tried_again_later(
+    books: Books, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is lost by waiting, so nothing stops."""
+    books.store._db.execute("PRAGMA busy_timeout = 0")
+    other = sqlite3.connect(books.store.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    async def story() -> bool:
+        task = asyncio.create_task(housekeeping(books, Writer()).run())
+        while not caplog.records:
+            assert not task.done(), task.exception()
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        alive = not task.done()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return alive
+
+    assert asyncio.run(story())
+    other.execute("ROLLBACK")
+    other.close()
+    assert "old rows are not removed now" in caplog.text
+    assert len(table(books.store.path)) == 2 * SLICE + SLICE // 2
+    asyncio.run(housekeeping(books, Writer()).purge())
+    assert table(books.store.path) == []
