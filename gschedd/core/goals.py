@@ -1,6 +1,8 @@
 """What the head knows of trainings when a policy asks: what is left of them, and by when."""
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Final
 
 from gsched.model.resources import Allocation, Request
 from gsched.model.states import JobState
@@ -9,6 +11,9 @@ from gschedd.core.state import Job, State
 from gschedd.models.sizes import size_of
 from gschedd.plan.elastic import is_elastic
 from gschedd.plan.training import Fabric, Goal, Layout, Size, gpus_by_node
+
+#: Requests whose numbers of GPUs are kept: those of trainings are few, and asked for in each cycle.
+MAX_COUNTED: Final = 4_096
 
 _KNOWN = frozenset({JobState.QUEUED, JobState.RUNNING})
 
@@ -77,6 +82,7 @@ def goal_of(job: Job, size: Size, *, settings: Settings, state: State, now_s: fl
     )
 
 
+@lru_cache(MAX_COUNTED)
 def gpu_counts(request: Request) -> tuple[int, ...]:
     """Return the numbers of GPUs that a request may be given, ascending."""
     if not is_elastic(request):
