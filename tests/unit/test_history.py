@@ -362,6 +362,21 @@ def test_purging_everything_touches_no_id_and_no_live_job(books: Books) -> None:
     assert reader.events(running), "its story is whole"
 
 
+def test_an_empty_database_still_knows_its_numbers(books: Books) -> None:
+    """With every job and event gone it is not behind its mark, and goes on where it was."""
+    job = run_one(books)
+
+    books.store.purge(Keep(days=1, jobs_days=1), books.now_s + 1000 * DAY_S)
+
+    db = sqlite3.connect(books.store.path)
+    for name in ("events", "jobs", "specs", "attempts", "history"):
+        assert db.execute(f"SELECT count(*) FROM {name}").fetchone() == (0,), name
+    db.close()
+    books.reopen()
+    assert books.opened.behind == ""
+    assert books.submit() == job + 1
+
+
 def test_scripts_go_with_the_last_job_that_has_them(books: Books) -> None:
     """Not before, and not those of jobs that wait."""
 
