@@ -12,7 +12,7 @@ from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Use
 from gschedd.plan.snapshot import Group, Plan, RunningJob, Shape, Snapshot
 from gschedd.plan.space import NodeSpace
 from gschedd.policies.balance import plan
-from gschedd.policies.kit.evenness import HARDLY_USED, Spread
+from gschedd.policies.kit.evenbooks import HARDLY_USED, Spread
 from tests.support.runs import GB, kind
 from tests.support.spaces import space
 
@@ -166,11 +166,15 @@ def test_unevenness_is_standard_deviation_over_mean(
     shares: list[float], more: float, data: st.DataObject
 ) -> None:
     """What is kept as sums equals the definition, also after changes."""
-    spread = Spread({f"n{number}": 0.5 for number in range(len(shares))})
-    for number, share in enumerate(shares):
-        spread.set(f"n{number}", share)
+    spread = Spread()
+    for _ in shares:
+        spread.change(None, 0.5)
+    spread.change(None, 7.0)
+    for share in shares:
+        spread.change(0.5, share)
+    spread.change(7.0, None)
     chosen = data.draw(st.integers(0, len(shares) - 1))
 
     after = [share + more * (number == chosen) for number, share in enumerate(shares)]
     expected = pstdev(after) / max(fmean(after), HARDLY_USED)
-    assert spread.after(f"n{chosen}", more) == pytest.approx(expected, abs=1e-6)
+    assert spread.after(shares[chosen], more) == pytest.approx(expected, abs=1e-6)

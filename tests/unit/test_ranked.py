@@ -1,18 +1,23 @@
 """Nodes kept in the order of a ranking tell what a look at all of them does."""
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from gsched.model.resources import Allocation, Chunk, Request
+from gsched.model.resources import Allocation, Chunk, Request, Share
 from gschedd.plan.fit import NoFit, place
-from gschedd.plan.ranked import BLOCK_NODES, RankedNodes
+from gschedd.plan.load import NodeLoad, NodeRates, Use
+from gschedd.plan.ranked import BLOCK_NODES, OrderedRank, RankedNodes
 from gschedd.plan.room import shortage
-from gschedd.plan.snapshot import Group, Plan, Policy, Shape, Snapshot
+from gschedd.plan.snapshot import ByEnd, Group, Plan, Policy, RunningJob, Shape, Snapshot
 from gschedd.plan.space import NodeSpace, SortedSpaces, Spaces
-from gschedd.policies import fewest, roundrobin, torque
+from gschedd.policies import balance, fewest, paper, roundrobin, torque
 from gschedd.policies.kit.by_space import BySpace, SpaceKey
+from gschedd.policies.kit.capacity import Weights
+from gschedd.policies.kit.evenness import MostEven
 from tests.support.spaces import chunks, node_spaces, requests, space
 
 
@@ -148,6 +153,110 @@ def test_plans_are_the_same_on_nodes_that_remember(
         )
         assert _starts(remembered) == _starts(anew)
         assert [wait.first for wait in remembered.waits] == [wait.first for wait in anew.waits]
+
+
+class _Running(ByEnd):
+    """Running jobs as the head tells them."""
+
+    def __init__(self, jobs: list[RunningJob]) -> None:
+        self._jobs = sorted(jobs, key=lambda job: job.job)
+
+    def on(self, node: str) -> list[RunningJob]:
+        return [job for job in self._jobs if any(share.node == node for share in job.allocation)]
+
+    def __contains__(self, job: object) -> bool:
+        return job in self._jobs
+
+    def __iter__(self) -> Iterator[RunningJob]:
+        return iter(self._jobs)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+
+@st.composite
+def moments(draw: st.DrawFn) -> list[tuple[NodeSpace, NodeLoad | None, list[Use]]]:
+    """Return what becomes of nodes, one after the other: space, report, jobs that run."""
+    names = [f"n{number}" for number in range(draw(st.integers(1, 5)))]
+    shares = st.sampled_from([0.0, 0.0, 0.2, 0.5, 0.97, 1.0])
+    found: list[tuple[NodeSpace, NodeLoad | None, list[Use]]] = []
+    for name in [*names, *draw(st.lists(st.sampled_from(names), max_size=12))]:
+        each = structs.replace(draw(node_spaces(name, largest=8)), total_cpus=8)
+        load = NodeLoad(
+            name=name,
+            rates=NodeRates(cores=8, memory_bytes=8, gpus=each.total_gpus, gpu_memory_bytes=4),
+            used=Use(
+                cpu_cores=8 * draw(shares),
+                memory_bytes=8 * draw(shares),
+                gpus=each.total_gpus * draw(shares),
+            ),
+            reported_s=100.0,
+        )
+        uses = st.builds(Use, cpu_cores=st.integers(0, 4), memory_bytes=st.integers(0, 4))
+        jobs = draw(st.lists(uses, max_size=3))
+        found.append((each, draw(st.sampled_from([load, load, load, None])), jobs))
+    return found
+
+
+@pytest.mark.parametrize("policy", [balance.plan, paper.plan])
+@given(steps=moments(), asked=st.lists(requests(), min_size=1, max_size=4), young=st.booleans())
+def test_what_is_kept_of_loads_changes_no_plan(
+    policy: Policy,
+    steps: list[tuple[NodeSpace, NodeLoad | None, list[Use]]],
+    asked: list[Request],
+    young: bool,  # noqa: FBT001 -- drawn
+) -> None:
+    """While nodes report and jobs come and go, the snapshot alone decides."""
+    nodes, loads = SortedSpaces(), dict[str, NodeLoad]()
+    running: dict[str, list[RunningJob]] = {}
+    for number, (each, load, uses) in enumerate(steps, 1):
+        name = each.name
+        nodes[name] = each
+        running[name] = [
+            RunningJob(
+                job=1000 * number + place,
+                allocation=(Share(node=name, cpus=1),),
+                started_s=95.0 if young else 5.0,
+                end_s=None,
+                uses={name: use},
+            )
+            for place, use in enumerate(uses)
+        ]
+        loads.pop(name, None)
+        if load is not None:
+            loads[name] = load
+        nodes.touch(name)
+        seen = structs.replace(
+            _snapshot(nodes, asked),
+            loads=loads,
+            running=_Running([job for jobs in running.values() for job in jobs]),
+        )
+        remembered = policy(seen)
+        anew = policy(structs.replace(seen, nodes=dict(nodes), running=list(seen.running)))
+        assert _starts(remembered) == _starts(anew)
+
+
+@given(steps=moments(), asked=st.lists(requests(), min_size=1, max_size=4))
+def test_the_most_even_node_is_the_one_that_a_look_at_all_finds(
+    steps: list[tuple[NodeSpace, NodeLoad | None, list[Use]]], asked: list[Request]
+) -> None:
+    """Nodes passed over unseen are no better, also after the plan has started something."""
+    nodes = sorted_spaces(*(each for each, _, _ in steps))
+    loads = {each.name: load for each, load, _ in steps if load is not None}
+    seen = structs.replace(_snapshot(nodes, asked), loads=loads)
+    even = MostEven(seen, weights=Weights(), window_s=10.0)
+    free = Spaces(nodes)
+    for job, request in enumerate(asked):
+        for chunk in request.chunks:
+            rank = even.rank(job)
+            assert isinstance(rank, OrderedRank)
+            found = list(rank.fitting(chunk, free, exclusive=request.exclusive))
+            may = [s for s in free if not shortage(chunk, s, exclusive=request.exclusive)]
+            assert found == sorted(may, key=lambda each: rank(chunk, each))
+        allocation = place(request, free, even.rank(job))
+        if not isinstance(allocation, NoFit):
+            free.take(allocation)
+            even.started(job, allocation)
 
 
 def _snapshot(nodes: dict[str, NodeSpace], asked: list[Request]) -> Snapshot:

@@ -10,15 +10,17 @@ weights of GPUs that a job does not ask for are spread over the rest, and a job 
 its node's report keeps its predicted part.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec import Struct
 
 from gsched.model.resources import Allocation, Chunk, Share
 from gschedd.plan.load import NodeLoad, NodeRates, Use
 from gschedd.plan.room import Rank, RankKey
-from gschedd.plan.snapshot import RunningJob, Snapshot
-from gschedd.plan.space import NodeSpace
+from gschedd.plan.snapshot import ByEnd, RunningJob, Snapshot
+from gschedd.plan.space import NodeIndex, NodeSpace, index_of
+from gschedd.plan.times import Foreteller
 from gschedd.policies.kit.chooser import Chooser
 
 
@@ -93,6 +95,125 @@ def value(
     return left / total
 
 
+class Charged(Struct, frozen=True, kw_only=True):
+    """A node as it counts.
+
+    Attributes:
+        load: as reported, or as promised where nothing was.
+        used: that, and what the jobs use that are too young to be in the report.
+    """
+
+    load: NodeLoad
+    used: Use
+
+
+class Books(NodeIndex):
+    """How busy each node is: reckoned anew only for nodes of which something has changed.
+
+    Args:
+        window_s: a job younger than this when its node was last sampled is not in the report yet.
+    """
+
+    def __init__(self, window_s: float) -> None:
+        super().__init__()
+        self.nodes: dict[str, Charged] = {}
+        self._window_s = window_s
+        self._rates: Counter[NodeRates] = Counter()
+        self._most: Largest | None = None
+
+    @property
+    def most(self) -> Largest:
+        """Return the largest rates of all nodes."""
+        if self._most is None:
+            self._most = largest({str(place): rates for place, rates in enumerate(self._rates)})
+        return self._most
+
+    def refresh(self, seen: Snapshot, foreteller: Foreteller) -> None:
+        """Take in what has changed since."""
+        on = running_on(seen.running)
+        unsure: set[str] = set()
+        for name in sorted(self.stale):
+            load = seen.loads.get(name)
+            if load is None:
+                load = promised(seen.nodes[name])
+                self.charge(seen.nodes[name], Charged(load=load, used=load.used))
+                continue
+            costs = Costs(load, on(name), foreteller)
+            self.charge(seen.nodes[name], Charged(load=load, used=self.use(load, costs)))
+            if costs.unsure:
+                unsure.add(name)
+        self.stale = unsure
+
+    def use(self, load: NodeLoad, costs: "Costs") -> Use:
+        """Return what is in use on a node that has reported."""
+        used = load.used
+        for job in costs.jobs:
+            if load.reported_s - job.started_s < self._window_s:
+                used = used.plus(costs.of(job))
+        return used
+
+    def charge(self, space: NodeSpace, now: Charged) -> None:
+        """Take in how busy a node is now."""
+        before = self.nodes.get(space.name)
+        self.nodes[space.name] = now
+        if before is None or before.load.rates != now.load.rates:
+            if before is not None:
+                self._rates.subtract([before.load.rates])
+                self._rates = +self._rates
+            self._rates[now.load.rates] += 1
+            self._most = None
+
+
+class Costs:
+    """What the jobs of one node are expected to use there; lives only while it is reckoned.
+
+    Attributes:
+        jobs: that own something there, by id.
+        unsure: some of them was foretold just now, which the next plan may do otherwise.
+    """
+
+    def __init__(self, load: NodeLoad, jobs: Sequence[RunningJob], foreteller: Foreteller) -> None:
+        self.jobs = jobs
+        self.unsure = False
+        self._load = load
+        self._foreteller = foreteller
+
+    def of(self, job: RunningJob) -> Use:
+        """Return what a job uses: as it was predicted when it was assigned, if anything was."""
+        name = self._load.name
+        known = job.uses.get(name)
+        if known is not None:
+            return known
+        said = self._foreteller.prediction(job.job, name)
+        if said is not None:
+            self.unsure = True
+            return said.use
+        share = next(share for share in job.allocation if share.node == name)
+        return asked_for(share, self._load.rates)
+
+
+def running_on(running: Collection[RunningJob]) -> Callable[[str], Sequence[RunningJob]]:
+    """Return what tells the jobs that own something on a node, by id."""
+    if isinstance(running, ByEnd):
+        return running.on
+    found: dict[str, list[RunningJob]] = {}
+    for job in sorted(running, key=lambda each: each.job):
+        for share in job.allocation:
+            found.setdefault(share.node, []).append(job)
+    return lambda node: found.get(node, [])
+
+
+def asked_for(share: Share, rates: NodeRates) -> Use:
+    """Return the use of a job that uses all that it asked for."""
+    gpus = len(share.gpu_indices)
+    return Use(
+        cpu_cores=share.cpus,
+        memory_bytes=share.memory_bytes,
+        gpus=gpus,
+        gpu_memory_bytes=gpus * rates.gpu_memory_bytes / rates.gpus if rates.gpus else 0.0,
+    )
+
+
 class MostCapacity(Chooser):
     """The nodes as they will be once the plan is carried out; lives only inside one plan.
 
@@ -112,26 +233,15 @@ class MostCapacity(Chooser):
         spare_gpu_nodes: bool,
     ) -> None:
         super().__init__(snapshot)
-        self._snapshot = snapshot
         self._weights = weights
-        self._window_s = window_s
         self._spare_gpu_nodes = spare_gpu_nodes
-        self._loads = {
-            name: snapshot.loads.get(name) or promised(space)
-            for name, space in snapshot.nodes.items()
-        }
-        self._most = largest({name: load.rates for name, load in self._loads.items()})
-        self._used = {name: load.used for name, load in self._loads.items()}
+        self._books: Books = self._keep_books(snapshot, window_s)
+        self._books.refresh(snapshot, self.foreteller)
+        self._used: dict[str, Use] = {}  # of the nodes that this plan has charged
         self._values: dict[tuple[str, bool], float] = {}
-        for job in sorted(snapshot.running, key=lambda each: each.job):
-            for share in job.allocation:
-                if self._is_unreported(job, share.node):
-                    self._add(job.job, share)
 
-    def _is_unreported(self, job: RunningJob, node: str) -> bool:
-        """Return whether a running job is too young to be in its node's report."""
-        load = self._snapshot.loads.get(node)
-        return load is not None and load.reported_s - job.started_s < self._window_s
+    def _keep_books(self, snapshot: Snapshot, window_s: float) -> Books:
+        return index_of(snapshot.nodes, ("books", window_s), lambda: Books(window_s))
 
     def rank(self, job: int) -> Rank:  # noqa: ARG002 -- the same for all jobs
         """Return the ranking by capacity left, the most first."""
@@ -148,10 +258,11 @@ class MostCapacity(Chooser):
     def _value(self, node: str, with_gpus: bool) -> float:  # noqa: FBT001 -- part of the key
         key = (node, with_gpus)
         if key not in self._values:
+            charged = self._books.nodes[node]
             self._values[key] = value(
-                self._loads[node].rates,
-                self._used[node],
-                self._most,
+                charged.load.rates,
+                self._used.get(node, charged.used),
+                self._books.most,
                 self._weights,
                 with_gpus=with_gpus,
             )
@@ -160,29 +271,18 @@ class MostCapacity(Chooser):
     def started(self, job: int, allocation: Allocation) -> None:
         """Charge the job's nodes with what it will cost."""
         for share in allocation:
-            self._add(job, share)
-
-    def _add(self, job: int, share: Share) -> None:
-        node = share.node
-        if node not in self._used:
-            return
-        self._used[node] = self._used[node].plus(self._cost(job, share))
-        for with_gpus in (False, True):
-            self._values.pop((node, with_gpus), None)
+            node = share.node
+            used = self._used.get(node, self._books.nodes[node].used)
+            self._used[node] = used.plus(self._cost(job, share))
+            for with_gpus in (False, True):
+                self._values.pop((node, with_gpus), None)
 
     def _cost(self, job: int, share: Share) -> Use:
         """Return what a job will use: as predicted, or all that it asked for."""
         said = self.foreteller.prediction(job, share.node)
         if said is not None:
             return said.use
-        rates = self._loads[share.node].rates
-        gpus = len(share.gpu_indices)
-        return Use(
-            cpu_cores=share.cpus,
-            memory_bytes=share.memory_bytes,
-            gpus=gpus,
-            gpu_memory_bytes=gpus * rates.gpu_memory_bytes / rates.gpus if rates.gpus else 0.0,
-        )
+        return asked_for(share, self._books.nodes[share.node].load.rates)
 
 
 def promised(space: NodeSpace) -> NodeLoad:

@@ -7,69 +7,21 @@ deviation of the nodes' utilisation over its mean becomes least. That is the ver
 paper sets out to lower. VALUE decides where that is equal, as on an idle cluster.
 """
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterator, Mapping
+from heapq import merge
 from typing import Final
 
-from msgspec import structs
-
 from gsched.model.resources import Allocation, Chunk, Share
-from gschedd.plan.load import NodeRates, Use
-from gschedd.plan.room import Rank, RankKey
+from gschedd.plan.load import NodeRates
+from gschedd.plan.ranked import OrderedRank
+from gschedd.plan.room import Rank, RankKey, shortage
 from gschedd.plan.snapshot import Snapshot
-from gschedd.plan.space import NodeSpace
-from gschedd.policies.kit.capacity import MostCapacity, Weights
+from gschedd.plan.space import NodeSpace, index_of
+from gschedd.policies.kit.capacity import Books, MostCapacity, Weights
+from gschedd.policies.kit.evenbooks import PLAIN, EvenBooks, Shares, Sort, shares_of
 
-#: Where less than this share of a resource is in use on average, its unevenness matters less: what
-#: nobody needs must not decide where jobs go.
-HARDLY_USED: Final = 0.05
-#: From this share on a node's CPUs are taken to be full: then a report cannot tell by how much
-#: more they are wanted.
-FULL: Final = 0.95
 #: Differences of unevenness below this are rounding.
 DIGITS: Final = 9
-
-Shares = tuple[float, float, float, float]  # in use, of CPU, memory, GPUs, GPU memory
-PLAIN: Final = 2  # so many of them matter to a job without GPUs
-
-
-def shares_of(used: Use, rates: NodeRates) -> Shares:
-    """Return what share of a node is in use, by resource; 0 of what it does not have."""
-    return (
-        used.cpu_cores / rates.cores if rates.cores else 0.0,
-        used.memory_bytes / rates.memory_bytes if rates.memory_bytes else 0.0,
-        used.gpus / rates.gpus if rates.gpus else 0.0,
-        used.gpu_memory_bytes / rates.gpu_memory_bytes if rates.gpu_memory_bytes else 0.0,
-    )
-
-
-class Spread:
-    """The shares of one resource that are in use on some nodes, and how unequal they are."""
-
-    __slots__ = ("_shares", "_squares", "_total")
-
-    def __init__(self, shares: Mapping[str, float]) -> None:
-        self._shares = dict(shares)
-        self._total = sum(self._shares.values())
-        self._squares = sum(share * share for share in self._shares.values())
-
-    def set(self, node: str, share: float) -> None:
-        """Take in what share of a node is in use now; nodes that do not count go on so."""
-        before = self._shares.get(node)
-        if before is not None:
-            self._shares[node] = share
-            self._total += share - before
-            self._squares += share * share - before * before
-
-    def after(self, node: str, more: float) -> float:
-        """Return standard deviation over mean of the shares if more of a node were in use."""
-        before = self._shares.get(node)
-        if before is None:
-            return 0.0
-        count = len(self._shares)
-        mean = (self._total + more) / count
-        square = (self._squares + more * (2 * before + more)) / count
-        return math.sqrt(max(square - mean * mean, 0.0)) / max(mean, HARDLY_USED)
 
 
 class MostEven(MostCapacity):
@@ -83,100 +35,154 @@ class MostEven(MostCapacity):
 
     def __init__(self, snapshot: Snapshot, *, weights: Weights, window_s: float) -> None:
         super().__init__(snapshot, weights=weights, window_s=window_s, spare_gpu_nodes=True)
-        self._charge_full_nodes(snapshot)
-        self._taking = [name for name, space in sorted(snapshot.nodes.items()) if space.open]
+        self.nodes: Mapping[str, NodeSpace] = snapshot.nodes
         self._factors = (weights.cpu, weights.memory, weights.gpu, weights.gpu_memory)
-        shares = {name: self._shares(name) for name in self._taking}
-        self._spreads = tuple(
-            Spread({n: each[r] for n, each in shares.items() if r < PLAIN or self._has_gpus(n)})
-            for r in range(len(self._factors))
-        )
-        #: One node of each sort: what a job costs is asked once for all that are alike.
-        self._like: dict[NodeRates, str] = {}
-        for name in self._loads:
-            self._like.setdefault(self._loads[name].rates, name)
+        self._spreads = tuple(spread.copy() for spread in self.books.spreads)
+        self._shares: dict[str, Shares] = {}  # of the nodes that this plan has charged
 
-    def _charge_full_nodes(self, snapshot: Snapshot) -> None:
-        """Take nodes whose CPUs are full to be used as much as their jobs are expected to want."""
-        full = {
-            name: 0.0
-            for name, used in self._used.items()
-            if used.cpu_cores >= FULL * self._loads[name].rates.cores
-        }
-        if not full:
-            return
-        for job in snapshot.running:
-            for share in job.allocation:
-                if share.node in full:
-                    full[share.node] += self._cost(job.job, share).cpu_cores
-        for name, wanted in full.items():
-            if wanted > self._used[name].cpu_cores:
-                self._used[name] = structs.replace(self._used[name], cpu_cores=wanted)
-
-    def _has_gpus(self, node: str) -> bool:
-        return self._loads[node].rates.gpus > 0
-
-    def _shares(self, node: str) -> Shares:
-        return shares_of(self._used[node], self._loads[node].rates)
+    def _keep_books(self, snapshot: Snapshot, window_s: float) -> Books:
+        self.books = index_of(snapshot.nodes, ("even", window_s), lambda: EvenBooks(window_s))
+        return self.books
 
     def rank(self, job: int) -> Rank:
         """Return the ranking of nodes for a job: by what it would leave behind, the most even."""
-        said: dict[tuple[Chunk, NodeRates], Shares] = {}
-        spare: dict[Chunk, bool] = {}
+        return _ByEvenness(self, job)
 
-        def by_evenness(chunk: Chunk, space: NodeSpace) -> RankKey:
-            rates = self._loads[space.name].rates
-            more = said.get((chunk, rates))
-            if more is None:
-                more = said[chunk, rates] = self._more(job, chunk, rates)
-            if chunk.gpus or not space.total_gpus:
-                return (False, *self._key(space.name, more, with_gpus=chunk.gpus > 0))
-            if chunk not in spare:
-                spare[chunk] = self._others_have_room(job, chunk)
-            return (spare[chunk], *self._key(space.name, more, with_gpus=False))
+    def uneven(self, shares: Shares, more: Shares, *, with_gpus: bool) -> float:
+        """Return how uneven all nodes were used if more of one were, of which these shares are."""
+        factors, spreads = self._factors, self._spreads
+        total = 0.0
+        for place in range(len(factors) if with_gpus else PLAIN):
+            if factors[place]:
+                total += factors[place] * spreads[place].after(shares[place], more[place])
+        return round(total, DIGITS)
 
-        return by_evenness
+    def shares(self, node: str) -> Shares:
+        """Return what is in use of a node, with what this plan has started there."""
+        return self._shares.get(node) or self.books.shares[node]
 
-    def _key(self, node: str, more: Shares, *, with_gpus: bool) -> RankKey:
-        count = len(self._factors) if with_gpus else PLAIN
-        uneven = sum(
-            self._factors[r] * self._spreads[r].after(node, more[r])
-            for r in range(count)
-            if self._factors[r]
-        )
-        return (round(uneven, DIGITS), -self._value(node, with_gpus), node)
+    def left(self, node: str, *, with_gpus: bool) -> float:
+        """Return the capacity left on a node: the paper's VALUE."""
+        return self._value(node, with_gpus)
 
-    def _more(self, job: int, chunk: Chunk, rates: NodeRates) -> Shares:
-        """Return what share of a node a job is expected to take."""
+    def more(self, job: int, chunk: Chunk, rates: NodeRates) -> Shares:
+        """Return what share of a node a job is expected to take.
+
+        What a job costs is asked once for all nodes that are alike.
+        """
         asked = Share(
-            node=self._like[rates],
+            node=self.books.sorts[rates].names[0],
             cpus=chunk.cpus,
             memory_bytes=chunk.memory_bytes,
             gpu_indices=tuple(range(chunk.gpus)),
         )
         return shares_of(self._cost(job, asked), rates)
 
-    def _others_have_room(self, job: int, chunk: Chunk) -> bool:
-        """Return whether a node without GPUs would not be over-used by a job."""
-        found: dict[NodeRates, Shares] = {}
-        for name in self._taking:
-            if self._has_gpus(name):
-                continue
-            rates = self._loads[name].rates
-            more = found.get(rates)
-            if more is None:
-                more = found[rates] = self._more(job, chunk, rates)
-            used = self._shares(name)
-            if used[0] + more[0] <= 1 and used[1] + more[1] <= 1:
-                return True
-        return False
+    def others_have_room(self, more: Mapping[NodeRates, Shares]) -> bool:
+        """Return whether a node without GPUs would not be over-used by a job.
+
+        Args:
+            more: what share of each sort of nodes without GPUs the job takes.
+        """
+        for rates, each in more.items():
+            sort = self.books.sorts[rates]
+            for shares in sort.order:
+                if shares[0] + each[0] > 1:
+                    break
+                if shares[1] + each[1] <= 1 and any(
+                    name not in self._shares for name in sort.alike[shares]
+                ):
+                    return True
+        return any(
+            shares[0] + more[rates][0] <= 1 and shares[1] + more[rates][1] <= 1
+            for name, shares in self._shares.items()
+            if (rates := self.rates(name)) in more
+        )
+
+    def rates(self, node: str) -> NodeRates:
+        """Return what a node can do."""
+        return self.books.nodes[node].load.rates
 
     def started(self, job: int, allocation: Allocation) -> None:
         """Charge the job's nodes with what it will cost."""
         super().started(job, allocation)
-        self._renew(share.node for share in allocation)
+        for share in allocation:
+            node, rates = share.node, self.rates(share.node)
+            before, after = self.shares(node), shares_of(self._used[node], rates)
+            self._shares[node] = after
+            for place, spread in enumerate(self._spreads):
+                if place < PLAIN or rates.gpus:
+                    spread.change(before[place], after[place])
 
-    def _renew(self, nodes: Iterable[str]) -> None:
-        for node in nodes:
-            for spread, share in zip(self._spreads, self._shares(node), strict=True):
-                spread.set(node, share)
+
+class _ByEvenness(OrderedRank):
+    """The ranking of nodes for one job, as long as the plan charges no node."""
+
+    def __init__(self, nodes: MostEven, job: int) -> None:
+        self._nodes = nodes
+        self._job = job
+        self._more: dict[tuple[Chunk, NodeRates], Shares] = {}
+        self._spare: dict[Chunk, bool] = {}
+
+    def __call__(self, chunk: Chunk, space: NodeSpace) -> RankKey:
+        """Return by what a node is ranked: GPU nodes to be spared, unevenness, VALUE, name."""
+        nodes, with_gpus = self._nodes, chunk.gpus > 0
+        more = self._more_of(chunk, nodes.rates(space.name))
+        return (
+            not with_gpus and space.total_gpus > 0 and self._spares(chunk),
+            nodes.uneven(nodes.shares(space.name), more, with_gpus=with_gpus),
+            -nodes.left(space.name, with_gpus=with_gpus),
+            space.name,
+        )
+
+    def unchanged(
+        self, chunk: Chunk, *, exclusive: bool, passed: Container[str]
+    ) -> Iterator[NodeSpace]:
+        """Yield the nodes that the plan has not changed and that have room, best first."""
+        ranked = [
+            self._of_sort(rates, sort, chunk, exclusive=exclusive, passed=passed)
+            for rates, sort in self._nodes.books.sorts.items()
+            if rates.gpus or not chunk.gpus
+        ]
+        if len(ranked) == 1:
+            return ranked[0]
+        return merge(*ranked, key=lambda space: self(chunk, space))
+
+    def _of_sort(
+        self,
+        rates: NodeRates,
+        sort: Sort,
+        chunk: Chunk,
+        *,
+        exclusive: bool,
+        passed: Container[str],
+    ) -> Iterator[NodeSpace]:
+        nodes, with_gpus = self._nodes, chunk.gpus > 0
+        more, spaces = self._more_of(chunk, rates), self._nodes.nodes
+
+        def score(shares: Shares) -> float:
+            return nodes.uneven(shares, more, with_gpus=with_gpus)
+
+        def key(name: str) -> tuple[float, float, str]:
+            return (score(nodes.shares(name)), -nodes.left(name, with_gpus=with_gpus), name)
+
+        def may(name: str) -> NodeSpace | None:
+            if name in passed or shortage(chunk, spaces[name], exclusive=exclusive):
+                return None
+            return spaces[name]
+
+        return sort.by_key(score, key, may)
+
+    def _more_of(self, chunk: Chunk, rates: NodeRates) -> Shares:
+        known = self._more.get((chunk, rates))
+        if known is None:
+            known = self._more[chunk, rates] = self._nodes.more(self._job, chunk, rates)
+        return known
+
+    def _spares(self, chunk: Chunk) -> bool:
+        """Return whether nodes with GPUs are spared, as others would not be over-used."""
+        if chunk not in self._spare:
+            plain = [rates for rates in self._nodes.books.sorts if not rates.gpus]
+            more = {rates: self._more_of(chunk, rates) for rates in plain}
+            self._spare[chunk] = self._nodes.others_have_room(more)
+        return self._spare[chunk]
