@@ -23,7 +23,7 @@ COPIED = ("gsched", "gschedd", "gnode", "tests", "docs", "scripts", "pyproject.t
 #: The quick ones first: most mutants do not get beyond them.
 TESTS = (
     *("transitions", "apply", "fit", "settle", "space", "fifo", "submit", "explain"),
-    *("never", "rows", "store", "schema", "mark", "request", "units"),
+    *("never", "rows", "store", "schema", "mark", "request", "units", "times"),
 )
 
 
@@ -187,12 +187,19 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # the policy
     Mutant(
-        "gschedd/policies/fifo.py",
-        "self.snapshot.now_s + walltime_s <= self.shadow_s:",
-        "self.snapshot.now_s + walltime_s <= self.shadow_s + 1:",
+        "gschedd/policies/kit/order.py",
+        "self.snapshot.now_s + run_time_s <= self.shadow_s:",
+        "self.snapshot.now_s + run_time_s <= self.shadow_s + 1:",
     ),
-    Mutant("gschedd/policies/fifo.py", "        self.spare.take(beside)\n", ""),
-    Mutant("gschedd/policies/fifo.py", "                later.take(found)\n", ""),
+    # how long jobs are planned to run
+    Mutant(PLAN + "times.py", "prediction.records < ENOUGH_RUNS", "prediction.records < 1"),
+    Mutant(PLAN + "times.py", "is not Basis.KIND", "is Basis.NODE"),
+    Mutant(PLAN + "times.py", "else 2 * age_s", "else age_s"),
+    Mutant(PLAN + "times.py", "min(told_s, walltime_s)", "told_s"),
+    Mutant("gschedd/core/due.py", "if never or end_s > self._now_s:", "if True:"),
+    # a policy that failed
+    Mutant("gschedd/core/retry.py", "self.due_s = now_s + delay_s", "self.due_s = None"),
+    Mutant("gschedd/core/retry.py", "2 ** min(self.failures, 30)", "1"),
     # the mark
     Mutant("gschedd/store/mark.py", "        self._turn = 1 - slot\n", "        self._turn = 0\n"),
 )
