@@ -10,11 +10,16 @@ Source: a baseline of Gu et al., "ElasticFlow", ASPLOS 2023.
 Trainings without a deadline come last, in order of arrival.
 """
 
+from typing import Final
+
 from gschedd.plan.snapshot import Plan, Snapshot, Verdict
 from gschedd.plan.training import Goal
 from gschedd.policies.kit.changes import Speeds, Trainings, carry_out, gpus_of, profile_for
-from gschedd.policies.kit.shares import claim
+from gschedd.policies.kit.shares import Claim, claim
 from gschedd.policies.kit.whole import plan_one_at_a_time
+
+#: Of so many that have to wait the ends are foretold; those behind them are said to be late.
+MAX_FORETOLD: Final = 200
 
 
 def plan(snapshot: Snapshot) -> Plan:
@@ -33,21 +38,33 @@ def plan_scaled(snapshot: Snapshot) -> Plan:
     numbers: dict[int, int] = {}
     verdicts: list[Verdict] = []
     jobs = [*trainings.movable, *trainings.waiting]
+    foretold = 0
     for job in sorted(jobs, key=lambda job: _by_deadline(goals[job])):
-        goal = goals[job]
-        sizes = speeds.sizes(goal)
-        taken = claim(profile, sizes, len(sizes.gpus) - 1, goal.work)
+        if foretold == MAX_FORETOLD and profile.free[0] < 1:
+            verdicts.append(Verdict(job=job, meets=False, why="too many have earlier deadlines"))
+            continue
+        sizes = speeds.sizes(goals[job])
+        taken = claim(profile, sizes, len(sizes.gpus) - 1, goals[job].work)
         numbers[job] = taken.gpus
-        meets = goal.deadline_s is None or taken.end_s <= goal.deadline_s
-        known = taken.end_s if taken.end_s < float("inf") else None
-        why = "" if meets else "others have earlier deadlines"
-        verdicts.append(Verdict(job=job, meets=meets, end_s=known, gpus=taken.gpus, why=why))
+        foretold += not taken.gpus
+        verdicts.append(_verdict(goals[job], taken))
     changes = carry_out(snapshot, trainings, numbers, {})
     return Plan(
         starts=changes.starts,
         waits=changes.waits,
         moves=changes.moves,
         verdicts=tuple(verdicts),
+    )
+
+
+def _verdict(goal: Goal, taken: Claim) -> Verdict:
+    meets = goal.deadline_s is None or taken.end_s <= goal.deadline_s
+    return Verdict(
+        job=goal.job,
+        meets=meets,
+        end_s=taken.end_s if taken.end_s < float("inf") else None,
+        gpus=taken.gpus,
+        why="" if meets else "others have earlier deadlines",
     )
 
 

@@ -101,6 +101,8 @@ class Speeds:
         self._fabric: Fabric = snapshot.fabric
         self._layouts: dict[int, Layout] = {}
         self._levels: dict[tuple[Speed, tuple[int, ...]], Levels] = {}
+        self._sizes_of: dict[tuple[Speed, tuple[int, ...]], Levels] = {}
+        self._most: dict[tuple[Speed, tuple[int, ...]], int] = {}
         self.total = sum(size for _, size in self._sizes)
 
     def layout(self, gpus: int) -> Layout:
@@ -137,11 +139,23 @@ class Speeds:
 
         If it may have no power of two, all numbers that it may have.
         """
-        allowed = [count for count in goal.gpus if count <= self.total]
-        powers = [count for count in allowed if not count & (count - 1)]
-        rates = {count: goal.speed.rate(self.layout(count)) for count in powers or allowed}
-        sizes = tuple(count for count, rate in rates.items() if rate > 0)
-        return Levels(gpus=sizes, rates=tuple(rates[count] for count in sizes))
+        key = (goal.speed, goal.gpus)
+        if key not in self._sizes_of:
+            allowed = [count for count in goal.gpus if count <= self.total]
+            powers = [count for count in allowed if not count & (count - 1)]
+            rates = {count: goal.speed.rate(self.layout(count)) for count in powers or allowed}
+            sizes = tuple(count for count, rate in rates.items() if rate > 0)
+            self._sizes_of[key] = Levels(gpus=sizes, rates=tuple(rates[count] for count in sizes))
+        return self._sizes_of[key]
+
+    def most(self, goal: Goal) -> int:
+        """Return the largest number of GPUs on which a training can run here; 0: it never can."""
+        key = (goal.speed, goal.gpus)
+        if key not in self._most:
+            allowed = (count for count in reversed(goal.gpus) if count <= self.total)
+            running = (count for count in allowed if goal.speed.rate(self.layout(count)) > 0)
+            self._most[key] = next(running, 0)
+        return self._most[key]
 
 
 class Changes(Struct, frozen=True, kw_only=True):

@@ -1,5 +1,6 @@
 """The whole cluster to one training at a time: what two baselines share, but for the order."""
 
+import math
 from collections.abc import Callable, Iterable
 
 from gsched.model.resources import Allocation
@@ -41,20 +42,11 @@ def plan_one_at_a_time(snapshot: Snapshot, order: Order) -> Plan:
             end_s += goal.run_time_s(speeds.layout_on(here))
             starts.append(Start(job=job, shape=shape, allocation=place, why="first in order"))
         else:
-            gpus = max(_possible(goal, speeds), default=0)
+            gpus = speeds.most(goal)
             end_s += speeds.run_time_s(goal, gpus)
             waits.append(Wait(shape=shape, first=job, reason=_reason(running or starts)))
         verdicts.append(_verdict(goal, end_s, gpus))
     return Plan(starts=tuple(starts), waits=tuple(waits), verdicts=tuple(verdicts))
-
-
-def _possible(goal: Goal, speeds: Speeds) -> list[int]:
-    """Return the numbers of GPUs on which a training can run here."""
-    return [
-        count
-        for count in goal.gpus
-        if count <= speeds.total and goal.speed.rate(speeds.layout(count)) > 0
-    ]
 
 
 def _all_gpus(goal: Goal, shape: Shape, snapshot: Snapshot, speeds: Speeds) -> Allocation | None:
@@ -62,11 +54,12 @@ def _all_gpus(goal: Goal, shape: Shape, snapshot: Snapshot, speeds: Speeds) -> A
     spaces = Spaces(snapshot.nodes)
     free = sorted(free_gpus(shape.request, spaces).items(), key=lambda item: (-item[1], item[0]))
     total = sum(count for _, count in free)
-    for gpus in sorted(_possible(goal, speeds), reverse=True):
-        if gpus <= total:
-            place = allocate_on(shape.request, spaces, _poured(free, gpus))
-            if place:
-                return place
+    for gpus in reversed(goal.gpus):
+        if gpus > min(total, speeds.most(goal)) or not speeds.run_time_s(goal, gpus) < math.inf:
+            continue
+        place = allocate_on(shape.request, spaces, _poured(free, gpus))
+        if place:
+            return place
     return None
 
 
