@@ -14,8 +14,6 @@ from gschedd.policies.kit.trainings import (
     Paces,
     Preference,
     Waiting,
-    form_of,
-    is_plain,
     place_whole,
 )
 
@@ -76,28 +74,37 @@ class _Family:
         self._now_s = now_s
         self._allowed = frozenset(gpus)
         self._waiting: list[tuple[float, float, Waiting]] = []
-        self._known: dict[tuple[object, ...], list[_Ranked]] = {}
+        self._curves: dict[tuple[object, ...], Curve] = {}
+        self._known: dict[tuple[int, Curve, Curve], list[_Ranked]] = {}
 
     def add(self, waiting: Waiting) -> None:
         goal = waiting.goal
         slack_s = float("-inf") if goal.deadline_s is None else goal.deadline_s - self._now_s
         self._waiting.append((max(goal.work, 0.0), slack_s, waiting))
 
-    def ranked(self, options: Sequence[Option], fewest: int, paces: Paces) -> list[_Ranked]:
+    def ranked(
+        self, inside: Sequence[Option], across: Sequence[Option], fewest: int, paces: Paces
+    ) -> list[_Ranked]:
         """Return all of them that have a plan, in order. Plans as fast as before are not redone."""
-        least = self.gpus[0]
-        paced = [
-            (option, paces.of(self.speed, option.layout, least))
-            for option in options
-            if option.gpus in self._allowed
-        ]
-        key = (fewest, *[(o.gpus, o.across, o.pool, pace) for o, pace in paced])
+        key = (fewest, self._curve(inside, paces), self._curve(across, paces))
         found = self._known.get(key)
         if found is None:
-            inside = Curve(each for each in paced if not each[0].across)
-            across = Curve(each for each in paced if each[0].across)
-            found = self._known[key] = sorted(self._rank(inside, across, fewest))
+            found = self._known[key] = sorted(self._rank(key[1], key[2], fewest))
         return found
+
+    def _curve(self, options: Sequence[Option], paces: Paces) -> Curve:
+        """Return the curve of plans; the same one for plans that are as fast."""
+        speed, allowed, least = self.speed, self._allowed, self.gpus[0]
+        paced = [
+            (option, paces.of(speed, option.layout, least))
+            for option in options
+            if option.gpus in allowed
+        ]
+        key = tuple((option.gpus, option.across, option.pool, pace) for option, pace in paced)
+        curve = self._curves.get(key)
+        if curve is None:
+            curve = self._curves[key] = Curve(paced)
+        return curve
 
     def _rank(self, inside: Curve, across: Curve, fewest: int) -> Iterator[_Ranked]:
         for work, slack_s, waiting in self._waiting:
@@ -116,17 +123,16 @@ class _Batch:
         self.nodes = nodes
         self._paces = paces
         self._now_s = now_s
-        self._families: dict[tuple[Speed, tuple[int, ...]], _Family] = {}
+        self._families: dict[int, _Family] = {}
         self._counts: tuple[int, ...] = ()
         #: By what the plans are made of: those that have a plan, in order, and how many are gone.
         self._rankings: dict[tuple[object, ...], tuple[list[_Ranked], list[int]]] = {}
 
     def add(self, waiting: Waiting) -> None:
         goal = waiting.goal
-        family = self._families.get((goal.speed, goal.gpus))
+        family = self._families.get(waiting.kind)
         if family is None:
-            family = _Family(goal.speed, goal.gpus, self._now_s)
-            self._families[goal.speed, goal.gpus] = family
+            family = self._families[waiting.kind] = _Family(goal.speed, goal.gpus, self._now_s)
             self._counts = tuple(sorted({*self._counts, *goal.gpus}))
         family.add(waiting)
 
@@ -138,10 +144,12 @@ class _Batch:
         key = (fewest, options)
         known = self._rankings.get(key)
         if known is None:
+            inside = [option for option in options if not option.across]
+            across = [option for option in options if option.across]
             ranked = sorted(
                 each
                 for family in self._families.values()
-                for each in family.ranked(options, fewest, self._paces)
+                for each in family.ranked(inside, across, fewest, self._paces)
             )
             known = self._rankings[key] = (ranked, [0])
         ranked, position = known
@@ -180,7 +188,7 @@ class _Whole:
         slack_s = float("-inf") if goal.deadline_s is None else goal.deadline_s - self._round.now_s
         late = run_s > slack_s + ROUNDING_S
         spare_s = run_s if late else slack_s - run_s
-        option = Option(layout=layout, across=len(allocation) > 1)
+        option = Option(gpus=layout.gpus, layout=layout, across=len(allocation) > 1)
         return allocation, (late, spare_s, goal.job, self._waiting, option, run_s)
 
     def allocate(self, ranked: _Ranked) -> Allocation:
@@ -260,11 +268,10 @@ class Round:
             )
 
     def _add(self, waiting: Waiting) -> None:
-        request = waiting.shape.request
-        if not is_plain(request):
+        form = waiting.form
+        if form is None:
             self._wholes.append(_Whole(waiting, self))
             return
-        form = form_of(request)
         batch = self._batches.get(form)
         if batch is None:
             nodes = FreeNodes(

@@ -7,21 +7,20 @@ deadline, or on those that end it first.
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from msgspec import Struct
 
 from gsched.model.resources import Request
 from gschedd.plan.elastic import free_gpus
 from gschedd.plan.snapshot import Snapshot
-from gschedd.plan.space import Spaces, emptied
-from gschedd.plan.training import Goal, Speed, gpus_by_node
+from gschedd.plan.space import NodeIndex, NodeSpace, Spaces, emptied, index_of
+from gschedd.plan.training import Fabric, Goal, Speed, gpus_by_node
 from gschedd.policies.kit.performance import ROUNDING_S
 from gschedd.policies.kit.trainings import (
     FreeNodes,
     Paces,
     Waiting,
-    form_of,
-    is_plain,
     layout_of,
 )
 
@@ -42,39 +41,80 @@ class Expected(Struct, frozen=True, kw_only=True):
     gpus: int = 0
 
 
-class Idle:
-    """The cluster as if nothing ran on it: how fast a training could be at best."""
+#: Speeds of which the levels are kept; with more of them all are worked out anew.
+LEVELS_MAX: Final = 20_000
 
-    def __init__(self, snapshot: Snapshot, paces: Paces) -> None:
-        self._snapshot = snapshot
-        self._paces = paces
-        self._spaces = Spaces(
-            {name: emptied(space) for name, space in snapshot.nodes.items() if space.open}
-        )
-        self._nodes: dict[Request, FreeNodes] = {}
+
+class IdleNodes(NodeIndex):
+    """The nodes as if nothing ran on them, and what was worked out of them, until one changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._nodes: dict[str, NodeSpace] = {}
+        self._fabric: Fabric | None = None
+        self._free: dict[Request, FreeNodes] = {}
         self._levels: dict[tuple[Request, Speed, tuple[int, ...]], tuple[Level, ...]] = {}
 
-    def levels(self, request: Request, speed: Speed, gpus: tuple[int, ...]) -> tuple[Level, ...]:
+    def refresh(self, nodes: Mapping[str, NodeSpace], fabric: Fabric) -> None:
+        """Forget what no longer holds."""
+        changed = fabric != self._fabric or len(self._levels) > LEVELS_MAX
+        for name in self.stale:
+            space = nodes.get(name)
+            idle = emptied(space) if space is not None and space.open else None
+            if idle != self._nodes.get(name):
+                changed = True
+        self.stale.clear()
+        if changed or any(name not in nodes for name in self._nodes):
+            self._fabric = fabric
+            self._nodes = {name: emptied(space) for name, space in nodes.items() if space.open}
+            self._free.clear()
+            self._levels.clear()
+
+    def levels(
+        self, form: Request, speed: Speed, gpus: tuple[int, ...], paces: Paces
+    ) -> tuple[Level, ...]:
         """Return the numbers of GPUs worth having, ascending, each faster than the one before."""
-        if not is_plain(request):
-            return ()
-        form = form_of(request)
         key = (form, speed, gpus)
-        if key not in self._levels:
-            nodes = self._nodes.get(form)
-            if nodes is None:
-                fabric = self._snapshot.fabric
-                nodes = self._nodes[form] = FreeNodes(form, self._spaces, fabric, by_kind=True)
+        levels = self._levels.get(key)
+        if levels is None:
             best: dict[int, float] = {}
-            for option in nodes.options(gpus):
-                pace = self._paces.of(speed, option.layout, gpus[0])
+            for option in self._free_for(form).options(gpus):
+                pace = paces.of(speed, option.layout, gpus[0])
                 best[option.gpus] = min(best.get(option.gpus, pace), pace)
-            self._levels[key] = tuple(_worth(best))
-        return self._levels[key]
+            levels = self._levels[key] = tuple(_worth(best))
+        return levels
+
+    def _free_for(self, form: Request) -> FreeNodes:
+        found = self._free.get(form)
+        if found is None:
+            assert self._fabric is not None, "it was refreshed"
+            spaces = Spaces(self._nodes)
+            found = self._free[form] = FreeNodes(form, spaces, self._fabric, by_kind=True)
+        return found
+
+
+class Idle:
+    """How fast trainings could be at best, in one plan: on the cluster as if nothing ran on it."""
+
+    def __init__(self, snapshot: Snapshot, paces: Paces) -> None:
+        self._index = index_of(snapshot.nodes, "idle nodes", IdleNodes)
+        self._index.refresh(snapshot.nodes, snapshot.fabric)
+        self._paces = paces
+        self._of_kind: dict[int, tuple[Level, ...]] = {}
 
     def levels_of(self, waiting: Waiting) -> tuple[Level, ...]:
-        """Return those of a training that waits."""
-        return self.levels(waiting.shape.request, waiting.goal.speed, waiting.goal.gpus)
+        """Return the numbers of GPUs worth having, ascending, each faster than the one before.
+
+        There are none where it can only be placed as it is, or nowhere.
+        """
+        levels = self._of_kind.get(waiting.kind)
+        if levels is None:
+            goal, form = waiting.goal, waiting.form
+            levels = (
+                () if form is None else self._index.levels(form, goal.speed, goal.gpus, self._paces)
+            )
+            self._of_kind[waiting.kind] = levels
+        return levels
 
 
 def _worth(best: Mapping[int, float]) -> Iterable[Level]:
@@ -142,7 +182,7 @@ def outlook(
 
 def _free_count(waiting: Sequence[Waiting], free: Spaces) -> int:
     """Return how many GPUs are free for the waiting that can use the most of them."""
-    forms = {form_of(each.shape.request) for each in waiting if is_plain(each.shape.request)}
+    forms = {each.form for each in waiting if each.form is not None}
     return max((sum(free_gpus(form, free).values()) for form in forms), default=0)
 
 

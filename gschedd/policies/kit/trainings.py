@@ -17,7 +17,6 @@ from msgspec import Struct, structs
 
 from gsched.model.resources import Allocation, Request
 from gsched.model.states import Placement
-from gschedd.models.runtime import beats_one_gpu
 from gschedd.plan.elastic import allocate_on, free_gpus
 from gschedd.plan.fit import NoFit, place
 from gschedd.plan.snapshot import Shape, Snapshot
@@ -29,20 +28,35 @@ Preference = Callable[[NodeSpace], float]
 
 
 class Waiting(Struct, frozen=True, kw_only=True):
-    """A training that waits to start."""
+    """A training that waits to start.
+
+    Attributes:
+        form: of its request (see `form_of`); None where it can only be placed as it is.
+        kind: the same number for all in one plan whose form, speed and numbers of GPUs are equal:
+            the same plans suit them.
+    """
 
     goal: Goal
     shape: Shape
+    form: Request | None
+    kind: int
 
 
 def waiting_trainings(snapshot: Snapshot) -> list[Waiting]:
     """Return the trainings that wait, by job id; jobs without a goal are not among them."""
-    goals = snapshot.goals
-    found = [
-        Waiting(goal=goals[group.shape.goal], shape=group.shape)
-        for group in snapshot.groups
-        if group.shape.goal in goals
-    ]
+    forms: dict[Request, Request | None] = {}
+    kinds: dict[tuple[Request | None, Speed, tuple[int, ...]], int] = {}
+    found: list[Waiting] = []
+    for group in snapshot.groups:
+        goal = snapshot.goals.get(group.shape.goal) if group.shape.goal else None
+        if goal is None:
+            continue
+        request = group.shape.request
+        if request not in forms:
+            forms[request] = form_of(request) if is_plain(request) else None
+        form = forms[request]
+        kind = kinds.setdefault((form, goal.speed, goal.gpus), len(kinds))
+        found.append(Waiting(goal=goal, shape=group.shape, form=form, kind=kind))
     return sorted(found, key=lambda each: each.goal.job)
 
 
@@ -61,19 +75,16 @@ class Option(Struct, frozen=True, kw_only=True, cache_hash=True):
     """One plan for a training on what is free.
 
     Attributes:
+        gpus: how many it takes.
         layout: as it really would be placed.
         across: it was made across nodes, whether or not it lands on one.
         pool: of the nodes that it was made of; 0: all nodes.
     """
 
+    gpus: int
     layout: Layout
     across: bool = False
     pool: int = 0
-
-    @property
-    def gpus(self) -> int:
-        """Return the number of GPUs."""
-        return self.layout.gpus
 
 
 #: Where a node stands among others: its free GPUs, what it is preferred by, its name.
@@ -198,7 +209,7 @@ class FreeNodes:
             if count > most:
                 return
             node = pool[bisect_left(pool, (count, _FIRST, ""))][2]
-            yield Option(layout=self._layout(((node, count),)), pool=number)
+            yield Option(gpus=count, layout=self._layout(((node, count),)), pool=number)
 
     def _across(self, number: int, pool: list[_Key], counts: Sequence[int]) -> Iterator[Option]:
         taken: list[tuple[str, int]] = []
@@ -213,7 +224,7 @@ class FreeNodes:
             if count > 1:
                 name, free = taken[-1]
                 parts = (*taken[:-1], (name, free - (have - count)))
-                yield Option(layout=self._layout(parts), across=True, pool=number)
+                yield Option(gpus=count, layout=self._layout(parts), across=True, pool=number)
 
     def _layout(self, parts: Sequence[tuple[str, int]]) -> Layout:
         """Return the layout of so many GPUs on each node; equal ones are one object."""
@@ -269,6 +280,7 @@ class Paces:
 
     def __init__(self) -> None:
         self._known: dict[tuple[Speed, Layout, bool], float] = {}
+        self._alone: dict[tuple[Speed, float], float] = {}
 
     def of(self, speed: Speed, layout: Layout, fewest: int) -> float:
         """Return the pace on a layout, infinite where it cannot or should not run.
@@ -278,13 +290,20 @@ class Paces:
             layout: where.
             fewest: GPUs that it may have: these it gets even if one alone would be faster.
         """
-        key = (speed, layout, layout.gpus > fewest)
+        key = (speed, layout, layout.counts == (1,) or layout.gpus <= fewest)
         pace = self._known.get(key)
         if pace is None:
             rate = speed.rate(layout)
-            allowed = rate > 0 and (layout.gpus <= fewest or beats_one_gpu(speed, layout))
+            allowed = rate > 0 and (key[2] or rate > self._rate_of_one(speed, layout.device))
             pace = self._known[key] = 1 / rate if allowed else float("inf")
         return pace
+
+    def _rate_of_one(self, speed: Speed, device: float) -> float:
+        key = (speed, device)
+        rate = self._alone.get(key)
+        if rate is None:
+            rate = self._alone[key] = speed.rate(Layout(counts=(1,), device=device))
+        return rate
 
 
 def place_whole(
