@@ -133,7 +133,7 @@ def test_a_head_purges_when_it_starts(cluster: Cluster) -> None:
     start(cluster)
     for _ in range(3):
         run(cluster, "gwait", run(cluster, "gsub", "--", "true").stdout.strip())
-    running = run(cluster, "gsub", "--", "sleep", "3").stdout.strip()
+    running = run(cluster, "gsub", "--", "sleep", "600").stdout.strip()
     wait_until(lambda: cluster.head.job(running).row.state == "running", what="the job to run")
     assert rows_of(cluster) == [1, 2, 3]
     assert cluster.stop_head() == 0
@@ -145,6 +145,7 @@ def test_a_head_purges_when_it_starts(cluster: Cluster) -> None:
     left = run_command("gstat", "-f", "1", head=cluster.socket)
     assert left.status != 0
     assert "Unknown Job Id 1.test" in left.stderr
-    run(cluster, "gwait", running)
-    assert cluster.head.job(running).row.outcome is not None
+    assert cluster.head.job(running).row.state == "running"
+    run(cluster, "gdel", running)
+    wait_until(lambda: cluster.head.job(running).row.outcome, what="the job to end")
     assert run(cluster, "gsub", "--", "true").stdout.strip() == "5.test"
