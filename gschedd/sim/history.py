@@ -1,8 +1,13 @@
 """A site's own past, from the head's database, as a trace and a cluster."""
 
 import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
+from urllib.parse import quote
 
 from msgspec import structs
 
@@ -14,6 +19,7 @@ from gschedd.sim.cluster import ClusterNode
 from gschedd.sim.traces import Trace
 from gschedd.sim.workload import TraceJob
 from gschedd.store.reader import HistoryFilter, Reader
+from gschedd.store.schema import MIGRATIONS, SCHEMA_VERSION
 
 DATABASE: Final = "gsched.db"
 ALL_JOBS: Final = 10**9
@@ -48,15 +54,19 @@ def read_history(
     never ran are left out.
 
     Raises:
-        UsageError: there is none, or no node has ever registered.
+        UsageError: there is none.
+        ConfigError: no node has ever registered, or the database cannot be used.
     """
-    reader = Reader(path)
     try:
-        # one that ended after the beginning may have been submitted long before
-        past, _ = reader.history(HistoryFilter(since_s=since_s, limit=ALL_JOBS))
-        nodes = reader.nodes()
-    finally:
-        reader.close()
+        with _reader(path) as reader:
+            # one that ended after the beginning may have been submitted long before
+            past, _ = reader.history(HistoryFilter(since_s=since_s, limit=ALL_JOBS))
+            nodes = reader.nodes()
+    except sqlite3.DatabaseError as error:
+        raise ConfigError(
+            f"{path} cannot be read as a head's database: {error}",
+            hint="name gsched.db of a state directory, or a copy of it",
+        ) from error
     trace = Trace(path=path, form="history")
     for job in past:
         if since_s <= job.submitted_s and (until_s is None or job.submitted_s < until_s):
@@ -75,6 +85,30 @@ def read_history(
     trace.jobs = [structs.replace(job, submit_s=job.submit_s - begin_s) for job in trace.jobs]
     own = tuple(ClusterNode(name=node.name, inventory=node.inventory, speed=1.0) for node in nodes)
     return trace, own
+
+
+@contextmanager
+def _reader(path: str) -> Iterator[Reader]:
+    """Give a reader of a database; of one that an older head has left, of an upgraded copy."""
+    with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as db:
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version > SCHEMA_VERSION:
+            raise ConfigError(
+                f"{path} has schema {version}, this gsim knows up to {SCHEMA_VERSION}",
+                hint="a newer gschedd has written it: use the gsim of that version",
+            )
+        if version == SCHEMA_VERSION:
+            with closing(Reader(path)) as reader:
+                yield reader
+            return
+        with TemporaryDirectory(prefix="gsim-") as directory:
+            copy = os.path.join(directory, DATABASE)
+            with closing(sqlite3.connect(copy)) as upgraded:
+                db.backup(upgraded)
+                for step in MIGRATIONS[version:]:
+                    upgraded.executescript(step)
+            with closing(Reader(copy)) as reader:
+                yield reader
 
 
 def _take(trace: Trace, job: Job) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 PARTS: Final = 1_000_000  # a utilisation is counted in millionths, so that sums stay exact
 MAX_BINS: Final = 512  # then two neighbours become one: a series is bounded however long it runs
-FIRST_BIN_S: Final = 60.0
+FIRST_BIN_S: Final = 1.0
 
 
 class Gauge:

@@ -49,8 +49,8 @@ def _print_curves(summary: Summary, console: Console) -> None:
     steps = len(over.cpu)
     if not steps or not summary.done:
         return
-    hours = steps * over.step_s / 3600
-    console.print(f"\n{summary.policy}: over {hours:.1f} h", highlight=False, style="bold")
+    span = duration(summary.makespan_s)
+    console.print(f"\n{summary.policy}: over {span}", highlight=False, style="bold")
     unicode = console.encoding.lower().startswith("utf")
     for name, values, is_share in _curves(over):
         top = max(values, default=0.0)

@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Sequence
 from typing import cast
+from urllib.parse import quote
 
 from msgspec import Struct
 
@@ -42,7 +43,7 @@ class Reader:
 
     def __init__(self, path: str) -> None:
         self._db = sqlite3.connect(
-            f"file:{path}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
+            f"file:{quote(path)}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
         )
         self._specs = rows.SpecReader()
 

@@ -21,9 +21,9 @@ from gschedd.core import commands as c
 from gschedd.core.head import Head
 from gschedd.core.settings import Caller, QueueSettings, Settings
 from gschedd.core.state import State
-from gschedd.policies.registry import POLICIES
+from gschedd.policies.registry import choose
 from gschedd.sim.cluster import ClusterNode, read_cluster
-from gschedd.sim.simulation import Simulation
+from gschedd.sim.simulation import Options, Simulation
 from gschedd.sim.traces import read_trace
 from gschedd.sim.workload import TraceJob
 
@@ -31,6 +31,8 @@ GIB = 1024**3
 MEAN_S = 3600.0
 LOAD = 0.75  # CPUs asked for while the trace lasts over those there are; GPUs are scarcer still
 WALLTIMES_S = (600, 1800, 3600, 4 * 3600, 12 * 3600, 24 * 3600)
+GOAL_S = 60.0  # for 100,000 jobs on 1,000 nodes, of one core
+GOAL_MIB = 1024.0
 USER = Caller(user="user", uid=1001, gid=100)
 REPEATS = 20
 
@@ -62,19 +64,39 @@ def synthetic(count: int, nodes: int, cpus: int) -> list[TraceJob]:
     return jobs
 
 
-def replay(title: str, nodes: Sequence[ClusterNode], jobs: Sequence[TraceJob], policy: str) -> None:
-    """Replay a trace and print what it took."""
+def replay(
+    title: str,
+    nodes: Sequence[ClusterNode],
+    jobs: Sequence[TraceJob],
+    policy: str,
+    *,
+    learns: bool,
+    goal: bool,
+) -> None:
+    """Replay a trace and print what it took.
+
+    Args:
+        learns: as in production: what jobs cost is learned from those before them.
+        goal: print beside it what is aimed at.
+    """
+    chosen = choose(policy)
+    options = Options(
+        make_model=chosen.make_model if learns else None, heartbeats=chosen.reads_loads
+    )
     begin_s = time.process_time()
-    simulation = Simulation(nodes, jobs, POLICIES[policy])
+    simulation = Simulation(nodes, jobs, chosen.plan, options=options)
     simulation.run()
     took_s = time.process_time() - begin_s
     memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     found = simulation.summary(policy)
     waiting = max(found.over_time.waiting)
+    aims = (f" (goal {GOAL_S:.0f})", f" (goal {GOAL_MIB:.0f})") if goal else ("", "")
+    how = "" if learns else ", nothing learned"
     print(
-        f"{title}, {policy}: {found.done} jobs on {len(nodes)} nodes, {took_s:.1f} s of a core\n"
+        f"{title}, {policy}{how}: {found.done} jobs on {len(nodes)} nodes, "
+        f"{took_s:.1f} s{aims[0]} of a core\n"
         f"  {found.events / took_s:,.0f} events/s, {found.done / took_s:,.0f} jobs/s, "
-        f"{memory_mib:.0f} MiB at most\n"
+        f"{memory_mib:.0f} MiB{aims[1]} at most\n"
         f"  {found.cycles} cycles, {waiting:.0f} jobs waiting at most, mean wait "
         f"{found.waiting_s.mean:.0f} s, CPU used {found.cpu.utilisation:.0%}, "
         f"GPUs {found.gpu.utilisation:.0%}",
@@ -85,14 +107,14 @@ def replay(title: str, nodes: Sequence[ClusterNode], jobs: Sequence[TraceJob], p
 # --- single cycles ---
 
 
-def crowded(nodes: int, queue: int, shapes: int = 100) -> Head:
+def crowded(policy: str, nodes: int, queue: int, shapes: int = 100) -> Head:
     """Return a head with every node full, and jobs of some shapes waiting."""
     head = Head(
         state=State({"batch": 0}),
         settings=Settings(
             server="bench", queues={"batch": QueueSettings()}, max_queued_per_user=10**7
         ),
-        policy=POLICIES["fifo"],
+        policy=choose(policy).plan,
     )
     inventory = Inventory(
         cpus=32, memory_bytes=128 * GIB, gpus=tuple(Gpu(index=index) for index in range(4))
@@ -167,7 +189,7 @@ def exponent(sizes: Sequence[int], times: Sequence[float]) -> float:
     return over / sum((a - mean_x) ** 2 for a in x)
 
 
-def cycles(title: str, sizes: Sequence[int], make: Callable[[int], Head]) -> None:
+def cycles(policy: str, title: str, sizes: Sequence[int], make: Callable[[int], Head]) -> None:
     """Print the time of each kind of cycle for each size, and how it grows."""
     kinds: dict[str, Callable[[Head], object]] = {
         "nothing has changed": lambda _: None,
@@ -185,7 +207,9 @@ def cycles(title: str, sizes: Sequence[int], make: Callable[[int], Head]) -> Non
         for name, happen in kinds.items():
             found[name].append(cycle_us(head, lambda happen=happen, head=head: happen(head)))
         gc.unfreeze()
-    print(f"\ntime of a cycle as {title} grow: {', '.join(f'{size:,}' for size in sizes)}")
+    print(
+        f"\n{policy}: time of a cycle as {title} grow: {', '.join(f'{size:,}' for size in sizes)}"
+    )
     for name, times in found.items():
         text = ", ".join(f"{value:,.1f}" for value in times)
         print(f"  {name:<32} {text} us; exponent {exponent(sizes, times):.2f}", flush=True)
@@ -198,24 +222,39 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1_000, metavar="N")
     parser.add_argument("--policy", default="fifo", metavar="NAME[,NAME...]")
     parser.add_argument("--philly", default="", metavar="FILE")
-    parser.add_argument("--large", action="store_true")
-    parser.add_argument("--no-cycles", action="store_true")
+    parser.add_argument("--large", action="store_true", help="to 1,000,000 jobs, 10,000 nodes")
+    parser.add_argument("--no-learning", action="store_true", help="walltimes, no predictions")
+    parser.add_argument("--no-cycles", action="store_true", help="only the replay")
+    parser.add_argument("--only-cycles", action="store_true", help="no replay")
     wanted = parser.parse_args()
     gc.set_threshold(200_000, 20, 20)  # as gsim does
+    policies = wanted.policy.split(",")
+    learns = not wanted.no_learning
     if wanted.philly:
         jobs = read_trace(wanted.philly).jobs
-        for policy in wanted.policy.split(","):
-            replay("Philly", read_cluster("56xcpus=64,gpus=8"), jobs, policy)
+        nodes = read_cluster("56xcpus=64,gpus=8")
+        for policy in policies:
+            replay("Philly", nodes, jobs, policy, learns=learns, goal=False)
         return
-    nodes = read_cluster(f"{wanted.nodes}xcpus=32,gpus=4,memory=128gb")
-    jobs = synthetic(wanted.jobs, wanted.nodes, 32)
-    for policy in wanted.policy.split(","):
-        replay("synthetic", nodes, jobs, policy)
+    if not wanted.only_cycles:
+        nodes = read_cluster(f"{wanted.nodes}xcpus=32,gpus=4,memory=128gb")
+        jobs = synthetic(wanted.jobs, wanted.nodes, 32)
+        goal = (wanted.jobs, wanted.nodes) == (100_000, 1_000)
+        for policy in policies:
+            replay("synthetic", nodes, jobs, policy, learns=learns, goal=goal)
     if not wanted.no_cycles:
-        queues = (1_000, 10_000, 100_000, *((1_000_000,) if wanted.large else ()))
-        cycles("queues on 1,000 nodes", queues, lambda size: crowded(1_000, size))
-        counts = (100, 1_000, *((10_000,) if wanted.large else ()))
-        cycles("nodes with 10,000 jobs waiting", counts, lambda size: crowded(size, 10_000))
+        for policy in policies:
+            all_cycles(policy, large=wanted.large)
+
+
+def all_cycles(policy: str, *, large: bool) -> None:
+    """Measure cycles of one policy as queue and nodes grow."""
+    queues = (1_000, 10_000, 100_000, *((1_000_000,) if large else ()))
+    cycles(policy, "queues on 1,000 nodes", queues, lambda size: crowded(policy, 1_000, size))
+    counts = (100, 1_000, *((10_000,) if large else ()))
+    cycles(
+        policy, "nodes with 10,000 jobs waiting", counts, lambda size: crowded(policy, size, 10_000)
+    )
 
 
 if __name__ == "__main__":

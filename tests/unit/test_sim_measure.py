@@ -56,7 +56,8 @@ def test_an_average_counts_what_it_is_told_to() -> None:
     mean.add(0, 90, counts=False)
 
     assert mean.average == 4
-    assert mean.series.values() == [pytest.approx(40 / 60), 0.0]
+    assert mean.series.width_s == 1.0
+    assert mean.series.values() == pytest.approx([4.0] * 10 + [0.0] * 90)
 
 
 def test_quantiles_and_fairness() -> None:
