@@ -193,6 +193,52 @@ class HistoryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     keep_jobs_days: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
+class LinkConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[[fabric.link]]``: two nodes whose connection is not the usual one.
+
+    Attributes:
+        nodes: their names.
+        bandwidth: as ``25GB/s``.
+    """
+
+    nodes: tuple[str, str]
+    bandwidth: str
+
+
+class FabricConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[fabric]``: how fast data moves among GPUs, and how fast these are.
+
+    Attributes:
+        inside, between: bandwidth in each node and between each pair of nodes.
+        inside_of: of single nodes, by name.
+        gpu_speeds: by type, against the GPU on which step times are measured; 1 where it is not
+            named.
+        link: pairs of nodes that differ.
+    """
+
+    inside: str = "10GB/s"
+    between: str = "6GB/s"
+    inside_of: dict[str, str] = {}
+    gpu_speeds: dict[str, Annotated[float, msgspec.Meta(gt=0, le=1e6)]] = {}
+    link: tuple[LinkConfig, ...] = ()
+
+
+class DeadlineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[deadline]``: trainings with deadlines.
+
+    Attributes:
+        refuse_impossible: deadlines that an idle cluster could not meet are not taken.
+        move_s: from the order to move a training to its first further step, where nothing was
+            measured; seconds.
+        share_for_others: of the nodes with GPUs: on so many no training with a deadline is started
+            while other jobs wait for GPUs.
+    """
+
+    refuse_impossible: bool = True
+    move_s: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 30.0
+    share_for_others: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+
+
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file. The first queue is the default one."""
 
@@ -201,6 +247,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     balance: BalanceConfig = BalanceConfig()
     queue: tuple[QueueConfig, ...] = (QueueConfig(name="batch"),)
     history: HistoryConfig = HistoryConfig()
+    fabric: FabricConfig = FabricConfig()
+    deadline: DeadlineConfig = DeadlineConfig()
 
 
 _TABLES: Final[tuple[type[Struct], ...]] = (
@@ -212,6 +260,9 @@ _TABLES: Final[tuple[type[Struct], ...]] = (
     NodeConfig,
     GpuConfig,
     HistoryConfig,
+    FabricConfig,
+    LinkConfig,
+    DeadlineConfig,
 )
 
 

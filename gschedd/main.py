@@ -43,7 +43,11 @@ def run(config_path: str | None) -> int:
         config = load_config(config_path)
         chosen = chosen_policy(config)
         service = Service(
-            config, policy=chosen.plan, policy_name=chosen.name, model=chosen.make_model()
+            config,
+            policy=chosen.plan,
+            policy_name=chosen.name,
+            model=chosen.make_model(),
+            plans_goals=chosen.plans_goals,
         )
         return asyncio.run(service.run())
     except GschedError as error:

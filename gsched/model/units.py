@@ -5,9 +5,14 @@ import re
 from gsched.errors import BadResourceError
 
 _SIZE = re.compile(r"(?P<number>[0-9]{1,19}(?:\.[0-9]{1,9})?)(?P<prefix>[kmgtp]?)(?P<unit>i?[bw]?)")
+_BANDWIDTH = re.compile(
+    r"(?P<number>[0-9]{1,15}(?:\.[0-9]{1,9})?) ?"
+    r"(?P<prefix>[kKMGTP]?)(?P<binary>i?)(?P<unit>B|b|bit)/s"
+)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 MAX_DURATION_S = 1e10  # 317 years: more is a typing error, and floats still count milliseconds
 MAX_SIZE_BYTES = 1024**6  # an exbibyte: more is a typing error, and 64 bits still hold sums of many
+MAX_BANDWIDTH_BYTES_S = 1e15  # no link is that fast: a typing error
 WORD_BYTES = 8  # PBS's "w" suffix counts machine words
 
 
@@ -78,6 +83,29 @@ def parse_size_bytes(text: str) -> int:
     if size_bytes > MAX_SIZE_BYTES:
         raise BadResourceError(f"a size of {text[:20]!r} is more than 1024 petabytes")
     return size_bytes
+
+
+def parse_bandwidth_bytes_s(text: str) -> float:
+    """Return the bytes a second of ``10GB/s``, ``100Gbit/s`` or ``25GiB/s``.
+
+    As networks are sold: ``G`` is 10^9, ``Gi`` 2^30, ``B`` a byte, ``bit`` or ``b`` an eighth.
+
+    Raises:
+        BadResourceError: the text is not a bandwidth, or not above zero.
+    """
+    match = _BANDWIDTH.fullmatch(text.strip())
+    if match is None:
+        raise BadResourceError(
+            f"{text!r} is not a bandwidth", hint="write 10GB/s (bytes) or 100Gbit/s"
+        )
+    power = _POWERS[match["prefix"].lower()]
+    unit = 1024.0**power if match["binary"] else 1000.0**power
+    bytes_s = float(match["number"]) * unit / (1 if match["unit"] == "B" else 8)
+    if not 0 < bytes_s <= MAX_BANDWIDTH_BYTES_S:
+        raise BadResourceError(
+            f"a bandwidth of {text!r} cannot be", hint="give one above 0 and below 1 PB/s"
+        )
+    return bytes_s
 
 
 def format_duration(seconds: float | None) -> str:

@@ -48,6 +48,7 @@ class SubmitJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
         deadline_after_s: the same, counted from its submission on the head's clock.
         urgency: ``urgent``, ``normal`` or ``relaxed``, instead of a deadline.
         movable: it can be stopped at a checkpoint and go on elsewhere.
+        reject_if_late: it is refused, and nothing kept of it, unless its deadline can be met.
     """
 
     key: str
@@ -82,6 +83,7 @@ class SubmitJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     urgency: str = ""
     training: Training | None = None
     movable: bool = False
+    reject_if_late: bool = False
 
 
 class SubmitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,12 +94,26 @@ class SubmitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class SubmitResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer for one job: an id, or an error. Sent only after it is durable."""
+    """The answer for one job: an id, or an error. Sent only after it is durable.
+
+    Attributes:
+        predicted_start_s: of a dry run: by when it would start.
+        deadline_s: of a job that has one, as the head understood it.
+        planned_gpus: how many GPUs it is planned to begin with; 0: that cannot be said.
+        predicted_end_s: when it is expected to be done; None: that cannot be said.
+        meets_deadline: whether it is expected to be in time; None: that cannot be said.
+        late_reason: why it will be late.
+    """
 
     id: int = 0
     warnings: tuple[str, ...] = ()
     predicted_start_s: float | None = None
     error: ErrorBody | None = None
+    deadline_s: float | None = None
+    planned_gpus: int = 0
+    predicted_end_s: float | None = None
+    meets_deadline: bool | None = None
+    late_reason: str = ""
 
 
 class SubmitReply(Struct, frozen=True, kw_only=True):
@@ -129,6 +145,13 @@ class JobRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
             if nothing can be said.
         nodes: names of the nodes of the present (or last) attempt.
         cpu_s: CPU time used by all attempts so far.
+        gpus: of an elastic training that runs those that it has, else the least that it takes.
+        gpus_most: what an elastic training takes at most; 0: as many as it asks for.
+        deadline_s: by when it is to be done; None: there is no deadline.
+        predicted_end_s: when a training that is not done is expected to be.
+        slack_s: from the predicted end, or the real one, to the deadline; below 0: it is late.
+        meets_deadline: whether it is expected to be in time; of a job that is done: whether it
+            ended well by then; None: that cannot be said, or there is no deadline.
     """
 
     id: int
@@ -152,6 +175,11 @@ class JobRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     predicted_start_s: float | None = None
     outcome: OutcomeRow | None = None
+    gpus_most: int = 0
+    deadline_s: float | None = None
+    predicted_end_s: float | None = None
+    slack_s: float | None = None
+    meets_deadline: bool | None = None
 
 
 class JobList(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -206,6 +234,11 @@ class JobStory(Struct, frozen=True, kw_only=True, omit_defaults=True):
         resources: the request in PBS words, as it was understood.
         environment_names: names only; values are the owner's business.
         ahead: number of jobs before it in its queue, if it waits.
+        urgency: from which its deadline was computed, if it was.
+        training: what its user said of its size.
+        movable: it can be stopped at a checkpoint and go on elsewhere.
+        promised: whether it was promised that its deadline will be met; None: nothing was said.
+        late_reason: why it will be late, where that is known.
     """
 
     server: str
@@ -228,10 +261,21 @@ class JobStory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     start_after_s: float = 0.0
     holds: tuple[str, ...] = ()
     ahead: int | None = None
+    urgency: str = ""
+    training: Training | None = None
+    movable: bool = False
+    promised: bool | None = None
+    late_reason: str = ""
 
 
 class Alteration(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What ``galter`` changes; what is None stays."""
+    """What ``galter`` changes; what is None stays.
+
+    Attributes:
+        deadline_s: the new deadline; 0 takes it away.
+        deadline_after_s: the same, counted from now on the head's clock.
+        urgency: instead of both, counted from now.
+    """
 
     name: str | None = None
     resources: tuple[str, ...] | None = None
@@ -248,6 +292,9 @@ class Alteration(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_u
     mail_to: str | None = None
     grace_s: float | None = None
     holds: tuple[str, ...] | None = None
+    deadline_s: float | None = None
+    deadline_after_s: float | None = None
+    urgency: str | None = None
 
 
 class ActionRequest(

@@ -12,7 +12,9 @@ from gsched.model.units import format_duration
 from gsched.protocol.api import Alteration
 from gschedd.core import facts as f
 from gschedd.core.commands import AlterJob
+from gschedd.core.deadlines import check_deadline, deadline_of
 from gschedd.core.decide import own_job
+from gschedd.core.goals import goal_of
 from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import Job, State
 from gschedd.core.submit import (
@@ -26,10 +28,13 @@ from gschedd.core.submit import (
     checked_walltime,
     never_fits,
 )
+from gschedd.models.sizes import size_of
+from gschedd.plan.training import Size
 
 #: What can still change once the job runs.
 WHILE_RUNNING: Final = frozenset(
     {"resources", "mail_points", "mail_to", "account", "rerunnable", "grace_s", "holds"}
+    | {"deadline_s", "deadline_after_s", "urgency"}
 )
 #: Terms that say anew how many places there are and what each is like.
 LAYOUT_TERMS: Final = frozenset({"nodes", "select", "ncpus", "procs"})
@@ -54,7 +59,7 @@ def alter_job(state: State, settings: Settings, command: AlterJob, now_s: float)
         if late:
             raise BadStateError(
                 f"job {job.id} is {job.state}: {', '.join(late)} can no longer change",
-                hint="of a running job: walltime, account, mail, rerunnable, grace, holds",
+                hint="when it runs: walltime, deadline, account, mail, rerunnable, grace, holds",
             )
     spec = _altered(job, command.alteration, state=state, settings=settings, now_s=now_s)
     facts: list[f.AnyFact] = []
@@ -107,9 +112,40 @@ def _altered(
     )
     if asked.queue is not None:
         checked_walltime(spec.walltime_s, queue, settings)
-    if asked.resources is None:
+    if asked.resources is not None:
+        spec = _with_resources(
+            job, spec, asked.resources, state=state, settings=settings, now_s=now_s
+        )
+    return _with_deadline(job, spec, asked, state=state, settings=settings, now_s=now_s)
+
+
+def _with_deadline(
+    job: Job,
+    spec: JobSpec,
+    asked: Alteration,
+    *,
+    state: State,
+    settings: Settings,
+    now_s: float,
+) -> JobSpec:
+    """Return the job with another deadline, judged by what is left of it; 0 takes it away."""
+    times = (asked.deadline_s, asked.deadline_after_s, asked.urgency)
+    if all(each is None for each in times):
         return spec
-    return _with_resources(job, spec, asked.resources, state=state, settings=settings, now_s=now_s)
+    if asked.deadline_s == 0 and not asked.deadline_after_s and not asked.urgency:
+        return structs.replace(spec, deadline_s=0.0, urgency=None)
+    size = size_of(spec)
+    if size is not None:
+        goal = goal_of(job, size, settings=settings, state=state, now_s=now_s)
+        size = Size(speed=size.speed, work=goal.work)
+    deadline_s, urgency = deadline_of(asked, size, now_s)
+    if not deadline_s:
+        raise InvalidRequestError(
+            "no deadline is named", hint="give a time to come, or a duration like 8h"
+        )
+    if size is not None:
+        check_deadline(job, size, deadline_s, state=state, settings=settings, now_s=now_s)
+    return structs.replace(spec, deadline_s=deadline_s, urgency=urgency)
 
 
 def _with_resources(
@@ -123,7 +159,8 @@ def _with_resources(
 ) -> JobSpec:
     named = {term.partition("=")[0].strip() for text in texts for term in text.split(",")}
     # what is not named stays, unless the layout itself is named anew
-    present = () if named & LAYOUT_TERMS else (format_resources(spec.request, None),)
+    anew = bool(named & LAYOUT_TERMS)
+    present = () if anew else (format_resources(spec.request, None),)
     parsed = parse_resources(
         (*present, *texts),
         generic_names=state.generic_names(),
@@ -148,6 +185,8 @@ def _with_resources(
             hint="give more, or end the job with gdel",
         )
     request = parsed.request
+    if not anew:
+        request = structs.replace(request, places_max=spec.request.places_max)
     if job.attempt is not None and request != spec.request:
         raise BadStateError(
             f"job {job.id} is {job.state}: of its resources only walltime can change",

@@ -201,6 +201,8 @@ def _altered(state: State, fact: f.JobAltered) -> None:
     job = state.jobs[fact.job]
     next_job_state(job.state, fact, job.state)
     _leave(state, job)
+    if not _keeps_promise(job, fact.spec.deadline_s):
+        job.promised = job.meets = job.expected_end_s = None
     job.spec = fact.spec
     if job.spec.is_training:
         state.trainings[job.id] = job
@@ -213,6 +215,16 @@ def _altered(state: State, fact: f.JobAltered) -> None:
     _enter(state, job)
     state.look_anew()
     _touch(state, job)
+
+
+def _keeps_promise(job: Job, after_s: float) -> bool:
+    """Return whether what was promised of a job's deadline holds for another one, too.
+
+    Whoever was to be in time is so for a later deadline as well; all others are judged anew, as if
+    they had come just now. So a refused job gets another chance, and a promise cannot be stretched.
+    """
+    before_s = job.spec.deadline_s
+    return after_s == before_s or (job.promised is True and 0 < before_s < after_s)
 
 
 def _signalled(state: State, fact: f.JobSignalled) -> None:

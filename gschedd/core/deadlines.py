@@ -1,7 +1,6 @@
 """What a submission says of its training and deadline, checked, with refusals in words."""
 
 import math
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -11,17 +10,18 @@ from gsched.errors import InvalidRequestError
 from gsched.model.resources import Request
 from gsched.model.training import Training, Urgency
 from gsched.model.units import format_duration
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.api import Alteration, SubmitJob
 from gschedd.core.settings import Settings
-from gschedd.core.state import State
+from gschedd.core.shortest import Best, shortest_run
+from gschedd.core.state import Job, State
 from gschedd.models.runtime import allowed_time_s, size_of_run, size_of_training
-from gschedd.plan.elastic import at_count
-from gschedd.plan.fit import NoFit, place
-from gschedd.plan.space import Spaces, emptied
-from gschedd.plan.training import Size, gpus_by_node
+from gschedd.plan.training import Size
 
 MAX_DEADLINE_S: Final = 7_258_118_400.0  # 2200-01-01: later is a typing error
 MAX_GPUS: Final = 100_000
+#: What says the run time of a training by its model and data; all of them are needed.
+BY_MODEL: Final = ("parameters", "samples", "batch", "epochs", "step_time_s")
+_COUNTS: Final = frozenset({"parameters", "samples", "batch", "iterations"})
 
 
 class Aim(Struct, frozen=True, kw_only=True):
@@ -42,8 +42,8 @@ def aim_of(
     state: State,
     settings: Settings,
     now_s: float,
-) -> Aim:
-    """Return what a submission says of its training.
+) -> tuple[Aim, tuple[str, ...]]:
+    """Return what a submission says of its training, and what its user should know.
 
     Raises:
         InvalidRequestError: it is contradictory, or cannot be met even by an idle cluster.
@@ -56,16 +56,20 @@ def aim_of(
         movable=asked.movable,
     )
     size = known_size(aim.training, walltime_s, request)
-    urgency = _urgency(asked.urgency)
-    if urgency is not None:
-        aim = structs.replace(
-            aim, urgency=urgency, deadline_s=_from_urgency(asked, urgency, size, now_s)
+    deadline_s, urgency = deadline_of(asked, size, now_s)
+    aim = structs.replace(aim, deadline_s=deadline_s, urgency=urgency)
+    if asked.reject_if_late and not deadline_s:
+        raise InvalidRequestError(
+            "there is no deadline for which the job could be too late",
+            hint="give one with --deadline or --urgency, or leave --reject-if-late out",
         )
-    elif asked.deadline_s or asked.deadline_after_s:
-        aim = structs.replace(aim, deadline_s=_stated(asked, now_s))
-    if aim.deadline_s and settings.refuse_impossible:
-        _check_possible(aim, size, state=state, settings=settings, now_s=now_s)
-    return aim
+    if size is None:
+        warning = "nothing is known of its run time: it is not planned by its deadline"
+        advice = "say the training's size, or a walltime"
+        return aim, (f"{warning}; {advice}",) if deadline_s else ()
+    if not state.nodes:
+        return aim, ()
+    return aim, _check_run(aim, size, walltime_s, state=state, settings=settings, now_s=now_s)
 
 
 def with_range(request: Request, most: int) -> Request:
@@ -101,27 +105,48 @@ def _checked(training: Training) -> Training:
     """Return what was said of a training.
 
     Raises:
-        InvalidRequestError: a number that cannot be, or half of what is needed.
+        InvalidRequestError: a number that cannot be, half of what is needed, or a contradiction.
     """
-    for name in ("parameters", "samples", "batch", "epochs", "step_time_s", "iterations"):
+    for name in (*BY_MODEL, "iterations"):
         value = getattr(training, name)
         if not 0 <= value < math.inf:
             raise InvalidRequestError(
                 f"training: {name} is {value:g}", hint="give a number above 0, or leave it out"
             )
+        if 0 < value < 1 and name in _COUNTS:
+            raise InvalidRequestError(
+                f"training: {name} is {value:g}, less than one", hint="give a number of 1 or more"
+            )
+    stated = [name for name in BY_MODEL if getattr(training, name)]
+    if stated and (training.iterations or training.rates):
+        raise InvalidRequestError(
+            f"training: its run time is said twice, by {', '.join(stated)} and by what was "
+            "measured (iterations, rates)",
+            hint="leave one of the two out",
+        )
+    if training.batch > training.samples > 0:
+        raise InvalidRequestError(
+            f"training: a batch of {training.batch:g} is more than all {training.samples:g} "
+            "samples of the data set",
+            hint="batch is the number of samples in one step on each GPU",
+        )
     try:
         size = size_of_training(training)
     except ValueError as error:
-        raise InvalidRequestError(f"training: {error}") from None
-    if size is None:
-        needed = ("parameters", "samples", "batch", "epochs", "step_time_s")
-        missing = [name for name in needed if not getattr(training, name)]
         raise InvalidRequestError(
-            f"training: {', '.join(missing) or 'rates and iterations'} not said: "
-            "its run time cannot be told from the rest",
+            f"training: {error}", hint="correct what is said of it; see gsub(1)"
+        ) from None
+    if size is None:
+        raise InvalidRequestError(
+            f"training: {_missing(training)} not said: its run time cannot be told from the rest",
             hint="give parameters, samples, batch, epochs and step time, or just a walltime",
         )
     return training
+
+
+def _missing(training: Training) -> str:
+    needed = ("iterations", "rates") if training.iterations or training.rates else BY_MODEL
+    return ", ".join(name.removesuffix("_s") for name in needed if not getattr(training, name))
 
 
 def _urgency(text: str) -> Urgency | None:
@@ -135,7 +160,9 @@ def _urgency(text: str) -> Urgency | None:
         ) from None
 
 
-def _from_urgency(asked: SubmitJob, urgency: Urgency, size: Size | None, now_s: float) -> float:
+def _from_urgency(
+    asked: SubmitJob | Alteration, urgency: Urgency, size: Size | None, now_s: float
+) -> float:
     if asked.deadline_s or asked.deadline_after_s:
         raise InvalidRequestError(
             "a deadline and an urgency contradict each other", hint="give one of them"
@@ -149,8 +176,8 @@ def _from_urgency(asked: SubmitJob, urgency: Urgency, size: Size | None, now_s: 
     return now_s + allowed_s
 
 
-def _stated(asked: SubmitJob, now_s: float) -> float:
-    deadline_s = asked.deadline_s or now_s + asked.deadline_after_s
+def _stated(asked: SubmitJob | Alteration, now_s: float) -> float:
+    deadline_s = asked.deadline_s or now_s + (asked.deadline_after_s or 0.0)
     if not 0 < deadline_s <= MAX_DEADLINE_S:
         raise InvalidRequestError(
             f"a deadline {deadline_s:g} s after 1970 is not possible",
@@ -158,55 +185,113 @@ def _stated(asked: SubmitJob, now_s: float) -> float:
         )
     if deadline_s <= now_s:
         raise InvalidRequestError(
-            f"the deadline {_time(deadline_s)} has passed: it is {_time(now_s)} here",
+            f"the deadline {moment(deadline_s)} has passed: it is {moment(now_s)} here",
             hint="give a time to come, or a duration like 8h",
         )
     return deadline_s
 
 
-def _check_possible(
-    aim: Aim, size: Size | None, *, state: State, settings: Settings, now_s: float
-) -> None:
-    """Refuse a deadline that an idle cluster could not meet; say by when it could be done."""
-    if size is None or not state.nodes:
-        return
-    best_s = shortest_run_s(aim.request, size, state=state, settings=settings)
-    if now_s + best_s > aim.deadline_s and math.isfinite(best_s):
-        raise InvalidRequestError(
-            f"the deadline {_time(aim.deadline_s)} cannot be met even if all nodes were idle: "
-            f"it runs for {format_duration(best_s)} at least, until {_time(now_s + best_s)}",
-            hint="give a later deadline, or allow more GPUs with --gpus LEAST..MOST",
-        )
+def _check_run(
+    aim: Aim,
+    size: Size,
+    walltime_s: float | None,
+    *,
+    state: State,
+    settings: Settings,
+    now_s: float,
+) -> tuple[str, ...]:
+    """Refuse what an idle cluster could not do in time; return what the user should know.
 
-
-def shortest_run_s(request: Request, size: Size, *, state: State, settings: Settings) -> float:
-    """Return how long a training runs on the best that an idle cluster could give it, seconds.
-
-    Infinite where nothing here could hold it. What is looked at are best fits of each number of
-    places, and each number on as few nodes as can be.
+    Raises:
+        InvalidRequestError: the deadline or the walltime comes before the earliest possible end.
     """
-    idle = Spaces({name: emptied(space) for name, space in state.spaces.items()})
-    types = gpu_types(state)
-    best_s = math.inf
-    for places in range(request.places, max(request.places, request.places_max) + 1):
-        found = place(at_count(request, places), idle)
-        if isinstance(found, NoFit):
-            break
-        counts = gpus_by_node(found) or {share.node: share.cpus for share in found}
-        rate = size.speed.rate(settings.fabric.layout(counts, types))
-        if rate > 0:
-            best_s = min(best_s, size.work / rate)
-    return best_s
+    best = shortest_run(aim.request, size, state=state, settings=settings)
+    if best.most_gpus and not math.isfinite(best.run_s):
+        raise InvalidRequestError(
+            f"by its rates the training cannot run on {_gpus_of(aim.request)} GPUs",
+            hint="ask for a number of GPUs between those that rates are given for",
+        )
+    if not math.isfinite(best.run_s):
+        return ()  # nothing here holds it, which is refused with its own reason
+    if aim.training is not None and walltime_s is not None and best.run_s > walltime_s:
+        raise InvalidRequestError(
+            f"the training runs for {format_duration(best.run_s)} at least, but its walltime of "
+            f"{format_duration(walltime_s)} ends it before",
+            hint="give more walltime, or none, or correct what is said of the training",
+        )
+    if aim.deadline_s and settings.refuse_impossible:
+        _check_possible(aim, best, now_s)
+    most = aim.request.places_max * aim.request.chunks[0].gpus
+    if best.most_gpus < most:
+        return (f"up to {most} GPUs are asked for: it can have {best.most_gpus} here at most",)
+    return ()
 
 
-def gpu_types(state: State) -> Mapping[str, str]:
-    """Return the type of each node's GPUs, by node."""
-    return {
-        name: node.inventory.gpus[0].type
-        for name, node in state.nodes.items()
-        if node.inventory.gpus
-    }
+def _check_possible(aim: Aim, best: Best, now_s: float) -> None:
+    end_s = now_s + best.run_s
+    if end_s <= aim.deadline_s:
+        return
+    on = f" on {best.gpus} GPUs" if best.gpus else ""
+    run = format_duration(best.run_s)
+    if aim.training is not None:
+        how, hint = f"it runs for {run} at least{on}", "allow more GPUs with --gpus LEAST..MOST"
+    else:
+        how, hint = f"by its walltime it may run for {run}{on}", "a shorter walltime"
+    raise InvalidRequestError(
+        f"the deadline {moment(aim.deadline_s)} cannot be met even if all nodes were idle: "
+        f"{how}, so the earliest end is {moment(end_s)}",
+        hint=f"give a later deadline, or {hint}",
+    )
 
 
-def _time(at_s: float) -> str:
+def _gpus_of(request: Request) -> str:
+    least, most = request.gpus, request.places_max * request.chunks[0].gpus
+    return f"{least} to {most}" if most > least else str(least)
+
+
+def deadline_of(
+    asked: SubmitJob | Alteration, size: Size | None, now_s: float
+) -> tuple[float, Urgency | None]:
+    """Return the deadline that somebody states, 0 if none, and the urgency it comes from.
+
+    Args:
+        asked: it may state one of them, or nothing.
+        size: what is left to do; None where that is not known.
+
+    Raises:
+        InvalidRequestError: it is contradictory, in the past, or cannot be computed.
+    """
+    urgency = _urgency(asked.urgency or "")
+    if urgency is not None:
+        return _from_urgency(asked, urgency, size, now_s), urgency
+    if asked.deadline_s or asked.deadline_after_s:
+        return _stated(asked, now_s), None
+    return 0.0, None
+
+
+def check_deadline(
+    job: Job,
+    size: Size,
+    deadline_s: float,
+    *,
+    state: State,
+    settings: Settings,
+    now_s: float,
+) -> None:
+    """Refuse a deadline that what is left of a training could not meet on an idle cluster.
+
+    Args:
+        size: what is left of it.
+
+    Raises:
+        InvalidRequestError: it could not; the earliest possible end is said.
+    """
+    best = shortest_run(job.spec.request, size, state=state, settings=settings)
+    if settings.refuse_impossible and math.isfinite(best.run_s):
+        aim = Aim(request=job.spec.request, deadline_s=deadline_s, training=job.spec.training)
+        _check_possible(aim, best, now_s)
+
+
+def moment(at_s: float) -> str:
+    """Return a moment as the head writes it: commands show it in local time."""
     return datetime.fromtimestamp(at_s, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -12,6 +12,7 @@ from typing import assert_never
 from msgspec import Struct, structs
 
 from gsched.errors import GschedError, InvalidTransitionError
+from gsched.model.job import JobSpec
 from gsched.model.resources import Load, Request, Usage
 from gsched.model.states import JobState, NodeState
 from gsched.protocol import node as n
@@ -24,6 +25,7 @@ from gschedd.core.apply import apply, note_heartbeat
 from gschedd.core.assigning import Assigner
 from gschedd.core.cycle import run_cycle
 from gschedd.core.due import due_groups
+from gschedd.core.foresight import Outlook, foresee, promise_of
 from gschedd.core.learning import Run, run_of
 from gschedd.core.moving import arrivals
 from gschedd.core.react import react
@@ -167,8 +169,26 @@ class Head:
             begins = JobState.WAITING
         else:
             begins = JobState.QUEUED
-        step = self._advance([f.JobSubmitted(at_s=now_s, job=job, spec=spec, state=begins)])
+        facts: list[f.AnyFact] = [f.JobSubmitted(at_s=now_s, job=job, spec=spec, state=begins)]
+        if command.asked.reject_if_late:
+            promise = promise_of(job, spec, self.foresee(spec, now_s), now_s=now_s)
+            if self.state.plans_goals:
+                facts.append(promise)  # else nobody plans for it, so it would bind nobody
+        step = self._advance(facts)
         return structs.replace(step, job=job, warnings=submission.warnings)
+
+    def foresee(self, spec: JobSpec, now_s: float) -> Outlook:
+        """Return what would become of a job if it were submitted now; nothing is changed."""
+        if self.safe_mode:
+            return Outlook(why=f"nothing is started: {self.safe_mode}")
+        return foresee(
+            spec,
+            state=self.state,
+            settings=self.settings,
+            policy=self.policy,
+            now_s=now_s,
+            predictor=self.model,
+        )
 
     def _intern(self, request: Request) -> Request:
         if len(self._requests) >= MAX_INTERNED:

@@ -1,6 +1,6 @@
 """The core's records as users see them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from msgspec import structs
 
@@ -13,10 +13,10 @@ from gschedd.core import facts as f
 from gschedd.core.cycle import snapshot
 from gschedd.core.explain import describe, jobs_ahead, waiting_reason
 from gschedd.core.forecast import predict_start
-from gschedd.core.settings import Settings
-from gschedd.core.state import Attempt, Job, Node, Part, State
-from gschedd.plan.load import Predictor
-from gschedd.plan.snapshot import Policy, Shape, Wait
+from gschedd.core.foresight import Outlook, outlook_of
+from gschedd.core.head import Head
+from gschedd.core.state import Attempt, Job, Node, Part
+from gschedd.plan.training import gpus_by_node
 
 WAITING_STATES = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
 
@@ -24,22 +24,15 @@ WAITING_STATES = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
 class Teller:
     """Tells of jobs and nodes as they are now."""
 
-    def __init__(
-        self,
-        *,
-        state: State,
-        settings: Settings,
-        waits: Mapping[Shape, Wait],
-        safe_mode: str,
-        policy: Policy,
-        predictor: Predictor | None = None,
-    ) -> None:
-        self._state = state
-        self._policy = policy
-        self._predictor = predictor
-        self._settings = settings
-        self._waits = waits
-        self._safe_mode = safe_mode
+    def __init__(self, head: Head, *, now_s: float) -> None:
+        self._now_s = now_s
+        self._state = head.state
+        self._settings = head.settings
+        self._policy = head.policy
+        self._predictor = head.model
+        self._waits = head.waits
+        self._verdicts = head.verdicts
+        self._safe_mode = head.safe_mode
         self._sizes: dict[Request, tuple[int, int, int, int]] = {}
 
     def _size(self, request: Request) -> tuple[int, int, int, int]:
@@ -52,6 +45,47 @@ class Teller:
 
     def row(self, job: Job) -> api.JobRow:
         """Return the line of a job, done or not."""
+        return self._with_deadline(self._plain_row(job), job)
+
+    def _with_deadline(self, row: api.JobRow, job: Job) -> api.JobRow:
+        """Return the line of a training with what is expected of it, or what became of it."""
+        if not job.spec.is_training:
+            return row
+        spec, deadline_s = job.spec, job.spec.deadline_s or None
+        gpus_most = spec.request.places_max * spec.request.chunks[0].gpus
+        if job.attempt is not None and gpus_most:
+            row = structs.replace(row, gpus=sum(gpus_by_node(job.attempt.allocation).values()))
+        if job.state is JobState.DONE:
+            end_s, predicted_s = job.ended_s, None
+            well = job.outcome is not None and job.outcome.succeeded
+            meets = None
+            if deadline_s is not None:
+                meets = well and end_s is not None and end_s <= deadline_s
+        else:
+            outlook = self._outlook(job, row.predicted_start_s)
+            end_s = predicted_s = outlook.end_s
+            meets = outlook.meets
+        slack_s = None if deadline_s is None or end_s is None else deadline_s - end_s
+        return structs.replace(
+            row,
+            gpus_most=gpus_most,
+            deadline_s=deadline_s,
+            predicted_end_s=predicted_s,
+            slack_s=slack_s,
+            meets_deadline=meets,
+        )
+
+    def _outlook(self, job: Job, start_s: float | None) -> Outlook:
+        return outlook_of(
+            job,
+            state=self._state,
+            settings=self._settings,
+            verdicts=self._verdicts,
+            now_s=self._now_s,
+            start_s=start_s,
+        )
+
+    def _plain_row(self, job: Job) -> api.JobRow:
         spec, attempt = job.spec, job.attempt
         cpus, places, gpus, memory_bytes = self._size(spec.request)
         waits = job.state in WAITING_STATES
@@ -105,11 +139,12 @@ class Teller:
         """Return all that is known of a job."""
         spec = job.spec
         told = tuple(attempts)
+        row = self._row_with_forecast(job, now_s)
         first = next(iter(told[-1].parts.values())) if told else None
         return api.JobStory(
             server=self._settings.server,
             now_s=now_s,
-            row=self._row_with_forecast(job, now_s),
+            row=row,
             attempts=tuple(attempt_row(attempt) for attempt in told),
             events=tuple(
                 api.EventRow(seq=seq, at_s=fact.at_s, kind=type(fact).__name__, text=describe(fact))
@@ -130,7 +165,17 @@ class Teller:
             start_after_s=spec.start_after_s,
             holds=tuple(hold.value for hold in job.holds),
             ahead=jobs_ahead(job, self._state) if job.state is JobState.QUEUED else None,
+            urgency=spec.urgency.value if spec.urgency is not None else "",
+            training=spec.training,
+            movable=spec.movable,
+            promised=job.promised,
+            late_reason=self._why_late(job, row),
         )
+
+    def _why_late(self, job: Job, row: api.JobRow) -> str:
+        if job.state is JobState.DONE or row.meets_deadline is not False:
+            return ""
+        return self._outlook(job, row.predicted_start_s).why
 
     def _row_with_forecast(self, job: Job, now_s: float) -> api.JobRow:
         """Return the job's line, with a predicted start also for a job that is not the first."""
@@ -138,6 +183,8 @@ class Teller:
         planned_s = row.predicted_start_s
         if job.state is not JobState.QUEUED or self._safe_mode:
             return row
+        if self._state.plans_goals and job.spec.is_training:
+            return row  # who plans it has said what can be said
         if planned_s is not None and planned_s > now_s:
             return row  # else what runs has outlived the plan, and no cycle has noticed yet
         start_s = predict_start(
@@ -146,7 +193,7 @@ class Teller:
             job=job.id,
             key=self._state.order_key(job),
         )
-        return structs.replace(row, predicted_start_s=start_s)
+        return self._with_deadline(structs.replace(row, predicted_start_s=start_s), job)
 
     def node(self, node: Node) -> api.NodeRow:
         """Return the line of a node."""

@@ -74,7 +74,10 @@ def prepare(
     resources = _resources(asked, state, settings)
     walltime_s = checked_walltime(resources.walltime_s, queue, settings)
     warnings = list(resources.warnings)
-    aim = aim_of(asked, resources.request, walltime_s, state=state, settings=settings, now_s=now_s)
+    aim, notes = aim_of(
+        asked, resources.request, walltime_s, state=state, settings=settings, now_s=now_s
+    )
+    warnings.extend(notes)
     refusal = never_fits(resources.request, state)
     if refusal:
         raise RequestTooLargeError(refusal[0], hint=refusal[1])

@@ -55,7 +55,13 @@ class Service:
     """Everything of one running head."""
 
     def __init__(
-        self, config: Config, *, policy: Policy, policy_name: str, model: Model | None = None
+        self,
+        config: Config,
+        *,
+        policy: Policy,
+        policy_name: str,
+        model: Model | None = None,
+        plans_goals: bool = False,
     ) -> None:
         self._config = config
         self._policy_name = policy_name
@@ -70,7 +76,7 @@ class Service:
         self._store = Store(config.head.state_dir)
         self._opened: Opened = self._store.open()
         queues = {name: queue.priority for name, queue in settings.queues.items()}
-        state = State(queues)
+        state = State(queues, plans_goals=plans_goals)
         self._store.load(state)
         if not config.history.learn:
             model = None

@@ -8,10 +8,13 @@ from types import MappingProxyType
 
 from msgspec import structs
 
-from gsched.config import Config
-from gsched.errors import ConfigError
+from gsched.config import Config, FabricConfig
+from gsched.errors import BadResourceError, ConfigError
+from gsched.model.units import parse_bandwidth_bytes_s
 from gschedd.core.settings import QueueSettings, Settings
 from gschedd.models.predict import Model
+from gschedd.plan.training import Fabric
+from gschedd.policies.kit.beside import Fairness
 from gschedd.policies.kit.capacity import Weights
 from gschedd.policies.registry import Chosen, Predictor, Tuning, choose_for
 from gschedd.store.purge import Keep
@@ -48,9 +51,48 @@ def settings_from(config: Config) -> Settings:
         default_walltime_s=head.default_walltime_s,
         predicted_times=config.balance.predicted_times and chosen_policy(config).foretells_times,
         max_queued_per_user=head.max_queued_per_user,
+        fabric=fabric_from(config.fabric),
+        move_s=config.deadline.move_s,
+        refuse_impossible=config.deadline.refuse_impossible,
         master_port_first=head.master_port_first,
         master_port_last=head.master_port_last,
     )
+
+
+def fabric_from(config: FabricConfig) -> Fabric:
+    """Return how nodes are connected.
+
+    Raises:
+        ConfigError: a bandwidth that is none, or a link that is named twice.
+    """
+    links = {}
+    for link in config.link:
+        pair = (min(link.nodes), max(link.nodes))
+        where = f"fabric.link of {pair[0]} and {pair[1]}"
+        if pair[0] == pair[1]:
+            raise ConfigError(
+                f"{where}: that is one node", hint="its own bandwidth goes into fabric.inside_of"
+            )
+        if pair in links:
+            raise ConfigError(f"{where}: is there twice", hint="keep one of them")
+        links[pair] = _bandwidth(where, link.bandwidth)
+    return Fabric(
+        inside_bytes_s=_bandwidth("fabric.inside", config.inside),
+        between_bytes_s=_bandwidth("fabric.between", config.between),
+        inside={
+            node: _bandwidth(f"fabric.inside_of.{node}", text)
+            for node, text in config.inside_of.items()
+        },
+        between=links,
+        devices=config.gpu_speeds,
+    )
+
+
+def _bandwidth(key: str, text: str) -> float:
+    try:
+        return parse_bandwidth_bytes_s(text)
+    except BadResourceError as error:
+        raise ConfigError(f"{key}: {error.message}", hint=error.hint) from None
 
 
 def chosen_policy(config: Config) -> Chosen:
@@ -68,6 +110,7 @@ def chosen_policy(config: Config) -> Chosen:
         reserve=balance.reserve,
         predictor=Predictor(balance.predictor),
         literal=balance.rule == "paper",
+        fairness=Fairness(share=config.deadline.share_for_others),
     )
     return choose_for({queue.name: queue.policy for queue in config.queue}, tuning)
 

@@ -54,6 +54,7 @@ class Engine:
         self._settled.set()
         self._blobs: dict[str, bytes] = {}
         self._changed = asyncio.Condition()
+        self._await_plan: list[asyncio.Future[None]] = []
         self.sink: EffectSink | None = None
         self.last_cycle_s = 0.0
         self.stalled = ""
@@ -99,6 +100,17 @@ class Engine:
             except TimeoutError:
                 return
 
+    async def planned(self, timeout_s: float) -> None:
+        """Wait until a cycle has looked at all that is in the state by now, or the time is over."""
+        if not self._may_plan():
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._await_plan.append(done)
+        try:
+            await asyncio.wait_for(done, timeout_s)
+        except TimeoutError:
+            return
+
     async def run(self) -> None:
         """Run until cancelled, or until the store fails (`StorageError`: fail stop)."""
         await self._commit([self.head.begin(self._clock.wall_s())])
@@ -132,8 +144,14 @@ class Engine:
 
     async def _cycle(self) -> None:
         """Run a cycle with a commit of its own, unless there is nothing to decide."""
-        if not self._may_plan():
-            return
+        if self._may_plan():
+            await self._commit_cycle()
+        waiting, self._await_plan = self._await_plan, []
+        for each in waiting:
+            if not each.done():
+                each.set_result(None)
+
+    async def _commit_cycle(self) -> None:
         await asyncio.sleep(0)  # replies leave before the cycle, not after it
         steps: list[Step] = []
         planned = self._plan(steps)

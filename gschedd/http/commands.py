@@ -21,7 +21,6 @@ from gsched.model.ids import format_job_id, parse_job_id
 from gsched.model.states import HoldKind
 from gsched.protocol import api
 from gschedd.core import commands as c
-from gschedd.core.forecast import predict_submission
 from gschedd.core.head import Head, Step
 from gschedd.core.settings import Caller
 from gschedd.core.submit import checked_holds, known_submission, prepare
@@ -30,11 +29,13 @@ from gschedd.engine.space import DiskSpace
 from gschedd.http.answers import answer, error_body, read_body
 from gschedd.http.callers import Callers
 from gschedd.http.launches import BlobCache
+from gschedd.http.outlooks import outlooks_of, with_outlook
 from gschedd.store.sqlite import Store
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 JOB_ACTIONS = ("delete", "hold", "release", "signal", "rerun", "alter")
+PLAN_WAIT_S = 5.0  # for the cycle after a submission: an answer without a plan is better than none
 NODE_ACTIONS = ("drain", "resume", "confirm-dead")
 
 
@@ -107,7 +108,7 @@ class Commands:
             ]
 
         steps = await self._engine.ask(queue)
-        response = answer(self._reply([_result(step) for step in steps]))
+        response = answer(self._reply(await self._results(steps)))
         await response.prepare(request)
         await response.write_eof()
         failpoint("head.submit.after_ack")
@@ -149,16 +150,24 @@ class Commands:
             )
         except GschedError as error:
             return api.SubmitResult(error=error_body(error))
+        outlook = self._head.foresee(submission.spec, self._parts.clock.wall_s())
+        result = api.SubmitResult(warnings=submission.warnings, predicted_start_s=outlook.start_s)
+        return with_outlook(result, submission.spec, outlook)
+
+    async def _results(self, steps: Sequence[Step]) -> list[api.SubmitResult]:
+        """Return the answer for each job; of trainings when the next cycle has looked at them."""
         head = self._head
-        start_s = predict_submission(
-            head.state,
-            head.settings,
-            head.policy,
-            spec=submission.spec,
-            now_s=self._parts.clock.wall_s(),
-            predictor=head.model,
-        )
-        return api.SubmitResult(warnings=submission.warnings, predicted_start_s=start_s)
+        if any(step.job in head.state.trainings for step in steps):
+            await self._engine.planned(PLAN_WAIT_S)
+        now_s = self._parts.clock.wall_s()
+        told = [step.job for step in steps if step.job in head.state.trainings]
+        outlooks = outlooks_of(head, told, now_s)
+        return [
+            with_outlook(_result(step), head.state.trainings[step.job].spec, outlooks[step.job])
+            if step.job in outlooks
+            else _result(step)
+            for step in steps
+        ]
 
     def _reply(self, results: list[api.SubmitResult]) -> api.SubmitReply:
         return api.SubmitReply(server=self._head.settings.server, results=tuple(results))

@@ -81,15 +81,7 @@ class Queries:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _teller(self) -> Teller:
-        head = self._head
-        return Teller(
-            state=head.state,
-            settings=head.settings,
-            waits=head.waits,
-            safe_mode=head.safe_mode,
-            policy=head.policy,
-            predictor=head.model,
-        )
+        return Teller(self._head, now_s=self._clock.wall_s())
 
     async def health(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/health``."""

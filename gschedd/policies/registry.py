@@ -12,7 +12,7 @@ from gschedd.models.predict import Model, PaperModel
 from gschedd.models.robust import RobustModel
 from gschedd.plan.snapshot import Policy
 from gschedd.policies import balance, fewest, fifo, paper, roundrobin, torque
-from gschedd.policies.kit.beside import beside
+from gschedd.policies.kit.beside import Fairness, beside
 from gschedd.policies.kit.capacity import Weights
 
 
@@ -34,6 +34,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
         reserve: under ``balance``, the first job passed over holds a reservation.
         predictor: of all policies but ``paper``, which has its own.
         literal: ``balance`` means the paper's algorithm.
+        fairness: how trainings with deadlines and all other jobs share the cluster.
     """
 
     weights: Weights = Weights()
@@ -43,6 +44,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
     reserve: bool = True
     predictor: Predictor = Predictor.ROBUST
     literal: bool = False
+    fairness: Fairness = Fairness()
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
@@ -123,7 +125,9 @@ def _deadline(plan: Policy) -> Callable[[str, Tuning], Chosen]:
 
     def make(name: str, tuning: Tuning) -> Chosen:
         rest = _balance(name, tuning)
-        return structs.replace(rest, plan=beside(plan, rest.plan), plans_goals=True)
+        return structs.replace(
+            rest, plan=beside(plan, rest.plan, tuning.fairness), plans_goals=True
+        )
 
     return make
 

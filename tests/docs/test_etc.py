@@ -11,9 +11,12 @@ import pytest
 from gsched.config import (
     BalanceConfig,
     Config,
+    DeadlineConfig,
+    FabricConfig,
     GpuConfig,
     HeadConfig,
     HistoryConfig,
+    LinkConfig,
     NodeConfig,
     QueueConfig,
     parse_config,
@@ -30,12 +33,15 @@ def test_shipped_configuration_is_the_default() -> None:
 
 
 def test_each_commented_default_is_the_real_one() -> None:
-    """Taking every comment mark off changes nothing but the declared GPUs."""
+    """Taking every comment mark off changes nothing but the declared GPUs, and the link shown."""
     config = parse_config(SETTING.sub(r"\g<setting>", TEXT), where="gsched.toml")
 
     assert config.node.gpu == (GpuConfig(count=2),)
+    assert config.fabric.link == (LinkConfig(nodes=("gpu1", "gpu2"), bandwidth="25GB/s"),)
     assert msgspec.structs.replace(
-        config, node=msgspec.structs.replace(config.node, gpu=())
+        config,
+        node=msgspec.structs.replace(config.node, gpu=()),
+        fabric=msgspec.structs.replace(config.fabric, link=()),
     ) == Config(queue=(QueueConfig(name="batch"),))
 
 
@@ -46,6 +52,9 @@ def test_each_commented_default_is_the_real_one() -> None:
         ("[[queue]]", QueueConfig),
         ("[history]", HistoryConfig),
         ("[balance]", BalanceConfig),
+        ("[fabric]", FabricConfig),
+        ("[[fabric.link]]", LinkConfig),
+        ("[deadline]", DeadlineConfig),
         ("[node]", NodeConfig),
         ("[[node.gpu]]", GpuConfig),
     ],
@@ -55,7 +64,7 @@ def test_each_key_is_in_its_section(section: str, kind: type[msgspec.Struct]) ->
     parts = re.split(r"^#?(\[.*\])$", TEXT, flags=re.MULTILINE)
     body = dict(zip(parts[1::2], parts[2::2], strict=True))[section]
     keys = set(re.findall(r"^#?([a-z_]+) = ", body, re.MULTILINE))
-    extra = {"gpu"} if section == "[node]" else set()  # a table of its own
+    extra = {"[node]": {"gpu"}, "[fabric]": {"link"}}.get(section, set())  # tables of their own
 
     assert keys | extra == set(kind.__struct_fields__)
 

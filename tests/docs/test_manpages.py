@@ -15,9 +15,12 @@ from docutils.core import publish_string
 from gsched.config import (
     BalanceConfig,
     Config,
+    DeadlineConfig,
+    FabricConfig,
     GpuConfig,
     HeadConfig,
     HistoryConfig,
+    LinkConfig,
     NodeConfig,
     QueueConfig,
 )
@@ -163,6 +166,9 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "[[QUEUE]]": QueueConfig,
         "[HISTORY]": HistoryConfig,
         "[BALANCE]": BalanceConfig,
+        "[FABRIC]": FabricConfig,
+        "[[FABRIC.LINK]]": LinkConfig,
+        "[DEADLINE]": DeadlineConfig,
         "[NODE]": NodeConfig,
         "[[NODE.GPU]]": GpuConfig,
     }
@@ -171,7 +177,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         keys = {key for term in terms for key in term.split(", ")}
         assert keys == {field.name for field in msgspec.structs.fields(struct)}, title
     fields = {field.name for field in msgspec.structs.fields(Config)}
-    assert fields == {"head", "node", "queue", "history", "balance"}
+    assert fields == {"head", "node", "queue", "history", "balance", "fabric", "deadline"}
 
 
 @pytest.mark.parametrize("page", sorted(MAN.glob("*.rst")), ids=lambda page: page.name)

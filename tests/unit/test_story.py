@@ -6,14 +6,7 @@ from tests.support.world import ALICE, BEGIN_S, GIB, Program, World, node
 
 
 def teller(world: World) -> Teller:
-    return Teller(
-        state=world.head.state,
-        settings=world.settings,
-        waits=world.head.waits,
-        safe_mode=world.head.safe_mode,
-        policy=world.policy,
-        predictor=world.head.model,
-    )
+    return Teller(world.head, now_s=world.now_s)
 
 
 def test_a_waiting_job_tells_why_and_until_when() -> None:

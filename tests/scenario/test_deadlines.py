@@ -1,0 +1,340 @@
+"""Deadlines as their owners meet them: what is promised and told, and how it is judged anew."""
+
+import pytest
+
+from gsched.errors import GschedError, InvalidRequestError
+from gsched.model.training import Training
+from gsched.protocol.api import Alteration
+from gschedd.core import commands as c
+from gschedd.core import facts as f
+from gschedd.core.foresight import Outlook, outlook_of
+from gschedd.core.head import Head
+from gschedd.core.state import State
+from gschedd.core.story import Teller
+from gschedd.plan.snapshot import Plan, Policy, Snapshot
+from gschedd.policies import elasticflow, fifo
+from gschedd.policies.kit.beside import beside
+from tests.support.world import ALICE, Program, World, node, submission
+
+ELASTIC = "select=1:ncpus=1:ngpus=1"
+#: 1000 s on one GPU, and in proportion less on more: nothing is lost in communication.
+SIZE = Training(iterations=1000.0, rates=((1, 1.0), (2, 2.0), (4, 4.0)))
+
+
+class Story(World):
+    """A node with four GPUs, under a policy that admits by deadlines, or under another one."""
+
+    def __init__(self, policy: Policy | None = None, *, plans_goals: bool = True) -> None:
+        self.goals = plans_goals
+        chosen = policy or beside(elasticflow.plan, fifo.plan)
+        super().__init__(node("a", cpus=8, gpus=4), policy=chosen)
+
+    def _fresh_state(self) -> State:
+        return State({"batch": 0}, plans_goals=self.goals)
+
+    def training(self, in_s: float, **changes: object) -> int:
+        """Submit a training on 1 to 4 GPUs that is to be done ``in_s`` from now."""
+        changes = {"places_max": 4, "training": SIZE, "runs_s": 5000.0, "movable": True, **changes}
+        return self.submit(ELASTIC, deadline_after_s=in_s, **changes)  # type: ignore[arg-type] # passed on
+
+    def refused(self, in_s: float, **changes: object) -> GschedError:
+        """Submit what is refused; return why, after a look at what was kept of it: nothing."""
+        before = self.head.state.next_job
+        asked = submission(
+            **{
+                "resources": (ELASTIC,),
+                "places_max": 4,
+                "training": SIZE,
+                "deadline_after_s": in_s,
+                **changes,
+            }
+        )
+        command = c.Submit(caller=ALICE, asked=asked, digests=("", ""))
+        step = self.head.command(command, self.now_s)
+        assert step.error is not None, "it was taken"
+        assert (step.facts, self.head.state.next_job) == ((), before)
+        return step.error
+
+    def outlook(self, job: int) -> Outlook:
+        """Return what is expected of a job that is not done."""
+        head: Head = self.head
+        return outlook_of(
+            self.job(job),
+            state=head.state,
+            settings=head.settings,
+            verdicts=head.verdicts,
+            now_s=self.now_s,
+        )
+
+    def change(self, job: int, **changes: object) -> GschedError | None:
+        """Alter a job as its owner; return why not."""
+        alteration = Alteration(**changes)  # type: ignore[arg-type] # fields of an alteration
+        step = self.head.command(
+            c.AlterJob(caller=ALICE, job=job, alteration=alteration), self.now_s
+        )
+        self.settle()
+        return step.error
+
+
+def test_what_is_foreseen_is_what_then_happens() -> None:
+    """The verdict about a job that may come is that of the cycle after it has come."""
+    story = Story()
+    story.training(600.0)
+    job = story.head.state.next_job
+    spec = story.job(story.training(900.0)).spec
+    told = story.outlook(job)
+    other = Story()
+    other.training(600.0)
+
+    foreseen = other.head.foresee(spec, other.now_s)
+
+    assert (foreseen.meets, foreseen.end_s, foreseen.gpus) == (told.meets, told.end_s, told.gpus)
+    assert foreseen.meets is True
+    assert len(other.head.state.jobs) == 1, "nothing was kept of the question"
+
+
+def test_who_would_be_late_is_refused_if_he_asks_for_it() -> None:
+    """The expected end stands in the message where it is known; without the wish it is queued."""
+    story = Story()
+    story.training(260.0)
+
+    error = story.refused(300.0, reject_if_late=True)
+    queued = story.training(300.0)
+
+    assert isinstance(error, InvalidRequestError)
+    assert "would miss its deadline" in error.message
+    assert "nothing was queued" in error.message
+    assert story.job(queued).promised is False
+
+
+def test_who_is_taken_has_a_promise_from_the_first_moment() -> None:
+    """It stands in the same commit as the submission: what comes beside it cannot break it."""
+    story = Story()
+    asked = submission(
+        resources=(ELASTIC,),
+        places_max=4,
+        training=SIZE,
+        deadline_after_s=500.0,
+        reject_if_late=True,
+    )
+    step = story.head.command(c.Submit(caller=ALICE, asked=asked, digests=("", "")), story.now_s)
+
+    assert [type(fact) for fact in step.facts] == [f.JobSubmitted, f.DeadlineJudged]
+    assert story.job(step.job).promised is True
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"holds": ("user",)}, "it is held"),
+        ({"start_after_s": 4e9}, "not to start at once"),
+        ({"training": None}, "nothing is known of its run time"),
+    ],
+)
+def test_where_nothing_can_be_said_nothing_is_promised(
+    changes: dict[str, object], words: str
+) -> None:
+    error = Story().refused(500.0, reject_if_late=True, **changes)
+
+    assert "cannot be said whether the deadline" in error.message
+    assert words in error.message
+
+
+def test_a_policy_that_fails_costs_an_answer_and_not_the_head() -> None:
+    """Whoever insists on an answer is refused, everybody else is queued."""
+
+    def broken(snapshot: Snapshot) -> Plan:
+        raise ValueError(len(snapshot.groups))
+
+    story = Story(broken)
+
+    assert "the policy failed" in story.refused(500.0, reject_if_late=True).message
+
+
+def test_without_a_deadline_policy_ends_follow_from_starts() -> None:
+    """Under first come first served a training runs on what it asks for at least."""
+    story = Story(fifo.plan, plans_goals=False)
+    story.submit("select=4:ncpus=1:ngpus=1,walltime=300", runs_s=300.0)
+
+    assert "would miss its deadline" in story.refused(1200.0, reject_if_late=True).message
+    assert "others are before it" in story.refused(1200.0, reject_if_late=True).message
+    job = story.training(1400.0, reject_if_late=True, training=SIZE)
+    assert story.job(job).promised is None, "nobody plans for it"
+    story.run_for(301.0)
+    told = story.outlook(job)
+    assert told.end_s == pytest.approx(story.now_s + 1000.0, abs=3.0)
+    assert (told.meets, told.gpus) == (True, 1)
+
+
+def test_a_training_is_late_before_it_is_late() -> None:
+    """The head says so as soon as the policy knows, and when time has overtaken a plan."""
+    story = Story()
+    late, early = story.training(260.0), story.training(2000.0)
+    assert story.outlook(late).meets is True
+    story.run_for(100.0)
+    row = Teller(story.head, now_s=story.now_s).row(story.job(early))
+    assert row.meets_deadline is True
+    assert row.slack_s is not None
+    assert row.slack_s > 0
+    assert row.deadline_s == pytest.approx(
+        row.predicted_end_s + row.slack_s if row.predicted_end_s else 0
+    )
+
+    told = Teller(story.head, now_s=story.now_s + 161.0).row(story.job(late))
+
+    assert told.meets_deadline is False, "it runs beyond its deadline"
+    assert told.slack_s is not None
+    assert told.slack_s < 0
+
+
+def test_an_elastic_training_shows_the_gpus_that_it_has() -> None:
+    """Waiting: the least it takes; running: what it runs on."""
+    story = Story()
+    job = story.training(260.0)
+    told = Teller(story.head, now_s=story.now_s)
+
+    row = told.row(story.job(job))
+
+    assert (row.gpus, row.gpus_most) == (4, 4)
+
+
+def test_a_done_job_met_its_deadline_only_if_it_ended_well_and_in_time() -> None:
+    """A failure in time is no training that was done in time."""
+    story = Story()
+    jobs = [
+        story.training(2000.0, runs_s=100.0),
+        story.training(2000.0, program=Program(runs_s=100.0, exit_code=3)),
+        story.training(2000.0, runs_s=3000.0),
+    ]
+    story.run_for(6000.0)
+    told = Teller(story.head, now_s=story.now_s)
+
+    rows = [told.row(story.done[job]) for job in jobs]
+
+    assert [row.meets_deadline for row in rows] == [True, False, False]
+    assert [row.slack_s is not None and row.slack_s > 0 for row in rows] == [True, True, False]
+
+
+def test_a_later_deadline_leaves_a_promise_and_all_else_is_judged_anew() -> None:
+    """A promise cannot be stretched; who was refused gets another chance."""
+    story = Story()
+    kept = story.training(600.0)
+    story.run_for(10.0)
+    assert story.job(kept).promised is True
+
+    assert story.change(kept, deadline_after_s=1500.0) is None
+    assert story.job(kept).promised is True
+    assert len(story.told(f.DeadlineJudged, kept)) == 1
+
+    assert story.change(kept, deadline_after_s=300.0) is None
+    assert len(story.told(f.DeadlineJudged, kept)) == 2
+
+    refused = story.training(260.0)
+    assert story.job(refused).promised is False
+    assert story.change(refused, deadline_after_s=5000.0) is None
+    assert story.job(refused).promised is True
+
+
+def test_a_deadline_can_be_taken_away_and_given_while_it_runs() -> None:
+    story = Story()
+    job = story.training(600.0)
+    story.run_for(10.0)
+
+    assert story.change(job, deadline_s=0.0) is None
+    assert story.job(job).spec.deadline_s == 0
+    assert story.job(job).promised is None
+    assert story.change(job, urgency="relaxed") is None
+    left_s = story.job(job).spec.deadline_s - story.now_s
+    assert left_s == pytest.approx(1.5 * (1000.0 - 4 * 10.0), abs=20.0), "of what is left of it"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"deadline_s": 5.0}, "has passed"),
+        ({"deadline_after_s": 30.0}, "the earliest end is"),
+        ({"deadline_after_s": 500.0, "urgency": "urgent"}, "contradict"),
+        ({"urgency": "soon"}, "urgency 'soon' is not known"),
+        ({"deadline_s": 1e12}, "not possible"),
+    ],
+)
+def test_a_deadline_that_cannot_be_is_refused_and_the_old_one_stays(
+    changes: dict[str, object], words: str
+) -> None:
+    story = Story()
+    job = story.training(600.0)
+    before = story.job(job).spec
+
+    error = story.change(job, **changes)
+
+    assert error is not None
+    assert words in error.message
+    assert story.job(job).spec == before
+
+
+def test_a_range_stays_when_only_the_walltime_is_altered() -> None:
+    story = Story()
+    job = story.training(6000.0, runs_s=100.0)
+    story.run_for(1.0)
+
+    assert story.change(job, resources=("walltime=9000",)) is None
+    assert story.job(job).spec.request.places_max == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"deadline_after_s": 200.0}, "the earliest end is"),
+        ({"training": None, "walltime_s": 900}, "by its walltime it may run for 00:15:00"),
+        ({"deadline_s": 1.0, "deadline_after_s": 0.0}, "has passed"),
+        ({"training": Training(parameters=1e8)}, "samples, batch, epochs, step_time not said"),
+        ({"training": Training(iterations=10.0)}, "rates not said"),
+        (
+            {"training": Training(iterations=10.0, rates=((1, 1.0),), batch=16.0)},
+            "said twice, by batch and",
+        ),
+        (
+            {
+                "training": Training(
+                    parameters=1e8, samples=10.0, batch=16.0, epochs=1.0, step_time_s=0.1
+                )
+            },
+            "a batch of 16 is more than all 10 samples",
+        ),
+        ({"training": Training(iterations=10.0, rates=((8, 1.0), (8, 2.0)))}, "must be 1 or more"),
+        ({"training": Training(iterations=0.5, rates=((1, 1.0),))}, "less than one"),
+        (
+            {"training": Training(iterations=100.0, rates=((1, 0.0), (4, 0.0)))},
+            "cannot run on 1 to 4",
+        ),
+        ({"walltime_s": 100}, "its walltime of 00:01:40 ends it before"),
+        ({"places_max": 4, "resources": ("select=8:ngpus=1",)}, "8 to 4 GPUs is no range"),
+        ({"resources": ("select=8:ngpus=1",), "places_max": 16}, "8"),
+        ({"resources": ("select=1:ngpus=1+1:ngpus=2",)}, "all alike"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes: dict[str, object], words: str) -> None:
+    walltime_s = changes.pop("walltime_s", None)
+    if walltime_s is not None:
+        changes["resources"] = (f"{ELASTIC},walltime={walltime_s}",)
+
+    error = Story().refused(float(changes.pop("deadline_after_s", 600.0)), **changes)  # type: ignore[arg-type] # a float
+
+    assert words in error.message
+    assert error.hint
+
+
+def test_a_range_beyond_the_cluster_is_taken_and_told() -> None:
+    story = Story()
+    asked = submission(resources=(ELASTIC,), places_max=64, training=SIZE, deadline_after_s=600.0)
+    step = story.head.command(c.Submit(caller=ALICE, asked=asked, digests=("", "")), story.now_s)
+
+    assert step.warnings == ("up to 64 GPUs are asked for: it can have 4 here at most",)
+
+
+def test_a_deadline_without_any_run_time_is_taken_and_told() -> None:
+    story = Story()
+    asked = submission(deadline_after_s=600.0)
+    step = story.head.command(c.Submit(caller=ALICE, asked=asked, digests=("", "")), story.now_s)
+
+    assert "nothing is known of its run time" in step.warnings[0]
