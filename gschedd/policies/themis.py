@@ -2,10 +2,10 @@
 
 Each training has a finish-time fairness rho = T_shared / T_alone: the time from its arrival to its
 expected end on the GPUs that it would have, over its run time on the whole cluster to itself. GPUs
-are lent for a time; what is idle, or was lent long enough ago, is auctioned. The part of the
-bidders that is worst off is served first: again and again the one with the highest rho gets its
-next number of GPUs (powers of two) that is faster and can be had. What they leave goes to the other
-bidders in the same way. Deadlines play no part.
+are lent for a time; what is idle, or was lent long enough ago, is auctioned: again and again the
+bidder with the highest rho gets its next number of GPUs (powers of two) that is faster and can be
+had. The part of the bidders that is worst off may be served before all others. Deadlines play no
+part.
 
 Source: Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020. Simplified:
 a training is an application with one job, whose speed is known; the auction lifts the worst bidder
@@ -25,17 +25,19 @@ from gschedd.policies.kit.changes import Speeds, Trainings, carry_out, gpus_of, 
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What may be chosen; the defaults are the source's.
+    """What may be chosen.
 
     Attributes:
         lease_s: for how long GPUs are lent, seconds.
-        fairness: f: the part of the bidders that sees no offer before the others have chosen.
+        fairness: f: the part of the bidders that sees no offer before the others have chosen. The
+            source takes 0.8 for hundreds of applications; where there are few, that gives all GPUs
+            to one, so that here all bid at once.
         auctions_s: how long at least from one auction that only follows the end of a lease to the
             next; ours, so that leases that end one after the other do not cost an auction each.
     """
 
     lease_s: float = 1200.0
-    fairness: float = 0.8
+    fairness: float = 0.0
     auctions_s: float = 300.0
 
 

@@ -1,8 +1,9 @@
 """Numbers of GPUs turned into places: what stays where it is, what moves, what starts.
 
-Trainings whose number does not change stay where they are while the others find room beside them.
-Where they do not, everything movable is packed anew, the largest first: with numbers that are
-powers of two and nodes alike that always succeeds, as in a buddy system, and whoever can stays.
+Trainings whose number does not change stay where they are while the others find room beside them,
+on as few nodes as such a number needs. Where they do not, everything movable is packed anew, the
+largest first: with numbers that are powers of two and nodes alike that always succeeds, as in a
+buddy system, and whoever can stays. Only where that fails, too, is a training spread further.
 
 Source: buddy placement with migration, Gu et al., "ElasticFlow", ASPLOS 2023.
 """
@@ -48,25 +49,36 @@ def settle(spaces: Spaces, wanted: Collection[Wanted]) -> dict[int, Allocation]:
             nodes that are known. Their order makes no difference.
     """
     ordered = sorted(wanted, key=lambda each: (-each.gpus, not each.allocation, each.job))
-    beside = _Packing(spaces, [each for each in ordered if each.gpus != each.has])
     places = {each.job: each.allocation for each in ordered if each.gpus == each.has}
-    if beside.run():
-        return places | beside.places
-    anew = _Packing(spaces, ordered)
-    # what does not fit anew either may be too much; then those that run have gone first
-    fits = anew.run()
-    if fits or len(anew.places) > len(places | beside.places):
-        return anew.places
-    return places | beside.places
+    best: dict[int, Allocation] = {}
+    for trainings, spread in (
+        ([each for each in ordered if each.gpus != each.has], False),
+        (ordered, False),
+        (ordered, True),
+    ):
+        found = _Packing(spaces, trainings, spread=spread).run()
+        if trainings is not ordered:
+            found = places | found
+        if len(found) > len(best):
+            best = found
+        if len(found) == len(ordered):
+            break
+    return best
 
 
 class _Packing:
-    """Places trainings in order on what is free and what all of them have."""
+    """Places trainings in order on what is free and what all of them have.
 
-    def __init__(self, spaces: Spaces, ordered: Collection[Wanted]) -> None:
+    Args:
+        spread: take more nodes than are needed for a number if there is no other room.
+    """
+
+    def __init__(self, spaces: Spaces, ordered: Collection[Wanted], *, spread: bool) -> None:
         self.now = spaces
         self.spaces = spaces.copy()
         self.ordered = ordered
+        self.spread = spread
+        self.sizes = sorted((space.total_gpus for space in spaces), reverse=True)
         self.places: dict[int, Allocation] = {}
         #: GPUs of those that would stay where they are, until their turn has come.
         self.held: dict[str, set[int]] = {}
@@ -76,8 +88,8 @@ class _Packing:
                 for share in each.allocation:
                     self.held.setdefault(share.node, set()).update(share.gpu_indices)
 
-    def run(self) -> bool:
-        """Place all; return whether all found room."""
+    def run(self) -> dict[int, Allocation]:
+        """Return the places of all that found room."""
         for each in self.ordered:
             allocation: Allocation | None = ()
             if each.gpus:
@@ -85,15 +97,17 @@ class _Packing:
             if allocation is not None:
                 self.spaces.take(allocation)
                 self.places[each.job] = allocation
-        return len(self.places) == len(self.ordered)
+        return self.places
 
     def _stay(self, each: Wanted) -> Allocation | None:
-        """Return what a training has, if its number stays and nobody larger has taken of it."""
+        """Return what a training has, if it is to keep it and nobody larger has taken of it."""
         if each.gpus != each.has:
             return None
         for share in each.allocation:
             self.held[share.node].difference_update(share.gpu_indices)
-        return each.allocation if fits(each.allocation, self.spaces) else None
+        if not self._few(each, len(each.allocation)) or not fits(each.allocation, self.spaces):
+            return None
+        return each.allocation
 
     def _node(self, each: Wanted) -> Allocation | None:
         """Return a place on one node: where fewest that would stay are pushed out, best fit."""
@@ -133,8 +147,18 @@ class _Packing:
             counts[name] = min(rooms[name], left)
             left -= counts[name]
             if not left:
-                return self._give(each, counts)
+                return self._give(each, counts) if self._few(each, len(counts)) else None
         return None
+
+    def _few(self, each: Wanted, nodes: int) -> bool:
+        """Return whether a number may be spread over so many nodes: no more than it needs."""
+        if self.spread or each.request.placement is Placement.SCATTER:
+            return True
+        needed, gpus = 0, 0
+        while gpus < each.gpus:
+            gpus += self.sizes[needed]
+            needed += 1
+        return nodes <= needed
 
     def _room(self, each: Wanted, chunk: Chunk, space: NodeSpace) -> int:
         if shortage(chunk, space, exclusive=each.request.exclusive):

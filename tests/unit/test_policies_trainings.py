@@ -1,0 +1,248 @@
+"""What edf, fifowhole, themis and elasticflow decide, on cases computed by hand."""
+
+from collections.abc import Mapping
+
+import pytest
+from msgspec import structs
+
+from gsched.model.resources import Allocation, Share
+from gschedd.models.runtime_table import TableSpeed
+from gschedd.plan.snapshot import Plan, RunningJob, Snapshot, Verdict
+from gschedd.plan.training import Goal, gpus_by_node
+from gschedd.policies import edf, elasticflow, fifowhole, themis
+from tests.support.trainings import NOW_S, elastic, goal, gpu_nodes, snapshot_of
+
+#: Iterations a second: twice the GPUs are twice as fast up to four, eight are as fast as six.
+EVEN = TableSpeed(rates=((1, 1.0), (2, 2.0), (4, 4.0), (8, 6.0)))
+#: One that hardly gains from a second GPU.
+FLAT = TableSpeed(rates=((1, 1.0), (2, 1.2), (4, 1.3), (8, 1.3)))
+
+
+def training(job: int, work: float, deadline_s: float | None = None, **changes: object) -> Goal:
+    made = goal(
+        job, work=work, deadline_s=deadline_s, speed=EVEN, request=elastic(1, 8), movable=True
+    )
+    return structs.replace(made, **changes)
+
+
+def on(node: str, *indices: int) -> Allocation:
+    count = len(indices)
+    return (Share(node=node, cpus=count, slots=count, gpu_indices=indices),)
+
+
+def gpus(plan: Plan, running: Mapping[int, int] | None = None) -> dict[int, int]:
+    """Return how many GPUs each training has once a plan is carried out."""
+    counts = dict(running or {})
+    places = [(start.job, start.allocation) for start in plan.starts]
+    places += [(move.job, move.allocation) for move in plan.moves]
+    counts.update({job: sum(gpus_by_node(place).values()) for job, place in places})
+    return counts
+
+
+def said(plan: Plan) -> dict[int, Verdict]:
+    return {verdict.job: verdict for verdict in plan.verdicts}
+
+
+def begun(snapshot: Snapshot, ago_s: float) -> Snapshot:
+    """Return a snapshot in which everything runs for so long."""
+    running = [structs.replace(each, started_s=NOW_S - ago_s) for each in snapshot.running]
+    return structs.replace(snapshot, running=running)
+
+
+# --- the whole cluster to one ---
+
+
+def test_edf_gives_all_gpus_to_the_earliest_deadline() -> None:
+    """600 of work take 100 s on eight GPUs; the next one ends 50 s after that, and is late."""
+    waiting = [training(1, 300, 140.0), training(2, 600, 110.0)]
+
+    plan = edf.plan(snapshot_of(gpu_nodes(4, 4), waiting))
+
+    assert gpus(plan) == {2: 8}
+    assert [wait.first for wait in plan.waits] == [1]
+    assert said(plan)[2] == Verdict(job=2, meets=True, end_s=NOW_S + 100, gpus=8)
+    assert (said(plan)[1].meets, said(plan)[1].end_s) == (False, NOW_S + 150)
+
+
+def test_fifowhole_takes_them_as_they_came() -> None:
+    """However early the other deadline is."""
+    waiting = [
+        training(1, 300, 50.0, arrived_s=NOW_S - 1),
+        training(2, 600, 110.0, arrived_s=NOW_S - 2),
+    ]
+
+    assert gpus(fifowhole.plan(snapshot_of(gpu_nodes(8), waiting))) == {2: 8}
+
+
+@pytest.mark.parametrize("policy", [edf.plan, fifowhole.plan])
+def test_one_at_a_time_interrupts_nothing(policy: object) -> None:
+    """Half of the cluster is idle, and a more urgent training waits."""
+    assert callable(policy)
+    running = training(1, 400, 1000.0)
+    seen = snapshot_of(gpu_nodes(8), [training(2, 6, 2.0)], [(running, on("n1", 0, 1, 2, 3))])
+
+    plan = policy(seen)
+
+    assert (plan.starts, plan.moves) == ((), ())
+    assert said(plan)[1].end_s == NOW_S + 100
+    assert said(plan)[2].end_s == NOW_S + 101
+
+
+# --- each as much as it can use, by deadline ---
+
+
+def test_edf_scaled_takes_from_later_deadlines() -> None:
+    """The new one takes all eight, although four are almost as good; the other is suspended."""
+    running = training(1, 400, 1000.0)
+    seen = snapshot_of(
+        gpu_nodes(8), [training(2, 130, 100.0, speed=FLAT)], [(running, on("n1", 0, 1, 2, 3))]
+    )
+
+    plan = edf.plan_scaled(seen)
+
+    assert gpus(plan, {1: 4}) == {1: 0}
+    assert plan.starts == (), "half of what it takes is not vacated yet"
+    assert said(plan)[2] == Verdict(job=2, meets=True, end_s=NOW_S + 100, gpus=8)
+    assert said(plan)[1].end_s == pytest.approx(NOW_S + 100 + 400 / 6)
+
+
+# --- finish-time fairness ---
+
+
+def test_themis_lifts_who_is_worst_off() -> None:
+    """Alike, but one has waited for 400 s: its rho stays the higher one up to four GPUs.
+
+    Alone both take 100 s. On one GPU rho is 6 for the new one, 10 for the other; on two 7, on four
+    5.5: then the new one goes to two.
+    """
+    waiting = [training(1, 600), training(2, 600, arrived_s=NOW_S - 400)]
+
+    plan = themis.plan(snapshot_of(gpu_nodes(6), waiting))
+
+    assert gpus(plan) == {2: 4, 1: 2}
+
+
+def test_themis_lends_gpus_for_a_time() -> None:
+    """Before the lease ends nobody is touched; then it is auctioned among all."""
+    running = training(1, 6000, arrived_s=NOW_S - 600)
+    seen = snapshot_of(gpu_nodes(8), [training(2, 600)], [(running, on("n1", *range(8)))])
+
+    early, late = themis.plan(begun(seen, 1199)), themis.plan(begun(seen, 1200))
+
+    assert (early.starts, early.moves) == ((), ())
+    assert early.again_s is not None
+    assert NOW_S + 1 <= early.again_s <= NOW_S + 1 + 300
+    assert gpus(late, {1: 8})[1] == 4
+
+
+# --- minimum satisfactory shares ---
+
+
+def test_elasticflow_gives_what_a_deadline_needs_and_then_what_is_idle_to_who_gains_most() -> None:
+    """Both need two GPUs. With the four that are left one is twice as fast, the other hardly."""
+    waiting = [training(1, 200, 100.0), training(2, 110, 100.0, speed=FLAT)]
+
+    plan = elasticflow.plan(snapshot_of(gpu_nodes(8), waiting))
+
+    assert gpus(plan) == {1: 4, 2: 4}
+    assert gpus(elasticflow.plan(snapshot_of(gpu_nodes(6), waiting))) == {1: 4, 2: 2}
+    assert said(plan)[1] == Verdict(job=1, meets=True, end_s=NOW_S + 100, gpus=4)
+
+
+def test_elasticflow_refuses_who_would_make_another_late() -> None:
+    """All four GPUs are needed until 100 s by one that is promised to be in time."""
+    running = training(1, 400, 100.0, promised=True)
+    new = training(2, 50, 60.0)
+    seen = snapshot_of(gpu_nodes(4), [new], [(running, on("n1", 0, 1, 2, 3))])
+
+    plan = elasticflow.plan(seen)
+
+    assert (plan.starts, plan.moves) == ((), ())
+    assert said(plan)[1].meets
+    assert not said(plan)[2].meets
+    later = structs.replace(new, deadline_s=NOW_S + 120)
+    plan = elasticflow.plan(snapshot_of(gpu_nodes(4), [later], [(running, on("n1", 0, 1, 2, 3))]))
+    assert said(plan)[2] == Verdict(job=2, meets=True, end_s=NOW_S + 112.5, gpus=4)
+
+
+def test_elasticflow_takes_back_what_was_only_idle() -> None:
+    """A new one needs four GPUs: the other goes back to the two that it needs itself."""
+    running = training(1, 200, 100.0, promised=True)
+    seen = snapshot_of(gpu_nodes(6), [training(2, 400, 100.0)], [(running, on("n1", 0, 1, 2, 3))])
+
+    plan = elasticflow.plan(seen)
+
+    assert gpus(plan, {1: 4})[1] == 2
+    assert said(plan)[2].gpus == 4
+    assert said(plan)[2].meets
+
+
+def test_elasticflow_lets_who_was_just_resized_keep_its_number_for_a_slot() -> None:
+    """Growing is worth it only then; until then it wants to be asked again."""
+    running = training(1, 200, 400.0, promised=True, move_s=10.0)
+    seen = snapshot_of(gpu_nodes(8), (), [(running, on("n1", 0))])
+
+    early, late = elasticflow.plan(begun(seen, 239)), elasticflow.plan(begun(seen, 240))
+
+    assert early.moves == ()
+    assert early.again_s == NOW_S + 1
+    assert gpus(late, {1: 1}) == {1: 8}
+    assert late.again_s is None
+
+
+def test_elasticflow_does_not_move_for_less_than_a_move_costs() -> None:
+    """60 of work take 15 s on four GPUs and 10 s on eight, but the move takes 5 s."""
+    running = training(1, 60, 400.0, promised=True, move_s=5.0)
+    seen = begun(snapshot_of(gpu_nodes(8), (), [(running, on("n1", 0, 1, 2, 3))]), 900)
+
+    assert elasticflow.plan(seen).moves == ()
+    cheap = structs.replace(running, move_s=4.0)
+    seen = begun(snapshot_of(gpu_nodes(8), (), [(cheap, on("n1", 0, 1, 2, 3))]), 900)
+    assert gpus(elasticflow.plan(seen)) == {1: 8}
+
+
+def test_elasticflow_lets_the_refused_use_what_nobody_needs() -> None:
+    """They are suspended as soon as somebody with a promise needs it."""
+    refused = training(1, 900, 10.0, promised=False)
+
+    alone = elasticflow.plan(snapshot_of(gpu_nodes(4), [refused]))
+    assert gpus(alone) == {1: 4}
+    seen = snapshot_of(gpu_nodes(4), [training(2, 400, 100.0)], [(refused, on("n1", 0, 1, 2, 3))])
+    assert gpus(elasticflow.plan(seen)) == {1: 0}
+
+
+def test_elasticflow_counts_what_other_jobs_hold_until_they_end() -> None:
+    """Four of eight GPUs come back at 50 s: 200 on four, 300 on eight are done by 100 s."""
+    other = RunningJob(
+        job=9, allocation=on("n1", 4, 5, 6, 7), started_s=NOW_S - 5, end_s=NOW_S + 50
+    )
+
+    def meets(work: float) -> bool:
+        seen = snapshot_of(gpu_nodes(8), [training(1, work, 100.0)])
+        nodes = {
+            name: structs.replace(space, gpus=space.gpus[:4]) for name, space in seen.nodes.items()
+        }
+        plan = elasticflow.plan(structs.replace(seen, nodes=nodes, running=[other]))
+        return said(plan)[1].meets
+
+    assert meets(500)
+    assert not meets(501)
+
+
+def test_in_slots_all_that_arrived_are_admitted_together_or_none() -> None:
+    """Each alone would be in time, both are not; before the end of the slot nothing is said."""
+    waiting = [training(1, 300, 100.0), training(2, 300, 100.0)]
+    seen = snapshot_of(gpu_nodes(4), waiting)
+    slot_s = NOW_S + (-NOW_S % 240.0)
+
+    early = elasticflow.plan_in_slots(structs.replace(seen, now_s=slot_s - 1))
+    assert (early.starts, early.verdicts, early.again_s) == ((), (), slot_s)
+    assert len(early.waits) == 2
+    goals = {
+        job: structs.replace(each, deadline_s=slot_s + 100) for job, each in seen.goals.items()
+    }
+    plan = elasticflow.plan_in_slots(structs.replace(seen, now_s=slot_s, goals=goals))
+    assert {job: verdict.meets for job, verdict in said(plan).items()} == {1: False, 2: False}
+    assert plan.again_s == slot_s + 240
+    one_by_one = elasticflow.plan(structs.replace(seen, now_s=slot_s, goals=goals))
+    assert {job: verdict.meets for job, verdict in said(one_by_one).items()} == {1: True, 2: False}
