@@ -3,7 +3,7 @@
 The daemon drives it with real processes and a real connection, the simulator with modelled ones.
 """
 
-from gnode.core import lives, orders
+from gnode.core import lives, orders, trainings
 from gnode.core.binding import Site
 from gnode.core.effects import Effect, Finish, RefuseHead, SaveMark, Send, SendRegister, Warn
 from gnode.core.inputs import (
@@ -13,6 +13,7 @@ from gnode.core.inputs import (
     HeadSaid,
     Input,
     InventoryChanged,
+    JobSaid,
     LaunchAsked,
     Measured,
     SpoolFound,
@@ -23,7 +24,17 @@ from gnode.core.table import Attempt, Table
 from gnode.core.task import AttemptKey
 from gnode.core.transitions import Phase
 from gsched.model.resources import Inventory
-from gsched.protocol.node import HEARTBEAT_S, ExitAck, Heartbeat, ReadOutput, Retime, Signal, Stop
+from gsched.protocol.node import (
+    HEARTBEAT_S,
+    Checkpoint,
+    ExitAck,
+    GoOn,
+    Heartbeat,
+    ReadOutput,
+    Retime,
+    Signal,
+    Stop,
+)
 
 LAST_WORDS_S = 10.0  # how long a node that ends its jobs waits for the head to hear of it
 
@@ -80,12 +91,16 @@ class Agent:
 
     def next_alarm_s(self) -> float | None:
         """Return when `AlarmRang` is due next, on the clock of ``now_s``; None for never."""
-        times = [attempt.kill_at_s for attempt in self._table.stopping.values()]
-        times.append(self._heartbeat_at_s)
-        times.append(None if self._finished else self._finish_at_s)
-        if self._table.removals:
-            times.append(self._table.removals[0][0])
-        return min((time for time in times if time is not None), default=None)
+        table = self._table
+        times = [] if self._heartbeat_at_s is None else [self._heartbeat_at_s]
+        if self._finish_at_s is not None and not self._finished:
+            times.append(self._finish_at_s)
+        if table.stopping:
+            kills = (attempt.kill_at_s for attempt in table.stopping.values())
+            times.extend(kill_at_s for kill_at_s in kills if kill_at_s is not None)
+        if table.removals:
+            times.append(table.removals[0][0])
+        return min(times, default=None)
 
     # --- the one step ---
 
@@ -105,6 +120,8 @@ class Agent:
                 self._on_connection(event, now_s)
             case AlarmRang():
                 self._on_alarm(now_s)
+            case JobSaid():
+                trainings.said(table, event.message)
             case Measured() | InventoryChanged() | StopAllAsked():
                 self._on_machine(event, now_s, wall_s)
             case SpoolFound():
@@ -191,6 +208,7 @@ class Agent:
         for attempt in table.attempts.values():
             if attempt.phase is not Phase.ACKED:
                 orders.answer_state(table, attempt)
+                trainings.repeat(table, attempt)
 
     def _save_mark(self) -> None:
         table = self._table
@@ -221,6 +239,8 @@ class Agent:
                 orders.acknowledge(table, message, now_s)
             case ReadOutput():
                 orders.read_output(table, message)
+            case Checkpoint() | GoOn():
+                trainings.order(table, message)
 
     # --- the machine ---
 

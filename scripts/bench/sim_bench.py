@@ -8,6 +8,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -205,7 +206,7 @@ def cycles(policy: str, title: str, sizes: Sequence[int], make: Callable[[int], 
         gc.collect()
         gc.freeze()  # or the collector would walk the whole queue in the middle of a cycle
         for name, happen in kinds.items():
-            found[name].append(cycle_us(head, lambda happen=happen, head=head: happen(head)))
+            found[name].append(cycle_us(head, partial(happen, head)))
         gc.unfreeze()
     print(
         f"\n{policy}: time of a cycle as {title} grow: {', '.join(f'{size:,}' for size in sizes)}"

@@ -1,5 +1,6 @@
 """Nodes kept in the order of a ranking tell what a look at all of them does."""
 
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -257,6 +258,40 @@ def test_the_most_even_node_is_the_one_that_a_look_at_all_finds(
         if not isinstance(allocation, NoFit):
             free.take(allocation)
             even.started(job, allocation)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nodes_that_are_alike_come_in_order_however_they_are_used(seed: int) -> None:
+    """Low on CPU and high on memory, idle ones, full ones: by all shares, not by the first."""
+    chance = random.Random(seed)
+    names = [f"n{number:02}" for number in range(40)]
+    nodes = sorted_spaces(
+        *(space(name, cpus=chance.choice((0, 1, 4)), memory_bytes=4) for name in names)
+    )
+    rates = NodeRates(cores=8, memory_bytes=8)
+    loads = {
+        name: NodeLoad(
+            name=name,
+            rates=rates,
+            used=Use(cpu_cores=8 * chance.random(), memory_bytes=8 * chance.random())
+            if chance.random() < 0.8
+            else Use(),
+            reported_s=100.0,
+        )
+        for name in names
+    }
+    asked = [Request(chunks=(Chunk(cpus=1, memory_bytes=2),))]
+    seen = structs.replace(_snapshot(nodes, asked), loads=loads)
+    even = MostEven(seen, weights=Weights(), window_s=10.0)
+    rank = even.rank(0)
+    assert isinstance(rank, OrderedRank)
+    (chunk,) = asked[0].chunks
+
+    found = list(rank.fitting(chunk, Spaces(nodes), exclusive=False))
+
+    may = [each for each in nodes.values() if each.cpus]
+    assert found == sorted(may, key=lambda each: rank(chunk, each))
+    assert found != sorted(may, key=lambda each: even.shares(each.name))
 
 
 def _snapshot(nodes: dict[str, NodeSpace], asked: list[Request]) -> Snapshot:
