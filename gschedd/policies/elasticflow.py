@@ -29,6 +29,8 @@ from gschedd.policies.kit.shares import Demand, Shares
 
 #: No training has less of its work left than this part while it runs.
 ALMOST_DONE: Final = 1e-9
+#: How often GPUs that found no place, for want of CPUs or of their type, are given away anew.
+MAX_REFILLS: Final = 4
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -78,20 +80,21 @@ class _Round:
         self.trainings = Trainings.of(snapshot)
         self.speeds = Speeds(snapshot)
         self.refused: list[int] = []
+        #: Jobs for which there is no room on more than they have.
+        self.capped: set[int] = set()
         self.shares = self._admit()
         self.numbers = {job: claim.gpus for job, claim in self.shares.claims.items()}
         self.idle = max(self.shares.profile.free[0], 0)
 
     def plan(self) -> Plan:
         kept_until_s = self._keep()
-        self._grow(
-            (demand.job, self.shares.claims[demand.job].gpu_s / demand.work)
-            for demand in self.shares.demands
-            if demand.job in self.shares.claims
-        )
-        if self.idle:
-            self._best_effort()
-        changes = carry_out(self.snapshot, self.trainings, self.numbers, self._reasons())
+        self._share_out()
+        changes = self._carry_out()
+        for _ in range(MAX_REFILLS):
+            if not self._give_back(changes):
+                break
+            self._share_out()
+            changes = self._carry_out()
         return Plan(
             starts=changes.starts,
             waits=changes.waits,
@@ -99,6 +102,32 @@ class _Round:
             verdicts=tuple(self._verdicts(changes)),
             again_s=kept_until_s if self.idle else None,
         )
+
+    def _carry_out(self) -> Changes:
+        return carry_out(self.snapshot, self.trainings, self.numbers, self._reasons())
+
+    def _give_back(self, changes: Changes) -> bool:
+        """Let others have what could not be placed; return whether there is any of it."""
+        short = {
+            job: changes.gpus.get(job, 0)
+            for job in (*self.trainings.movable, *self.trainings.waiting)
+            if changes.gpus.get(job, 0) < self.numbers.get(job, 0)
+        }
+        for job, gpus in short.items():
+            self.idle += self.numbers[job] - gpus
+            self.numbers[job] = gpus
+        self.capped.update(short)
+        return bool(short)
+
+    def _share_out(self) -> None:
+        """Give idle GPUs to those that will be in time, and then to the others."""
+        self._grow(
+            (demand.job, self.shares.claims[demand.job].gpu_s / demand.work)
+            for demand in self.shares.demands
+            if demand.job in self.shares.claims
+        )
+        if self.idle:
+            self._best_effort()
 
     def _admit(self) -> Shares:
         """Return the shares of all that were admitted, before and now."""
@@ -181,7 +210,8 @@ class _Round:
                 heapq.heappush(heap, (-saved, job, levels.gpus[at], cost))
 
         for job, cost in candidates:
-            offer(job, cost)
+            if job not in self.capped:
+                offer(job, cost)
         while heap and self.idle:
             _, job, gpus, cost = heapq.heappop(heap)
             more = gpus - self.numbers.get(job, 0)
@@ -213,9 +243,12 @@ class _Round:
         costs: list[tuple[int, float]] = []
         for job in rest:
             levels = self.speeds.levels(goals[job])
-            if levels.gpus and levels.gpus[0] <= self.idle:
+            if not levels.gpus or job in self.capped:
+                continue
+            if not self.numbers.get(job) and levels.gpus[0] <= self.idle:
                 self.numbers[job] = levels.gpus[0]
                 self.idle -= levels.gpus[0]
+            if self.numbers.get(job):
                 costs.append((job, levels.gpus[0] / levels.rates[0]))
         self._grow(costs)
 
