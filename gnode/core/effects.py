@@ -5,11 +5,12 @@ from msgspec import Struct
 from gnode.core.task import AttemptKey, Command, Task
 from gsched.model.job import ExitRecord
 from gsched.protocol.node import (
+    AttemptMessage,
     AttemptReport,
-    Exited,
+    Checkpoint,
+    GoOn,
     Heartbeat,
     OutputRead,
-    Started,
     UnknownAttempt,
 )
 
@@ -93,7 +94,14 @@ class RefuseHead(Struct, frozen=True, kw_only=True):
 class Send(Struct, frozen=True, kw_only=True):
     """Send a message to the head."""
 
-    message: Started | Exited | Heartbeat | OutputRead | UnknownAttempt
+    message: Heartbeat | OutputRead | UnknownAttempt | AttemptMessage
+
+
+class TellJob(Struct, frozen=True, kw_only=True):
+    """Pass an order on to a training, over its socket; answer with `JobSaid` if it has none."""
+
+    key: AttemptKey
+    message: Checkpoint | GoOn
 
 
 class SaveMark(Struct, frozen=True, kw_only=True):
@@ -145,6 +153,7 @@ Effect = (
     | SendRegister
     | RefuseHead
     | Send
+    | TellJob
     | SaveMark
     | ReadFile
     | Warn

@@ -5,7 +5,19 @@ from msgspec import Struct
 from gnode.core.task import AttemptKey, SupervisorInfo, Task
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Inventory, Load, Usage
-from gsched.protocol.node import ExitAck, Launch, ReadOutput, Retime, Signal, Stop
+from gsched.protocol.node import (
+    Checkpoint,
+    Checkpointed,
+    CheckpointFailed,
+    ExitAck,
+    GoOn,
+    Launch,
+    Progress,
+    ReadOutput,
+    Retime,
+    Signal,
+    Stop,
+)
 
 
 class Account(Struct, frozen=True, kw_only=True):
@@ -49,7 +61,16 @@ class LaunchAsked(Struct, frozen=True, kw_only=True):
 class HeadSaid(Struct, frozen=True, kw_only=True):
     """Any other order of the head."""
 
-    message: Stop | Signal | Retime | ExitAck | ReadOutput
+    message: Stop | Signal | Retime | ExitAck | ReadOutput | Checkpoint | GoOn
+
+
+# --- the jobs themselves ---
+
+
+class JobSaid(Struct, frozen=True, kw_only=True):
+    """A training has said something over its socket: how far it is, or what it has saved."""
+
+    message: Checkpointed | CheckpointFailed | Progress
 
 
 # --- the launcher and the supervisors ---
@@ -157,6 +178,7 @@ Input = (
     | Disconnected
     | LaunchAsked
     | HeadSaid
+    | JobSaid
     | LauncherUp
     | LauncherDown
     | Launched

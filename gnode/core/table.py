@@ -10,7 +10,7 @@ from gnode.core.transitions import LIVE, PART_STATES, Happening, Phase, next_pha
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Inventory, Load, Usage
 from gsched.model.states import StopReason
-from gsched.protocol.node import AttemptReport, Exited, Started
+from gsched.protocol.node import AttemptReport, Checkpointed, Exited, Progress, Started
 
 LATEST_MAX = 100_000  # jobs whose last attempt is remembered after its spool is gone (~10 MB)
 LEAST_TAIL_S = 1.0  # from the last sample to the end, or its busy cores are noise
@@ -26,6 +26,7 @@ class Attempt:
         asked: the launcher was asked for it.
         info: of its supervisor, once seen.
         waiting: commands for a supervisor that was not seen yet.
+        saved, reached: what a training has said last of its checkpoints and its steps.
         kill_at_s: when gnode kills it itself, since the supervisor did not obey a stop.
     """
 
@@ -52,6 +53,8 @@ class Attempt:
     waiting: list[Command] = field(default_factory=list)
     stop_reason: StopReason | None = None
     kill_at_s: float | None = None
+    saved: Checkpointed | None = None
+    reached: Progress | None = None
 
     @property
     def live(self) -> bool:

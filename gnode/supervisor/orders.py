@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from gnode.supervisor import spool
 from gnode.supervisor.ending import Ending
 
-_STOP_REASONS = frozenset({"delete", "rerun", "move", "walltime", "peer_failed", "fenced", "node_stop"})
+_STOP_REASONS = frozenset(
+    {"delete", "rerun", "move", "walltime", "peer_failed", "fenced", "node_stop"}
+)
 
 
 def obey(orders: Iterable[object], ending: Ending, now_s: float) -> list[int]:

@@ -104,6 +104,7 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
         master_address, master_port: where rank 0 listens; the port is free of other attempts.
         restart_count: attempts before this one.
         walltime_s: seconds from the start here, None for no limit.
+        checkpoint_dir: where an elastic training keeps its checkpoints; empty: it is none.
     """
 
     job: int
@@ -134,6 +135,7 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
     grace_s: float = 30.0
     account: str = ""
     environment: dict[str, str] = {}
+    checkpoint_dir: str = ""
 
 
 class Stop(Struct, frozen=True, kw_only=True, tag="stop", omit_defaults=True):
@@ -182,7 +184,40 @@ class ReadOutput(Struct, frozen=True, kw_only=True, tag="read_output"):
     max_bytes: int
 
 
-HeadMessage = Challenge | Welcome | Refused | Launch | Stop | Signal | Retime | ExitAck | ReadOutput
+class Checkpoint(Struct, frozen=True, kw_only=True, tag="checkpoint"):
+    """Let a training save its state, then wait for `GoOn` or its end. Idempotent by ``request``.
+
+    Sent to the node of rank 0 only: the ranks agree on the step among themselves. Answered by
+    `Checkpointed` or `CheckpointFailed` with the same ``request``.
+    """
+
+    job: int
+    attempt: int
+    request: int
+    wait: bool = True
+
+
+class GoOn(Struct, frozen=True, kw_only=True, tag="go_on"):
+    """The move is off: a training that waits after a checkpoint goes on where it is."""
+
+    job: int
+    attempt: int
+    request: int
+
+
+HeadMessage = (
+    Challenge
+    | Welcome
+    | Refused
+    | Launch
+    | Stop
+    | Signal
+    | Retime
+    | ExitAck
+    | ReadOutput
+    | Checkpoint
+    | GoOn
+)
 
 # --- node to head ---
 
@@ -231,7 +266,66 @@ class UnknownAttempt(Struct, frozen=True, kw_only=True, tag="unknown_attempt"):
     attempt: int
 
 
-NodeMessage = Hello | Register | Started | Exited | Heartbeat | OutputRead | UnknownAttempt
+class Checkpointed(Struct, frozen=True, kw_only=True, tag="checkpointed", omit_defaults=True):
+    """A training has published a checkpoint.
+
+    Attributes:
+        request: which `Checkpoint` this answers; 0: one that it makes by itself, now and then.
+        step: steps done over all attempts.
+        work_done: over all attempts, in the unit of its speed (samples).
+        path: of the checkpoint.
+        wall_s: from the agreed step to the published manifest, seconds.
+        waits: it does not go on before `GoOn`.
+    """
+
+    job: int
+    attempt: int
+    request: int = 0
+    step: int = 0
+    work_done: float = 0.0
+    path: str = ""
+    size_bytes: int = 0
+    wall_s: float = 0.0
+    waits: bool = False
+
+
+class CheckpointFailed(Struct, frozen=True, kw_only=True, tag="checkpoint_failed"):
+    """A training could not save its state, or cannot be asked; it goes on untouched."""
+
+    job: int
+    attempt: int
+    request: int
+    message: str
+
+
+class Progress(Struct, frozen=True, kw_only=True, tag="progress", omit_defaults=True):
+    """How far a training is; sent at the first step of an attempt, and then now and then.
+
+    Attributes:
+        step, work_done: over all attempts.
+        work_total: of the whole training; 0: it does not say.
+        step_s, communication_s: means over the steps since the last report, seconds.
+        gpus: ranks.
+        restored_step: from which it went on; -1: it began anew.
+        restore_s: reading the checkpoint took so long.
+    """
+
+    job: int
+    attempt: int
+    step: int
+    work_done: float
+    at_s: float
+    work_total: float = 0.0
+    step_s: float = 0.0
+    communication_s: float = 0.0
+    gpus: int = 0
+    restored_step: int = -1
+    restore_s: float = 0.0
+
+
+#: Reports about one attempt.
+AttemptMessage = Started | Exited | Checkpointed | CheckpointFailed | Progress
+NodeMessage = Hello | Register | Heartbeat | OutputRead | UnknownAttempt | AttemptMessage
 
 _head_decoder = msgspec.json.Decoder(list[HeadMessage])
 _node_decoder = msgspec.json.Decoder(list[NodeMessage])

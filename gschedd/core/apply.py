@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeVar, cast
 
+from msgspec import structs
+
 from gsched.model.resources import Load, Share, Usage
 from gsched.model.states import (
     AttemptState,
@@ -24,8 +26,11 @@ from gschedd.core.state import (
     Job,
     Node,
     Part,
+    Reached,
     Relocation,
+    Saved,
     State,
+    Trip,
     WaitingGroup,
     client_key,
 )
@@ -235,7 +240,8 @@ def _signalled(state: State, fact: f.JobSignalled) -> None:
 def _assigned(state: State, fact: f.AttemptAssigned) -> None:
     job = state.jobs[fact.job]
     _move(state, job, fact, JobState.RUNNING)
-    if job.move is not None:
+    moving = job.move is not None
+    if moving:
         _give_up_move(state, job)
         job.moves += 1
     attempt = Attempt(
@@ -245,7 +251,10 @@ def _assigned(state: State, fact: f.AttemptAssigned) -> None:
         master_port=fact.master_port,
         parts={share.node: _new_part(share, fact) for share in fact.allocation},
         boot_ids={node: state.nodes[node].boot_id for node in fact.active},
+        work_begun=job.work_done,
     )
+    if moving and job.trip is not None:
+        job.trip = structs.replace(job.trip, placed_s=fact.at_s)
     job.attempt, job.attempts = attempt, fact.attempt
     own(state, job, attempt)
     _touch_attempt(state, job)
@@ -304,8 +313,63 @@ def _move_requested(state: State, fact: f.MoveRequested) -> None:
     job = state.jobs[fact.job]
     _move(state, job, fact, JobState.MIGRATING)
     state.note_moved(job.id)
-    job.move = Relocation(allocation=fact.allocation, why=fact.why, by=fact.by, asked_s=fact.at_s)
+    job.moves_asked = max(job.moves_asked, fact.request)
+    job.trip = Trip(asked_s=fact.at_s)
+    job.move = Relocation(
+        allocation=fact.allocation,
+        why=fact.why,
+        by=fact.by,
+        asked_s=fact.at_s,
+        request=fact.request,
+    )
     reserve(state, job)
+
+
+def _checkpoint_taken(state: State, fact: f.CheckpointTaken) -> None:
+    job = state.jobs[fact.job]
+    _move(state, job, fact, job.state)
+    job.saved = Saved(
+        at_s=fact.at_s,
+        step=fact.step,
+        path=fact.path,
+        size_bytes=fact.size_bytes,
+        wall_s=fact.wall_s,
+    )
+    job.work_done = max(job.work_done, fact.work_done)
+    if job.move is not None and job.trip is not None and fact.request == job.move.request:
+        job.trip = structs.replace(
+            job.trip, saved_s=fact.at_s, save_s=fact.wall_s, size_bytes=fact.size_bytes
+        )
+
+
+def _move_abandoned(state: State, fact: f.MoveAbandoned) -> None:
+    job = state.jobs[fact.job]
+    state.note_moved(job.id)
+    _move(state, job, fact, JobState.RUNNING)
+    job.trip = None
+    _give_up_move(state, job)
+
+
+def _place_lost(state: State, fact: f.PlaceLost) -> None:
+    job = state.jobs[fact.job]
+    assert job.move is not None, "only what moves goes somewhere"
+    _move(state, job, fact, JobState.MIGRATING)
+    release(state, job)
+    job.move = structs.replace(job.move, allocation=(), why=fact.reason)
+    reserve(state, job)
+
+
+def _training_resumed(state: State, fact: f.TrainingResumed) -> None:
+    job = state.jobs[fact.job]
+    _move(state, job, fact, job.state)
+    if job.trip is not None:
+        job.trip = structs.replace(job.trip, resumed_s=fact.at_s, restore_s=fact.restore_s)
+
+
+def note_progress(state: State, job: int, reached: Reached) -> None:
+    """Note how far a training is. This is no fact: it is not durable, and it says so again."""
+    if job in state.running:
+        state.reached[job] = reached
 
 
 def _give_up_move(state: State, job: Job) -> None:
@@ -342,12 +406,15 @@ def _attempt_ended(state: State, fact: f.AttemptEnded) -> None:
     attempt.state = next_attempt_state(attempt.state, fact, AttemptState.ENDED)
     attempt.outcome, attempt.usage, attempt.ended_s = fact.outcome, fact.usage, fact.ended_s
     disown(state, job, attempt)
+    state.reached.pop(job.id, None)
     _charge(job, attempt, fact.usage)
     job.work_done = max(job.work_done, fact.work_done)
     moved = fact.outcome.kind is OutcomeKind.MOVED and job.move is not None
     _move(state, job, fact, JobState.MIGRATING if moved else JobState.EXITING)
     if moved:
         job.attempt = None  # it has none until its place is free
+        if job.trip is not None:
+            job.trip = structs.replace(job.trip, left_s=fact.at_s)
     elif job.move is not None:
         _give_up_move(state, job)
     state.freed.update(attempt.parts)
@@ -470,6 +537,10 @@ _APPLIERS: Final[Mapping[type[f.Fact], Applier]] = MappingProxyType(
             _on(f.JobSignalled, _signalled),
             _on(f.AttemptAssigned, _assigned),
             _on(f.MoveRequested, _move_requested),
+            _on(f.CheckpointTaken, _checkpoint_taken),
+            _on(f.MoveAbandoned, _move_abandoned),
+            _on(f.PlaceLost, _place_lost),
+            _on(f.TrainingResumed, _training_resumed),
             _on(f.DeadlineJudged, _judged),
             _on(f.PartStarted, _part_started),
             _on(f.StopRequested, _stop_requested),

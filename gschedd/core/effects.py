@@ -43,4 +43,18 @@ class SendExitAck(NodeEffect, frozen=True, kw_only=True):
     """The end of the part is durable: the node may forget it."""
 
 
-AnyEffect = SendLaunch | SendStop | SendSignal | SendRetime | SendExitAck
+class SendCheckpoint(NodeEffect, frozen=True, kw_only=True):
+    """Let the training save its state and wait."""
+
+    request: int
+
+
+class SendGoOn(NodeEffect, frozen=True, kw_only=True):
+    """The training that waits after a checkpoint goes on where it is."""
+
+    request: int
+
+
+AnyEffect = (
+    SendLaunch | SendStop | SendSignal | SendRetime | SendExitAck | SendCheckpoint | SendGoOn
+)

@@ -8,7 +8,7 @@ from gsched.model.job import Outcome
 from gsched.model.resources import Share
 from gsched.model.signals import describe_signal
 from gsched.model.states import JobState, OutcomeKind
-from gsched.model.units import format_duration
+from gsched.model.units import format_duration, format_size
 from gschedd.core import facts as f
 from gschedd.core.settings import Settings
 from gschedd.core.settle import describe_record
@@ -153,6 +153,15 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 
         case f.MoveRequested():
             there = ", ".join(map(_place, fact.allocation)) or "its queue"
             return f"is moved by {fact.by} to {there}: {fact.why}"
+        case f.CheckpointTaken():
+            size = format_size(fact.size_bytes)
+            return f"checkpoint of step {fact.step} ({size}) saved in {fact.wall_s:.1f} s"
+        case f.MoveAbandoned():
+            return f"is not moved: {fact.reason}"
+        case f.PlaceLost():
+            return f"goes to its queue: {fact.reason}"
+        case f.TrainingResumed():
+            return f"attempt {fact.attempt} goes on from step {fact.step}"
         case f.DeadlineJudged():
             return _describe_judgement(fact)
         case f.PartStarted():

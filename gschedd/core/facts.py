@@ -93,12 +93,50 @@ class AttemptAssigned(AttemptFact, frozen=True, kw_only=True, omit_defaults=True
 class MoveRequested(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """The job is to go on elsewhere, or on another number of GPUs: it has this place from now on.
 
-    Without an allocation it goes back to its queue.
+    Without an allocation it goes back to its queue. ``request`` numbers the job's moves.
     """
 
     allocation: Allocation
     why: str
     by: str
+    request: int = 0
+
+
+class CheckpointTaken(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The training has published a checkpoint, from which it can go on anywhere.
+
+    ``request`` is that of the move for which it was asked; 0: it made one by itself. ``work_done``
+    is over all attempts, in the unit of its speed.
+    """
+
+    request: int
+    step: int
+    work_done: float
+    path: str = ""
+    size_bytes: int = 0
+    wall_s: float = 0.0
+
+
+class MoveAbandoned(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The job stays where it is, and runs on."""
+
+    reason: str
+
+
+class PlaceLost(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The place that a moving job was to go to is not to be had: it goes to its queue instead."""
+
+    reason: str
+
+
+class TrainingResumed(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The first step of an attempt after a move is done: the move is over.
+
+    ``step`` is the one from which it went on, ``restore_s`` is what reading its checkpoint took.
+    """
+
+    step: int
+    restore_s: float = 0.0
 
 
 class DeadlineJudged(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -221,6 +259,10 @@ AnyFact = (
     | JobSignalled
     | AttemptAssigned
     | MoveRequested
+    | CheckpointTaken
+    | MoveAbandoned
+    | PlaceLost
+    | TrainingResumed
     | DeadlineJudged
     | PartStarted
     | StopRequested

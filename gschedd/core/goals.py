@@ -64,7 +64,11 @@ def goal_of(job: Job, size: Size, *, settings: Settings, state: State, now_s: fl
     done = job.work_done
     attempt = job.attempt
     if attempt is not None and attempt.started_s is not None:
-        begun_s = attempt.started_s + (settings.move_s if job.work_done > 0 else 0.0)
+        begun_s = attempt.started_s + (settings.move_s if attempt.work_begun > 0 else 0.0)
+        done = attempt.work_begun
+        reached = state.reached.get(job.id)
+        if reached is not None and reached.attempt == attempt.number:
+            begun_s, done = reached.at_s, reached.work_done
         layout = layout_of(attempt.allocation, state, settings.fabric)
         done += size.speed.rate(layout) * max(0.0, now_s - begun_s)
     return Goal(

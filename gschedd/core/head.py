@@ -27,7 +27,7 @@ from gschedd.core.cycle import run_cycle
 from gschedd.core.due import due_groups
 from gschedd.core.foresight import Outlook, foresee, promise_of
 from gschedd.core.learning import Run, run_of
-from gschedd.core.moving import arrivals
+from gschedd.core.moving import arrivals, next_overdue_s, overdue
 from gschedd.core.react import react
 from gschedd.core.retry import Retry
 from gschedd.core.settings import Settings
@@ -199,6 +199,22 @@ class Head:
         """Take in a node's registration."""
         return self._hear(reports.on_register(self.state, node, said, now_s))
 
+    def reported(self, node: str, said: n.AttemptMessage, now_s: float) -> Step:
+        """Take in what a node reports of an attempt."""
+        match said:
+            case n.Started():
+                return self.started(node, said, now_s)
+            case n.Exited():
+                return self.exited(node, said, now_s)
+            case n.Checkpointed():
+                return self._hear(reports.on_checkpointed(self.state, node, said, now_s))
+            case n.CheckpointFailed():
+                return self._hear(reports.on_checkpoint_failed(self.state, node, said, now_s))
+            case n.Progress():
+                return self._hear(reports.on_progress(self.state, node, said, now_s))
+            case _:
+                assert_never(said)
+
     def started(self, node: str, said: n.Started, now_s: float) -> Step:
         """Take in that a part runs."""
         return self._hear(reports.on_started(self.state, node, said, now_s))
@@ -226,12 +242,17 @@ class Head:
         """Take in that time has passed."""
         if self.retry.take(now_s):
             self.state.look_anew()
-        return self._advance(decide.due_jobs(self.state, now_s))
+        facts = decide.due_jobs(self.state, now_s)
+        return self._advance([*facts, *overdue(self.state, self.settings, now_s)])
 
     def next_alarm_s(self) -> float | None:
         """Return when `tick` has something to do next, seconds since the epoch."""
         delayed = self.state.delayed
-        alarms_s = (delayed[0][0] if delayed else None, self.retry.due_s)
+        alarms_s = (
+            delayed[0][0] if delayed else None,
+            self.retry.due_s,
+            next_overdue_s(self.state, self.settings),
+        )
         return min((at_s for at_s in alarms_s if at_s is not None), default=None)
 
     def cycle(self, now_s: float) -> Step:
@@ -251,7 +272,7 @@ class Head:
         if not self.state.targets:
             return Step()
         assigner = Assigner(self.state, self.settings, now_s, self.model)
-        return self._advance(list(arrivals(self.state, assigner)))
+        return self._advance(list(arrivals(self.state, assigner, now_s)))
 
     def _plan(self, now_s: float) -> Step:
         """Ask the policy what to do with what waits."""

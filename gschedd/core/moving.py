@@ -1,14 +1,15 @@
 """Moves of running trainings, from a policy's wish to the attempt at the new place."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from gsched.model.states import AttemptState, JobState
 from gschedd.core import facts as f
 from gschedd.core.assigning import Assigner
-from gschedd.core.owning import owned_space
-from gschedd.core.state import State
+from gschedd.core.owning import leaving, owned_space
+from gschedd.core.settings import Settings
+from gschedd.core.state import Job, State
 from gschedd.plan.snapshot import Move, Verdict
-from gschedd.plan.space import NodeSpace, Spaces, take
+from gschedd.plan.space import NodeSpace, Spaces, give, take
 from gschedd.plan.validate import Movable, covers
 
 
@@ -33,6 +34,7 @@ def moved(state: State, moves: Iterable[Move], now_s: float) -> Iterator[f.MoveR
             allocation=move.allocation,
             why=move.why,
             by="gsched",
+            request=state.jobs[move.job].moves_asked + 1,
         )
 
 
@@ -51,8 +53,13 @@ def judged(state: State, verdicts: Iterable[Verdict], now_s: float) -> Iterator[
             )
 
 
-def arrivals(state: State, assigner: Assigner) -> Iterator[f.AttemptAssigned]:
-    """Yield the new attempts of moving jobs that have left their places and can have new ones."""
+def arrivals(
+    state: State, assigner: Assigner, now_s: float
+) -> Iterator[f.AttemptAssigned | f.JobRequeued]:
+    """Yield the new attempts of moving jobs that have left their places and can have new ones.
+
+    One whose new place is held by somebody who will not leave after all goes to its queue.
+    """
     owned: dict[str, NodeSpace] = {}
     for job in state.targets.values():
         if job.attempt is not None or job.move is None or not job.move.allocation:
@@ -63,7 +70,49 @@ def arrivals(state: State, assigner: Assigner) -> Iterator[f.AttemptAssigned]:
                 owned[share.node] = owned_space(state, state.nodes[share.node])
         spaces = Spaces({share.node: owned[share.node] for share in allocation})
         if covers(job.spec.request, allocation, spaces):
+            if not _will_be_free(state, job, owned):
+                reason = "its new place is not free after all"
+                yield f.JobRequeued(at_s=now_s, job=job.id, reason=reason, faults=0)
             continue  # somebody has not left yet
         for share in allocation:
             owned[share.node] = take(owned[share.node], share)
         yield assigner.assign(job, allocation, job.move.why)
+
+
+def _will_be_free(state: State, job: Job, owned: Mapping[str, NodeSpace]) -> bool:
+    """Return whether a job can have its new place when all have left that are to leave."""
+    assert job.move is not None, "it moves"
+    then: dict[str, NodeSpace] = {}
+    for share in job.move.allocation:
+        space = owned[share.node]
+        for other in leaving(state, share.node):
+            space = give(space, other)
+        then[share.node] = space
+    return not covers(job.spec.request, job.move.allocation, Spaces(then))
+
+
+def waiting_for_checkpoint(state: State) -> Iterator[Job]:
+    """Yield moving jobs that were asked to save their state, and have not yet."""
+    for job in state.targets.values():
+        if job.attempt is not None and job.attempt.stop is None:
+            yield job
+
+
+def next_overdue_s(state: State, settings: Settings) -> float | None:
+    """Return when the next of them is given up, seconds since the epoch; None if there is none."""
+    asked_s = (job.move.asked_s for job in waiting_for_checkpoint(state) if job.move is not None)
+    first_s = min(asked_s, default=None)
+    return None if first_s is None else first_s + settings.checkpoint_timeout_s
+
+
+def overdue(state: State, settings: Settings, now_s: float) -> Iterator[f.MoveAbandoned]:
+    """Yield that jobs which did not save their state in time stay where they are."""
+    limit_s = settings.checkpoint_timeout_s
+    for job in waiting_for_checkpoint(state):
+        if job.move is not None and job.move.asked_s + limit_s <= now_s:
+            yield f.MoveAbandoned(
+                at_s=now_s,
+                job=job.id,
+                attempt=job.attempts,
+                reason=f"it has not saved its state within {limit_s:g} s",
+            )

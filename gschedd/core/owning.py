@@ -11,6 +11,7 @@ from gsched.model.resources import Share
 from gsched.model.states import NodeState
 from gschedd.core.state import Attempt, Job, Node, State
 from gschedd.plan.space import NodeSpace, give, kept_back, take
+from gschedd.plan.validate import has_room
 
 
 def own(state: State, job: Job, attempt: Attempt) -> None:
@@ -70,6 +71,29 @@ def release(state: State, job: Job) -> None:
 
 def _nodes_of(job: Job) -> Iterable[str]:
     return job.attempt.parts if job.attempt is not None else ()
+
+
+def crowded_out(state: State, nodes: Iterable[str]) -> list[Job]:
+    """Return the moving jobs that cannot all have their places beside those that stay on nodes.
+
+    Where several want the same, the one that was submitted first has it.
+    """
+    found: dict[int, Job] = {}
+    for name in nodes:
+        if name not in state.targets_on or name not in state.nodes:
+            continue
+        space = owned_space(state, state.nodes[name])
+        for share in leaving(state, name):
+            space = give(space, share)
+        for number in sorted(state.targets_on[name]):
+            job = state.targets_on[name][number]
+            assert job.move is not None, "it moves"
+            share = next(each for each in job.move.allocation if each.node == name)
+            if has_room(share, space):
+                space = take(space, share)
+            else:
+                found[number] = job
+    return list(found.values())
 
 
 def refresh_space(state: State, node: Node) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from gsched.model.states import PartState
 from gschedd.core import effects as e
 from gschedd.core import facts as f
-from gschedd.core.state import Attempt, State
+from gschedd.core.state import Attempt, Job, State
 
 
 def react(state: State, fact: f.AnyFact) -> Iterator[e.AnyEffect]:
@@ -14,6 +14,8 @@ def react(state: State, fact: f.AnyFact) -> Iterator[e.AnyEffect]:
         case f.AttemptAssigned():
             for node in fact.active:
                 yield e.SendLaunch(node=node, job=fact.job, attempt=fact.attempt)
+        case f.MoveRequested() | f.MoveAbandoned():
+            yield from _checkpointing(state, fact)
         case f.StopRequested() | f.JobSignalled() | f.JobAltered():
             job = state.jobs.get(fact.job)
             if job is not None and job.attempt is not None:
@@ -26,6 +28,32 @@ def react(state: State, fact: f.AnyFact) -> Iterator[e.AnyEffect]:
             yield e.SendExitAck(node=fact.node, job=fact.job, attempt=fact.attempt)
         case _:
             pass
+
+
+def _checkpointing(state: State, fact: f.MoveRequested | f.MoveAbandoned) -> Iterator[e.AnyEffect]:
+    """Yield what the node of rank 0 is told: the ranks agree among themselves."""
+    job = state.jobs.get(fact.job)
+    if job is None or job.attempt is None:
+        return
+    if isinstance(fact, f.MoveRequested):
+        yield ask_checkpoint(job, job.attempt)
+        return
+    yield e.SendGoOn(
+        node=next(iter(job.attempt.parts)),
+        job=job.id,
+        attempt=job.attempt.number,
+        request=job.moves_asked,
+    )
+
+
+def ask_checkpoint(job: Job, attempt: Attempt) -> e.SendCheckpoint:
+    """Return the order to save its state, for the node of rank 0 of a moving job."""
+    return e.SendCheckpoint(
+        node=next(iter(attempt.parts)),
+        job=job.id,
+        attempt=attempt.number,
+        request=job.moves_asked,
+    )
 
 
 def _to_parts(

@@ -5,7 +5,7 @@ exit that is recorded already is acknowledged again. That makes duplicates, reor
 reconnection harmless.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
@@ -15,9 +15,10 @@ from gsched.model.states import NodeState, PartState, StopReason
 from gsched.protocol import node as n
 from gschedd.core import effects as e
 from gschedd.core import facts as f
+from gschedd.core.apply import note_progress
 from gschedd.core.decide import lost_part
-from gschedd.core.react import stop
-from gschedd.core.state import Job, Part, State
+from gschedd.core.react import ask_checkpoint, stop
+from gschedd.core.state import Job, Part, Reached, State
 
 #: TERM to KILL for an attempt that should not be there at all, seconds.
 FENCED_GRACE_S = 5.0
@@ -117,14 +118,30 @@ def _compare(
     elif report is None and part.state is PartState.RUNNING:
         message = f"{node} has no record of the job any more"
         heard.facts.append(lost_part(job, node, now_s=now_s, message=message))
-    elif attempt.stop is not None:
-        heard.effects.append(stop(node, job.id, attempt))
+    elif _has_orders(job, node):
+        heard.effects.extend(_orders(job, node))
     elif report is None:
         heard.effects.append(e.SendLaunch(node=node, job=job.id, attempt=attempt.number))
     elif report.state is PartState.RUNNING:
         if part.state is PartState.PENDING:
             heard.facts.append(_part_started(node, report, now_s))
         heard.effects.append(_retime(job, node))  # it may have been altered meanwhile
+
+
+def _has_orders(job: Job, node: str) -> bool:
+    """Return whether a part is to be stopped, or to save its state, and may not know it."""
+    attempt = job.attempt
+    assert attempt is not None, "the caller has looked"
+    return attempt.stop is not None or (job.move is not None and node == next(iter(attempt.parts)))
+
+
+def _orders(job: Job, node: str) -> Iterator[e.AnyEffect]:
+    attempt = job.attempt
+    assert attempt is not None, "the caller has looked"
+    if attempt.stop is not None:
+        yield stop(node, job.id, attempt)
+    else:
+        yield ask_checkpoint(job, attempt)
 
 
 def _retime(job: Job, node: str) -> e.SendRetime:
@@ -219,6 +236,96 @@ def on_exited(state: State, node: str, said: n.Exited, now_s: float) -> Heard:
         heard.oddities.append("exit_again")
         heard.effects.append(e.SendExitAck(node=node, job=record.job, attempt=record.attempt))
     return heard
+
+
+def on_checkpointed(state: State, node: str, said: n.Checkpointed, now_s: float) -> Heard:
+    """A training has published a checkpoint. Repeated by the node until the move goes on."""
+    heard = nothing()
+    found = _part(state, node, said.job, said.attempt)
+    if found is None or found[1].state not in {PartState.PENDING, PartState.RUNNING}:
+        heard.oddities.append("checkpoint_of_no_attempt")
+        return heard
+    job = found[0]
+    if job.saved is not None and said.step < job.saved.step:
+        heard.oddities.append("checkpoint_of_the_past")
+        return heard
+    asked = job.move.request if job.move is not None else 0
+    known = job.trip is not None and job.trip.saved_s > 0
+    if said.request != asked or not known:
+        heard.facts.append(
+            f.CheckpointTaken(
+                at_s=now_s,
+                job=job.id,
+                attempt=said.attempt,
+                request=said.request,
+                step=said.step,
+                work_done=said.work_done,
+                path=said.path,
+                size_bytes=said.size_bytes,
+                wall_s=said.wall_s,
+            )
+        )
+    if said.waits and said.request != asked:  # that move is off
+        heard.effects.append(
+            e.SendGoOn(node=node, job=job.id, attempt=said.attempt, request=said.request)
+        )
+    return heard
+
+
+def on_checkpoint_failed(state: State, node: str, said: n.CheckpointFailed, now_s: float) -> Heard:
+    """A training could not save its state: the move is off."""
+    heard = nothing()
+    found = _part(state, node, said.job, said.attempt)
+    job = found[0] if found is not None else None
+    if job is None or job.move is None or job.move.request != said.request or is_saved(job):
+        heard.oddities.append("failed_checkpoint_of_no_move")
+        return heard
+    heard.facts.append(
+        f.MoveAbandoned(at_s=now_s, job=job.id, attempt=said.attempt, reason=said.message)
+    )
+    return heard
+
+
+def is_saved(job: Job) -> bool:
+    """Return whether a moving job has its checkpoint, or is on its way without one."""
+    attempt = job.attempt
+    return attempt is None or attempt.stop is not None
+
+
+def on_progress(state: State, node: str, said: n.Progress, now_s: float) -> Heard:
+    """A training says how far it is; its first step after a move ends that."""
+    heard = nothing()
+    found = _part(state, node, said.job, said.attempt)
+    if found is None:
+        heard.oddities.append("progress_of_no_attempt")
+        return heard
+    job = found[0]
+    note_progress(state, job.id, _reached(said, now_s))
+    trip = job.trip
+    if trip is not None and trip.placed_s > 0 and not trip.resumed_s:
+        heard.facts.append(
+            f.TrainingResumed(
+                at_s=now_s,
+                job=job.id,
+                attempt=said.attempt,
+                step=max(said.restored_step, 0),
+                restore_s=said.restore_s,
+            )
+        )
+    return heard
+
+
+def _reached(said: n.Progress, now_s: float) -> Reached:
+    return Reached(
+        attempt=said.attempt,
+        at_s=min(said.at_s, now_s),
+        step=said.step,
+        work_done=said.work_done,
+        work_total=said.work_total,
+        step_s=said.step_s,
+        communication_s=said.communication_s,
+        gpus=said.gpus,
+    )
 
 
 def on_disconnected(state: State, node: str, reason: str, now_s: float) -> Heard:

@@ -31,6 +31,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         fabric: how nodes are connected, and how fast their GPUs are.
         move_s: from the order to move a training to its first further step, where nothing was
             measured; seconds.
+        checkpoint_timeout_s: a training that has not saved its state so long after it was asked
+            is not moved, and goes on where it is.
         refuse_impossible: deadlines that an idle cluster could not meet are not taken.
     """
 
@@ -46,6 +48,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     fabric: Fabric = Fabric()
     move_s: float = 30.0
     refuse_impossible: bool = True
+    checkpoint_timeout_s: float = 300.0
     master_port_first: int = 20000
     master_port_last: int = 29999
 

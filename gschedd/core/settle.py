@@ -11,6 +11,7 @@ from gsched.model.resources import Usage
 from gsched.model.signals import describe_signal
 from gsched.model.states import HoldKind, NodeState, OutcomeKind, PartState, StopReason
 from gschedd.core import facts as f
+from gschedd.core.owning import crowded_out
 from gschedd.core.state import Attempt, Job, State
 
 #: Faults of the system in a row after which a job is held for a person to look at.
@@ -22,6 +23,9 @@ MAX_NODE_FAULTS: Final = 3
 #: Grace for the other parts when one has failed, at most; seconds.
 PEER_GRACE_S: Final = 10.0
 
+
+#: Grace for a training that has saved its state, seconds: it has nothing left to do.
+MOVE_GRACE_S: Final = 5.0
 
 _ASKED: Final = frozenset(
     {StopReason.DELETE, StopReason.RERUN, StopReason.MOVE, StopReason.NODE_STOP}
@@ -47,8 +51,13 @@ def follow(state: State, fact: f.AnyFact) -> list[f.AnyFact]:
             return _after_part(state, fact)
         case f.AttemptEnded():
             return _after_attempt(state, fact)
-        case f.MoveRequested():
-            return [_stop_to_move(state, fact)]
+        case f.MoveAbandoned():
+            return _after_abandoned(state, fact)
+        case f.PlaceLost():
+            job = state.jobs[fact.job]
+            return [] if job.attempt is not None else _on_the_way(state, job, fact.at_s)
+        case f.CheckpointTaken():
+            return _after_checkpoint(state, fact)
         case f.NodeDisconnected() | f.NodeDrained():
             return _without_place(state, fact)
         case _:
@@ -217,16 +226,38 @@ def _after_attempt(state: State, fact: f.AttemptEnded) -> list[f.AnyFact]:
     return [f.JobEnded(at_s=fact.at_s, job=job.id, outcome=outcome, ended_s=fact.ended_s)]
 
 
-def _stop_to_move(state: State, fact: f.MoveRequested) -> f.StopRequested:
-    return f.StopRequested(
-        at_s=fact.at_s,
-        job=fact.job,
-        attempt=fact.attempt,
-        reason=StopReason.MOVE,
-        grace_s=state.jobs[fact.job].spec.grace_s,
-        by=fact.by,
-        message=fact.why,
-    )
+def _after_checkpoint(state: State, fact: f.CheckpointTaken) -> list[f.AnyFact]:
+    """Return the stop of a moving training that has saved its state, and waits."""
+    job = state.jobs[fact.job]
+    move, attempt = job.move, job.attempt
+    if move is None or attempt is None or attempt.stop is not None or fact.request != move.request:
+        return []
+    return [
+        f.StopRequested(
+            at_s=fact.at_s,
+            job=fact.job,
+            attempt=fact.attempt,
+            reason=StopReason.MOVE,
+            grace_s=min(job.spec.grace_s, MOVE_GRACE_S),
+            by=move.by,
+            message=move.why,
+        )
+    ]
+
+
+def _after_abandoned(state: State, fact: f.MoveAbandoned) -> list[f.AnyFact]:
+    """Return what becomes of those that were to go where this job stays after all."""
+    stays = state.jobs[fact.job]
+    assert stays.attempt is not None, "it runs on"
+    facts: list[f.AnyFact] = []
+    for job in crowded_out(state, stays.attempt.parts):
+        reason = f"job {stays.id} stays where it was to go"
+        if job.attempt is not None and job.attempt.stop is None:
+            number = job.attempt.number
+            facts.append(f.MoveAbandoned(at_s=fact.at_s, job=job.id, attempt=number, reason=reason))
+        else:
+            facts.append(f.PlaceLost(at_s=fact.at_s, job=job.id, reason=reason))
+    return facts
 
 
 def _on_the_way(state: State, job: Job, at_s: float) -> list[f.AnyFact]:

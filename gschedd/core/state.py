@@ -45,6 +45,7 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
 
     Attributes:
         boot_ids: of each active node when the attempt was assigned; another boot proves its death.
+        work_begun: of a training, what was done before, as its checkpoint has it.
         stop: why it is being stopped, once it is; the first reason stands.
     """
 
@@ -54,6 +55,7 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
     parts: dict[str, Part]
     master_port: int = 0
     boot_ids: dict[str, str] = field(default_factory=dict)
+    work_begun: float = 0.0
     started_s: float | None = None
     ended_s: float | None = None
     stop: StopReason | None = None
@@ -76,6 +78,53 @@ class Relocation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: str
     by: str
     asked_s: float
+    request: int = 0
+
+
+class Trip(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far a move is, and what its phases took: seconds since the epoch, 0 while to come.
+
+    Attributes:
+        asked_s: when it was decided.
+        saved_s: when its checkpoint was published.
+        left_s: when nothing was left of the old attempt.
+        placed_s: when it had its new place.
+        resumed_s: when the first step there was done.
+        save_s, restore_s: what writing and reading the checkpoint took, seconds.
+        size_bytes: of the checkpoint.
+    """
+
+    asked_s: float
+    saved_s: float = 0.0
+    left_s: float = 0.0
+    placed_s: float = 0.0
+    resumed_s: float = 0.0
+    save_s: float = 0.0
+    restore_s: float = 0.0
+    size_bytes: int = 0
+
+
+class Saved(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A training's newest checkpoint."""
+
+    at_s: float
+    step: int
+    path: str = ""
+    size_bytes: int = 0
+    wall_s: float = 0.0
+
+
+class Reached(Struct, frozen=True, kw_only=True):
+    """How far a training was when it last said so. Not durable: it says so again."""
+
+    attempt: int
+    at_s: float
+    step: int
+    work_done: float
+    work_total: float
+    step_s: float
+    communication_s: float
+    gpus: int
 
 
 class Job(Struct, kw_only=True, omit_defaults=True):
@@ -88,6 +137,9 @@ class Job(Struct, kw_only=True, omit_defaults=True):
         cpu_s: CPU time of all ended attempts.
         move: where it goes on, while it moves.
         moves: how often it has moved.
+        moves_asked: how often that was asked of it.
+        trip: how far the present move is, or what the last one took.
+        saved: its newest checkpoint.
         work_done: of a training, as its last checkpoint has it, in the unit of its speed.
         promised: whether it was promised that it meets its deadline; None: nothing was said.
         meets: whether it is expected to now; None: nothing was said.
@@ -115,6 +167,9 @@ class Job(Struct, kw_only=True, omit_defaults=True):
     outcome: Outcome | None = None
     move: Relocation | None = None
     moves: int = 0
+    moves_asked: int = 0
+    trip: Trip | None = None
+    saved: Saved | None = None
     work_done: float = 0.0
     promised: bool | None = None
     meets: bool | None = None
@@ -205,6 +260,7 @@ class State:
         targets_on: the same by the nodes that they go to.
         trainings: jobs that are planned by what is known of their run time and deadline.
         sizes: how much work each of them is, worked out when a policy first asks.
+        reached: how far those that run have said to be.
         next_job: the id the next job gets.
         ports: master ports in use.
         shapes_of: shapes of ``groups`` by their request.
@@ -237,6 +293,7 @@ class State:
         self.targets_on: dict[str, dict[int, Job]] = {}
         self.trainings: dict[int, Job] = {}
         self.sizes: dict[int, Size | None] = {}
+        self.reached: dict[int, Reached] = {}
         self.next_job = 1
         self.ports: set[int] = set()
         self.jobs_by_user: dict[int, int] = {}

@@ -39,12 +39,18 @@ JOB_MOVES: Final[Mapping[tuple[J, type[f.Fact]], frozenset[J]]] = MappingProxyTy
         (J.RUNNING, f.PartStarted): frozenset({J.RUNNING}),
         (J.RUNNING, f.PartEnded): frozenset({J.RUNNING}),
         (J.RUNNING, f.MoveRequested): frozenset({J.MIGRATING}),
+        (J.RUNNING, f.CheckpointTaken): frozenset({J.RUNNING}),
+        (J.RUNNING, f.TrainingResumed): frozenset({J.RUNNING}),
         (J.RUNNING, f.StopRequested): frozenset({J.EXITING}),
         (J.RUNNING, f.AttemptEnded): frozenset({J.EXITING}),
         (J.MIGRATING, f.JobHeld): frozenset({J.MIGRATING}),  # then it goes to its queue instead
         (J.MIGRATING, f.JobReleased): frozenset({J.MIGRATING}),
         (J.MIGRATING, f.JobAltered): frozenset({J.MIGRATING}),
         (J.MIGRATING, f.JobSignalled): frozenset({J.MIGRATING}),
+        (J.MIGRATING, f.CheckpointTaken): frozenset({J.MIGRATING}),
+        (J.MIGRATING, f.TrainingResumed): frozenset({J.MIGRATING}),  # it moves on at once
+        (J.MIGRATING, f.MoveAbandoned): frozenset({J.RUNNING}),
+        (J.MIGRATING, f.PlaceLost): frozenset({J.MIGRATING}),
         (J.MIGRATING, f.PartStarted): frozenset({J.MIGRATING}),
         (J.MIGRATING, f.PartEnded): frozenset({J.MIGRATING}),
         (J.MIGRATING, f.StopRequested): frozenset({J.MIGRATING, J.EXITING}),  # a delete wins
@@ -56,6 +62,7 @@ JOB_MOVES: Final[Mapping[tuple[J, type[f.Fact]], frozenset[J]]] = MappingProxyTy
         (J.EXITING, f.JobReleased): frozenset({J.EXITING}),
         (J.EXITING, f.JobAltered): frozenset({J.EXITING}),  # it may be queued again
         (J.EXITING, f.JobSignalled): frozenset({J.EXITING}),
+        (J.EXITING, f.CheckpointTaken): frozenset({J.EXITING}),
         (J.EXITING, f.PartStarted): frozenset({J.EXITING}),
         (J.EXITING, f.PartEnded): frozenset({J.EXITING}),
         (J.EXITING, f.StopRequested): frozenset({J.EXITING}),

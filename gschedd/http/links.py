@@ -133,6 +133,10 @@ class Links:
                 )
             case e.SendExitAck():
                 return n.ExitAck(job=effect.job, attempt=effect.attempt)
+            case e.SendCheckpoint():
+                return n.Checkpoint(job=effect.job, attempt=effect.attempt, request=effect.request)
+            case e.SendGoOn():
+                return n.GoOn(job=effect.job, attempt=effect.attempt, request=effect.request)
             case _:
                 assert_never(effect)
 
@@ -267,10 +271,16 @@ class Links:
 
     async def _hear(self, node: str, messages: list[n.NodeMessage]) -> None:
         """Take in one frame: all of its reports become one input."""
-        reports: list[n.Started | n.Exited] = []
+        reports: list[n.AttemptMessage] = []
         for message in messages:
             match message:
-                case n.Started() | n.Exited():
+                case (
+                    n.Started()
+                    | n.Exited()
+                    | n.Checkpointed()
+                    | n.CheckpointFailed()
+                    | n.Progress()
+                ):
                     reports.append(message)
                 case n.Heartbeat():
                     now_s = self._clock.wall_s()
@@ -288,16 +298,8 @@ class Links:
         if reports:
             await self._engine.tell(lambda now_s: self._report(node, reports, now_s))
 
-    def _report(
-        self, node: str, reports: list[n.Started | n.Exited], now_s: float
-    ) -> Sequence[Step]:
-        head = self._engine.head
-        return [
-            head.started(node, report, now_s)
-            if isinstance(report, n.Started)
-            else head.exited(node, report, now_s)
-            for report in reports
-        ]
+    def _report(self, node: str, reports: list[n.AttemptMessage], now_s: float) -> Sequence[Step]:
+        return [self._engine.head.reported(node, report, now_s) for report in reports]
 
     # --- output of running jobs ---
 

@@ -188,6 +188,11 @@ def _only(share: Share, space: NodeSpace) -> NodeSpace:
     )
 
 
+def has_room(share: Share, space: NodeSpace) -> bool:
+    """Return whether all of a share is free on its node."""
+    return not _share_shortage(share, space)
+
+
 def _share_shortage(share: Share, space: NodeSpace) -> str:
     """Return what of a share is not free on its node, or the empty string."""
     if share.slots < 1 or min(share.cpus, share.memory_bytes) < 0:

@@ -83,6 +83,8 @@ class HeadProcess:
             e.SendStop: _stop,
             e.SendSignal: _signal,
             e.SendRetime: _retime,
+            e.SendCheckpoint: _checkpoint,
+            e.SendGoOn: _go_on,
             e.SendExitAck: _ack,
         }
 
@@ -142,12 +144,9 @@ class HeadProcess:
         if head is None:
             return
         match message:
-            case n.Started():
+            case n.Started() | n.Exited() | n.Checkpointed() | n.CheckpointFailed() | n.Progress():
                 said = message
-                self._inbox.append((lambda now_s: head.started(name, said, now_s), None))
-            case n.Exited():
-                told = message
-                self._inbox.append((lambda now_s: head.exited(name, told, now_s), None))
+                self._inbox.append((lambda now_s: head.reported(name, said, now_s), None))
             case n.Heartbeat():
                 head.heard_from(name, message.load, self.wall_s())
             case n.Register():
@@ -275,6 +274,14 @@ def _stop(effect: e.SendStop) -> n.Stop:
 
 def _signal(effect: e.SendSignal) -> n.Signal:
     return n.Signal(job=effect.job, attempt=effect.attempt, signal=effect.signal)
+
+
+def _checkpoint(effect: e.SendCheckpoint) -> n.Checkpoint:
+    return n.Checkpoint(job=effect.job, attempt=effect.attempt, request=effect.request)
+
+
+def _go_on(effect: e.SendGoOn) -> n.GoOn:
+    return n.GoOn(job=effect.job, attempt=effect.attempt, request=effect.request)
 
 
 def _retime(effect: e.SendRetime) -> n.Retime:

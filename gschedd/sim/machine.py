@@ -292,6 +292,13 @@ class Machine:
         if self.on_change is not None:
             self.on_change(self)
 
+    def work_done(self, key: AttemptKey) -> float | None:
+        """Return what a training that runs has done over all attempts; None if none runs here."""
+        process = self.processes.get(key)
+        if process is None or process.info is None:
+            return None
+        return process.program.checkpoint(self._agenda.now_s - process.begun_s)
+
     def usage(self, key: AttemptKey) -> Usage:
         """Return what the samples of an attempt that has ended say of it."""
         record, task = self.spool.records[key], self.spool.tasks.get(key)

@@ -14,6 +14,7 @@ from gnode.core.inputs import (
     HeadOffered,
     HeadSaid,
     Input,
+    JobSaid,
     LaunchAsked,
     Launched,
     LauncherDown,
@@ -76,6 +77,7 @@ class NodeProcess:
         self._draining = False
         self._awaited: set[AttemptKey] = set()
         self._alarm_s = FOREVER
+        self._measured: Load | None = None  # what the daemon was told last
         self._accounts: dict[Owner, Account] = {}
         self._doers: dict[type[do.Effect], Callable[..., None]] = {
             do.AcceptTask: self._accept_task,
@@ -90,6 +92,7 @@ class NodeProcess:
             do.SendRegister: self._register,
             do.RefuseHead: self._refuse_head,
             do.Send: self._send,
+            do.TellJob: self._tell_job,
             do.SaveMark: self._save_mark,
             do.ReadFile: self._pass,
             do.Warn: self._pass,
@@ -120,6 +123,7 @@ class NodeProcess:
             site, machine.inventory, mark=machine.spool.mark, heartbeat_s=self.heartbeat_s
         )
         self._alarm_s = FOREVER
+        self._measured = None
         self._awaited.clear()
         machine.on_seen = self._on_seen
         machine.on_ended = self._on_ended
@@ -171,8 +175,11 @@ class NodeProcess:
     def _ring(self, due_s: float, incarnation: int) -> None:
         if incarnation == self.incarnation and due_s == self._alarm_s:
             self._alarm_s = FOREVER
-            if self.heartbeat_s < FOREVER:
-                self.post(Measured(load=self.load(), usage={}))
+            if self.heartbeat_s < FOREVER and self.agent is not None:
+                load = self.load()
+                if load != self._measured:  # mostly nothing has changed, and there are many nodes
+                    self._measured = load
+                    self._inputs.append(Measured(load=load, usage={}))
             self.post(AlarmRang())
 
     # --- the head ---
@@ -188,7 +195,15 @@ class NodeProcess:
                 self.post(LaunchAsked(launch=message, account=self._account(message.owner)))
             case n.Welcome():
                 self.post(Welcomed(cluster=message.cluster, epoch=message.epoch))
-            case n.Stop() | n.Signal() | n.Retime() | n.ExitAck() | n.ReadOutput():
+            case (
+                n.Stop()
+                | n.Signal()
+                | n.Retime()
+                | n.ExitAck()
+                | n.ReadOutput()
+                | n.Checkpoint()
+                | n.GoOn()
+            ):
                 self.post(HeadSaid(message=message))
             case n.Challenge() | n.Refused():
                 pass
@@ -238,7 +253,8 @@ class NodeProcess:
         self._awaited.discard(key)
         if self.heartbeat_s < FOREVER:
             usage = {key: self.machine.usage(key)} if key in spool.records else {}
-            self.post(Measured(load=self.load(), usage=usage))
+            self._measured = self.load()
+            self.post(Measured(load=self._measured, usage=usage))
         self.post(SupervisorEnded(key=key, record=spool.records.get(key), info=info))
 
     def _launched(self, key: AttemptKey, launcher: int) -> None:
@@ -321,6 +337,29 @@ class NodeProcess:
     def _to_head(self, message: n.NodeMessage) -> None:
         if self.link is not None:
             self.link.to_head(message)
+
+    def _tell_job(self, effect: do.TellJob) -> None:
+        """A modelled training saves its state at once, and waits."""
+        order = effect.message
+        done = self.machine.work_done(effect.key)
+        if not isinstance(order, n.Checkpoint):
+            return
+        if done is None:
+            message: n.Checkpointed | n.CheckpointFailed = n.CheckpointFailed(
+                job=order.job,
+                attempt=order.attempt,
+                request=order.request,
+                message="it does not run yet, or has no checkpoints",
+            )
+        else:
+            message = n.Checkpointed(
+                job=order.job,
+                attempt=order.attempt,
+                request=order.request,
+                work_done=done,
+                waits=True,
+            )
+        self.post(JobSaid(message=message))
 
     def _save_mark(self, effect: do.SaveMark) -> None:
         self.machine.spool.mark = (effect.cluster, effect.epoch, effect.highest_job)

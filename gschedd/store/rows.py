@@ -9,7 +9,7 @@ from gsched.model.job import JobSpec, Outcome
 from gsched.model.states import HoldKind, JobState
 from gschedd.core import facts as f
 from gschedd.core.learning import Run
-from gschedd.core.state import Attempt, Job, Node, Relocation
+from gschedd.core.state import Attempt, Job, Node, Relocation, Saved, Trip
 
 SqlValue = str | int | float | bytes | None
 Row = tuple[SqlValue, ...]
@@ -94,6 +94,9 @@ class Course(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     move: Relocation | None = None
     moves: int = 0
+    moves_asked: int = 0
+    trip: Trip | None = None
+    saved: Saved | None = None
     work_done: float = 0.0
     promised: bool | None = None
     meets: bool | None = None
@@ -108,6 +111,9 @@ def _course_data(job: Job) -> bytes | None:
     course = Course(
         move=job.move,
         moves=job.moves,
+        moves_asked=job.moves_asked,
+        trip=job.trip,
+        saved=job.saved,
         work_done=job.work_done,
         promised=job.promised,
         meets=job.meets,
@@ -143,6 +149,9 @@ def job_from_row(row: Row, spec: JobSpec) -> Job:
         outcome=None if outcome_data is None else _decode_outcome(outcome_data),
         move=course.move,
         moves=course.moves,
+        moves_asked=course.moves_asked,
+        trip=course.trip,
+        saved=course.saved,
         work_done=course.work_done,
         promised=course.promised,
         meets=course.meets,

@@ -26,14 +26,19 @@ from gsched.protocol.node import (
     MAX_FRAME_BYTES,
     AttemptReport,
     Challenge,
+    Checkpoint,
+    Checkpointed,
+    CheckpointFailed,
     ExitAck,
     Exited,
+    GoOn,
     HeadMessage,
     Heartbeat,
     Hello,
     Launch,
     NodeMessage,
     OutputRead,
+    Progress,
     ReadOutput,
     Refused,
     Register,
@@ -63,6 +68,8 @@ HEAD_MESSAGES: list[HeadMessage] = [
     Retime(job=1, attempt=2, walltime_s=None),
     ExitAck(job=1, attempt=2),
     ReadOutput(request=3, job=1, attempt=2, stream="stderr", offset=-5, max_bytes=10),
+    Checkpoint(job=1, attempt=2, request=3),
+    GoOn(job=1, attempt=2, request=3),
 ]
 NODE_MESSAGES: list[NodeMessage] = [
     Hello(version=1, node="n1", nonce="00"),
@@ -83,6 +90,9 @@ NODE_MESSAGES: list[NodeMessage] = [
     Heartbeat(load=LOAD, usage=((1, 1, USAGE),)),
     OutputRead(request=3, path="/x", data=bytes(range(256)), size_bytes=256),
     UnknownAttempt(job=1, attempt=1),
+    Checkpointed(job=1, attempt=1, request=3, step=4, work_done=5.0, path="/c", waits=True),
+    CheckpointFailed(job=1, attempt=1, request=3, message="no room"),
+    Progress(job=1, attempt=1, step=4, work_done=5.0, at_s=6.0, step_s=0.5, gpus=2),
 ]
 
 

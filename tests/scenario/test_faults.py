@@ -7,7 +7,8 @@ from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
-from tests.support.world import ADMIN, BEGIN_S, Program, Running, World, inventory, node
+from tests.support.saving import Running
+from tests.support.world import ADMIN, BEGIN_S, Program, World, inventory, node
 
 
 def outcome_kind(world: World, job: int) -> OutcomeKind:

@@ -5,7 +5,9 @@ from msgspec import structs
 from gsched.model.job import Outcome
 from gsched.model.resources import Allocation, Share
 from gsched.model.states import OutcomeKind, StopReason
+from gsched.protocol import node as n
 from gschedd.core import commands as c
+from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.state import State
 from gschedd.plan.snapshot import Move, Plan, Snapshot
@@ -75,6 +77,8 @@ def test_a_job_goes_on_on_another_node() -> None:
     story.move((job, gpus("b", 2, 3)))
 
     assert story.state(job) == "migrating"
+    assert not story.told(f.StopRequested, job)
+    story.run_for(0.6)
     stopped = story.told(f.StopRequested, job)
     assert [fact.reason for fact in stopped] == [StopReason.MOVE]  # type: ignore[attr-defined] # of that kind
     story.run_for(5.0)
@@ -265,3 +269,96 @@ def test_rerun_calls_a_move_off() -> None:
     assert story.state(job) == "running"
     assert story.place(job) == gpus("a", 0, 1)
     assert not story.head.state.targets
+
+
+def test_a_job_that_cannot_save_its_state_stays_where_it_is() -> None:
+    """Its new place is given up, and it is told to go on."""
+    story = Story()
+    job = story.training(program=Program(runs_s=1000.0, save_fault="no room on the disk"))
+    story.run_for(5.0)
+    story.move((job, gpus("b", 0, 1)))
+    story.run_for(5.0)
+
+    assert story.state(job) == "running"
+    assert story.job(job).attempts == 1
+    assert len(story.head.state.spaces["b"].gpus) == 4
+    assert story.machines["a"].going_on == [1]
+    abandoned = story.told(f.MoveAbandoned, job)
+    assert [fact.reason for fact in abandoned] == ["no room on the disk"]  # type: ignore[attr-defined] # of that kind
+
+
+def test_i1_a_job_that_never_answers_stays_where_it_is() -> None:
+    """After the time that a checkpoint may take; until then it has both places."""
+    story = Story()
+    job = story.training(program=Program(runs_s=1000.0, saves_s=None))
+    story.run_for(5.0)
+    story.move((job, gpus("b", 0, 1)))
+    story.run_for(story.settings.checkpoint_timeout_s - 1.0)
+    assert story.state(job) == "migrating"
+
+    story.run_for(2.0)
+
+    assert story.state(job) == "running"
+    assert story.place(job) == gpus("a", 0, 1)
+    assert not story.head.state.targets
+
+
+def test_one_that_stays_keeps_another_one_from_its_place() -> None:
+    """What was to go there stays, too, or waits in its queue, and is not lost."""
+    for saves_s in (0.2, 5.0):
+        _one_stays(saves_s)
+
+
+def _one_stays(saves_s: float) -> None:
+    story = Story()
+    refuses = Program(runs_s=1000.0, save_fault="not now", saves_s=saves_s)
+    stays, goes = story.training(4, program=refuses), story.training(4)
+    story.run_for(5.0)
+
+    story.move((stays, gpus("b", 0, 1, 2, 3)), (goes, gpus("a", 0, 1, 2, 3)))
+    story.run_for(10.0)
+
+    assert story.place(stays) == gpus("a", 0, 1, 2, 3)
+    assert story.place(goes) == gpus("b", 0, 1, 2, 3)
+    assert {story.job(job).attempts for job in (stays, goes)} <= {1, 2}
+
+
+def test_checkpoints_told_again_or_too_late_do_nothing() -> None:
+    """Of the same move, and of one that is off."""
+    story = Story()
+    job = story.training()
+    story.run_for(5.0)
+    story.doubled[n.Checkpointed] = 1
+    story.move((job, gpus("b", 0, 1)))
+    story.run_for(5.0)
+    assert len(story.told(f.CheckpointTaken, job)) == 1
+    assert story.job(job).attempts == 2
+
+    story.lost[n.Checkpointed] = 1
+    story.move((job, gpus("a", 0, 1)))
+    story.run_for(story.settings.checkpoint_timeout_s + 1.0)
+    assert story.state(job) == "running"
+    late = n.Checkpointed(job=job, attempt=2, request=2, step=9, work_done=9.0, waits=True)
+    step = story.head.reported("b", late, story.now_s)
+    assert [type(effect) for effect in step.effects] == [e.SendGoOn]
+    assert story.state(job) == "running"
+
+
+def test_the_first_step_at_the_new_place_ends_the_move() -> None:
+    """And the history says what each phase took."""
+    story = Story()
+    job = story.training()
+    story.run_for(5.0)
+    story.move((job, gpus("b", 0, 1)))
+    story.run_for(5.0)
+    said = n.Progress(
+        job=job, attempt=2, step=2, work_done=6.0, at_s=story.now_s, restored_step=1, restore_s=0.2
+    )
+
+    story.head.reported("b", said, story.now_s)
+    story.head.reported("b", said, story.now_s)
+
+    trip = story.job(job).trip
+    assert trip is not None
+    assert 0 < trip.asked_s < trip.saved_s <= trip.left_s <= trip.placed_s < trip.resumed_s
+    assert trip.restore_s == 0.2

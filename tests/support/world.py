@@ -30,6 +30,7 @@ from gschedd.core.state import Job, Node, State
 from gschedd.plan.snapshot import Policy, Wait
 from gschedd.policies import fifo
 from tests.support.invariants import check_head, check_history
+from tests.support.saving import Running, save_state
 
 BEGIN_S = 1_700_000_000.0
 GIB = 1024**3
@@ -42,7 +43,7 @@ ALICE = Caller(user="alice", uid=1001, gid=100)
 BOB = Caller(user="bob", uid=1002, gid=100)
 ADMIN = Caller(user="admin", uid=1, gid=1, operator=True)
 
-Message = n.Started | n.Exited
+Message = n.AttemptMessage
 Report = Message | e.AnyEffect
 
 
@@ -90,6 +91,8 @@ class Program(Struct, kw_only=True):
         ignores_term: it ends only when it is killed.
         user_error: it cannot be started, and that is its own fault.
         oom: it is killed for memory instead of ending by itself.
+        saves_s: how long it takes to save its state; None: it never answers.
+        save_fault: why it cannot save its state.
     """
 
     runs_s: float = 10.0
@@ -99,17 +102,8 @@ class Program(Struct, kw_only=True):
     ignores_term: bool = False
     user_error: bool = False
     oom: bool = False
-
-
-class Running(Struct, kw_only=True):
-    """A part that lives on a machine; ``turn`` grows when its end is planned anew."""
-
-    share_gpus: tuple[int, ...]
-    cpus: int
-    started_s: float
-    reported: bool = False
-    turn: int = 0
-    stopping: bool = False
+    saves_s: float | None = 0.5
+    save_fault: str = ""
 
 
 class Machine:
@@ -127,6 +121,7 @@ class Machine:
         self.seen: dict[int, int] = {}
         self.signals: list[tuple[int, int]] = []
         self.launches: list[tuple[int, int]] = []
+        self.going_on: list[int] = []
 
     @property
     def boot_id(self) -> str:
@@ -443,14 +438,12 @@ class World:
         for _ in range(times):
             self.later(self.delayed_s.get(kind, 0.0), deliver)
 
-    def _tell(self, machine: Machine, message: Message) -> None:
+    def tell(self, machine: Machine, message: Message) -> None:
+        """Let a machine tell the head, as the network lets it."""
+
         def deliver() -> None:
-            if not machine.connected:
-                return
-            if isinstance(message, n.Started):
-                self._take(self.head.started(machine.name, message, self.now_s))
-            else:
-                self._take(self.head.exited(machine.name, message, self.now_s))
+            if machine.connected:
+                self._take(self.head.reported(machine.name, message, self.now_s))
 
         self._post(message, deliver)
 
@@ -471,14 +464,18 @@ class World:
                 self._plan_end(machine, (effect.job, effect.attempt), effect.walltime_s)
             case e.SendExitAck():
                 machine.ended.pop((effect.job, effect.attempt), None)
+            case e.SendCheckpoint():
+                save_state(self, machine, effect)
+            case e.SendGoOn():
+                machine.going_on.append(effect.request)
 
     def _launch(self, machine: Machine, order: e.SendLaunch) -> None:
         key = (order.job, order.attempt)
         if key in machine.running:
-            self._tell(machine, self._started(key, machine.running[key]))
+            self.tell(machine, self._started(key, machine.running[key]))
             return
         if key in machine.ended:
-            self._tell(machine, machine.ended[key])
+            self.tell(machine, machine.ended[key])
             return
         if order.attempt <= machine.seen.get(order.job, 0):
             return
@@ -500,7 +497,7 @@ class World:
             return
         part = Running(share_gpus=share.gpu_indices, cpus=share.cpus, started_s=self.now_s)
         machine.running[key] = part
-        self._tell(machine, self._started(key, part))
+        self.tell(machine, self._started(key, part))
         self._plan_end(machine, key, job.spec.walltime_s)
 
     def _started(self, key: tuple[int, int], part: Running) -> n.Started:
@@ -535,7 +532,7 @@ class World:
         part = machine.running.get(key)
         if part is None:
             if key in machine.ended:
-                self._tell(machine, machine.ended[key])
+                self.tell(machine, machine.ended[key])
             elif order.attempt > machine.seen.get(order.job, 0):
                 machine.seen[order.job] = order.attempt
                 self._end(machine, key, kind=OutcomeKind.CANCELLED, reason=order.reason)
@@ -593,5 +590,5 @@ class World:
         if said is None or machine.dead:
             return
         if machine.connected:
-            self._tell(machine, said)
+            self.tell(machine, said)
             self.later(REPEAT_S, lambda: self._repeat(machine, key))

@@ -11,7 +11,7 @@ from gsched.model.resources import Load, Share, Usage
 from gsched.model.states import HoldKind, JobState, OutcomeKind, StopReason
 from gschedd.core import facts as f
 from gschedd.core.explain import describe
-from gschedd.core.state import Job, Relocation
+from gschedd.core.state import Job, Relocation, Saved, Trip
 from gschedd.store import rows
 from tests.support.books import spec_of
 from tests.support.world import inventory
@@ -57,6 +57,15 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
             f.MoveRequested(**ATTEMPT, allocation=(SHARE,), why="makes room", by="gsched"),  # type: ignore[arg-type] # common fields
             "is moved by gsched to n1 (2 CPUs, GPUs 0,1): makes room",
         ),
+        (
+            f.CheckpointTaken(  # type: ignore[call-arg] # common fields
+                **ATTEMPT, request=1, step=30, work_done=9.0, size_bytes=2048, wall_s=0.25
+            ),
+            "checkpoint of step 30 (2kb) saved in 0.2 s",
+        ),
+        (f.MoveAbandoned(**ATTEMPT, reason="no room"), "is not moved: no room"),  # type: ignore[arg-type] # common fields
+        (f.PlaceLost(at_s=5.0, job=1, reason="n1 is gone"), "goes to its queue: n1 is gone"),
+        (f.TrainingResumed(**ATTEMPT, step=30), "attempt 2 goes on from step 30"),  # type: ignore[arg-type] # common fields
         (
             f.DeadlineJudged(at_s=5.0, job=1, meets=False, end_s=60.0, gpus=2, why="full"),
             "expected to miss its deadline on 2 GPUs, done by 1970-01-01 00:01:00 UTC: full",
@@ -156,6 +165,9 @@ def test_a_job_with_everything_in_it_reads_back() -> None:
         outcome=OUTCOME,
         move=Relocation(allocation=(SHARE,), why="room", by="gsched", asked_s=3.0),
         moves=2,
+        moves_asked=3,
+        trip=Trip(asked_s=1.0, saved_s=2.0),
+        saved=Saved(at_s=2.0, step=30, path="/c", size_bytes=7, wall_s=0.5),
         work_done=12.5,
         promised=True,
         meets=False,
@@ -174,6 +186,9 @@ def test_a_job_with_everything_in_it_reads_back() -> None:
         spec=spec_of(),
         move=None,
         moves=0,
+        moves_asked=0,
+        trip=None,
+        saved=None,
         work_done=0.0,
         promised=None,
         meets=None,

@@ -179,7 +179,7 @@ def test_what_must_never_be_is_in_no_table(
 
 
 def test_the_only_way_to_running_is_an_assignment() -> None:
-    """From its queue, or from one place to the next, and only from there."""
+    """From its queue, or from one place to the next; or it never left the one that it has."""
     ways = {
         (before, kind)
         for (before, kind), wanted in JOB_MOVES.items()
@@ -189,6 +189,7 @@ def test_the_only_way_to_running_is_an_assignment() -> None:
     assert ways == {
         (JobState.QUEUED, f.AttemptAssigned),
         (JobState.MIGRATING, f.AttemptAssigned),
+        (JobState.MIGRATING, f.MoveAbandoned),
     }
 
 

@@ -1,0 +1,61 @@
+"""What passes between the head and elastic trainings: orders down, checkpoints and progress up.
+
+What a training has said is remembered and said again at the next welcome, so that a lost connection
+loses nothing; the head drops what it knows already.
+"""
+
+from gnode.core.effects import Send, TellJob
+from gnode.core.table import Attempt, Table
+from gnode.core.task import AttemptKey
+from gsched.protocol.node import (
+    Checkpoint,
+    Checkpointed,
+    CheckpointFailed,
+    GoOn,
+    Progress,
+    UnknownAttempt,
+)
+
+
+def order(table: Table, asked: Checkpoint | GoOn) -> None:
+    """Pass an order on; one that was answered already is answered again."""
+    key = AttemptKey(asked.job, asked.attempt)
+    attempt = table.attempts.get(key)
+    if attempt is None:
+        unknown = UnknownAttempt(job=asked.job, attempt=asked.attempt)
+        table.out.append(Send(message=unknown))
+    elif not attempt.live:
+        return  # its end is on the way, and says more
+    elif (
+        isinstance(asked, Checkpoint)
+        and attempt.saved is not None
+        and attempt.saved.request == asked.request
+    ):
+        table.out.append(Send(message=attempt.saved))
+    else:
+        table.out.append(TellJob(key=key, message=asked))
+
+
+def said(table: Table, message: Checkpointed | CheckpointFailed | Progress) -> None:
+    """Remember what a training has said, and tell the head."""
+    key = AttemptKey(message.job, message.attempt)
+    attempt = table.attempts.get(key)
+    if attempt is None or not attempt.live:
+        table.drop("a word of a training that is over", key)
+        return
+    match message:
+        case Checkpointed():
+            attempt.saved = message
+        case Progress():
+            attempt.reached = message
+        case CheckpointFailed():
+            pass
+    if table.welcomed:
+        table.out.append(Send(message=message))
+
+
+def repeat(table: Table, attempt: Attempt) -> None:
+    """Tell a head that has just welcomed this node what a training has said."""
+    for message in (attempt.saved, attempt.reached):
+        if message is not None and attempt.live:
+            table.out.append(Send(message=message))
