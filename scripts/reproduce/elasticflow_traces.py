@@ -48,19 +48,31 @@ def read_tables(folder: Path) -> Tables:
     one sample.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or a file is something else.
     """
     tables: dict[tuple[str, int], tuple[tuple[int, float], ...]] = {}
     for path in sorted(folder.glob("*.csv")):
-        with path.open(encoding="utf-8", newline="") as file:
-            header, *lines = csv.reader(file)
-        for line in lines:
-            batch = int(line[0])
-            pairs = zip(map(int, header[1:]), map(_rate, line[1:]), strict=True)
-            tables[path.stem, batch] = tuple((n, rate) for n, rate in pairs if n <= batch and rate)
+        try:
+            for batch, rates in _read_table(path):
+                tables[path.stem, batch] = rates
+        except ValueError as error:
+            raise UsageError(
+                f"{path} is no throughput table: {error}",
+                hint="a line for each global batch, a column for each number of GPUs",
+            ) from error
     if not tables:
         raise UsageError(f"no throughput tables in {folder}", hint="<model>.csv, one per model")
     return tables
+
+
+def _read_table(path: Path) -> Iterator[tuple[int, tuple[tuple[int, float], ...]]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        header, *lines = csv.reader(file)
+    counts = [int(name) for name in header[1:]]
+    for line in lines:
+        batch = int(line[0])
+        pairs = zip(counts, map(_rate, line[1:]), strict=True)
+        yield batch, tuple((count, rate) for count, rate in pairs if count <= batch and rate)
 
 
 def _rate(text: str) -> float:
