@@ -232,7 +232,7 @@ def main() -> None:
     policies = wanted.policy.split(",")
     learns = not wanted.no_learning
     if wanted.philly:
-        jobs = read_trace(wanted.philly).jobs
+        jobs = read_trace(wanted.philly, limit=wanted.jobs).jobs
         nodes = read_cluster("56xcpus=64,gpus=8")
         for policy in policies:
             replay("Philly", nodes, jobs, policy, learns=learns, goal=False)
