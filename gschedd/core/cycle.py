@@ -28,6 +28,7 @@ class Cycle(Struct, frozen=True, kw_only=True):
         refused: starts that were proposed and could not be accepted: a policy's fault.
         objection: why the moves that were proposed could not be accepted.
         verdicts: what is expected of trainings.
+        again_s: when the policy wants to be asked again, seconds since the epoch; None: no matter.
     """
 
     facts: tuple[f.AnyFact, ...]
@@ -35,6 +36,7 @@ class Cycle(Struct, frozen=True, kw_only=True):
     refused: tuple[Refusal, ...]
     objection: str = ""
     verdicts: tuple[Verdict, ...] = ()
+    again_s: float | None = None
 
 
 def snapshot(
@@ -113,6 +115,7 @@ def run_cycle(
         refused=checked.refused,
         objection=checked.objection,
         verdicts=plan.verdicts,
+        again_s=plan.again_s,
     )
 
 

@@ -37,6 +37,8 @@ from gschedd.core.submit import known_submission, prepare
 from gschedd.models.predict import Model
 from gschedd.plan.snapshot import Policy, Shape, Verdict, Wait
 
+#: The least time until a policy that wants it is asked again, seconds: else it could ask for ever.
+LEAST_PAUSE_S = 1.0
 #: Different requests remembered so that equal ones share memory; then the memory begins anew.
 MAX_INTERNED = 10_000
 
@@ -74,6 +76,7 @@ class Head:
         model: learns what jobs cost, and tells the policy; None where nothing is to be learned.
         policy_failure: what the policy raised in the last cycle, or None.
         retry: how often in a row it failed, and when it is asked again.
+        again_s: when the policy wanted to be asked again, seconds since the epoch; None: no matter.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Head:
         self.cycles = 0
         self.policy_failure: Exception | None = None
         self.retry = Retry()
+        self.again_s: float | None = None
         self._requests: dict[Request, Request] = {}
 
     def begin(self, now_s: float) -> Step:
@@ -240,6 +244,9 @@ class Head:
 
     def tick(self, now_s: float) -> Step:
         """Take in that time has passed."""
+        if self.again_s is not None and self.again_s <= now_s:
+            self.again_s = None
+            self.state.look_anew()
         if self.retry.take(now_s):
             self.state.look_anew()
         facts = decide.due_jobs(self.state, now_s)
@@ -251,6 +258,7 @@ class Head:
         alarms_s = (
             delayed[0][0] if delayed else None,
             self.retry.due_s,
+            self.again_s,
             next_overdue_s(self.state, self.settings),
         )
         return min((at_s for at_s in alarms_s if at_s is not None), default=None)
@@ -285,6 +293,7 @@ class Head:
             return Step()
         self.cycles += 1
         self.policy_failure = None
+        self.again_s = None
         try:
             result = run_cycle(self.state, self.settings, self.policy, now_s, self.model, due=due)
         except Exception as error:  # noqa: BLE001 # a policy's fault costs one cycle, not the cluster
@@ -294,6 +303,8 @@ class Head:
             self.retry.failed(now_s)
             return Step()
         self.retry.went_well()
+        if result.again_s is not None:
+            self.again_s = max(result.again_s, now_s + LEAST_PAUSE_S)
         self._note_waits(result.waits, due)
         self.verdicts = {verdict.job: verdict for verdict in result.verdicts}
         if result.refused:

@@ -10,7 +10,7 @@ from gschedd.plan.space import Spaces
 from gschedd.plan.training import gpus_by_node
 from gschedd.sim.cluster import read_cluster
 from gschedd.sim.recorder import JobResult
-from gschedd.sim.simulation import Options, Simulation
+from gschedd.sim.simulation import BEGIN_S, Options, Simulation
 from gschedd.sim.workload import TraceJob
 
 RATES = ((1, 1.0), (2, 1.8), (4, 3.0), (8, 4.0))
@@ -142,3 +142,20 @@ def test_a_suspended_training_goes_on_from_its_checkpoint() -> None:
     assert results[2].end_s == pytest.approx(1400.0)
     assert results[1].end_s == pytest.approx(1400.0 + MOVE_S + 600.0)
     assert simulation.summary("turns").requeues == 1
+
+
+def test_a_policy_is_asked_again_when_it_wants_to_be() -> None:
+    """Nothing happens while it lets a training wait; asking for the past costs a second each."""
+    asked_s: list[float] = []
+
+    def in_time(snapshot: Snapshot) -> Plan:
+        asked_s.append(snapshot.now_s - BEGIN_S)
+        if snapshot.now_s < BEGIN_S + 500:
+            return Plan(again_s=BEGIN_S + 500 if len(asked_s) > 1 else BEGIN_S - 5)
+        return smallest(snapshot)
+
+    results, _ = run(in_time, [training(0.0)])
+
+    assert asked_s[:3] == [0.0, 1.0, 500.0]
+    assert results[1].start_s == 500.0
+    assert results[1].end_s == pytest.approx(1500.0)
