@@ -15,7 +15,7 @@ from gsched.model.states import NodeState, PartState, StopReason
 from gsched.protocol import node as n
 from gschedd.core import effects as e
 from gschedd.core import facts as f
-from gschedd.core.apply import note_progress
+from gschedd.core.apply_moves import note_progress
 from gschedd.core.decide import lost_part
 from gschedd.core.react import ask_checkpoint, stop
 from gschedd.core.state import Job, Part, Reached, State

@@ -15,7 +15,8 @@ from msgspec import Struct
 from gsched.errors import ConfigError, StorageError, TryAgainError
 from gsched.failpoint import failpoint
 from gschedd.core import facts as f
-from gschedd.core.apply import SAFE_ID_JUMP, add_job
+from gschedd.core.apply import add_job
+from gschedd.core.apply_nodes import SAFE_ID_JUMP
 from gschedd.core.learning import Run
 from gschedd.core.owning import refresh_space
 from gschedd.core.state import Attempt, State, client_key

@@ -9,7 +9,8 @@ from gsched.model.states import HoldKind, JobState
 from gschedd.core import apply as apply_module
 from gschedd.core import commands as c
 from gschedd.core import facts as f
-from gschedd.core.apply import SAFE_ID_JUMP, apply
+from gschedd.core.apply import apply
+from gschedd.core.apply_nodes import SAFE_ID_JUMP
 from gschedd.core.assigning import free_port
 from gschedd.core.state import State
 from gschedd.plan.snapshot import Plan, Snapshot

@@ -12,7 +12,7 @@ from gsched.failpoint import FailpointError, arm
 from gsched.model.states import JobState, OutcomeKind
 from gschedd.core import commands as c
 from gschedd.core import facts as f
-from gschedd.core.apply import SAFE_ID_JUMP
+from gschedd.core.apply_nodes import SAFE_ID_JUMP
 from gschedd.store.mark import Mark, MarkFile
 from gschedd.store.reader import HistoryFilter, Reader
 from gschedd.store.sqlite import DiskFullError, Store

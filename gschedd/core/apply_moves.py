@@ -1,0 +1,86 @@
+"""The part of `gschedd.core.apply` for trainings: moves, checkpoints, judged deadlines."""
+
+from msgspec import structs
+
+from gsched.model.states import JobState
+from gschedd.core import facts as f
+from gschedd.core.indexing import give_up_move, move, touch
+from gschedd.core.owning import release, reserve
+from gschedd.core.state import Reached, Relocation, Saved, State, Trip
+
+
+def move_requested(state: State, fact: f.MoveRequested) -> None:
+    """A job is to go on elsewhere: its new place is kept for it."""
+    job = state.jobs[fact.job]
+    move(state, job, fact, JobState.MIGRATING)
+    state.note_moved(job.id)
+    job.moves_asked = max(job.moves_asked, fact.request)
+    job.trip = Trip(asked_s=fact.at_s)
+    job.move = Relocation(
+        allocation=fact.allocation,
+        why=fact.why,
+        by=fact.by,
+        asked_s=fact.at_s,
+        request=fact.request,
+    )
+    reserve(state, job)
+
+
+def checkpoint_taken(state: State, fact: f.CheckpointTaken) -> None:
+    """A training has published a checkpoint."""
+    job = state.jobs[fact.job]
+    move(state, job, fact, job.state)
+    job.saved = Saved(
+        at_s=fact.at_s,
+        step=fact.step,
+        path=fact.path,
+        size_bytes=fact.size_bytes,
+        wall_s=fact.wall_s,
+    )
+    job.work_done = max(job.work_done, fact.work_done)
+    if job.move is not None and job.trip is not None and fact.request == job.move.request:
+        job.trip = structs.replace(
+            job.trip, saved_s=fact.at_s, save_s=fact.wall_s, size_bytes=fact.size_bytes
+        )
+
+
+def move_abandoned(state: State, fact: f.MoveAbandoned) -> None:
+    """A job stays where it is."""
+    job = state.jobs[fact.job]
+    state.note_moved(job.id)
+    move(state, job, fact, JobState.RUNNING)
+    job.trip = None
+    give_up_move(state, job)
+
+
+def place_lost(state: State, fact: f.PlaceLost) -> None:
+    """A moving job goes to its queue instead."""
+    job = state.jobs[fact.job]
+    assert job.move is not None, "only what moves goes somewhere"
+    move(state, job, fact, JobState.MIGRATING)
+    release(state, job)
+    job.move = structs.replace(job.move, allocation=(), why=fact.reason)
+    reserve(state, job)
+
+
+def training_resumed(state: State, fact: f.TrainingResumed) -> None:
+    """The first step after a move is done."""
+    job = state.jobs[fact.job]
+    move(state, job, fact, job.state)
+    if job.trip is not None:
+        job.trip = structs.replace(job.trip, resumed_s=fact.at_s, restore_s=fact.restore_s)
+
+
+def note_progress(state: State, job: int, reached: Reached) -> None:
+    """Note how far a training is. This is no fact: it is not durable, and it says so again."""
+    if job in state.running:
+        state.reached[job] = reached
+
+
+def judged(state: State, fact: f.DeadlineJudged) -> None:
+    """What is expected of a deadline is known, or has changed."""
+    job = state.jobs[fact.job]
+    if job.promised is None and fact.firm:
+        job.promised = fact.meets
+    job.meets, job.expected_end_s = fact.meets, fact.end_s
+    touch(state, job)

@@ -1,0 +1,71 @@
+"""The part of `gschedd.core.apply` for nodes."""
+
+from typing import Final
+
+from gsched.model.states import NodeState
+from gschedd.core import facts as f
+from gschedd.core.owning import refresh_space
+from gschedd.core.state import Node, State
+from gschedd.core.transitions import next_node_state
+
+#: How far job ids jump when the database is found to be an old copy: no id is given out twice.
+SAFE_ID_JUMP: Final = 1000
+
+
+def registered(state: State, fact: f.NodeRegistered) -> None:
+    """A node is here, with what it has."""
+    node = state.nodes.get(fact.node)
+    changed = node is None or node.inventory != fact.inventory
+    if node is None:
+        node = Node(name=fact.node, state=NodeState.UP, inventory=fact.inventory)
+        state.nodes[node.name] = node
+    else:
+        node.state = next_node_state(node.state, fact, NodeState.UP)
+    if changed:
+        state.forget_hardware()
+    node.inventory, node.boot_id, node.incarnation = fact.inventory, fact.boot_id, fact.incarnation
+    node.address, node.version, node.since_s = fact.address, fact.version, fact.at_s
+    node.load, node.heartbeat_s, node.faults = fact.load, fact.at_s, 0
+    if fact.highest_job >= state.next_job:  # the database is an old copy: no number comes again
+        state.next_job = fact.highest_job + SAFE_ID_JUMP
+    refresh_space(state, node)
+    state.look_anew()
+    state.touched_nodes[node.name] = node
+
+
+def disconnected(state: State, fact: f.NodeDisconnected) -> None:
+    """The connection to a node is gone."""
+    node = state.nodes[fact.node]
+    node.state = next_node_state(node.state, fact, NodeState.UNREACHABLE)
+    node.since_s = fact.at_s
+    refresh_space(state, node)
+    state.look_anew()
+    state.touched_nodes[node.name] = node
+
+
+def drained(state: State, fact: f.NodeDrained) -> None:
+    """A node takes no new work."""
+    node = state.nodes[fact.node]
+    node.state = next_node_state(node.state, fact, node.state)
+    node.drained, node.reason = True, fact.reason
+    refresh_space(state, node)
+    state.look_anew()
+    state.touched_nodes[node.name] = node
+
+
+def resumed(state: State, fact: f.NodeResumed) -> None:
+    """A node takes new work again."""
+    node = state.nodes[fact.node]
+    node.state = next_node_state(node.state, fact, node.state)
+    node.drained, node.reason, node.faults = False, "", 0
+    refresh_space(state, node)
+    state.look_anew()
+    state.touched_nodes[node.name] = node
+
+
+def faulted(state: State, fact: f.NodeFaulted) -> None:
+    """A node could not start an attempt, or did again."""
+    node = state.nodes[fact.node]
+    node.state = next_node_state(node.state, fact, node.state)
+    node.faults = fact.faults
+    state.touched_nodes[node.name] = node

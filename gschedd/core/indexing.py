@@ -1,0 +1,83 @@
+"""What every change of a job's state goes through: the table of moves, the indices, what to store.
+
+For `gschedd.core.apply` and its parts alone: nobody else writes the state.
+"""
+
+from bisect import bisect_left, insort
+
+from gsched.model.states import JobState
+from gschedd.core import facts as f
+from gschedd.core.owning import release
+from gschedd.core.state import Attempt, Job, State, WaitingGroup
+from gschedd.core.transitions import next_job_state
+
+
+def enter(state: State, job: Job) -> None:
+    """Index a job by the state it is in."""
+    if job.state is JobState.QUEUED:
+        shape = state.shape_of(job)
+        group = state.groups.get(shape)
+        if group is None:
+            group = state.groups[shape] = WaitingGroup(shape)
+            state.shapes_of.setdefault(shape.request, {})[shape] = None
+        group.add(state.order_key(job))
+        state.fresh.add(shape)
+        state.stale = True
+    elif job.state is JobState.WAITING:
+        insort(state.delayed, (job.start_after_s, job.id))
+
+
+def leave(state: State, job: Job) -> None:
+    """Take a job out of the index of the state it is in."""
+    if job.state is JobState.QUEUED:
+        shape = state.shape_of(job)
+        group = state.groups[shape]
+        group.remove(state.order_key(job))
+        if not group.order:
+            del state.groups[shape]
+            alike = state.shapes_of[shape.request]
+            del alike[shape]
+            if not alike:
+                del state.shapes_of[shape.request]
+    elif job.state is JobState.WAITING:
+        entry = (job.start_after_s, job.id)
+        index = bisect_left(state.delayed, entry)
+        assert state.delayed[index] == entry, f"job {job.id} is not among the delayed"
+        del state.delayed[index]
+
+
+def move(state: State, job: Job, fact: f.JobFact, wanted: JobState) -> None:
+    """Let a job go to another state, as the table allows, with all indices."""
+    following = next_job_state(job.state, fact, wanted)
+    if job.state is JobState.QUEUED and following not in {JobState.QUEUED, JobState.RUNNING}:
+        state.look_anew()  # others may have waited for its sake
+    leave(state, job)
+    job.state = following
+    enter(state, job)
+    touch(state, job)
+
+
+def touch(state: State, job: Job) -> None:
+    """Note that a job is to be stored."""
+    state.touched_jobs[job.id] = job
+
+
+def touch_attempt(state: State, job: Job) -> Attempt:
+    """Note that a job's attempt is to be stored, and return it."""
+    attempt = job.attempt
+    assert attempt is not None, f"job {job.id} has no attempt"
+    state.touched_attempts[job.id, attempt.number] = attempt
+    return attempt
+
+
+def resting_state(job: Job, at_s: float) -> JobState:
+    """Return where a job that is neither running nor done belongs at ``at_s``."""
+    if job.holds:
+        return JobState.HELD
+    return JobState.WAITING if job.start_after_s > at_s else JobState.QUEUED
+
+
+def give_up_move(state: State, job: Job) -> None:
+    """Forget where a job was to go on: it is there, or will not go."""
+    release(state, job)
+    job.move = None
