@@ -85,7 +85,7 @@ class Planning:
         """Plan as published: everything stands still while trainings are moved."""
         nodes = self._snapshot.nodes
         free = Spaces(nodes)
-        if any(
+        if self._settings.migrate and any(
             job.leaving and job.job in self._snapshot.goals and _is_up(job.allocation, nodes)
             for job in self._snapshot.running
         ):
