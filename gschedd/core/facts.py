@@ -142,14 +142,15 @@ class TrainingResumed(AttemptFact, frozen=True, kw_only=True, omit_defaults=True
 class DeadlineJudged(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """What the policy expects of a job's deadline is known now, or has changed.
 
-    The first of a job's is its promise. ``end_s`` is when it is expected to be done, seconds since
-    the epoch.
+    The first of a job's that is ``firm`` is its promise. ``end_s`` is when it is expected to be
+    done, seconds since the epoch.
     """
 
     meets: bool
     end_s: float | None = None
     gpus: int = 0
     why: str = ""
+    firm: bool = True
 
 
 class PartStarted(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):

@@ -42,7 +42,9 @@ def judged(state: State, verdicts: Iterable[Verdict], now_s: float) -> Iterator[
     """Yield what was never said of a job's deadline before, or was said otherwise."""
     for verdict in verdicts:
         job = state.jobs.get(verdict.job)
-        if job is not None and job.spec.deadline_s and job.meets is not verdict.meets:
+        if job is None or not job.spec.deadline_s:
+            continue
+        if job.meets is not verdict.meets or (verdict.firm and job.promised is None):
             yield f.DeadlineJudged(
                 at_s=now_s,
                 job=job.id,
@@ -50,6 +52,7 @@ def judged(state: State, verdicts: Iterable[Verdict], now_s: float) -> Iterator[
                 end_s=verdict.end_s,
                 gpus=verdict.gpus,
                 why=verdict.why,
+                firm=verdict.firm,
             )
 
 

@@ -146,6 +146,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
         end_s: when it will be done, seconds since the epoch; None where that cannot be said.
         gpus: on how many GPUs, at first.
         why: in words, where it will be late.
+        firm: it stays with that, and it may be kept as a promise; else it is only expected so far.
     """
 
     job: int
@@ -153,6 +154,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     end_s: float | None = None
     gpus: int = 0
     why: str = ""
+    firm: bool = True
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -161,8 +163,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     Attributes:
         moves: of running trainings, all at once: what they leave may be what others of them take.
             A start may use only what is free before that; what is vacated is decided about later.
-        verdicts: what is expected of trainings, waiting or running; the first one about a job that
-            says ``meets`` is kept as a promise (`Goal.promised`), as is the first that does not.
+        verdicts: what is expected of trainings, waiting or running; the first firm one about a job
+            that says ``meets`` is kept as a promise (`Goal.promised`), as is the first firm one
+            that does not.
         again_s: when to ask again although nothing else has happened, seconds since the epoch;
             None: there is no need.
     """
