@@ -19,7 +19,7 @@ from gschedd.policies.kit.shares import Claim, claim
 from gschedd.policies.kit.whole import plan_one_at_a_time
 
 #: Of so many that have to wait the ends are foretold; those behind them are said to be late.
-MAX_FORETOLD: Final = 200
+MAX_FORETOLD: Final = 50
 
 
 def plan(snapshot: Snapshot) -> Plan:
