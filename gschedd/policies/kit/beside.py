@@ -5,13 +5,17 @@ trainings leave, and what they are given is checked first against the deadlines 
 share of the nodes keeps them from waiting for ever.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
 
 from msgspec import Struct, structs
 
 from gsched.model.resources import Share
-from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Snapshot, Start
+from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import NodeSpace, Spaces, kept_back
+
+#: Starts of other jobs on GPUs that are checked against the deadlines in one cycle.
+MAX_CHECKED: Final = 16
 
 
 class Fairness(Struct, frozen=True, kw_only=True):
@@ -37,19 +41,16 @@ def beside(goals: Policy, rest: Policy, fairness: Fairness | None = None) -> Pol
 
 
 def _plan(snapshot: Snapshot, goals: Policy, rest: Policy, fairness: Fairness) -> Plan:
-    trainings = [group for group in snapshot.groups if group.shape.goal in snapshot.goals]
-    others = [group for group in snapshot.groups if group.shape.goal not in snapshot.goals]
     if not snapshot.goals:
         return rest(snapshot)
-    closed = _kept_for_others(snapshot, others, fairness)
-    first = goals(structs.replace(snapshot, groups=trainings, nodes=_without(snapshot, closed)))
+    trainings = [group for group in snapshot.groups if group.shape.goal in snapshot.goals]
+    others = [group for group in snapshot.groups if group.shape.goal not in snapshot.goals]
+    open_to_trainings = _without(snapshot, _kept_for_others(snapshot, others, fairness))
+    theirs = structs.replace(snapshot, groups=trainings, nodes=open_to_trainings)
+    first = goals(theirs)
     if not others:
         return first
-    second = rest(_after(snapshot, others, first))
-    harmed = _harmed(snapshot, goals, trainings, first, second, closed)
-    if harmed:
-        kept = tuple(start for start in second.starts if not _takes_gpus(start))
-        second = structs.replace(second, starts=kept)
+    second = _harmless(theirs, goals, first, rest(_after(snapshot, others, first)))
     return structs.replace(
         first, starts=(*first.starts, *second.starts), waits=(*first.waits, *second.waits)
     )
@@ -97,42 +98,59 @@ def _takes_gpus(start: Start) -> bool:
     return any(share.gpu_indices for share in start.allocation)
 
 
-def _harmed(
-    snapshot: Snapshot,
-    goals: Policy,
-    trainings: list[Group],
-    first: Plan,
-    second: Plan,
-    closed: frozenset[str],
-) -> bool:
-    """Return whether what the others are given would make a training late that is not late now.
+def _harmless(theirs: Snapshot, goals: Policy, first: Plan, second: Plan) -> Plan:
+    """Return the plan for the other jobs without what would make a training late.
 
-    The trainings are planned anew as if it had been given already.
+    The trainings are planned anew as if each of its starts that takes GPUs had been made already:
+    one after the other, as many as `MAX_CHECKED`; the rest waits for the next cycle.
+
+    Args:
+        theirs: what the policy for trainings saw.
+        first: what it planned.
     """
-    given = [start for start in second.starts if _takes_gpus(start)]
-    if not given:
-        return False
-    spaces = Spaces(_without(snapshot, closed))
+    promised = {verdict.job for verdict in first.verdicts if verdict.meets}
+    starts: list[Start] = []
+    given: list[Start] = []
+    waits = list(second.waits)
+    for start in second.starts:
+        if promised and _takes_gpus(start):
+            late = _late(theirs, goals, promised, [*given, start], len(given))
+            if late:
+                reason = f"would make job {late} miss its deadline"
+                waits.append(Wait(shape=start.shape, first=start.job, reason=reason))
+                continue
+            given.append(start)
+        starts.append(start)
+    told = {wait.shape: wait for wait in reversed(waits)}
+    return structs.replace(second, starts=tuple(starts), waits=tuple(told.values()))
+
+
+def _late(
+    theirs: Snapshot, goals: Policy, promised: Collection[int], given: list[Start], checked: int
+) -> int:
+    """Return a training that would be late, of those that are not, or 0 if there is none."""
+    if checked >= MAX_CHECKED:
+        return min(promised)
+    spaces = Spaces(theirs.nodes)
     for start in given:
         spaces.take(start.allocation)
-    running = [
-        RunningJob(
-            job=start.job,
-            allocation=start.allocation,
-            started_s=snapshot.now_s,
-            end_s=(
-                None if start.shape.walltime_s is None else snapshot.now_s + start.shape.walltime_s
-            ),
-        )
-        for start in given
-    ]
+    running = [_started(start, theirs.now_s) for start in given]
     then = goals(
         structs.replace(
-            snapshot,
-            groups=trainings,
+            theirs,
             nodes={space.name: space for space in spaces},
-            running=[*snapshot.running, *running],
+            running=[*theirs.running, *running],
         )
     )
-    meets = {verdict.job for verdict in then.verdicts if verdict.meets}
-    return any(verdict.meets and verdict.job not in meets for verdict in first.verdicts)
+    in_time = {verdict.job for verdict in then.verdicts if verdict.meets}
+    return min((job for job in promised if job not in in_time), default=0)
+
+
+def _started(start: Start, now_s: float) -> RunningJob:
+    walltime_s = start.shape.walltime_s
+    return RunningJob(
+        job=start.job,
+        allocation=start.allocation,
+        started_s=now_s,
+        end_s=None if walltime_s is None else now_s + walltime_s,
+    )

@@ -1,0 +1,187 @@
+"""Trainings with deadlines and all other jobs on one cluster: who gives way to whom."""
+
+from msgspec import structs
+
+from gsched.model.resources import Chunk, Gpu, Request
+from gsched.model.states import Placement
+from gschedd.plan.elastic import allocate
+from gschedd.plan.fit import NoFit, place
+from gschedd.plan.snapshot import Group, Plan, Shape, Snapshot, Start, Verdict
+from gschedd.plan.space import NodeSpace, Spaces
+from gschedd.plan.training import Goal, Layout
+from gschedd.policies.kit.beside import MAX_CHECKED, Fairness, beside
+
+ONE_GPU = Request(chunks=(Chunk(cpus=1, gpus=1),))
+
+
+class Steady:
+    """Work done in a second on each GPU: one."""
+
+    def rate(self, layout: Layout) -> float:
+        """Return the number of GPUs."""
+        return float(layout.gpus)
+
+
+def node(name: str, gpus: int) -> NodeSpace:
+    """Return an idle node."""
+    have = tuple(Gpu(index=index) for index in range(gpus))
+    return NodeSpace(
+        name=name,
+        cpus=128,
+        memory_bytes=1,
+        gpus=have,
+        generic=(),
+        total_cpus=128,
+        total_memory_bytes=1,
+        total_gpus=gpus,
+        total_generic=(),
+        all_gpus=have,
+        features=frozenset(),
+    )
+
+
+def other(job: int, request: Request = ONE_GPU, walltime_s: float = 10.0 * 3600) -> Group:
+    """Return a waiting job that is no training."""
+    shape = Shape(queue="batch", request=request, walltime_s=walltime_s + job)
+    return Group(shape=shape, order=[(0, job)])
+
+
+def training(job: int) -> Group:
+    """Return a waiting training on two GPUs."""
+    request = Request(chunks=(Chunk(count=2, cpus=1, gpus=1),), placement=Placement.PACK)
+    return Group(
+        shape=Shape(queue="batch", request=request, walltime_s=None, goal=job), order=[(0, job)]
+    )
+
+
+def goal(job: int) -> Goal:
+    """Return what is known of such a training."""
+    return Goal(
+        job=job,
+        arrived_s=0.0,
+        deadline_s=100.0,
+        work=10.0,
+        total_work=10.0,
+        speed=Steady(),
+        gpus=(2,),
+    )
+
+
+def later(snapshot: Snapshot) -> Plan:
+    """Start no training yet; each is in time as long as two GPUs are free for it."""
+    free = sum(len(space.gpus) for space in snapshot.nodes.values() if space.open)
+    jobs = sorted(snapshot.goals)
+    return Plan(
+        verdicts=tuple(
+            Verdict(job=job, meets=2 * (number + 1) <= free) for number, job in enumerate(jobs)
+        )
+    )
+
+
+def at_once(snapshot: Snapshot) -> Plan:
+    """Start each training where there is room."""
+    free, starts = Spaces(snapshot.nodes), []
+    for group in snapshot.groups:
+        found = allocate(group.shape.request, free, 2)
+        if found is not None:
+            free.take(found)
+            starts.append(
+                Start(job=group.shape.goal, shape=group.shape, allocation=found, why="room")
+            )
+    return Plan(starts=tuple(starts))
+
+
+def rest(snapshot: Snapshot) -> Plan:
+    """Start every other job where there is room."""
+    free, starts = Spaces(snapshot.nodes), []
+    for group in snapshot.groups:
+        assert group.shape.goal not in snapshot.goals, "a training is not for this one"
+        found = place(group.shape.request, free)
+        if not isinstance(found, NoFit):
+            free.take(found)
+            starts.append(
+                Start(job=group.order[0][1], shape=group.shape, allocation=found, why="room")
+            )
+    return Plan(starts=tuple(starts))
+
+
+def snapshot(*groups: Group, gpus: int = 4, nodes: int = 1) -> Snapshot:
+    """Return idle nodes and what waits for them."""
+    spaces = {f"n{number}": node(f"n{number}", gpus) for number in range(nodes)}
+    goals = {group.shape.goal: goal(group.shape.goal) for group in groups if group.shape.goal}
+    return Snapshot(now_s=0.0, nodes=spaces, groups=groups, running=[], goals=goals)
+
+
+def started(plan: Plan) -> set[int]:
+    """Return the jobs that a plan starts."""
+    return {start.job for start in plan.starts}
+
+
+def test_trainings_choose_first_and_the_others_find_that_taken() -> None:
+    """Two GPUs are left for four that want one each."""
+    plan = beside(at_once, rest)(snapshot(*map(other, (1, 2, 3, 4)), training(5)))
+
+    assert started(plan) == {5, 1, 2}
+    used = [(s.node, i) for start in plan.starts for s in start.allocation for i in s.gpu_indices]
+    assert len(used) == len(set(used)) == 4
+
+
+def test_others_make_no_training_late() -> None:
+    """A training that will start later keeps what it needs; who would take it is told why."""
+    plan = beside(later, rest)(snapshot(*map(other, (1, 2, 3, 4)), training(5)))
+
+    assert started(plan) == {1, 2}
+    reasons = {wait.first: str(wait.reason) for wait in plan.waits}
+    assert reasons == dict.fromkeys((3, 4), "would make job 5 miss its deadline")
+
+
+def test_a_training_that_is_late_anyway_keeps_nobody_waiting() -> None:
+    """Three trainings would need six GPUs of four: the third one's verdict cannot get worse."""
+    both = beside(later, rest)(snapshot(other(1), *map(training, (5, 6, 7))))
+
+    assert started(both) == set()
+    assert started(beside(later, rest)(snapshot(other(1), training(5), gpus=1))) == {1}
+
+
+def test_jobs_without_gpus_are_not_held_up() -> None:
+    """They take nothing that trainings want."""
+    plan = beside(later, rest)(snapshot(other(1, Request()), training(5), gpus=2))
+
+    assert started(plan) == {1}
+
+
+def test_a_share_of_the_nodes_is_kept_for_others_that_want_gpus() -> None:
+    """Of two nodes the second; where nobody wants GPUs, trainings have all."""
+    half = beside(at_once, rest, Fairness(share=0.5))
+    trainings = list(map(training, (5, 6, 7, 8)))
+
+    crowded = half(snapshot(other(1), *trainings, nodes=2))
+    alone = half(snapshot(other(1, Request()), *trainings, nodes=2))
+
+    assert len(started(crowded) & {5, 6, 7, 8}) == 2
+    assert 1 in started(crowded)
+    assert started(alone) == {1, 5, 6, 7, 8}
+
+
+def test_so_many_are_checked_in_one_cycle() -> None:
+    """What was not checked waits: no cycle takes for ever."""
+    count = MAX_CHECKED + 5
+    groups = [other(job) for job in range(1, count + 1)]
+    plan = beside(later, rest)(snapshot(*groups, training(100), gpus=64))
+
+    assert len(started(plan)) == MAX_CHECKED
+
+
+def test_without_trainings_it_is_the_other_policy_itself() -> None:
+    """The very snapshot, so that nothing is looked at twice."""
+    seen: list[Snapshot] = []
+
+    def watching(snapshot: Snapshot) -> Plan:
+        seen.append(snapshot)
+        return Plan()
+
+    alone = structs.replace(snapshot(other(1)), goals={})
+    beside(at_once, watching)(alone)
+
+    assert seen == [alone]
+    assert seen[0] is alone
