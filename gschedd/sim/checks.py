@@ -9,119 +9,14 @@ I14 everything is bounded. (I12 is about checkpoints.)
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
 from gnode.core.task import AttemptKey
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Share
-from gsched.model.states import AttemptState, JobState, OutcomeKind, PartState
+from gsched.model.states import OutcomeKind
 from gschedd.core import facts as f
-from gschedd.core.explain import waiting_reason
-from gschedd.core.head import Head
-from gschedd.core.owning import coming, leaving
-from gschedd.core.state import Job, State
-from gschedd.plan.space import NodeSpace, emptied, kept_back, take
+from gschedd.sim.booking import demand
 from gschedd.sim.machine import Machine
-
-RESTING: Final = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
-LIVE_PARTS: Final = frozenset({PartState.PENDING, PartState.RUNNING})
-
-
-class InvariantError(AssertionError):
-    """A promise of gsched's is broken; ``number`` says which."""
-
-    def __init__(self, number: str, message: str) -> None:
-        super().__init__(f"{number}: {message}")
-        self.number = number
-
-
-def demand(condition: bool, number: str, message: str) -> None:  # noqa: FBT001 - as an assert
-    """Raise unless a condition holds.
-
-    Raises:
-        InvariantError: it does not.
-    """
-    if not condition:
-        raise InvariantError(number, message)
-
-
-# --- the head's state in itself ---
-
-
-def check_head(head: Head) -> None:
-    """Check all that must hold of the head's state at any moment."""
-    state = head.state
-    for name in state.nodes:
-        check_node(state, name)
-    _check_indices(state)
-    for job in state.jobs.values():
-        _check_job(job)
-        if job.state in RESTING:
-            reason = waiting_reason(job, state, head.settings, head.waits, head.safe_mode)
-            demand(bool(reason), "I11", f"job {job.id} waits without a reason")
-
-
-def check_node(state: State, name: str) -> None:
-    """Check that what is owned and what is free make up a node, and nothing is owned twice."""
-    space = state.spaces[name]
-    owned = [
-        job.attempt.parts[name].share
-        for job in state.by_node.get(name, {}).values()
-        if job.attempt is not None
-    ]
-    expected = emptied(space)
-    for share in owned:
-        expected = take(expected, share)
-    to_come = coming(state, name)
-    if to_come:
-        expected = kept_back(expected, leaving(state, name), to_come)
-    demand(_amounts(space) == _amounts(expected), "I13", f"owned and free do not make up {name}")
-    gpus = Counter(index for share in owned for index in share.gpu_indices)
-    demand(max(gpus.values(), default=1) == 1, "I6", f"a GPU of {name} has two owners")
-    least = min([space.cpus, space.memory_bytes, *(count for _, count in space.generic)])
-    demand(least >= 0, "I6", f"{name} has given more than it has: {_amounts(space)}")
-    alone = not space.exclusive or len(owned) + len(to_come) == 1
-    demand(alone, "I6", f"{name} is shared although a job has it for itself")
-
-
-def _amounts(space: NodeSpace) -> tuple[object, ...]:
-    return (space.cpus, space.memory_bytes, space.gpus, dict(space.generic), space.owners)
-
-
-def _check_job(job: Job) -> None:
-    attempt = job.attempt
-    if job.state in RESTING:
-        demand(attempt is None, "I9", f"job {job.id} is {job.state} and has an attempt")
-        held = (job.state is JobState.HELD) == bool(job.holds)
-        demand(held, "I9", f"job {job.id} is {job.state} with holds {job.holds}")
-        return
-    moving = job.state is JobState.MIGRATING
-    demand(moving == (job.move is not None), "I9", f"job {job.id} is {job.state}, {job.move}")
-    if moving and attempt is None:
-        return  # it has left its place, and its new one is not free yet
-    running = moving or job.state in {JobState.RUNNING, JobState.EXITING}
-    demand(running and attempt is not None, "I9", f"job {job.id} is {job.state}, no attempt")
-    assert attempt is not None, "just demanded"
-    demand(attempt.number == job.attempts, "I9", f"job {job.id}: attempt {attempt.number}")
-    live = any(part.state in LIVE_PARTS for part in attempt.parts.values())
-    demand(live, "I5", f"job {job.id} has an attempt of which no part is left")
-    over = attempt.state is AttemptState.ENDED
-    demand(not over, "I5", f"job {job.id} has an ended attempt")
-
-
-def _check_indices(state: State) -> None:
-    queued = {job.id for job in state.jobs.values() if job.state is JobState.QUEUED}
-    grouped = [key[1] for group in state.groups.values() for key in group.order]
-    demand(sorted(grouped) == sorted(queued), "I9", "the groups are not the queued jobs")
-    active = {job.id for job in state.jobs.values() if job.attempt is not None}
-    demand(set(state.running) == active, "I9", "the index of running jobs is wrong")
-    numbers = max((*state.jobs, *state.finished), default=0)
-    demand(numbers < state.next_job, "I2", f"job {numbers} exists, {state.next_job} is next")
-    waiting = sorted(
-        (job.start_after_s, job.id) for job in state.jobs.values() if job.state is JobState.WAITING
-    )
-    demand(state.delayed == waiting, "I9", "the index of delayed jobs is wrong")
-
 
 # --- what became durable ---
 

@@ -22,7 +22,8 @@ from gschedd.core.state import Job, State
 from gschedd.plan.snapshot import Policy
 from gschedd.policies import fifo
 from gschedd.sim.agenda import FOREVER, Agenda
-from gschedd.sim.checks import History, Truth, check_head, check_rest, demand
+from gschedd.sim.booking import check_head, demand
+from gschedd.sim.checks import History, Truth, check_rest
 from gschedd.sim.head import HeadProcess
 from gschedd.sim.machine import Machine
 from gschedd.sim.network import Way, Weather, Wire

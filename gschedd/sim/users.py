@@ -12,7 +12,7 @@ from gschedd.core import commands as c
 from gschedd.core.head import Step
 from gschedd.core.settings import Caller
 from gschedd.sim.agenda import Agenda
-from gschedd.sim.checks import demand
+from gschedd.sim.booking import demand
 from gschedd.sim.head import HeadProcess
 from gschedd.sim.program import Program
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from gschedd.sim.checks import InvariantError
+from gschedd.sim.booking import InvariantError
 from gschedd.sim.faults import FaultWorld, Story
 
 SHOWN_FAILURES = 20

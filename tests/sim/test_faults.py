@@ -16,7 +16,7 @@ from gschedd.core.head import Head, Step
 from gschedd.core.settings import Settings
 from gschedd.core.state import State
 from gschedd.plan.snapshot import Policy
-from gschedd.sim.checks import InvariantError
+from gschedd.sim.booking import InvariantError
 from gschedd.sim.faults import FaultWorld, HeadFactory
 from gschedd.sim.head import HeadProcess
 from gschedd.sim.node import NodeProcess

@@ -34,10 +34,11 @@ from gschedd.core.settings import Caller, QueueSettings
 from gschedd.core.state import State
 from gschedd.plan.snapshot import Plan, Snapshot, Start
 from gschedd.policies import fifo
+from gschedd.sim.booking import check_head
 from gschedd.store.reader import Reader
 from gschedd.store.rows import Batch
 from gschedd.store.sqlite import Store
-from tests.support.invariants import check_head, check_history, content, replayed
+from tests.support.invariants import check_history, content, replayed
 from tests.support.world import ADMIN, ALICE, BEGIN_S, BOB, inventory, settings, submission
 
 NODES = {

@@ -29,7 +29,8 @@ from gschedd.core.settings import Caller, QueueSettings, Settings
 from gschedd.core.state import Job, Node, State
 from gschedd.plan.snapshot import Policy, Wait
 from gschedd.policies import fifo
-from tests.support.invariants import check_head, check_history
+from gschedd.sim.booking import check_head
+from tests.support.invariants import check_history
 from tests.support.saving import Running, save_state
 
 BEGIN_S = 1_700_000_000.0

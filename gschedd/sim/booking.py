@@ -1,0 +1,175 @@
+"""What must hold of the head's state in itself at any moment, whatever has happened.
+
+The simulator checks it at every step, and the tests of the core use the very same checks; the
+numbers are those of `gschedd.sim.checks`.
+"""
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Final
+
+from gsched.model.resources import Share
+from gsched.model.states import AttemptState, JobState, PartState
+from gschedd.core.explain import waiting_reason
+from gschedd.core.head import Head
+from gschedd.core.owning import coming, leaving
+from gschedd.core.state import Job, State
+from gschedd.plan.space import NodeSpace, emptied, kept_back, take
+
+RESTING: Final = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
+LIVE_PARTS: Final = frozenset({PartState.PENDING, PartState.RUNNING})
+
+
+class InvariantError(AssertionError):
+    """A promise of gsched's is broken; ``number`` says which."""
+
+    def __init__(self, number: str, message: str) -> None:
+        super().__init__(f"{number}: {message}")
+        self.number = number
+
+
+def demand(condition: bool, number: str, message: str) -> None:  # noqa: FBT001 - as an assert
+    """Raise unless a condition holds.
+
+    Raises:
+        InvariantError: it does not.
+    """
+    if not condition:
+        raise InvariantError(number, message)
+
+
+def check_head(head: Head, *, shrunk: Collection[str] = ()) -> None:
+    """Check all that must hold of the head's state at any moment.
+
+    Args:
+        shrunk: nodes that have come back with less than was given away before.
+    """
+    state = head.state
+    for name in state.nodes:
+        check_node(state, name, shrunk=name in shrunk)
+    _check_groups(state)
+    _check_running(state)
+    _check_counts(state)
+    for job in state.jobs.values():
+        _check_job(job)
+        if job.state in RESTING:
+            reason = waiting_reason(job, state, head.settings, head.waits, head.safe_mode)
+            demand(bool(reason), "I11", f"job {job.id} waits without a reason")
+
+
+# --- nodes ---
+
+
+def check_node(state: State, name: str, *, shrunk: bool = False) -> None:
+    """Check that what is owned and what is free make up a node, and nothing is owned twice."""
+    space = state.spaces[name]
+    owned = [
+        job.attempt.parts[name].share
+        for job in state.by_node.get(name, {}).values()
+        if job.attempt is not None
+    ]
+    expected = emptied(space)
+    for share in owned:
+        expected = take(expected, share)
+    to_come = coming(state, name)
+    if to_come:
+        expected = kept_back(expected, leaving(state, name), to_come)
+        _check_places_to_come(state, name, to_come)
+    demand(_amounts(space) == _amounts(expected), "I13", f"owned and free do not make up {name}")
+    gpus = Counter(index for share in owned for index in share.gpu_indices)
+    demand(max(gpus.values(), default=1) == 1, "I6", f"a GPU of {name} has two owners")
+    alone = not space.exclusive or len(owned) + len(to_come) == 1
+    demand(alone, "I6", f"{name} is shared although a job has it for itself")
+    if not shrunk:
+        least = min([space.cpus, space.memory_bytes, *(count for _, count in space.generic)])
+        demand(least >= 0, "I6", f"{name} has given more than it has: {_amounts(space)}")
+
+
+def _amounts(space: NodeSpace) -> tuple[object, ...]:
+    owners = (space.owners, space.exclusive)
+    return (space.cpus, space.memory_bytes, space.gpus, dict(space.generic), *owners)
+
+
+def _check_places_to_come(state: State, name: str, to_come: Collection[Share]) -> None:
+    """Check that all who stay on a node and all who come there have room together."""
+    space = emptied(state.spaces[name])
+    for job in state.by_node.get(name, {}).values():
+        if job.move is None and job.attempt is not None:
+            space = take(space, job.attempt.parts[name].share)
+    for share in to_come:
+        free = {gpu.index for gpu in space.gpus}
+        demand(free.issuperset(share.gpu_indices), "I6", f"GPUs of {name} are promised twice")
+        space = take(space, share)
+    demand(space.cpus >= 0, "I6", f"CPUs of {name} are promised twice")
+    demand(space.memory_bytes >= 0, "I6", f"memory of {name} is promised twice")
+
+
+# --- jobs ---
+
+
+def _check_job(job: Job) -> None:
+    """Check that a job's state, holds, move and attempt tell the same story."""
+    attempt = job.attempt
+    moving = job.state is JobState.MIGRATING
+    demand(moving == (job.move is not None), "I9", f"job {job.id} is {job.state}, {job.move}")
+    if job.state in RESTING:
+        demand(attempt is None, "I9", f"job {job.id} is {job.state} and has an attempt")
+        held = (job.state is JobState.HELD) == bool(job.holds)
+        demand(held, "I9", f"job {job.id} is {job.state} with holds {job.holds}")
+        return
+    if moving and attempt is None:
+        return  # it has left its place, and its new one is not free yet
+    running = moving or job.state in {JobState.RUNNING, JobState.EXITING}
+    demand(running and attempt is not None, "I9", f"job {job.id} is {job.state}, no attempt")
+    assert attempt is not None, "just demanded"
+    demand(attempt.number == job.attempts, "I9", f"job {job.id}: attempt {attempt.number}")
+    live = any(part.state in LIVE_PARTS for part in attempt.parts.values())
+    demand(live, "I5", f"job {job.id} has an attempt of which no part is left")
+    over = attempt.state is AttemptState.ENDED
+    demand(not over, "I5", f"job {job.id} has an ended attempt")
+    stopped = attempt.stop is None or job.state is not JobState.RUNNING
+    demand(stopped, "I9", f"job {job.id} is {job.state} and is being stopped")
+
+
+# --- indices ---
+
+
+def _check_groups(state: State) -> None:
+    """Check the indices of jobs that wait."""
+    queued = {job.id for job in state.jobs.values() if job.state is JobState.QUEUED}
+    grouped = [key[1] for group in state.groups.values() for key in group.order]
+    demand(sorted(grouped) == sorted(queued), "I9", "the groups are not the queued jobs")
+    for shape, group in state.groups.items():
+        ordered = bool(group.order) and group.order == sorted(group.order)
+        demand(ordered, "I9", f"a group is out of order: {group.order}")
+        for _, number in group.order:
+            alike = state.shape_of(state.jobs[number]) == shape
+            demand(alike, "I9", f"job {number} is in a group of another shape")
+    waiting = sorted(
+        (job.start_after_s, job.id) for job in state.jobs.values() if job.state is JobState.WAITING
+    )
+    demand(state.delayed == waiting, "I9", "the index of delayed jobs is wrong")
+
+
+def _check_running(state: State) -> None:
+    """Check the indices of jobs that run, and of those that move."""
+    active = {job.id: job.attempt for job in state.jobs.values() if job.attempt is not None}
+    demand(set(state.running) == set(active), "I9", "the index of running jobs is wrong")
+    pairs = {(node, job) for job, attempt in active.items() for node in attempt.parts}
+    indexed = {(node, job) for node, jobs in state.by_node.items() for job in jobs}
+    demand(indexed == pairs, "I9", "the index of jobs by node is wrong")
+    moving = {job.id for job in state.jobs.values() if job.move is not None}
+    demand(set(state.targets) == moving, "I9", "the index of moving jobs is wrong")
+    targets = {job for jobs in state.targets_on.values() for job in jobs}
+    demand(targets <= moving, "I9", "the index of moving jobs by node is wrong")
+    used = [attempt.master_port for attempt in active.values() if attempt.master_port]
+    demand(len(used) == len(set(used)), "I6", "two attempts have one master port")
+    demand(state.ports == set(used), "I9", "the index of master ports is wrong")
+
+
+def _check_counts(state: State) -> None:
+    """Check what is counted."""
+    users = Counter(job.spec.owner.uid for job in state.jobs.values())
+    demand(state.jobs_by_user == dict(users), "I14", f"jobs of users: {state.jobs_by_user}")
+    numbers = max((*state.jobs, *state.finished), default=0)
+    demand(numbers < state.next_job, "I2", f"job {numbers} exists, {state.next_job} is next")
