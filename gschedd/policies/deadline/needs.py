@@ -1,0 +1,132 @@
+"""What each training needs to be in time, and which GPUs there are for all of them."""
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct, structs
+
+from gschedd.plan.snapshot import RunningJob, Snapshot
+from gschedd.plan.training import Goal, gpus_by_node
+from gschedd.policies.deadline.settings import Settings
+from gschedd.policies.kit.changes import Speeds, Trainings, gpus_of, profile_for
+from gschedd.policies.kit.fluid import Grid, Need, steps_for
+from gschedd.policies.kit.shares import Levels
+
+#: No training has less of its work left than this part: what is all but done holds what it has.
+ALMOST_DONE: Final = 1e-9
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """A training that can be in time if it gets what it needs.
+
+    Attributes:
+        gpu_s: GPU time that it needs at least, seconds.
+        whole_gpu_s: what it would need now for all of its work.
+        promised: its deadline was promised.
+    """
+
+    need: Need
+    gpu_s: float
+    whole_gpu_s: float
+    promised: bool
+
+
+class Needs(Struct, frozen=True, kw_only=True):
+    """All trainings that are decided about, sorted by what can be done.
+
+    Attributes:
+        candidates: in the order in which they are kept: promised ones first, then who needs least.
+        late: jobs that cannot be in time, or have no deadline, oldest first.
+        levels: numbers of GPUs that each of them all may have, by job.
+        has: GPUs that those that run have, by job.
+    """
+
+    candidates: tuple[Candidate, ...]
+    late: tuple[int, ...]
+    levels: Mapping[int, Levels]
+    has: Mapping[int, int]
+
+
+def needs_of(snapshot: Snapshot, trainings: Trainings, speeds: Speeds) -> Needs:
+    """Return what the trainings need that wait or can be moved."""
+    candidates: list[Candidate] = []
+    late: list[int] = []
+    levels: dict[int, Levels] = {}
+    has: dict[int, int] = {}
+    for job in [*trainings.movable, *trainings.waiting]:
+        goal, running = snapshot.goals[job], trainings.movable.get(job)
+        has[job] = gpus_of(running.allocation) if running else 0
+        levels[job] = _levels(goal, running, speeds)
+        candidate = _candidate(goal, levels[job], has[job], snapshot.now_s)
+        if candidate is None:
+            late.append(job)
+        else:
+            candidates.append(candidate)
+    candidates.sort(key=lambda each: (not each.promised, each.gpu_s, each.need.job))
+    late.sort(key=lambda job: (snapshot.goals[job].arrived_s, job))
+    return Needs(candidates=tuple(candidates), late=tuple(late), levels=levels, has=has)
+
+
+def _levels(goal: Goal, running: RunningJob | None, speeds: Speeds) -> Levels:
+    """Return the levels of a training; where it runs, as fast as it is on what it has."""
+    levels = speeds.levels(goal)
+    if running is None:
+        return levels
+    counts = gpus_by_node(running.allocation)
+    gpus = sum(counts.values())
+    if gpus not in levels.gpus:
+        return levels
+    rate = goal.speed.rate(speeds.layout_on(counts))
+    index = levels.gpus.index(gpus)
+    if rate <= 0 or rate == levels.rates[index]:
+        return levels
+    return structs.replace(levels, rates=(*levels.rates[:index], rate, *levels.rates[index + 1 :]))
+
+
+def _candidate(goal: Goal, levels: Levels, has: int, now_s: float) -> Candidate | None:
+    if goal.deadline_s is None or not levels.gpus:
+        return None
+    need = Need(
+        job=goal.job,
+        deadline_s=goal.deadline_s,
+        work=max(goal.work, goal.total_work * ALMOST_DONE),
+        levels=levels,
+        has=has,
+        move_s=goal.move_s,
+        begun=has > 0 or goal.work < goal.total_work,
+        rigid=not goal.movable,
+    )
+    least_gpu_s = math.inf
+    for index, gpus in enumerate(levels.gpus):
+        takes_s = need.alone_s(index)
+        if now_s + takes_s <= goal.deadline_s:
+            least_gpu_s = min(least_gpu_s, gpus * takes_s)
+    if least_gpu_s == math.inf:
+        return None
+    return Candidate(
+        need=need,
+        gpu_s=least_gpu_s,
+        whole_gpu_s=least_gpu_s * max(goal.total_work, need.work) / need.work,
+        promised=goal.promised is True,
+    )
+
+
+def grid_for(
+    snapshot: Snapshot,
+    trainings: Trainings,
+    speeds: Speeds,
+    needs: Needs,
+    settings: Settings,
+) -> Grid:
+    """Return the GPUs that trainings may have that wait or can be moved, over time."""
+    now_s = snapshot.now_s
+    profile = profile_for(snapshot, trainings.others)
+    for job, running in trainings.fixed.items():
+        gpus = gpus_of(running.allocation)
+        profile.take(gpus, until_s=now_s + speeds.run_time_s(snapshot.goals[job], gpus))
+    free = sum(len(space.gpus) for space in snapshot.nodes.values() if space.open)
+    free += sum(needs.has[job] for job in trainings.movable)
+    times_s = [each.need.deadline_s for each in needs.candidates]
+    times_s += [now_s + settings.reserve_after_s] if times_s else []
+    return Grid.of(profile, steps_for(now_s, times_s, settings.steps), free)

@@ -1,0 +1,125 @@
+"""One decision: from what trainings need to starts, moves and what is said to users."""
+
+from collections.abc import Iterable, Mapping
+from statistics import median
+from typing import Final
+
+from gschedd.plan.snapshot import Plan, Snapshot, Verdict
+from gschedd.plan.training import Goal
+from gschedd.policies.deadline.idle import Idle
+from gschedd.policies.deadline.keeping import keep
+from gschedd.policies.deadline.needs import grid_for, needs_of
+from gschedd.policies.deadline.settings import Settings
+from gschedd.policies.kit.changes import Changes, Speeds, Trainings, carry_out, gpus_of
+
+#: A promise leaves room for so many changes of the number of GPUs that nobody has planned yet.
+CHANGES_TO_SPARE: Final = 2
+
+HOPELESS: Final = "it cannot be in time any more, whatever it gets"
+GIVEN_UP: Final = "it cannot be in time beside others that need less GPU time"
+NO_DEADLINE: Final = "trainings with deadlines go first"
+
+
+class Round:
+    """Decides; lives only inside `plan`."""
+
+    def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
+        self.snapshot = snapshot
+        self.settings = settings
+        self.trainings = Trainings.of(snapshot)
+        self.speeds = Speeds(snapshot)
+        self.needs = needs_of(snapshot, self.trainings, self.speeds)
+        self.hopeless = frozenset(self.needs.late)
+        grid = grid_for(snapshot, self.trainings, self.speeds, self.needs, settings)
+        usable = int(grid.free[0])
+        self.kept = keep(self.needs.candidates, grid, settings)
+        numbers = {job: share.gpus for job, share in self.kept.shares.items() if share.gpus}
+        self.idle = Idle(
+            self.needs, numbers, usable - sum(numbers.values()), self.snapshot.goals.__getitem__
+        )
+
+    def plan(self) -> Plan:
+        """Return what to do."""
+        self._share_idle()
+        numbers = self.idle.numbers
+        changes = carry_out(self.snapshot, self.trainings, numbers, self._reasons())
+        return Plan(
+            starts=changes.starts,
+            waits=changes.waits,
+            moves=changes.moves,
+            verdicts=tuple(self._verdicts(changes)),
+        )
+
+    def _share_idle(self) -> None:
+        idle, gain = self.idle, self.settings.grow_gain
+        kept = [each.need.job for each in self.needs.candidates]
+        kept = [job for job in kept if job in self.kept.shares]
+        idle.keep(kept)
+        idle.grow([job for job in kept if self._may_change(job)], gain)
+        rest = [*(each.need.job for each in self.kept.given_up), *self.needs.late]
+        idle.keep(rest)
+        idle.begin(rest)
+        idle.grow([job for job in rest if idle.numbers.get(job)], gain)
+
+    def _may_change(self, job: int) -> bool:
+        """Return whether a training may have more: one that cannot be moved starts as planned."""
+        return self.snapshot.goals[job].movable or job in self.idle.numbers
+
+    def _reasons(self) -> Mapping[int, str]:
+        reasons: dict[int, str] = {}
+        for job in self.trainings.waiting:
+            if job in self.kept.shares:
+                reasons[job] = "its GPUs come free in time for its deadline"
+            else:
+                reasons[job] = f"{self._why_late(job)}; it runs when GPUs are left over"
+        return reasons
+
+    def _why_late(self, job: int) -> str:
+        if self.snapshot.goals[job].deadline_s is None:
+            return NO_DEADLINE
+        return HOPELESS if job in self.hopeless else GIVEN_UP
+
+    def _verdicts(self, changes: Changes) -> Iterable[Verdict]:
+        """Say when those that are kept are done at the latest, and who cannot be in time."""
+        limit_gpu_s = self._safe_gpu_s()
+        for each in self.needs.candidates:
+            share = self.kept.shares.get(each.need.job)
+            if share is None:
+                continue
+            job = each.need.job
+            gpus = changes.gpus.get(job, 0)
+            spare_s = CHANGES_TO_SPARE * each.need.move_s
+            yield Verdict(
+                job=job,
+                meets=True,
+                end_s=min(share.end_s, each.need.deadline_s),
+                gpus=gpus or share.level,
+                firm=each.promised
+                or (each.gpu_s <= limit_gpu_s and share.end_s + spare_s <= each.need.deadline_s),
+            )
+        for job in [*(each.need.job for each in self.kept.given_up), *self.needs.late]:
+            yield self._late(job, changes.gpus.get(job, 0))
+        for job, running in self.trainings.fixed.items():
+            yield self._fixed(self.snapshot.goals[job], gpus_of(running.allocation))
+
+    def _safe_gpu_s(self) -> float:
+        """Return how much a training may still need at most to be promised its deadline."""
+        if not self.needs.candidates:
+            return 0.0
+        return self.settings.promise * median(each.whole_gpu_s for each in self.needs.candidates)
+
+    def _late(self, job: int, gpus: int) -> Verdict:
+        goal = self.snapshot.goals[job]
+        ends_s = self.snapshot.now_s + self.speeds.run_time_s(goal, gpus) if gpus else None
+        if goal.deadline_s is None:
+            return Verdict(job=job, meets=True, end_s=ends_s, gpus=gpus)
+        why = self._why_late(job)
+        return Verdict(job=job, meets=False, end_s=ends_s, gpus=gpus, why=why, firm=False)
+
+    def _fixed(self, goal: Goal, gpus: int) -> Verdict:
+        """Say when a training ends that runs and stays as it is."""
+        end_s = self.snapshot.now_s + self.speeds.run_time_s(goal, gpus)
+        meets = goal.deadline_s is None or end_s <= goal.deadline_s
+        why = "" if meets else "it takes longer than planned"
+        known_s = end_s if end_s < float("inf") else None
+        return Verdict(job=goal.job, meets=meets, end_s=known_s, gpus=gpus, why=why)

@@ -1,0 +1,43 @@
+"""What a site may choose about the policy."""
+
+from typing import Final
+
+from msgspec import Struct
+
+#: Steps of the plan ahead: with 64 as many deadlines are met as with one for every change.
+STEPS: Final = 64
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What a site may choose.
+
+    Attributes:
+        reserve: part of the GPUs that is kept for trainings still to come, once not everything that
+            is there can be in time; 0 to below 1. Without, GPU time goes into large trainings that
+            are given up when smaller ones arrive.
+        reserve_after_s: from when on they are kept; nearer than that nobody gains by it.
+        promise: a training is promised its deadline once what it still needs is at most this part
+            of what a training needs, in the middle. Then giving it up would gain little; so a
+            promise is never broken for others. Infinite: all are promised what is expected of them
+            at once, at the cost of deadlines of those that come later. 0: nothing is promised.
+        grow_gain: a running training is given more GPUs than it needs if it then ends within at
+            most this part of the time, with the cost of the change; 0 to 1.
+        steps: of the plan ahead; a round costs in proportion.
+    """
+
+    reserve: float = 0.3
+    reserve_after_s: float = 3600.0
+    promise: float = 0.25
+    grow_gain: float = 0.95
+    steps: int = STEPS
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where a number makes no sense."""
+        if not 0 <= self.reserve < 1:
+            raise ValueError(f"reserve is {self.reserve}: it must be from 0 to below 1")
+        if self.reserve_after_s < 0 or self.promise < 0:
+            raise ValueError(f"reserve_after_s and promise must not be below 0: {self}")
+        if not 0 <= self.grow_gain <= 1:
+            raise ValueError(f"grow_gain is {self.grow_gain}: it must be from 0 to 1")
+        if self.steps < 2:
+            raise ValueError(f"steps is {self.steps}: it must be 2 or more")

@@ -1,0 +1,249 @@
+"""GPUs that are free over time, in few steps: how much of them trainings need to be in time.
+
+Within a step GPUs are a fluid: who has four of them for half of it takes two, whenever that is.
+Only the first step, which begins now, is counted in whole GPUs. So a plan for a thousand trainings
+needs no more steps than one for ten, and costs as much for each of them.
+
+Source: minimum satisfactory shares, Gu et al., "ElasticFlow", ASPLOS 2023. Where it counts slots of
+equal length, ours are short now and long later, and end where trainings must be done. A change of
+the number of GPUs is charged with the time that it takes, and what cannot be moved gets one number
+of GPUs without a break.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from gschedd.policies.kit.shares import Levels, Profile
+
+#: The first step lasts so long at least; seconds. Less would only make more steps.
+FIRST_STEP_S: Final = 60.0
+#: GPUs and work may be missing by this part, so that rounding costs no deadline.
+ROUNDING: Final = 1e-9
+
+
+class Need(Struct, frozen=True, kw_only=True):
+    """What a training needs to be in time.
+
+    Attributes:
+        deadline_s: by when it must be done, seconds since the epoch.
+        work: what is left, in the unit of the levels' rates; above 0.
+        levels: numbers of GPUs that it may have.
+        has: GPUs that it has now; 0: it waits.
+        move_s: what a change of the number costs; what it costs to begin, if it had begun before.
+        begun: it has run before, or runs.
+        rigid: once started it keeps its GPUs until its end.
+    """
+
+    job: int
+    deadline_s: float
+    work: float
+    levels: Levels
+    has: int = 0
+    move_s: float = 0.0
+    begun: bool = False
+    rigid: bool = False
+
+    def alone_s(self, index: int) -> float:
+        """Return how long it takes on a level from now on, seconds."""
+        delay_s = self.move_s if self.begun and self.levels.gpus[index] != self.has else 0.0
+        return delay_s + self.work / self.levels.rates[index]
+
+
+class Share(Struct, frozen=True, kw_only=True):
+    """What a training takes of a grid.
+
+    Attributes:
+        level: number of GPUs that it never exceeds.
+        gpus: how many it has now.
+        end_s: when it is done, seconds since the epoch.
+    """
+
+    level: int
+    gpus: int
+    end_s: float
+
+
+class Grid:
+    """GPUs that are free in each step.
+
+    Attributes:
+        starts_s: when each step begins, ascending, shape ``(S,)``; the first one is now.
+        ends_s: when it ends, shape ``(S,)``.
+        free: GPUs that are free, averaged over the step, shape ``(S,)``.
+    """
+
+    __slots__ = ("ends_s", "free", "starts_s")
+
+    def __init__(self, starts_s: Sequence[float], end_s: float) -> None:
+        """Return a grid without free GPUs."""
+        self.starts_s = list(starts_s)
+        self.ends_s = [*self.starts_s[1:], end_s]
+        self.free = [0.0] * len(self.starts_s)
+
+    @classmethod
+    def of(cls, profile: Profile, times_s: Iterable[float], now_gpus: int) -> "Grid":
+        """Return a grid that sums up a profile.
+
+        Args:
+            profile: free GPUs over time.
+            times_s: where steps begin; those that are not in the future make no difference.
+            now_gpus: no more are free in the first step.
+        """
+        now_s = profile.starts_s[0]
+        bounds = sorted({now_s, *(each_s for each_s in times_s if each_s > now_s)})
+        end_s = bounds.pop() if len(bounds) > 1 else now_s + FIRST_STEP_S
+        grid = cls(bounds, end_s)
+        steps = list(zip(profile.starts_s, profile.free, strict=True))
+        for index, (start_s, stop_s) in enumerate(zip(grid.starts_s, grid.ends_s, strict=True)):
+            grid.free[index] = _mean(steps, start_s, stop_s)
+        grid.free[0] = min(grid.free[0], now_gpus)
+        return grid
+
+    def with_free(self, free: Sequence[float]) -> "Grid":
+        """Return another grid of the same steps."""
+        other = Grid.__new__(Grid)
+        other.starts_s, other.ends_s = self.starts_s, self.ends_s
+        other.free = list(free)
+        return other
+
+    def copy(self) -> "Grid":
+        """Return another grid of the same steps, of which the same is free."""
+        return self.with_free(self.free)
+
+    def kept_back(self, part: float, after_s: float) -> "Grid":
+        """Return what is left if a part of each step that begins later is kept for others."""
+        index = bisect_left(self.starts_s, after_s)
+        return self.with_free(
+            [*self.free[:index], *(each * (1 - part) for each in self.free[index:])]
+        )
+
+    def take_share(self, need: Need) -> Share | None:
+        """Take the least share with which a training is in time; None if there is none.
+
+        Lower levels are tried first: to more GPUs nothing scales better than in proportion.
+        """
+        if not need.levels.gpus:
+            return None
+        for index in range(self._first_level(need), len(need.levels.gpus)):
+            found = self._rigid(need, index) if need.rigid else self._elastic(need, index)
+            if found is not None:
+                share, taken = found
+                for step, gpus in taken:
+                    self.free[step] -= gpus
+                return share
+        return None
+
+    def _first_level(self, need: Need) -> int:
+        """Return the lowest level that may do, were changes free; the number of levels if none.
+
+        One pass: while no more than the k lowest levels fit, all higher ones run on the k-th.
+        """
+        limits, rates = need.levels.gpus, need.levels.rates
+        most, top = limits[-1], len(limits)
+        lasting_s = [0.0] * (top + 1)
+        deadline_s, free, starts_s, ends_s = need.deadline_s, self.free, self.starts_s, self.ends_s
+        for step in range(bisect_left(starts_s, deadline_s)):
+            here = free[step] + ROUNDING
+            end_s = ends_s[step]
+            fits = top if here >= most else bisect_right(limits, here)
+            lasting_s[fits] += (min(deadline_s, end_s)) - starts_s[step]
+        enough = need.work * (1 - ROUNDING)
+        done, open_s = 0.0, sum(lasting_s[1:])
+        for index, rate in enumerate(rates):
+            if done + rate * open_s >= enough:
+                return index
+            done += rate * lasting_s[index + 1]
+            open_s -= lasting_s[index + 1]
+        return top
+
+    def _elastic(self, need: Need, index: int) -> tuple[Share, list[tuple[int, float]]] | None:
+        """Return the share of a level, or less where less is free, and what it takes of steps."""
+        limits, rates = need.levels.gpus, need.levels.rates
+        level, left, has, begun = limits[index], need.work, need.has, need.begun
+        delay_s, now_gpus = 0.0, 0
+        taken: list[tuple[int, float]] = []
+        for step, start_s in enumerate(self.starts_s):
+            if start_s >= need.deadline_s:
+                return None
+            here = self.free[step] + ROUNDING
+            chosen = index if here >= level else bisect_right(limits, here) - 1
+            if chosen < 0:
+                has = 0
+                continue
+            gpus = limits[chosen]
+            if gpus != has:
+                delay_s = need.move_s if begun else 0.0
+                has, begun = gpus, True
+            now_gpus = now_gpus or (gpus if step == 0 else 0)
+            lasts_s = self.ends_s[step] - start_s
+            usable_s = min(self.ends_s[step], need.deadline_s) - start_s - delay_s
+            need_s = left / rates[chosen]
+            if need_s <= usable_s * (1 + ROUNDING):
+                took_s = delay_s + need_s
+                taken.append((step, gpus if step == 0 else gpus * min(took_s / lasts_s, 1.0)))
+                return Share(level=level, gpus=now_gpus, end_s=start_s + took_s), taken
+            delay_s, usable_s = max(-usable_s, 0.0), max(usable_s, 0.0)
+            left -= usable_s * rates[chosen]
+            taken.append((step, gpus))
+        return None
+
+    def _rigid(self, need: Need, index: int) -> tuple[Share, list[tuple[int, float]]] | None:
+        """Return the first time that a level is free without a break for as long as it takes."""
+        level, took_s = need.levels.gpus[index], need.alone_s(index)
+        begin_s: float | None = None
+        taken: list[tuple[int, float]] = []
+        for step, start_s in enumerate(self.starts_s):
+            if self.free[step] + ROUNDING < level:
+                begin_s, taken = None, []
+                continue
+            begin_s = start_s if begin_s is None else begin_s
+            end_s = begin_s + took_s
+            if end_s > need.deadline_s + ROUNDING * took_s:
+                return None
+            lasts_s = self.ends_s[step] - start_s
+            if end_s <= self.ends_s[step]:
+                part = 1.0 if step == 0 else (end_s - start_s) / lasts_s
+                taken.append((step, level * part))
+                now_gpus = level if taken[0][0] == 0 else 0
+                return Share(level=level, gpus=now_gpus, end_s=end_s), taken
+            taken.append((step, level))
+        return None
+
+
+def _mean(steps: Sequence[tuple[float, int]], start_s: float, stop_s: float) -> float:
+    """Return what is free of a step function between two times, on average."""
+    total = 0.0
+    for number, (begin_s, free) in enumerate(steps):
+        end_s = steps[number + 1][0] if number + 1 < len(steps) else stop_s
+        total += free * max(min(end_s, stop_s) - max(begin_s, start_s), 0.0)
+    return total / (stop_s - start_s)
+
+
+def steps_for(now_s: float, deadlines_s: Sequence[float], most: int) -> list[float]:
+    """Return when steps begin: at deadlines, or some of them, and ever longer after now.
+
+    Args:
+        now_s: the first one begins now.
+        deadlines_s: in any order; those that have passed make no difference.
+        most: about so many steps.
+    """
+    coming = sorted(each_s for each_s in deadlines_s if each_s > now_s)
+    if not coming:
+        return [now_s]
+    last_s = coming[-1]
+    half = max(most // 2, 1)
+    if len(coming) > half:
+        coming = [coming[(number + 1) * (len(coming) - 1) // half] for number in range(half)]
+    growth = max((last_s - now_s) / FIRST_STEP_S, 2.0) ** (1 / half)
+    length_s, times_s = FIRST_STEP_S, {now_s, last_s, *coming}
+    for _ in range(half):
+        times_s.add(now_s + length_s)
+        length_s *= growth
+    found: list[float] = []
+    for each_s in sorted(times_s):
+        if each_s <= last_s and (not found or each_s - found[-1] >= 1.0):
+            found.append(each_s)
+    return [*found, last_s] if found[-1] < last_s else found
