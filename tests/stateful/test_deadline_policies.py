@@ -10,7 +10,7 @@ from msgspec import structs
 
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
 from gschedd.policies import drs, edf, elasticflow, fifowhole, themis
-from tests.support.trainings import World, check, training_snapshots
+from tests.support.trainings import World, check, scattered_snapshots, training_snapshots
 
 #: Each policy that plans trainings by their deadlines, and each of its variants, stands here.
 POLICIES: Mapping[str, Policy] = MappingProxyType(
@@ -36,7 +36,7 @@ ROUNDS_EACH = 20
 
 
 @every_policy
-@given(snapshot=training_snapshots())
+@given(snapshot=training_snapshots() | scattered_snapshots())
 def test_a_plan_keeps_to_what_is_free_and_allowed(policy: Policy, snapshot: Snapshot) -> None:
     """Nothing is overbooked, counts are allowed, moves fit, every wait has a reason."""
     check(policy(snapshot), snapshot)
@@ -96,7 +96,7 @@ def test_jobs_that_are_no_trainings_are_left_alone(policy: Policy, snapshot: Sna
 
 
 @every_policy
-@given(snapshot=training_snapshots(can_end=True))
+@given(snapshot=training_snapshots(can_end=True) | scattered_snapshots())
 def test_everything_ends_within_a_bound(policy: Policy, snapshot: Snapshot) -> None:
     """Carried out from end to end, with every plan checked: nothing waits or moves for ever."""
     world = World.at(snapshot)

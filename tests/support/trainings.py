@@ -223,7 +223,7 @@ def _goals(draw: st.DrawFn, job: int, request: Request) -> Goal:
         total_work=work * draw(st.sampled_from([1.0, 2.0])),
         arrived_s=arrived_s,
         deadline_s=None if after_s is None else NOW_S + after_s * seconds,
-        movable=draw(st.booleans()),
+        movable=draw(st.sampled_from([True, True, True, False])),
         move_s=draw(st.sampled_from([0.0, 5.0, 60.0])),
         promised=draw(st.sampled_from([None, None, True, False])),
     )
@@ -240,7 +240,7 @@ def training_snapshots(draw: st.DrawFn, *, can_end: bool = False) -> Snapshot:
     kinds = draw(st.sampled_from([("",), ("", "a"), ("a", "b")]))
     nodes = {}
     for number in range(draw(st.integers(1, 4))):
-        types = (draw(st.sampled_from(kinds)),) * draw(st.integers(0, 8))
+        types = (draw(st.sampled_from(kinds)),) * draw(st.sampled_from([0, 1, 2, 4, 8, 8]))
         is_open = can_end or draw(st.sampled_from([True, True, True, False]))
         cpus = draw(st.sampled_from([4, 64]))
         nodes[f"n{number}"] = space(f"n{number}", cpus=cpus, gpu_types=types, open=is_open)
@@ -250,17 +250,20 @@ def training_snapshots(draw: st.DrawFn, *, can_end: bool = False) -> Snapshot:
     for job in range(1, draw(st.integers(0, 5)) + 1):
         request = draw(_requests())
         counts = range(request.places, max(request.places, request.places_max) + 1)
-        allocation = allocate(request, free, draw(st.sampled_from(counts)))
+        # anywhere, or on one node: then it lies where best fit would not have put it
+        names = draw(st.sampled_from([sorted(nodes), *([name] for name in sorted(nodes))]))
+        among = Spaces({name: free[name] for name in names})
+        allocation = allocate(request, among, draw(st.sampled_from(counts)))
         if allocation is None:
             continue
         free.take(allocation)
-        leaving = not can_end and draw(st.sampled_from([False, False, False, True]))
+        leaving = not can_end and draw(st.sampled_from([False] * 7 + [True]))
         running.append(
             RunningJob(
                 job=job, allocation=allocation, started_s=NOW_S - 50, end_s=None, leaving=leaving
             )
         )
-        if can_end or draw(st.sampled_from([True, True, True, False])):
+        if can_end or draw(st.sampled_from([True] * 5 + [False])):
             goals[job] = draw(_goals(job, request))
     groups: list[Group] = []
     for job in range(100, 100 + draw(st.integers(0, 6))):
@@ -280,6 +283,36 @@ def training_snapshots(draw: st.DrawFn, *, can_end: bool = False) -> Snapshot:
         goals=goals,
         fabric=draw(_fabrics(sorted(nodes))),
     )
+
+
+@st.composite
+def scattered_snapshots(draw: st.DrawFn) -> Snapshot:
+    """Return nodes on each of which a small training runs that can be moved, and some that wait.
+
+    Those that wait gain much from GPUs of one node, which are not free together.
+    """
+    count, gpus = draw(st.integers(2, 4)), draw(st.sampled_from([2, 4, 8]))
+    nodes = gpu_nodes(*[gpus] * count)
+    free = Spaces(nodes)
+    running: list[tuple[Goal, Allocation]] = []
+    for job, name in enumerate(nodes, 1):
+        request = elastic(least := draw(st.integers(1, gpus // 2)), least)
+        found = allocate(request, Spaces({name: nodes[name]}), least)
+        assert found is not None
+        free.take(found)
+        late_s = draw(st.sampled_from([1e6, 1e6, 1e6, 400.0]))
+        move_s = draw(st.sampled_from([0.0, 5.0, 20.0]))
+        work = 400.0 * RESNET50.rate(Layout(counts=(least,)))
+        made = goal(job, request=request, work=work, deadline_s=late_s, movable=True, move_s=move_s)
+        running.append((made, found))
+    waiting = []
+    for job in range(100, 100 + draw(st.integers(1, 3))):
+        request = elastic(1, gpus)
+        best_s = 100.0
+        work = best_s * VGG16.rate(Layout(counts=(gpus,)))
+        after_s = best_s * draw(st.sampled_from([1.0, 1.1, 1.5, 2.0]))
+        waiting.append(goal(job, speed=VGG16, request=request, work=work, deadline_s=after_s))
+    return snapshot_of(nodes, waiting, running, fabric=Fabric(between_bytes_s=1e9))
 
 
 @st.composite

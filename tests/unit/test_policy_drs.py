@@ -382,7 +382,8 @@ def test_a_wait_says_what_the_deadline_takes_and_when_it_should_start() -> None:
     )
     assert wait.predicted_start_s == pytest.approx(NOW_S + 100)
     said = verdict_of(plan, 9)
-    assert (said.meets, said.end_s, said.gpus) == (True, pytest.approx(NOW_S + 150), 2)
+    assert (said.meets, said.gpus) == (True, 2)
+    assert said.end_s == pytest.approx(NOW_S + 150)
 
 
 def test_one_that_will_be_late_is_told_so_while_it_waits() -> None:
@@ -407,7 +408,8 @@ def test_what_runs_is_told_its_end() -> None:
     seen = structs.replace(busy(deadline_s=10), groups=())
     said = verdict_of(drs.plan(seen), 1)
 
-    assert (said.meets, said.end_s) == (True, pytest.approx(NOW_S + 100))
+    assert said.meets
+    assert said.end_s == pytest.approx(NOW_S + 100)
     late = structs.replace(seen.goals[1], deadline_s=NOW_S + 60)
     said = verdict_of(drs.plan(structs.replace(seen, goals={1: late})), 1)
     assert (said.meets, said.why) == (False, "will end 00:00:40 after its deadline")
