@@ -101,6 +101,7 @@ class Speeds:
         self._fabric: Fabric = snapshot.fabric
         self._layouts: dict[int, Layout] = {}
         self._levels: dict[tuple[Speed, tuple[int, ...]], Levels] = {}
+        self._levels_of: dict[int, Levels] = {}
         self._sizes_of: dict[tuple[Speed, tuple[int, ...]], Levels] = {}
         self._most: dict[tuple[Speed, tuple[int, ...]], int] = {}
         self.total = sum(size for _, size in self._sizes)
@@ -127,12 +128,15 @@ class Speeds:
 
     def levels(self, goal: Goal) -> Levels:
         """Return the numbers that are worth having, of those that `sizes` gives."""
-        key = (goal.speed, goal.gpus)
-        if key not in self._levels:
-            sizes = self.sizes(goal)
-            rates = dict(zip(sizes.gpus, sizes.rates, strict=True))
-            self._levels[key] = levels_of(rates, rates.__getitem__)
-        return self._levels[key]
+        found = self._levels_of.get(goal.job)
+        if found is None:
+            key = (goal.speed, goal.gpus)
+            if key not in self._levels:
+                sizes = self.sizes(goal)
+                rates = dict(zip(sizes.gpus, sizes.rates, strict=True))
+                self._levels[key] = levels_of(rates, rates.__getitem__)
+            found = self._levels_of[goal.job] = self._levels[key]
+        return found
 
     def sizes(self, goal: Goal) -> Levels:
         """Return the powers of two on which a training can run here, also where more is slower.
@@ -141,9 +145,11 @@ class Speeds:
         """
         key = (goal.speed, goal.gpus)
         if key not in self._sizes_of:
-            allowed = [count for count in goal.gpus if count <= self.total]
-            powers = [count for count in allowed if not count & (count - 1)]
-            rates = {count: goal.speed.rate(self.layout(count)) for count in powers or allowed}
+            most = min(self.total, goal.gpus[-1]) if goal.gpus else 0
+            powers = [1 << exponent for exponent in range(most.bit_length())]
+            counts = [count for count in powers if count in goal.gpus]
+            counts = counts or [count for count in goal.gpus if count <= self.total]
+            rates = {count: goal.speed.rate(self.layout(count)) for count in counts}
             sizes = tuple(count for count, rate in rates.items() if rate > 0)
             self._sizes_of[key] = Levels(gpus=sizes, rates=tuple(rates[count] for count in sizes))
         return self._sizes_of[key]
