@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from gsched.errors import BadScriptError
 
-DEFAULT_PREFIXES = ("#PBS", "#GSUB")
+DEFAULT_PREFIXES = ("#PBS", "#GSUB", "#GSCHED")
 
 
 class Directive:

@@ -12,6 +12,7 @@ from gsched.cli.times import parse_start_time, read_duration_s
 from gsched.client import Head
 from gsched.clock import SystemClock
 from gsched.errors import UsageError
+from gsched.model.training import Urgency
 from gsched.protocol.api import ActionRequest, Alteration
 
 Value = str | int | tuple[str, ...] | None  # of an option
@@ -20,6 +21,7 @@ EPILOG = """\b
 Examples:
   galter -l walltime=+1:00:00 17      one hour more, also while it runs
   galter -l nodes=2:gpus=4 -p 10 17
+  galter --deadline 8h 17             to be done in eight hours from now
 """
 
 
@@ -66,6 +68,17 @@ Examples:
     help="Other attributes: kill_delay=SECONDS is --grace in Torque's words.",
 )
 @click.option("--grace", metavar="DELAY", help="Time from TERM to KILL: seconds, MM:SS or 5m.")
+@click.option(
+    "--deadline",
+    metavar="WHEN",
+    help="Be done by then: 8h from now, or '2027-03-01 08:00'; none takes it away.",
+)
+@click.option(
+    "--urgency",
+    type=click.Choice([each.value for each in Urgency]),
+    metavar="WORD",
+    help="Deadline from what is left to run: urgent, normal or relaxed.",
+)
 @click.option("--dry-run", is_flag=True, help="Check everything, change nothing.")
 @connected
 def galter(
@@ -80,7 +93,7 @@ def galter(
     """Change what jobs ask for; all of it or, for each job by itself, nothing.
 
     A waiting job may change in everything. Of a running one only what still can have an effect:
-    its walltime, grace, account, mail, holds and whether it may be run again.
+    its walltime, deadline, grace, account, mail, holds and whether it may be run again.
     """
     request = ActionRequest(
         action="alter",
@@ -105,6 +118,8 @@ def make_alteration(options: dict[str, Value], *, now_s: float, directory: str) 
     given = {name: value for name, value in options.items() if value is not None and value != ()}
     if not given:
         raise UsageError("nothing to change was asked for", hint="see `galter --help`")
+    if "deadline" in given and "urgency" in given:
+        raise UsageError("--deadline and --urgency contradict each other", hint="give one of them")
     changes: dict[str, object] = {name: given[name] for name in _PLAIN if name in given}
     for name, read in _readers(now_s, directory).items():
         if name in given:
@@ -117,7 +132,7 @@ def make_alteration(options: dict[str, Value], *, now_s: float, directory: str) 
 
 _PLAIN = (
     *("account", "join", "mail_points", "mail_to", "name", "priority", "queue", "shell"),
-    "resources",
+    *("resources", "urgency"),
 )
 
 
@@ -130,7 +145,20 @@ def _readers(now_s: float, directory: str) -> dict[str, Callable[[str], tuple[st
         "hold_list": lambda text: ("holds", parse_hold_list(text)),
         "rerunnable": lambda text: ("rerunnable", text == "y"),
         "grace": lambda text: ("grace_s", read_duration_s("--grace", text)),
+        "deadline": lambda text: _deadline(text, now_s),
     }
+
+
+def _deadline(text: str, now_s: float) -> tuple[str, float]:
+    """Return the field and its value; ``none`` takes a deadline away."""
+    from gsched.cli.deadline import NONE, parse_deadline  # late: most change something else
+
+    if text == NONE:
+        return "deadline_s", 0.0
+    deadline = parse_deadline(text, now_s=now_s)
+    if deadline.after_s:
+        return "deadline_after_s", deadline.after_s
+    return "deadline_s", deadline.at_s
 
 
 def _texts(value: Value) -> tuple[str, ...]:

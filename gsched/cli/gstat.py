@@ -13,7 +13,7 @@ from gsched.cli.common import (
     report_errors,
     run,
 )
-from gsched.cli.joblist import LIST_COLUMNS, WHY_COLUMNS, list_rows, terminal_list, why_rows
+from gsched.cli.joblist import WHY_COLUMNS, plain_list, terminal_list, why_rows
 from gsched.cli.render import print_table, write_plain
 from gsched.client import Head, body_of
 from gsched.errors import GschedError, UsageError
@@ -70,7 +70,7 @@ def gstat(head: Head, /, jobs: tuple[str, ...], **given: object) -> int:
         columns, rows = terminal_list(reply)
         print_table(columns, rows, color=options.color)
     elif reply.jobs or not reply.errors:
-        write_plain(LIST_COLUMNS, list_rows(reply), sys.stdout)
+        write_plain(*plain_list(reply), sys.stdout)
     return report_errors(reply.errors.values(), as_json=options.as_json)
 
 

@@ -19,6 +19,7 @@ from gsched.cli.common import (
 from gsched.cli.directives import prefixes_for, scan
 from gsched.cli.job_environment import job_environment
 from gsched.cli.options import SubmitOptions, job_options, merged
+from gsched.cli.plans import plan_of, report_dry_run, tell_plan
 from gsched.cli.scripts import STDIN_NAME, Script, read_script
 from gsched.cli.submission import (
     Place,
@@ -35,15 +36,16 @@ from gsched.clock import SystemClock
 from gsched.config import environment, full_environment
 from gsched.errors import BadScriptError, GschedError, UsageError
 from gsched.model.ids import format_job_id
-from gsched.protocol.api import SubmitJob, SubmitResult
+from gsched.protocol.api import SubmitJob
 
 NAME = "gsub"
 _EPILOG = """\b
 Examples:
-  gsub train.sh                          a script with #PBS or #GSUB lines
+  gsub train.sh                          a script with #PBS or #GSCHED lines
   gsub -l nodes=1:ppn=4,walltime=2:00:00 train.sh
   gsub --gpus 1 --wait -- python train.py --epochs 3
   gsub -l nodes=2:ppn=1:gpus=2 --torchrun train.py --lr 0.1
+  gsub --deadline 8h --gpus 1..8 --elastic --training size.toml --torchrun train.py
   echo 'date; hostname' | gsub -N now
 """
 
@@ -103,8 +105,8 @@ def split_tail(args: Sequence[str]) -> tuple[list[str], list[str]]:
 def gsub(head: Head, /, **given: object) -> int:
     """Submit a job: a script, a command after --, or a training script for torchrun.
 
-    The one line on stdout is the job's id. Options may also stand in the script, as #PBS or #GSUB
-    lines before its first command; the command line beats them.
+    The one line on stdout is the job's id. Options may also stand in the script, as #PBS or
+    #GSCHED lines before its first command; the command line beats them.
     """
     request = _Request.from_click(given)
     place = _place()
@@ -122,17 +124,20 @@ def gsub(head: Head, /, **given: object) -> int:
         raise error_from(result.error)
     warnings.add(result.warnings)
     if request.dry_run:
-        return _report_dry_run(job, result, warnings, as_json=request.as_json)
+        return report_dry_run(job, result, warnings.texts, as_json=request.as_json)
     job_id = format_job_id(result.id, reply.server)
     follows = request.wait or request.watch or parse_extras(options.extras).block
     if request.as_json and not follows:
         print_json(
             {"id": result.id, "job_id": job_id, "server": reply.server, "warnings": warnings.texts}
+            | plan_of(result)
         )
     elif request.as_json:
         print_note(job_id, command=NAME)  # stdout is for one document, at the end
     elif not options.no_id:
         print(job_id, flush=True)
+    if not request.as_json:
+        tell_plan(result, command=NAME)
     if not follows:
         return 0
     from gsched.cli.follow import wait_for_one  # late: most only submit
@@ -347,26 +352,6 @@ def _job(
     warnings.add(compatibility_notes(options, place) + notes)
     check_output(job, place, stdout=options.stdout, stderr=options.stderr)
     return job
-
-
-def _report_dry_run(
-    job: SubmitJob, result: SubmitResult, warnings: _Warnings, *, as_json: bool
-) -> int:
-    if as_json:
-        start_s = result.predicted_start_s
-        print_json(
-            {"dry_run": True, "job": job, "predicted_start_s": start_s, "warnings": warnings.texts}
-        )
-        return 0
-    print(f"would submit: {job.name} ({job.launch}) in {job.workdir}")
-    print(f"resources: {','.join(job.resources) or 'defaults'}")
-    if result.predicted_start_s is not None:
-        from gsched.cli.times import format_time
-
-        soon = SystemClock().wall_s() + 1
-        start_s = result.predicted_start_s
-        print(f"expected to start: {'at once' if start_s <= soon else format_time(start_s)}")
-    return 0
 
 
 def main() -> None:

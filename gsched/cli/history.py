@@ -27,6 +27,9 @@ COLUMNS = (
     Column("Outcome", wraps=True, least=16),
 )
 
+#: Behind COLUMNS where any job shown has a deadline.
+DEADLINE_COLUMNS = (Column("Deadline", drop=8), Column("Met"))
+
 
 def describe_outcome(outcome: OutcomeRow | None) -> str:
     """Return how a job ended, in a few words: ``ok``, ``exit 3``, ``signal KILL``, ``walltime``."""
@@ -52,7 +55,14 @@ def elapsed_s(row: JobRow) -> float | None:
 
 def print_history(reply: HistoryReply, *, color: str) -> None:
     """Print a table of jobs, newest first, and the totals: in a pipe these go to stderr."""
-    print_table(COLUMNS, [_line(reply, row) for row in reply.jobs], color=color)
+    columns: Sequence[Column] = COLUMNS
+    lines = [_line(reply, row) for row in reply.jobs]
+    if any(row.deadline_s is not None for row in reply.jobs):
+        columns = (*COLUMNS, *DEADLINE_COLUMNS)
+        lines = [
+            (*line, *_deadline(reply, row)) for line, row in zip(lines, reply.jobs, strict=True)
+        ]
+    print_table(columns, lines, color=color)
     totals = describe_totals(reply)
     if is_terminal(sys.stdout):
         print(f"\n{totals}")
@@ -75,6 +85,21 @@ def _line(reply: HistoryReply, row: JobRow) -> Sequence[str]:
         format_duration(row.cpu_s),
         describe_outcome(row.outcome) or row.state,
     )
+
+
+def _deadline(reply: HistoryReply, row: JobRow) -> Sequence[str]:
+    """Return a job's deadline, and whether it was met, with what was left or too much."""
+    if row.deadline_s is None:
+        return ("", "")
+    deadline = format_clock(row.deadline_s, now_s=reply.now_s)
+    if row.meets_deadline is None or row.ended_s is None:
+        return (deadline, "")
+    spare = format_duration(abs(row.slack_s or 0.0))
+    if row.meets_deadline:
+        return (deadline, f"met, {spare} left")
+    if row.ended_s <= row.deadline_s:
+        return (deadline, "missed: not done well")
+    return (deadline, f"missed by {spare}")
 
 
 def describe_totals(reply: HistoryReply) -> str:

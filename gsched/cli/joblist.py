@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from gsched.cli.render import Column
-from gsched.cli.times import format_expected, local_times
+from gsched.cli.times import format_clock, format_expected, local_times
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
 from gsched.protocol.api import JobList, JobRow
@@ -44,6 +44,56 @@ _TERMINAL_COLUMNS = (
 )
 
 
+_TERMINAL_DEADLINES = (Column("Deadline", right=True, drop=5), Column("Slack", right=True))
+#: Behind LIST_COLUMNS where any job shown has a deadline.
+DEADLINE_COLUMNS = (
+    Column("Deadline", right=True),
+    Column("Ends by", right=True),
+    Column("Slack", right=True),
+    Column("Late"),
+)
+
+
+def has_deadlines(reply: JobList) -> bool:
+    """Return whether any of the jobs has a deadline."""
+    return any(job.deadline_s is not None for job in reply.jobs)
+
+
+def plain_list(reply: JobList) -> tuple[Sequence[Column], Iterator[Sequence[str]]]:
+    """Return columns and rows for a pipe: those of deadlines only where there are some."""
+    if not has_deadlines(reply):
+        return LIST_COLUMNS, list_rows(reply)
+    both = zip(list_rows(reply), reply.jobs, strict=True)
+    rows = ((*row, *_deadline_cells(job, reply.now_s)) for row, job in both)
+    return (*LIST_COLUMNS, *DEADLINE_COLUMNS), rows
+
+
+def _deadline_cells(job: JobRow, now_s: float) -> Sequence[str]:
+    if job.deadline_s is None:
+        return ("", "", "", "")
+    ends = "" if job.predicted_end_s is None else format_clock(job.predicted_end_s, now_s=now_s)
+    return (
+        format_clock(job.deadline_s, now_s=now_s),
+        ends,
+        slack(job.slack_s),
+        "late" if job.meets_deadline is False else "",
+    )
+
+
+def slack(slack_s: float | None) -> str:
+    """Return ``01:30:00``, or ``-00:10:00`` of what is late; empty where nothing can be said."""
+    if slack_s is None:
+        return ""
+    sign = "-" if slack_s <= -1 else ""
+    return sign + format_duration(abs(slack_s))
+
+
+def marked_slack(job: JobRow) -> str:
+    """Return a job's slack for people, with a word before it where the job is late."""
+    late = "LATE " if job.meets_deadline is False else ""
+    return (late + slack(job.slack_s)).strip()
+
+
 def list_rows(reply: JobList) -> Iterator[Sequence[str]]:
     """Yield a row of LIST_COLUMNS for each job; quick, because there may be 100,000 of them."""
     suffix = f".{reply.server}"
@@ -67,7 +117,7 @@ def list_rows(reply: JobList) -> Iterator[Sequence[str]]:
 
 def terminal_list(reply: JobList) -> tuple[Sequence[Column], Sequence[Sequence[str]]]:
     """Return columns and rows that have a chance to fit 80 characters."""
-    rows = [
+    rows: list[Sequence[str]] = [
         (
             f"{job.id}.{reply.server}",
             job.name,
@@ -81,7 +131,17 @@ def terminal_list(reply: JobList) -> tuple[Sequence[Column], Sequence[Sequence[s
         )
         for job in reply.jobs
     ]
-    return _TERMINAL_COLUMNS, rows
+    if not has_deadlines(reply):
+        return _TERMINAL_COLUMNS, rows
+    *first, last = _TERMINAL_COLUMNS
+    return (*first, *_TERMINAL_DEADLINES, last), [
+        (*row[:-1], _clock(job.deadline_s, reply.now_s), marked_slack(job), row[-1])
+        for row, job in zip(rows, reply.jobs, strict=True)
+    ]
+
+
+def _clock(at_s: float | None, now_s: float) -> str:
+    return "" if at_s is None else format_clock(at_s, now_s=now_s)
 
 
 def why_rows(reply: JobList) -> Iterator[Sequence[str]]:

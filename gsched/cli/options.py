@@ -6,11 +6,13 @@ import click
 from msgspec import Struct, structs
 
 from gsched.cli.common import Callback
+from gsched.model.training import Urgency
 
 PRIORITY_LEAST, PRIORITY_MOST = -1024, 1023  # POSIX qsub
 # Terms of -l that say how many places there are: those of the command line replace, all together,
 # those of the script, because mixed ones would contradict each other.
 _PLACE_TERMS = frozenset({"nodes", "select", "place", "ncpus", "procs"})
+_GPU_TERMS = frozenset({"gpus", "ngpus"})  # a range of GPUs replaces these, too
 
 
 class SubmitOptions(Struct, frozen=True, kw_only=True):
@@ -42,7 +44,7 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
     torchrun: str | None = None
     nodes: int | None = None
     cpus: int | None = None
-    gpus: int | None = None
+    gpus: str | None = None
     mem: str | None = None
     walltime: str | None = None
     every_node: bool = False
@@ -50,12 +52,38 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
     grace: str | None = None
     kind: str | None = None
     python: str | None = None
+    deadline: str | None = None
+    urgency: str | None = None
+    elastic: bool = False
+    training: str | None = None
+    params: str | None = None
+    samples: str | None = None
+    batch: str | None = None
+    epochs: str | None = None
+    step_time: str | None = None
+    reject_if_late: bool = False
+    places_max: int = 0
+
+    @property
+    def gpus_most(self) -> int:
+        """Return how many GPUs an elastic training takes at most, each a place; 0: none is."""
+        return gpu_range(self.gpus or "0")[1] or self.places_max
+
+    @property
+    def speaks_of_training(self) -> bool:
+        """Return whether anything is said of a training's size or deadline."""
+        texts = (self.deadline, self.urgency, self.training, self.params, self.samples)
+        return any(each is not None for each in (*texts, self.batch, self.epochs, self.step_time))
 
     @property
     def resource_texts(self) -> tuple[str, ...]:
         """Return the texts for ``-l``, those of the sugar options last."""
         sugar: list[str] = []
-        if self.nodes is not None:
+        least, most = gpu_range(self.gpus or "0")
+        if most:
+            cpus = "" if self.cpus is None else f":ncpus={self.cpus}"
+            sugar.append(f"select={least}{cpus}:ngpus=1")
+        elif self.nodes is not None:
             cpus = "" if self.cpus is None else f":ppn={self.cpus}"
             gpus = "" if self.gpus is None else f":gpus={self.gpus}"
             sugar.append(f"nodes={self.nodes}{cpus}{gpus}")
@@ -73,8 +101,12 @@ def merged(command_line: SubmitOptions, script: SubmitOptions) -> SubmitOptions:
     Lists (-l, -v, -W) are joined, the command line's part last, where it wins name by name.
     """
     mine, theirs = command_line.resource_texts, script.resource_texts
-    if _PLACE_TERMS & _term_names(mine):
-        theirs = tuple(_without_places(text) for text in theirs)
+    places_max = command_line.gpus_most
+    if _PLACE_TERMS & _term_names(mine) or (command_line.gpus is not None and script.gpus_most):
+        dropped = _PLACE_TERMS | (_GPU_TERMS if command_line.gpus_most else frozenset())
+        theirs = tuple(_without(text, dropped) for text in theirs)
+    else:
+        places_max = script.gpus_most
     fields: dict[str, object] = {}
     for field in structs.fields(SubmitOptions):
         stated = getattr(command_line, field.name)
@@ -88,16 +120,50 @@ def merged(command_line: SubmitOptions, script: SubmitOptions) -> SubmitOptions:
         "gpus": None,
         "mem": None,
         "walltime": None,
+        "places_max": places_max,
     }
+    if command_line.deadline is not None or command_line.urgency is not None:
+        fields |= {"deadline": command_line.deadline, "urgency": command_line.urgency}
     return structs.replace(command_line, **fields)
+
+
+def gpu_range(text: str) -> tuple[int, int]:
+    """Return the least and the most of ``1..8``; of a plain number the most is 0.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    least, dots, most = text.partition("..")
+    if not all(
+        word.isascii() and word.isdigit() and len(word) < 7 for word in (least, most or "0")
+    ):
+        raise ValueError(f"{text!r} is neither a number of GPUs nor a range")
+    if not dots:
+        return int(least), 0
+    if not most or not 1 <= int(least) <= int(most):
+        raise ValueError(f"{text!r} is no range of GPUs")
+    return int(least), int(most)
+
+
+def gpu_count(text: str) -> str:
+    """Return the text of ``--gpus`` as it is, for click.
+
+    Raises:
+        BadParameter: it is neither a number nor a range.
+    """
+    try:
+        gpu_range(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}: write 4, or 1..8 for 1 to 8") from None
+    return text
 
 
 def _term_names(texts: tuple[str, ...]) -> set[str]:
     return {part.partition("=")[0].strip() for text in texts for part in text.split(",")}
 
 
-def _without_places(text: str) -> str:
-    parts = [part for part in text.split(",") if part.partition("=")[0].strip() not in _PLACE_TERMS]
+def _without(text: str, names: frozenset[str]) -> str:
+    parts = [part for part in text.split(",") if part.partition("=")[0].strip() not in names]
     return ",".join(parts)
 
 
@@ -157,7 +223,8 @@ _JOB_OPTIONS = (
     _flag("-z", text="Do not print the job's id.", target="no_id"),
     _count("--nodes", metavar="N", text="Number of nodes, like -l nodes=N.", least=1),
     _count("--cpus", metavar="N", text="CPUs (on each node).", least=1),
-    _count("--gpus", metavar="N", text="GPUs (on each node).", least=0),
+    click.option("--gpus", default=None, metavar="N|LEAST..MOST", type=gpu_count,
+                 help="GPUs (on each node); 1..8: of an elastic training, on any nodes."),
     _text("--mem", metavar="SIZE", text="Memory of the whole job, like 4gb.", target="mem"),
     _text("--walltime", metavar="TIME", text="Limit, like 1:30:00 or 90m.", target="walltime"),
     _flag("--every-node", text="Run the script or command once on every node.",
@@ -168,6 +235,23 @@ _JOB_OPTIONS = (
     _text("--kind", metavar="NAME", text="Kind of work, for predictions of run time.",
           target="kind"),
     _text("--python", metavar="PATH", text="Interpreter for --torchrun.", target="python"),
+    _text("--deadline", metavar="WHEN", text="Be done by then: 8h, or '2027-03-01 08:00'.",
+          target="deadline"),
+    click.option("--urgency", default=None, metavar="WORD",
+                 type=click.Choice([each.value for each in Urgency]),
+                 help="Deadline from its run time: urgent, normal or relaxed."),
+    _flag("--reject-if-late", text="Submit it only if its deadline will be met.",
+          target="reject_if_late"),
+    _flag("--elastic", text="It may be stopped at a checkpoint and go on elsewhere.",
+          target="elastic"),
+    _text("--training", metavar="FILE", text="TOML file whose [training] says its size.",
+          target="training"),
+    _text("--params", metavar="N", text="Parameters of the model, like 138M.", target="params"),
+    _text("--samples", metavar="N", text="Samples in the data set.", target="samples"),
+    _text("--batch", metavar="N", text="Samples in a step on each GPU.", target="batch"),
+    _text("--epochs", metavar="N", text="Passes over the data set.", target="epochs"),
+    _text("--step-time", metavar="TIME", text="Of a step on one GPU, like 35ms.",
+          target="step_time"),
 )  # fmt: skip
 
 

@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 
 from gsched.cli.common import printable
+from gsched.cli.joblist import slack
 from gsched.cli.render import print_fields
 from gsched.cli.times import format_clock, format_expected, format_time, local_times
 from gsched.model.ids import format_job_id
 from gsched.model.resources import Usage
 from gsched.model.signals import describe_signal
 from gsched.model.states import JobState, PartState
+from gsched.model.training import Training
 from gsched.model.units import format_duration, format_size
 from gsched.protocol.api import AttemptRow, JobStory, OutcomeRow, PartRow
 
@@ -75,6 +77,7 @@ def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
         ("comment", local_times(row.reason)),
         ("jobs_ahead", "" if story.ahead is None else str(story.ahead)),
         ("predicted_start", _predicted(story)),
+        *_goal(story),
         ("exit_status", "" if row.outcome is None else str(row.outcome.exit_status)),
         ("outcome", "" if row.outcome is None else _outcome(row.outcome)),
     ]
@@ -103,6 +106,45 @@ def _walltime_used(story: JobStory) -> str:
 def _predicted(story: JobStory) -> str:
     start_s = story.row.predicted_start_s
     return "" if start_s is None else format_time(start_s)
+
+
+def _goal(story: JobStory) -> Iterator[tuple[str, str]]:
+    """Yield what was said of a training and its deadline, and what is expected of it."""
+    row = story.row
+    if row.gpus_most:
+        yield "gpus_most", str(row.gpus_most)
+    yield "movable", "True" if story.movable else ""
+    if story.training is not None:
+        yield "training", _training(story.training)
+    if row.deadline_s is not None:
+        urgency = f" ({story.urgency})" if story.urgency else ""
+        yield "deadline", format_time(row.deadline_s) + urgency
+    if row.predicted_end_s is not None:
+        yield "predicted_end", format_time(row.predicted_end_s)
+    yield "deadline_slack", slack(row.slack_s)
+    if row.meets_deadline is not None:
+        yield "deadline_met", _met(story)
+    if story.promised is not None:
+        yield "deadline_promised", str(story.promised)
+
+
+def _met(story: JobStory) -> str:
+    met = story.row.meets_deadline
+    if story.row.state == JobState.DONE:
+        return "True" if met else "False"
+    because = f": {local_times(story.late_reason)}" if story.late_reason else ""
+    return "True, as expected now" if met else f"False, as expected now{because}"
+
+
+def _training(training: Training) -> str:
+    """Return ``parameters=138000000,samples=50000``: what was said."""
+    said = [
+        f"{name}={value:.12g}"
+        for name in training.__struct_fields__
+        if isinstance(value := getattr(training, name), float) and value
+    ]
+    rates = [f"{gpus}:{rate:g}" for gpus, rate in training.rates]
+    return ",".join([*said, *(["rates=" + "/".join(rates)] if rates else [])])
 
 
 def _print_attempt(attempt: AttemptRow, story: JobStory) -> None:

@@ -5,6 +5,8 @@ import pwd
 import re
 from collections.abc import Callable, Mapping
 
+from msgspec import structs
+
 from gsched.cli.job_environment import parse_variables
 from gsched.cli.options import SubmitOptions
 from gsched.cli.scripts import Script
@@ -18,6 +20,7 @@ _MAIL_POINTS = frozenset("abefnp")
 _KEEP = frozenset({"e", "o", "eo", "oe", "n"})
 _JOIN = {"o": "oe", "e": "eo", "n": "n"}
 _UMASK = re.compile(r"0?[0-7]{1,4}")
+_LAYOUT = frozenset({"nodes", "select", "procs", "ncpus", "gpus", "ngpus"})
 _NAME_LENGTH_MOST = 236  # PBS's own limit
 
 
@@ -90,7 +93,7 @@ def make_job(
         # Output belongs to where the user submits, wherever the job starts.
         stdout_path = stdout_path or place.cwd.rstrip("/") + "/"
         stderr_path = stderr_path or place.cwd.rstrip("/") + "/"
-    return SubmitJob(
+    job = SubmitJob(
         key=new_key(),
         name=job_name(options.name, work.default_name),
         workdir=workdir,
@@ -117,7 +120,54 @@ def make_job(
         kind=options.kind or "",
         environment=environment,
         holds=("user",) if options.hold else (),
+        places_max=options.gpus_most,
+        movable=options.elastic,
+        reject_if_late=options.reject_if_late,
     )
+    return with_goal(job, options, place) if options.speaks_of_training else job
+
+
+def with_goal(job: SubmitJob, options: SubmitOptions, place: Place) -> SubmitJob:
+    """Return a job with what the options say of its training and deadline.
+
+    Raises:
+        GschedError: a value that cannot be; the message names the option.
+    """
+    from gsched.cli.deadline import Deadline, parse_deadline, training_of  # late: few have one
+
+    if options.deadline is not None and options.urgency is not None:
+        raise UsageError("--deadline and --urgency contradict each other", hint="give one of them")
+    deadline = Deadline()
+    if options.deadline is not None:
+        deadline = parse_deadline(options.deadline, now_s=place.now_s)
+    return structs.replace(
+        job,
+        deadline_s=deadline.at_s,
+        deadline_after_s=deadline.after_s,
+        urgency=options.urgency or "",
+        training=training_of(options, cwd=place.cwd),
+    )
+
+
+def check_range(options: SubmitOptions) -> None:
+    """Refuse a range of GPUs beside places that are said in another way.
+
+    Raises:
+        UsageError: they contradict each other.
+    """
+    if options.gpus is None or not options.gpus_most:
+        return
+    others = [] if options.nodes is None else ["--nodes"]
+    terms = (
+        part.partition("=")[0].strip() for text in options.resources for part in text.split(",")
+    )
+    others += [f"-l {name}" for name in terms if name in _LAYOUT]
+    if others:
+        raise UsageError(
+            f"--gpus {options.gpus} and {others[0]} contradict each other: each GPU of a range is "
+            "a place of its own, on any node",
+            hint="leave one of them out; --cpus N gives each place N CPUs",
+        )
 
 
 def check_values(options: SubmitOptions, place: Place) -> None:
@@ -140,6 +190,9 @@ def check_values(options: SubmitOptions, place: Place) -> None:
     compatibility_notes(options, place)
     for text in options.variables:
         parse_variables(text)
+    check_range(options)
+    if options.speaks_of_training:
+        with_goal(SubmitJob(key="", name="", workdir=""), options, place)
     _check_by("--grace", options.grace, parse_duration_s)
     _check_by("--walltime", options.walltime, parse_duration_s)
     _check_by("--mem", options.mem, parse_size_bytes)

@@ -9,9 +9,15 @@ _BANDWIDTH = re.compile(
     r"(?P<number>[0-9]{1,15}(?:\.[0-9]{1,9})?) ?"
     r"(?P<prefix>[kKMGTP]?)(?P<binary>i?)(?P<unit>B|b|bit)/s"
 )
+_COUNT = re.compile(
+    r"(?P<number>[0-9]{1,19}(?:\.[0-9]{1,9})?(?:e\+?[0-9]{1,2})?)(?P<prefix>[kmgbt]?)"
+)
+_THOUSANDS = {"": 0, "k": 1, "m": 2, "g": 3, "b": 3, "t": 4}
+_SHORT = re.compile(r"(?P<number>[0-9]{1,12}(?:\.[0-9]{1,9})?) ?(?P<unit>ms|us)")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 MAX_DURATION_S = 1e10  # 317 years: more is a typing error, and floats still count milliseconds
 MAX_SIZE_BYTES = 1024**6  # an exbibyte: more is a typing error, and 64 bits still hold sums of many
+MAX_COUNT = 1e18  # of parameters, samples: more is a typing error
 MAX_BANDWIDTH_BYTES_S = 1e15  # no link is that fast: a typing error
 WORD_BYTES = 8  # PBS's "w" suffix counts machine words
 
@@ -83,6 +89,41 @@ def parse_size_bytes(text: str) -> int:
     if size_bytes > MAX_SIZE_BYTES:
         raise BadResourceError(f"a size of {text[:20]!r} is more than 1024 petabytes")
     return size_bytes
+
+
+def parse_count(text: str) -> float:
+    """Return the number of ``138M``, ``1.5B``, ``50k``, ``5e4`` or ``50_000``; k is 1000.
+
+    Raises:
+        BadResourceError: the text is not a number, or not above zero.
+    """
+    match = _COUNT.fullmatch(text.strip().replace("_", "").lower())
+    if match is None:
+        raise BadResourceError(
+            f"{text!r} is not a number", hint="write 50000, 50k, 138M or 1.5B (10^9)"
+        )
+    count = float(match["number"]) * 1000.0 ** _THOUSANDS[match["prefix"]]
+    if not 0 < count <= MAX_COUNT:
+        raise BadResourceError(f"a number of {text!r} cannot be", hint="give one above 0")
+    return count
+
+
+def parse_interval_s(text: str) -> float:
+    """Return the seconds of ``35ms``, ``350us``, or of anything `parse_duration_s` reads.
+
+    Raises:
+        BadResourceError: the text is not a time, or not above zero.
+    """
+    match = _SHORT.fullmatch(text.strip())
+    if match is None:
+        try:
+            return parse_duration_s(text.strip())
+        except BadResourceError as error:
+            raise BadResourceError(error.message, hint="write 35ms, 0.035s or 1m30s") from None
+    interval_s = float(match["number"]) / (1e3 if match["unit"] == "ms" else 1e6)
+    if interval_s <= 0:
+        raise BadResourceError(f"a time of {text!r} is none", hint="give a time above zero")
+    return interval_s
 
 
 def parse_bandwidth_bytes_s(text: str) -> float:

@@ -21,6 +21,7 @@ from gsched.model.ids import format_job_id, parse_job_id
 from gsched.model.states import HoldKind
 from gsched.protocol import api
 from gschedd.core import commands as c
+from gschedd.core.foresight import promise_of
 from gschedd.core.head import Head, Step
 from gschedd.core.settings import Caller
 from gschedd.core.submit import checked_holds, known_submission, prepare
@@ -137,6 +138,7 @@ class Commands:
         return step
 
     def _dry_run(self, job: api.SubmitJob, caller: Caller) -> api.SubmitResult:
+        now_s = self._parts.clock.wall_s()
         try:
             known = known_submission(self._head.state, caller, job.key)
             if known is not None:
@@ -146,11 +148,13 @@ class Commands:
                 state=self._head.state,
                 settings=self._head.settings,
                 intern=lambda request: request,
-                now_s=self._parts.clock.wall_s(),
+                now_s=now_s,
             )
+            outlook = self._head.foresee(submission.spec, now_s)
+            if job.reject_if_late:
+                promise_of(self._head.state.next_job, submission.spec, outlook, now_s=now_s)
         except GschedError as error:
             return api.SubmitResult(error=error_body(error))
-        outlook = self._head.foresee(submission.spec, self._parts.clock.wall_s())
         result = api.SubmitResult(warnings=submission.warnings, predicted_start_s=outlook.start_s)
         return with_outlook(result, submission.spec, outlook)
 

@@ -49,7 +49,7 @@ def test_a_comment_that_only_mentions_the_prefix_is_not_called_late() -> None:
 @pytest.mark.parametrize(
     ("option", "variable", "expected"),
     [
-        (None, "", ("#PBS", "#GSUB")),
+        (None, "", ("#PBS", "#GSUB", "#GSCHED")),
         (None, "#X", ("#X",)),
         ("#Y", "#X", ("#Y",)),
         ("", "#X", ()),

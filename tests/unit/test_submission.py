@@ -49,7 +49,7 @@ def test_what_follows_the_command_or_the_training_script_is_not_ours(
 
 def test_the_command_line_beats_the_script_option_by_option() -> None:
     script = SubmitOptions(name="a", queue="long", resources=("nodes=4:ppn=2,walltime=9:00:00",))
-    line = SubmitOptions(name="b", priority=0, nodes=1, gpus=2)
+    line = SubmitOptions(name="b", priority=0, nodes=1, gpus="2")
 
     both = merged(line, script)
 
