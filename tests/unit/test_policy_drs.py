@@ -400,6 +400,10 @@ def test_a_deadline_that_is_past_or_out_of_reach_is_called_so() -> None:
     assert "its deadline was 00:00:05 ago" in str(drs.plan(busy(deadline_s=-5)).waits[0].reason)
     words = str(drs.plan(busy(deadline_s=20)).waits[0].reason)
     assert "even 4 GPUs would take 00:00:25 from now" in words
+    firm = [
+        verdict_of(drs.plan(busy(deadline_s=each)), 9).firm for each in (-5, 20, 110, 160, None)
+    ]
+    assert firm == [True, True, False, False, False], "what is only expected is no promise"
     assert "it has no deadline" in str(drs.plan(busy(deadline_s=None)).waits[0].reason)
 
 

@@ -200,7 +200,15 @@ class Planning:
             end_s=end_s,
             gpus=expected.gpus,
             why="it is not known when it can start" if end_s is None else late_words(goal, end_s),
+            firm=self._is_out_of_reach(waiting),
         )
+
+    def _is_out_of_reach(self, waiting: Waiting) -> bool:
+        """Return whether a waiting training would be late on an idle cluster, too."""
+        goal, levels = waiting.goal, self._idle.levels_of(waiting)
+        if goal.deadline_s is None or not levels:
+            return False
+        return not _is_in_time(goal, self._snapshot.now_s + goal.work * levels[-1][1])
 
     def _of_running(self, moved: Mapping[int, m.Moved] | None = None) -> tuple[Verdict, ...]:
         """Return when what runs will be done; of what is being stopped nothing new is said."""
