@@ -17,6 +17,7 @@ from pathlib import Path
 from gnode.core.agent import Agent
 from gnode.core.binding import Site
 from gnode.daemon import leftovers, spool
+from gnode.daemon.elastic import socket_name
 from gnode.daemon.shell import Identity, Meters, Shell
 from gnode.daemon.spool import Spool
 from gnode.hw import cgroups
@@ -111,6 +112,7 @@ def _compose(config: Config, state: Spool, roots: cgroups.Roots) -> Shell:
         root_jobs=_root_jobs(config),
         cgroup_root=roots.tracking,
         memory_root=roots.memory if node.enforce_memory else None,
+        elastic_socket=socket_name(state.state_dir),
     )
     mark = state.read_mark()
     agent = Agent(
@@ -128,6 +130,7 @@ def _compose(config: Config, state: Spool, roots: cgroups.Roots) -> Shell:
         incarnation=str(uuid.uuid4()),
         version=site.version,
         inventory=inventory,
+        elastic_socket=site.elastic_socket,
     )
     log.info(
         "gnode %s on %s: %d CPUs, %d GPUs, state in %s, groups in %s",

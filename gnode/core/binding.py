@@ -33,6 +33,7 @@ class Site:
         cgroup_root: version 2 directory below which attempts get a group, or None.
         memory_root: version and directory below which memory is limited, or None.
         boot_id: of the machine.
+        elastic_socket: on which trainings talk to gnode; a leading @ means an abstract one.
     """
 
     node: str
@@ -44,6 +45,7 @@ class Site:
     root_jobs: bool = False
     cgroup_root: str | None = None
     memory_root: tuple[int, str] | None = None
+    elastic_socket: str = ""
 
 
 def bind(launch: Launch, account: Account, site: Site) -> Task:
@@ -279,6 +281,11 @@ def _gsched(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
     }
     if any(launch.gpus):
         names["GSCHED_GPUFILE"] = posixpath.join(user_dir, GPUFILE_NAME)
+    if launch.checkpoint_dir:
+        names["GSCHED_CHECKPOINT_DIR"] = launch.checkpoint_dir
+        names["GSCHED_ELASTIC_SOCKET"] = site.elastic_socket
+        if launch.checkpoint_interval_s is not None:
+            names["GSCHED_CHECKPOINT_INTERVAL_S"] = f"{launch.checkpoint_interval_s:g}"
     return names
 
 

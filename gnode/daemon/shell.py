@@ -24,6 +24,7 @@ from gnode.core.transitions import Phase
 from gnode.daemon import leftovers, starts
 from gnode.daemon.accounts import Accounts
 from gnode.daemon.channel import Channel
+from gnode.daemon.elastic import ElasticServer
 from gnode.daemon.launching import LauncherClient
 from gnode.daemon.reading import Reader
 from gnode.daemon.spool import Mark, Spool
@@ -47,6 +48,7 @@ class Identity:
     Attributes:
         url: of the head's node channel.
         address: where other nodes reach this one; empty: the connection's own.
+        elastic_socket: on which trainings talk to this gnode.
         incarnation: of this start of gnode.
     """
 
@@ -58,6 +60,7 @@ class Identity:
     incarnation: str
     version: str
     inventory: Inventory
+    elastic_socket: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +104,9 @@ class Shell:
         self._reader = Reader()
         self._starts = starts.Starts(spool, self.post)
         self._launcher = LauncherClient(spool.state_dir, self.post, self._on_ended)
+        self._elastic = ElasticServer(
+            name=identity.elastic_socket, attempts=agent.attempts, post=self.post, clock=clock
+        )
         self._channel = Channel(
             url=identity.url,
             node=identity.node,
@@ -119,6 +125,7 @@ class Shell:
             running = [
                 group.create_task(self._launcher.run()),
                 group.create_task(self._channel.run()),
+                group.create_task(self._elastic.run()),
                 group.create_task(self._sample()),
             ]
             await self._finished.wait()
@@ -231,6 +238,10 @@ class Shell:
     @_do.register
     def _(self, effect: do.Send) -> None:
         self._channel.send(effect.message)
+
+    @_do.register
+    def _(self, effect: do.TellJob) -> None:
+        self._elastic.tell(effect)
 
     @_do.register
     def _(self, effect: do.AwaitStart) -> None:

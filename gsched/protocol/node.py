@@ -105,6 +105,7 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
         restart_count: attempts before this one.
         walltime_s: seconds from the start here, None for no limit.
         checkpoint_dir: where an elastic training keeps its checkpoints; empty: it is none.
+        checkpoint_interval_s: between those that it makes by itself; None: it chooses.
     """
 
     job: int
@@ -136,6 +137,7 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
     account: str = ""
     environment: dict[str, str] = {}
     checkpoint_dir: str = ""
+    checkpoint_interval_s: float | None = None
 
 
 class Stop(Struct, frozen=True, kw_only=True, tag="stop", omit_defaults=True):

@@ -290,3 +290,13 @@ def test_memory_is_limited_where_it_can_be_and_was_asked_for() -> None:
 def test_only_root_switches_users() -> None:
     assert bind(order(), ALICE, site(uid=0)).switch_user
     assert not bind(order(), ALICE, site(uid=1000)).switch_user
+
+
+def test_what_can_be_moved_is_told_where_it_keeps_its_state_and_whom_to_tell() -> None:
+    launch = order(checkpoint_dir="/data/ckpt", checkpoint_interval_s=0.5)
+    found = bind(launch, ALICE, site(elastic_socket="@gsched-1")).env
+
+    assert found["GSCHED_CHECKPOINT_DIR"] == "/data/ckpt"
+    assert found["GSCHED_ELASTIC_SOCKET"] == "@gsched-1"
+    assert found["GSCHED_CHECKPOINT_INTERVAL_S"] == "0.5"
+    assert not {name for name in env(order()) if "CHECKPOINT" in name or "ELASTIC" in name}

@@ -1,0 +1,348 @@
+"""The socket on which elastic trainings talk to gnode: orders down, checkpoints and progress up.
+
+Any process of this machine can connect, so that nothing of what comes in is believed before the
+kernel has said whose process it is, and nothing can make gnode wait, grow or fall: lines,
+connections and their rate are bounded, and who breaks the rules is cut off with a word why.
+
+A training may lose its connection, and gnode may be started anew. The last order to an attempt is
+therefore said again to whoever connects as it (orders have numbers, so that twice is like once),
+and an order to one that is not connected waits for some seconds where it may yet come.
+"""
+
+import asyncio
+import hashlib
+import logging
+import os
+import socket
+import struct
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from gnode.core.effects import TellJob
+from gnode.core.inputs import Input, JobSaid
+from gnode.core.table import Attempt
+from gnode.core.task import AttemptKey
+from gsched.clock import Clock
+from gsched.protocol import training as wire
+from gsched.protocol.node import Checkpoint, CheckpointFailed, GoOn
+
+log = logging.getLogger(__name__)
+
+CONNECT_S = 15.0  # importing torch takes some seconds; a training that does not come by then won't
+HELLO_TIMEOUT_S = 10.0
+CONNECTIONS_MAX = 1024
+CONNECTIONS_OF_ONE_UID = 256  # so that one user cannot take all of them
+LINES_AT_ONCE = 50  # a training says one line in ten seconds; who says more is read more slowly
+LINES_PER_S = 5.0
+UNSENT_BYTES_MAX = 64 * 1024
+BIND_PAUSE_S = 1.0
+COMPLAINT_PAUSE_S = 60.0
+_UCRED = struct.Struct("3i")  # pid, uid, gid: struct ucred of unix(7)
+
+NOT_CONNECTED = "it is not connected to gnode: does the script use gsched.elastic?"
+CONNECTION_LOST = "it has lost its connection to gnode and has not come back"
+
+
+def socket_name(state_dir: str) -> str:
+    """Return the name of the socket of the gnode with this state directory.
+
+    It is abstract (the leading @ stands for the null byte), and the same after a restart.
+    """
+    digest = hashlib.sha256(os.path.realpath(state_dir).encode()).hexdigest()
+    return f"@{wire.SOCKET_PREFIX}{digest[:32]}"
+
+
+class _RefusedError(Exception):
+    """The peer is not talked to; the message says why."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Peer:
+    """One connection that has said which attempt it is of."""
+
+    key: AttemptKey
+    writer: asyncio.StreamWriter
+
+
+@dataclass(slots=True, kw_only=True)
+class _Order:
+    """The last order to an attempt; with a timer while it is not sure that it can be obeyed."""
+
+    message: Checkpoint | GoOn
+    answered: bool = False
+    timer: asyncio.TimerHandle | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rate:
+    """How many lines may still be read at once."""
+
+    clock: Clock
+    left: float = LINES_AT_ONCE
+    at_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.at_s = self.clock.monotonic_s()
+
+    def pause_s(self) -> float:
+        """Count a line and return how long to wait before the next is read, seconds."""
+        now_s = self.clock.monotonic_s()
+        self.left = min(LINES_AT_ONCE, self.left + LINES_PER_S * (now_s - self.at_s)) - 1.0
+        self.at_s = now_s
+        return 0.0 if self.left >= 0 else -self.left / LINES_PER_S
+
+
+class ElasticServer:
+    """Serves the socket.
+
+    Args:
+        name: of the socket, as `socket_name` gives it.
+        attempts: what gnode knows of its attempts; only read.
+        post: takes inputs for the agent.
+        clock: for the age of attempts and the rate of lines.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        attempts: Mapping[AttemptKey, Attempt],
+        post: Callable[[Input], None],
+        clock: Clock,
+    ) -> None:
+        self._name = name
+        self._attempts = attempts
+        self._post = post
+        self._clock = clock
+        self._begun_s = clock.monotonic_s()
+        self._peers: dict[AttemptKey, _Peer] = {}
+        self._orders: dict[AttemptKey, _Order] = {}
+        self._open: Counter[int] = Counter()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._complained_s: float | None = None
+
+    async def run(self) -> None:
+        """Serve until cancelled; a name that somebody else has is tried again and again."""
+        address = self._name.replace("@", "\0", 1) if self._name.startswith("@") else self._name
+        while True:
+            try:
+                server = await asyncio.start_unix_server(
+                    self._serve, address, limit=wire.MAX_LINE_BYTES
+                )
+            except OSError as error:
+                self._complain(f"the socket {self._name} of trainings: {error}")
+                await asyncio.sleep(BIND_PAUSE_S)
+                continue
+            try:
+                await server.serve_forever()
+            finally:
+                server.close()
+                self._close_all()
+
+    def _close_all(self) -> None:
+        for order in self._orders.values():
+            _stop(order)
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+
+    # --- orders ---
+
+    def tell(self, effect: TellJob) -> None:
+        """Pass an order on; one that reaches nobody is answered."""
+        key, message = effect.key, effect.message
+        self._forget_ended()
+        known = self._orders.get(key)
+        if known is not None:
+            _stop(known)
+        order = self._orders[key] = _Order(message=message, answered=isinstance(message, GoOn))
+        peer = self._peers.get(key)
+        if peer is not None:
+            self._send(peer, message)
+        elif not order.answered:
+            self._await_peer(key, order, self._patience_s(key), NOT_CONNECTED)
+
+    def _send(self, peer: _Peer, message: Checkpoint | GoOn) -> None:
+        transport = peer.writer.transport
+        if transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+            transport.abort()  # it does not read; when it comes back it is told again
+            return
+        peer.writer.write(wire.encode_order(message))
+
+    def _patience_s(self, key: AttemptKey) -> float:
+        """Return how long an attempt may yet take to connect, seconds."""
+        now_s = self._clock.monotonic_s()
+        patience_s = self._begun_s + CONNECT_S - now_s  # it has not noticed yet that we are back
+        attempt = self._attempts.get(key)
+        if attempt is not None:
+            started_s = attempt.info.started_s if attempt.info else self._clock.wall_s()
+            age_s = max(0.0, self._clock.wall_s() - started_s)
+            patience_s = max(patience_s, CONNECT_S - age_s)
+        return max(0.0, patience_s)
+
+    def _await_peer(self, key: AttemptKey, order: _Order, wait_s: float, why: str) -> None:
+        _stop(order)
+        if wait_s <= 0:
+            self._give_up(key, order, why)
+        else:
+            loop = asyncio.get_running_loop()
+            order.timer = loop.call_later(wait_s, self._give_up, key, order, why)
+
+    def _give_up(self, key: AttemptKey, order: _Order, why: str) -> None:
+        if self._orders.get(key) is order:
+            del self._orders[key]  # it would save its state for nothing, should it come yet
+        self._post(
+            JobSaid(
+                message=CheckpointFailed(
+                    job=key.job, attempt=key.attempt, request=order.message.request, message=why
+                )
+            )
+        )
+
+    def _forget_ended(self) -> None:
+        for key in [key for key in self._orders if not self._lives(key)]:
+            _stop(self._orders.pop(key))
+
+    def _lives(self, key: AttemptKey) -> bool:
+        attempt = self._attempts.get(key)
+        return attempt is not None and attempt.live
+
+    # --- connections ---
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        uid = _peer_uid(writer)
+        self._open[uid] += 1
+        self._writers.add(writer)
+        try:
+            await self._converse(reader, writer, uid)
+        except (_RefusedError, wire.BadLineError, ValueError) as error:
+            # ValueError is asyncio's word for a line that is too long
+            self._complain(f"a process of uid {uid} on the socket of trainings: {error}")
+            writer.write(wire.encode_refusal(str(error)[:500]))
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            pass  # it has gone, or never said anything
+        finally:
+            self._writers.discard(writer)
+            self._open[uid] -= 1
+            if not self._open[uid]:
+                del self._open[uid]
+            writer.close()
+
+    async def _converse(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, uid: int
+    ) -> None:
+        if self._open[uid] > CONNECTIONS_OF_ONE_UID or len(self._writers) > CONNECTIONS_MAX:
+            raise _RefusedError("too many connections")
+        async with asyncio.timeout(HELLO_TIMEOUT_S):
+            first = await _line(reader)
+        if first.hello is None:
+            raise _RefusedError("the first line is no hello")
+        peer = self._admit(first.hello, writer, uid)
+        try:
+            rate = _Rate(clock=self._clock)
+            while self._peers.get(peer.key) is peer:
+                line = await _line(reader)
+                if not self._lives(peer.key):
+                    raise _RefusedError(f"attempt {peer.key.name} has ended")
+                self._hear(peer.key, line)
+                pause_s = rate.pause_s()
+                if pause_s:
+                    await asyncio.sleep(pause_s)
+        finally:
+            self._leave(peer)
+
+    def _admit(self, hello: wire.Hello, writer: asyncio.StreamWriter, uid: int) -> _Peer:
+        """Return the peer that a connection is, after its attempt has been told what it missed.
+
+        Raises:
+            _RefusedError: it is none of the attempts of that user here.
+        """
+        key = AttemptKey(hello.job, hello.attempt)
+        attempt = self._attempts.get(key)
+        # one answer for both, so that nobody learns which attempts there are
+        if attempt is None or not attempt.live or uid not in {0, attempt.uid}:
+            raise _RefusedError(f"attempt {key.name} of uid {uid} does not run here")
+        if hello.version != wire.VERSION:
+            raise _RefusedError(
+                f"this gnode speaks version {wire.VERSION}, the training {hello.version}: "
+                "install the same gsched for both"
+            )
+        older = self._peers.get(key)
+        if older is not None:
+            older.writer.transport.abort()
+        peer = self._peers[key] = _Peer(key=key, writer=writer)
+        if hello.saved is not None:
+            self._hear(key, wire.Line(checkpointed=hello.saved))
+        order = self._orders.get(key)
+        if order is not None:
+            _stop(order)
+            self._send(peer, order.message)
+        return peer
+
+    def _leave(self, peer: _Peer) -> None:
+        if self._peers.get(peer.key) is not peer:
+            return
+        del self._peers[peer.key]
+        order = self._orders.get(peer.key)
+        if order is not None and not order.answered and self._lives(peer.key):
+            self._await_peer(peer.key, order, CONNECT_S, CONNECTION_LOST)
+
+    def _hear(self, key: AttemptKey, line: wire.Line) -> None:
+        if line.checkpointed is not None:
+            self._answered(key, line.checkpointed.request)
+            report = wire.checkpointed(key.job, key.attempt, line.checkpointed)
+            self._post(JobSaid(message=report))
+        if line.checkpoint_failed is not None:
+            failed = line.checkpoint_failed
+            self._answered(key, failed.request)
+            self._post(
+                JobSaid(
+                    message=CheckpointFailed(
+                        job=key.job,
+                        attempt=key.attempt,
+                        request=failed.request,
+                        message=failed.message or "it does not say why",
+                    )
+                )
+            )
+        if line.progress is not None:
+            self._post(JobSaid(message=wire.progress(key.job, key.attempt, line.progress)))
+
+    def _answered(self, key: AttemptKey, request: int) -> None:
+        order = self._orders.get(key)
+        if order is not None and order.message.request == request:
+            order.answered = True
+
+    def _complain(self, text: str) -> None:
+        """Log a warning, unless there was one just now: peers must not be able to fill the log."""
+        now_s = self._clock.monotonic_s()
+        if self._complained_s is None or now_s - self._complained_s >= COMPLAINT_PAUSE_S:
+            self._complained_s = now_s
+            log.warning("%s", text)
+
+
+def _stop(order: _Order) -> None:
+    if order.timer is not None:
+        order.timer.cancel()
+        order.timer = None
+
+
+def _peer_uid(writer: asyncio.StreamWriter) -> int:
+    """Return the uid that the kernel saw when the other side connected."""
+    peer = writer.get_extra_info("socket")
+    raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    return int(_UCRED.unpack(raw)[1])
+
+
+async def _line(reader: asyncio.StreamReader) -> wire.Line:
+    """Return the next line.
+
+    Raises:
+        BadLineError: it cannot be read.
+        ValueError: it is too long.
+        IncompleteReadError: the other side has closed.
+    """
+    line = await reader.readline()
+    if not line.endswith(b"\n"):
+        raise asyncio.IncompleteReadError(line, None)
+    return wire.decode_line(line)

@@ -1,0 +1,138 @@
+"""What gnode and an elastic training say to each other: JSON lines over a Unix socket.
+
+Each line is one object with one key that says what it is. Unknown keys are ignored by both sides,
+so that either may be newer. Nothing that a training says is believed beyond its own attempt.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gsched.protocol import node as n
+
+VERSION = 1
+MAX_LINE_BYTES = 64 * 1024
+SOCKET_PREFIX = "gsched-"
+
+_Count = Annotated[int, Meta(ge=0, le=2**53)]
+_Amount = Annotated[float, Meta(ge=0.0, le=1e300)]
+_Text = Annotated[str, Meta(max_length=4096)]
+
+
+class Saved(Struct, frozen=True, kw_only=True):
+    """A checkpoint is published: see `gsched.protocol.node.Checkpointed`."""
+
+    request: _Count = 0
+    step: _Count = 0
+    work_done: _Amount = 0.0
+    path: _Text = ""
+    size_bytes: _Count = 0
+    wall_s: _Amount = 0.0
+    waits: bool = False
+
+
+class Failed(Struct, frozen=True, kw_only=True):
+    """What was asked for could not be saved; the training goes on."""
+
+    request: _Count
+    message: _Text = ""
+
+
+class Reached(Struct, frozen=True, kw_only=True):
+    """How far it is: see `gsched.protocol.node.Progress`."""
+
+    step: _Count
+    work_done: _Amount = 0.0
+    at_s: _Amount = 0.0
+    work_total: _Amount = 0.0
+    step_s: _Amount = 0.0
+    communication_s: _Amount = 0.0
+    gpus: _Count = 0
+    restored_step: Annotated[int, Meta(ge=-1, le=2**53)] = -1
+    restore_s: _Amount = 0.0
+
+
+class Hello(Struct, frozen=True, kw_only=True):
+    """The first line: which attempt this is, and what it said last of a checkpoint."""
+
+    version: _Count
+    job: _Count
+    attempt: _Count
+    world_size: _Count = 0
+    saved: Saved | None = None
+
+
+class Line(Struct, frozen=True, kw_only=True):
+    """One line of a training."""
+
+    hello: Hello | None = None
+    checkpointed: Saved | None = None
+    checkpoint_failed: Failed | None = None
+    progress: Reached | None = None
+
+
+class BadLineError(Exception):
+    """A line cannot be read; the message says why."""
+
+
+_decoder = msgspec.json.Decoder(Line)
+_encoder = msgspec.json.Encoder()
+
+
+def decode_line(line: bytes) -> Line:
+    """Return what a training said.
+
+    Raises:
+        BadLineError: it is no JSON, or not of this schema.
+    """
+    try:
+        return _decoder.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadLineError(str(error)) from error
+
+
+def encode_order(order: n.Checkpoint | n.GoOn) -> bytes:
+    """Return an order as the line that a training gets."""
+    if isinstance(order, n.Checkpoint):
+        said = {"checkpoint": {"request": order.request, "wait": order.wait}}
+    else:
+        said = {"go_on": {"request": order.request}}
+    return _encoder.encode(said) + b"\n"
+
+
+def encode_refusal(message: str) -> bytes:
+    """Return the last line that somebody gets with whom gnode does not talk."""
+    return _encoder.encode({"refused": {"message": message}}) + b"\n"
+
+
+def checkpointed(job: int, attempt: int, said: Saved) -> n.Checkpointed:
+    """Return the report of an attempt's checkpoint."""
+    return n.Checkpointed(
+        job=job,
+        attempt=attempt,
+        request=said.request,
+        step=said.step,
+        work_done=said.work_done,
+        path=said.path,
+        size_bytes=said.size_bytes,
+        wall_s=said.wall_s,
+        waits=said.waits,
+    )
+
+
+def progress(job: int, attempt: int, said: Reached) -> n.Progress:
+    """Return the report of how far an attempt is."""
+    return n.Progress(
+        job=job,
+        attempt=attempt,
+        step=said.step,
+        work_done=said.work_done,
+        at_s=said.at_s,
+        work_total=said.work_total,
+        step_s=said.step_s,
+        communication_s=said.communication_s,
+        gpus=said.gpus,
+        restored_step=said.restored_step,
+        restore_s=said.restore_s,
+    )

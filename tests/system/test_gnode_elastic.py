@@ -1,0 +1,328 @@
+"""What passes between gnode and the trainings of its node, over a real socket."""
+
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gnode.daemon.elastic import CONNECT_S, CONNECTIONS_OF_ONE_UID, socket_name
+from gsched.model.states import StopReason
+from gsched.protocol.node import (
+    Checkpoint,
+    Checkpointed,
+    CheckpointFailed,
+    GoOn,
+    Progress,
+    Stop,
+)
+from gsched.protocol.training import MAX_LINE_BYTES
+from tests.support import stand_in_training
+from tests.support.gnode_world import GnodeWorld, lives
+from tests.support.processes import attempts
+
+PROGRAM = Path(stand_in_training.__file__)
+
+
+@pytest.fixture
+def world(tmp_path: Path, process_marker: str) -> Iterator[GnodeWorld]:
+    made = GnodeWorld(tmp_path / "w", process_marker)
+    yield made
+    print(made.log())
+    made.stop()
+
+
+def train(world: GnodeWorld, job: int = 1, *words: str, **settings: object) -> None:
+    """Start the stand-in for a training."""
+    command = shlex.join([sys.executable, str(PROGRAM), *words])
+    settings = {"checkpoint_dir": str(world.work / "saved"), **settings}
+    world.launch(job, f"exec {command}", **settings)  # type: ignore[arg-type] # passed on
+
+
+def ended(world: GnodeWorld, job: int = 1) -> None:
+    """End a training and wait for its end."""
+    world.head.send(Stop(job=job, attempt=1, reason=StopReason.DELETE, grace_s=1))
+    world.head.wait_for_exit(job)
+
+
+def heard(world: GnodeWorld, text: str, job: int = 1, *, count: int = 1) -> str:
+    """Return the training's output once a line of it holds a text so often."""
+    path = world.work / f"job{job}.o{job}"
+    said = ""
+    for _ in attempts(20.0):
+        said = path.read_text() if path.exists() else ""
+        if said.count(text) >= count:
+            return said
+    raise AssertionError(f"{text!r} not {count} times in: {said}")
+
+
+class Client:
+    """A hostile or clumsy process on the socket."""
+
+    def __init__(self, world: GnodeWorld) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.connect(socket_name(str(world.state)).replace("@", "\0", 1))
+        self.socket.settimeout(20.0)
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def hello(self, job: int = 1, attempt: int = 1, **more: object) -> None:
+        said = {"version": 1, "job": job, "attempt": attempt, **more}
+        self.send(json.dumps({"hello": said}).encode() + b"\n")
+
+    def last_words(self) -> str:
+        """Return all that comes until the other side closes."""
+        found = b""
+        try:
+            while data := self.socket.recv(65536):
+                found += data
+        except ConnectionResetError:
+            pass
+        self.socket.close()
+        return found.decode()
+
+
+def test_a_training_saves_waits_and_goes_on(world: GnodeWorld) -> None:
+    world.start()
+    train(world)
+    (first,) = world.head.wait_for(Progress)
+    assert (first.job, first.attempt, first.restored_step) == (1, 1, -1)
+
+    world.head.send(Checkpoint(job=1, attempt=1, request=4))
+
+    (saved,) = world.head.wait_for(Checkpointed)
+    assert (saved.request, saved.waits, saved.path) == (4, True, str(world.work / "saved"))
+    assert saved.work_done == 32.0 * saved.step > 0
+    world.head.send(Checkpoint(job=1, attempt=1, request=4))
+    assert world.head.wait_for(Checkpointed, count=2)[1] == saved
+    world.head.send(GoOn(job=1, attempt=1, request=4))
+    on = world.head.wait_for(Progress, count=2)[1]
+    assert on.step == saved.step
+    ended(world)
+
+
+def test_why_a_state_cannot_be_saved_is_told(world: GnodeWorld) -> None:
+    world.start()
+    train(world, 1, "--fails", "no space left on device")
+    world.head.wait_for(Progress)
+
+    world.head.send(Checkpoint(job=1, attempt=1, request=1))
+
+    (failed,) = world.head.wait_for(CheckpointFailed)
+    assert (failed.request, failed.message) == (1, "no space left on device")
+    ended(world)
+
+
+def test_a_restarted_gnode_is_told_everything_again(world: GnodeWorld) -> None:
+    """Also that the training waits, so that a head which has given the move up lets it go on."""
+    world.start()
+    train(world)
+    world.head.wait_for(Progress)
+    world.head.send(Checkpoint(job=1, attempt=1, request=1))
+    (saved,) = world.head.wait_for(Checkpointed)
+    pid = world.head.wait_for_start(1).pid
+
+    world.kill()
+    world.start()
+
+    assert world.head.wait_for(Checkpointed, count=2)[1] == saved
+    assert lives(pid)
+    world.head.send(GoOn(job=1, attempt=1, request=1))
+    heard(world, "go_on")
+    ended(world)
+
+
+def test_an_order_while_gnode_was_away_reaches_the_training_when_both_are_back(
+    world: GnodeWorld,
+) -> None:
+    world.start()
+    train(world)
+    world.head.wait_for(Progress)
+    world.kill()
+
+    world.start()
+    world.head.send(Checkpoint(job=1, attempt=1, request=1))
+
+    assert world.head.wait_for(Checkpointed)[0].request == 1
+    assert not [m for m in world.head.received if isinstance(m, CheckpointFailed)]
+    ended(world)
+
+
+def test_a_training_that_is_slow_to_start_is_waited_for(world: GnodeWorld) -> None:
+    world.start()
+    train(world, 1, "--late", "1.5")
+    world.head.wait_for_start(1)
+
+    world.head.send(Checkpoint(job=1, attempt=1, request=1))
+
+    assert world.head.wait_for(Checkpointed)[0].request == 1
+    ended(world)
+
+
+@pytest.mark.timeout(120)
+def test_a_job_that_never_connects_cannot_be_asked(world: GnodeWorld) -> None:
+    """It is said after the time that a start may take, and from then on at once."""
+    world.start()
+    world.launch(1, "exec sleep 600", checkpoint_dir=str(world.work))
+    world.head.wait_for_start(1)
+    world.head.send(Checkpoint(job=1, attempt=1, request=1))
+
+    (failed,) = world.head.wait_for(CheckpointFailed, timeout_s=CONNECT_S + 30)
+
+    assert "does the script use gsched.elastic?" in failed.message
+    world.head.send(Checkpoint(job=1, attempt=1, request=2))
+    assert world.head.wait_for(CheckpointFailed, count=2)[1].request == 2
+    ended(world)
+
+
+def test_the_environment_says_where_to_connect_only_to_what_can_be_moved(
+    world: GnodeWorld,
+) -> None:
+    world.start()
+    world.launch(1, "env", checkpoint_dir="/data/saved", checkpoint_interval_s=90.0)
+    world.launch(2, "env")
+    world.head.wait_for_exit(1)
+    world.head.wait_for_exit(2)
+
+    said = (world.work / "job1.o1").read_text().splitlines()
+    assert f"GSCHED_ELASTIC_SOCKET={socket_name(str(world.state))}" in said
+    assert "GSCHED_CHECKPOINT_DIR=/data/saved" in said
+    assert "GSCHED_CHECKPOINT_INTERVAL_S=90" in said
+    assert "GSCHED_ELASTIC" not in (world.work / "job2.o2").read_text()
+
+
+# --- hostile and clumsy peers ---
+
+BAD_LINES = {
+    "no JSON": b"hello\n",
+    "no object": b"[1]\n",
+    "no hello": b'{"progress": {"step": 1}}\n',
+    "nothing": b"\n",
+    "deep": b'{"x":' + b"[" * 60000 + b"\n",
+    "no text": b'{"hello": {"version": 1, "job": 1, "attempt": "\xff\xfe"}}\n',
+    "too long": b'{"x": "' + b"x" * (4 * MAX_LINE_BYTES) + b'"}\n',
+    "negative": b'{"hello": {"version": 1, "job": -1, "attempt": 1}}\n',
+    "huge number": b'{"hello": {"version": 1, "job": ' + b"9" * 400 + b', "attempt": 1}}\n',
+    "another version": b'{"hello": {"version": 7, "job": 1, "attempt": 1}}\n',
+    "no such job": b'{"hello": {"version": 1, "job": 2, "attempt": 1}}\n',
+    "an attempt to come": b'{"hello": {"version": 1, "job": 1, "attempt": 2}}\n',
+}
+
+
+def test_who_breaks_the_rules_is_cut_off_with_a_word_and_nobody_else_notices(
+    world: GnodeWorld,
+) -> None:
+    world.start()
+    train(world)
+    world.head.wait_for(Progress)
+
+    for what, data in BAD_LINES.items():
+        client = Client(world)
+        client.send(data)
+        client.socket.shutdown(socket.SHUT_WR)
+        assert "refused" in client.last_words(), what
+
+    world.head.send(Checkpoint(job=1, attempt=1, request=1))
+    assert world.head.wait_for(Checkpointed)
+    assert [type(m) for m in world.head.received if isinstance(m, Progress)] == [Progress]
+    assert world.log().count("on the socket of trainings") <= 2  # nobody fills the log
+    ended(world)
+
+
+def test_random_bytes_harm_nothing(world: GnodeWorld) -> None:
+    world.start()
+    train(world)
+    world.head.wait_for(Progress)
+
+    for number in range(200):
+        client = Client(world)
+        data = os.urandom(1 + number * 7)
+        if number % 2:  # behind a good beginning, in place of the training
+            client.hello()
+        client.send(data.replace(b"\n", b"") + b"\n")
+        client.socket.close()
+
+    world.head.send(Checkpoint(job=1, attempt=1, request=1))
+    assert world.head.wait_for(Checkpointed)[0].request == 1
+    ended(world)
+
+
+def test_many_connections_of_a_user_are_cut_off(world: GnodeWorld) -> None:
+    world.start()
+    train(world)
+    world.head.wait_for(Progress)
+    clients = [Client(world) for _ in range(CONNECTIONS_OF_ONE_UID + 20)]
+
+    assert "too many connections" in clients[-1].last_words()
+    world.head.send(Checkpoint(job=1, attempt=1, request=1))
+    assert world.head.wait_for(Checkpointed)
+    for client in clients:
+        client.socket.close()
+    ended(world)
+
+
+def test_a_flood_of_lines_is_read_slowly_and_all_else_goes_on(world: GnodeWorld) -> None:
+    world.start()
+    train(world)
+    world.head.wait_for(Progress)
+    train(world, 2)
+    world.head.wait_for(Progress, lambda m: m.job == 2)
+    client = Client(world)
+    client.hello(2)
+    client.socket.setblocking(False)  # noqa: FBT003 - the socket's own signature
+    line = b'{"progress": {"step": 1}}\n'
+    try:
+        for _ in range(100_000):
+            client.send(line * 100)
+    except BlockingIOError:
+        pass  # it is not read as fast as it is sent
+
+    world.head.send(Checkpoint(job=1, attempt=1, request=1))
+
+    assert world.head.wait_for(Checkpointed, lambda m: m.job == 1)
+    flood = [m for m in world.head.received if isinstance(m, Progress) and m.job == 2]
+    assert len(flood) < 500
+    client.socket.close()
+    ended(world)
+    ended(world, 2)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to be another user")
+def test_another_user_cannot_speak_for_a_training(world: GnodeWorld) -> None:
+    world.start()
+    train(world)
+    world.head.wait_for(Progress)
+    # root may speak for everybody, but here the job is root's and the peer is not
+    code = (
+        "import os, socket; os.setgroups([]); os.setgid(54321); os.setuid(54321)\n"
+        "s = socket.socket(socket.AF_UNIX)\n"
+        f"s.connect({socket_name(str(world.state)).replace('@', chr(0), 1)!r})\n"
+        's.sendall(b\'{"hello": {"version": 1, "job": 1, "attempt": 1, "saved": {"step": 9}}}\'\n'
+        '          b"\\n")\n'
+        "print(s.recv(999).decode())"
+    )
+    said = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, check=True)
+
+    assert b"attempt 1.1 of uid 54321 does not run here" in said.stdout
+    world.head.send(Checkpoint(job=1, attempt=1, request=1))
+    assert world.head.wait_for(Checkpointed)[0].step != 9
+    ended(world)
+
+
+def test_a_name_that_is_taken_is_tried_again(world: GnodeWorld) -> None:
+    """Whoever was faster gets nothing that a training would believe: it looks at his uid."""
+    squatter = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    squatter.bind(socket_name(str(world.state)).replace("@", "\0", 1))
+    world.start()
+    train(world)
+    world.head.wait_for_start(1)
+    squatter.close()
+
+    assert world.head.wait_for(Progress)
+    ended(world)
