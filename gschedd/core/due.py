@@ -3,7 +3,7 @@
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator, Mapping
 
-from gsched.model.states import JobState, PartState
+from gsched.model.states import AttemptState, JobState, PartState
 from gschedd.core.settings import Settings
 from gschedd.core.state import Ends, Job, State, WaitingGroup
 from gschedd.plan.fit import may_help
@@ -128,6 +128,7 @@ def _running(job: Job, settings: Settings, now_s: float) -> RunningJob:
         allocation=attempt.allocation,
         started_s=started_s,
         leaving=job.state is not JobState.RUNNING,
+        starting=attempt.state in (AttemptState.ASSIGNED, AttemptState.STARTING),
         uses={
             name: part.prediction.use
             for name, part in attempt.parts.items()

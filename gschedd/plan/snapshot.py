@@ -43,6 +43,7 @@ class RunningJob(Struct, frozen=True, kw_only=True):
     ``end_s`` is when it is planned to end (see `gschedd.plan.times`), seconds since the epoch; None
     if nothing limits it. It may end later, unless that is its walltime.
     ``leaving``: it is being stopped, to go on elsewhere or for good, so it cannot be moved.
+    ``starting``: it does not run yet, so it cannot be moved either.
     ``uses``: what it was predicted to use on its nodes when it was assigned, as far as that was.
     """
 
@@ -51,6 +52,7 @@ class RunningJob(Struct, frozen=True, kw_only=True):
     started_s: float
     end_s: float | None
     leaving: bool = False
+    starting: bool = False
     uses: Mapping[str, Use] = field(default_factory=dict)
 
 

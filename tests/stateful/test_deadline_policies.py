@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
-from gschedd.policies import drs, edf, elasticflow, fifowhole, themis
+from gschedd.policies import deadline, drs, edf, elasticflow, fifowhole, themis
 from tests.support.trainings import World, check, scattered_snapshots, training_snapshots
 
 #: Each policy that plans trainings by their deadlines, and each of its variants, stands here.
 POLICIES: Mapping[str, Policy] = MappingProxyType(
     {
+        "deadline": deadline.plan,
+        "deadline-firm": deadline.deadline(deadline.Settings(promise=float("inf"))),
         "drs": drs.plan,
         "drs-still": drs.drs(drs.Settings(migrate=False)),
         "drs-paper": drs.drs(drs.Settings(variant=drs.Variant.PAPER)),

@@ -1,12 +1,18 @@
 """Who is kept in time: the most trainings that can be, those first that need least."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final
 
 from msgspec import Struct
 
 from gschedd.policies.deadline.needs import Candidate
 from gschedd.policies.deadline.settings import Settings
 from gschedd.policies.kit.fluid import Grid, Share
+
+#: How many can be in time is looked for to one part in so many.
+PRECISION: Final = 50
 
 
 class Kept(Struct, frozen=True, kw_only=True):
@@ -52,16 +58,41 @@ def keep(candidates: Sequence[Candidate], grid: Grid, settings: Settings) -> Kep
 
 
 def _largest_prefix(candidates: Sequence[Candidate], grid: Grid) -> int:
-    """Return how many of the first candidates can all be in time; those promised always count."""
+    """Return how many of the first candidates can all be in time; those promised always count.
+
+    Of many it is told to one part in `PRECISION` only: who is missed is looked at one by one later.
+    """
     least = sum(each.promised for each in candidates)
-    most = max(len(candidates) - 1, least)
-    while least < most:
+    most = max(_by_gpu_time(candidates, grid), least)
+    enough = most // PRECISION
+    while most - least > enough:
         middle = (least + most + 1) // 2
         if _all_fit(candidates[:middle], grid.copy()):
             least = middle
         else:
             most = middle - 1
     return least
+
+
+def _by_gpu_time(candidates: Sequence[Candidate], grid: Grid) -> int:
+    """Return how many of the first candidates are not too many if only GPU time is counted.
+
+    All that must be done by a deadline must fit before it: a cheap bound on how many fit.
+    """
+    ends_s = [start + lasts for start, lasts in zip(grid.starts_s, grid.lasts_s, strict=True)]
+    free = [gpus * lasts for gpus, lasts in zip(grid.free, grid.lasts_s, strict=True)]
+    capacity = list(accumulate(free))
+    due = [min(bisect_left(ends_s, each.need.deadline_s), len(ends_s) - 1) for each in candidates]
+
+    def fits(count: int) -> bool:
+        asked = [0.0] * len(ends_s)
+        for step, each in zip(due[:count], candidates, strict=False):
+            asked[step] += each.gpu_s
+        return all(
+            sum_s <= space_s for sum_s, space_s in zip(accumulate(asked), capacity, strict=True)
+        )
+
+    return bisect_left(range(1, len(candidates) + 1), 1, key=lambda count: not fits(count))
 
 
 def _all_fit(candidates: Sequence[Candidate], grid: Grid) -> bool:

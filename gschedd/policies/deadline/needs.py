@@ -16,6 +16,9 @@ from gschedd.policies.kit.shares import Levels
 #: No training has less of its work left than this part: what is all but done holds what it has.
 ALMOST_DONE: Final = 1e-9
 
+#: For so many trainings the plan ahead has as many steps as it may.
+FEW: Final = 100
+
 
 class Candidate(Struct, frozen=True, kw_only=True):
     """A training that can be in time if it gets what it needs.
@@ -129,4 +132,9 @@ def grid_for(
     free += sum(needs.has[job] for job in trainings.movable)
     times_s = [each.need.deadline_s for each in needs.candidates]
     times_s += [now_s + settings.reserve_after_s] if times_s else []
-    return Grid.of(profile, steps_for(now_s, times_s, settings.steps), free)
+    return Grid.of(profile, steps_for(now_s, times_s, _steps(len(times_s), settings)), free)
+
+
+def _steps(trainings: int, settings: Settings) -> int:
+    """Return how many steps the plan ahead has: fewer where it is for many trainings."""
+    return max(settings.steps_least, min(settings.steps, settings.steps * FEW // (trainings or 1)))

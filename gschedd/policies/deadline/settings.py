@@ -1,11 +1,6 @@
 """What a site may choose about the policy."""
 
-from typing import Final
-
 from msgspec import Struct
-
-#: Steps of the plan ahead: with 64 as many deadlines are met as with one for every change.
-STEPS: Final = 64
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -22,14 +17,16 @@ class Settings(Struct, frozen=True, kw_only=True):
             at once, at the cost of deadlines of those that come later. 0: nothing is promised.
         grow_gain: a running training is given more GPUs than it needs if it then ends within at
             most this part of the time, with the cost of the change; 0 to 1.
-        steps: of the plan ahead; a round costs in proportion.
+        steps, steps_least: of the plan ahead, for few trainings and for many; a round costs in
+            proportion.
     """
 
     reserve: float = 0.3
     reserve_after_s: float = 3600.0
     promise: float = 0.25
     grow_gain: float = 0.95
-    steps: int = STEPS
+    steps: int = 64
+    steps_least: int = 24
 
     def __post_init__(self) -> None:
         """Raise ValueError where a number makes no sense."""
@@ -39,5 +36,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"reserve_after_s and promise must not be below 0: {self}")
         if not 0 <= self.grow_gain <= 1:
             raise ValueError(f"grow_gain is {self.grow_gain}: it must be from 0 to 1")
-        if self.steps < 2:
-            raise ValueError(f"steps is {self.steps}: it must be 2 or more")
+        if not 2 <= self.steps_least <= self.steps:
+            raise ValueError(
+                f"there must be 2 steps or more, and at most as many as for few: {self}"
+            )

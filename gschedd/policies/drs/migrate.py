@@ -60,7 +60,9 @@ def movables(snapshot: Snapshot) -> list[Running]:
     found: list[Running] = []
     for job in snapshot.running:
         goal = snapshot.goals.get(job.job)
-        if goal is None or goal.request is None or not goal.movable or job.leaving:
+        if goal is None or goal.request is None or not goal.movable:
+            continue
+        if job.leaving or job.starting:
             continue
         known = all(share.node in spaces and spaces[share.node].open for share in job.allocation)
         if known and is_plain(goal.request) and gpus_by_node(job.allocation):

@@ -12,6 +12,7 @@ of GPUs without a break.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Final
 
 from msgspec import Struct
@@ -71,16 +72,16 @@ class Grid:
 
     Attributes:
         starts_s: when each step begins, ascending, shape ``(S,)``; the first one is now.
-        ends_s: when it ends, shape ``(S,)``.
+        lasts_s: how long it lasts, shape ``(S,)``.
         free: GPUs that are free, averaged over the step, shape ``(S,)``.
     """
 
-    __slots__ = ("ends_s", "free", "starts_s")
+    __slots__ = ("free", "lasts_s", "starts_s")
 
     def __init__(self, starts_s: Sequence[float], end_s: float) -> None:
         """Return a grid without free GPUs."""
         self.starts_s = list(starts_s)
-        self.ends_s = [*self.starts_s[1:], end_s]
+        self.lasts_s = [stop - start for start, stop in pairwise([*starts_s, end_s])]
         self.free = [0.0] * len(self.starts_s)
 
     @classmethod
@@ -97,7 +98,7 @@ class Grid:
         end_s = bounds.pop() if len(bounds) > 1 else now_s + FIRST_STEP_S
         grid = cls(bounds, end_s)
         steps = list(zip(profile.starts_s, profile.free, strict=True))
-        for index, (start_s, stop_s) in enumerate(zip(grid.starts_s, grid.ends_s, strict=True)):
+        for index, (start_s, stop_s) in enumerate(pairwise([*bounds, end_s])):
             grid.free[index] = _mean(steps, start_s, stop_s)
         grid.free[0] = min(grid.free[0], now_gpus)
         return grid
@@ -105,7 +106,7 @@ class Grid:
     def with_free(self, free: Sequence[float]) -> "Grid":
         """Return another grid of the same steps."""
         other = Grid.__new__(Grid)
-        other.starts_s, other.ends_s = self.starts_s, self.ends_s
+        other.starts_s, other.lasts_s = self.starts_s, self.lasts_s
         other.free = list(free)
         return other
 
@@ -125,16 +126,28 @@ class Grid:
 
         Lower levels are tried first: to more GPUs nothing scales better than in proportion.
         """
-        if not need.levels.gpus:
+        index, levels = self._alone_level(need), len(need.levels.gpus)
+        find = self._rigid if need.rigid else self._elastic
+        found = find(need, index) if index < levels else None
+        if found is None and index < levels:
+            for higher in range(max(index + 1, self._first_level(need)), levels):
+                found = find(need, higher)
+                if found is not None:
+                    break
+        if found is None:
             return None
-        for index in range(self._first_level(need), len(need.levels.gpus)):
-            found = self._rigid(need, index) if need.rigid else self._elastic(need, index)
-            if found is not None:
-                share, taken = found
-                for step, gpus in taken:
-                    self.free[step] -= gpus
-                return share
-        return None
+        share, taken = found
+        for step, gpus in taken:
+            self.free[step] -= gpus
+        return share
+
+    def _alone_level(self, need: Need) -> int:
+        """Return the lowest level that would do if all GPUs were free."""
+        usable_s = need.deadline_s - self.starts_s[0]
+        for index in range(len(need.levels.gpus)):
+            if need.alone_s(index) <= usable_s * (1 + ROUNDING):
+                return index
+        return len(need.levels.gpus)
 
     def _first_level(self, need: Need) -> int:
         """Return the lowest level that may do, were changes free; the number of levels if none.
@@ -142,14 +155,18 @@ class Grid:
         One pass: while no more than the k lowest levels fit, all higher ones run on the k-th.
         """
         limits, rates = need.levels.gpus, need.levels.rates
-        most, top = limits[-1], len(limits)
+        most, top = limits[-1] - ROUNDING, len(limits)
         lasting_s = [0.0] * (top + 1)
-        deadline_s, free, starts_s, ends_s = need.deadline_s, self.free, self.starts_s, self.ends_s
-        for step in range(bisect_left(starts_s, deadline_s)):
-            here = free[step] + ROUNDING
-            end_s = ends_s[step]
-            fits = top if here >= most else bisect_right(limits, here)
-            lasting_s[fits] += (min(deadline_s, end_s)) - starts_s[step]
+        free, lasts_s = self.free, self.lasts_s
+        last = bisect_left(self.starts_s, need.deadline_s) - 1
+        for step in range(last):
+            here = free[step]
+            fits = top if here >= most else bisect_right(limits, here + ROUNDING)
+            lasting_s[fits] += lasts_s[step]
+        fits = bisect_right(limits, free[last] + ROUNDING)
+        lasting_s[fits] += (
+            min(self.starts_s[last] + lasts_s[last], need.deadline_s) - (self.starts_s[last])
+        )
         enough = need.work * (1 - ROUNDING)
         done, open_s = 0.0, sum(lasting_s[1:])
         for index, rate in enumerate(rates):
@@ -162,14 +179,15 @@ class Grid:
     def _elastic(self, need: Need, index: int) -> tuple[Share, list[tuple[int, float]]] | None:
         """Return the share of a level, or less where less is free, and what it takes of steps."""
         limits, rates = need.levels.gpus, need.levels.rates
-        level, left, has, begun = limits[index], need.work, need.has, need.begun
-        delay_s, now_gpus = 0.0, 0
+        level, left, has, begun = limits[index] - ROUNDING, need.work, need.has, need.begun
+        deadline_s, free, lasts_s = need.deadline_s, self.free, self.lasts_s
+        delay_s, chosen = 0.0, index
         taken: list[tuple[int, float]] = []
         for step, start_s in enumerate(self.starts_s):
-            if start_s >= need.deadline_s:
+            if start_s >= deadline_s:
                 return None
-            here = self.free[step] + ROUNDING
-            chosen = index if here >= level else bisect_right(limits, here) - 1
+            here = free[step]
+            chosen = index if here >= level else bisect_right(limits, here + ROUNDING) - 1
             if chosen < 0:
                 has = 0
                 continue
@@ -177,16 +195,21 @@ class Grid:
             if gpus != has:
                 delay_s = need.move_s if begun else 0.0
                 has, begun = gpus, True
-            now_gpus = now_gpus or (gpus if step == 0 else 0)
-            lasts_s = self.ends_s[step] - start_s
-            usable_s = min(self.ends_s[step], need.deadline_s) - start_s - delay_s
-            need_s = left / rates[chosen]
-            if need_s <= usable_s * (1 + ROUNDING):
-                took_s = delay_s + need_s
-                taken.append((step, gpus if step == 0 else gpus * min(took_s / lasts_s, 1.0)))
-                return Share(level=level, gpus=now_gpus, end_s=start_s + took_s), taken
-            delay_s, usable_s = max(-usable_s, 0.0), max(usable_s, 0.0)
-            left -= usable_s * rates[chosen]
+            usable_s = lasts_s[step]
+            if start_s + usable_s > deadline_s:
+                usable_s = deadline_s - start_s
+            if delay_s >= usable_s:
+                delay_s -= usable_s
+                usable_s = 0.0
+            need_s = delay_s + left / rates[chosen]
+            if usable_s and need_s <= usable_s * (1 + ROUNDING):
+                part = 1.0 if step == 0 else min(need_s / lasts_s[step], 1.0)
+                taken.append((step, gpus * part))
+                now_gpus = int(taken[0][1]) if taken[0][0] == 0 else 0
+                return Share(level=limits[index], gpus=now_gpus, end_s=start_s + need_s), taken
+            if usable_s:
+                left -= (usable_s - delay_s) * rates[chosen]
+                delay_s = 0.0
             taken.append((step, gpus))
         return None
 
@@ -203,9 +226,8 @@ class Grid:
             end_s = begin_s + took_s
             if end_s > need.deadline_s + ROUNDING * took_s:
                 return None
-            lasts_s = self.ends_s[step] - start_s
-            if end_s <= self.ends_s[step]:
-                part = 1.0 if step == 0 else (end_s - start_s) / lasts_s
+            if end_s <= start_s + self.lasts_s[step]:
+                part = 1.0 if step == 0 else (end_s - start_s) / self.lasts_s[step]
                 taken.append((step, level * part))
                 now_gpus = level if taken[0][0] == 0 else 0
                 return Share(level=level, gpus=now_gpus, end_s=end_s), taken
