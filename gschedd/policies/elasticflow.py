@@ -136,7 +136,7 @@ class _Round:
         admitted: list[int] = []
         new: list[int] = []
         for job, running in trainings.fixed.items():
-            if running.leaving or running.starting:
+            if running.leaving:
                 admitted.append(job)
                 continue
             gpus = gpus_of(running.allocation)

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Final
 
+from msgspec import structs
+
 from gschedd.plan.snapshot import Plan, Snapshot, Verdict
 from gschedd.plan.training import Goal
 from gschedd.policies.deadline.idle import Idle
@@ -26,7 +28,7 @@ class Round:
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
         self.snapshot = snapshot
         self.settings = settings
-        self.trainings = Trainings.of(snapshot)
+        self.trainings = _without_starting(Trainings.of(snapshot))
         self.speeds = Speeds(snapshot)
         self.needs = needs_of(snapshot, self.trainings, self.speeds)
         self.hopeless = frozenset(self.needs.late)
@@ -123,3 +125,11 @@ class Round:
         why = "" if meets else "it takes longer than planned"
         known_s = end_s if end_s < float("inf") else None
         return Verdict(job=goal.job, meets=meets, end_s=known_s, gpus=gpus, why=why)
+
+
+def _without_starting(trainings: Trainings) -> Trainings:
+    """Return the trainings such that those that have only been given their GPUs keep them."""
+    starting = {job: each for job, each in trainings.movable.items() if each.starting}
+    movable = {job: each for job, each in trainings.movable.items() if not each.starting}
+    fixed = dict(sorted({**trainings.fixed, **starting}.items()))
+    return structs.replace(trainings, movable=movable, fixed=fixed)

@@ -57,7 +57,7 @@ class Trainings(Struct, frozen=True, kw_only=True):
 
 
 def _may_move(running: RunningJob, goal: Goal, snapshot: Snapshot) -> bool:
-    if running.leaving or running.starting or not goal.movable or goal.request is None:
+    if running.leaving or not goal.movable or goal.request is None:
         return False
     return all(share.node in snapshot.nodes for share in running.allocation)
 
