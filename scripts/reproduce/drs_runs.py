@@ -70,7 +70,8 @@ def simulate(policy: str, scenario: Scenario, seed: int, move_s: float = 0.0) ->
     if found.unfinished or found.refused or found.oddities or len(results) != len(jobs):
         raise RuntimeError(
             f"{policy}, seed {seed}: {found.unfinished} unfinished of {len(jobs)}, "
-            f"refused {found.refused}, oddities {found.oddities}"
+            f"refused {found.refused}, oddities {found.oddities}, "
+            f"last failure {simulation.head.policy_failure!r}"
         )
     allowed_s = {job.name: job.deadline_s or 0.0 for job in jobs}
     met = sum(each.wait_s + each.run_s <= allowed_s[each.name] + ROUNDING_S for each in results)
