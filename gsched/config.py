@@ -61,6 +61,10 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 #: What a queue's ``policy`` may name; a test holds it against gschedd's registry.
 POLICIES: Final = ("balance", "fewest", "fifo", "paper", "roundrobin", "torque")
+#: What plans trainings with deadlines, beside any of them.
+DEADLINE_POLICIES: Final = (
+    *("deadline", "drs", "drs-paper", "drs-still", "edf", "elasticflow", "fifowhole", "themis"),
+)
 
 
 class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -227,6 +231,8 @@ class DeadlineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """``[deadline]``: trainings with deadlines.
 
     Attributes:
+        policy: how they are planned: one of `DEADLINE_POLICIES`; all other jobs are planned by
+            their queue's policy, beside them.
         refuse_impossible: deadlines that an idle cluster could not meet are not taken.
         move_s: from the order to move a training to its first further step, where nothing was
             measured; seconds.
@@ -234,6 +240,7 @@ class DeadlineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             while other jobs wait for GPUs.
     """
 
+    policy: str = "drs"
     refuse_impossible: bool = True
     move_s: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 30.0
     share_for_others: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
@@ -333,6 +340,13 @@ def _check(config: Config, where: str) -> None:
                 f"{where}: queue {queue.name!r} names an unknown policy {queue.policy!r}",
                 hint=_closest(queue.policy, POLICIES) or f"known are: {', '.join(POLICIES)}",
             )
+    if config.deadline.policy not in DEADLINE_POLICIES:
+        name = config.deadline.policy
+        known = ", ".join(DEADLINE_POLICIES)
+        raise ConfigError(
+            f"{where}: deadline.policy is {name!r}, which plans no trainings",
+            hint=_closest(name, DEADLINE_POLICIES) or f"known are: {known}",
+        )
     _check_balance(config.balance, where)
 
 

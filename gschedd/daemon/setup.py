@@ -110,6 +110,7 @@ def chosen_policy(config: Config) -> Chosen:
         reserve=balance.reserve,
         predictor=Predictor(balance.predictor),
         literal=balance.rule == "paper",
+        deadline=config.deadline.policy,
         fairness=Fairness(share=config.deadline.share_for_others),
     )
     return choose_for({queue.name: queue.policy for queue in config.queue}, tuning)

@@ -11,7 +11,20 @@ from gsched.errors import ConfigError
 from gschedd.models.predict import Model, PaperModel
 from gschedd.models.robust import RobustModel
 from gschedd.plan.snapshot import Policy
-from gschedd.policies import balance, fewest, fifo, paper, roundrobin, torque
+from gschedd.policies import (
+    balance,
+    deadline,
+    drs,
+    edf,
+    elasticflow,
+    fewest,
+    fifo,
+    fifowhole,
+    paper,
+    roundrobin,
+    themis,
+    torque,
+)
 from gschedd.policies.kit.beside import Fairness, beside
 from gschedd.policies.kit.capacity import Weights
 
@@ -34,6 +47,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
         reserve: under ``balance``, the first job passed over holds a reservation.
         predictor: of all policies but ``paper``, which has its own.
         literal: ``balance`` means the paper's algorithm.
+        deadline: what plans trainings, by its name in `TRAININGS`, beside any policy.
         fairness: how trainings with deadlines and all other jobs share the cluster.
     """
 
@@ -44,6 +58,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
     reserve: bool = True
     predictor: Predictor = Predictor.ROBUST
     literal: bool = False
+    deadline: str = "drs"
     fairness: Fairness = Fairness()
 
 
@@ -51,13 +66,13 @@ class Chosen(Struct, frozen=True, kw_only=True):
     """A policy with all that a head needs to run it.
 
     Attributes:
-        name: as a queue uses it.
+        name: as it was asked for.
         plan: the policy.
         make_model: makes the predictor that it plans with, without any history.
         reads_loads: it looks at how busy nodes are, so that they must tell.
         foretells_times: its predictor tells run times that are seldom exceeded. The paper's does
             not: it knows a mean only, which every other job exceeds.
-        plans_goals: it plans trainings one by one, by what is known of them.
+        plans_goals: it plans trainings one by one, by what is known of them; all here do.
     """
 
     name: str
@@ -69,19 +84,24 @@ class Chosen(Struct, frozen=True, kw_only=True):
 
 
 def choose(name: str, tuning: Tuning | None = None) -> Chosen:
-    """Return a policy by its name.
+    """Return a policy by its name, for all jobs: trainings are planned by a policy of their own.
 
     Args:
-        name: as a queue uses it.
+        name: as a queue uses it; or one for trainings, and then all others are balanced.
         tuning: the site's own settings; None for the defaults.
 
     Raises:
         ConfigError: there is no such policy.
     """
-    make = _MAKERS.get(name)
-    if make is None:
-        raise ConfigError(f"unknown policy {name!r}", hint=f"known are: {', '.join(NAMES)}")
-    return make(name, tuning or Tuning())
+    tuning = tuning or Tuning()
+    rest, goals = ("balance", name) if name in TRAININGS else (name, tuning.deadline)
+    make, plan = _MAKERS.get(rest), TRAININGS.get(goals)
+    if make is None or plan is None:
+        unknown, known = (name, ALL_NAMES) if make is None else (goals, tuple(TRAININGS))
+        raise ConfigError(f"unknown policy {unknown!r}", hint=f"known are: {', '.join(known)}")
+    made = make(name, tuning)
+    both = beside(plan, made.plan, tuning.fairness)
+    return structs.replace(made, plan=both, plans_goals=True)
 
 
 def choose_for(queues: Mapping[str, str], tuning: Tuning | None = None) -> Chosen:
@@ -120,18 +140,6 @@ def _balance(name: str, tuning: Tuning) -> Chosen:
     )
 
 
-def _deadline(plan: Policy) -> Callable[[str, Tuning], Chosen]:
-    """Return what makes a policy for trainings, with `balance` for all other jobs."""
-
-    def make(name: str, tuning: Tuning) -> Chosen:
-        rest = _balance(name, tuning)
-        return structs.replace(
-            rest, plan=beside(plan, rest.plan, tuning.fairness), plans_goals=True
-        )
-
-    return make
-
-
 def _paper(name: str, tuning: Tuning) -> Chosen:
     settings = paper.Settings(weights=tuning.weights, window_s=tuning.window_s)
     by_paper = structs.replace(tuning, predictor=Predictor.PAPER)
@@ -160,8 +168,24 @@ _MAKERS: Final[Mapping[str, Callable[[str, Tuning], Chosen]]] = MappingProxyType
     }
 )
 
-#: All names, in order.
+#: Policies for trainings: those with what is known of their run time, or with a deadline.
+TRAININGS: Final[Mapping[str, Policy]] = MappingProxyType(
+    {
+        "deadline": deadline.plan,
+        "drs": drs.plan,
+        "drs-paper": drs.drs(drs.Settings(variant=drs.Variant.PAPER)),
+        "drs-still": drs.drs(drs.Settings(migrate=False)),
+        "edf": edf.plan,
+        "elasticflow": elasticflow.plan,
+        "fifowhole": fifowhole.plan,
+        "themis": themis.plan,
+    }
+)
+
+#: What a queue may name, in order.
 NAMES: Final = tuple(sorted(_MAKERS))
+#: What may be simulated, in order.
+ALL_NAMES: Final = tuple(sorted({*NAMES, *TRAININGS}))
 
 #: Every policy as it is without settings.
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(

@@ -25,7 +25,7 @@ from gsched.cli.moments import parse_moment
 from gsched.clock import SystemClock
 from gsched.config import environment
 from gsched.errors import GschedError, InternalError, UsageError
-from gschedd.policies.registry import NAMES, choose
+from gschedd.policies.registry import ALL_NAMES, choose
 from gschedd.sim import figures, output, report
 from gschedd.sim.cluster import ClusterNode, read_cluster
 from gschedd.sim.history import database_path, read_history
@@ -86,7 +86,7 @@ _OPTIONS = (
         "policies",
         required=True,
         metavar="NAME[,NAME...]",
-        help=f"Policies to compare: {', '.join(NAMES)}.",
+        help=f"Policies to compare: {', '.join(ALL_NAMES)}.",
     ),
     click.option(
         "--work",
@@ -222,10 +222,10 @@ def chosen_policies(text: str) -> tuple[str, ...]:
         UsageError: one is not known, or there is none.
     """
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    known = ", ".join(NAMES)
+    known = ", ".join(ALL_NAMES)
     for name in names:
-        if name not in NAMES:
-            close = difflib.get_close_matches(name, NAMES, n=1)
+        if name not in ALL_NAMES:
+            close = difflib.get_close_matches(name, ALL_NAMES, n=1)
             meant = f"did you mean {close[0]}? " if close else ""
             raise UsageError(f"unknown policy {name!r}", hint=f"{meant}known are: {known}")
     if not names:

@@ -12,7 +12,7 @@ from gschedd.models.robust import RobustModel
 from gschedd.plan.load import Use
 from gschedd.plan.snapshot import Group, Policy, RunningJob, Shape, Snapshot
 from gschedd.plan.space import take
-from gschedd.policies.registry import NAMES, Chosen, choose
+from gschedd.policies.registry import ALL_NAMES, NAMES, TRAININGS, Chosen, choose
 from tests.support.runs import GB, kind, node, run
 from tests.support.spaces import space
 
@@ -44,6 +44,7 @@ def first_node(policy: Policy) -> str:
 def test_a_configuration_may_name_every_policy_there_is() -> None:
     """And no other."""
     assert configuration.POLICIES == NAMES
+    assert tuple(sorted(TRAININGS)) == configuration.DEADLINE_POLICIES
 
 
 def test_balance_with_what_learns_best_is_the_default() -> None:
@@ -55,7 +56,7 @@ def test_balance_with_what_learns_best_is_the_default() -> None:
     assert settings_from(parse_config("", where="x")).predicted_times is True
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL_NAMES)
 def test_each_policy_has_a_predictor_of_its_own(name: str) -> None:
     """Two heads, or two runs of the simulator, do not learn from each other."""
     made = choose(name)
@@ -67,10 +68,10 @@ def test_each_policy_has_a_predictor_of_its_own(name: str) -> None:
 
 def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
     """Whoever asks."""
-    with pytest.raises(ConfigError, match="unknown policy 'edf'") as refused:
-        choose("edf")
+    with pytest.raises(ConfigError, match="unknown policy 'first'") as refused:
+        choose("first")
 
-    assert "balance, fewest, fifo" in refused.value.hint
+    assert "balance, deadline, drs" in refused.value.hint
 
 
 def test_weights_of_the_site_decide() -> None:
