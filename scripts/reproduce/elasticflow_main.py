@@ -47,6 +47,10 @@ POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
         "themis-asked": themis.plan,
     }
 )
+#: Those that are compared if none are named.
+DEFAULT: Final = (
+    "edf,edf-scaled,fifowhole,themis,themis-asked,drs,elasticflow,elasticflow-slots,deadline"
+)
 #: With these, jobs have exactly the GPUs that their users asked for.
 AS_ASKED: Final = frozenset({"themis-asked"})
 #: Nodes of 8 GPUs that the authors' own script takes for a trace (its figure 8b; 195job: the real
@@ -226,7 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--gpus-per-node", type=int, default=8, help="[8]")
     parser.add_argument(
         "--policies",
-        default="edf,edf-scaled,fifowhole,themis,themis-asked,elasticflow,elasticflow-slots",
+        default=DEFAULT,
         help=f"names, comma-separated: {', '.join(sorted({*POLICIES, *NAMES}))}",
     )
     parser.add_argument("--move-s", type=float, default=10.0, help="cost of a move, seconds [10]")
