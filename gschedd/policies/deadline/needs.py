@@ -43,12 +43,14 @@ class Needs(Struct, frozen=True, kw_only=True):
         late: jobs that cannot be in time, or have no deadline, oldest first.
         levels: numbers of GPUs that each of them all may have, by job.
         has: GPUs that those that run have, by job.
+        held: jobs that start or move just now: they keep what they have, and need more later.
     """
 
     candidates: tuple[Candidate, ...]
     late: tuple[int, ...]
     levels: Mapping[int, Levels]
     has: Mapping[int, int]
+    held: frozenset[int]
 
 
 def needs_of(snapshot: Snapshot, trainings: Trainings, speeds: Speeds) -> Needs:
@@ -57,18 +59,26 @@ def needs_of(snapshot: Snapshot, trainings: Trainings, speeds: Speeds) -> Needs:
     late: list[int] = []
     levels: dict[int, Levels] = {}
     has: dict[int, int] = {}
-    for job in [*trainings.movable, *trainings.waiting]:
-        goal, running = snapshot.goals[job], trainings.movable.get(job)
+    held = {job: each for job, each in trainings.fixed.items() if _is_held(each, snapshot)}
+    for job in [*trainings.movable, *held, *trainings.waiting]:
+        goal = snapshot.goals[job]
+        running = trainings.movable.get(job) or held.get(job)
         has[job] = gpus_of(running.allocation) if running else 0
         levels[job] = _levels(goal, running, speeds)
-        candidate = _candidate(goal, levels[job], has[job], snapshot.now_s)
-        if candidate is None:
-            late.append(job)
-        else:
+        need = _need(goal, levels[job], has[job])
+        if need is not None and job in held:
+            rate = 0.0 if held[job].leaving else goal.speed.rate(speeds.layout(has[job]))
+            need = structs.replace(need, held=True, held_rate=rate)
+        candidate = None if need is None else _candidate(goal, need, snapshot.now_s)
+        if candidate is not None:
             candidates.append(candidate)
+        elif job not in held:
+            late.append(job)
     candidates.sort(key=lambda each: (not each.promised, each.gpu_s, each.need.job))
     late.sort(key=lambda job: (snapshot.goals[job].arrived_s, job))
-    return Needs(candidates=tuple(candidates), late=tuple(late), levels=levels, has=has)
+    return Needs(
+        candidates=tuple(candidates), late=tuple(late), levels=levels, has=has, held=frozenset(held)
+    )
 
 
 def _levels(goal: Goal, running: RunningJob | None, speeds: Speeds) -> Levels:
@@ -87,10 +97,17 @@ def _levels(goal: Goal, running: RunningJob | None, speeds: Speeds) -> Levels:
     return structs.replace(levels, rates=(*levels.rates[:index], rate, *levels.rates[index + 1 :]))
 
 
-def _candidate(goal: Goal, levels: Levels, has: int, now_s: float) -> Candidate | None:
+def _is_held(running: RunningJob, snapshot: Snapshot) -> bool:
+    """Return whether a training that cannot be moved now can be moved soon."""
+    goal = snapshot.goals[running.job]
+    soon = (running.starting or running.leaving) and goal.movable and goal.deadline_s is not None
+    return soon and gpus_of(running.allocation) > 0
+
+
+def _need(goal: Goal, levels: Levels, has: int) -> Need | None:
     if goal.deadline_s is None or not levels.gpus:
         return None
-    need = Need(
+    return Need(
         job=goal.job,
         deadline_s=goal.deadline_s,
         work=max(goal.work, goal.total_work * ALMOST_DONE),
@@ -100,10 +117,13 @@ def _candidate(goal: Goal, levels: Levels, has: int, now_s: float) -> Candidate 
         begun=has > 0 or goal.work < goal.total_work,
         rigid=not goal.movable,
     )
+
+
+def _candidate(goal: Goal, need: Need, now_s: float) -> Candidate | None:
     least_gpu_s = math.inf
-    for index, gpus in enumerate(levels.gpus):
+    for index, gpus in enumerate(need.levels.gpus):
         takes_s = need.alone_s(index)
-        if now_s + takes_s <= goal.deadline_s:
+        if now_s + takes_s <= need.deadline_s:
             least_gpu_s = min(least_gpu_s, gpus * takes_s)
     if least_gpu_s == math.inf:
         return None
@@ -126,6 +146,8 @@ def grid_for(
     now_s = snapshot.now_s
     profile = profile_for(snapshot, trainings.others)
     for job, running in trainings.fixed.items():
+        if job in needs.held:
+            continue
         gpus = gpus_of(running.allocation)
         profile.take(gpus, until_s=now_s + speeds.run_time_s(snapshot.goals[job], gpus))
     free = sum(len(space.gpus) for space in snapshot.nodes.values() if space.open)

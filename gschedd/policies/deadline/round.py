@@ -35,7 +35,11 @@ class Round:
         grid = grid_for(snapshot, self.trainings, self.speeds, self.needs, settings)
         usable = int(grid.free[0])
         self.kept = keep(self.needs.candidates, grid, settings)
-        numbers = {job: share.gpus for job, share in self.kept.shares.items() if share.gpus}
+        numbers = {
+            job: share.gpus
+            for job, share in self.kept.shares.items()
+            if share.gpus and job not in self.needs.held
+        }
         self.idle = Idle(
             self.needs, numbers, usable - sum(numbers.values()), self.snapshot.goals.__getitem__
         )
@@ -55,10 +59,11 @@ class Round:
     def _share_idle(self) -> None:
         idle, gain = self.idle, self.settings.grow_gain
         kept = [each.need.job for each in self.needs.candidates]
-        kept = [job for job in kept if job in self.kept.shares]
+        kept = [job for job in kept if job in self.kept.shares and job not in self.needs.held]
         idle.keep(kept)
         idle.grow([job for job in kept if self._may_change(job)], gain)
         rest = [*(each.need.job for each in self.kept.given_up), *self.needs.late]
+        rest = [job for job in rest if job not in self.needs.held]
         idle.keep(rest)
         idle.begin(rest)
         idle.grow([job for job in rest if idle.numbers.get(job)], gain)
@@ -89,7 +94,7 @@ class Round:
             if share is None:
                 continue
             job = each.need.job
-            gpus = changes.gpus.get(job, 0)
+            gpus = self.needs.has[job] if job in self.needs.held else changes.gpus.get(job, 0)
             spare_s = CHANGES_TO_SPARE * each.need.move_s
             yield Verdict(
                 job=job,
@@ -101,7 +106,10 @@ class Round:
             )
         for job in [*(each.need.job for each in self.kept.given_up), *self.needs.late]:
             yield self._late(job, changes.gpus.get(job, 0))
+        looked_at = {each.need.job for each in self.needs.candidates}
         for job, running in self.trainings.fixed.items():
+            if job in looked_at:
+                continue
             yield self._fixed(self.snapshot.goals[job], gpus_of(running.allocation))
 
     def _safe_gpu_s(self) -> float:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gschedd.policies.kit.shares import Levels, Profile
 
@@ -36,6 +36,8 @@ class Need(Struct, frozen=True, kw_only=True):
         move_s: what a change of the number costs; what it costs to begin, if it had begun before.
         begun: it has run before, or runs.
         rigid: once started it keeps its GPUs until its end.
+        held: it starts or moves; in the first step it has what it has, which is not free there.
+        held_rate: work a second that it does in that step.
     """
 
     job: int
@@ -46,6 +48,8 @@ class Need(Struct, frozen=True, kw_only=True):
     move_s: float = 0.0
     begun: bool = False
     rigid: bool = False
+    held: bool = False
+    held_rate: float = 0.0
 
     def alone_s(self, index: int) -> float:
         """Return how long it takes on a level from now on, seconds."""
@@ -126,6 +130,12 @@ class Grid:
 
         Lower levels are tried first: to more GPUs nothing scales better than in proportion.
         """
+        if need.held:
+            left = need.work - need.held_rate * self.lasts_s[0]
+            if left <= 0:
+                end_s = self.starts_s[0] + need.work / need.held_rate
+                return Share(level=need.has, gpus=need.has, end_s=end_s)
+            need = structs.replace(need, work=left)
         index, levels = self._alone_level(need), len(need.levels.gpus)
         find = self._rigid if need.rigid else self._elastic
         found = find(need, index) if index < levels else None
@@ -143,6 +153,8 @@ class Grid:
 
     def _alone_level(self, need: Need) -> int:
         """Return the lowest level that would do if all GPUs were free."""
+        if need.held:
+            return 0
         usable_s = need.deadline_s - self.starts_s[0]
         for index in range(len(need.levels.gpus)):
             if need.alone_s(index) <= usable_s * (1 + ROUNDING):
@@ -159,7 +171,7 @@ class Grid:
         lasting_s = [0.0] * (top + 1)
         free, lasts_s = self.free, self.lasts_s
         last = bisect_left(self.starts_s, need.deadline_s) - 1
-        for step in range(last):
+        for step in range(1 if need.held else 0, last):
             here = free[step]
             fits = top if here >= most else bisect_right(limits, here + ROUNDING)
             lasting_s[fits] += lasts_s[step]
@@ -180,10 +192,12 @@ class Grid:
         """Return the share of a level, or less where less is free, and what it takes of steps."""
         limits, rates = need.levels.gpus, need.levels.rates
         level, left, has, begun = limits[index] - ROUNDING, need.work, need.has, need.begun
-        deadline_s, free, lasts_s = need.deadline_s, self.free, self.lasts_s
+        deadline_s = need.deadline_s
+        starts_s, free, lasts_s = self.starts_s, self.free, self.lasts_s
         delay_s, chosen = 0.0, index
         taken: list[tuple[int, float]] = []
-        for step, start_s in enumerate(self.starts_s):
+        for step in range(1 if need.held else 0, len(free)):
+            start_s = starts_s[step]
             if start_s >= deadline_s:
                 return None
             here = free[step]
