@@ -18,6 +18,7 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         "deadline": deadline.plan,
         "deadline-firm": deadline.deadline(deadline.Settings(promise=float("inf"))),
         "drs": drs.plan,
+        "drs-impatient": drs.drs(drs.Settings(patience_s=0.0)),
         "drs-still": drs.drs(drs.Settings(migrate=False)),
         "drs-paper": drs.drs(drs.Settings(variant=drs.Variant.PAPER)),
         "drs-norm": drs.drs(drs.Settings(variant=drs.Variant.PAPER, migrate=False)),

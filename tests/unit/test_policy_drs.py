@@ -19,6 +19,7 @@ from tests.support.trainings import (
     NOW_S,
     RESNET50,
     VGG16,
+    World,
     check,
     elastic,
     goal,
@@ -207,6 +208,65 @@ def test_a_fast_kind_of_nodes_is_not_slowed_down_by_another() -> None:
     assert gpus_of(drs.plan(seen)) == {1: {"new1": 2, "new2": 2}}
     assert verdict_of(drs.plan(seen), 1).meets
     assert not verdict_of(PAPER(seen), 1).meets
+
+
+def aged(*, waited_s: float, least: int = 2) -> Snapshot:
+    """Return a free node of four GPUs, a late training and three that can be in time."""
+    late = goal(
+        1,
+        work=1000,
+        speed=LINEAR,
+        request=elastic(least, 4),
+        deadline_s=-10,
+        arrived_s=NOW_S - waited_s,
+    )
+    others = [goal(job, work=100, speed=LINEAR, deadline_s=400) for job in (2, 3, 4)]
+    return snapshot_of(gpu_nodes(4), [late, *others])
+
+
+def test_whoever_is_late_waits_behind_others_for_a_day_at_most() -> None:
+    """Then it goes first; under the paper's variant it would go on waiting."""
+    assert 1 not in gpus_of(drs.plan(aged(waited_s=86_000.0)))
+    assert gpus_of(drs.plan(aged(waited_s=86_400.0))) == {1: {"n1": 4}}
+    assert 1 not in gpus_of(PAPER(aged(waited_s=1e7)))
+
+
+def test_nothing_starts_before_one_that_has_waited_longest_and_finds_no_place() -> None:
+    """Else small ones would take each GPU that comes back; the others are told why."""
+    nodes = Spaces(gpu_nodes(4))
+    busy_one = goal(9, work=1000, speed=LINEAR, request=elastic(1, 1), deadline_s=1e6)
+    allocation = on(busy_one, {"n1": 1}, nodes)
+    idle = aged(waited_s=1e6, least=4)
+    waiting = [idle.goals[job] for job in (1, 2, 3, 4)]
+    plan = drs.plan(snapshot_of(gpu_nodes(4), waiting, [(busy_one, allocation)]))
+
+    assert plan.starts == ()
+    reasons = {wait.first: str(wait.reason) for wait in plan.waits}
+    assert all("job 1 is late, has waited longest" in reasons[job] for job in (2, 3, 4))
+    assert reasons[1].startswith("no GPUs are free that it can use")
+    nowhere = snapshot_of(gpu_nodes(3), waiting)
+    assert len(drs.plan(nowhere).starts) == 3, "what no node could hold stops nobody"
+
+
+def test_endless_arrivals_do_not_keep_a_late_one_waiting_for_ever() -> None:
+    """A new training that can be in time comes with every end; the late one starts all the same."""
+    started: dict[str, int] = {}
+    patient = drs.Settings(patience_s=500.0)
+    for name, policy in (("ours", drs.drs(patient)), ("paper", PAPER)):
+        world = World.at(snapshot_of(gpu_nodes(1), [goal(1, work=100, speed=LINEAR, deadline_s=1)]))
+        world.waiting[2] = goal(2, work=100, speed=LINEAR, request=elastic(1, 1), deadline_s=150)
+        for number in range(3, 30):
+            world.act(policy)
+            if 1 in world.running:
+                started[name] = number
+                break
+            world.turn_to(world.next_end_s())
+            due_s = world.now_s - NOW_S + 150
+            world.waiting[number] = goal(
+                number, work=100, speed=LINEAR, request=elastic(1, 1), deadline_s=due_s
+            )
+
+    assert started == {"ours": 8}
 
 
 # --- migration ---
@@ -431,6 +491,8 @@ def test_settings_are_checked() -> None:
     """A bound of no moves is a contradiction: that is what migrate = false is for."""
     with pytest.raises(ValueError, match="migrate = false"):
         drs.drs(drs.Settings(moves_max=0))
+    with pytest.raises(ValueError, match="0 or more"):
+        drs.drs(drs.Settings(patience_s=float("nan")))
 
 
 def test_resnet_is_planned_in_the_time_that_the_model_says() -> None:

@@ -27,6 +27,9 @@ from gschedd.policies.kit.trainings import (
 #: Moves at once where nothing else is said: enough to empty a node of eight GPUs.
 MOVES_MAX: Final = 8
 
+#: How long one that is late waits at most behind others that can still be in time: a day.
+PATIENCE_S: Final = 86400.0
+
 
 class Variant(StrEnum):
     """Whose algorithm is meant."""
@@ -42,11 +45,14 @@ class Settings(Struct, frozen=True, kw_only=True):
         variant: ``paper`` is the algorithm as published.
         migrate: running trainings are moved together.
         moves_max: at once; the paper's variant moves all of them.
+        patience_s: one that is late already and has waited so long goes before all others, and
+            nothing starts before it, seconds; the paper's variant lets it wait.
     """
 
     variant: Variant = Variant.OURS
     migrate: bool = True
     moves_max: int = MOVES_MAX
+    patience_s: float = PATIENCE_S
 
 
 class Planning:
@@ -76,10 +82,40 @@ class Planning:
             served = self._met(m.after(self._snapshot, moved), _delay_s(moved))
             served -= self._met(free.copy(), 0.0)
             self._because = dict.fromkeys(served, "running trainings make room for it")
+        first = self._overdue()
+        ahead = served | {each.goal.job for each in first}
         started = self._round(free).run(
-            [each for each in self._waiting if each.goal.job not in served], self._postponed
+            [each for each in self._waiting if each.goal.job not in ahead],
+            self._postponed,
+            first=first,
         )
+        self._note_blocked(first, started)
         return self._answer(free, started, moved)
+
+    def _overdue(self) -> list[Waiting]:
+        """Return those that are late and have waited too long, the oldest first.
+
+        One that no node could hold, whatever ends, is not among them: it would hold up all others.
+        """
+        now_s = self._snapshot.now_s
+        found = [
+            each
+            for each in self._waiting
+            if now_s - each.goal.arrived_s >= self._settings.patience_s
+            and (each.goal.deadline_s is None or each.goal.deadline_s < now_s)
+            and self._idle.levels_of(each)
+        ]
+        return sorted(found, key=lambda each: (each.goal.arrived_s, each.goal.job))
+
+    def _note_blocked(self, first: Sequence[Waiting], started: Sequence[Decided]) -> None:
+        """Say of all that could start, but for one that has waited longest, that it is so."""
+        begun = {each.waiting.goal.job for each in started}
+        oldest = next((each.goal.job for each in first if each.goal.job not in begun), None)
+        if oldest is not None:
+            why = f"job {oldest} is late, has waited longest and goes first"
+            self._because.update(
+                (each.goal.job, why) for each in self._waiting if each.goal.job != oldest
+            )
 
     def _paper(self) -> Plan:
         """Plan as published: everything stands still while trainings are moved."""
@@ -121,7 +157,7 @@ class Planning:
 
         What waits counts as starting when those that move go on, which is later than it could.
         """
-        if any(job.leaving for job in self._snapshot.running):
+        if self._overdue() or any(job.leaving for job in self._snapshot.running):
             return []  # one thing after the other: these may be what moves
         if not m.is_scattered(self._snapshot):
             return []

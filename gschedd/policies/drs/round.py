@@ -81,6 +81,7 @@ class _Family:
         goal = waiting.goal
         slack_s = float("-inf") if goal.deadline_s is None else goal.deadline_s - self._now_s
         self._waiting.append((max(goal.work, 0.0), slack_s, waiting))
+        self._known.clear()
 
     def ranked(
         self, inside: Sequence[Option], across: Sequence[Option], fewest: int, paces: Paces
@@ -135,6 +136,7 @@ class _Batch:
             family = self._families[waiting.kind] = _Family(goal.speed, goal.gpus, self._now_s)
             self._counts = tuple(sorted({*self._counts, *goal.gpus}))
         family.add(waiting)
+        self._rankings.clear()
 
     def head(self, gone: set[int]) -> _Ranked | None:
         options = self.nodes.options(self._counts)
@@ -227,32 +229,49 @@ class Round:
         self._by_kind = by_kind
         self._batches: dict[Request, _Batch] = {}
         self._wholes: list[_Whole] = []
+        self._gone: set[int] = set()
 
     def run(
         self,
         waiting: Iterable[Waiting],
         postponed: Callable[[Waiting], bool] = lambda _: False,
+        *,
+        first: Iterable[Waiting] = (),
     ) -> list[Decided]:
         """Return who starts, in order.
 
         Args:
             waiting: those that want to.
             postponed: whether one that would be late had better wait.
+            first: those that go before all of them, in order: where one of these finds no place,
+                nothing more starts.
         """
+        started: list[Decided] = []
+        for each in first:
+            self._add(each)
+            begun = self._start(postponed)
+            if not begun:
+                return started
+            started += begun
         for each in waiting:
             self._add(each)
-        gone: set[int] = set()
+        return started + self._start(postponed)
+
+    def _start(self, postponed: Callable[[Waiting], bool]) -> list[Decided]:
+        """Start those that were added, as long as one has a plan."""
         started: list[Decided] = []
         sources: list[_Batch | _Whole] = [*self._batches.values(), *self._wholes]
         while True:
             heads = [
-                (head, source) for source in sources if (head := source.head(gone)) is not None
+                (head, source)
+                for source in sources
+                if (head := source.head(self._gone)) is not None
             ]
             if not heads:
                 return started
             head, source = min(heads, key=lambda each: each[0][:3])
             late, _, job, one, option, run_s = head
-            gone.add(job)
+            self._gone.add(job)
             if late and postponed(one):
                 continue
             allocation = source.allocate(head)
