@@ -231,7 +231,7 @@ def _check_possible(aim: Aim, best: Best, now_s: float) -> None:
     end_s = now_s + best.run_s
     if end_s <= aim.deadline_s:
         return
-    on = f" on {best.gpus} GPUs" if best.gpus else ""
+    on = f" on {best.gpus} GPU{'s' * (best.gpus != 1)}" if best.gpus else ""
     run = format_duration(best.run_s)
     if aim.training is not None:
         how, hint = f"it runs for {run} at least{on}", "allow more GPUs with --gpus LEAST..MOST"

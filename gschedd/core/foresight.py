@@ -7,7 +7,7 @@ nothing is changed by it.
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from msgspec import Struct, structs
 
@@ -18,7 +18,7 @@ from gschedd.core import facts as f
 from gschedd.core.cycle import snapshot
 from gschedd.core.deadlines import moment
 from gschedd.core.forecast import predict_submission
-from gschedd.core.goals import Goals, goal_of, layout_of
+from gschedd.core.goals import goal_of, layout_of
 from gschedd.core.settings import Settings
 from gschedd.core.shortest import shortest_run
 from gschedd.core.state import Job, State
@@ -27,6 +27,8 @@ from gschedd.models.sizes import size_of
 from gschedd.plan.load import Predictor
 from gschedd.plan.snapshot import Group, Plan, Policy, Shape, Snapshot, Verdict
 from gschedd.plan.training import Goal, Size, gpus_by_node
+
+_EXPECTED: Final = frozenset({JobState.QUEUED, JobState.RUNNING, JobState.MIGRATING})
 
 V = TypeVar("V")
 
@@ -38,6 +40,7 @@ class Outlook(Struct, frozen=True, kw_only=True):
         start_s, end_s: seconds since the epoch; None: that cannot be said.
         meets: it will meet its deadline; None: that cannot be said, or it has none.
         gpus: on how many GPUs at first; 0: that cannot be said.
+        firm: the policy stays with that, so it may be kept as a promise.
         why: in words, why it will be late, or why nothing can be said.
     """
 
@@ -45,6 +48,7 @@ class Outlook(Struct, frozen=True, kw_only=True):
     end_s: float | None = None
     meets: bool | None = None
     gpus: int = 0
+    firm: bool = True
     why: str = ""
 
 
@@ -64,7 +68,7 @@ def outlook_of(
         start_s: by when it starts, if it waits and that is known.
     """
     verdict = verdicts.get(job.id)
-    goal = Goals(state, settings, now_s).get(job.id)
+    goal = _goal(job, state, settings, now_s)
     attempt = job.attempt
     gpus = sum(gpus_by_node(attempt.allocation).values()) if attempt is not None else 0
     said: bool | None
@@ -86,6 +90,14 @@ def outlook_of(
         gpus=gpus or (verdict.gpus if verdict is not None else 0),
         why=why,
     )
+
+
+def _goal(job: Job, state: State, settings: Settings, now_s: float) -> Goal | None:
+    """Return what is left of a job, also of one without GPUs, which no deadline policy plans."""
+    size = size_of(job.spec) if job.state in _EXPECTED else None
+    if size is None:
+        return None
+    return goal_of(job, size, settings=settings, state=state, now_s=now_s)
 
 
 def _meets(
@@ -151,7 +163,7 @@ def foresee(
     if silent:
         return Outlook(why=silent)
     try:
-        if state.plans_goals and spec.is_training and size is not None:
+        if is_planned(spec, state) and size is not None:
             job = _newcomer(spec, state, now_s)
             return _planned(job, size, state, settings, policy, predictor)
         start_s = predict_submission(
@@ -167,6 +179,11 @@ def foresee(
     meets = _meets(spec.deadline_s, end_s, now_s)
     why = "others are before it" if meets is False else ""
     return Outlook(start_s=start_s, end_s=end_s, meets=meets, gpus=spec.request.gpus, why=why)
+
+
+def is_planned(spec: JobSpec, state: State) -> bool:
+    """Return whether a policy plans a job by its deadline, and not like all others."""
+    return state.plans_goals and spec.is_training and spec.request.gpus > 0
 
 
 def _silence(spec: JobSpec, *, state: State, settings: Settings, now_s: float) -> str:
@@ -223,19 +240,29 @@ def _said(plan: Plan, job: Job, shape: Shape, seen: Snapshot) -> Outlook:
         return Outlook(start_s=start_s, why="the policy has not decided about it yet")
     meets = verdict.meets if job.spec.deadline_s else None
     return Outlook(
-        start_s=start_s, end_s=verdict.end_s, meets=meets, gpus=verdict.gpus, why=verdict.why
+        start_s=start_s,
+        end_s=verdict.end_s,
+        meets=meets,
+        gpus=verdict.gpus,
+        firm=verdict.firm,
+        why=verdict.why,
     )
 
 
 def promise_of(job: int, spec: JobSpec, outlook: Outlook, *, now_s: float) -> f.DeadlineJudged:
-    """Return the promise that a job which is to be refused if it is late will be in time.
+    """Return that a job which is to be refused if it is late will be in time: a promise, if firm.
 
     Raises:
         InvalidRequestError: it will be late, or nothing can be said.
     """
     if outlook.meets:
         return f.DeadlineJudged(
-            at_s=now_s, job=job, meets=True, end_s=outlook.end_s, gpus=outlook.gpus
+            at_s=now_s,
+            job=job,
+            meets=True,
+            end_s=outlook.end_s,
+            gpus=outlook.gpus,
+            firm=outlook.firm,
         )
     because = f": {outlook.why}" if outlook.why else ""
     hint = "submit it with a later deadline or more GPUs, or without --reject-if-late"

@@ -52,7 +52,8 @@ class Goals(Mapping[int, Goal]):
     def _size(self, job: Job) -> Size | None:
         sizes = self._state.sizes
         if job.id not in sizes:
-            sizes[job.id] = size_of(job.spec)
+            # deadline policies share out GPUs: who needs none is planned like any other job
+            sizes[job.id] = size_of(job.spec) if job.spec.request.gpus else None
         return sizes[job.id]
 
     def __len__(self) -> int:

@@ -13,7 +13,7 @@ from gschedd.core import facts as f
 from gschedd.core.cycle import snapshot
 from gschedd.core.explain import describe, jobs_ahead, waiting_reason
 from gschedd.core.forecast import predict_start
-from gschedd.core.foresight import Outlook, outlook_of
+from gschedd.core.foresight import Outlook, is_planned, outlook_of
 from gschedd.core.head import Head
 from gschedd.core.state import Attempt, Job, Node, Part
 from gschedd.plan.training import gpus_by_node
@@ -183,7 +183,7 @@ class Teller:
         planned_s = row.predicted_start_s
         if job.state is not JobState.QUEUED or self._safe_mode:
             return row
-        if self._state.plans_goals and job.spec.is_training:
+        if is_planned(job.spec, self._state):
             return row  # who plans it has said what can be said
         if planned_s is not None and planned_s > now_s:
             return row  # else what runs has outlived the plan, and no cycle has noticed yet

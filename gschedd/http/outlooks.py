@@ -10,7 +10,7 @@ from gsched.model.states import JobState
 from gsched.protocol import api
 from gschedd.core.cycle import snapshot
 from gschedd.core.forecast import predict_start
-from gschedd.core.foresight import Outlook, outlook_of
+from gschedd.core.foresight import Outlook, is_planned, outlook_of
 from gschedd.core.head import Head
 from gschedd.core.state import Job
 
@@ -41,7 +41,7 @@ def outlooks_of(head: Head, jobs: Iterable[int], now_s: float) -> dict[int, Outl
 
 
 def _start_s(head: Head, job: Job, now_s: float) -> float | None:
-    if head.safe_mode or head.state.plans_goals:
+    if head.safe_mode or is_planned(job.spec, head.state):
         return None
     try:
         return predict_start(

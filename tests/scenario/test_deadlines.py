@@ -338,3 +338,29 @@ def test_a_deadline_without_any_run_time_is_taken_and_told() -> None:
     step = story.head.command(c.Submit(caller=ALICE, asked=asked, digests=("", "")), story.now_s)
 
     assert "nothing is known of its run time" in step.warnings[0]
+
+
+def test_a_deadline_that_has_passed_is_missed_whatever_is_known() -> None:
+    """Of a job without any known run time nothing is said before."""
+    story = Story()
+    job = story.submit("ncpus=1", deadline_after_s=60.0, runs_s=500.0)
+    story.run_for(30.0)
+    assert story.outlook(job).meets is None
+
+    story.run_for(31.0)
+
+    told = story.outlook(job)
+    assert (told.meets, told.why) == (False, "its deadline has passed")
+
+
+def test_a_training_without_gpus_is_planned_like_any_other_job() -> None:
+    """Deadline policies share out GPUs; its end follows from its walltime all the same."""
+    story = Story()
+    job = story.submit("ncpus=1,walltime=300", deadline_after_s=600.0, runs_s=100.0)
+    story.run_for(2.0)
+
+    assert story.head.policy_failure is None
+    assert story.state(job) == "running"
+    told = story.outlook(job)
+    assert told.meets is True
+    assert told.end_s == pytest.approx(story.now_s + 300.0, abs=3.0)
