@@ -18,8 +18,8 @@ from msgspec import Struct, structs
 
 from gsched.errors import GschedError
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
-from gschedd.policies import edf, elasticflow, fifowhole, themis
-from gschedd.policies.registry import NAMES, choose
+from gschedd.policies import edf, elasticflow, themis
+from gschedd.policies.registry import TRAININGS
 from gschedd.sim.cluster import read_cluster
 from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import Options, Simulation
@@ -35,15 +35,12 @@ from scripts.reproduce.elasticflow_traces import (
 )
 
 DATA: Final = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "elasticflow"
-#: Policies that are compared, by name. Beside these, whatever the registry knows for trainings.
+#: All that plans trainings, by name: what a head may be given, and what is there for this only.
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
     {
-        "edf": edf.plan,
+        **TRAININGS,
         "edf-scaled": edf.plan_scaled,
-        "elasticflow": elasticflow.plan,
         "elasticflow-slots": elasticflow.plan_in_slots,
-        "fifowhole": fifowhole.plan,
-        "themis": themis.plan,
         "themis-asked": themis.plan,
     }
 )
@@ -127,7 +124,7 @@ class Promises:
 
 def run(name: str, jobs: Sequence[TraceJob], cluster: str, move_s: float) -> Figures:
     """Return what a policy makes of some jobs."""
-    policy = Promises(POLICIES[name] if name in POLICIES else choose(name).plan)
+    policy = Promises(POLICIES[name])
     met: set[int] = set()
 
     def note(result: JobResult) -> None:
@@ -180,7 +177,7 @@ def report(
         f"{'of these':>10}{'mean wait':>11}{'mean end':>10}{'GPUs':>6}{'moves':>8}{'took':>8}"
     )
     results: list[Figures] = []
-    for name in asked.policies.split(","):
+    for name in asked.policies:
         of = as_asked(jobs, rows) if name in AS_ASKED else jobs
         cluster = f"{nodes}xcpus={max(64, asked.gpus_per_node)},gpus={asked.gpus_per_node}"
         figures = structs.replace(
@@ -208,12 +205,44 @@ def sizes(path: Path, asked: argparse.Namespace) -> list[int]:
     As many as were named, or as bring about the load that was named, or as its authors take; 195job
     runs on 16 and on 8.
     """
-    if asked.nodes:
+    if asked.nodes is not None:
         return [asked.nodes]
-    if asked.load:
+    if asked.load is not None:
         per_node = asked_load(read_trace(path), asked.gpus_per_node)
         return [max(1, math.ceil(per_node / asked.load))]
     return [16, 8] if path.stem == "195job" else [NODES.get(path.stem, 16)]
+
+
+def _policies(text: str) -> list[str]:
+    """Return the names of policies that are asked for."""
+    names = text.split(",")
+    unknown = [name for name in names if name not in POLICIES]
+    if unknown:
+        known = ", ".join(sorted(POLICIES))
+        raise argparse.ArgumentTypeError(f"no policy {unknown[0]!r}; there are {known}")
+    return names
+
+
+def _count(text: str) -> int:
+    """Return a number of things, one or more."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+def _above_0(text: str) -> float:
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{number} is not above 0")
+    return number
+
+
+def _not_negative(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"{number} is not 0 or more")
+    return number
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -225,15 +254,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--throughputs", type=Path, default=DATA / "throughputs_A100", help="folder [A100]"
     )
-    parser.add_argument("--nodes", type=int, help="[those of the authors' script]")
-    parser.add_argument("--load", type=float, help="as many nodes as users asked for, over this")
-    parser.add_argument("--gpus-per-node", type=int, default=8, help="[8]")
+    parser.add_argument("--nodes", type=_count, help="[those of the authors' script]")
+    parser.add_argument("--load", type=_above_0, help="as many nodes as users asked for, over this")
+    parser.add_argument("--gpus-per-node", type=_count, default=8, help="[8]")
     parser.add_argument(
         "--policies",
+        type=_policies,
         default=DEFAULT,
-        help=f"names, comma-separated: {', '.join(sorted({*POLICIES, *NAMES}))}",
+        help=f"names, comma-separated: {', '.join(sorted(POLICIES))}",
     )
-    parser.add_argument("--move-s", type=float, default=10.0, help="cost of a move, seconds [10]")
+    parser.add_argument(
+        "--move-s", type=_not_negative, default=10.0, help="cost of a move, seconds [10]"
+    )
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     asked = parser.parse_args(arguments)
     paths = asked.trace or [DATA / "195job.csv"]

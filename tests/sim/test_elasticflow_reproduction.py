@@ -135,3 +135,24 @@ def test_the_paper_s_trace_as_its_authors_simulator_has_it(tmp_path: Path) -> No
     assert met["themis-asked"] == pytest.approx(0.410, abs=0.12)
     assert 0.87 < met["elasticflow"] <= found["possible"] == pytest.approx(0.944, abs=0.001)
     assert all(each["unfinished"] == 0 for each in found["policies"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--policies", "elasticflow,bogus"], "no policy 'bogus'; there are deadline, drs"),
+        (["--nodes", "0"], "0 is less than 1"),
+        (["--load", "0"], "0.0 is not above 0"),
+        (["--move-s", "-1"], "-1.0 is not 0 or more"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_before_anything_runs(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+
+    assert caught.value.code == 2
+    said = capsys.readouterr()
+    assert words in said.err
+    assert not said.out
