@@ -1,0 +1,246 @@
+"""Real trainings with deadlines, on a head and two nodes of this machine.
+
+Each node declares GPUs that are not there; a training's step takes as long as its user says (see
+``examples/paced``), its gradients are averaged by gloo over torchrun's ranks. What gsub said at
+submission is compared with what ghist says at the end.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final, Self
+
+import click
+from msgspec import Struct, structs
+from rich.console import Console
+from rich.table import Table
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+EXAMPLE: Final = ROOT / "examples" / "paced" / "train.py"
+BIN: Final = Path(sys.executable).parent
+POLL_S: Final = 1.0
+WAIT_S: Final = 900.0
+
+
+class Wish(Struct, frozen=True, kw_only=True):
+    """A training as its user wants it: on 1 to ``gpus`` GPUs, done after so many seconds."""
+
+    name: str
+    samples: int
+    deadline_s: float
+    gpus: int = 4
+    batch: int = 16
+    step_time_ms: float = 200.0
+
+    @property
+    def alone_s(self) -> float:
+        """Return how long its steps take on one GPU, seconds."""
+        return self.samples / self.batch * self.step_time_ms / 1000
+
+
+class Told(Struct, kw_only=True):
+    """What became of one: all moments in seconds since the epoch."""
+
+    wish: Wish
+    job: int
+    submitted_s: float
+    said: str
+    gpus: int = 0
+    foretold_end_s: float | None = None
+    deadline_s: float = 0.0
+    marked_late_s: float | None = None
+    last_foretold_s: float | None = None
+    started_s: float | None = None
+    ended_s: float | None = None
+    outcome: str = ""
+
+
+#: Eight GPUs: the first five fill them; the last cannot be in time behind them, which is known
+#: from its submission on.
+WISHES: Final = (
+    Wish(name="large", samples=12800, deadline_s=110.0),
+    Wish(name="urgent", samples=6400, deadline_s=75.0),
+    Wish(name="small", samples=3200, deadline_s=90.0, gpus=2),
+    Wish(name="long", samples=9600, deadline_s=200.0),
+    Wish(name="narrow", samples=4800, deadline_s=120.0, gpus=1),
+    Wish(name="queued", samples=6400, deadline_s=160.0),
+    Wish(name="hopeless", samples=12800, deadline_s=62.0),
+)
+
+
+class Cluster:
+    """A head and two nodes that live as long as the block."""
+
+    def __init__(self, directory: Path, policy: str) -> None:
+        self._dir = directory
+        self._policy = policy
+        self.environment = dict(os.environ)
+
+    def __enter__(self) -> Self:
+        self._run(
+            "gsched", "up", "--dir", str(self._dir), "--nodes", "2", "--gpus", "4", "--cpus", "4"
+        )
+        if self._policy:
+            self._run("gsched", "down", "--dir", str(self._dir))
+            with (self._dir / "gsched.toml").open("a", encoding="utf-8") as file:
+                file.write(f'\n[deadline]\npolicy = "{self._policy}"\n')
+            self._run("gsched", "up", "--dir", str(self._dir))
+        self.environment["GSCHED_HEAD"] = str(self._dir / "head.sock")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._run("gsched", "down", "--dir", str(self._dir), "--kill-jobs")
+
+    def _run(self, *command: str) -> str:
+        return self.run(*command)[0]
+
+    def run(self, *command: str) -> tuple[str, str]:
+        """Run one of gsched's commands; return what it printed on stdout and stderr.
+
+        Raises:
+            click.ClickException: it failed.
+        """
+        done = subprocess.run(
+            [str(BIN / command[0]), *command[1:]],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=self.environment,
+            cwd=self._dir.parent,
+        )
+        if done.returncode != 0:
+            raise click.ClickException(f"{' '.join(command)}: {done.stderr.strip()}")
+        return done.stdout, done.stderr
+
+    def rows(self) -> dict[int, dict[str, object]]:
+        """Return all jobs, done or not, by id."""
+        found = json.loads(self._run("gstat", "--all", "--json"))
+        return {row["id"]: row for row in found["jobs"]}
+
+
+def submit(cluster: Cluster, wish: Wish) -> Told:
+    """Submit a training as its user would."""
+    size = ("--samples", str(wish.samples), "--batch", str(wish.batch), "--epochs", "1")
+    at_s = time.time()
+    out, said = cluster.run(
+        *("gsub", "-N", wish.name, "--gpus", f"1..{wish.gpus}" if wish.gpus > 1 else "1"),
+        *("--deadline", f"{wish.deadline_s:g}s", "--params", "10k", *size),
+        *("--step-time", f"{wish.step_time_ms:g}ms", "--python", sys.executable),
+        *("--torchrun", str(EXAMPLE), *size, "--step-time-ms", f"{wish.step_time_ms:g}"),
+    )
+    job = int(out.split(".")[0])
+    return Told(wish=wish, job=job, submitted_s=at_s, said=" ".join(said.split()))
+
+
+def follow(cluster: Cluster, told: list[Told], console: Console) -> None:
+    """Look at all of them until they are done, and note when each is first marked late."""
+    until_s = time.time() + WAIT_S
+    with console.status("trainings run") as status:
+        while time.time() < until_s:
+            rows = cluster.rows()
+            for each in told:
+                _note(each, rows[each.job])
+            left = sum(each.ended_s is None for each in told)
+            status.update(f"{left} of {len(told)} trainings are left")
+            if not left:
+                return
+            time.sleep(POLL_S)
+    raise click.ClickException(f"not all trainings were done after {WAIT_S:g} s")
+
+
+def _note(told: Told, row: dict[str, object]) -> None:
+    foretold, outcome = row.get("predicted_end_s"), row.get("outcome")
+    told.deadline_s = float(str(row.get("deadline_s") or 0.0))
+    if foretold is not None and told.ended_s is None:
+        told.last_foretold_s = float(str(foretold))
+        if told.foretold_end_s is None:
+            told.foretold_end_s = told.last_foretold_s
+    waits = outcome is None and told.marked_late_s is None
+    if waits and row.get("meets_deadline") is False:
+        told.marked_late_s = time.time()
+    if row.get("started_s") is not None:
+        told.started_s = float(str(row["started_s"]))
+    if isinstance(outcome, dict) and row.get("ended_s") is not None:
+        told.ended_s = float(str(row["ended_s"]))
+        told.outcome = str(outcome["kind"])
+
+
+def show(told: list[Told], console: Console) -> None:
+    """Print what was foretold beside what became of it."""
+    table = Table("training", "said at submission", box=None)
+    for each in told:
+        table.add_row(each.wish.name, each.said)
+    console.print(table)
+    figures = Table("training", title="seconds since its submission", box=None)
+    for title in ("deadline", "foretold end", "end", "error", "marked late", "met"):
+        figures.add_column(title, justify="right")
+    for each in told:
+        begin_s = each.submitted_s
+        error_s = _difference(each.ended_s, each.foretold_end_s)
+        figures.add_row(
+            each.wish.name,
+            *(_since(at_s, begin_s) for at_s in (each.deadline_s, each.foretold_end_s)),
+            _since(each.ended_s, begin_s),
+            "" if error_s is None else f"{error_s:+.1f}",
+            _since(each.marked_late_s, begin_s),
+            "yes" if (each.ended_s or 0.0) <= each.deadline_s else "no",
+        )
+    console.print(figures)
+
+
+def _since(at_s: float | None, begin_s: float) -> str:
+    return "" if not at_s else f"{at_s - begin_s:.1f}"
+
+
+def _difference(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first - second
+
+
+def faults(told: list[Told]) -> list[str]:
+    """Return what did not come out as it must."""
+    found = [
+        f"{each.wish.name} ended as {each.outcome}" for each in told if each.outcome != "exited"
+    ]
+    for each in told:
+        late = (each.ended_s or 0.0) > each.deadline_s
+        marked = each.marked_late_s is not None and each.marked_late_s < each.deadline_s
+        if late and not marked:
+            found.append(f"{each.wish.name} was late, and nobody had said so before")
+    if not any(each.marked_late_s for each in told):
+        found.append("nothing was marked late: the last training should have been")
+    return found
+
+
+@click.command()
+@click.option("--policy", default="", metavar="NAME", help="[deadline] policy, instead of drs.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also as JSON there.")
+def main(policy: str, json_path: Path | None) -> None:
+    """Run real trainings with deadlines, and compare predicted with actual ends.
+
+    Example: scripts/reproduce/deadlines --policy deadline --json out.json
+    """
+    console = Console()
+    told: list[Told] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="gsched-") as name,
+        Cluster(Path(name) / "c", policy) as cluster,
+    ):
+        for wish in WISHES:
+            told.append(submit(cluster, wish))
+            console.print(f"{wish.name}: {told[-1].said}", highlight=False)
+        follow(cluster, told, console)
+    show(told, console)
+    if json_path is not None:
+        json_path.write_text(json.dumps([structs.asdict(each) for each in told], default=str))
+    wrong = faults(told)
+    for each in wrong:
+        console.print(f"wrong: {each}", highlight=False)
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
