@@ -29,6 +29,9 @@ from gschedd.plan.room import (
 from gschedd.plan.space import NodeSpace, Spaces, take
 from gschedd.plan.words import Lack
 
+#: Of so many nodes with room or fewer, a policy ranks each; else it looks for the best of them in
+#: an order of its own, in which many that have none may come before those.
+FEW: Final = 8
 #: Steps of the search for a free placement of different chunks: some milliseconds at most.
 MAX_SEARCH_STEPS: Final = 5_000
 
@@ -87,10 +90,15 @@ def _best(chunk: Chunk, spaces: Spaces, rank: Rank, *, exclusive: bool) -> NodeS
 
 def _fitting(chunk: Chunk, spaces: Spaces, rank: Rank, *, exclusive: bool) -> Iterator[NodeSpace]:
     """Yield the nodes that can take a place of a chunk, best first; no more than are asked for."""
+    by_room = least_left(chunk, spaces, exclusive=exclusive)
     if rank is leftover:
-        return least_left(chunk, spaces, exclusive=exclusive)
+        return by_room
     if isinstance(rank, OrderedRank):
-        return rank.fitting(chunk, spaces, exclusive=exclusive)
+        few = list(islice(by_room, FEW + 1))
+        if len(few) > FEW:
+            return rank.fitting(chunk, spaces, exclusive=exclusive)
+        few.sort(key=lambda space: rank(chunk, space))
+        return iter(few)
     found = [space for space in spaces if not shortage(chunk, space, exclusive=exclusive)]
     found.sort(key=lambda space: rank(chunk, space))
     return iter(found)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from gsched.model.resources import Allocation, Chunk, Request, Share
-from gschedd.plan.fit import NoFit, place
+from gschedd.plan.fit import FEW, NoFit, place
 from gschedd.plan.load import NodeLoad, NodeRates, Use
 from gschedd.plan.ranked import BLOCK_NODES, OrderedRank, RankedNodes
 from gschedd.plan.room import shortage
@@ -19,7 +19,7 @@ from gschedd.policies import balance, fewest, paper, roundrobin, torque
 from gschedd.policies.kit.by_space import BySpace, SpaceKey
 from gschedd.policies.kit.capacity import Weights
 from gschedd.policies.kit.evenness import MostEven
-from tests.support.spaces import chunks, node_spaces, requests, space
+from tests.support.spaces import chunks, requests, space
 
 
 def by_owners(space: NodeSpace) -> tuple[int, str]:
@@ -45,13 +45,35 @@ def sorted_spaces(*given: NodeSpace) -> SortedSpaces:
     return nodes
 
 
+#: Up to FEW nodes with room are ranked each, of more the order is asked.
+COUNTS = (1, 3, FEW + 4)
+
+
+def random_node(chance: random.Random, name: str, largest: int = 4) -> NodeSpace:
+    """Return a node as one may be; drawing each of many by itself would take most of the time."""
+    return space(
+        name,
+        cpus=chance.randint(0, largest),
+        memory_bytes=chance.randint(0, largest),
+        gpu_types=tuple(chance.choice(("", "a", "b")) for _ in range(chance.choice((0, 0, 1, 3)))),
+        features=chance.choice(((), ("red",), ("blue", "red"))),
+        generic={"licence": chance.randint(1, 2)} if chance.random() < 0.5 else {},
+        owners=chance.choice((0, 0, 0, 1)),
+        open=chance.random() < 0.8,
+    )
+
+
 @st.composite
 def changing(draw: st.DrawFn) -> list[list[NodeSpace]]:
     """Return a cluster, and what its nodes become one after the other."""
-    names = [f"n{number}" for number in range(draw(st.integers(1, 6)))]
-    first = [draw(node_spaces(name)) for name in names]
-    more = st.lists(st.sampled_from(names).flatmap(node_spaces), max_size=4)
-    return [first, *draw(st.lists(more, min_size=1, max_size=4))]
+    chance = random.Random(draw(st.integers(0, 2**32)))
+    names = [f"n{number}" for number in range(chance.choice(COUNTS))]
+    first = [random_node(chance, name) for name in names]
+    more = [
+        [random_node(chance, name) for name in chance.choices(names, k=chance.randint(0, 4))]
+        for _ in range(chance.randint(1, 4))
+    ]
+    return [first, *more]
 
 
 @given(steps=changing(), request=requests(), turn=st.integers(0, 20), key=st.sampled_from(KEYS))
@@ -175,35 +197,46 @@ class _Running(ByEnd):
         return len(self._jobs)
 
 
+Moment = tuple[NodeSpace, NodeLoad | None, list[Use]]
+
+
 @st.composite
-def moments(draw: st.DrawFn) -> list[tuple[NodeSpace, NodeLoad | None, list[Use]]]:
+def moments(draw: st.DrawFn) -> list[Moment]:
     """Return what becomes of nodes, one after the other: space, report, jobs that run."""
-    names = [f"n{number}" for number in range(draw(st.integers(1, 5)))]
-    shares = st.sampled_from([0.0, 0.0, 0.2, 0.5, 0.97, 1.0])
-    found: list[tuple[NodeSpace, NodeLoad | None, list[Use]]] = []
-    for name in [*names, *draw(st.lists(st.sampled_from(names), max_size=12))]:
-        each = structs.replace(draw(node_spaces(name, largest=8)), total_cpus=8)
-        load = NodeLoad(
-            name=name,
-            rates=NodeRates(cores=8, memory_bytes=8, gpus=each.total_gpus, gpu_memory_bytes=4),
-            used=Use(
-                cpu_cores=8 * draw(shares),
-                memory_bytes=8 * draw(shares),
-                gpus=each.total_gpus * draw(shares),
-            ),
-            reported_s=100.0,
-        )
-        uses = st.builds(Use, cpu_cores=st.integers(0, 4), memory_bytes=st.integers(0, 4))
-        jobs = draw(st.lists(uses, max_size=3))
-        found.append((each, draw(st.sampled_from([load, load, load, None])), jobs))
-    return found
+    chance = random.Random(draw(st.integers(0, 2**32)))
+    names = [f"n{number}" for number in range(chance.choice(COUNTS))]
+    names += chance.choices(names, k=chance.randint(0, 12))
+    with_gpus = chance.random() < 0.5
+    return [_moment(chance, name, with_gpus=with_gpus) for name in names]
+
+
+def _moment(chance: random.Random, name: str, *, with_gpus: bool) -> Moment:
+    each = structs.replace(random_node(chance, name, largest=8), total_cpus=8)
+    if not with_gpus:
+        each = structs.replace(each, gpus=(), all_gpus=(), total_gpus=0)
+    shares = (0.0, 0.0, 0.2, 0.5, 0.97, 1.0)
+    load = NodeLoad(
+        name=name,
+        rates=NodeRates(cores=8, memory_bytes=8, gpus=each.total_gpus, gpu_memory_bytes=4),
+        used=Use(
+            cpu_cores=8 * chance.choice(shares),
+            memory_bytes=8 * chance.choice(shares),
+            gpus=each.total_gpus * chance.choice(shares),
+        ),
+        reported_s=100.0,
+    )
+    uses = [
+        Use(cpu_cores=chance.randint(0, 4), memory_bytes=chance.randint(0, 4))
+        for _ in range(chance.randint(0, 3))
+    ]
+    return each, load if chance.random() < 0.75 else None, uses
 
 
 @pytest.mark.parametrize("policy", [balance.plan, paper.plan])
 @given(steps=moments(), asked=st.lists(requests(), min_size=1, max_size=4), young=st.booleans())
 def test_what_is_kept_of_loads_changes_no_plan(
     policy: Policy,
-    steps: list[tuple[NodeSpace, NodeLoad | None, list[Use]]],
+    steps: list[Moment],
     asked: list[Request],
     young: bool,  # noqa: FBT001 -- drawn
 ) -> None:
@@ -239,11 +272,12 @@ def test_what_is_kept_of_loads_changes_no_plan(
 
 @given(steps=moments(), asked=st.lists(requests(), min_size=1, max_size=4))
 def test_the_most_even_node_is_the_one_that_a_look_at_all_finds(
-    steps: list[tuple[NodeSpace, NodeLoad | None, list[Use]]], asked: list[Request]
+    steps: list[Moment], asked: list[Request]
 ) -> None:
     """Nodes passed over unseen are no better, also after the plan has started something."""
-    nodes = sorted_spaces(*(each for each, _, _ in steps))
-    loads = {each.name: load for each, load, _ in steps if load is not None}
+    last = {each.name: (each, load) for each, load, _ in steps}
+    nodes = sorted_spaces(*(each for each, _ in last.values()))
+    loads = {name: load for name, (_, load) in last.items() if load is not None}
     seen = structs.replace(_snapshot(nodes, asked), loads=loads)
     even = MostEven(seen, weights=Weights(), window_s=10.0)
     free = Spaces(nodes)
