@@ -24,7 +24,7 @@ MAX_FORETOLD: Final = 50
 
 def plan(snapshot: Snapshot) -> Plan:
     """Start the training with the earliest deadline on all GPUs, when no other one runs."""
-    return plan_one_at_a_time(snapshot, _by_deadline)
+    return plan_one_at_a_time(snapshot, _by_deadline, firm=False)
 
 
 def plan_scaled(snapshot: Snapshot) -> Plan:
@@ -41,7 +41,7 @@ def plan_scaled(snapshot: Snapshot) -> Plan:
     foretold = 0
     for job in sorted(jobs, key=lambda job: _by_deadline(goals[job])):
         if foretold == MAX_FORETOLD and profile.free[0] < 1:
-            verdicts.append(Verdict(job=job, meets=False, why="too many have earlier deadlines"))
+            verdicts.append(_too_many(job))
             continue
         sizes = speeds.sizes(goals[job])
         taken = claim(profile, sizes, len(sizes.gpus) - 1, goals[job].work)
@@ -65,7 +65,12 @@ def _verdict(goal: Goal, taken: Claim) -> Verdict:
         end_s=taken.end_s if taken.end_s < float("inf") else None,
         gpus=taken.gpus,
         why="" if meets else "others have earlier deadlines",
+        firm=False,
     )
+
+
+def _too_many(job: int) -> Verdict:
+    return Verdict(job=job, meets=False, why="too many have earlier deadlines", firm=False)
 
 
 def _by_deadline(goal: Goal) -> tuple[float, ...]:

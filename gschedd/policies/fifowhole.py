@@ -10,7 +10,7 @@ from gschedd.policies.kit.whole import plan_one_at_a_time
 
 def plan(snapshot: Snapshot) -> Plan:
     """Start the training that arrived first on all GPUs, when no other one runs."""
-    return plan_one_at_a_time(snapshot, _by_arrival)
+    return plan_one_at_a_time(snapshot, _by_arrival, firm=True)
 
 
 def _by_arrival(goal: Goal) -> tuple[float, ...]:

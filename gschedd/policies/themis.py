@@ -136,4 +136,11 @@ class _Auction:
         if gpus:
             end_s = self.snapshot.now_s + self.speeds.run_time_s(goal, gpus)
         meets = goal.deadline_s is None or (end_s is not None and end_s <= goal.deadline_s)
-        return Verdict(job=job, meets=meets, end_s=end_s, gpus=gpus, why="" if meets else "late")
+        return Verdict(
+            job=job,
+            meets=meets,
+            end_s=end_s,
+            gpus=gpus,
+            why="" if meets else "fairness does not look at deadlines",
+            firm=False,
+        )

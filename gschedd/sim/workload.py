@@ -32,6 +32,7 @@ class TraceJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
         training: the size of a training: it runs as long as that takes on the GPUs that it gets,
             and ``duration_s`` counts for nothing. It can be moved.
         gpus_max: a training may be given any number of GPUs from ``gpus`` to this.
+        reject_if_late: it is refused when it is submitted, unless its deadline can be met.
     """
 
     submit_s: float
@@ -54,6 +55,7 @@ class TraceJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     resources: str = ""
     training: Training | None = None
     gpus_max: int = 0
+    reject_if_late: bool = False
 
 
 class Users:
@@ -133,6 +135,7 @@ def _training(job: TraceJob) -> SubmitJob:
         kind=job.kind,
         places_max=most if most > least else 0,
         deadline_after_s=job.deadline_s or 0.0,
+        reject_if_late=job.reject_if_late,
         training=job.training,
         movable=True,
     )

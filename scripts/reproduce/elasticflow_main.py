@@ -108,7 +108,7 @@ class Figures(Struct, frozen=True, kw_only=True):
 
 
 class Promises:
-    """A policy that notes what it first says of each job: the head keeps that as a promise."""
+    """A policy that notes what it first promises of each job, as the head does."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -118,7 +118,8 @@ class Promises:
         """Return the policy's plan."""
         plan = self._policy(snapshot)
         for verdict in plan.verdicts:
-            self.first.setdefault(verdict.job, verdict.meets)
+            if verdict.firm:
+                self.first.setdefault(verdict.job, verdict.meets)
         return plan
 
 
@@ -126,8 +127,10 @@ def run(name: str, jobs: Sequence[TraceJob], cluster: str, move_s: float) -> Fig
     """Return what a policy makes of some jobs."""
     policy = Promises(POLICIES[name])
     met: set[int] = set()
+    done: set[int] = set()
 
     def note(result: JobResult) -> None:
+        done.add(result.job)
         if result.deadline_met:
             met.add(result.job)
 
@@ -136,7 +139,10 @@ def run(name: str, jobs: Sequence[TraceJob], cluster: str, move_s: float) -> Fig
     simulation = Simulation(read_cluster(cluster), jobs, policy, options=options, on_result=note)
     simulation.run()
     summary = simulation.summary(name)
-    accepted = {job for job, meets in policy.first.items() if meets}
+    if jobs[0].reject_if_late:  # then numbers are given anew, and whoever was taken was promised
+        accepted = {*done, *simulation.recorder.traced}
+    else:
+        accepted = {job for job, meets in policy.first.items() if meets}
     return Figures(
         policy=name,
         jobs=len(jobs),
@@ -162,11 +168,14 @@ def report(
     tables = read_tables(asked.throughputs)
     gpus = nodes * asked.gpus_per_node
     jobs = list(trainings(rows, tables, gpus))
+    if asked.reject_late:
+        jobs = [structs.replace(job, reject_if_late=True) for job in jobs]
     head: dict[str, object] = {
         "trace": path.stem,
         "nodes": nodes,
         "gpus_per_node": asked.gpus_per_node,
         "move_s": asked.move_s,
+        "reject_late": asked.reject_late,
         "asked_load": asked_load(rows, gpus),
         "possible": possible(rows, tables, gpus),
     }
@@ -265,6 +274,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--move-s", type=_not_negative, default=10.0, help="cost of a move, seconds [10]"
+    )
+    parser.add_argument(
+        "--reject-late",
+        action="store_true",
+        help="jobs ask to be refused if they would be late, instead of running when they can",
     )
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     asked = parser.parse_args(arguments)

@@ -60,7 +60,7 @@ def test_edf_gives_all_gpus_to_the_earliest_deadline() -> None:
 
     assert gpus(plan) == {2: 8}
     assert [wait.first for wait in plan.waits] == [1]
-    assert said(plan)[2] == Verdict(job=2, meets=True, end_s=NOW_S + 100, gpus=8)
+    assert said(plan)[2] == Verdict(job=2, meets=True, end_s=NOW_S + 100, gpus=8, firm=False)
     assert (said(plan)[1].meets, said(plan)[1].end_s) == (False, NOW_S + 150)
 
 
@@ -102,7 +102,7 @@ def test_edf_scaled_takes_from_later_deadlines() -> None:
 
     assert gpus(plan, {1: 4}) == {1: 0}
     assert plan.starts == (), "half of what it takes is not vacated yet"
-    assert said(plan)[2] == Verdict(job=2, meets=True, end_s=NOW_S + 100, gpus=8)
+    assert said(plan)[2] == Verdict(job=2, meets=True, end_s=NOW_S + 100, gpus=8, firm=False)
     assert said(plan)[1].end_s == pytest.approx(NOW_S + 100 + 400 / 6)
 
 

@@ -14,11 +14,16 @@ from gschedd.policies.kit.changes import Speeds, Trainings
 Order = Callable[[Goal], tuple[float, ...]]
 
 
-def plan_one_at_a_time(snapshot: Snapshot, order: Order) -> Plan:
+def plan_one_at_a_time(snapshot: Snapshot, order: Order, *, firm: bool) -> Plan:
     """Start the first training in order on all GPUs that it can use, when no other one runs.
 
     Nothing is interrupted. Every training is told when it will be done if none arrives that goes
     before it.
+
+    Args:
+        snapshot: what there is.
+        order: of the trainings.
+        firm: whether none that arrives can go before one that is there.
     """
     trainings, speeds = Trainings.of(snapshot), Speeds(snapshot)
     waiting = sorted(trainings.waiting, key=lambda job: order(snapshot.goals[job]))
@@ -30,7 +35,7 @@ def plan_one_at_a_time(snapshot: Snapshot, order: Order) -> Plan:
         here = gpus_by_node(each.allocation)
         if here:
             end_s = max(end_s, snapshot.now_s + goal.run_time_s(speeds.layout_on(here)))
-        verdicts.append(_verdict(goal, end_s, sum(here.values())))
+        verdicts.append(_verdict(goal, end_s, sum(here.values()), firm=firm))
     starts: list[Start] = []
     waits: list[Wait] = []
     for job in waiting:
@@ -45,7 +50,7 @@ def plan_one_at_a_time(snapshot: Snapshot, order: Order) -> Plan:
             gpus = speeds.most(goal)
             end_s += speeds.run_time_s(goal, gpus)
             waits.append(Wait(shape=shape, first=job, reason=_reason(running or starts)))
-        verdicts.append(_verdict(goal, end_s, gpus))
+        verdicts.append(_verdict(goal, end_s, gpus, firm=firm))
     return Plan(starts=tuple(starts), waits=tuple(waits), verdicts=tuple(verdicts))
 
 
@@ -77,7 +82,13 @@ def _reason(before: object) -> str:
     return "one training runs at a time" if before else "too few GPUs are free"
 
 
-def _verdict(goal: Goal, end_s: float, gpus: int) -> Verdict:
+def _verdict(goal: Goal, end_s: float, gpus: int, *, firm: bool) -> Verdict:
     meets = goal.deadline_s is None or end_s <= goal.deadline_s
-    known = end_s if end_s < float("inf") else None
-    return Verdict(job=goal.job, meets=meets, end_s=known, gpus=gpus, why="" if meets else "late")
+    return Verdict(
+        job=goal.job,
+        meets=meets,
+        end_s=end_s if end_s < math.inf else None,
+        gpus=gpus,
+        why="" if meets else "others are before it",
+        firm=firm,
+    )
