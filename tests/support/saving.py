@@ -13,6 +13,31 @@ if TYPE_CHECKING:
     from tests.support.world import Machine, World
 
 
+class Program(Struct, kw_only=True):
+    """What a job does once it runs.
+
+    Attributes:
+        runs_s: how long, if nobody stops it.
+        exit_code: its own; ``exit_codes`` names other ones for single nodes.
+        runs_on_s: other run times for single nodes.
+        ignores_term: it ends only when it is killed.
+        user_error: it cannot be started, and that is its own fault.
+        oom: it is killed for memory instead of ending by itself.
+        saves_s: how long it takes to save its state; None: it never answers.
+        save_fault: why it cannot save its state.
+    """
+
+    runs_s: float = 10.0
+    exit_code: int = 0
+    exit_codes: dict[str, int] = {}
+    runs_on_s: dict[str, float] = {}
+    ignores_term: bool = False
+    user_error: bool = False
+    oom: bool = False
+    saves_s: float | None = 0.5
+    save_fault: str = ""
+
+
 class Running(Struct, kw_only=True):
     """A part that lives on a machine; ``turn`` grows when its end is planned anew."""
 
@@ -22,12 +47,17 @@ class Running(Struct, kw_only=True):
     reported: bool = False
     turn: int = 0
     stopping: bool = False
+    asked: int = 0
+    asked_s: float = 0.0
 
 
 def save_state(world: World, machine: Machine, order: e.SendCheckpoint) -> None:
     """Let a training save its state, in its own time, or say why it cannot."""
     job, attempt = order.job, order.attempt
     program = world.programs[job]
+    if order.signal:
+        _leave(world, machine, order)
+        return
 
     def answer() -> None:
         part = machine.running.get((job, attempt))
@@ -50,3 +80,15 @@ def save_state(world: World, machine: Machine, order: e.SendCheckpoint) -> None:
 
     if program.saves_s is not None:
         world.later(program.saves_s, answer)
+
+
+def _leave(world: World, machine: Machine, order: e.SendCheckpoint) -> None:
+    """Let a job that only knows a signal save its state and end; it hears each request once."""
+    part = machine.running.get((order.job, order.attempt))
+    if part is None or order.request <= part.asked:
+        return
+    part.asked, part.asked_s = order.request, world.now_s
+    machine.signals.append((order.job, order.signal))
+    program = world.programs[order.job]
+    if program.saves_s is not None:
+        world.later(program.saves_s, lambda: world.leave(machine, (order.job, order.attempt), part))

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from gsched.errors import GschedError
 from gsched.model.job import ExitRecord
@@ -25,13 +25,16 @@ from gschedd.core import facts as f
 from gschedd.core.apply import apply
 from gschedd.core.explain import waiting_reason
 from gschedd.core.head import Head, Step
+from gschedd.core.limits import walltime_left_s
 from gschedd.core.settings import Caller, QueueSettings, Settings
 from gschedd.core.state import Job, Node, State
 from gschedd.plan.snapshot import Policy, Wait
 from gschedd.policies import fifo
 from gschedd.sim.booking import check_head
 from tests.support.invariants import check_history
-from tests.support.saving import Running, save_state
+from tests.support.saving import Program, Running, save_state
+
+__all__ = ["Program"]  # beside what is made here
 
 BEGIN_S = 1_700_000_000.0
 GIB = 1024**3
@@ -80,31 +83,6 @@ def submission(**changes: object) -> api.SubmitJob:
         key="", name="job", workdir="/home/alice", launch="command", arguments=("true",)
     )
     return structs.replace(plain, **changes)
-
-
-class Program(Struct, kw_only=True):
-    """What a job does once it runs.
-
-    Attributes:
-        runs_s: how long, if nobody stops it.
-        exit_code: its own; ``exit_codes`` names other ones for single nodes.
-        runs_on_s: other run times for single nodes.
-        ignores_term: it ends only when it is killed.
-        user_error: it cannot be started, and that is its own fault.
-        oom: it is killed for memory instead of ending by itself.
-        saves_s: how long it takes to save its state; None: it never answers.
-        save_fault: why it cannot save its state.
-    """
-
-    runs_s: float = 10.0
-    exit_code: int = 0
-    exit_codes: dict[str, int] = {}
-    runs_on_s: dict[str, float] = {}
-    ignores_term: bool = False
-    user_error: bool = False
-    oom: bool = False
-    saves_s: float | None = 0.5
-    save_fault: str = ""
 
 
 class Machine:
@@ -282,6 +260,10 @@ class World:
         self.machines[name].connected = False
         self._take(self.head.disconnected(name, "connection closed", self.now_s))
         self.settle()
+
+    def kill(self, name: str, job: int, attempt: int, signal: int = KILL) -> None:
+        """Somebody kills a job's processes on a machine."""
+        self._end(self.machines[name], (job, attempt), signal=signal)
 
     def replace_hardware(self, name: str, has: Inventory) -> None:
         """A machine's daemon is started anew and finds other hardware; its jobs run on."""
@@ -499,7 +481,7 @@ class World:
         part = Running(share_gpus=share.gpu_indices, cpus=share.cpus, started_s=self.now_s)
         machine.running[key] = part
         self.tell(machine, self._started(key, part))
-        self._plan_end(machine, key, job.spec.walltime_s)
+        self._plan_end(machine, key, walltime_left_s(job))
 
     def _started(self, key: tuple[int, int], part: Running) -> n.Started:
         return n.Started(job=key[0], attempt=key[1], pid=1000 + key[0], started_s=part.started_s)
@@ -527,6 +509,13 @@ class World:
                 self._end(machine, key, exit_code=code)
 
         self.later(max(0.0, part.started_s + lasts_s - self.now_s), end)
+
+    def leave(self, machine: Machine, key: tuple[int, int], part: Running) -> None:
+        """Let a part end by itself, as it was asked to by its signal."""
+        if machine.running.get(key) is part and not part.stopping:
+            program = self.programs[key[0]]
+            code = program.exit_codes.get(machine.name, program.exit_code)
+            self._end(machine, key, exit_code=code)
 
     def _stop(self, machine: Machine, order: e.SendStop) -> None:
         key = (order.job, order.attempt)
@@ -580,6 +569,8 @@ class World:
             ended_s=self.now_s,
             wall_s=wall_s,
             cpu_s=wall_s * (part.cpus if part is not None else 0),
+            asked=part.asked if part is not None else 0,
+            asked_s=part.asked_s if part is not None else 0.0,
         )
         usage = Usage(wall_s=wall_s, cpu_s=record.cpu_s)
         machine.ended[key] = n.Exited(record=record, usage=usage, load=Load())
