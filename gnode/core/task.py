@@ -119,9 +119,14 @@ class StopCommand(Struct, frozen=True, kw_only=True, tag_field="do", tag="stop")
 
 
 class SignalCommand(Struct, frozen=True, kw_only=True, tag_field="do", tag="signal"):
-    """Send a signal to the job's processes."""
+    """Send a signal to the job's processes.
+
+    Attributes:
+        request: the move for which it is to save its state; 0: none. Repeated ones are left out.
+    """
 
     signal: int
+    request: int = 0
 
 
 class RetimeCommand(Struct, frozen=True, kw_only=True, tag_field="do", tag="retime"):

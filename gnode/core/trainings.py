@@ -4,9 +4,10 @@ What a training has said is remembered and said again at the next welcome, so th
 loses nothing; the head drops what it knows already.
 """
 
+from gnode.core import orders
 from gnode.core.effects import Send, TellJob
 from gnode.core.table import Attempt, Table
-from gnode.core.task import AttemptKey
+from gnode.core.task import AttemptKey, SignalCommand
 from gsched.protocol.node import (
     Checkpoint,
     Checkpointed,
@@ -26,6 +27,9 @@ def order(table: Table, asked: Checkpoint | GoOn) -> None:
         table.out.append(Send(message=unknown))
     elif not attempt.live:
         return  # its end is on the way, and says more
+    elif isinstance(asked, Checkpoint) and asked.signal:
+        word = SignalCommand(signal=asked.signal, request=asked.request)
+        orders.give(table, attempt, word)  # a supervisor obeys each request once
     elif (
         isinstance(asked, Checkpoint)
         and attempt.saved is not None

@@ -30,6 +30,8 @@ class Ending:
     Attributes:
         reason: why we stopped it (a StopReason's value), None while we did not.
         stopped_s: when we first asked it to end, None while we did not.
+        asked: the last move for which it was sent its own signal, 0 while there is none.
+        asked_s: when that was.
     """
 
     __slots__ = (
@@ -41,6 +43,8 @@ class Ending:
         "_started_s",
         "_term_due",
         "_walltime_s",
+        "asked",
+        "asked_s",
         "reason",
         "stopped_s",
     )
@@ -54,6 +58,8 @@ class Ending:
     ) -> None:
         self.reason: str | None = None
         self.stopped_s: float | None = None
+        self.asked = 0
+        self.asked_s = 0.0
         self._started_s: float | None = None
         self._walltime_s = walltime_s
         self._over = False
@@ -89,6 +95,13 @@ class Ending:
             self._kill_s = now_s + grace_s
         elif self._kill_s is not None:
             self._kill_s = min(self._kill_s, now_s + grace_s)
+
+    def ask(self, request: int, now_s: float) -> bool:
+        """Note that the job is to save its state for a move; False if that was known already."""
+        if request <= self.asked:
+            return False
+        self.asked, self.asked_s = request, now_s
+        return True
 
     def main_exited(self, now_s: float) -> None:
         """Note that the job's own process is gone: what it left behind has to go, too.

@@ -24,6 +24,11 @@ def obey(orders: Iterable[object], ending: Ending, now_s: float) -> list[int]:
                 reason in _STOP_REASONS and grace_s >= 0
             ):
                 ending.stop(reason, float(grace_s), now_s)
+            case {"do": "signal", "signal": int(number), "request": int(request)} if (
+                0 < number < signal.NSIG and request
+            ):
+                if ending.ask(request, now_s):
+                    signals.append(number)
             case {"do": "signal", "signal": int(number)} if 0 < number < signal.NSIG:
                 signals.append(number)
             case {"do": "retime", "walltime_s": None | int() | float() as walltime_s}:

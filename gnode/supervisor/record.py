@@ -69,6 +69,9 @@ def ended(task: Task, seen: Seen, ending: Ending) -> dict[str, object]:
     }
     if ending.reason is not None:
         record["stop_reason"] = ending.reason
+    if ending.asked:
+        record["asked"] = ending.asked
+        record["asked_s"] = seen.started_s + ending.asked_s - seen.started_boottime_s
     record.update(_outcome(seen.status))
     if seen.status not in (None, 0):
         _merge_out_of_memory(task, record, stopped=ending.reason is not None)

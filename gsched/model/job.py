@@ -38,6 +38,11 @@ class JobSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
         urgency: from which the deadline was computed, if it was.
         training: what its user said of its size.
         movable: it can be stopped at a checkpoint and go on elsewhere.
+        checkpoint_dir: where it keeps its checkpoints, absolute; empty: the usual place.
+        checkpoint_interval_s: between those that it makes by itself; None: it chooses.
+        checkpoint_signal: by which it is asked to save its state and end; 0: over its socket.
+        restarts_max: how often in a row, without a checkpoint in between, it is started anew after
+            a node or a rank of it has died; 0: what is rerunnable is, after the loss of a node.
     """
 
     owner: Owner
@@ -71,6 +76,10 @@ class JobSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     urgency: Urgency | None = None
     training: Training | None = None
     movable: bool = False
+    checkpoint_dir: str = ""
+    checkpoint_interval_s: float | None = None
+    checkpoint_signal: int = 0
+    restarts_max: int = 0
 
     @property
     def is_training(self) -> bool:
@@ -138,6 +147,8 @@ class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
         started_s, ended_s: seconds since the epoch on the node's clock.
         work_done: of a training over all its attempts, as its last checkpoint has it, in the unit
             of its speed; None: there is none.
+        asked: the last move for which it was sent its signal (`JobSpec.checkpoint_signal`); 0: none.
+        asked_s: when that was, seconds since the epoch on the node's clock.
     """
 
     job: int
@@ -156,3 +167,5 @@ class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpu_s: float = 0.0
     memory_peak_bytes: int = 0
     work_done: float | None = None
+    asked: int = 0
+    asked_s: float = 0.0

@@ -49,6 +49,11 @@ class SubmitJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
         urgency: ``urgent``, ``normal`` or ``relaxed``, instead of a deadline.
         movable: it can be stopped at a checkpoint and go on elsewhere.
         reject_if_late: it is refused, and nothing kept of it, unless its deadline can be met.
+        checkpoint_dir: where it keeps its checkpoints, absolute; empty: in its directory.
+        checkpoint_interval_s: between those that it makes by itself; None: it chooses.
+        checkpoint_signal: it can be moved, and is asked by this signal to save its state and end.
+        requeue_on: ``node-failure``: it is started anew after a node or a rank of it has died.
+        requeue_limit: so often in a row; None: three times.
     """
 
     key: str
@@ -84,6 +89,11 @@ class SubmitJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     training: Training | None = None
     movable: bool = False
     reject_if_late: bool = False
+    checkpoint_dir: str = ""
+    checkpoint_interval_s: float | None = None
+    checkpoint_signal: int = 0
+    requeue_on: str = ""
+    requeue_limit: int | None = None
 
 
 class SubmitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

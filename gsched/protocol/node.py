@@ -191,12 +191,17 @@ class Checkpoint(Struct, frozen=True, kw_only=True, tag="checkpoint"):
 
     Sent to the node of rank 0 only: the ranks agree on the step among themselves. Answered by
     `Checkpointed` or `CheckpointFailed` with the same ``request``.
+
+    Attributes:
+        signal: sent to the job's processes instead, on each of its nodes: it saves its state and
+            ends. There is no other answer than its end.
     """
 
     job: int
     attempt: int
     request: int
     wait: bool = True
+    signal: int = 0
 
 
 class GoOn(Struct, frozen=True, kw_only=True, tag="go_on"):

@@ -28,6 +28,7 @@ from gschedd.core.indexing import (
     touch,
     touch_attempt,
 )
+from gschedd.core.limits import spent_by
 from gschedd.core.owning import disown, own, reserve
 from gschedd.core.state import (
     Attempt,
@@ -268,6 +269,7 @@ def _attempt_ended(state: State, fact: f.AttemptEnded) -> None:
     disown(state, job, attempt)
     state.reached.pop(job.id, None)
     _charge(job, attempt, fact.usage)
+    job.spent_s = spent_by(job, attempt, fact.usage.wall_s, fact.ended_s)
     job.work_done = max(job.work_done, fact.work_done)
     moved = fact.outcome.kind is OutcomeKind.MOVED and job.move is not None
     move(state, job, fact, JobState.MIGRATING if moved else JobState.EXITING)

@@ -69,6 +69,8 @@ def training_resumed(state: State, fact: f.TrainingResumed) -> None:
     move(state, job, fact, job.state)
     if job.trip is not None:
         job.trip = structs.replace(job.trip, resumed_s=fact.at_s, restore_s=fact.restore_s)
+    job.spent_s -= fact.restore_s  # it could not work meanwhile
+    state.note_moved(job.id)
 
 
 def note_progress(state: State, job: int, reached: Reached) -> None:

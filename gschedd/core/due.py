@@ -4,6 +4,7 @@ from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator, Mapping
 
 from gsched.model.states import AttemptState, JobState, PartState
+from gschedd.core.limits import walltime_left_s
 from gschedd.core.settings import Settings
 from gschedd.core.state import Ends, Job, State, WaitingGroup
 from gschedd.plan.fit import may_help
@@ -137,7 +138,7 @@ def _running(job: Job, settings: Settings, now_s: float) -> RunningJob:
         end_s=planned_end_s(
             started_s=started_s,
             expected_s=expected_s,
-            walltime_s=job.spec.walltime_s,
+            walltime_s=walltime_left_s(job),
             now_s=now_s,
         ),
     )

@@ -44,9 +44,10 @@ class SendExitAck(NodeEffect, frozen=True, kw_only=True):
 
 
 class SendCheckpoint(NodeEffect, frozen=True, kw_only=True):
-    """Let the training save its state and wait."""
+    """Let the training save its state and wait; with ``signal``: save its state and end."""
 
     request: int
+    signal: int = 0
 
 
 class SendGoOn(NodeEffect, frozen=True, kw_only=True):

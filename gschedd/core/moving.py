@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from gsched.model.signals import describe_signal
 from gsched.model.states import AttemptState, JobState
 from gschedd.core import facts as f
 from gschedd.core.assigning import Assigner
 from gschedd.core.owning import leaving, owned_space
 from gschedd.core.settings import Settings
+from gschedd.core.settle import has_begun_to_leave, stop_to_move
 from gschedd.core.state import Job, State
 from gschedd.plan.snapshot import Move, Verdict
 from gschedd.plan.space import NodeSpace, Spaces, give, take
@@ -103,19 +105,36 @@ def waiting_for_checkpoint(state: State) -> Iterator[Job]:
 
 def next_overdue_s(state: State, settings: Settings) -> float | None:
     """Return when the next of them is given up, seconds since the epoch; None if there is none."""
-    asked_s = (job.move.asked_s for job in waiting_for_checkpoint(state) if job.move is not None)
-    first_s = min(asked_s, default=None)
-    return None if first_s is None else first_s + settings.checkpoint_timeout_s
+    limits_s = (_limit_s(job, settings) for job in waiting_for_checkpoint(state))
+    return min(limits_s, default=None)
 
 
-def overdue(state: State, settings: Settings, now_s: float) -> Iterator[f.MoveAbandoned]:
-    """Yield that jobs which did not save their state in time stay where they are."""
-    limit_s = settings.checkpoint_timeout_s
+def _limit_s(job: Job, settings: Settings) -> float:
+    """Return by when a moving job must have saved its state, seconds since the epoch."""
+    assert job.move is not None, "it moves"
+    return job.move.asked_s + _patience_s(job, settings)
+
+
+def _patience_s(job: Job, settings: Settings) -> float:
+    return job.spec.grace_s if job.spec.checkpoint_signal else settings.checkpoint_timeout_s
+
+
+def overdue(
+    state: State, settings: Settings, now_s: float
+) -> Iterator[f.MoveAbandoned | f.StopRequested]:
+    """Yield that jobs which did not save their state in time stay where they are.
+
+    One that has left a part of its place by then, after its signal, cannot: it is stopped.
+    """
     for job in waiting_for_checkpoint(state):
-        if job.move is not None and job.move.asked_s + limit_s <= now_s:
-            yield f.MoveAbandoned(
-                at_s=now_s,
-                job=job.id,
-                attempt=job.attempts,
-                reason=f"it has not saved its state within {limit_s:g} s",
-            )
+        if _limit_s(job, settings) > now_s:
+            continue
+        if has_begun_to_leave(job):
+            yield stop_to_move(job, now_s)
+            continue
+        within = f"within {_patience_s(job, settings):g} s"
+        reason = f"it has not saved its state {within}"
+        if job.spec.checkpoint_signal:
+            name = describe_signal(job.spec.checkpoint_signal)
+            reason = f"it has not ended {within} of signal {name}"
+        yield f.MoveAbandoned(at_s=now_s, job=job.id, attempt=job.attempts, reason=reason)

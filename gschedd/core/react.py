@@ -5,7 +5,18 @@ from collections.abc import Iterator
 from gsched.model.states import PartState
 from gschedd.core import effects as e
 from gschedd.core import facts as f
+from gschedd.core.limits import walltime_left_s
 from gschedd.core.state import Attempt, Job, State
+
+_OfAttempt = (
+    f.MoveRequested
+    | f.MoveAbandoned
+    | f.StopRequested
+    | f.JobSignalled
+    | f.JobAltered
+    | f.TrainingResumed
+    | f.PartStarted
+)
 
 
 def react(state: State, fact: f.AnyFact) -> Iterator[e.AnyEffect]:
@@ -14,50 +25,59 @@ def react(state: State, fact: f.AnyFact) -> Iterator[e.AnyEffect]:
         case f.AttemptAssigned():
             for node in fact.active:
                 yield e.SendLaunch(node=node, job=fact.job, attempt=fact.attempt)
-        case f.MoveRequested() | f.MoveAbandoned():
-            yield from _checkpointing(state, fact)
-        case f.StopRequested() | f.JobSignalled() | f.JobAltered():
-            job = state.jobs.get(fact.job)
-            if job is not None and job.attempt is not None:
-                yield from _to_parts(fact, job.attempt)
-        case f.PartStarted():
-            job = state.jobs.get(fact.job)
-            if job is not None and job.attempt is not None and job.attempt.stop is not None:
-                yield stop(fact.node, fact.job, job.attempt)
         case f.PartEnded():
             yield e.SendExitAck(node=fact.node, job=fact.job, attempt=fact.attempt)
+        case _ if isinstance(fact, _OfAttempt):
+            job = state.jobs.get(fact.job)
+            if job is not None and job.attempt is not None:
+                yield from _to_attempt(fact, job, job.attempt)
         case _:
             pass
 
 
-def _checkpointing(state: State, fact: f.MoveRequested | f.MoveAbandoned) -> Iterator[e.AnyEffect]:
-    """Yield what the node of rank 0 is told: the ranks agree among themselves."""
-    job = state.jobs.get(fact.job)
-    if job is None or job.attempt is None:
-        return
-    if isinstance(fact, f.MoveRequested):
-        yield ask_checkpoint(job, job.attempt)
-        return
-    yield e.SendGoOn(
-        node=next(iter(job.attempt.parts)),
-        job=job.id,
-        attempt=job.attempt.number,
-        request=job.moves_asked,
-    )
+def _to_attempt(fact: _OfAttempt, job: Job, attempt: Attempt) -> Iterator[e.AnyEffect]:
+    match fact:
+        case f.MoveRequested():
+            yield from ask_checkpoint(job, attempt)
+        case f.MoveAbandoned() if not job.spec.checkpoint_signal:
+            # one that knows only its signal does not wait; should it end, its end will say why
+            node = next(iter(attempt.parts))
+            number = attempt.number
+            yield e.SendGoOn(node=node, job=job.id, attempt=number, request=job.moves_asked)
+        case f.PartStarted() if attempt.stop is not None:
+            yield stop(fact.node, fact.job, attempt)
+        case f.StopRequested() | f.JobSignalled() | f.JobAltered() | f.TrainingResumed():
+            yield from _to_parts(fact, job, attempt)
+        case _:
+            pass
 
 
-def ask_checkpoint(job: Job, attempt: Attempt) -> e.SendCheckpoint:
-    """Return the order to save its state, for the node of rank 0 of a moving job."""
-    return e.SendCheckpoint(
-        node=next(iter(attempt.parts)),
-        job=job.id,
-        attempt=attempt.number,
-        request=job.moves_asked,
-    )
+def ask_checkpoint(job: Job, attempt: Attempt) -> Iterator[e.SendCheckpoint]:
+    """Yield the order to save its state: to rank 0's node, or its signal to all of its nodes."""
+    for node in asked_nodes(job, attempt):
+        yield e.SendCheckpoint(
+            node=node,
+            job=job.id,
+            attempt=attempt.number,
+            request=job.moves_asked,
+            signal=job.spec.checkpoint_signal,
+        )
+
+
+def asked_nodes(job: Job, attempt: Attempt) -> Iterator[str]:
+    """Yield the nodes that hear of a move: ranks agree among themselves, processes do not."""
+    if not job.spec.checkpoint_signal:
+        yield next(iter(attempt.parts))
+        return
+    for node, part in attempt.parts.items():
+        if part.state in {PartState.PENDING, PartState.RUNNING}:
+            yield node
 
 
 def _to_parts(
-    fact: f.StopRequested | f.JobSignalled | f.JobAltered, attempt: Attempt
+    fact: f.StopRequested | f.JobSignalled | f.JobAltered | f.TrainingResumed,
+    job: Job,
+    attempt: Attempt,
 ) -> Iterator[e.AnyEffect]:
     for node, part in attempt.parts.items():
         if part.state not in {PartState.PENDING, PartState.RUNNING}:
@@ -69,14 +89,19 @@ def _to_parts(
                 yield e.SendSignal(
                     node=node, job=fact.job, attempt=attempt.number, signal=fact.signal
                 )
-            case f.JobAltered():
-                if "resources" in fact.changed:
-                    yield e.SendRetime(
-                        node=node,
-                        job=fact.job,
-                        attempt=attempt.number,
-                        walltime_s=fact.spec.walltime_s,
-                    )
+            case f.JobAltered() if "resources" in fact.changed:
+                yield retime(node, job)
+            case f.TrainingResumed() if job.spec.walltime_s is not None and fact.restore_s:
+                yield retime(node, job)  # what reading its checkpoint took does not count
+            case _:
+                pass
+
+
+def retime(node: str, job: Job) -> e.SendRetime:
+    """Return what a node is to know of a job's limit."""
+    return e.SendRetime(
+        node=node, job=job.id, attempt=job.attempts, walltime_s=walltime_left_s(job)
+    )
 
 
 def stop(node: str, job: int, attempt: Attempt) -> e.SendStop:

@@ -17,7 +17,7 @@ from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.apply_moves import note_progress
 from gschedd.core.decide import lost_part
-from gschedd.core.react import ask_checkpoint, stop
+from gschedd.core.react import ask_checkpoint, asked_nodes, retime, stop
 from gschedd.core.state import Job, Part, Reached, State
 
 #: TERM to KILL for an attempt that should not be there at all, seconds.
@@ -125,14 +125,14 @@ def _compare(
     elif report.state is PartState.RUNNING:
         if part.state is PartState.PENDING:
             heard.facts.append(_part_started(node, report, now_s))
-        heard.effects.append(_retime(job, node))  # it may have been altered meanwhile
+        heard.effects.append(retime(node, job))  # it may have been altered meanwhile
 
 
 def _has_orders(job: Job, node: str) -> bool:
     """Return whether a part is to be stopped, or to save its state, and may not know it."""
     attempt = job.attempt
     assert attempt is not None, "the caller has looked"
-    return attempt.stop is not None or (job.move is not None and node == next(iter(attempt.parts)))
+    return attempt.stop is not None or (job.move is not None and node in asked_nodes(job, attempt))
 
 
 def _orders(job: Job, node: str) -> Iterator[e.AnyEffect]:
@@ -141,11 +141,7 @@ def _orders(job: Job, node: str) -> Iterator[e.AnyEffect]:
     if attempt.stop is not None:
         yield stop(node, job.id, attempt)
     else:
-        yield ask_checkpoint(job, attempt)
-
-
-def _retime(job: Job, node: str) -> e.SendRetime:
-    return e.SendRetime(node=node, job=job.id, attempt=job.attempts, walltime_s=job.spec.walltime_s)
+        yield from (order for order in ask_checkpoint(job, attempt) if order.node == node)
 
 
 def _part_started(node: str, report: n.AttemptReport, now_s: float) -> f.PartStarted:

@@ -9,15 +9,12 @@ from typing import Final
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.resources import Usage
 from gsched.model.signals import describe_signal
-from gsched.model.states import HoldKind, NodeState, OutcomeKind, PartState, StopReason
+from gsched.model.states import AttemptState, NodeState, OutcomeKind, PartState, StopReason
 from gschedd.core import facts as f
 from gschedd.core.owning import crowded_out
+from gschedd.core.requeue import LOST, after_fault
 from gschedd.core.state import Attempt, Job, State
 
-#: Faults of the system in a row after which a job is held for a person to look at.
-MAX_FAULTS: Final = 5
-#: Delay before the next try after the first fault, seconds; doubles with each.
-FAULT_DELAY_S: Final = 2.0
 #: Launches that failed in a row for reasons of the node, after which it is drained.
 MAX_NODE_FAULTS: Final = 3
 #: Grace for the other parts when one has failed, at most; seconds.
@@ -41,7 +38,6 @@ _STOP_WORDS: Final = MappingProxyType(
         StopReason.MOVE: "stopped to go on elsewhere",
     }
 )
-_LOST: Final = frozenset({OutcomeKind.NODE_LOST, OutcomeKind.SUPERVISOR_LOST})
 
 
 def follow(state: State, fact: f.AnyFact) -> list[f.AnyFact]:
@@ -51,6 +47,8 @@ def follow(state: State, fact: f.AnyFact) -> list[f.AnyFact]:
             return _after_part(state, fact)
         case f.AttemptEnded():
             return _after_attempt(state, fact)
+        case f.PartStarted():
+            return _after_start(state, fact)
         case f.MoveAbandoned():
             return _after_abandoned(state, fact)
         case f.PlaceLost():
@@ -76,13 +74,13 @@ def _after_part(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
                 at_s=fact.at_s,
                 job=job.id,
                 attempt=attempt.number,
-                outcome=attempt_outcome(attempt),
+                outcome=_outcome(job, attempt),
                 usage=total_usage(attempt),
                 ended_s=ended_s(attempt, fact.at_s),
                 work_done=_work_done(attempt),
             )
         )
-    elif _failed(fact.record) and attempt.stop is None:
+    elif _failed(fact.record) and attempt.stop is None and not _leaves_by_itself(job):
         facts.append(
             f.StopRequested(
                 at_s=fact.at_s,
@@ -95,6 +93,42 @@ def _after_part(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
             )
         )
     return facts
+
+
+def _leaves_by_itself(job: Job) -> bool:
+    """Return whether a moving job has been asked to end by its signal: its parts need not agree."""
+    return job.move is not None and job.spec.checkpoint_signal > 0
+
+
+def has_begun_to_leave(job: Job) -> bool:
+    """Return whether a part of a moving job has ended after its signal, and others have not."""
+    if job.attempt is None or not _leaves_by_itself(job):
+        return False
+    return any(part.state is PartState.ENDED for part in job.attempt.parts.values())
+
+
+def _outcome(job: Job, attempt: Attempt) -> Outcome:
+    """Return the outcome of an attempt that is over, where it may have been asked to leave.
+
+    A job that only knows its signal says by its end that it has saved its state: whatever ends
+    within the grace of the signal has left for its move, also if that was given up meanwhile. A job
+    that had ended before the signal reached it has just ended.
+    """
+    if attempt.stop in {None, StopReason.MOVE} and _has_left(job, attempt):
+        why = f": {job.move.why}" if job.move is not None and job.move.why else ""
+        return Outcome(kind=OutcomeKind.MOVED, message=f"ended at its signal to go on{why}")
+    return attempt_outcome(attempt)
+
+
+def _has_left(job: Job, attempt: Attempt) -> bool:
+    records = [part.record for part in attempt.parts.values() if part.record is not None]
+    if any(record.stop_reason is StopReason.WALLTIME for record in records):
+        return False
+    return any(
+        record.asked == job.moves_asked and record.ended_s - record.asked_s <= job.spec.grace_s
+        for record in records
+        if record.asked
+    )
 
 
 def _node_fault(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
@@ -125,7 +159,7 @@ def attempt_outcome(attempt: Attempt) -> Outcome:
     """Return the one outcome of an attempt all of whose parts have ended."""
     records = [(node, p.record) for node, p in attempt.parts.items() if p.record is not None]
     stopped = [record for _, record in records if record.stop_reason is not None]
-    lost = [record for _, record in records if record.kind in _LOST]
+    lost = [record for _, record in records if record.kind in LOST]
     if (stopped or lost) and attempt.stop in _ASKED:
         return _stopped_outcome(attempt, [*stopped, *lost])  # it has ended, as was asked for
     for node, record in records:
@@ -152,7 +186,7 @@ def attempt_outcome(attempt: Attempt) -> Outcome:
 
 
 def _stopped_outcome(attempt: Attempt, stopped: list[ExitRecord]) -> Outcome:
-    killed = any(record.signal == 9 or record.kind in _LOST for record in stopped)
+    killed = any(record.signal == 9 or record.kind in LOST for record in stopped)
     reason = attempt.stop
     kind = _STOPPED.get(reason, OutcomeKind.CANCELLED) if reason else OutcomeKind.CANCELLED
     by = f" by {attempt.stopped_by}" if attempt.stopped_by else ""
@@ -220,9 +254,12 @@ def _after_attempt(state: State, fact: f.AttemptEnded) -> list[f.AnyFact]:
         return _on_the_way(state, job, fact.at_s)
     if outcome.kind is OutcomeKind.RERUN:
         return [f.JobRequeued(at_s=fact.at_s, job=job.id, reason=outcome.message, faults=0)]
+    if outcome.kind is OutcomeKind.MOVED:  # for a move that was given up meanwhile
+        return [f.JobRequeued(at_s=fact.at_s, job=job.id, reason=outcome.message, faults=0)]
     deleted = job.attempt is not None and job.attempt.stop is StopReason.DELETE
-    if not deleted and _is_fault(job, outcome):
-        return [_requeue_after_fault(job, outcome, fact.at_s)]
+    follows = None if deleted else after_fault(job, outcome, fact.at_s)
+    if follows is not None:
+        return [follows]
     return [f.JobEnded(at_s=fact.at_s, job=job.id, outcome=outcome, ended_s=fact.ended_s)]
 
 
@@ -232,17 +269,32 @@ def _after_checkpoint(state: State, fact: f.CheckpointTaken) -> list[f.AnyFact]:
     move, attempt = job.move, job.attempt
     if move is None or attempt is None or attempt.stop is not None or fact.request != move.request:
         return []
-    return [
-        f.StopRequested(
-            at_s=fact.at_s,
-            job=fact.job,
-            attempt=fact.attempt,
-            reason=StopReason.MOVE,
-            grace_s=min(job.spec.grace_s, MOVE_GRACE_S),
-            by=move.by,
-            message=move.why,
-        )
-    ]
+    return [stop_to_move(job, fact.at_s)]
+
+
+def stop_to_move(job: Job, at_s: float) -> f.StopRequested:
+    """Return the stop of a moving job that has saved its state."""
+    assert job.move is not None, "it moves"
+    return f.StopRequested(
+        at_s=at_s,
+        job=job.id,
+        attempt=job.attempts,
+        reason=StopReason.MOVE,
+        grace_s=min(job.spec.grace_s, MOVE_GRACE_S),
+        by=job.move.by,
+        message=job.move.why,
+    )
+
+
+def _after_start(state: State, fact: f.PartStarted) -> list[f.AnyFact]:
+    """Return that the move of a job which knows only its signal is over: it tells no steps."""
+    job = state.jobs[fact.job]
+    trip = job.trip
+    if not job.spec.checkpoint_signal or trip is None or not trip.placed_s or trip.resumed_s:
+        return []
+    if job.attempt is None or job.attempt.state is not AttemptState.RUNNING:
+        return []  # others of its parts have not started
+    return [f.TrainingResumed(at_s=fact.at_s, job=job.id, attempt=fact.attempt, step=0)]
 
 
 def _after_abandoned(state: State, fact: f.MoveAbandoned) -> list[f.AnyFact]:
@@ -294,36 +346,3 @@ def _work_done(attempt: Attempt) -> float:
     records = [part.record for part in attempt.parts.values() if part.record is not None]
     done = [record.work_done for record in records if record.work_done is not None]
     return min(done, default=0.0)
-
-
-def _is_fault(job: Job, outcome: Outcome) -> bool:
-    """Return whether the system failed the job, so that it gets another attempt."""
-    attempt = job.attempt
-    assert attempt is not None, "the attempt has just ended"
-    if outcome.kind is OutcomeKind.LAUNCH_FAILED:
-        records = [part.record for part in attempt.parts.values() if part.record is not None]
-        return not any(record.user_error for record in records)
-    if outcome.kind in {OutcomeKind.NODE_LOST, OutcomeKind.SUPERVISOR_LOST}:
-        return job.spec.rerunnable
-    return False
-
-
-def _requeue_after_fault(job: Job, outcome: Outcome, at_s: float) -> f.JobRequeued:
-    faults = job.faults + 1
-    where = f" on {outcome.node}" if outcome.node else ""
-    reason = f"{outcome.kind.replace('_', ' ')}{where}: {outcome.message}".removesuffix(": ")
-    if faults >= MAX_FAULTS:
-        return f.JobRequeued(
-            at_s=at_s,
-            job=job.id,
-            reason=f"{faults} attempts failed in a row through no fault of its own, last: {reason}",
-            faults=faults,
-            holds=(HoldKind.SYSTEM,),
-        )
-    return f.JobRequeued(
-        at_s=at_s,
-        job=job.id,
-        reason=reason,
-        faults=faults,
-        not_before_s=at_s + FAULT_DELAY_S * 2 ** (faults - 1),
-    )

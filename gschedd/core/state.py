@@ -137,6 +137,7 @@ class Job(Struct, kw_only=True, omit_defaults=True):
         cpu_s: CPU time of all ended attempts.
         move: where it goes on, while it moves.
         moves: how often it has moved.
+        spent_s: of its walltime, by attempts that it goes on from; see `gschedd.core.limits`.
         moves_asked: how often that was asked of it.
         trip: how far the present move is, or what the last one took.
         saved: its newest checkpoint.
@@ -168,6 +169,7 @@ class Job(Struct, kw_only=True, omit_defaults=True):
     move: Relocation | None = None
     moves: int = 0
     moves_asked: int = 0
+    spent_s: float = 0.0
     trip: Trip | None = None
     saved: Saved | None = None
     work_done: float = 0.0

@@ -23,6 +23,7 @@ from gsched.model.units import format_duration
 from gsched.protocol.api import MAX_ENVIRONMENT_BYTES, MAX_SCRIPT_BYTES, SubmitJob
 from gschedd.core.commands import Submit
 from gschedd.core.deadlines import aim_of
+from gschedd.core.saving import saving_of
 from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import State, client_key
 from gschedd.plan.fit import NoFit, place
@@ -78,6 +79,7 @@ def prepare(
         asked, resources.request, walltime_s, state=state, settings=settings, now_s=now_s
     )
     warnings.extend(notes)
+    saving = saving_of(asked)
     refusal = never_fits(resources.request, state)
     if refusal:
         raise RequestTooLargeError(refusal[0], hint=refusal[1])
@@ -119,7 +121,11 @@ def prepare(
         deadline_s=aim.deadline_s,
         urgency=aim.urgency,
         training=aim.training,
-        movable=aim.movable,
+        movable=saving.movable,
+        checkpoint_dir=saving.checkpoint_dir,
+        checkpoint_interval_s=saving.checkpoint_interval_s,
+        checkpoint_signal=saving.checkpoint_signal,
+        restarts_max=saving.restarts_max,
     )
     return Submission(spec=spec, warnings=tuple(warnings))
 
@@ -176,7 +182,8 @@ def _check_environment(asked: SubmitJob) -> None:
             raise InvalidRequestError(f"environment variable {name!r} has no usable name or value")
     check_texts(
         *(asked.stdout_path, asked.stderr_path, asked.workdir, asked.account, asked.shell),
-        *(asked.python, asked.queue, asked.mail_to, asked.kind, *asked.arguments),
+        *(asked.python, asked.queue, asked.mail_to, asked.kind, asked.checkpoint_dir),
+        *asked.arguments,
     )
 
 

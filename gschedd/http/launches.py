@@ -1,5 +1,6 @@
 """Makes the launch message of an attempt: the job's spec, its script and environment, its place."""
 
+import posixpath
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -8,12 +9,22 @@ import msgspec
 from gsched.model.states import LaunchKind
 from gsched.protocol import node as n
 from gschedd.core import effects as e
-from gschedd.core.state import State
+from gschedd.core.limits import walltime_left_s
+from gschedd.core.state import Job, State
 
 MAX_CACHED_BLOBS = 2000
+CHECKPOINTS_NAME = "gsched-checkpoints"  # in the job's working directory
 MAX_CACHED_BYTES = 64 * 1024 * 1024
 
 _environment_decoder = msgspec.json.Decoder(dict[str, str])
+
+
+def checkpoint_dir(job: Job) -> str:
+    """Return where a job that can be moved keeps its checkpoints; empty for all others."""
+    spec = job.spec
+    if not spec.movable:
+        return ""
+    return spec.checkpoint_dir or posixpath.join(spec.workdir, CHECKPOINTS_NAME, str(job.id))
 
 
 class BlobCache:
@@ -87,7 +98,7 @@ class Launches:
             master_address=master.address if master is not None else "",
             master_port=attempt.master_port,
             restart_count=job.attempts - 1,
-            walltime_s=spec.walltime_s,
+            walltime_s=walltime_left_s(job),
             stdout_path=spec.stdout_path,
             stderr_path=spec.stderr_path,
             join=spec.join,
@@ -99,4 +110,6 @@ class Launches:
             grace_s=spec.grace_s,
             account=spec.account,
             environment=environment,
+            checkpoint_dir=checkpoint_dir(job),
+            checkpoint_interval_s=spec.checkpoint_interval_s,
         )

@@ -134,7 +134,12 @@ class Links:
             case e.SendExitAck():
                 return n.ExitAck(job=effect.job, attempt=effect.attempt)
             case e.SendCheckpoint():
-                return n.Checkpoint(job=effect.job, attempt=effect.attempt, request=effect.request)
+                return n.Checkpoint(
+                    job=effect.job,
+                    attempt=effect.attempt,
+                    request=effect.request,
+                    signal=effect.signal,
+                )
             case e.SendGoOn():
                 return n.GoOn(job=effect.job, attempt=effect.attempt, request=effect.request)
             case _:

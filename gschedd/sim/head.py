@@ -277,7 +277,12 @@ def _signal(effect: e.SendSignal) -> n.Signal:
 
 
 def _checkpoint(effect: e.SendCheckpoint) -> n.Checkpoint:
-    return n.Checkpoint(job=effect.job, attempt=effect.attempt, request=effect.request)
+    return n.Checkpoint(
+        job=effect.job,
+        attempt=effect.attempt,
+        request=effect.request,
+        signal=effect.signal,
+    )
 
 
 def _go_on(effect: e.SendGoOn) -> n.GoOn:

@@ -95,6 +95,7 @@ class Course(Struct, frozen=True, kw_only=True, omit_defaults=True):
     move: Relocation | None = None
     moves: int = 0
     moves_asked: int = 0
+    spent_s: float = 0.0
     trip: Trip | None = None
     saved: Saved | None = None
     work_done: float = 0.0
@@ -112,6 +113,7 @@ def _course_data(job: Job) -> bytes | None:
         move=job.move,
         moves=job.moves,
         moves_asked=job.moves_asked,
+        spent_s=job.spent_s,
         trip=job.trip,
         saved=job.saved,
         work_done=job.work_done,
@@ -150,6 +152,7 @@ def job_from_row(row: Row, spec: JobSpec) -> Job:
         move=course.move,
         moves=course.moves,
         moves_asked=course.moves_asked,
+        spent_s=course.spent_s,
         trip=course.trip,
         saved=course.saved,
         work_done=course.work_done,

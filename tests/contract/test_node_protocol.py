@@ -237,6 +237,18 @@ def test_the_supervisor_obeys_signals_and_new_limits_that_gnode_writes() -> None
     assert ending.deadline_s() is None
 
 
+def test_the_supervisor_sends_the_signal_of_a_move_once() -> None:
+    ending = Ending(walltime_s=None, grace_s=5.0, leftover_grace_s=1.0)
+    word = _words(SignalCommand(signal=10, request=2))
+
+    assert orders.obey([word, word], ending, 110.0) == [10]
+    assert orders.obey([_words(SignalCommand(signal=10, request=1))], ending, 120.0) == []
+
+    assert (ending.asked, ending.asked_s) == (2, 110.0)
+    assert orders.obey([_words(SignalCommand(signal=10, request=3))], ending, 130.0) == [10]
+    assert ending.asked == 3
+
+
 def _words(command: Command) -> object:
     """Return a command as the supervisor finds it in its file."""
     return json.loads(msgspec.json.encode(command))

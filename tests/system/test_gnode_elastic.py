@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -326,3 +327,28 @@ def test_a_name_that_is_taken_is_tried_again(world: GnodeWorld) -> None:
 
     assert world.head.wait_for(Progress)
     ended(world)
+
+
+# --- jobs that only know a signal ---
+
+
+def test_a_job_is_sent_the_signal_of_its_move_once_and_its_end_says_so(world: GnodeWorld) -> None:
+    world.start()
+    script = (
+        "trap 'echo saved >> saved; sleep 0.5; exit 7' USR1; echo ready; "
+        "while :; do sleep 0.1; done"
+    )
+    world.launch(1, script)
+    heard(world, "ready")
+    order = Checkpoint(job=1, attempt=1, request=3, signal=signal.SIGUSR1)
+
+    world.head.send(order, order)
+    world.kill()
+    world.start()
+    world.head.send(order)
+
+    record = world.head.wait_for_exit(1).record
+    assert (record.exit_code, record.asked, record.stop_reason) == (7, 3, None)
+    assert record.started_s < record.asked_s < record.ended_s
+    assert (world.work / "saved").read_text() == "saved\n"
+    assert not [m for m in world.head.received if isinstance(m, CheckpointFailed)]

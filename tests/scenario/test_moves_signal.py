@@ -1,0 +1,211 @@
+"""Jobs that only know a signal: they save their state at it and end, and go on elsewhere."""
+
+from gsched.model.resources import Share
+from gsched.model.states import OutcomeKind, StopReason
+from gschedd.core import commands as c
+from gschedd.core import effects as e
+from gschedd.core import facts as f
+from tests.support.moves import Story, gpus
+from tests.support.world import ALICE, Program
+
+USR1 = 10
+
+
+def place(node: str) -> Share:
+    """Return one place of three GPUs."""
+    return Share(node=node, cpus=1, gpu_indices=(1, 2, 3))
+
+
+def deaf(story: Story, count: int = 2, **program: object) -> int:
+    """Submit a job that is asked by USR1 and has two minutes to end."""
+    what = Program(**{"runs_s": 1000.0, "saves_s": 20.0, **program})  # type: ignore[arg-type] # passed on
+    return story.training(count, program=what, checkpoint_signal=USR1, grace_s=120.0)
+
+
+def test_it_is_sent_its_signal_ends_and_goes_on_elsewhere() -> None:
+    """Whatever its exit code: the signal's default, or what its handler says."""
+    for code in (0, 3):
+        story = Story()
+        job = deaf(story, exit_code=code)
+        story.run_for(5.0)
+
+        story.move((job, gpus("b", 0, 1)))
+        story.run_for(10.0)
+        assert story.state(job) == "migrating"
+        assert story.machines["a"].signals == [(job, USR1)]
+        story.run_for(15.0)
+
+        assert story.state(job) == "running"
+        assert story.place(job) == gpus("b", 0, 1)
+        assert not story.told(f.StopRequested, job)
+        assert not story.told(f.CheckpointTaken, job)
+        assert len(story.told(f.TrainingResumed, job)) == 1
+        story.run_for(1000.0)
+        ended = story.outcome(job)
+        assert (ended.kind, ended.exit_code) == (OutcomeKind.EXITED, code)
+        story.check_history()
+
+
+def test_one_that_ended_before_the_signal_came_is_done() -> None:
+    """Its node is away when it is asked, and tells later that it had ended by itself."""
+    for code in (0, 5):
+        story = Story()
+        job = deaf(story, runs_s=20.0, exit_code=code)
+        story.run_for(5.0)
+        story.machines["a"].connected = False  # the order does not reach it
+        story.move((job, gpus("b", 0, 1)))
+        story.run_for(30.0)
+        story.connect("a")
+        story.run_for(5.0)
+
+        assert story.outcome(job).exit_code == code
+        assert story.job(job).attempts == 1
+        assert len(story.head.state.spaces["b"].gpus) == 4
+
+
+def test_one_that_does_not_end_within_the_grace_stays_where_it_is() -> None:
+    """And if it ends long after that, it has ended for itself."""
+    story = Story()
+    job = deaf(story, saves_s=None, runs_s=400.0)
+    story.run_for(5.0)
+    story.move((job, gpus("b", 0, 1)))
+    story.run_for(119.0)
+    assert story.state(job) == "migrating"
+
+    story.run_for(2.0)
+
+    assert story.state(job) == "running"
+    assert not story.head.state.targets
+    (abandoned,) = story.told(f.MoveAbandoned, job)
+    assert abandoned.reason == "it has not ended within 120 s of signal 10 (USR1)"  # type: ignore[attr-defined] # of that kind
+    story.run_for(300.0)
+    assert story.outcome(job).succeeded
+    assert story.job(job).attempts == 1
+
+
+def test_one_that_left_although_its_move_was_given_up_goes_on_from_its_queue() -> None:
+    """The signal came late, since its node was away; nobody may take its end for its success."""
+    story = Story()
+    job = deaf(story, saves_s=60.0)
+    story.run_for(5.0)
+    story.delayed_s[e.SendCheckpoint] = 100.0
+    story.move((job, gpus("b", 0, 1)))
+    story.run_for(125.0)
+    assert len(story.told(f.MoveAbandoned, job)) == 1
+    assert story.state(job) == "running"
+
+    story.run_for(50.0)
+
+    assert story.job(job).attempts == 2
+    assert story.state(job) == "running"
+    assert len(story.told(f.JobRequeued, job)) == 1
+
+
+def test_parts_on_two_nodes_end_one_after_the_other() -> None:
+    """The first to end, with whatever code, is no failed peer; the last frees the place."""
+    story = Story()
+    what = Program(runs_s=1000.0, saves_s=20.0, exit_codes={"a": 1}, runs_on_s={"b": 1000.0})
+    job = story.submit(
+        "select=2:ncpus=1:ngpus=3,place=scatter",
+        program=what,
+        launch="torchrun",
+        checkpoint_signal=USR1,
+        grace_s=120.0,
+        deadline_after_s=1e6,
+    )
+    story.run_for(5.0)
+    assert story.machine_of(job) == ("a", "b")
+
+    story.move((job, (place("b"), place("a"))))
+    story.run_for(10.0)
+    assert story.machines["a"].signals == story.machines["b"].signals == [(job, USR1)]
+    story.run_for(30.0)
+
+    assert not story.told(f.StopRequested, job)
+    assert story.machine_of(job) == ("b", "a")
+    assert story.job(job).attempts == 2
+
+
+def test_a_part_that_stays_is_stopped_when_others_have_left() -> None:
+    """It cannot go on without them."""
+    story = Story()
+    what = Program(runs_s=1000.0, saves_s=20.0)
+    job = story.submit(
+        "select=2:ncpus=1:ngpus=3,place=scatter",
+        program=what,
+        launch="torchrun",
+        checkpoint_signal=USR1,
+        grace_s=60.0,
+        deadline_after_s=1e6,
+    )
+    story.run_for(5.0)
+    story.lost[e.SendCheckpoint] = 1  # one of the two nodes does not hear of it
+    story.move((job, (place("b"), place("a"))))
+    story.run_for(59.0)
+    assert story.state(job) == "migrating"
+    assert not story.told(f.StopRequested, job)
+
+    story.run_for(10.0)
+
+    (stop,) = story.told(f.StopRequested, job)
+    assert stop.reason is StopReason.MOVE  # type: ignore[attr-defined] # of that kind
+    assert story.machine_of(job) == ("b", "a")
+
+
+def test_the_signal_is_sent_again_after_a_disconnection_and_heard_once() -> None:
+    """To a node that may not have heard it."""
+    story = Story()
+    job = deaf(story)
+    story.run_for(5.0)
+    story.move((job, gpus("b", 0, 1)))
+    story.run_for(1.0)
+    story.disconnect("a")
+    story.connect("a")
+    story.run_for(1.0)
+    assert story.machines["a"].signals == [(job, USR1)]
+    story.restart_head()
+    story.run_for(30.0)
+
+    assert story.machines["a"].signals == [(job, USR1)]
+    assert story.place(job) == gpus("b", 0, 1)
+
+
+def test_a_delete_wins_over_a_signal() -> None:
+    """Before it ends by its signal, and while its new place is not free."""
+    story = Story()
+    job = deaf(story)
+    story.run_for(5.0)
+    story.move((job, gpus("b", 0, 1)))
+    story.delete(job)
+    story.run_for(30.0)
+
+    assert story.outcome(job).kind is OutcomeKind.CANCELLED
+    assert len(story.head.state.spaces["b"].gpus) == 4
+
+
+def test_a_rerun_wins_over_a_signal() -> None:
+    """It is queued again, not moved."""
+    story = Story()
+    job = deaf(story)
+    story.run_for(5.0)
+    story.move((job, gpus("b", 0, 1)))
+    story.do(c.RerunJob(caller=ALICE, job=job))
+    story.run_for(30.0)
+
+    assert story.place(job) == gpus("a", 0, 1)
+    assert story.job(job).attempts == 2
+
+
+def test_a_node_that_dies_meanwhile_is_a_lost_node() -> None:
+    """Nothing says that the state was saved; it begins anew where there is room."""
+    story = Story()
+    job = deaf(story)
+    story.run_for(5.0)
+    story.move((job, gpus("b", 0, 1)))
+    story.run_for(1.0)
+    story.reboot("a")
+    story.run_for(30.0)
+
+    assert story.state(job) == "running"
+    (requeued,) = story.told(f.JobRequeued, job)
+    assert requeued.faults == 1  # type: ignore[attr-defined] # of that kind
