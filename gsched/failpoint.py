@@ -37,6 +37,13 @@ FAILPOINTS: tuple[str, ...] = (
     "supervisor.exit.before_record",
     "supervisor.exit.half_record",
     "supervisor.exit.after_record",
+    "training.save.before_data",
+    "training.save.before_manifest",
+    "training.save.before_publish",
+    "training.save.after_publish",
+    "training.wait",
+    "training.restore.before_load",
+    "training.restore.after_load",
 )
 
 

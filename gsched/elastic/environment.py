@@ -1,0 +1,58 @@
+"""What gsched says to a training in its environment; outside gsched it says nothing."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gsched.elastic.errors import BadEnvironmentError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Where a training runs.
+
+    Attributes:
+        job: number of the job; 0 outside gsched.
+        attempt: which start of the job this is, from 1; 0 outside gsched.
+        directory: where checkpoints are, the same on all nodes; None: nowhere.
+        socket: where gnode listens; a leading ``@`` means an abstract name; None: nowhere.
+        interval_s: between two checkpoints that nobody asked for, seconds; 0: none;
+            None: chosen from what a checkpoint costs.
+    """
+
+    job: int = 0
+    attempt: int = 0
+    directory: str | None = None
+    socket: str | None = None
+    interval_s: float | None = None
+
+    @classmethod
+    def read(cls, variables: Mapping[str, str] | None = None) -> "Environment":
+        """Return what ``variables`` say; the default is this process's environment.
+
+        Raises:
+            BadEnvironmentError: a number that is none.
+        """
+        variables = os.environ if variables is None else variables
+        interval_s = _number(variables, "GSCHED_CHECKPOINT_INTERVAL_S")
+        return cls(
+            job=int(_number(variables, "GSCHED_JOB_NUMBER") or 0),
+            attempt=int(_number(variables, "GSCHED_ATTEMPT") or 0),
+            directory=variables.get("GSCHED_CHECKPOINT_DIR") or None,
+            socket=variables.get("GSCHED_ELASTIC_SOCKET") or None,
+            interval_s=interval_s,
+        )
+
+
+def _number(variables: Mapping[str, str], name: str) -> float | None:
+    """Return the value of a variable, None where it is not set or empty."""
+    text = variables.get(name, "").strip()
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise BadEnvironmentError(f"{name}={text!r}: should be a number from 0")
+    return value

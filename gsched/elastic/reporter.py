@@ -1,0 +1,119 @@
+"""Rank 0's side of the talk with gnode: requests in, answers and progress out."""
+
+from __future__ import annotations
+
+import time
+
+from gsched.elastic.conversation import PROTOCOL_VERSION, Asked, Body, Conversation
+from gsched.elastic.environment import Environment
+from gsched.elastic.keeper import Restored, Saved
+from gsched.elastic.link import Link
+from gsched.elastic.samples import Position, Samples
+
+PROGRESS_PERIOD_S = 10.0
+
+
+class Reporter:
+    """What rank 0 tells and is asked. Without a socket in the environment it does nothing."""
+
+    def __init__(self, environment: Environment, samples: Samples, world_size: int) -> None:
+        self._samples = samples
+        self._world_size = world_size
+        self._restored: Restored | None = None
+        self._told_s = float("-inf")
+        self._link: Link | None = None
+        self._conversation: Conversation | None = None
+        if environment.socket is not None:
+            hello: Body = {
+                "version": PROTOCOL_VERSION,
+                "job": environment.job,
+                "attempt": environment.attempt,
+                "world_size": world_size,
+                "world_sizes": samples.accepted(),
+            }
+            self._link = Link(environment.socket)
+            self._conversation = Conversation(hello, wake=self._link.wake, refuse=samples.fault)
+
+    def start(self, restored: Restored | None) -> None:
+        """Connect in the background."""
+        self._restored = restored
+        if self._link is not None and self._conversation is not None:
+            self._link.start(self._conversation)
+
+    def is_asked(self) -> bool:
+        """Return whether gnode waits for a checkpoint."""
+        return self._conversation is not None and self._conversation.asked() is not None
+
+    def take_up(self) -> Asked | None:
+        """Return what gnode asks for; from now on it is being done."""
+        return self._conversation.take_up() if self._conversation is not None else None
+
+    def saved(self, asked: Asked | None, position: Position, saved: Saved) -> bool:
+        """Tell of a checkpoint; return whether the training has to wait now."""
+        if self._conversation is None:
+            return False
+        request = asked.request if asked is not None else 0
+        waits = asked is not None and asked.wait and not self._conversation.may_go_on(request)
+        if waits:
+            self._conversation.begin_to_wait(request)
+        self._conversation.saved(
+            {
+                "request": request,
+                "step": position.step,
+                "work_done": float(position.samples_done),
+                "path": saved.path,
+                "size_bytes": saved.size_bytes,
+                "wall_s": saved.wall_s,
+                "waits": waits,
+            }
+        )
+        return waits
+
+    def failed(self, asked: Asked | None, message: str) -> None:
+        """Tell that the checkpoint that was asked for could not be saved."""
+        if self._conversation is not None and asked is not None:
+            self._conversation.failed(asked.request, message)
+
+    def wait_to_go_on(self, request: int, timeout_s: float) -> bool:
+        """Return True as soon as gnode says so, False after ``timeout_s``."""
+        assert self._conversation is not None
+        return self._conversation.wait_to_go_on(request, timeout_s)
+
+    def end_to_wait(self) -> None:
+        """Note that the training does steps again."""
+        if self._conversation is not None:
+            self._conversation.end_to_wait()
+
+    def over(self, message: str) -> None:
+        """Refuse what is asked for from now on with these words."""
+        if self._conversation is not None:
+            self._conversation.over(message)
+
+    def is_due(self, now_s: float) -> bool:
+        """Return whether gnode should hear how far the training is; ``now_s`` of perf_counter."""
+        return self._conversation is not None and now_s - self._told_s >= PROGRESS_PERIOD_S
+
+    def progress(self, position: Position, *, step_s: float, communication_s: float) -> None:
+        """Tell how far the training is, and how long steps took since this was told last."""
+        if self._conversation is None:
+            return
+        self._told_s = time.perf_counter()
+        restored = self._restored
+        self._conversation.progress(
+            {
+                "step": position.step,
+                "work_done": float(position.samples_done),
+                "work_total": float(self._samples.total),
+                "at_s": time.time(),
+                "step_s": step_s,
+                "communication_s": communication_s,
+                "gpus": self._world_size,
+                "restored_step": restored.position.step if restored is not None else -1,
+                "restore_s": restored.wall_s if restored is not None else 0.0,
+            }
+        )
+
+    def close(self) -> None:
+        """Send what waits and disconnect."""
+        if self._link is not None:
+            self._link.close()

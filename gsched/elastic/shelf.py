@@ -1,0 +1,171 @@
+"""The directory of a training's checkpoints: which there are, how one appears, which may go.
+
+A checkpoint is the directory ``checkpoint-SERIAL.step-STEP.attempt-ATTEMPT``. It comes into being
+under a name of its own that no other save ever has, is flushed, and then renamed: whoever finds it
+finds all of it. Serial numbers follow the order of publication, not of steps, as a training that
+fell back to an older checkpoint does the same steps again.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import uuid
+from dataclasses import dataclass
+
+from gsched.elastic.manifest import MANIFEST_NAME, Manifest
+from gsched.failpoint import failpoint
+
+KEEP = 2  # the newest, and the one before it, should the newest turn out bad
+LOADS_MAX = 3  # a checkpoint that three starts did not survive is taken to be what kills them
+
+_NAME = re.compile(r"checkpoint-(?P<serial>[0-9]+)\.step-[0-9]+\.attempt-[0-9]+")
+_UNFINISHED = "unfinished-"
+_LOADS = ".loads"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Entry:
+    """A published checkpoint; whether it is good has to be seen."""
+
+    serial: int
+    name: str
+    path: str
+
+
+class Shelf:
+    """The checkpoints of one training. Only rank 0 writes through it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.abspath(path)
+        self._proven: set[str] = set()
+
+    def entries(self) -> list[Entry]:
+        """Return the published checkpoints, newest first.
+
+        Raises:
+            OSError: the directory is there and cannot be read.
+        """
+        try:
+            names = os.listdir(self.path)
+        except FileNotFoundError:
+            return []
+        found = []
+        for name in names:
+            match = _NAME.fullmatch(name)
+            if match:
+                found.append(Entry(int(match["serial"]), name, os.path.join(self.path, name)))
+        return sorted(found, reverse=True)
+
+    def begin(self, attempt: int) -> str:
+        """Make an empty directory for a save and return its path; leftovers of others go.
+
+        Whatever is unfinished is of a process that is dead: a training has one live attempt, and
+        that one makes one save at a time.
+
+        Raises:
+            OSError: the directory cannot be written.
+        """
+        os.makedirs(self.path, mode=0o700, exist_ok=True)
+        for name in os.listdir(self.path):
+            if name.startswith(_UNFINISHED):
+                shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
+        path = os.path.join(self.path, f"{_UNFINISHED}{attempt}-{uuid.uuid4().hex}")
+        os.mkdir(path, mode=0o700)
+        return path
+
+    def abandon(self, unfinished: str) -> None:
+        """Remove what a failed save has left; what cannot be removed is left to the next one."""
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+    def publish(self, unfinished: str, manifest: Manifest) -> Entry:
+        """Write the manifest, flush, and give the checkpoint its name.
+
+        Raises:
+            OSError: the disk is full, or the like; nothing is published then.
+        """
+        write_flushed(os.path.join(unfinished, MANIFEST_NAME), manifest.to_bytes())
+        flush_directory(unfinished)
+        failpoint("training.save.before_publish")
+        serial = max((entry.serial for entry in self.entries()), default=0) + 1
+        name = (
+            f"checkpoint-{serial:06d}.step-{manifest.position.step:09d}.attempt-{manifest.attempt}"
+        )
+        path = os.path.join(self.path, name)
+        os.rename(unfinished, path)
+        flush_directory(self.path)
+        self._proven.add(name)
+        return Entry(serial, name, path)
+
+    def prove(self, entry: Entry) -> None:
+        """Remember that the files of this checkpoint were read and found good."""
+        self._proven.add(entry.name)
+
+    def tidy(self) -> list[str]:
+        """Remove checkpoints that nobody needs any more; return their names.
+
+        The newest two that are proven stay, whatever else there is; as long as there are not two,
+        all stay. So a good one goes only after two newer ones are known to be good.
+        """
+        entries = self.entries()
+        kept = [entry for entry in entries if entry.name in self._proven][:KEEP]
+        if len(kept) < KEEP:
+            return []
+        removed = []
+        for entry in entries:
+            if entry.serial < kept[0].serial and entry not in kept:
+                # The manifest first: a checkpoint half removed is not taken for one.
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(entry.path, MANIFEST_NAME))
+                shutil.rmtree(entry.path, ignore_errors=True)
+                self.forget_loads(entry)
+                removed.append(entry.name)
+        return removed
+
+    def loads(self, entry: Entry) -> int:
+        """Return how many processes began to load this checkpoint and have done no step since."""
+        try:
+            with open(entry.path + _LOADS, encoding="ascii") as file:
+                return int(file.read())
+        except (OSError, ValueError):
+            return 0
+
+    def note_load(self, entry: Entry) -> None:
+        """Write down that a process begins to load this checkpoint.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        count = self.loads(entry) + 1
+        temporary = f"{entry.path}{_LOADS}.tmp"
+        write_flushed(temporary, f"{count}\n".encode())
+        os.replace(temporary, entry.path + _LOADS)
+        flush_directory(self.path)
+
+    def forget_loads(self, entry: Entry) -> None:
+        """Write down that the training has done a step from this checkpoint."""
+        with contextlib.suppress(OSError):
+            os.unlink(entry.path + _LOADS)
+
+
+def write_flushed(path: str, content: bytes) -> None:
+    """Write a new file whose content is on the disk when this returns."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def flush_file(path: str) -> None:
+    """Return when the content of a file is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def flush_directory(path: str) -> None:
+    """Return when the names in a directory are on the disk."""
+    flush_file(path)

@@ -1,0 +1,103 @@
+"""From a script's model, optimiser and data to a training that has restored its state."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gsched.elastic.buckets import settle_buckets
+from gsched.elastic.environment import Environment
+from gsched.elastic.errors import ElasticError
+from gsched.elastic.keeper import Keeper
+from gsched.elastic.ranks import Ranks
+from gsched.elastic.reporter import Reporter
+from gsched.elastic.samples import Samples
+from gsched.elastic.shelf import Shelf
+from gsched.elastic.state import Stateful, TrainingState
+from gsched.elastic.training import Settings, Training
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+def start(
+    model: nn.Module,
+    optimizer: Optimizer | Sequence[Optimizer],
+    samples: Samples,
+    *,
+    also: Mapping[str, Stateful] | None = None,
+    settings: Settings | None = None,
+) -> Training:
+    """Return a training that goes on where its newest good checkpoint is, or begins anew.
+
+    Call it on all ranks, when the process group is there and everything that has state is made.
+
+    Args:
+        model: bare, or wrapped by DistributedDataParallel or FSDP.
+        optimizer: of this model, or several.
+        samples: the data, and how it is gone through.
+        also: what else has a state, by name: a scheduler, a gradient scaler, averaged weights;
+            its state is the same on all ranks.
+        settings: where checkpoints are and how often, if the environment is not to say it.
+
+    Raises:
+        ElasticError: the training cannot start as it is; nobody needs to catch it (see there).
+    """
+    try:
+        return _start(
+            model,
+            samples,
+            TrainingState(
+                model,
+                list(optimizer) if isinstance(optimizer, Sequence) else [optimizer],
+                also or {},
+            ),
+            settings or Settings(),
+        )
+    except ElasticError as error:
+        if os.environ.get("RANK", "0") == "0":
+            sys.stderr.write(f"gsched.elastic: {error}\n")
+            sys.stderr.flush()
+        raise
+
+
+def _start(
+    model: nn.Module, samples: Samples, state: TrainingState, settings: Settings
+) -> Training:
+    environment = Environment.read()
+    ranks = Ranks()
+    samples.check(ranks.world_size)
+    settings = replace(
+        settings,
+        directory=settings.directory or environment.directory,
+        interval_s=environment.interval_s if settings.interval_s is None else settings.interval_s,
+    )
+    speaking = environment if ranks.rank == 0 else replace(environment, socket=None)
+    training = Training(
+        model, samples, ranks, Reporter(speaking, samples, ranks.world_size), settings
+    )
+    settle_buckets(model, ranks.world_size)
+    keeper, restored = None, None
+    # Rank 0 decides for all: one that saved while others did not would wait for them for ever.
+    directory = ranks.share(settings.directory)
+    if directory is not None:
+        keeper = Keeper(
+            Shelf(directory),
+            ranks,
+            state,
+            samples,
+            job=environment.job,
+            attempt=environment.attempt,
+        )
+        restored = keeper.restore()
+        if restored is None and environment.attempt > 1 and ranks.rank == 0:
+            sys.stderr.write(
+                f"gsched.elastic: attempt {environment.attempt} of job {environment.job} begins "
+                f"anew: there is no checkpoint in {directory}\n"
+            )
+    training.begin_with(keeper, restored)
+    return training

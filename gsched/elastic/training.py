@@ -1,0 +1,354 @@
+"""A training that can be checkpointed, moved and resized: what a script holds in its hands."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gsched.elastic.agreement import Agreement
+from gsched.elastic.conversation import Asked
+from gsched.elastic.errors import SaveError, StepError
+from gsched.elastic.interval import checkpoint_interval_s
+from gsched.elastic.keeper import Keeper, Restored
+from gsched.elastic.ranks import Ranks
+from gsched.elastic.reporter import Reporter
+from gsched.elastic.samples import Order, Position, Samples, order_seed
+from gsched.elastic.state import restore_generators, seed_generators
+from gsched.elastic.timing import StepTimer, communication_s
+from gsched.failpoint import failpoint
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.utils.data import Dataset
+
+#: The head gives a move up after 300 s. A training that hears nothing for three times as long takes
+#: it that nobody will ever tell it to go on.
+WAIT_TIMEOUT_S = 900.0
+_WORD_PERIOD_S = 1.0  # how often rank 0 tells the others that it still waits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a script may decide itself.
+
+    Attributes:
+        directory: of the checkpoints, the same on all nodes; None: GSCHED_CHECKPOINT_DIR.
+        interval_s: between two checkpoints that nobody asked for; 0: none; None:
+            GSCHED_CHECKPOINT_INTERVAL_S, else from what a checkpoint costs.
+        signal_number: a signal that asks for a checkpoint, if any rank gets it; None: none does.
+        wait_timeout_s: a training that saved to be moved, and hears nothing for so long, goes on.
+    """
+
+    directory: str | None = None
+    interval_s: float | None = None
+    signal_number: int | None = None
+    wait_timeout_s: float = WAIT_TIMEOUT_S
+
+
+class Training:
+    """The loop of a training, as `start` returns it.
+
+    Every rank makes the same calls: `epochs`, in it `batches` or `loader`, and after each batch,
+    once the optimiser has done its step, `step`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        samples: Samples,
+        ranks: Ranks,
+        reporter: Reporter,
+        settings: Settings,
+    ) -> None:
+        self._model = model
+        self._samples = samples
+        self._ranks = ranks
+        self._reporter = reporter
+        self._settings = settings
+        self._order = Order(samples)
+        self._timer = StepTimer()
+        self._position = Position()
+        self._keeper: Keeper | None = None
+        self._restored: Restored | None = None
+        self._agreement: Agreement | None = None
+        self._fresh_generators = False
+        self._has_stepped = False
+        self._weight = 1.0
+        self._cost_s: float | None = None
+        self._saved_s = time.perf_counter()
+        self._is_signalled = False
+
+    # --- what a script uses ---
+
+    @property
+    def rank(self) -> int:
+        """Return the number of this process among all ranks, from 0."""
+        return self._ranks.rank
+
+    @property
+    def world_size(self) -> int:
+        """Return the number of ranks."""
+        return self._ranks.world_size
+
+    @property
+    def step_count(self) -> int:
+        """Return the steps done since the training began, over all attempts."""
+        return self._position.step
+
+    @property
+    def samples_done(self) -> int:
+        """Return the samples used since the training began, over all ranks and attempts."""
+        return self._position.samples_done
+
+    @property
+    def restored_step(self) -> int | None:
+        """Return the step that this attempt went on from; None: it began anew."""
+        return self._restored.position.step if self._restored is not None else None
+
+    @property
+    def weight(self) -> float:
+        """Return what to multiply this rank's mean loss of the current batch with.
+
+        1 unless ranks have unequal parts (`Samples.uneven`). With it, the mean over ranks that
+        DistributedDataParallel takes is the mean over the samples of the global batch.
+        """
+        return self._weight
+
+    def epochs(self) -> Iterator[int]:
+        """Yield the epochs that are left, from 0, the current one first.
+
+        A training that was saved after an epoch's last step gets that epoch again, without batches:
+        what the script does at its end had not been done yet.
+        """
+        while self._position.epoch < self._samples.epochs:
+            yield self._position.epoch
+            self._position = self._position.next_epoch()
+        self._reporter.over("the training has done its last step")
+
+    def batches(self) -> Iterator[list[int]]:
+        """Yield the indices of this rank's samples, one list for each step left of the epoch.
+
+        Raises:
+            StepError: `step` was not called since the last batch.
+        """
+        self._begin()
+        for offset, (begin, end) in self._parts():
+            self._weigh(offset)
+            yield self._order.part(self._position.epoch, begin, end)
+            self._expect_step(offset)
+
+    def loader(self, dataset: Dataset[object], **options: object) -> Iterator[Any]:
+        """Yield this rank's batches for each step left of the epoch, from a ``DataLoader``.
+
+        Args:
+            dataset: has `Samples.count` samples, found by index.
+            options: of ``torch.utils.data.DataLoader``, but for what chooses the samples
+                (batch_size, shuffle, sampler, batch_sampler, drop_last).
+
+        Raises:
+            StepError: `step` was not called since the last batch.
+            ValueError: the data set has another number of samples.
+        """
+        import torch
+        from torch.utils.data import DataLoader
+
+        size = len(dataset)
+        if size != self._samples.count:
+            raise ValueError(
+                f"the data set has {size} samples, and Samples says {self._samples.count}"
+            )
+        self._begin()
+        epoch = self._position.epoch
+        parts = list(self._parts())
+        # With a generator of its own the loader takes nothing from the one that is saved.
+        options.setdefault("generator", torch.Generator().manual_seed(self._loader_seed()))
+        indices = (self._order.part(epoch, begin, end) for _, (begin, end) in parts)
+        loader = DataLoader(dataset, batch_sampler=_Once(indices, len(parts)), **options)
+        for (offset, _), batch in zip(parts, loader, strict=True):
+            self._weigh(offset)
+            yield batch
+            self._expect_step(offset)
+
+    def step(self) -> None:
+        """Say that a step is done: this is where checkpoints are saved, between two steps.
+
+        Raises:
+            StepError: the epoch has no further step.
+        """
+        self._position = self._position.after_step(self._samples)
+        now_s = self._timer.end()
+        if not self._has_stepped:
+            self._has_stepped = True
+            if self._restored is not None and self._keeper is not None:
+                self._keeper.first_step_done(self._restored)
+        if self._reporter.is_due(now_s):
+            self._tell_progress()
+        if self._agreement is not None and self._agreement.at(
+            self._position.step, self._wants_checkpoint, self._timer.step_s
+        ):
+            self._checkpoint()
+            self._timer.begin()
+
+    def finish(self, *, end_process: bool = False) -> None:
+        """Say that the training is over; call it once, on all ranks.
+
+        Args:
+            end_process: end this process at once, with code 0, after its output was flushed.
+                DistributedDataParallel keeps gloo's threads alive, and one of them that needs
+                Python for giving back a tensor while Python is just ending aborts the process
+                (torch 2.13: about one run in ten on a busy machine). Nothing that is registered
+                with ``atexit`` runs then.
+        """
+        self._reporter.over("the training has done its last step")
+        if self._agreement is not None:
+            self._agreement.close()
+        self._tell_progress()
+        self._reporter.close()
+        if end_process:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+
+    # --- how it begins ---
+
+    def begin_with(self, keeper: Keeper | None, restored: Restored | None) -> None:
+        """Take over the position of a checkpoint; called by `start`."""
+        self._keeper = keeper
+        self._restored = restored
+        if restored is not None:
+            self._position = restored.position
+            self._fresh_generators = True
+        if keeper is not None:
+            self._agreement = Agreement(self._ranks, self._position.step + 1)
+        else:
+            self._reporter.over(
+                "there is no directory for checkpoints: set GSCHED_CHECKPOINT_DIR for the job"
+            )
+        if self._settings.signal_number is not None:
+            signal.signal(self._settings.signal_number, self._on_signal)
+        self._reporter.start(restored)
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        self._is_signalled = True
+
+    def _begin(self) -> None:
+        """Set the generators as they were after the last step, just before the next one.
+
+        Not earlier, since a script may draw numbers between `start` and its first batch, which it
+        did only once in a training that was never stopped.
+        """
+        if self._fresh_generators and self._restored is not None:
+            self._fresh_generators = False
+            if self._restored.generators:
+                restore_generators(self._restored.generators)
+            else:
+                seed_generators(self._samples.seed, self._position.step, self.rank)
+        self._timer.begin()
+
+    # --- the data ---
+
+    def _parts(self) -> Iterator[tuple[int, tuple[int, int]]]:
+        """Yield, for each step left of the epoch, its offset and where this rank's part lies."""
+        offset = self._position.offset
+        while (batch := self._samples.batch_at(offset)) > 0:
+            begin, end = self._samples.part(batch, self.rank, self.world_size)
+            yield offset, (offset + begin, offset + end)
+            offset += batch
+
+    def _weigh(self, offset: int) -> None:
+        size = self._samples.batch_at(offset)
+        begin, end = self._samples.part(size, self.rank, self.world_size)
+        self._weight = (end - begin) * self.world_size / size
+
+    def _expect_step(self, offset: int) -> None:
+        if self._position.offset != offset + self._samples.batch_at(offset):
+            raise StepError("call training.step() once after each batch, before the next one")
+
+    def _loader_seed(self) -> int:
+        """Return a seed for what the loader's workers draw, other in every epoch and rank."""
+        return order_seed(self._samples.seed ^ (1 << 62) ^ (self.rank << 32), self._position.step)
+
+    # --- checkpoints ---
+
+    def _wants_checkpoint(self) -> bool:
+        return self._is_signalled or (
+            self.rank == 0 and (self._reporter.is_asked() or self._is_periodic_due())
+        )
+
+    def _is_periodic_due(self) -> bool:
+        interval_s = self._settings.interval_s
+        if interval_s is None:
+            interval_s = checkpoint_interval_s(self._cost_s, self.world_size)
+        return interval_s > 0 and time.perf_counter() - self._saved_s >= interval_s
+
+    def _checkpoint(self) -> None:
+        """Save, tell, and wait if it was asked for; all ranks together."""
+        assert self._keeper is not None
+        self._is_signalled = False
+        asked = self._reporter.take_up()
+        try:
+            saved = self._keeper.save(self._position)
+        except SaveError as error:
+            self._failed(asked, str(error))
+            return
+        finally:
+            self._saved_s = time.perf_counter()
+        self._cost_s = saved.wall_s
+        waits = self._reporter.saved(asked, self._position, saved)
+        if self._ranks.share(waits):
+            self._wait(asked)
+
+    def _failed(self, asked: Asked | None, message: str) -> None:
+        if self.rank == 0:
+            sys.stderr.write(
+                f"gsched.elastic: no checkpoint at step {self._position.step}: {message}; "
+                "the training goes on\n"
+            )
+        self._reporter.failed(asked, message)
+
+    def _wait(self, asked: Asked | None) -> None:
+        """Do nothing until gnode says to go on, or has said nothing for too long.
+
+        The others do not wait for one long message, which would outlast a time-out of theirs, but
+        for one each second: so they also see within a second that rank 0 is gone.
+        """
+        failpoint("training.wait")
+        until_s = time.monotonic() + self._settings.wait_timeout_s
+        going, late = False, False
+        while not going and not late:
+            if asked is not None:  # on rank 0
+                going = self._reporter.wait_to_go_on(asked.request, _WORD_PERIOD_S)
+                late = not going and time.monotonic() >= until_s
+            going, late = self._ranks.share((going, late))
+        self._reporter.end_to_wait()
+        if late and self.rank == 0:
+            sys.stderr.write(
+                f"gsched.elastic: saved at step {self._position.step} to be moved, and heard "
+                f"nothing for {self._settings.wait_timeout_s:.0f} s: the training goes on\n"
+            )
+
+    def _tell_progress(self) -> None:
+        self._reporter.progress(
+            self._position,
+            step_s=self._timer.mean_since_report(),
+            communication_s=communication_s(self._model),
+        )
+
+
+class _Once:
+    """A batch sampler over lists that are made as they are asked for, one pass only."""
+
+    def __init__(self, indices: Iterator[Sequence[int]], count: int) -> None:
+        self._indices = indices
+        self._count = count
+
+    def __iter__(self) -> Iterator[Sequence[int]]:
+        return self._indices
+
+    def __len__(self) -> int:
+        return self._count

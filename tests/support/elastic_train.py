@@ -1,0 +1,186 @@
+"""A training that the tests stop, move and resize: digits, or a small transformer on made-up text.
+
+Runs in the Python that has torch, under torchrun. Each rank appends a line to ``log-RANK`` for each
+step: its sample ids and its loss, as they were before the step counted as done.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import pathlib
+import sys
+import time
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed import init_process_group
+from torch.nn.parallel import DistributedDataParallel
+
+from gsched import elastic
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+LETTERS, TEXT_LENGTH, LINES = 12, 16, 192
+
+
+class Text(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is Any here
+    """Lines of letters, each drawn from the one before and a hidden rule."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(7)
+        rule = torch.randint(0, LETTERS, (LETTERS, 3), generator=generator)
+        line = torch.randint(0, LETTERS, (LINES, 1), generator=generator)
+        for _ in range(TEXT_LENGTH):
+            choice = torch.randint(0, 3, (LINES,), generator=generator)
+            line = torch.cat([line, rule[line[:, -1], choice].unsqueeze(1)], dim=1)
+        self.lines = line
+
+    def __len__(self) -> int:
+        return LINES
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+        return self.lines[index, :-1], self.lines[index, 1:], index
+
+
+class Transformer(nn.Module):  # type: ignore[misc]  # torch is Any here
+    """Predicts each next letter of a line."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.letters = nn.Embedding(LETTERS, 32)
+        self.places = nn.Parameter(torch.zeros(TEXT_LENGTH, 32))
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=dropout, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.out = nn.Linear(32, LETTERS)
+        self.unused = nn.Linear(3, 3)  # never has a gradient
+        mask = nn.Transformer.generate_square_subsequent_mask(TEXT_LENGTH)
+        self.register_buffer("mask", mask)
+
+    def forward(self, lines: torch.Tensor) -> torch.Tensor:
+        hidden = self.letters(lines) + self.places
+        hidden = self.layers(hidden, mask=self.mask, is_causal=True)
+        return self.out(hidden).transpose(1, 2)
+
+
+def example() -> Any:
+    """Return the module of examples/elastic_digits.py."""
+    spec = importlib.util.spec_from_file_location("elastic_digits", EXAMPLES / "elastic_digits.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory", type=pathlib.Path)
+    parser.add_argument("--model", choices=("digits", "transformer"), default="transformer")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--global-batch", type=int, default=8)
+    parser.add_argument("--count", type=int, default=0, help="use that many samples only")
+    parser.add_argument("--seed", type=int, default=3)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--short-last", action="store_true", help="use the uneven rest, too")
+    parser.add_argument("--step-s", type=float, default=0.0, help="sleep so long in each step")
+    parser.add_argument("--hold-at", type=int, default=-1, help="rank 0 holds after this step")
+    parser.add_argument("--signal", type=int, help="a signal that asks for a checkpoint")
+    parser.add_argument("--wait-timeout", type=float, default=900.0)
+    parser.add_argument("--bad-state", choices=("save", "load"), help="an object that raises")
+    return parser.parse_args()
+
+
+class Awkward:
+    """An object whose state cannot be had, or not be given back."""
+
+    def __init__(self, when: str) -> None:
+        self.when = when
+
+    def state_dict(self) -> dict[str, object]:
+        if self.when == "save":
+            raise RuntimeError("this state is not for saving")
+        return {}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        if self.when == "load":
+            os.abort()
+
+
+def hold(directory: pathlib.Path, step: int) -> None:
+    """Wait until the test says to go on."""
+    (directory / f"held-{step}").touch()
+    while not (directory / f"go-{step}").exists():
+        time.sleep(0.01)
+
+
+def main() -> None:
+    args = options()
+    torch.set_num_threads(1)
+    init_process_group("gloo")
+    torch.manual_seed(args.seed)
+    digits = example()
+    if args.model == "digits":
+        data, network = digits.Digits(0, 512), digits.network()
+        network[4].p = args.dropout
+    else:
+        data, network = Text(), Transformer(args.dropout)
+    if args.count:
+        data = torch.utils.data.Subset(data, range(args.count))
+    unused = args.model == "transformer"
+    model = DistributedDataParallel(network, find_unused_parameters=unused)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    also = {"schedule": schedule}
+    if args.bad_state:
+        also["awkward"] = Awkward(args.bad_state)
+    training = elastic.start(
+        model,
+        optimizer,
+        elastic.Samples(
+            len(data),
+            global_batch=args.global_batch,
+            epochs=args.epochs,
+            seed=args.seed,
+            drop_last=not args.short_last,
+            uneven=args.short_last,
+        ),
+        also=also,
+        settings=elastic.Settings(signal_number=args.signal, wait_timeout_s=args.wait_timeout),
+    )
+    with open(args.directory / f"log-{training.rank}", "a", encoding="ascii") as log:
+        for epoch in training.epochs():
+            for inputs, wanted, ids in training.loader(data):
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(model(inputs), wanted)
+                (loss * training.weight).backward()
+                optimizer.step()
+                done = {
+                    "epoch": epoch,
+                    "step": training.step_count + 1,
+                    "ids": ids.tolist(),
+                    "loss": loss.item(),
+                    "world_size": training.world_size,
+                }
+                log.write(json.dumps(done) + "\n")
+                log.flush()
+                if training.step_count + 1 == args.hold_at and training.rank == 0:
+                    hold(args.directory, args.hold_at)
+                time.sleep(args.step_s)
+                training.step()
+            schedule.step()
+    if training.rank == 0:
+        result = {
+            "weights": digits.digest(model.module),
+            "steps": training.step_count,
+            "samples": training.samples_done,
+            "restored_step": training.restored_step,
+            "learning_rate": optimizer.param_groups[0]["lr"],
+        }
+        (args.directory / "result.json").write_text(json.dumps(result))
+    sys.stdout.flush()
+    training.finish(end_process=True)
+
+
+if __name__ == "__main__":
+    main()
