@@ -7,7 +7,7 @@ from msgspec import structs
 
 from gsched.model.resources import Allocation, Share
 from gschedd.models.runtime_table import TableSpeed
-from gschedd.plan.snapshot import Plan, RunningJob, Snapshot, Verdict
+from gschedd.plan.snapshot import Plan, Policy, RunningJob, Snapshot, Verdict
 from gschedd.plan.training import Goal, gpus_by_node
 from gschedd.policies import edf, elasticflow, fifowhole, themis
 from tests.support.trainings import NOW_S, elastic, goal, gpu_nodes, snapshot_of
@@ -75,9 +75,8 @@ def test_fifowhole_takes_them_as_they_came() -> None:
 
 
 @pytest.mark.parametrize("policy", [edf.plan, fifowhole.plan])
-def test_one_at_a_time_interrupts_nothing(policy: object) -> None:
+def test_one_at_a_time_interrupts_nothing(policy: Policy) -> None:
     """Half of the cluster is idle, and a more urgent training waits."""
-    assert callable(policy)
     running = training(1, 400, 1000.0)
     seen = snapshot_of(gpu_nodes(8), [training(2, 6, 2.0)], [(running, on("n1", 0, 1, 2, 3))])
 
@@ -160,6 +159,7 @@ def test_elasticflow_refuses_who_would_make_another_late() -> None:
     assert (plan.starts, plan.moves) == ((), ())
     assert said(plan)[1].meets
     assert not said(plan)[2].meets
+    assert "cannot be met" in str(plan.waits[0].reason)
     later = structs.replace(new, deadline_s=NOW_S + 120)
     plan = elasticflow.plan(snapshot_of(gpu_nodes(4), [later], [(running, on("n1", 0, 1, 2, 3))]))
     assert said(plan)[2] == Verdict(job=2, meets=True, end_s=NOW_S + 112.5, gpus=4)
@@ -227,6 +227,18 @@ def test_elasticflow_counts_what_other_jobs_hold_until_they_end() -> None:
 
     assert meets(500)
     assert not meets(501)
+
+
+@pytest.mark.parametrize("policy", [elasticflow.plan, edf.plan_scaled])
+def test_who_cannot_be_moved_keeps_what_it_has_until_it_is_done(policy: Policy) -> None:
+    """Four of eight GPUs for 50 s more: 500 of work are done by 100 s beside it, 501 are not."""
+    fixed = training(1, 200, 900.0, movable=False)
+
+    for work, meets in ((500, True), (501, False)):
+        seen = snapshot_of(
+            gpu_nodes(8), [training(2, work, 100.0)], [(fixed, on("n1", 0, 1, 2, 3))]
+        )
+        assert said(policy(seen))[2].meets is meets
 
 
 def test_in_slots_all_that_arrived_are_admitted_together_or_none() -> None:
