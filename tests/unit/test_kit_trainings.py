@@ -242,6 +242,18 @@ def test_the_best_plan_is_that_of_trying_all(
         assert tried[found[0].gpus] == pytest.approx(best, abs=1e-3 + 1e-9 * work)
 
 
+def test_a_plan_below_the_hull_is_never_best() -> None:
+    """Two GPUs gain so little that either one or three are better, whatever time is left."""
+    curve = Curve(options_of([(1, 1.0), (2, 0.9), (3, 0.2)]))
+    chosen = []
+    for slack_s in (0.5, 1.05, 1.2, 1.39, 1.41, 2.0, 9.0):
+        found = curve.best(1.0, slack_s)
+        assert found is not None
+        chosen.append(found[0].gpus)
+
+    assert chosen == [3, 3, 3, 3, 1, 1, 1]
+
+
 @given(_paced)
 def test_the_fastest_plan_is_on_the_fewest_gpus_that_are_so_fast(
     pairs: list[tuple[int, float]],

@@ -7,7 +7,7 @@ from gsched.model.resources import Allocation, Chunk, Request
 from gschedd.models.runtime import PaperSpeed, WalltimeSpeed
 from gschedd.plan.elastic import allocate_on
 from gschedd.plan.snapshot import Plan, Snapshot, Verdict
-from gschedd.plan.space import Spaces
+from gschedd.plan.space import SortedSpaces, Spaces
 from gschedd.plan.training import Fabric, Goal, Layout, gpus_by_node
 from gschedd.policies import drs
 from gschedd.policies.drs.migrate import is_scattered, movables
@@ -24,6 +24,7 @@ from tests.support.trainings import (
     elastic,
     goal,
     gpu_nodes,
+    group_of,
     snapshot_of,
 )
 
@@ -321,6 +322,23 @@ def test_the_paper_moves_all_together_and_starts_afterwards() -> None:
     assert "are being moved" in str(plan.waits[0].reason)
 
 
+def test_the_paper_places_the_largest_first() -> None:
+    """One, two and two GPUs on a node each: both pairs share a node, and the single one goes."""
+    nodes = Spaces(gpu_nodes(4, 4, 4))
+    running = []
+    for job, (name, gpus) in enumerate((("n1", 1), ("n2", 2), ("n3", 2)), 1):
+        each = goal(job, speed=LINEAR, request=elastic(gpus, gpus), deadline_s=1e6, movable=True)
+        running.append((each, on(each, {name: gpus}, nodes)))
+    waits = goal(9, speed=LINEAR, deadline_s=1e6)
+    seen = snapshot_of(gpu_nodes(4, 4, 4), [waits], running)
+
+    assert {move.job: gpus_by_node(move.allocation) for move in PAPER(seen).moves} == {
+        1: {"n2": 1},
+        2: {"n1": 2},
+        3: {"n1": 2},
+    }
+
+
 def test_without_migration_nothing_is_moved() -> None:
     """NoRM of the paper, and ours with it switched off."""
     for variant in drs.Variant:
@@ -413,6 +431,9 @@ def test_a_late_one_waits_for_gpus_that_are_coming_back() -> None:
     plan = drs.plan(coming)
     assert plan.starts == ()
     assert "coming back" in str(plan.waits[0].reason)
+    relaxed = structs.replace(waits, deadline_s=NOW_S + 200)
+    in_time = structs.replace(coming, goals={**coming.goals, 9: relaxed})
+    assert gpus_of(drs.plan(in_time)) == {9: {"n1": 1}}
     hopeless = structs.replace(waits, deadline_s=NOW_S + 20)
     late = structs.replace(coming, goals={**coming.goals, 9: hopeless})
     assert gpus_of(drs.plan(late)) == {9: {"n1": 1}}
@@ -444,6 +465,39 @@ def test_a_wait_says_what_the_deadline_takes_and_when_it_should_start() -> None:
     said = verdict_of(plan, 9)
     assert (said.meets, said.gpus) == (True, 2)
     assert said.end_s == pytest.approx(NOW_S + 150)
+
+
+def test_those_that_wait_are_expected_one_after_the_other() -> None:
+    """Each takes what the one before it has given back, in order of their deadlines."""
+    seen = busy(deadline_s=None)
+    whole = elastic(4, 4)
+    waiting = [
+        goal(job, work=100, speed=LINEAR, request=whole, deadline_s=due_s)
+        for job, due_s in ((7, 1000), (8, 500))
+    ]
+    goals = {1: seen.goals[1], **{each.job: each for each in waiting}}
+    plan = drs.plan(structs.replace(seen, groups=[group_of(each) for each in waiting], goals=goals))
+
+    starts_s = {wait.first: wait.predicted_start_s for wait in plan.waits}
+    assert starts_s == {8: pytest.approx(NOW_S + 100), 7: pytest.approx(NOW_S + 125)}
+    assert verdict_of(plan, 7).end_s == pytest.approx(NOW_S + 150)
+
+
+def test_what_was_worked_out_of_nodes_is_forgotten_when_they_change() -> None:
+    """A head keeps its nodes from plan to plan; the words are as if it did not."""
+    seen = busy(deadline_s=20)
+    kept = SortedSpaces()
+    kept["n1"] = seen.nodes["n1"]
+    head = structs.replace(seen, nodes=kept)
+    assert drs.plan(head) == drs.plan(seen)
+
+    small = space("n2", cpus=1, gpu_types=("",) * 8)
+    for change in (structs.replace(kept["n1"], open=False), small):
+        kept[change.name] = change
+
+        assert drs.plan(head) == drs.plan(structs.replace(seen, nodes=dict(kept)))
+    faster = structs.replace(head, fabric=Fabric(devices={"": 2.0}))
+    assert drs.plan(faster) == drs.plan(structs.replace(faster, nodes=dict(kept)))
 
 
 def test_one_that_will_be_late_is_told_so_while_it_waits() -> None:
