@@ -20,8 +20,10 @@ class Q(IntEnum):
     WALL = 4
 
 
-#: The same, for loops: to go through an enumeration costs more than most of what is done there.
-QUANTITIES: Final = tuple(Q)
+#: The same as plain numbers, for what runs for every job: a member of an enumeration is slow to
+#: hash, and slow as a place.
+PLACES: Final = tuple(map(int, Q))
+CPU, MEMORY, GPU, GPU_MEMORY, WALL = PLACES
 
 #: What is less than this counts as none: busy cores, bytes, busy GPUs, bytes, seconds.
 FLOORS: Final = (0.01, 1024.0**2, 0.01, 1024.0**2, 0.1)
@@ -50,14 +52,14 @@ class Sample(Struct, frozen=True, kw_only=True):
     whole: bool
 
 
-def sample_of(record: Record) -> Sample:
-    """Return the logarithms of a run."""
+def sample_of(record: Record, asked: tuple[float | None, ...]) -> Sample:
+    """Return the logarithms of a run, with those of what was asked for."""
     used = record.used
     values = (used.cpu_cores, used.memory_bytes, used.gpus, used.gpu_memory_bytes, record.wall_s)
     on_gpu = is_on_gpu(record.kind)
     return Sample(
         logs=tuple(math.log(max(v, least)) for v, least in zip(values, FLOORS, strict=True)),
-        asked=asked_of(record.kind),
+        asked=asked,
         node=record.node,
         speed=speed_of(record.rates, on_gpu=on_gpu),
         on_gpu=on_gpu,

@@ -1,6 +1,8 @@
 """The weighted median of a few values, and the median of all values that there ever were."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
 #: Logarithms this close share a place: two per cent.
@@ -17,27 +19,25 @@ def weighted_median(
     Args:
         values: any numbers, at least one.
         order: their places, by ascending value.
-        weights: of each value, in the order of ``values``; their sum is above 0.
+        weights: of each value, in the order of ``values``; above 0.
     """
-    half = sum(weights) / 2
-    nearly, beyond = half * (1 - 1e-9), half * (1 + 1e-9)
-    reached = 0.0
-    for place, index in enumerate(order):
-        reached += weights[index]
-        if reached >= nearly:
-            if reached > beyond or place == len(order) - 1:
-                return values[index]
-            return (values[index] + values[order[place + 1]]) / 2
     if not order:
         raise ValueError("no values have no median")
-    return values[order[-1]]
+    half = sum(weights) / 2
+    reached = list(accumulate(map(weights.__getitem__, order)))
+    last = len(reached) - 1
+    place = bisect_left(reached, half * (1 - 1e-9), 0, last)
+    value = values[order[place]]
+    if place == last or reached[place] > half * (1 + 1e-9):
+        return value
+    return (value + values[order[place + 1]]) / 2
 
 
 class LongMedian:
     """The median of any number of values in bounded memory, to within STEP.
 
-    Values are counted by place; a pointer stays at the median and moves by a few places with each
-    value, so that adding one costs the same however many there were.
+    Values are counted by place; a pointer stays at the median and moves by a few places when it is
+    asked for, so that adding a value costs the same however many there were.
     """
 
     __slots__ = ("_below", "_count", "_counts", "_first", "_place")
@@ -54,23 +54,23 @@ class LongMedian:
         if not self._count:
             self._first = value
         place = round((value - self._first) / STEP)
-        place = min(max(place, -MAX_PLACES), MAX_PLACES)
-        self._counts[place] = self._counts.get(place, 0) + 1
+        if not -MAX_PLACES <= place <= MAX_PLACES:
+            place = MAX_PLACES if place > 0 else -MAX_PLACES
+        counts = self._counts
+        counts[place] = counts.get(place, 0) + 1
         self._count += 1
         if place < self._place:
             self._below += 1
-        self._move()
 
-    def _move(self) -> None:
-        """Move the pointer to the place that holds the lower median."""
-        wanted = (self._count - 1) // 2
+    def value(self) -> float:
+        """Return the median; 0 if nothing was added."""
+        if not self._count:
+            return 0.0
+        wanted = (self._count - 1) // 2  # the pointer's place is to hold the lower median
         while self._below > wanted:
             self._place -= 1
             self._below -= self._counts.get(self._place, 0)
         while self._below + self._counts.get(self._place, 0) <= wanted:
             self._below += self._counts.get(self._place, 0)
             self._place += 1
-
-    def value(self) -> float:
-        """Return the median; 0 if nothing was added."""
         return self._first + self._place * STEP

@@ -11,14 +11,17 @@ and every prediction has a high value, from how far earlier ones were missed.
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from operator import add
 from typing import Final
 
-from gschedd.models.family import OWN_WAYS, Family, Target
+from msgspec import Struct, field
+
+from gschedd.models.family import Family
 from gschedd.models.history import MAX_KINDS, Recent
 from gschedd.models.measures import (
-    QUANTITIES,
+    PLACES,
+    WALL,
     Logs,
-    Q,
     Sample,
     asked_of,
     is_on_gpu,
@@ -27,7 +30,8 @@ from gschedd.models.measures import (
     use_of,
 )
 from gschedd.models.records import Record
-from gschedd.plan.load import Basis, Kind, NodeLoad, Prediction, Use
+from gschedd.models.view import OWN_WAYS, Target, View
+from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Use
 
 #: Families a job belongs to, the nearest first.
 LEVELS: Final = (Basis.KIND, Basis.PROGRAM, Basis.REQUEST, Basis.OWNER, Basis.ALL)
@@ -66,6 +70,26 @@ class NodeSpeeds:
             return 0.0
         return known[node] - self._sums[on_gpu] / len(known)
 
+    def speed(self, sample: Sample) -> float:
+        """Return the logarithm of the speed of the node on which a run was."""
+        return sample.speed + self.of(sample.node, on_gpu=sample.on_gpu)
+
+    def speeds(self, samples: Sequence[Sample]) -> list[float]:
+        """Return the same for many runs."""
+        cores, gpus = self._corrections[False], self._corrections[True]
+        usual = self._sums[False] / len(cores) if cores else 0.0
+        usual_gpu = self._sums[True] / len(gpus) if gpus else 0.0
+        of_cores, of_gpus = cores.get, gpus.get
+        return [
+            sample.speed
+            + (
+                of_gpus(sample.node, usual_gpu) - usual_gpu
+                if sample.on_gpu
+                else of_cores(sample.node, usual) - usual
+            )
+            for sample in samples
+        ]
+
     def learn(self, node: str, miss: float, *, on_gpu: bool) -> None:
         """Correct a node after a run that took e^miss times as long as was foretold."""
         runs = min(self._runs.get((node, on_gpu), 0) + 1, LAST_STEPS)
@@ -89,74 +113,109 @@ class RobustModel:
             basis: Recent(_maker(basis), max_kinds) for basis in LEVELS
         }
         self._nodes = NodeSpeeds()
-        self._misses = {
-            basis: tuple(deque[float](maxlen=MAX_MISSES) for _ in QUANTITIES) for basis in Basis
-        }
+        self._misses = {basis: deque[Logs](maxlen=MAX_MISSES) for basis in Basis}
+        self._said: dict[Kind, _Foretold] = {}  # since the last run was learned
 
     def learn(self, record: Record) -> None:
         """Take a run into account."""
-        sample = sample_of(record)
-        target = self._target(record.kind, record.node, sample.speed)
+        self._said.clear()
+        kind = record.kind
+        asked = asked_of(kind)
+        sample = sample_of(record, asked)
+        target = Target(speed=self._nodes.speed(sample), asked=asked, on_gpu=sample.on_gpu)
         wider: list[Logs] = []
-        for basis, key in reversed(_keys(record.kind)):
+        for basis, key in reversed(_keys(kind)):
             family = self._families[basis].touch(key)
-            lesson = family.learn(sample, target, self._speed, wider)
+            lesson = family.learn(sample, target, self._nodes.speeds, wider)
             if lesson.own is not None:
                 wider.insert(0, lesson.own)
             if lesson.missed is None:
                 continue
-            for q in QUANTITIES:
-                self._misses[basis][q].append(lesson.missed[q])
+            self._misses[basis].append(lesson.missed)
             if basis is Basis.KIND:
-                miss = lesson.missed[Q.WALL] * family.bound
+                miss = lesson.missed[WALL] * family.bound
                 self._nodes.learn(record.node, miss, on_gpu=sample.on_gpu)
 
     def predict(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:  # noqa: ARG002 -- age counts in runs
         """Return what a job of a kind will cost on a node."""
-        known = self._known(kind)
-        if not known:
+        foretold = self._said.get(kind)
+        if foretold is None:
+            foretold = self._said[kind] = self._foretell(kind)
+        if not foretold.ways:
             return _asked_for(kind, node)
-        basis, family = known[0]
-        speed = speed_of(node.rates, on_gpu=is_on_gpu(kind))
-        target = self._target(kind, node.name, speed)
-        expected = tuple(self._expect(q, known, target) for q in QUANTITIES)
-        high = tuple(expected[q] + self._margin(basis, family, q) for q in QUANTITIES)
-        return Prediction(
-            use=use_of(expected, node.rates),
-            high=use_of(high, node.rates),
+        rates, on_gpu = node.rates, foretold.on_gpu
+        speed = speed_of(rates, on_gpu=on_gpu) + self._nodes.of(node.name, on_gpu=on_gpu)
+        said = foretold.said.get((speed, rates))
+        if said is None:
+            said = foretold.said[speed, rates] = foretold.on(speed, rates)
+        return said
+
+    def _foretell(self, kind: Kind) -> "_Foretold":
+        """Return what is known of a kind, whatever the node."""
+        on_gpu, asked = is_on_gpu(kind), asked_of(kind)
+        found = [(basis, self._families[basis].get(key)) for basis, key in _keys(kind)]
+        known = [(basis, family) for basis, family in found if family]
+        if not known:
+            return _Foretold(asked=asked, on_gpu=on_gpu)
+        basis, nearest = known[0]
+        believed: list[tuple[Family, int]] = []
+        for q in PLACES:
+            best = nearest.best_way(q, len(known) - 1)
+            family = known[max(best - OWN_WAYS + 1, 0)][1]
+            believed.append((family, best if family is nearest else family.best_way(q, 0)))
+        views = {family: family.view(self._nodes.speeds) for family in dict(believed)}
+        misses = nearest.misses
+        if len(misses) < ENOUGH_MISSES:
+            misses = self._misses[basis]
+        return _Foretold(
+            asked=asked,
+            on_gpu=on_gpu,
             basis=basis,
-            wall_s=math.exp(expected[Q.WALL]),
-            wall_high_s=math.exp(high[Q.WALL]),
-            records=len(family),
+            records=len(nearest),
+            ways=tuple([(views[family], way) for family, way in believed]),
+            margins=_margins(misses),
         )
 
-    def _known(self, kind: Kind) -> list[tuple[Basis, Family]]:
-        """Return the families of a job of which anything is known, the nearest first."""
-        found = [(basis, self._families[basis].get(key)) for basis, key in _keys(kind)]
-        return [(basis, family) for basis, family in found if family]
 
-    def _expect(self, q: Q, known: Sequence[tuple[Basis, Family]], target: Target) -> float:
-        way = known[0][1].best_way(q, len(known) - 1)
-        family = known[max(way - OWN_WAYS + 1, 0)][1]
-        return family.expect(q, target, self._speed)
+class _Foretold(Struct, frozen=True, kw_only=True):
+    """What is known of a kind until the next run is learned.
 
-    def _target(self, kind: Kind, node: str, speed: float) -> Target:
-        on_gpu = is_on_gpu(kind)
-        corrected = speed + self._nodes.of(node, on_gpu=on_gpu)
-        return Target(speed=corrected, asked=asked_of(kind), on_gpu=on_gpu)
+    Attributes:
+        ways: which view to believe of each quantity, and by which way; empty if nothing is known.
+        margins: by how much high values lie above the expected ones, logarithms.
+        said: what was foretold already, by the logarithm of a node's speed, and its rates.
+    """
 
-    def _speed(self, sample: Sample) -> float:
-        return sample.speed + self._nodes.of(sample.node, on_gpu=sample.on_gpu)
+    asked: tuple[float | None, ...]
+    on_gpu: bool
+    basis: Basis = Basis.ASKED
+    records: int = 0
+    ways: tuple[tuple[View, int], ...] = ()
+    margins: Logs = ()
+    said: dict[tuple[float, NodeRates], Prediction] = field(default_factory=dict)
 
-    def _margin(self, basis: Basis, family: Family, q: Q) -> float:
-        """Return by how much a high value lies above the expected one, as a logarithm."""
-        misses = family.misses[q]
-        if len(misses) < ENOUGH_MISSES:
-            misses = self._misses[basis][q]
-        if len(misses) < ENOUGH_MISSES:
-            return UNKNOWN_SPREAD
-        place = math.ceil((len(misses) + 1) * HIGH_QUANTILE) - 1
-        return max(sorted(misses)[min(place, len(misses) - 1)], 0.0)
+    def on(self, speed: float, rates: NodeRates) -> Prediction:
+        """Return what a job of the kind will cost on a node."""
+        target = Target(speed=speed, asked=self.asked, on_gpu=self.on_gpu)
+        pairs = zip(PLACES, self.ways, strict=True)
+        expected = tuple([view.expect(q, target, way) for q, (view, way) in pairs])
+        high = tuple(map(add, expected, self.margins))
+        return Prediction(
+            use=use_of(expected, rates),
+            high=use_of(high, rates),
+            basis=self.basis,
+            wall_s=math.exp(expected[WALL]),
+            wall_high_s=math.exp(high[WALL]),
+            records=self.records,
+        )
+
+
+def _margins(misses: Sequence[Logs]) -> Logs:
+    """Return by how much high values lie above the expected ones, logarithms."""
+    if len(misses) < ENOUGH_MISSES:
+        return (UNKNOWN_SPREAD,) * len(PLACES)
+    place = min(math.ceil((len(misses) + 1) * HIGH_QUANTILE), len(misses)) - 1
+    return tuple([max(sorted(each)[place], 0.0) for each in zip(*misses, strict=True)])
 
 
 def _asked_for(kind: Kind, node: NodeLoad) -> Prediction:

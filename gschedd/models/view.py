@@ -1,0 +1,137 @@
+"""What the latest runs of a family say: each quantity on another node, by each way to tell it."""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from operator import mul
+from typing import Final
+
+from msgspec import Struct
+
+from gschedd.models.measures import CPU, GPU, LOG_FLOORS, PLACES, WALL, Logs, Sample
+from gschedd.models.medians import weighted_median
+
+#: Runs looked at: those before have little weight even under the longest half-life.
+WINDOW: Final = 32
+#: Half-lives that compete, in runs: what drifts wants a short one, what scatters a long one.
+HALF_LIVES: Final = (0.7, 4.0, 16.0)
+#: Ways of a family itself: those medians, and that of all its runs.
+OWN_WAYS: Final = len(HALF_LIVES) + 1
+#: Weight of a run that did not do all its work, beside that of one that did.
+CUT_SHORT: Final = 0.05
+
+
+def _decays(half_life: float) -> tuple[float, ...]:
+    """Return what each of `WINDOW` runs counts under a half-life, the last one most: 1."""
+    decay = math.exp2(-1 / half_life)
+    return tuple(accumulate([1.0] + [decay] * (WINDOW - 1), mul))[::-1]
+
+
+#: What each run of a window counts under each of the half-lives.
+DECAYS: Final = tuple(_decays(half_life) for half_life in HALF_LIVES)
+#: Quantities that depend on a node's speed.
+TELL_SPEED: Final = frozenset({CPU, GPU, WALL})
+
+
+#: Returns the logarithms of the speeds of the nodes on which runs were.
+SpeedsOf = Callable[[Sequence[Sample]], list[float]]
+
+
+class Target(Struct, frozen=True, kw_only=True):
+    """Where a job is to run: the logarithm of that node's speed, and of what was asked for."""
+
+    speed: float
+    asked: tuple[float | None, ...]
+    on_gpu: bool
+
+
+def gains(bound: float, target: Target) -> Logs:
+    """Return by how much each quantity differs there from a node of speed 0 (a rate of 1)."""
+    speed = target.speed
+    busy = -(1 - bound) * speed
+    if target.on_gpu:
+        return (0.0, 0.0, busy, 0.0, -bound * speed)
+    return (busy, 0.0, 0.0, 0.0, -bound * speed)
+
+
+class View(Struct, kw_only=True):
+    """A family at one moment; nothing is worked out before it is asked for.
+
+    Attributes:
+        samples: the latest runs, oldest first.
+        bound: part of the run time that scales with the node's speed.
+        ever: the median of all runs that there ever were on a node of speed 0, by quantity; None
+            of what was always too little to count.
+        use_asked: what was asked for tells the sizes of jobs apart.
+        all_whole: all samples did all their work.
+        speeds: of the samples' nodes, logarithms, by what was known of the nodes then.
+        speeds_of: gives them as long as nothing more is learned; None if they are there.
+    """
+
+    samples: Sequence[Sample]
+    bound: float
+    ever: tuple[float | None, ...]
+    use_asked: bool
+    all_whole: bool
+    speeds: Sequence[float] = ()
+    speeds_of: SpeedsOf | None = None
+
+    def expect(self, q: int, target: Target, way: int) -> float:
+        """Return the expected logarithm of a quantity on a node, by one way."""
+        ever = self.ever[q]
+        if ever is None:
+            return LOG_FLOORS[q]
+        if way == len(HALF_LIVES):
+            return ever + gains(self.bound, target)[q]
+        values = self._moved(q, target)
+        order = sorted(range(len(values)), key=values.__getitem__)
+        return weighted_median(values, order, self._weights(way))
+
+    def by_all(self, target: Target) -> tuple[tuple[float, ...], ...]:
+        """Return each quantity as each way foretells it."""
+        weights = [self._weights(way) for way in range(len(HALF_LIVES))]
+        gain = gains(self.bound, target)
+        found: list[tuple[float, ...]] = []
+        for q in PLACES:
+            ever = self.ever[q]
+            if ever is None:
+                found.append((LOG_FLOORS[q],) * OWN_WAYS)
+                continue
+            values = self._moved(q, target)
+            order = sorted(range(len(values)), key=values.__getitem__)
+            recent = [weighted_median(values, order, each) for each in weights]
+            found.append((*recent, ever + gain[q]))
+        return tuple(found)
+
+    def _weights(self, way: int) -> Sequence[float]:
+        """Return what each sample counts under a half-life, the last one most."""
+        weights = DECAYS[way][-len(self.samples) :]
+        if self.all_whole:
+            return weights
+        pairs = zip(weights, self.samples, strict=True)
+        return [weight if sample.whole else weight * CUT_SHORT for weight, sample in pairs]
+
+    def _moved(self, q: int, target: Target) -> list[float]:
+        """Return a quantity of the samples as it would have been for the target."""
+        samples = self.samples
+        values = [sample.logs[q] for sample in samples]
+        here = target.speed
+        if q in TELL_SPEED and self.speeds_of is not None:
+            self.speeds, self.speeds_of = self.speeds_of(samples), None
+        if q == WALL:
+            bound = self.bound
+            pairs = zip(values, self.speeds, strict=True)
+            values = [value - bound * (here - speed) for value, speed in pairs]
+        elif q in TELL_SPEED:
+            follows, gpu = 1 - self.bound, q == GPU
+            values = [
+                value - follows * (here - speed) if sample.on_gpu is gpu else value
+                for value, speed, sample in zip(values, self.speeds, samples, strict=True)
+            ]
+        asked = target.asked[q] if self.use_asked else None
+        if asked is not None:
+            values = [
+                value if (was := sample.asked[q]) is None else value + (asked - was)
+                for value, sample in zip(values, samples, strict=True)
+            ]
+        return values
