@@ -85,6 +85,10 @@ NOTHING: Final = Lesson(own=None, missed=None)
 class Family:
     """The latest runs of jobs that are alike, and how well each way has foretold them.
 
+    Args:
+        use_asked: what was asked for tells the sizes of jobs apart.
+        wider: how many wider families there may be.
+
     Attributes:
         samples: the latest runs, oldest first.
         bound: part of the run time that scales with the node's speed: 1 for what computes all the
@@ -101,13 +105,14 @@ class Family:
         "_moments",
         "_scored",
         "_seen",
+        "_wider",
         "bound",
         "misses",
         "samples",
         "use_asked",
     )
 
-    def __init__(self, *, use_asked: bool = False) -> None:
+    def __init__(self, *, use_asked: bool = False, wider: int = WIDER) -> None:
         self.samples: deque[Sample] = deque(maxlen=WINDOW)
         self.bound = PRIOR_BOUND
         self.use_asked = use_asked
@@ -120,6 +125,7 @@ class Family:
         self._cut = 0  # samples that did not do all their work
         self._scored = 0
         self._seen = 0
+        self._wider = wider
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -216,7 +222,7 @@ class Family:
         On a cluster without GPUs that is so for each of their quantities.
         """
         floor = LOG_FLOORS[q]
-        if self._live[q] or log > floor:
+        if self._live[q] or log > floor or len(wider) < self._wider:
             return False
         for logs in wider:  # noqa: SIM110 -- a plain loop, as it runs for every job
             if logs[q] != floor:

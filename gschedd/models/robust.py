@@ -237,7 +237,8 @@ def _asked_for(kind: Kind, node: NodeLoad) -> Prediction:
 
 def _maker(basis: Basis) -> Callable[[], Family]:
     """Return what makes a family; beyond one kind, what was asked for tells the sizes apart."""
-    return lambda: Family(use_asked=basis is not Basis.KIND)
+    wider = len(LEVELS) - 1 - LEVELS.index(basis)
+    return lambda: Family(use_asked=basis is not Basis.KIND, wider=wider)
 
 
 def _keys(kind: Kind) -> list[tuple[Basis, str]]:

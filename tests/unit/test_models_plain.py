@@ -79,7 +79,7 @@ def numbers(said: Prediction) -> list[float]:
 
 
 @pytest.mark.parametrize("gpus", [False, True])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(5))
 def test_predictions_are_those_of_the_plain_rule(seed: int, *, gpus: bool) -> None:
     """Whenever it is asked, often or seldom, of kinds known and new, some of them forgotten."""
     chance = random.Random(seed)
