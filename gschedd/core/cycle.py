@@ -67,7 +67,11 @@ def snapshot(
         predictor=predictor,
         default_walltime_s=settings.default_walltime_s or None,
         predicted_times=settings.predicted_times,
-        goals=Goals(state, settings, now_s) if state.plans_goals and state.trainings else {},
+        goals=(
+            Goals(state, settings, now_s, predictor)
+            if state.plans_goals and state.trainings
+            else {}
+        ),
         fabric=settings.fabric,
     )
 

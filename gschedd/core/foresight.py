@@ -18,7 +18,7 @@ from gschedd.core import facts as f
 from gschedd.core.cycle import snapshot
 from gschedd.core.deadlines import moment
 from gschedd.core.forecast import predict_submission
-from gschedd.core.goals import goal_of, layout_of
+from gschedd.core.goals import goal_of, known_size, layout_of
 from gschedd.core.settings import Settings
 from gschedd.core.shortest import shortest_run
 from gschedd.core.state import Job, State
@@ -158,7 +158,7 @@ def foresee(
     The policy is asked once if it plans trainings; else it is asked for its start, up to so many
     times as `gschedd.core.forecast` allows, and its end follows from that.
     """
-    size = size_of(spec)
+    size = known_size(spec, state, predictor, now_s)
     silent = _silence(spec, state=state, settings=settings, now_s=now_s)
     if silent:
         return Outlook(why=silent)

@@ -4,16 +4,24 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
+from gsched.model.job import JobSpec
 from gsched.model.resources import Allocation, Request
 from gsched.model.states import JobState
+from gschedd.core.learning import Loads
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
-from gschedd.models.sizes import size_of
+from gschedd.models.kinds import kind_of
+from gschedd.models.runtime import size_of_run
+from gschedd.models.sizes import stated_size
 from gschedd.plan.elastic import is_elastic
+from gschedd.plan.load import Predictor
+from gschedd.plan.times import foretold_s
 from gschedd.plan.training import Fabric, Goal, Layout, Size, gpus_by_node
 
 #: Requests whose numbers of GPUs are kept: those of trainings are few, and asked for in each cycle.
 MAX_COUNTED: Final = 4_096
+#: Kinds of nodes on which a run time is foretold, the slowest ones.
+MAX_KINDS_OF_NODES: Final = 4
 
 _KNOWN = frozenset({JobState.QUEUED, JobState.RUNNING})
 
@@ -24,10 +32,17 @@ class Goals(Mapping[int, Goal]):
     Each is worked out when it is first asked for, and kept: a snapshot does not change.
     """
 
-    def __init__(self, state: State, settings: Settings, now_s: float) -> None:
+    def __init__(
+        self,
+        state: State,
+        settings: Settings,
+        now_s: float,
+        predictor: Predictor | None = None,
+    ) -> None:
         self._state = state
         self._settings = settings
         self._now_s = now_s
+        self._foreteller = predictor if settings.predicted_times else None
         self._goals: dict[int, Goal] = {}
 
     def __getitem__(self, number: int) -> Goal:
@@ -53,11 +68,45 @@ class Goals(Mapping[int, Goal]):
         sizes = self._state.sizes
         if job.id not in sizes:
             # deadline policies share out GPUs: who needs none is planned like any other job
-            sizes[job.id] = size_of(job.spec) if job.spec.request.gpus else None
-        return sizes[job.id]
+            stated = stated_size(job.spec) if job.spec.request.gpus else None
+            sizes[job.id] = stated
+        size = sizes[job.id]
+        if size is None and job.spec.request.gpus:
+            size = learned_size(job.spec, self._state, self._foreteller, self._now_s)
+        return size
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def known_size(
+    spec: JobSpec, state: State, predictor: Predictor | None, now_s: float
+) -> Size | None:
+    """Return how much work a training is: as stated, as its kind was before, or its walltime.
+
+    None where nothing is known of it.
+    """
+    return stated_size(spec) or learned_size(spec, state, predictor, now_s)
+
+
+def learned_size(
+    spec: JobSpec, state: State, predictor: Predictor | None, now_s: float
+) -> Size | None:
+    """Return the size of a training of which its user says nothing but a walltime, if that.
+
+    What its kind took before counts, where it always has the same number of GPUs and enough runs
+    are known: the run time on the slowest kind of node here that nine in ten did not exceed.
+    """
+    if predictor is not None and not is_elastic(spec.request):
+        kind, loads = kind_of(spec), Loads(state)
+        nodes = {load.rates: load for load in loads.values() if load.rates.gpus}
+        slowest = sorted(nodes.values(), key=lambda load: load.rates.gpu_rate)[:MAX_KINDS_OF_NODES]
+        wall_s = foretold_s(predictor.predict(kind, load, now_s) for load in slowest)
+        if wall_s is not None and wall_s > 0:
+            return size_of_run(wall_s, spec.request.gpus)
+    if spec.walltime_s is None:
+        return None
+    return size_of_run(spec.walltime_s, spec.request.gpus)
 
 
 def goal_of(job: Job, size: Size, *, settings: Settings, state: State, now_s: float) -> Goal:

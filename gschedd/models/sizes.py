@@ -5,13 +5,18 @@ from gschedd.models.runtime import size_of_run, size_of_training
 from gschedd.plan.training import Size
 
 
+def stated_size(spec: JobSpec) -> Size | None:
+    """Return the size of a training as its user stated it; None where that was not said."""
+    return size_of_training(spec.training) if spec.training is not None else None
+
+
 def size_of(spec: JobSpec) -> Size | None:
     """Return the size of a training, or None where nothing is known of it.
 
     What was said of the training comes first; then its walltime, on the GPUs asked for, of which a
     range names the least.
     """
-    size = size_of_training(spec.training) if spec.training is not None else None
+    size = stated_size(spec)
     if size is None and spec.walltime_s is not None:
         return size_of_run(spec.walltime_s, spec.request.gpus)
     return size
