@@ -67,8 +67,8 @@ def aim_of(
         warning = "nothing is known of its run time: it is not planned by its deadline"
         advice = "say the training's size, or a walltime"
         return aim, (f"{warning}; {advice}",) if deadline_s else ()
-    if not state.nodes:
-        return aim, ()
+    if not state.nodes or not (aim.training or deadline_s or aim.request.places_max):
+        return aim, ()  # as for most jobs: all nodes are looked at only for those that state an end
     return aim, _check_run(aim, size, walltime_s, state=state, settings=settings, now_s=now_s)
 
 
