@@ -16,6 +16,7 @@ def move_requested(state: State, fact: f.MoveRequested) -> None:
     state.note_moved(job.id)
     job.moves_asked = max(job.moves_asked, fact.request)
     job.trip = Trip(asked_s=fact.at_s)
+    state.turns[job.spec.owner.uid] += 1
     job.move = Relocation(
         allocation=fact.allocation,
         why=fact.why,
@@ -50,6 +51,7 @@ def move_abandoned(state: State, fact: f.MoveAbandoned) -> None:
     state.note_moved(job.id)
     move(state, job, fact, JobState.RUNNING)
     job.trip = None
+    state.stuck[job.id] = fact.at_s
     give_up_move(state, job)
 
 

@@ -47,7 +47,10 @@ def drained(state: State, fact: f.NodeDrained) -> None:
     """A node takes no new work."""
     node = state.nodes[fact.node]
     node.state = next_node_state(node.state, fact, node.state)
-    node.drained, node.reason = True, fact.reason
+    node.drained, node.vacating, node.reason = True, fact.migrate, fact.reason
+    if not state.vacating:
+        state.turns.clear()
+    (state.vacating.add if fact.migrate else state.vacating.discard)(node.name)
     refresh_space(state, node)
     state.look_anew()
     state.touched_nodes[node.name] = node
@@ -57,7 +60,8 @@ def resumed(state: State, fact: f.NodeResumed) -> None:
     """A node takes new work again."""
     node = state.nodes[fact.node]
     node.state = next_node_state(node.state, fact, node.state)
-    node.drained, node.reason, node.faults = False, "", 0
+    node.drained, node.vacating, node.reason, node.faults = False, False, "", 0
+    state.vacating.discard(node.name)
     refresh_space(state, node)
     state.look_anew()
     state.touched_nodes[node.name] = node

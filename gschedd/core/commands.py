@@ -59,6 +59,19 @@ class RerunJob(JobCommand, frozen=True, kw_only=True):
     grace_s: float | None = None
 
 
+class MigrateJob(JobCommand, frozen=True, kw_only=True):
+    """Let the running job go on elsewhere.
+
+    Attributes:
+        nodes: on these; empty: on any other ones.
+        gpus: on so many; 0: on as many as it has.
+    """
+
+    nodes: tuple[str, ...] = ()
+    gpus: int = 0
+    message: str = ""
+
+
 class AlterJob(JobCommand, frozen=True, kw_only=True):
     """Change what the job says of itself."""
 
@@ -72,9 +85,10 @@ class NodeCommand(Command, frozen=True, kw_only=True):
 
 
 class DrainNode(NodeCommand, frozen=True, kw_only=True):
-    """Give the node no new work."""
+    """Give the node no new work; with ``migrate`` its jobs go on elsewhere as far as they can."""
 
     reason: str
+    migrate: bool = False
 
 
 class ResumeNode(NodeCommand, frozen=True, kw_only=True):
@@ -92,6 +106,7 @@ AnyCommand = (
     | ReleaseJob
     | SignalJob
     | RerunJob
+    | MigrateJob
     | AlterJob
     | DrainNode
     | ResumeNode

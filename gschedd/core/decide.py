@@ -175,7 +175,11 @@ def drain_node(state: State, command: c.DrainNode, now_s: float) -> list[f.AnyFa
         raise InvalidRequestError("a drain needs a reason", hint="say why with -m REASON")
     return [
         f.NodeDrained(
-            at_s=now_s, node=node.name, reason=command.reason.strip(), by=command.caller.user
+            at_s=now_s,
+            node=node.name,
+            reason=command.reason.strip(),
+            by=command.caller.user,
+            migrate=command.migrate,
         )
     ]
 

@@ -161,7 +161,8 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 
         case f.PlaceLost():
             return f"goes to its queue: {fact.reason}"
         case f.TrainingResumed():
-            return f"attempt {fact.attempt} goes on from step {fact.step}"
+            step = f" from step {fact.step}" if fact.step else ""
+            return f"attempt {fact.attempt} goes on{step}"
         case f.DeadlineJudged():
             return _describe_judgement(fact)
         case f.PartStarted():
@@ -199,7 +200,8 @@ def _describe_node_fact(fact: f.AnyFact) -> str:
         case f.NodeDisconnected():
             return f"disconnected: {fact.reason}"
         case f.NodeDrained():
-            return f"drained by {fact.by}: {fact.reason}"
+            leave = ", its jobs move away" if fact.migrate else ""
+            return f"drained by {fact.by}{leave}: {fact.reason}"
         case f.NodeResumed():
             return f"resumed by {fact.by}"
         case f.NodeFaulted():

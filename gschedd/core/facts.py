@@ -232,10 +232,11 @@ class NodeDisconnected(NodeFact, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class NodeDrained(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """The node takes no new work."""
+    """The node takes no new work; with ``migrate`` its jobs are to leave it."""
 
     reason: str
     by: str
+    migrate: bool = False
 
 
 class NodeResumed(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):

@@ -6,7 +6,7 @@ the daemon, the simulator and the tests run this very code.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import assert_never
 
 from msgspec import Struct, structs
@@ -27,6 +27,7 @@ from gschedd.core.cycle import run_cycle
 from gschedd.core.due import due_groups
 from gschedd.core.foresight import Outlook, foresee, promise_of
 from gschedd.core.learning import Run, run_of
+from gschedd.core.migrating import ask_again, migrate_job, next_asked_again_s, next_vacating
 from gschedd.core.moving import arrivals, next_overdue_s, overdue
 from gschedd.core.react import react
 from gschedd.core.retry import Retry
@@ -141,6 +142,8 @@ class Head:
                 return decide.signal_job(state, settings, command, now_s)
             case c.RerunJob():
                 return decide.rerun_job(state, settings, command, now_s)
+            case c.MigrateJob():
+                return migrate_job(state, settings, command, now_s)
             case c.AlterJob():
                 return alter_job(state, settings, command, now_s)
             case c.DrainNode():
@@ -249,6 +252,7 @@ class Head:
             self.state.look_anew()
         if self.retry.take(now_s):
             self.state.look_anew()
+        ask_again(self.state, now_s)
         facts = decide.due_jobs(self.state, now_s)
         return self._advance([*facts, *overdue(self.state, self.settings, now_s)])
 
@@ -260,6 +264,7 @@ class Head:
             self.retry.due_s,
             self.again_s,
             next_overdue_s(self.state, self.settings),
+            next_asked_again_s(self.state),
         )
         return min((at_s for at_s in alarms_s if at_s is not None), default=None)
 
@@ -267,13 +272,7 @@ class Head:
         """Run one scheduling cycle if anything has changed since the last."""
         if not self.state.stale or self.safe_mode:
             return Step()
-        arrived = self._arrive(now_s)
-        planned = self._plan(now_s)
-        return Step(
-            facts=(*arrived.facts, *planned.facts),
-            effects=(*arrived.effects, *planned.effects),
-            runs=(*arrived.runs, *planned.runs),
-        )
+        return _together([self._arrive(now_s), *self._vacate(now_s), self._plan(now_s)])
 
     def _arrive(self, now_s: float) -> Step:
         """Let moving jobs whose new places are free go on there."""
@@ -281,6 +280,11 @@ class Head:
             return Step()
         assigner = Assigner(self.state, self.settings, now_s, self.model)
         return self._advance(list(arrivals(self.state, assigner, now_s)))
+
+    def _vacate(self, now_s: float) -> Iterator[Step]:
+        """Let jobs leave nodes that are drained for good, as many as may move at once."""
+        while (fact := next_vacating(self.state, self.settings, now_s)) is not None:
+            yield self._advance([fact])
 
     def _plan(self, now_s: float) -> Step:
         """Ask the policy what to do with what waits."""
@@ -369,3 +373,13 @@ class Head:
                 following.extend(follow(self.state, fact))
             pending = following
         return Step(facts=tuple(applied), effects=tuple(effects), runs=tuple(runs))
+
+
+def _together(steps: Iterable[Step]) -> Step:
+    """Return several steps as one."""
+    every = list(steps)
+    return Step(
+        facts=tuple(fact for step in every for fact in step.facts),
+        effects=tuple(effect for step in every for effect in step.effects),
+        runs=tuple(run for step in every for run in step.runs),
+    )

@@ -33,6 +33,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             measured; seconds.
         checkpoint_timeout_s: a training that has not saved its state so long after it was asked
             is not moved, and goes on where it is.
+        max_moves: so many jobs move at once when nodes are drained.
         refuse_impossible: deadlines that an idle cluster could not meet are not taken.
     """
 
@@ -49,6 +50,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     move_s: float = 30.0
     refuse_impossible: bool = True
     checkpoint_timeout_s: float = 300.0
+    max_moves: int = 4
     master_port_first: int = 20000
     master_port_last: int = 29999
 

@@ -1,6 +1,7 @@
 """The head's state. Only `gschedd.core.apply` writes it."""
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Mapping
 
 from msgspec import Struct, field
@@ -184,7 +185,7 @@ class Job(Struct, kw_only=True, omit_defaults=True):
 
 
 class Node(Struct, kw_only=True, omit_defaults=True):
-    """A machine that has registered at least once."""
+    """A machine that has registered at least once; ``vacating``: jobs are to leave it."""
 
     name: str
     state: NodeState
@@ -195,6 +196,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
     version: str = ""
     since_s: float = 0.0
     drained: bool = False
+    vacating: bool = False
     reason: str = ""
     faults: int = 0
     load: Load | None = None
@@ -260,6 +262,9 @@ class State:
         by_node: jobs with an attempt that is not over, by node.
         targets: jobs that move, until they are where they go to.
         targets_on: the same by the nodes that they go to.
+        vacating: nodes that jobs are to leave.
+        turns: how many jobs of each user have left such nodes, or are about to. Not durable.
+        stuck: when jobs that run could not be moved, seconds since the epoch. Not durable.
         trainings: jobs that are planned by what is known of their run time and deadline.
         sizes: how much work each of them is, worked out when a policy first asks.
         reached: how far those that run have said to be.
@@ -293,6 +298,9 @@ class State:
         self.by_node: dict[str, dict[int, Job]] = {}
         self.targets: dict[int, Job] = {}
         self.targets_on: dict[str, dict[int, Job]] = {}
+        self.vacating: set[str] = set()
+        self.turns: Counter[int] = Counter()
+        self.stuck: dict[int, float] = {}
         self.trainings: dict[int, Job] = {}
         self.sizes: dict[int, Size | None] = {}
         self.reached: dict[int, Reached] = {}

@@ -177,6 +177,8 @@ class Store:
         for (data,) in self._db.execute("SELECT data FROM nodes ORDER BY name"):
             node = rows.node_from_data(data)
             state.nodes[node.name] = node
+            if node.vacating:
+                state.vacating.add(node.name)
             refresh_space(state, node)
         attempts: dict[int, Attempt] = {}
         live = "SELECT job, data FROM attempts WHERE state <> 'ended'"
