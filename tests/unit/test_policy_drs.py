@@ -154,6 +154,38 @@ def test_a_request_that_is_not_plain_is_placed_as_it_is() -> None:
     assert verdict_of(plan, 1).end_s == pytest.approx(NOW_S + 60)
 
 
+def test_a_request_that_is_not_plain_waits_where_it_does_not_fit() -> None:
+    """Nothing is foretold of it, and nothing false is said."""
+    asked = Request(chunks=(Chunk(gpus=2), Chunk(gpus=1)))
+    training = goal(1, speed=WalltimeSpeed(gpus=3), work=60, request=asked, deadline_s=100)
+    plan = drs.plan(snapshot_of(gpu_nodes(2), [structs.replace(training, gpus=(3,))]))
+
+    assert plan.starts == ()
+    (wait,) = plan.waits
+    assert str(wait.reason) == ("no GPUs are free that it can use; its deadline is in 00:01:40")
+    said = verdict_of(plan, 1)
+    assert (said.meets, said.end_s, said.firm) == (False, None, False)
+    assert said.why == "it is not known when it can start"
+
+
+def test_a_training_without_gpus_is_planned_by_its_walltime() -> None:
+    """It has a deadline all the same."""
+    asked = Request(chunks=(Chunk(cpus=2),))
+    training = goal(1, speed=WalltimeSpeed(gpus=0), work=60, request=asked, deadline_s=100)
+    plan = drs.plan(snapshot_of(gpu_nodes(0), [structs.replace(training, gpus=(0,))]))
+
+    assert [start.job for start in plan.starts] == [1]
+    assert verdict_of(plan, 1).end_s == pytest.approx(NOW_S + 60)
+
+
+def test_where_no_node_that_is_up_could_run_it_that_is_said() -> None:
+    """All are closed, or too small."""
+    shut = {"n1": space("n1", cpus=64, gpu_types=("",) * 4, open=False)}
+    plan = drs.plan(snapshot_of(shut, [goal(1, deadline_s=100)]))
+
+    assert "no node that is up could run it" in str(plan.waits[0].reason)
+
+
 # --- the round ---
 
 

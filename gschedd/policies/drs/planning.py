@@ -213,7 +213,7 @@ class Planning:
 
     def _wait(self, waiting: Waiting, expected: Expected) -> Wait:
         goal = waiting.goal
-        levels = self._idle.levels_of(waiting)
+        levels = self._idle.levels_of(waiting) if waiting.form is not None else None
         return Wait(
             shape=waiting.shape,
             first=goal.job,

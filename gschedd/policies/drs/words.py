@@ -39,10 +39,20 @@ def deadline_words(goal: Goal, now_s: float) -> str:
 
 
 def wait_words(
-    goal: Goal, levels: tuple[Level, ...], expected: Expected, *, now_s: float, because: str
+    goal: Goal, levels: tuple[Level, ...] | None, expected: Expected, *, now_s: float, because: str
 ) -> str:
-    """Return why a training waits: by when it is wanted, what that would take, what will be."""
+    """Return why a training waits: by when it is wanted, what that would take, what will be.
+
+    Args:
+        goal: what is known of it.
+        levels: numbers of GPUs worth having on an idle cluster; None: it cannot be told.
+        expected: of it.
+        now_s: seconds since the epoch.
+        because: why it does not start now.
+    """
     words = [f"{because}; {deadline_words(goal, now_s)}"]
+    if levels is None:
+        return words[0]
     if not levels:
         words.append("no node that is up could run it")
     elif goal.deadline_s is not None:
