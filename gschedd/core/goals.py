@@ -6,7 +6,7 @@ from typing import Final
 
 from gsched.model.job import JobSpec
 from gsched.model.resources import Allocation, Request
-from gsched.model.states import JobState
+from gsched.model.states import AttemptState, JobState
 from gschedd.core.learning import Loads
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
@@ -129,7 +129,7 @@ def goal_of(job: Job, size: Size, *, settings: Settings, state: State, now_s: fl
         total_work=size.work,
         speed=size.speed,
         gpus=gpu_counts(job.spec.request),
-        movable=job.spec.movable,
+        movable=job.spec.movable and (attempt is None or attempt.state is AttemptState.RUNNING),
         move_s=settings.move_s,
         promised=job.promised,
         request=_movable_request(job.spec.request),

@@ -18,6 +18,8 @@ from gschedd.sim.workload import TraceJob
 #: Jobs shorter than this count as if they took it, or a moment's wait would dominate; seconds.
 #: Source: Feitelson & Rudolph, Metrics and benchmarking for parallel job scheduling, 1998.
 SLOWDOWN_BOUND_S: Final = 10.0
+#: By which a deadline may be missed through the digits that seconds since the epoch have left.
+ROUNDING_S: Final = 1e-3
 DIGITS: Final = 6  # of every figure in a report: microseconds, millionths
 
 
@@ -238,7 +240,7 @@ class Recorder:
         self._outcomes[job.outcome.kind.value] += 1
         met = None
         if traced.deadline_s is not None:
-            met = job.outcome.succeeded and wait_s + run_s <= traced.deadline_s
+            met = job.outcome.succeeded and wait_s + run_s <= traced.deadline_s + ROUNDING_S
             self._deadlines[met] += 1
         if self._on_result is not None:
             self._on_result(self._result(job, traced, (wait_s, run_s, slowdown), met=met))

@@ -304,3 +304,17 @@ def test_the_first_step_at_the_new_place_ends_the_move() -> None:
     assert trip is not None
     assert 0 < trip.asked_s < trip.saved_s <= trip.left_s <= trip.placed_s < trip.resumed_s
     assert trip.restore_s == 0.2
+
+
+def test_one_that_starts_is_not_to_be_moved_yet() -> None:
+    """It would have nothing to go on from; policies see that before they plan all moves at once."""
+    story = Story()
+    story.delayed_s[n.Started] = 2.0
+    job = story.submit(
+        "select=1:ncpus=1:ngpus=1,walltime=5000", movable=True, deadline_after_s=1e6, runs_s=1000.0
+    )
+    seen = Goals(story.head.state, story.settings, story.now_s)
+    assert not seen[job].movable
+    story.run_for(5.0)
+
+    assert Goals(story.head.state, story.settings, story.now_s)[job].movable
