@@ -32,19 +32,18 @@ def keep(candidates: Sequence[Candidate], grid: Grid, settings: Settings) -> Kep
 
     Args:
         candidates: in the order in which they are kept.
-        grid: what is free; what is kept takes its share of it.
+        grid: what is free; not changed.
         settings: how much is kept for those to come, if not all can be in time.
     """
-    count = len(candidates)
-    if not _all_fit(candidates, grid.copy()):
-        after_s = grid.starts_s[0] + settings.reserve_after_s
-        left = grid.kept_back(settings.reserve, after_s)
-        count = _largest_prefix(candidates, left)
-    shares: dict[int, Share] = {}
-    for each in _by_deadline(candidates[:count]):
-        share = grid.take_share(each.need)
-        if share is not None:
-            shares[each.need.job] = share
+    after_s = grid.starts_s[0] + settings.reserve_after_s
+    left, shares = grid.copy(), dict[int, Share]()
+    if not _fill(candidates, left, shares):
+        reserved = grid.kept_back(settings.reserve, after_s)
+        count = _largest_prefix(candidates, reserved)
+        left, shares = reserved.copy(), {}
+        _fill(candidates[:count], left, shares)
+        left = grid.without(reserved, left)
+    grid = left
     given_up: list[Candidate] = []
     for each in candidates:
         if each.need.job in shares:
@@ -67,7 +66,7 @@ def _largest_prefix(candidates: Sequence[Candidate], grid: Grid) -> int:
     enough = most // PRECISION
     while most - least > enough:
         middle = (least + most + 1) // 2
-        if _all_fit(candidates[:middle], grid.copy()):
+        if _fill(candidates[:middle], grid.copy(), {}):
             least = middle
         else:
             most = middle - 1
@@ -95,8 +94,21 @@ def _by_gpu_time(candidates: Sequence[Candidate], grid: Grid) -> int:
     return bisect_left(range(1, len(candidates) + 1), 1, key=lambda count: not fits(count))
 
 
-def _all_fit(candidates: Sequence[Candidate], grid: Grid) -> bool:
-    return all(grid.take_share(each.need) is not None for each in _by_deadline(candidates))
+def _fill(candidates: Sequence[Candidate], grid: Grid, shares: dict[int, Share]) -> bool:
+    """Let trainings take their shares, by deadline; stop at the first that cannot be in time.
+
+    One that was promised its deadline, and still cannot be in time, is passed over.
+
+    Returns:
+        Whether all others are in time.
+    """
+    for each in _by_deadline(candidates):
+        share = grid.take_share(each.need)
+        if share is not None:
+            shares[each.need.job] = share
+        elif not each.promised:
+            return False
+    return True
 
 
 def _by_deadline(candidates: Sequence[Candidate]) -> list[Candidate]:

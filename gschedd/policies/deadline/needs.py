@@ -59,7 +59,7 @@ def needs_of(snapshot: Snapshot, trainings: Trainings, speeds: Speeds) -> Needs:
     late: list[int] = []
     levels: dict[int, Levels] = {}
     has: dict[int, int] = {}
-    held = {job: each for job, each in trainings.fixed.items() if _is_held(each, snapshot)}
+    held = {job: each for job, each in trainings.fixed.items() if snapshot.goals[job].movable}
     for job in [*trainings.movable, *held, *trainings.waiting]:
         goal = snapshot.goals[job]
         running = trainings.movable.get(job) or held.get(job)
@@ -67,7 +67,7 @@ def needs_of(snapshot: Snapshot, trainings: Trainings, speeds: Speeds) -> Needs:
         levels[job] = _levels(goal, running, speeds)
         need = _need(goal, levels[job], has[job])
         if need is not None and job in held:
-            rate = 0.0 if held[job].leaving else goal.speed.rate(speeds.layout(has[job]))
+            rate = 0.0 if held[job].leaving else _rate(goal, held[job], speeds)
             need = structs.replace(need, held=True, held_rate=rate)
         candidate = None if need is None else _candidate(goal, need, snapshot.now_s)
         if candidate is not None:
@@ -86,22 +86,20 @@ def _levels(goal: Goal, running: RunningJob | None, speeds: Speeds) -> Levels:
     levels = speeds.levels(goal)
     if running is None:
         return levels
-    counts = gpus_by_node(running.allocation)
-    gpus = sum(counts.values())
+    gpus = gpus_of(running.allocation)
     if gpus not in levels.gpus:
         return levels
-    rate = goal.speed.rate(speeds.layout_on(counts))
+    rate = _rate(goal, running, speeds)
     index = levels.gpus.index(gpus)
     if rate <= 0 or rate == levels.rates[index]:
         return levels
     return structs.replace(levels, rates=(*levels.rates[:index], rate, *levels.rates[index + 1 :]))
 
 
-def _is_held(running: RunningJob, snapshot: Snapshot) -> bool:
-    """Return whether a training that cannot be moved now can be moved soon."""
-    goal = snapshot.goals[running.job]
-    soon = (running.starting or running.leaving) and goal.movable and goal.deadline_s is not None
-    return soon and gpus_of(running.allocation) > 0
+def _rate(goal: Goal, running: RunningJob, speeds: Speeds) -> float:
+    """Return the work a second that a training does where it is; 0 without any GPU."""
+    counts = gpus_by_node(running.allocation)
+    return goal.speed.rate(speeds.layout_on(counts)) if counts else 0.0
 
 
 def _need(goal: Goal, levels: Levels, has: int) -> Need | None:

@@ -28,7 +28,7 @@ class Round:
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
         self.snapshot = snapshot
         self.settings = settings
-        self.trainings = _without_starting(Trainings.of(snapshot))
+        self.trainings = _left_alone(Trainings.of(snapshot), snapshot.now_s - settings.hold_s)
         self.speeds = Speeds(snapshot)
         self.needs = needs_of(snapshot, self.trainings, self.speeds)
         self.hopeless = frozenset(self.needs.late)
@@ -54,7 +54,18 @@ class Round:
             waits=changes.waits,
             moves=changes.moves,
             verdicts=tuple(self._verdicts(changes)),
+            again_s=self._again_s(),
         )
+
+    def _again_s(self) -> float | None:
+        """Return when the first of those that are left alone need not be any more."""
+        now_s, hold_s = self.snapshot.now_s, self.settings.hold_s
+        times_s = [
+            each.started_s + hold_s
+            for job, each in self.trainings.fixed.items()
+            if self.snapshot.goals[job].movable and not each.leaving
+        ]
+        return min((each_s for each_s in times_s if each_s > now_s), default=None)
 
     def _share_idle(self) -> None:
         idle, gain = self.idle, self.settings.grow_gain
@@ -135,9 +146,11 @@ class Round:
         return Verdict(job=goal.job, meets=meets, end_s=known_s, gpus=gpus, why=why)
 
 
-def _without_starting(trainings: Trainings) -> Trainings:
-    """Return the trainings such that those that have only been given their GPUs keep them."""
-    starting = {job: each for job, each in trainings.movable.items() if each.starting}
-    movable = {job: each for job, each in trainings.movable.items() if not each.starting}
-    fixed = dict(sorted({**trainings.fixed, **starting}.items()))
-    return structs.replace(trainings, movable=movable, fixed=fixed)
+def _left_alone(trainings: Trainings, since_s: float) -> Trainings:
+    """Return the trainings such that those started or moved after a time keep what they have."""
+    movable = dict(trainings.movable)
+    fixed = dict(trainings.fixed)
+    for job, running in trainings.movable.items():
+        if running.starting or running.started_s > since_s:
+            fixed[job] = movable.pop(job)
+    return structs.replace(trainings, movable=movable, fixed=dict(sorted(fixed.items())))

@@ -125,6 +125,15 @@ class Grid:
             [*self.free[:index], *(each * (1 - part) for each in self.free[index:])]
         )
 
+    def without(self, before: "Grid", after: "Grid") -> "Grid":
+        """Return what is left of this if as much is taken as was between two states of another."""
+        return self.with_free(
+            [
+                here - (had - has)
+                for here, had, has in zip(self.free, before.free, after.free, strict=True)
+            ]
+        )
+
     def take_share(self, need: Need) -> Share | None:
         """Take the least share with which a training is in time; None if there is none.
 
