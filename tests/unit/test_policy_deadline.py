@@ -1,0 +1,121 @@
+"""What `deadline` decides, on cases computed by hand."""
+
+from collections.abc import Mapping
+
+import pytest
+from msgspec import structs
+
+from gsched.model.resources import Allocation, Share
+from gschedd.models.runtime_table import TableSpeed
+from gschedd.plan.snapshot import Plan, Verdict
+from gschedd.plan.training import Goal, gpus_by_node
+from gschedd.policies import deadline
+from gschedd.policies.deadline import Settings
+from tests.support.trainings import NOW_S, elastic, goal, gpu_nodes, snapshot_of
+
+#: Iterations a second: twice the GPUs are twice as fast up to four, eight are as fast as six.
+EVEN = TableSpeed(rates=((1, 1.0), (2, 2.0), (4, 4.0), (8, 6.0)))
+
+
+def training(job: int, work: float, deadline_s: float | None = None, **changes: object) -> Goal:
+    made = goal(
+        job, work=work, deadline_s=deadline_s, speed=EVEN, request=elastic(1, 8), movable=True
+    )
+    return structs.replace(made, **changes)
+
+
+def on(node: str, *indices: int) -> Allocation:
+    return (Share(node=node, cpus=len(indices), slots=len(indices), gpu_indices=indices),)
+
+
+def started(plan: Plan) -> Mapping[int, int]:
+    return {each.job: sum(gpus_by_node(each.allocation).values()) for each in plan.starts}
+
+
+def said(plan: Plan) -> Mapping[int, Verdict]:
+    return {verdict.job: verdict for verdict in plan.verdicts}
+
+
+def test_who_needs_least_goes_first_where_not_all_can_be_in_time() -> None:
+    """Four GPUs for 1000 s hold 4000 of work: the small ones' 3600, not 3900 and one of them."""
+    waiting = [training(1, 3900, 1000.0), *(training(n, 1200, 1000.0) for n in (2, 3, 4))]
+
+    plan = deadline.plan(snapshot_of(gpu_nodes(4), waiting))
+
+    assert {job for job, verdict in said(plan).items() if verdict.meets} == {2, 3, 4}
+    assert "less GPU time" in said(plan)[1].why
+    assert not said(plan)[1].firm
+
+
+def test_a_promise_is_kept_whatever_comes() -> None:
+    """The large one runs and was promised its deadline; without that it is stopped."""
+    large = training(1, 3900, 1000.0, promised=True)
+    small = [training(n, 1200, 1000.0) for n in (2, 3, 4)]
+    seen = snapshot_of(gpu_nodes(4), small, [(large, on("n1", 0, 1, 2, 3))])
+
+    kept = deadline.plan(seen)
+    goals = {**seen.goals, 1: structs.replace(large, promised=None)}
+    stopped = deadline.plan(structs.replace(seen, goals=goals))
+
+    assert kept.moves == ()
+    assert [job for job, verdict in said(kept).items() if verdict.meets] == [1]
+    assert [(move.job, move.allocation) for move in stopped.moves] == [(1, ())]
+    assert {job for job, verdict in said(stopped).items() if verdict.meets} == {2, 3, 4}
+
+
+def test_a_promise_is_made_when_little_is_left() -> None:
+    """A quarter of what a training needs, in the middle; or at once, if the site wants it."""
+    waiting = [training(1, 100, 1000.0), training(2, 1000, 4000.0), training(3, 1000, 4000.0)]
+    seen = snapshot_of(gpu_nodes(8), waiting)
+
+    late = said(deadline.plan(seen))
+    early = said(deadline.deadline(Settings(promise=float("inf")))(seen))
+    never = said(deadline.deadline(Settings(promise=0.0))(seen))
+
+    assert all(verdict.meets for verdict in late.values())
+    assert {job for job, verdict in late.items() if verdict.firm} == {1}
+    assert all(verdict.firm for verdict in early.values())
+    assert not any(verdict.firm for verdict in never.values())
+
+
+def test_idle_gpus_go_to_where_they_do_most() -> None:
+    """Both need one GPU only; eight are there, and four each are better than eight and none."""
+    waiting = [training(1, 1000, 2000.0), training(2, 1000, 2000.0)]
+
+    assert started(deadline.plan(snapshot_of(gpu_nodes(8), waiting))) == {1: 4, 2: 4}
+
+
+def test_what_is_late_runs_on_what_is_left() -> None:
+    """600 of work in 50 s need more than eight GPUs do: it starts, and is said to be late."""
+    plan = deadline.plan(snapshot_of(gpu_nodes(8), [training(1, 600, 50.0)]))
+
+    assert started(plan) == {1: 8}
+    assert not said(plan)[1].meets
+    assert said(plan)[1].end_s == pytest.approx(NOW_S + 100)
+    assert "any more" in said(plan)[1].why
+
+
+def test_what_was_just_started_is_left_alone() -> None:
+    """It would be stopped for the small ones; only half a minute later it is."""
+    large = training(1, 3900, 1000.0)
+    small = [training(n, 1200, 1000.0) for n in (2, 3, 4)]
+    seen = snapshot_of(gpu_nodes(4), small, [(large, on("n1", 0, 1, 2, 3))])
+    running = [structs.replace(each, started_s=NOW_S - 10) for each in seen.running]
+
+    plan = deadline.plan(structs.replace(seen, running=running))
+
+    assert plan.moves == ()
+    assert plan.again_s == NOW_S + 20
+
+
+def test_without_trainings_nothing_is_said() -> None:
+    assert deadline.plan(snapshot_of(gpu_nodes(4))) == Plan()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"reserve": 1.0}, {"promise": -1.0}, {"grow_gain": 2.0}, {"steps": 8, "steps_least": 9}],
+)
+def test_settings_that_make_no_sense_are_refused(change: Mapping[str, float]) -> None:
+    with pytest.raises(ValueError, match="must"):
+        structs.replace(Settings(), **change)
