@@ -1,16 +1,17 @@
 """How all ranks stop at the same step without slowing down the steps between.
 
 Now and then, at a step that all ranks know, each begins to exchange whether it wants a checkpoint,
-and looks at the outcome one step later, when it has arrived while the GPU was busy. The same
-exchange carries how long a step takes, so that all ranks also agree on the step of the next one.
+and looks at the outcome when it is time for the next exchange; by then it has long arrived, beside
+the training's own messages. The exchange also carries how long a step takes on the slowest rank, so
+that all ranks know the step of the next one.
 """
 
 from collections.abc import Callable
 
 from gsched.elastic.ranks import Pending, Ranks
 
-#: Between two exchanges. A wish is heard after half of it on average, while the training goes on;
-#: an exchange costs each rank some 0.1 ms of CPU time, so 0.1 % of a step at most.
+#: Between two exchanges. A wish is heard after one and a half of it on average, while the training
+#: goes on; an exchange takes each rank about 0.1 ms, so one part in two thousand at most.
 PERIOD_S = 0.2
 STEPS_MAX = 1000  # were steps suddenly slower by far, a wish would still be heard some day
 
@@ -31,19 +32,21 @@ class Agreement:
             wants: asked only when an exchange begins.
             step_s: what a step takes on this rank, seconds.
         """
-        if self._pending is None and step < self._next:
+        if step < self._next:
             return False
         if self._ranks.is_alone:
             self._next = step + _stride(step_s)
             return wants()
+        stride = 1
         if self._pending is not None:
             wish, step_us = self._pending.result()
             self._pending = None
-            self._next = step + _stride(step_us / 1e6)
+            stride = _stride(step_us / 1e6)
             if wish:
+                self._next = step + 1
                 return True
-        if step >= self._next:
-            self._pending = self._ranks.greatest((int(wants()), round(step_s * 1e6)))
+        self._next = step + stride
+        self._pending = self._ranks.greatest((int(wants()), round(step_s * 1e6)))
         return False
 
     def close(self) -> None:

@@ -52,6 +52,10 @@ class Link:
         self.wake()
         if self._thread is not None:
             self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                return  # it still uses them
+        self._wake_reader.close()
+        self._wake_writer.close()
 
     def _run(self, conversation: Conversation) -> None:
         delay_s = _RETRY_MIN_S

@@ -117,7 +117,8 @@ def hold(directory: pathlib.Path, step: int) -> None:
 def main() -> None:
     args = options()
     torch.set_num_threads(1)
-    init_process_group("gloo")
+    if "RANK" in os.environ:
+        init_process_group("gloo")
     torch.manual_seed(args.seed)
     digits = example()
     if args.model == "digits":
@@ -127,8 +128,10 @@ def main() -> None:
         data, network = Text(), Transformer(args.dropout)
     if args.count:
         data = torch.utils.data.Subset(data, range(args.count))
-    unused = args.model == "transformer"
-    model = DistributedDataParallel(network, find_unused_parameters=unused)
+    model = network
+    if "RANK" in os.environ:
+        unused = args.model == "transformer"
+        model = DistributedDataParallel(network, find_unused_parameters=unused)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     also = {"schedule": schedule}
@@ -171,7 +174,7 @@ def main() -> None:
             schedule.step()
     if training.rank == 0:
         result = {
-            "weights": digits.digest(model.module),
+            "weights": digits.digest(network),
             "steps": training.step_count,
             "samples": training.samples_done,
             "restored_step": training.restored_step,

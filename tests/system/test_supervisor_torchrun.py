@@ -1,17 +1,14 @@
 """Two torchrun agents on loopback under real supervisors: who failed first, and how."""
 
-import os
 import pathlib
-import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.support.launching import Launcher
+from tests.support.torch_python import torch_python
 
 AGENT = pathlib.Path(__file__).parents[2] / "gnode" / "supervisor" / "torchrun_agent.py"
 NEIGHBOURS = ("record", "output", "errors", "kernel")
@@ -32,15 +29,6 @@ dist.barrier()
 sys.stdout.write(f"{{rank}} of {{dist.get_world_size()}} sum {{float(value)}}\\n")
 dist.destroy_process_group()
 """
-
-
-def torch_python() -> str:
-    """Return an interpreter that has torch: GSCHED_TEST_TORCH_PYTHON or this one."""
-    python = os.environ.get("GSCHED_TEST_TORCH_PYTHON", sys.executable)
-    look = "import importlib.util as u; raise SystemExit(u.find_spec('torch') is None)"
-    if shutil.which(python) and subprocess.run([python, "-c", look], check=False).returncode == 0:
-        return python
-    pytest.skip("no torch here: set GSCHED_TEST_TORCH_PYTHON to an interpreter that has it")
 
 
 @pytest.fixture

@@ -1,0 +1,151 @@
+"""Runs `elastic_train.py` as a job would: under torchrun, or alone, with gsched's environment."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tests.support.cluster import wait_until
+from tests.support.elastic_listener import Listener
+from tests.support.torch_python import torch_python
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "tests" / "support" / "elastic_train.py"
+TIMEOUT_S = 240.0  # an attempt, on a machine that does much else
+
+Row = dict[str, Any]
+
+
+class Run:
+    """The attempts of one training; its directory holds logs, checkpoints and the result.
+
+    Attributes:
+        checkpoints: where they are.
+    """
+
+    def __init__(self, directory: pathlib.Path, *options: str) -> None:
+        self.python = torch_python("sklearn")
+        self.directory = directory
+        self.checkpoints = directory / "checkpoints"
+        self.attempt = 0
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def start(self, world_size: int, *options: str, **variables: str) -> None:
+        """Start the next attempt on that many ranks; 0: one process without torchrun."""
+        self.attempt += 1
+        environment = {
+            **os.environ,
+            "GSCHED_JOB_NUMBER": "7",
+            "GSCHED_ATTEMPT": str(self.attempt),
+            "GSCHED_CHECKPOINT_DIR": str(self.checkpoints),
+            "GSCHED_CHECKPOINT_INTERVAL_S": "0",
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+            **variables,
+        }
+        command = [self.python]
+        if world_size:
+            command += ["-m", "torch.distributed.run", "--standalone"]
+            command += [f"--nproc-per-node={world_size}"]
+        command += [str(SCRIPT), str(self.directory), *self._options, *options]
+        with open(self.directory / f"output-{self.attempt}", "wb") as output:
+            self._process = subprocess.Popen(
+                command, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL
+            )
+
+    def output(self) -> str:
+        """Return what the current attempt has written."""
+        return (self.directory / f"output-{self.attempt}").read_text(errors="replace")
+
+    def wait(self) -> int:
+        """Return the exit code of the current attempt, negative for a signal."""
+        assert self._process is not None
+        return self._process.wait(TIMEOUT_S)
+
+    def finish(self) -> Row:
+        """Return the result of the current attempt, which must succeed."""
+        assert self.wait() == 0, self.output()
+        result: Row = json.loads((self.directory / "result.json").read_text())
+        return result
+
+    def stop(self) -> None:
+        """End the current attempt as gsched would."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(TIMEOUT_S)
+
+    def wait_until_held(self, step: int) -> None:
+        """Return when rank 0 holds after ``step`` (an option of the script)."""
+        held = self.directory / f"held-{step}"
+        wait_until(lambda: held.exists() or self._is_over(), TIMEOUT_S, what=f"step {step}")
+        assert held.exists(), self.output()
+
+    def _is_over(self) -> bool:
+        assert self._process is not None
+        return self._process.poll() is not None
+
+    def release(self, step: int) -> None:
+        """Let rank 0 go on after it held."""
+        (self.directory / f"go-{step}").touch()
+
+    def save_and_stop(self, listener: Listener, request: int, hold_at: int) -> Row:
+        """Ask for a checkpoint after a step, as for a move; end the attempt; return the answer."""
+        self.wait_until_held(hold_at)
+        wait_until(
+            lambda: any(hello["attempt"] == self.attempt for hello in listener.all("hello")),
+            TIMEOUT_S,
+            what="the connection",
+        )
+        listener.say(checkpoint={"request": request, "wait": True})
+        self.release(hold_at)
+        wait_until(
+            lambda: self._answers(listener, request) or self._is_over(), TIMEOUT_S, what="an answer"
+        )
+        assert self._answers(listener, request), self.output()
+        self.stop()
+        return self._answers(listener, request)[0]
+
+    @staticmethod
+    def _answers(listener: Listener, request: int) -> list[Row]:
+        return [body for body in listener.all("checkpointed") if body["request"] == request]
+
+    def rows(self) -> list[Row]:
+        """Return what all ranks have logged in all attempts."""
+        found: list[Row] = []
+        for path in sorted(self.directory.glob("log-*")):
+            found += [json.loads(line) for line in path.read_text().splitlines()]
+        return found
+
+    def names(self) -> list[str]:
+        """Return what lies in the directory of checkpoints."""
+        return sorted(path.name for path in self.checkpoints.iterdir())
+
+    def published(self) -> list[pathlib.Path]:
+        """Return the published checkpoints, oldest first."""
+        return sorted(path for path in self.checkpoints.glob("checkpoint-*") if path.is_dir())
+
+
+def used(rows: Iterable[Row]) -> dict[int, Counter[int]]:
+    """Return how often each sample was used, for each epoch."""
+    found: dict[int, Counter[int]] = {}
+    for row in rows:
+        found.setdefault(row["epoch"], Counter()).update(row["ids"])
+    return found
+
+
+def losses(rows: Sequence[Row]) -> dict[int, float]:
+    """Return the mean loss of each step's global batch."""
+    sums: dict[int, list[tuple[float, int]]] = {}
+    for row in rows:
+        sums.setdefault(row["step"], []).append((row["loss"] * len(row["ids"]), len(row["ids"])))
+    return {
+        step: sum(loss for loss, _ in parts) / sum(count for _, count in parts)
+        for step, parts in sums.items()
+    }

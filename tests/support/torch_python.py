@@ -1,0 +1,20 @@
+"""A Python that has torch, for tests that train."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+
+def torch_python(*modules: str) -> str:
+    """Return an interpreter that has torch: GSCHED_TEST_TORCH_PYTHON or this one; else skip."""
+    python = os.environ.get("GSCHED_TEST_TORCH_PYTHON", sys.executable)
+    wanted = ("torch", *modules)
+    look = f"import importlib.util as u; raise SystemExit(not all(map(u.find_spec, {wanted!r})))"
+    if shutil.which(python) and subprocess.run([python, "-c", look], check=False).returncode == 0:
+        return python
+    pytest.skip(
+        f"no {' and '.join(wanted)} here: set GSCHED_TEST_TORCH_PYTHON to an interpreter with them"
+    )
