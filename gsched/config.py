@@ -246,6 +246,19 @@ class DeadlineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     share_for_others: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
 
 
+class MovesConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[moves]``: running jobs that go on elsewhere.
+
+    Attributes:
+        at_once: so many jobs leave drained nodes at once.
+        checkpoint_timeout_s: a job that has not saved its state so long after it was asked stays
+            where it is, seconds.
+    """
+
+    at_once: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 4
+    checkpoint_timeout_s: Annotated[float, msgspec.Meta(ge=1, le=86400)] = 300.0
+
+
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file. The first queue is the default one."""
 
@@ -256,6 +269,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     history: HistoryConfig = HistoryConfig()
     fabric: FabricConfig = FabricConfig()
     deadline: DeadlineConfig = DeadlineConfig()
+    moves: MovesConfig = MovesConfig()
 
 
 _TABLES: Final[tuple[type[Struct], ...]] = (

@@ -31,6 +31,7 @@ Examples:
   gnodes                              all nodes, what they have and do
   gnodes n1                           everything about one
   gnodes drain n1 n2 -m "new driver"  no new jobs there; running ones go on
+  gnodes drain n1 --migrate -m fans   its jobs go on elsewhere, as far as they can
   gnodes resume n1 n2
   gnodes confirm-dead n3              it is gone for good: its jobs may run elsewhere
   gnodes --predictions                what runs there, predicted and measured
@@ -52,6 +53,11 @@ def _reason_option(function: Callback) -> Callback:
 @gsched_command("gnodes", epilog=EPILOG)
 @click.argument("operands", nargs=-1, metavar="[drain|resume|confirm-dead] [NODE...]")
 @_reason_option
+@click.option(
+    "--migrate",
+    is_flag=True,
+    help="drain: jobs that can be moved go on elsewhere, a few at once.",
+)
 @click.option("-y", "--yes", is_flag=True, help="confirm-dead: it is certain, do not ask.")
 @click.option("-a", "all_fields", is_flag=True, help="Everything about all nodes (pbsnodes -a).")
 @click.option(
@@ -79,7 +85,8 @@ def gnodes(
 ) -> int:
     """List nodes and what they do, or stop and resume giving them jobs.
 
-    A drained node takes no new jobs; those that run there go on. confirm-dead says that a machine
+    A drained node takes no new jobs; those that run there go on, or with --migrate leave it as
+    far as they can. confirm-dead says that a machine
     is gone for good and nothing runs on it any more: its jobs are ended there, and those that may
     are queued again. If it still lives, they then run twice.
     """
@@ -88,7 +95,14 @@ def gnodes(
         _check_only_lists(verb, reason, flags)
         return _predictions(head, names, color=str(flags["color"]), as_json=as_json)
     if verb:
-        return _act(head, verb, names, reason=reason, yes=yes, as_json=as_json)
+        if flags["migrate"]:
+            _check_drain(verb)
+        asked = NodeActionRequest(
+            action=verb, nodes=names, reason=reason.strip(), migrate=bool(flags["migrate"])
+        )
+        return _act(head, asked, yes=yes, as_json=as_json)
+    if flags["migrate"]:
+        _check_drain(verb)
     if reason:
         raise UsageError("-m belongs to drain", hint="gnodes drain NODE... -m REASON")
     listing = head.nodes()
@@ -111,12 +125,23 @@ def _verb(operands: tuple[str, ...], *, offline: bool, clear: bool) -> tuple[str
     return "", operands
 
 
-def _act(
-    head: Head, verb: str, names: tuple[str, ...], *, reason: str, yes: bool, as_json: bool
-) -> int:
+def _check_drain(verb: str) -> None:
+    """Refuse --migrate where nothing is drained.
+
+    Raises:
+        UsageError: it is so.
+    """
+    if verb != "drain":
+        raise UsageError(
+            "--migrate belongs to drain", hint="gnodes drain NODE... --migrate -m REASON"
+        )
+
+
+def _act(head: Head, asked: NodeActionRequest, *, yes: bool, as_json: bool) -> int:
+    verb, names = asked.action, asked.nodes
     if not names:
         raise UsageError(f"{verb}: which nodes?", hint=f"gnodes {verb} NODE...")
-    if verb == "drain" and not reason.strip():
+    if verb == "drain" and not asked.reason:
         raise UsageError(
             "drain needs a reason: others will ask why the nodes take no jobs",
             hint=f'gnodes drain {" ".join(names)} -m "new driver"',
@@ -124,8 +149,11 @@ def _act(
     if verb == "confirm-dead" and not (yes or _is_sure(head, names)):
         print_note("nothing was done", command="gnodes")
         return 1
-    reply = head.node_action(NodeActionRequest(action=verb, nodes=names, reason=reason.strip()))
-    return report_results(reply.results, as_json=as_json)
+    reply = head.node_action(asked)
+    results = reply.results
+    if asked.migrate and not as_json:
+        results = tuple(structs.replace(each, text=f"{each.id}: {each.text}") for each in results)
+    return report_results(results, as_json=as_json, show_text=asked.migrate)
 
 
 def _is_sure(head: Head, names: Sequence[str]) -> bool:
@@ -155,7 +183,7 @@ def _check_only_lists(verb: str, reason: str, flags: "dict[str, bool | str]") ->
     Raises:
         UsageError: something else is asked for, too.
     """
-    letters = {"all_fields": "-a", "down_only": "-l"}
+    letters = {"all_fields": "-a", "down_only": "-l", "migrate": "--migrate"}
     other = [verb, "-m" if reason else "", *(letters[name] for name in letters if flags[name])]
     given = next(filter(None, other), "")
     if given:

@@ -93,7 +93,7 @@ def parse_hold_list(text: str) -> tuple[str, ...]:
     return tuple(HOLD_LETTERS[letter].value for letter in dict.fromkeys(text))
 
 
-def parse_signal(text: str) -> int:
+def parse_signal(text: str, option: str = "-s") -> int:
     """Return the number of a signal: ``TERM``, ``SIGTERM``, ``15``, ``suspend``, ``NULL``.
 
     Raises:
@@ -112,7 +112,7 @@ def parse_signal(text: str) -> int:
         return known[name]
     close = difflib.get_close_matches(name, known, n=1)
     raise UsageError(
-        f"-s {text}: there is no such signal",
+        f"{option} {text}: there is no such signal",
         hint=f"did you mean {close[0]}?" if close else "see `kill -l`",
     )
 

@@ -62,6 +62,10 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
     epochs: str | None = None
     step_time: str | None = None
     reject_if_late: bool = False
+    checkpoint_dir: str | None = None
+    checkpoint_interval: str | None = None
+    checkpoint_signal: str | None = None
+    requeue_on: str | None = None
     places_max: int = 0
 
     @property
@@ -74,6 +78,12 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
         """Return whether anything is said of a training's size or deadline."""
         texts = (self.deadline, self.urgency, self.training, self.params, self.samples)
         return any(each is not None for each in (*texts, self.batch, self.epochs, self.step_time))
+
+    @property
+    def speaks_of_saving(self) -> bool:
+        """Return whether anything is said of checkpoints, or of starting anew."""
+        texts = (self.checkpoint_dir, self.checkpoint_interval, self.checkpoint_signal)
+        return any(each is not None for each in (*texts, self.requeue_on))
 
     @property
     def resource_texts(self) -> tuple[str, ...]:
@@ -244,6 +254,14 @@ _JOB_OPTIONS = (
           target="reject_if_late"),
     _flag("--elastic", text="It may be stopped at a checkpoint and go on elsewhere.",
           target="elastic"),
+    _text("--checkpoint-dir", metavar="DIR", text="Where an elastic job keeps its checkpoints.",
+          target="checkpoint_dir"),
+    _text("--checkpoint-interval", metavar="TIME", text="Between those it makes by itself.",
+          target="checkpoint_interval"),
+    _text("--checkpoint-signal", metavar="SIGNAL", target="checkpoint_signal",
+          text="It can be moved: at SIGNAL it saves its state and ends, within --grace."),
+    _text("--requeue-on", metavar="node-failure[:N]", target="requeue_on",
+          text="Start it anew after a node or a rank has died, N times in a row at most."),
     _text("--training", metavar="FILE", text="TOML file whose [training] says its size.",
           target="training"),
     _text("--params", metavar="N", text="Parameters of the model, like 138M.", target="params"),

@@ -12,7 +12,15 @@ from gsched.model.signals import describe_signal
 from gsched.model.states import JobState, PartState
 from gsched.model.training import Training
 from gsched.model.units import format_duration, format_size
-from gsched.protocol.api import AttemptRow, JobStory, OutcomeRow, PartRow
+from gsched.protocol.api import (
+    AttemptRow,
+    CheckpointRow,
+    JobStory,
+    MoveRow,
+    OutcomeRow,
+    PartRow,
+    ProgressRow,
+)
 
 
 def print_story(story: JobStory) -> None:
@@ -78,6 +86,7 @@ def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
         ("jobs_ahead", "" if story.ahead is None else str(story.ahead)),
         ("predicted_start", _predicted(story)),
         *_goal(story),
+        *_course(story),
         ("exit_status", "" if row.outcome is None else str(row.outcome.exit_status)),
         ("outcome", "" if row.outcome is None else _outcome(row.outcome)),
     ]
@@ -126,6 +135,60 @@ def _goal(story: JobStory) -> Iterator[tuple[str, str]]:
         yield "deadline_met", _met(story)
     if story.promised is not None:
         yield "deadline_promised", str(story.promised)
+
+
+def _course(story: JobStory) -> Iterator[tuple[str, str]]:
+    """Yield a job's checkpoints, moves and what they cost; values may be empty."""
+    if story.restarts_max:
+        yield "requeue_on", f"node-failure, {story.restarts} of {story.restarts_max} times in a row"
+    if not story.movable:
+        return
+    signal = story.checkpoint_signal
+    yield "checkpoint_signal", describe_signal(signal) if signal else ""
+    yield "checkpoint_dir", story.checkpoint_dir
+    if story.checkpoint is not None:
+        yield "checkpoint", _checkpoint(story.checkpoint)
+    if story.progress is not None:
+        yield "progress", _progress(story.progress)
+    yield "moves", str(story.moves)
+    if story.move is not None:
+        under_way = story.row.state == JobState.MIGRATING
+        yield "move" if under_way else "last_move", _move(story.move)
+
+
+def _checkpoint(saved: CheckpointRow) -> str:
+    size = f", {format_size(saved.size_bytes)}" if saved.size_bytes else ""
+    wall = f", written in {saved.wall_s:.1f} s" if saved.wall_s else ""
+    where = f", {saved.path}" if saved.path else ""
+    return f"step {saved.step}, {format_time(saved.at_s)}{size}{wall}{where}"
+
+
+def _progress(reached: ProgressRow) -> str:
+    words = [f"step {reached.step}"]
+    if reached.work_total > 0:
+        words.append(f"{100.0 * min(1.0, reached.work_done / reached.work_total):.1f} %")
+    if reached.step_s > 0:
+        words.append(f"{1000.0 * reached.step_s:.1f} ms a step")
+    if reached.communication_s > 0:
+        words.append(f"{1000.0 * reached.communication_s:.1f} ms of it communication")
+    if reached.gpus:
+        words.append(f"{reached.gpus} ranks")
+    return ", ".join(words)
+
+
+def _move(move: MoveRow) -> str:
+    """Return ``done, 5.2 s without progress (saved in 0.3 s, read in 0.4 s), 12.0 s in all``."""
+    to = f" to {', '.join(move.to)}" if move.to else ""
+    if move.resumed_s is None or move.cost_s is None:
+        return f"{move.phase}{to}"
+    parts = []
+    if move.save_s:
+        parts.append(f"saved in {move.save_s:.1f} s")
+    if move.restore_s:
+        parts.append(f"read in {move.restore_s:.1f} s")
+    inside = f" ({', '.join(parts)})" if parts else ""
+    whole = f"{move.resumed_s - move.asked_s:.1f} s in all"
+    return f"{move.phase}, {move.cost_s:.1f} s without progress{inside}, {whole}"
 
 
 def _met(story: JobStory) -> str:

@@ -124,6 +124,10 @@ def make_job(
         movable=options.elastic,
         reject_if_late=options.reject_if_late,
     )
+    if options.speaks_of_saving:
+        from gsched.cli.saving import with_saving  # late: few have checkpoints
+
+        job = with_saving(job, options, place)
     return with_goal(job, options, place) if options.speaks_of_training else job
 
 
@@ -191,6 +195,10 @@ def check_values(options: SubmitOptions, place: Place) -> None:
     for text in options.variables:
         parse_variables(text)
     check_range(options)
+    if options.speaks_of_saving:
+        from gsched.cli.saving import with_saving  # late, as above
+
+        with_saving(SubmitJob(key="", name="", workdir=""), options, place)
     if options.speaks_of_training:
         with_goal(SubmitJob(key="", name="", workdir=""), options, place)
     _check_by("--grace", options.grace, parse_duration_s)

@@ -147,7 +147,7 @@ class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
         started_s, ended_s: seconds since the epoch on the node's clock.
         work_done: of a training over all its attempts, as its last checkpoint has it, in the unit
             of its speed; None: there is none.
-        asked: the last move for which it was sent its signal (`JobSpec.checkpoint_signal`); 0: none.
+        asked: the last move for which it was sent its `JobSpec.checkpoint_signal`; 0: none.
         asked_s: when that was, seconds since the epoch on the node's clock.
     """
 

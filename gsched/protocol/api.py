@@ -237,6 +237,61 @@ class EventRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     text: str
 
 
+class MoveRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A move of a running job: the one under way, or the last.
+
+    Moments are seconds since the epoch, None while they are to come.
+
+    Attributes:
+        to: the nodes that it goes to; empty once it is there, or if it goes to its queue.
+        phase: ``requested``, ``checkpointed``, ``stopped``, ``placed`` or ``done``.
+        asked_s: when it was decided.
+        saved_s: when its checkpoint was published.
+        left_s: when nothing of it was left at its old place.
+        placed_s: when it had its new place.
+        resumed_s: when its first step there was done.
+        save_s, restore_s: what writing and reading the checkpoint took, seconds.
+        cost_s: time without progress: from the checkpoint, or from the order to a job that knows
+            only its signal, to the first step at the new place.
+    """
+
+    phase: str
+    asked_s: float
+    to: tuple[str, ...] = ()
+    why: str = ""
+    by: str = ""
+    saved_s: float | None = None
+    left_s: float | None = None
+    placed_s: float | None = None
+    resumed_s: float | None = None
+    save_s: float = 0.0
+    restore_s: float = 0.0
+    size_bytes: int = 0
+    cost_s: float | None = None
+
+
+class CheckpointRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A training's newest checkpoint; ``wall_s`` is what writing it took."""
+
+    at_s: float
+    step: int
+    path: str = ""
+    size_bytes: int = 0
+    wall_s: float = 0.0
+
+
+class ProgressRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far a training was when it last said so; work is in samples, 0 where it is not said."""
+
+    at_s: float
+    step: int
+    work_done: float = 0.0
+    work_total: float = 0.0
+    step_s: float = 0.0
+    communication_s: float = 0.0
+    gpus: int = 0
+
+
 class JobStory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """``GET /v1/jobs/ID``: all that is known of one job.
 
@@ -249,6 +304,15 @@ class JobStory(Struct, frozen=True, kw_only=True, omit_defaults=True):
         movable: it can be stopped at a checkpoint and go on elsewhere.
         promised: whether it was promised that its deadline will be met; None: nothing was said.
         late_reason: why it will be late, where that is known.
+        moves: how often it has moved.
+        moves_asked: how often that was asked of it.
+        move: the move under way, or the last one.
+        checkpoint: its newest checkpoint that is known.
+        progress: how far it is, as it says.
+        checkpoint_dir: where it keeps its checkpoints.
+        checkpoint_signal: by which it is asked to save its state; 0: over its socket.
+        restarts_max: how often in a row it is started anew after a node or rank of it has died.
+        restarts: how often in a row that was so.
     """
 
     server: str
@@ -276,6 +340,15 @@ class JobStory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     movable: bool = False
     promised: bool | None = None
     late_reason: str = ""
+    moves: int = 0
+    moves_asked: int = 0
+    move: MoveRow | None = None
+    checkpoint: CheckpointRow | None = None
+    progress: ProgressRow | None = None
+    checkpoint_dir: str = ""
+    checkpoint_signal: int = 0
+    restarts_max: int = 0
+    restarts: int = 0
 
 
 class Alteration(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -313,12 +386,14 @@ class ActionRequest(
     """``POST /v1/jobs/actions``: the same action on many jobs, each by itself, in order.
 
     Attributes:
-        action: ``delete``, ``hold``, ``release``, ``signal``, ``rerun`` or ``alter``.
+        action: ``delete``, ``hold``, ``release``, ``signal``, ``rerun``, ``migrate`` or ``alter``.
         ids: as the user wrote them; ``all`` stands for all of the caller's jobs.
         signal: a number, for ``signal``.
         grace_s: for ``delete`` and ``rerun``: TERM to KILL, instead of the job's own.
         holds: kinds, for ``hold`` and ``release``.
         force: for ``rerun``: also a job that says it is not rerunnable.
+        nodes: for ``migrate``: where to; empty: anywhere else.
+        gpus: for ``migrate``: on how many GPUs; 0: as many as it has.
     """
 
     action: str
@@ -328,6 +403,8 @@ class ActionRequest(
     grace_s: float | None = None
     holds: tuple[str, ...] = ("user",)
     force: bool = False
+    nodes: tuple[str, ...] = ()
+    gpus: int = 0
     alteration: Alteration | None = None
     dry_run: bool = False
 
@@ -379,6 +456,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     generic: dict[str, int] = {}
     generic_free: dict[str, int] = {}
     drained: bool = False
+    vacating: bool = False
     reason: str = ""
     address: str = ""
     version: str = ""
@@ -399,11 +477,16 @@ class NodeList(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class NodeActionRequest(
     Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """``POST /v1/nodes/actions``: ``drain`` (needs a reason), ``resume`` or ``confirm-dead``."""
+    """``POST /v1/nodes/actions``: ``drain`` (needs a reason), ``resume`` or ``confirm-dead``.
+
+    Attributes:
+        migrate: for ``drain``: running jobs go on elsewhere, as far as they can.
+    """
 
     action: str
     nodes: tuple[str, ...]
     reason: str = ""
+    migrate: bool = False
 
 
 class HistoryReply(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -48,7 +48,7 @@ def _delayed_reason(job: Job) -> str:
     return f"asked to start not before {when}"
 
 
-def _place(share: Share) -> str:
+def describe_place(share: Share) -> str:
     """Return ``n1 (2 CPUs, GPUs 0,1)``."""
     words = f"{share.cpus} CPU" + "s" * (share.cpus != 1)
     if share.gpu_indices:
@@ -148,10 +148,10 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 
         case f.JobSignalled():
             return f"signal {describe_signal(fact.signal)} sent by {fact.by}"
         case f.AttemptAssigned():
-            places = ", ".join(map(_place, fact.allocation))
+            places = ", ".join(map(describe_place, fact.allocation))
             return f"attempt {fact.attempt} assigned to {places}: {fact.why}"
         case f.MoveRequested():
-            there = ", ".join(map(_place, fact.allocation)) or "its queue"
+            there = ", ".join(map(describe_place, fact.allocation)) or "its queue"
             return f"is moved by {fact.by} to {there}: {fact.why}"
         case f.CheckpointTaken():
             size = format_size(fact.size_bytes)

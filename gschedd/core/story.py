@@ -15,6 +15,7 @@ from gschedd.core.explain import describe, jobs_ahead, waiting_reason
 from gschedd.core.forecast import predict_start
 from gschedd.core.foresight import Outlook, is_planned, outlook_of
 from gschedd.core.head import Head
+from gschedd.core.journeys import checkpoint_dir, checkpoint_row, move_row, progress_row
 from gschedd.core.state import Attempt, Job, Node, Part
 from gschedd.plan.training import gpus_by_node
 
@@ -170,6 +171,15 @@ class Teller:
             movable=spec.movable,
             promised=job.promised,
             late_reason=self._why_late(job, row),
+            moves=job.moves,
+            moves_asked=job.moves_asked,
+            move=move_row(job),
+            checkpoint=checkpoint_row(job),
+            progress=progress_row(self._state.reached.get(job.id)),
+            checkpoint_dir=checkpoint_dir(job),
+            checkpoint_signal=spec.checkpoint_signal,
+            restarts_max=spec.restarts_max,
+            restarts=job.faults if spec.restarts_max else 0,
         )
 
     def _why_late(self, job: Job, row: api.JobRow) -> str:
@@ -213,6 +223,7 @@ class Teller:
             generic=dict(inventory.generic),
             generic_free=dict(space.generic),
             drained=node.drained,
+            vacating=node.vacating,
             reason=node.reason or ("not connected" if node.state is not NodeState.UP else ""),
             address=node.address,
             version=node.version,

@@ -54,6 +54,8 @@ def settings_from(config: Config) -> Settings:
         fabric=fabric_from(config.fabric),
         move_s=config.deadline.move_s,
         refuse_impossible=config.deadline.refuse_impossible,
+        checkpoint_timeout_s=config.moves.checkpoint_timeout_s,
+        max_moves=config.moves.at_once,
         master_port_first=head.master_port_first,
         master_port_last=head.master_port_last,
     )

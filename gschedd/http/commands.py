@@ -21,8 +21,11 @@ from gsched.model.ids import format_job_id, parse_job_id
 from gsched.model.states import HoldKind
 from gsched.protocol import api
 from gschedd.core import commands as c
+from gschedd.core import facts as f
+from gschedd.core.explain import describe_place
 from gschedd.core.foresight import promise_of
 from gschedd.core.head import Head, Step
+from gschedd.core.migrating import leaving_node
 from gschedd.core.settings import Caller
 from gschedd.core.submit import checked_holds, known_submission, prepare
 from gschedd.engine.loop import Engine
@@ -35,7 +38,7 @@ from gschedd.store.sqlite import Store
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 
-JOB_ACTIONS = ("delete", "hold", "release", "signal", "rerun", "alter")
+JOB_ACTIONS = ("delete", "hold", "release", "signal", "rerun", "migrate", "alter")
 PLAN_WAIT_S = 5.0  # for the cycle after a submission: an answer without a plan is better than none
 NODE_ACTIONS = ("drain", "resume", "confirm-dead")
 
@@ -268,10 +271,18 @@ class Commands:
         )
         done = {"drain": "drained", "resume": "resumed", "confirm-dead": "confirmed dead"}
         results = tuple(
-            _action_result(node, step.error, done[asked.action])
+            _action_result(node, step.error, done[asked.action] + self._leaving(node, asked))
             for node, step in zip(asked.nodes, steps, strict=True)
         )
         return answer(api.ActionReply(results=results))
+
+    def _leaving(self, node: str, asked: api.NodeActionRequest) -> str:
+        """Return what becomes of the jobs of a node that is drained for good, in words."""
+        if asked.action != "drain" or not asked.migrate:
+            return ""
+        leave, stay = leaving_node(self._head.state, node)
+        stays = f", {stay} cannot be moved and run on" if stay else ""
+        return f": {leave} jobs go on elsewhere{stays}"
 
     # --- safe mode ---
 
@@ -319,6 +330,8 @@ def _action_result(text: str, error: GschedError | None, words: str) -> api.Acti
 def _words(asked: api.ActionRequest, step: Step, *, dry_run: bool = False) -> str:
     if not step.facts:
         return "nothing to change"
+    if asked.action == "migrate":
+        return f"{'would go' if dry_run else 'goes'} on {_where(step)}"
     if dry_run:
         return f"would {asked.action}"
     done = {
@@ -333,6 +346,12 @@ def _words(asked: api.ActionRequest, step: Step, *, dry_run: bool = False) -> st
     if asked.action == "delete" and "StopRequested" in kinds:
         return "ending"
     return done[asked.action]
+
+
+def _where(step: Step) -> str:
+    """Return where a job goes to: ``n1 (GPUs 0,1), n2 (GPU 0)``."""
+    moves = (fact for fact in step.facts if isinstance(fact, f.MoveRequested))
+    return ", ".join(describe_place(share) for move in moves for share in move.allocation)
 
 
 def _command(job: int, asked: api.ActionRequest, caller: Caller) -> c.AnyCommand:
@@ -353,6 +372,10 @@ def _command(job: int, asked: api.ActionRequest, caller: Caller) -> c.AnyCommand
                 force=asked.force,
                 grace_s=asked.grace_s,
             )
+        case "migrate":
+            return c.MigrateJob(
+                caller=caller, job=job, nodes=asked.nodes, gpus=asked.gpus, message=asked.message
+            )
         case _:
             if asked.alteration is None:
                 raise InvalidRequestError("nothing to alter", hint="name what should change")
@@ -368,7 +391,7 @@ def _holds(asked: api.ActionRequest, caller: Caller) -> tuple[HoldKind, ...]:
 def _node_command(node: str, asked: api.NodeActionRequest, caller: Caller) -> c.AnyCommand:
     match asked.action:
         case "drain":
-            return c.DrainNode(caller=caller, node=node, reason=asked.reason)
+            return c.DrainNode(caller=caller, node=node, reason=asked.reason, migrate=asked.migrate)
         case "resume":
             return c.ResumeNode(caller=caller, node=node)
         case _:

@@ -1,6 +1,5 @@
 """Makes the launch message of an attempt: the job's spec, its script and environment, its place."""
 
-import posixpath
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -9,22 +8,14 @@ import msgspec
 from gsched.model.states import LaunchKind
 from gsched.protocol import node as n
 from gschedd.core import effects as e
+from gschedd.core.journeys import checkpoint_dir
 from gschedd.core.limits import walltime_left_s
-from gschedd.core.state import Job, State
+from gschedd.core.state import State
 
 MAX_CACHED_BLOBS = 2000
-CHECKPOINTS_NAME = "gsched-checkpoints"  # in the job's working directory
 MAX_CACHED_BYTES = 64 * 1024 * 1024
 
 _environment_decoder = msgspec.json.Decoder(dict[str, str])
-
-
-def checkpoint_dir(job: Job) -> str:
-    """Return where a job that can be moved keeps its checkpoints; empty for all others."""
-    spec = job.spec
-    if not spec.movable:
-        return ""
-    return spec.checkpoint_dir or posixpath.join(spec.workdir, CHECKPOINTS_NAME, str(job.id))
 
 
 class BlobCache:

@@ -21,6 +21,7 @@ from gsched.config import (
     HeadConfig,
     HistoryConfig,
     LinkConfig,
+    MovesConfig,
     NodeConfig,
     QueueConfig,
 )
@@ -29,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MAN = ROOT / "man"
 COMMANDS = (
     *("gsub", "gstat", "gdel", "ghold", "grls", "gsig", "grerun", "galter"),
-    *("gpeek", "gwait", "gnodes", "ghist", "gsched"),
+    *("gpeek", "gwait", "gnodes", "ghist", "gmigrate", "gsched"),
 )
 DAEMONS = {"gschedd": "gschedd.main", "gnode": "gnode.main"}
 SECTIONS = ("SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "SEE ALSO")
@@ -169,6 +170,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "[FABRIC]": FabricConfig,
         "[[FABRIC.LINK]]": LinkConfig,
         "[DEADLINE]": DeadlineConfig,
+        "[MOVES]": MovesConfig,
         "[NODE]": NodeConfig,
         "[[NODE.GPU]]": GpuConfig,
     }
@@ -177,7 +179,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         keys = {key for term in terms for key in term.split(", ")}
         assert keys == {field.name for field in msgspec.structs.fields(struct)}, title
     fields = {field.name for field in msgspec.structs.fields(Config)}
-    assert fields == {"head", "node", "queue", "history", "balance", "fabric", "deadline"}
+    assert fields == {"head", "node", "queue", "history", "balance", "fabric", "deadline", "moves"}
 
 
 @pytest.mark.parametrize("page", sorted(MAN.glob("*.rst")), ids=lambda page: page.name)

@@ -10,7 +10,7 @@ from gsched.errors import UsageError
 
 COMMANDS = (
     *("gsub", "gstat", "gdel", "ghold", "grls", "gsig", "grerun", "galter"),
-    *("gpeek", "gwait", "gnodes", "ghist", "gsched"),
+    *("gpeek", "gwait", "gnodes", "ghist", "gmigrate", "gsched"),
 )
 
 

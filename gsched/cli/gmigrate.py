@@ -1,0 +1,186 @@
+"""``gmigrate``: let a running job go on elsewhere, or on another number of GPUs."""
+
+from collections.abc import Iterator
+
+import click
+from msgspec import structs
+
+from gsched.cli.common import (
+    command_name,
+    connected,
+    gsched_command,
+    print_json,
+    print_note,
+    printable,
+    report_results,
+    run,
+)
+from gsched.cli.operands import normal_ids
+from gsched.cli.times import local_times
+from gsched.client import Head
+from gsched.errors import BadStateError
+from gsched.model.ids import format_job_id
+from gsched.model.states import AttemptState, JobState
+from gsched.model.units import format_size
+from gsched.protocol.api import ActionRequest, JobStory, MoveRow
+from gsched.transport import pause
+
+_LOOK_S = 0.25  # the phases of a move take from a tenth of a second to minutes
+_WAITING = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
+_PHASES = ("requested", "checkpointed", "stopped", "placed", "starting", "first step")
+
+EPILOG = """\b
+Examples:
+  gmigrate 17                    to any other node
+  gmigrate 17 --to n2 --wait     to this one; say how it goes
+  gmigrate 17 --gpus 4           on four GPUs from now on
+  gmigrate 17 --to n2 --dry-run  would it work?
+"""
+
+
+@gsched_command("gmigrate", epilog=EPILOG)
+@click.argument("job", metavar="JOB")
+@click.option("--to", "nodes", default="", metavar="NODE[,NODE]", help="On these nodes.")
+@click.option(
+    "--gpus", type=click.IntRange(min=1), default=None, metavar="N", help="On so many GPUs."
+)
+@click.option("-m", "--message", default="", metavar="MSG", help="Text kept in the job's history.")
+@click.option("--wait", "waits", is_flag=True, help="Wait for its first step there; tell phases.")
+@click.option("--dry-run", is_flag=True, help="Say where it would go, do nothing.")
+@connected
+def gmigrate(  # noqa: PLR0913 - one parameter for each option
+    head: Head,
+    *,
+    job: str,
+    nodes: str,
+    gpus: int | None,
+    message: str,
+    waits: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Let a running job save its state and go on elsewhere, or on another number of GPUs.
+
+    Its new place is kept for it before it is asked, and it runs on until it has saved its state. If
+    it cannot, it stays where it is, untouched.
+    """
+    request = ActionRequest(
+        action="migrate",
+        ids=normal_ids((job,)),
+        nodes=tuple(filter(None, (name.strip() for name in nodes.split(",")))),
+        gpus=gpus or 0,
+        message=message,
+        dry_run=dry_run,
+    )
+    follows = waits and not dry_run
+    before = head.job(job) if follows else None
+    results = head.act(request).results
+    if not as_json:
+        results = tuple(structs.replace(each, text=f"{each.id}: {each.text}") for each in results)
+    if before is None or results[0].error is not None:
+        return report_results(results, as_json=as_json, show_text=True)
+    if not as_json:
+        print(printable(results[0].text), flush=True)
+    story = _follow(head, before, quiet=as_json)
+    if as_json:
+        print_json({"job": story.row, "move": story.move, "moves": story.moves})
+    return 0
+
+
+def _follow(head: Head, before: JobStory, *, quiet: bool) -> JobStory:
+    """Tell the phases of a move as they come; return the job's story after its first step.
+
+    Raises:
+        BadStateError: the job does not move after all; the message says why.
+    """
+    told = 0
+    try:
+        while True:
+            story = head.job(before.row.id)
+            phases = list(_phases(story, before.row.attempt))
+            if not quiet:
+                for words in phases[told:]:
+                    print(words, flush=True)
+            told = max(told, len(phases))
+            if story.move is not None and story.move.resumed_s is not None:
+                return story
+            _check_moves(story, before.row.attempt)
+            pause(_LOOK_S)
+    except KeyboardInterrupt:
+        print_note("no longer waiting; the move goes on", command=command_name())
+        raise
+
+
+def _phases(story: JobStory, from_attempt: int) -> Iterator[str]:
+    """Yield a line for each phase that is over, in order; one that was passed over is left out."""
+    move = story.move
+    if move is None:
+        return
+    job_id = format_job_id(story.row.id, story.server)
+    starting = [
+        each.started_s
+        for each in story.attempts
+        if each.attempt > from_attempt and each.state != AttemptState.ASSIGNED
+    ]
+    moments = (
+        move.asked_s,
+        move.saved_s,
+        move.left_s,
+        move.placed_s,
+        starting[-1] if starting else None,
+        move.resumed_s,
+    )
+    for name, at_s in zip(_PHASES, moments, strict=True):
+        if at_s is not None:
+            after = f"{max(0.0, at_s - move.asked_s):8.1f} s"
+            yield f"{job_id}  {name:<13}{after}{_note(name, story, move)}".rstrip()
+
+
+def _note(phase: str, story: JobStory, move: MoveRow) -> str:
+    """Return what else there is to say of a phase."""
+    match phase:
+        case "checkpointed":
+            size = f", {format_size(move.size_bytes)}" if move.size_bytes else ""
+            step = story.checkpoint.step if story.checkpoint is not None else 0
+            return f"  step {step}{size}, written in {move.save_s:.1f} s"
+        case "placed":
+            return f"  on {printable(', '.join(story.row.nodes))}"
+        case "first step":
+            read = f", checkpoint read in {move.restore_s:.1f} s" if move.restore_s else ""
+            return f"  {move.cost_s or 0.0:.1f} s without progress{read}"
+        case _:
+            return ""
+
+
+def _check_moves(story: JobStory, from_attempt: int) -> None:
+    """Raise if a job does not move any more.
+
+    Raises:
+        BadStateError: with the reason.
+    """
+    state, job_id = story.row.state, format_job_id(story.row.id, story.server)
+    if state == JobState.DONE:
+        raise BadStateError(f"job {job_id} has ended meanwhile", hint=f"ghist {story.row.id}")
+    if state in _WAITING:
+        why = _last(story, "JobRequeued")
+        raise BadStateError(
+            f"job {job_id} is in its queue again: {why}", hint=f"gstat --why {story.row.id}"
+        )
+    if story.move is None and story.row.attempt == from_attempt:
+        why = _last(story, "MoveAbandoned")
+        raise BadStateError(f"job {job_id} {why}", hint="it runs on where it was")
+
+
+def _last(story: JobStory, kind: str) -> str:
+    """Return the words of the last event of a kind."""
+    texts = [local_times(event.text) for event in story.events if event.kind == kind]
+    return texts[-1] if texts else "it is not said why"
+
+
+def main() -> None:
+    """Run the command."""
+    run(gmigrate)
+
+
+if __name__ == "__main__":
+    main()

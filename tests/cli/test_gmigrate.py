@@ -1,0 +1,204 @@
+"""gmigrate, gnodes drain --migrate, and what gstat and gsub say of moves."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from gsched.client import new_job
+from gsched.protocol.api import JobStory
+from tests.support import stand_in_training
+from tests.support.cluster import Cluster, wait_until
+from tests.support.commands import Ran, run_command
+
+pytestmark = pytest.mark.timeout(180)
+PROGRAM = Path(stand_in_training.__file__)
+
+
+class Desk:
+    """A cluster with two nodes of two GPUs, and the commands on it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def run(self, name: str, *arguments: str) -> Ran:
+        """Run a command."""
+        return run_command(name, *arguments, head=self.cluster.socket, cwd=self.cluster.jobs)
+
+    def train(self, *words: str, gpus: int = 1, **more: object) -> str:
+        """Submit the stand-in for a training, on GPUs of one node; return its number."""
+        command = shlex.join([sys.executable, str(PROGRAM), *words])
+        job = new_job(
+            name="train",
+            workdir=str(self.cluster.jobs),
+            script=f"#!/bin/sh\nexec {command}\n",
+            resources=(f"nodes=1:gpus={gpus}",),
+            **{"movable": True, **more},
+        )
+        result = self.cluster.head.submit([job]).results[0]
+        assert result.error is None, result.error
+        number = str(result.id)
+        wait_until(lambda: self.story(number).progress, what="its first step")
+        return number
+
+    def story(self, job: str) -> JobStory:
+        """Return all that is known of a job."""
+        return self.cluster.head.job(job)
+
+    def nodes(self, job: str) -> tuple[str, ...]:
+        """Return where it is."""
+        return self.story(job).row.nodes
+
+
+@pytest.fixture
+def desk(cluster: Cluster) -> Desk:
+    """Return a desk whose cluster is up."""
+    cluster.queues = '[[queue]]\nname = "batch"\npolicy = "fifo"\n'  # it fills n1 first
+    cluster.start_head()
+    for name in ("n1", "n2"):
+        cluster.start_node(name, cpus=4, gpus=2)
+    return Desk(cluster)
+
+
+def test_a_job_moves_and_every_phase_is_told(desk: Desk) -> None:
+    job = desk.train()
+    assert desk.nodes(job) == ("n1",)
+
+    would = desk.run("gmigrate", job, "--to", "n2", "--dry-run")
+    assert (would.status, would.stdout) == (0, f"{job}: would go on n2 (1 CPU, GPU 0)\n")
+    ran = desk.run("gmigrate", job, "--to", "n2", "--wait", "-m", "loud fan")
+
+    assert ran.status == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    assert lines[0] == f"{job}: goes on n2 (1 CPU, GPU 0)"
+    phases = [line.split("  ")[1].strip() for line in lines[1:]]
+    assert phases == [*("requested", "checkpointed", "stopped", "placed", "starting", "first step")]
+    assert desk.nodes(job) == ("n2",)
+    story = desk.story(job)
+    assert (story.row.attempt, story.moves) == (2, 1)
+    assert story.move is not None
+    assert story.move.cost_s is not None
+    assert any("loud fan" in event.text for event in story.events)
+    shown = desk.run("gstat", "-f", job).stdout
+    assert "    moves = 1\n" in shown
+    assert "    last_move = done, " in shown
+    assert f"    checkpoint_dir = {desk.cluster.jobs}/gsched-checkpoints/{job}\n" in shown
+    assert "    checkpoint = step " in shown
+
+
+def test_json_is_one_document(desk: Desk) -> None:
+    job = desk.train()
+
+    asked = json.loads(desk.run("gmigrate", job, "--json", "--dry-run").stdout)
+    assert asked["results"][0]["text"] == "would go on n2 (1 CPU, GPU 0)"
+    moved = json.loads(desk.run("gmigrate", job, "--json", "--wait").stdout)
+
+    assert moved["job"]["nodes"] == ["n2"]
+    assert moved["move"]["phase"] == "done"
+    assert moved["move"]["saved_s"] <= moved["move"]["left_s"] <= moved["move"]["placed_s"]
+
+
+def test_a_job_that_cannot_save_its_state_runs_on_and_the_reason_is_told(desk: Desk) -> None:
+    job = desk.train("--fails", "no space left on device")
+
+    ran = desk.run("gmigrate", job, "--wait")
+
+    assert ran.status != 0
+    assert f"job {job}.test is not moved: no space left on device" in ran.stderr
+    assert "it runs on where it was" in ran.stderr
+    story = desk.story(job)
+    assert (story.row.state, story.row.attempt, story.row.nodes) == ("running", 1, ("n1",))
+
+
+def test_what_cannot_be_is_refused(desk: Desk) -> None:
+    job = desk.train(gpus=2)
+    full = desk.train(gpus=2)
+    for words, said in (
+        ([job, "--to", "n3"], "unknown node 'n3'"),
+        ([job, "--to", "n2"], f"n2 has no room for job {job} now"),
+        ([job, "--gpus", "1"], "runs on no other number"),
+        ([job, "--gpus", "0"], "--gpus"),
+        (["999"], "Unknown Job Id 999"),
+        (["999", "--wait"], "Unknown Job Id 999"),
+        (["x"], "x"),
+    ):
+        ran = desk.run("gmigrate", *words)
+        assert ran.status != 0, words
+        assert said in ran.stderr
+        assert "Traceback" not in ran.stderr
+    assert {desk.story(each).moves_asked for each in (job, full)} == {0}
+
+
+def test_a_drain_with_migrate_moves_what_can_be_moved(desk: Desk) -> None:
+    job = desk.train()
+    plain = desk.run("gsub", "--gpus", "1", "--", "sleep", "600").stdout.strip()
+    wait_until(lambda: desk.story(plain).row.state == "running", what="the plain job")
+    assert desk.nodes(job) == desk.nodes(plain) == ("n1",)
+
+    ran = desk.run("gnodes", "drain", "n1", "--migrate", "-m", "new driver")
+
+    assert ran.status == 0, ran.stderr
+    assert ran.stdout == ("n1: drained: 1 jobs go on elsewhere, 1 cannot be moved and run on\n")
+    wait_until(lambda: desk.nodes(job) == ("n2",), what="the move")
+    assert desk.nodes(plain) == ("n1",)
+    assert desk.story(plain).row.attempt == 1
+    assert desk.run("gnodes", "resume", "--migrate", "n1").status == 2
+    assert desk.run("gnodes", "--migrate").status == 2
+
+
+def test_gsub_says_how_a_job_saves_its_state(desk: Desk) -> None:
+    script = desk.cluster.jobs / "train.sh"
+    script.write_text("#!/bin/sh\n#GSUB --checkpoint-signal USR1 --grace 120\nexec sleep 600\n")
+    job = desk.run("gsub", "--requeue-on", "node-failure:5", str(script)).stdout.strip()
+    shown = desk.run("gstat", "-f", job).stdout
+
+    assert "    checkpoint_signal = 10 (USR1)\n" in shown
+    assert "    requeue_on = node-failure, 0 of 5 times in a row\n" in shown
+    assert "    movable = True\n" in shown
+    elastic = ["--elastic", "--checkpoint-dir", "saved", "--checkpoint-interval", "10m"]
+    asked = json.loads(desk.run("gsub", "--dry-run", "--json", *elastic, "--", "true").stdout)
+    assert asked["job"]["checkpoint_dir"] == str(desk.cluster.jobs / "saved")
+    assert asked["job"]["checkpoint_interval_s"] == 600.0
+    for words, said in (
+        (["--checkpoint-dir", "saved"], "the job saves none"),
+        (["--checkpoint-interval", "10m"], "gsched.elastic"),
+        (["--checkpoint-signal", "KILL"], "no program hears signal"),
+        (["--checkpoint-signal", "FOO"], "--checkpoint-signal FOO"),
+        (["--requeue-on", "rain"], "--requeue-on: 'rain'"),
+        (["--requeue-on", "node-failure:0"], "node-failure:0"),
+    ):
+        ran = desk.run("gsub", *words, "--", "true")
+        assert ran.status != 0, words
+        assert said in ran.stderr
+
+
+def test_a_job_that_only_knows_a_signal_goes_on_elsewhere(desk: Desk) -> None:
+    script = (
+        "#!/bin/sh\ncount=$(cat count 2>/dev/null || echo 0)\n"
+        "trap 'echo $count > count; exit 3' USR1\n"
+        'echo "attempt $GSCHED_ATTEMPT from $count" >> story\n'
+        "while :; do count=$((count + 1)); sleep 0.05; done\n"
+    )
+    job = new_job(
+        name="old",
+        workdir=str(desk.cluster.jobs),
+        script=script,
+        checkpoint_signal=10,
+        grace_s=60.0,
+    )
+    number = str(desk.cluster.head.submit([job]).results[0].id)
+    story = desk.cluster.jobs / "story"
+    wait_until(story.exists, what="its start")
+
+    ran = desk.run("gmigrate", number, "--to", "n2", "--wait")
+
+    assert ran.status == 0, ran.stderr
+    assert "checkpointed" not in ran.stdout
+    wait_until(lambda: story.read_text().count("\n") == 2, what="the second start")
+    lines = story.read_text().splitlines()
+    assert lines[0] == "attempt 1 from 0"
+    assert lines[1].startswith("attempt 2 from ")
+    assert int(lines[1].split()[-1]) >= 0
+    assert desk.nodes(number) == ("n2",)
