@@ -85,6 +85,15 @@ def test_idle_gpus_go_to_where_they_do_most() -> None:
     assert started(deadline.plan(snapshot_of(gpu_nodes(8), waiting))) == {1: 4, 2: 4}
 
 
+def test_a_gpu_that_one_hardly_gains_from_goes_to_the_other() -> None:
+    """Three GPUs: one each, and the third where it doubles the speed, not where it adds a fifth."""
+    flat = training(1, 1000, 2000.0, speed=TableSpeed(rates=((1, 1.0), (2, 1.2), (4, 1.3))))
+
+    plan = deadline.plan(snapshot_of(gpu_nodes(3), [flat, training(2, 1000, 2000.0)]))
+
+    assert started(plan) == {1: 1, 2: 2}
+
+
 def test_what_is_late_runs_on_what_is_left() -> None:
     """600 of work in 50 s need more than eight GPUs do: it starts, and is said to be late."""
     plan = deadline.plan(snapshot_of(gpu_nodes(8), [training(1, 600, 50.0)]))
