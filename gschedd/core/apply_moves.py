@@ -58,10 +58,8 @@ def move_abandoned(state: State, fact: f.MoveAbandoned) -> None:
 def place_lost(state: State, fact: f.PlaceLost) -> None:
     """A moving job goes to its queue instead."""
     job = state.jobs[fact.job]
-    assert job.move is not None, "only what moves goes somewhere"
     move(state, job, fact, JobState.MIGRATING)
-    release(state, job)
-    job.move = structs.replace(job.move, allocation=(), why=fact.reason)
+    job.move = structs.replace(release(state, job), allocation=(), why=fact.reason)
     reserve(state, job)
 
 

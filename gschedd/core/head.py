@@ -29,6 +29,7 @@ from gschedd.core.foresight import Outlook, foresee, promise_of
 from gschedd.core.learning import Run, run_of
 from gschedd.core.migrating import ask_again, migrate_job, next_asked_again_s, next_vacating
 from gschedd.core.moving import arrivals, next_overdue_s, overdue
+from gschedd.core.overtaken import is_overtaken
 from gschedd.core.react import react
 from gschedd.core.retry import Retry
 from gschedd.core.settings import Settings
@@ -365,6 +366,8 @@ class Head:
         while pending:
             following: list[f.AnyFact] = []
             for fact in pending:
+                if is_overtaken(self.state, fact):
+                    continue
                 apply(self.state, fact)
                 if self.model is not None and isinstance(fact, f.PartEnded):
                     runs.extend(self._learn(self.model, fact))

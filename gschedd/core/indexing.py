@@ -80,4 +80,3 @@ def resting_state(job: Job, at_s: float) -> JobState:
 def give_up_move(state: State, job: Job) -> None:
     """Forget where a job was to go on: it is there, or will not go."""
     release(state, job)
-    job.move = None

@@ -6,7 +6,7 @@ from gsched.model.signals import describe_signal
 from gsched.model.states import AttemptState, JobState
 from gschedd.core import facts as f
 from gschedd.core.assigning import Assigner
-from gschedd.core.owning import leaving, owned_space
+from gschedd.core.owning import going, owned_space
 from gschedd.core.settings import Settings
 from gschedd.core.settle import has_begun_to_leave, stop_to_move
 from gschedd.core.state import Job, State
@@ -90,7 +90,7 @@ def _will_be_free(state: State, job: Job, owned: Mapping[str, NodeSpace]) -> boo
     then: dict[str, NodeSpace] = {}
     for share in job.move.allocation:
         space = owned[share.node]
-        for other in leaving(state, share.node):
+        for other in going(state, share.node):
             space = give(space, other)
         then[share.node] = space
     return not covers(job.spec.request, job.move.allocation, Spaces(then))

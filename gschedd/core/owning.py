@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from gsched.model.resources import Share
 from gsched.model.states import NodeState
-from gschedd.core.state import Attempt, Job, Node, State
+from gschedd.core.state import Attempt, Job, Node, Relocation, State
 from gschedd.plan.space import NodeSpace, give, kept_back, take
 from gschedd.plan.validate import has_room
 
@@ -54,19 +54,22 @@ def reserve(state: State, job: Job) -> None:
             refresh_space(state, state.nodes[name])
 
 
-def release(state: State, job: Job) -> None:
-    """Give up the place that a moving job goes to: it is there now, or will not go."""
-    assert job.move is not None, "only what moves has a place to go to"
+def release(state: State, job: Job) -> Relocation:
+    """Give up the place that a moving job goes to, and return it: it moves no more."""
+    move = job.move
+    assert move is not None, "only what moves has a place to go to"
+    job.move = None  # before any space is made anew: what it has, it does not leave any more
     del state.targets[job.id]
-    for share in job.move.allocation:
+    for share in move.allocation:
         del state.targets_on[share.node][job.id]
         if not state.targets_on[share.node]:
             del state.targets_on[share.node]
-    for name in {*(share.node for share in job.move.allocation), *_nodes_of(job)}:
+    for name in {*(share.node for share in move.allocation), *_nodes_of(job)}:
         if name in state.nodes:
             refresh_space(state, state.nodes[name])
             state.freed.add(name)
     state.stale = True
+    return move
 
 
 def _nodes_of(job: Job) -> Iterable[str]:
@@ -83,7 +86,7 @@ def crowded_out(state: State, nodes: Iterable[str]) -> list[Job]:
         if name not in state.targets_on or name not in state.nodes:
             continue
         space = owned_space(state, state.nodes[name])
-        for share in leaving(state, name):
+        for share in going(state, name):
             space = give(space, share)
         for number in sorted(state.targets_on[name]):
             job = state.targets_on[name][number]
@@ -147,4 +150,17 @@ def leaving(state: State, node: str) -> list[Share]:
         job.attempt.parts[node].share
         for job in state.by_node.get(node, {}).values()
         if job.move is not None and job.attempt is not None
+    ]
+
+
+def going(state: State, node: str) -> list[Share]:
+    """Return what is owned on a node by those that will be gone: they move, or are being stopped.
+
+    What moves is to leave for those that come there, so it is theirs already; what is being stopped
+    leaves for anybody.
+    """
+    return [
+        job.attempt.parts[node].share
+        for job in state.by_node.get(node, {}).values()
+        if job.attempt is not None and (job.move is not None or job.attempt.stop is not None)
     ]

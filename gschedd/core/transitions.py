@@ -63,6 +63,7 @@ JOB_MOVES: Final[Mapping[tuple[J, type[f.Fact]], frozenset[J]]] = MappingProxyTy
         (J.EXITING, f.JobAltered): frozenset({J.EXITING}),  # it may be queued again
         (J.EXITING, f.JobSignalled): frozenset({J.EXITING}),
         (J.EXITING, f.CheckpointTaken): frozenset({J.EXITING}),
+        (J.EXITING, f.TrainingResumed): frozenset({J.EXITING}),  # a report that was under way
         (J.EXITING, f.PartStarted): frozenset({J.EXITING}),
         (J.EXITING, f.PartEnded): frozenset({J.EXITING}),
         (J.EXITING, f.StopRequested): frozenset({J.EXITING}),

@@ -94,7 +94,7 @@ def _check_places_to_come(state: State, name: str, to_come: Collection[Share]) -
     """Check that all who stay on a node and all who come there have room together."""
     space = emptied(state.spaces[name])
     for job in state.by_node.get(name, {}).values():
-        if job.move is None and job.attempt is not None:
+        if job.move is None and job.attempt is not None and job.attempt.stop is None:
             space = take(space, job.attempt.parts[name].share)
     for share in to_come:
         free = {gpu.index for gpu in space.gpus}

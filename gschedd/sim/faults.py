@@ -28,7 +28,7 @@ from gschedd.sim.head import HeadProcess
 from gschedd.sim.machine import Machine
 from gschedd.sim.network import Way, Weather, Wire
 from gschedd.sim.node import NodeProcess
-from gschedd.sim.users import CALLERS, Users, draw_intent
+from gschedd.sim.users import CALLERS, Intent, Users, draw_intent
 from gschedd.sim.work import FixedWork
 
 BEGIN_S: Final = 1_000_000_000.0
@@ -88,15 +88,10 @@ class FaultWorld:
         self._make_head = make_head
         self._policy = policy
         self._head_trap = self._node_trap = False
-        self._settings = Settings(server="sim", queues={"batch": QueueSettings()})
+        self._settings = self._make_settings()
         self.weather = Weather(ghosts=0.5, repeats=0.05)
         self.daemon = daemon(agenda=self.agenda, watcher=self, commit_s=self._commit_delay_s)
-        self.users = Users(
-            agenda=self.agenda,
-            chance=self.chance,
-            daemon=self.daemon,
-            delay_s=lambda: self.chance.uniform(*self.weather.delay_s),
-        )
+        self.users = self._make_users()
         self.nodes = [
             self._make_node(number, node) for number in range(1, self.chance.randint(3, 6))
         ]
@@ -114,10 +109,33 @@ class FaultWorld:
         self.truth = Truth(self.machines, self.history)
         self.agenda.watch = self._check_world
 
+    # --- what another world may have otherwise ---
+
+    def _make_settings(self) -> Settings:
+        return Settings(server="sim", queues={"batch": QueueSettings()})
+
+    def _make_state(self) -> State:
+        return State({"batch": 0})
+
+    def _make_users(self) -> Users:
+        return Users(
+            agenda=self.agenda,
+            chance=self.chance,
+            daemon=self.daemon,
+            delay_s=lambda: self.chance.uniform(*self.weather.delay_s),
+        )
+
+    def _draw(self, number: int) -> Intent:
+        return draw_intent(self.chance, number)
+
+    def _gpus_and_cpus(self, number: int) -> tuple[int, int]:
+        """Return what a node has; two like the first hold every request: none is refused."""
+        if number < 3:
+            return 2, 4
+        return self.chance.randint(0, 2), self.chance.randint(1, 8)
+
     def _make_node(self, number: int, make: type[NodeProcess]) -> NodeProcess:
-        # Two nodes like these hold every request that users make: none is refused.
-        gpus = 2 if number < 3 else self.chance.randint(0, 2)
-        cpus = 4 if number < 3 else self.chance.randint(1, 8)
+        gpus, cpus = self._gpus_and_cpus(number)
         machine = Machine(
             f"n{number}",
             Inventory(
@@ -216,7 +234,7 @@ class FaultWorld:
         count = chance.randint(15, 40)
         self._keys = [f"intent-{number}" for number in range(count)]
         for number in range(count):
-            intent = draw_intent(chance, number)
+            intent = self._draw(number)
             self.agenda.after(chance.uniform(5, FAULTS_S * 0.8), self.users.submit, intent)
         for action, rate in self._mishaps():
             at_s = chance.expovariate(rate)
@@ -233,7 +251,7 @@ class FaultWorld:
     def _start_head(self) -> None:
         if self.daemon.head is not None:
             return
-        state = State({"batch": 0})
+        state = self._make_state()
         for fact in self.history.facts:
             apply(state, fact)
         state.finished.clear()

@@ -4,20 +4,32 @@ import argparse
 import sys
 import traceback
 from collections import Counter
+from functools import partial
 from multiprocessing import Pool
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gschedd.sim.booking import InvariantError
+from gschedd.sim.faultmoves import NAMED, MovingWorld
 from gschedd.sim.faults import FaultWorld, Story
 
 SHOWN_FAILURES = 20
 
 
-def live(seed: int) -> "Story | tuple[int, str]":
-    """Return the story of a seed, or the seed and what is wrong."""
+RANDOM = "random"
+
+
+def live(seed: int, policy: str) -> "Story | tuple[int, str]":
+    """Return the story of a seed, or the seed and what is wrong.
+
+    Args:
+        seed: of the world.
+        policy: that moves trainings about; empty: a world without trainings.
+    """
     try:
+        if policy:
+            return MovingWorld(seed, policy=policy.removeprefix(RANDOM)).run()
         return FaultWorld(seed).run()
     except InvariantError as error:
         return seed, str(error)
@@ -42,13 +54,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=seeds_of, required=True, metavar="A-B")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="worlds at a time")
+    parser.add_argument(
+        "--policy",
+        choices=(RANDOM, *NAMED),
+        default="",
+        help="most jobs are trainings, which this policy moves about",
+    )
     wanted = parser.parse_args()
     faults: Counter[str] = Counter()
     oddities: Counter[str] = Counter()
     totals: Counter[str] = Counter()
     failures: list[tuple[int, str]] = []
+    told = partial(live, policy=wanted.policy)
     with Pool(wanted.jobs) as pool:
-        for number, result in enumerate(pool.imap(live, wanted.seeds, chunksize=20), 1):
+        for number, result in enumerate(pool.imap(told, wanted.seeds, chunksize=20), 1):
             if isinstance(result, Story):
                 faults.update(result.faults)
                 oddities.update(result.oddities)
