@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from gsched.cli.umbrella.cluster import read_node, write_node
+from gsched.cli.umbrella.cluster import read_head, read_node, write_head, write_node
 from gsched.cli.umbrella.layout import ClusterLayout, layout_of
 
 # linux/fs.h: "top of directory hierarchies" makes ext4 choose places for the directories below it
@@ -66,6 +66,16 @@ class Cluster:
     def up(self, *arguments: str) -> None:
         """Run ``gsched up``: it brings back what is down and restarts what has changed."""
         _gsched("up", "--dir", str(self.layout.directory), *arguments)
+
+    def choose(self, policy: str, *, learn: bool) -> None:
+        """Let the head choose jobs by another policy, and learn of what they cost or not."""
+        self.down()
+        config = read_head(self.layout)
+        queues = tuple(msgspec.structs.replace(queue, policy=policy) for queue in config.queue)
+        write_head(self.layout, msgspec.structs.replace(config, queue=queues))
+        with self.layout.config.open("a") as file:
+            file.write(f"\n[history]\nlearn = {str(learn).lower()}\n")
+        self.up()
 
     def down(self) -> None:
         """End jobs and daemons."""

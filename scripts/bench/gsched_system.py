@@ -92,7 +92,8 @@ class Gsched:
 
 
 @contextmanager
-def running(*, cpus: int, cgroup: str) -> Iterator[Gsched]:
-    """Yield gsched with one node of so many CPUs."""
+def running(*, cpus: int, cgroup: str, policy: str, learn: bool) -> Iterator[Gsched]:
+    """Yield gsched with one node of so many CPUs, under a policy, whose head learns or not."""
     with one_node(cpus=cpus, cgroup=cgroup) as cluster:
+        cluster.choose(policy, learn=learn)
         yield Gsched(cluster)

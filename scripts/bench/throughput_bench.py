@@ -10,6 +10,9 @@ gsched       one request of gsched.client.Head.submit with N script jobs, until 
              job: each was queued durably (SQLite, synchronous=FULL), placed, run by gnode under a
              supervisor of its own, its exit record flushed to disk on the node, and its outcome
              durable at the head. Afterwards every job's exit code is checked to be 0.
+gsched:POLICY, gsched:POLICY:unlearned
+             the same under another policy than the default, and with a head that learns nothing
+             of jobs that have run ([history] learn = false): to compare them in one run.
 gsub loop    a shell loop of gsub, one process and one job after the other (--loop jobs).
 hyperqueue   one job of N tasks through the Python API of its wheel, server and worker in one
              process (LocalCluster), stdout and stderr None. No journal: nothing of it is durable.
@@ -40,7 +43,8 @@ from floor import spawn_seconds
 from missing import NotHereError
 
 FLOOR = "posix_spawn"
-SYSTEMS = ("gsched", "hyperqueue", "slurm", FLOOR)
+GSCHED = "gsched"
+SYSTEMS = (GSCHED, "hyperqueue", "slurm", FLOOR)
 COMMAND = ("/bin/sh", "-c", ":")
 WARM_UP = 50
 ENVIRONMENT = Path(tempfile.gettempdir()) / f"gsched-bench-hyperqueue-{os.getuid()}"
@@ -65,7 +69,7 @@ class Rounds:
     Attributes:
         rates: tasks per second of each round, by system.
         cpu_ms: CPU time of a task in each round, by system.
-        parts: what gsched's parts used in each round.
+        parts: what gsched's parts used in each round, by system.
         missing: why a system is left out, by system.
     """
 
@@ -73,33 +77,39 @@ class Rounds:
         self._options = options
         self._stack = stack
         self._systems: dict[str, System] = {}
-        self._gsched: gsched_system.Gsched | None = None
+        self._gsched: dict[str, gsched_system.Gsched] = {}
         self.rates: dict[str, list[float]] = {}
         self.cpu_ms: dict[str, list[float]] = {}
-        self.parts: list[CpuTimes] = []
+        self.parts: dict[str, list[CpuTimes]] = {}
         self.missing: dict[str, str] = {}
 
     def start(self) -> None:
         """Start every system that is wanted and here, and warm it."""
         starts = {
-            "gsched": self._start_gsched,
             "hyperqueue": self._start_hyperqueue,
             "slurm": self._start_slurm,
             FLOOR: self._start_floor,
         }
         for name in self._options.only:
             try:
-                system = starts[name]()
+                is_gsched = name.partition(":")[0] == GSCHED
+                system = self._start_gsched(name) if is_gsched else starts[name]()
                 system.measure(WARM_UP)
             except NotHereError as error:
                 self.missing[name] = str(error)
             else:
                 self._systems[name] = system
 
-    def _start_gsched(self) -> System:
-        running = gsched_system.running(cpus=self._options.cpus, cgroup=self._options.cgroup)
-        self._gsched = self._stack.enter_context(running)
-        return System(measure=self._gsched.measure)
+    def _start_gsched(self, name: str) -> System:
+        _, policy, unlearned = (*name.split(":"), "", "")[:3]
+        running = gsched_system.running(
+            cpus=self._options.cpus,
+            cgroup=self._options.cgroup,
+            policy=policy or "balance",
+            learn=not unlearned,
+        )
+        system = self._gsched[name] = self._stack.enter_context(running)
+        return System(measure=system.measure)
 
     def _start_hyperqueue(self) -> System:
         running = hyperqueue_system.running(
@@ -127,9 +137,10 @@ class Rounds:
             used_s = None
             if system.cpu_s:
                 used_s = system.cpu_s() - before_s
-            elif self._gsched and name == "gsched":
-                self.parts.append(self._gsched.used)
-                used_s = self._gsched.used.total
+            elif name in self._gsched:
+                used = self._gsched[name].used
+                self.parts.setdefault(name, []).append(used)
+                used_s = used.total
             self.rates.setdefault(name, []).append(rate)
             if used_s is not None:
                 self.cpu_ms.setdefault(name, []).append(used_s * 1000 / jobs)
@@ -139,9 +150,10 @@ class Rounds:
     def run_loop(self) -> float | None:
         """Run the shell loop of gsub once and return the seconds of one gsub."""
         jobs = self._options.loop
-        if self._gsched is None or not jobs:
+        gsched = self._gsched.get(GSCHED)
+        if gsched is None or not jobs:
             return None
-        submitted_s, elapsed_s = self._gsched.measure_loop(jobs)
+        submitted_s, elapsed_s = gsched.measure_loop(jobs)
         self.rates["gsub loop"] = [jobs / elapsed_s]
         return submitted_s / jobs
 
@@ -150,7 +162,7 @@ def table(rounds: Rounds) -> list[str]:
     """Return the lines of the result: one for each system."""
     medians = {name: statistics.median(rates) for name, rates in rounds.rates.items()}
     lines = [
-        f"{'system':12} {'tasks/s':>8} {'min':>7} {'max':>7} {'x hyperqueue':>13} {'x floor':>8}"
+        f"{'system':22} {'tasks/s':>8} {'min':>7} {'max':>7} {'x hyperqueue':>13} {'x floor':>8}"
     ]
     for name, rates in rounds.rates.items():
         ratios = [
@@ -158,10 +170,10 @@ def table(rounds: Rounds) -> list[str]:
             for other in ("hyperqueue", FLOOR)
         ]
         lines.append(
-            f"{name:12} {medians[name]:8.0f} {min(rates):7.0f} {max(rates):7.0f} "
+            f"{name:22} {medians[name]:8.0f} {min(rates):7.0f} {max(rates):7.0f} "
             f"{ratios[0]:>13} {ratios[1]:>8} {_median_ms(rounds.cpu_ms.get(name)):>12}"
         )
-    lines += [f"{name:12} skipped: {why}" for name, why in rounds.missing.items()]
+    lines += [f"{name:22} skipped: {why}" for name, why in rounds.missing.items()]
     return lines
 
 
@@ -169,15 +181,15 @@ def _median_ms(times: list[float] | None) -> str:
     return f"{statistics.median(times):.2f}" if times else "-"
 
 
-def cpu_line(cpu: list[CpuTimes], jobs: int) -> str:
-    """Return the median CPU time that a job costs in each part of gsched, in ms."""
+def cpu_line(system: str, cpu: list[CpuTimes], jobs: int) -> str:
+    """Return the median CPU time that a job costs in each part of a gsched, in ms."""
     parts = {
         name: statistics.median(getattr(each, name) for each in cpu) * 1000 / jobs
         for name in ("head", "gnode", "supervisors", "jobs")
     }
     names = {"supervisors": "launcher and supervisors", "jobs": "the job itself"}
     told = [f"{names.get(name, name)} {value:.2f}" for name, value in parts.items()]
-    return f"gsched's CPU time per job, ms: {', '.join(told)}"
+    return f"{system}: CPU time per job, ms: {', '.join(told)}"
 
 
 def arguments() -> argparse.Namespace:
@@ -208,7 +220,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     options = parser.parse_args()
-    if unknown := set(options.only) - set(SYSTEMS):
+    if unknown := {name.partition(":")[0] for name in options.only} - set(SYSTEMS):
         parser.error(f"--only {','.join(sorted(unknown))}: one of {', '.join(SYSTEMS)}")
     return options
 
@@ -227,8 +239,8 @@ def main() -> None:
         return
     print(f"{options.jobs} tasks, {options.cpus} at a time, median of {options.rounds} rounds:")
     print("\n".join(table(rounds)))
-    if rounds.parts:
-        print(cpu_line(rounds.parts, options.jobs))
+    for name, parts in rounds.parts.items():
+        print(cpu_line(name, parts, options.jobs))
     if gsub_s is not None:
         print(f"one gsub in the loop of {options.loop}: {gsub_s * 1000:.0f} ms")
 
