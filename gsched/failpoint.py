@@ -23,6 +23,8 @@ FAILPOINTS: tuple[str, ...] = (
     "head.exit.after_commit",
     "head.exit.after_ack",
     "head.delete.after_commit",
+    "head.move.before_commit",
+    "head.move.after_commit",
     "head.mark.before_write",
     "head.migrate.before_commit",
     "node.launch.received",

@@ -13,7 +13,7 @@ from typing import Protocol
 from gsched.clock import Clock
 from gsched.errors import GschedError, InvalidTransitionError, StorageError, TryAgainError
 from gsched.failpoint import failpoint
-from gsched.model.states import StopReason
+from gsched.model.states import OutcomeKind, StopReason
 from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.head import Head, Step
@@ -262,7 +262,22 @@ def _failpoints(facts: Sequence[f.AnyFact], when: str) -> None:
         failpoint(f"head.submit.{when}")
     if f.PartEnded in kinds:
         failpoint(f"head.exit.{when}")
+    if any(_is_of_move(fact) for fact in facts):
+        failpoint(f"head.move.{when}")
     if when == "after_commit" and any(
         isinstance(fact, f.StopRequested) and fact.reason is StopReason.DELETE for fact in facts
     ):
         failpoint("head.delete.after_commit")
+
+
+def _is_of_move(fact: f.AnyFact) -> bool:
+    """Return whether a fact is a step of a move."""
+    match fact:
+        case f.MoveRequested() | f.TrainingResumed():
+            return True
+        case f.CheckpointTaken():
+            return fact.request > 0
+        case f.AttemptEnded():
+            return fact.outcome.kind is OutcomeKind.MOVED
+        case _:
+            return False

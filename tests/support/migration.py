@@ -1,0 +1,271 @@
+"""A real training on a real cluster that is moved while daemons, supervisors and ranks are killed.
+
+The whole path: head, two node daemons, torchrun under supervisors, gsched.elastic. Whatever
+happens, the training ends well with the weights of one that nobody disturbed, and no two of its
+attempts ever live at once.
+"""
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import psutil
+
+from gsched.client import new_job
+from gsched.errors import GschedError
+from gsched.protocol.api import ActionRequest, JobStory
+from tests.support.cluster import Cluster, wait_until
+from tests.support.elastic_runs import ROOT, SCRIPT, Run
+from tests.support.torch_python import torch_python
+
+OPTIONS = ("--model=transformer", "--epochs=3", "--global-batch=8")  # 72 steps
+HOLD_AT = 10  # the training waits there until the move has been asked for
+TIMEOUT_S = 240.0
+PHASES = ("requested", "checkpointed", "stopped", "placed", "starting", "done")
+VICTIMS = ("source", "target", "supervisor", "rank")
+#: Steps of a move that are committed: asked for, checkpoint taken, left, first step.
+HEAD_STEPS = 4
+
+
+class Watch:
+    """Looks again and again which attempts of a cluster's jobs have processes."""
+
+    def __init__(self, directory: Path) -> None:
+        self._below = str(directory).encode()
+        self._known: dict[int, tuple[int, int] | None] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.overlaps: list[str] = []
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it."""
+        self._over.set()
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        while not self._over.wait(0.03):
+            self._look()
+
+    def _look(self) -> None:
+        seen: dict[int, dict[int, psutil.Process]] = {}
+        for name in os.listdir("/proc"):
+            if not name.isdigit():
+                continue
+            key = self._key(int(name))
+            if key is None:
+                continue
+            try:
+                process = psutil.Process(int(name))
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    seen.setdefault(key[0], {})[key[1]] = process
+            except psutil.NoSuchProcess:
+                continue
+        for job, attempts in seen.items():
+            if len(attempts) > 1:
+                first = min(attempts)
+                if attempts[first].is_running():  # still there after the newer one was seen
+                    self.overlaps.append(f"job {job}: attempts {sorted(attempts)}")
+
+    def _key(self, pid: int) -> tuple[int, int] | None:
+        """Return the job and attempt that a process is of; a process keeps its environment."""
+        if pid in self._known and self._known[pid] is not None:
+            if os.path.exists(f"/proc/{pid}"):
+                return self._known[pid]
+            del self._known[pid]
+            return None
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            return None
+        variables = dict(item.split(b"=", 1) for item in environment if b"=" in item)
+        if not variables.get(b"GSCHED_JOB_DIR", b"").startswith(self._below):
+            return None
+        key = (int(variables[b"GSCHED_JOB_NUMBER"]), int(variables[b"GSCHED_ATTEMPT"]))
+        self._known[pid] = key
+        return key
+
+
+class Migration:
+    """One training on two nodes, and its moves."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.python = torch_python("sklearn")
+        cluster.queues = '[[queue]]\nname = "batch"\npolicy = "fifo"\n'  # it fills n1 first
+        self.directory = cluster.jobs
+        self.number = ""
+        self.watch = Watch(cluster.directory)
+
+    def begin(self, *, hold_at: int = HOLD_AT, head_env: dict[str, str] | None = None) -> None:
+        """Start the cluster, and the training on two GPUs of a node; it holds at a step."""
+        self.cluster.start_head(env=head_env)
+        for name in ("n1", "n2"):
+            self.cluster.start_node(name, cpus=4, gpus=2)
+        job = new_job(
+            name="train",
+            workdir=str(self.directory),
+            launch="torchrun",
+            python=self.python,
+            arguments=(
+                *(str(SCRIPT), str(self.directory)),
+                *(*OPTIONS, "--step-s=0.02", f"--hold-at={hold_at}"),
+            ),
+            resources=("nodes=1:ppn=2:gpus=2",),
+            environment={
+                "PYTHONPATH": str(ROOT),
+                "OMP_NUM_THREADS": "1",
+                "PATH": os.environ["PATH"],
+            },
+            movable=True,
+            requeue_on="node-failure",
+            grace_s=20.0,
+            join="oe",
+        )
+        result = self.cluster.head.submit([job]).results[0]
+        assert result.error is None, result.error
+        self.number = str(result.id)
+        held = self.directory / f"held-{hold_at}"
+        wait_until(held.exists, TIMEOUT_S, what=f"step {hold_at}")
+        wait_until(lambda: self.story().progress, TIMEOUT_S, what="its first word")
+
+    def release(self, hold_at: int = HOLD_AT) -> None:
+        """Let the training go on."""
+        (self.directory / f"go-{hold_at}").touch()
+
+    def story(self) -> JobStory:
+        """Return what the head knows of it."""
+        return self.cluster.head.job(self.number)
+
+    def ask(self, node: str) -> None:
+        """Ask for a move; a head that dies of it has asked or not."""
+        request = ActionRequest(action="migrate", ids=(self.number,), nodes=(node,))
+        result = self.cluster.head.act(request).results[0]
+        assert result.error is None, result.error
+
+    def phase(self) -> str:
+        """Return how far the move is: one of `PHASES`, or nothing."""
+        try:
+            story = self.story()
+        except GschedError:
+            return ""  # the head is away
+        if story.row.state == "done":
+            return "done"
+        if story.move is None:
+            return ""
+        if story.move.phase == "placed" and any(
+            each.attempt > 1 and each.state != "assigned" for each in story.attempts
+        ):
+            return "starting"
+        return story.move.phase
+
+    def wait_for_phase(self, phase: str) -> None:
+        """Wait until a move is that far, or farther: some phases take a hundredth of a second."""
+        rank = PHASES.index(phase)
+        wait_until(
+            lambda: (now := self.phase()) and PHASES.index(now) >= rank, TIMEOUT_S, what=phase
+        )
+
+    def strike(self, victim: str) -> None:
+        """Kill a part of it with SIGKILL; daemons come back at once."""
+        if victim in {"source", "target"}:
+            node = "n1" if victim == "source" else "n2"
+            self.cluster.kill_node(node)
+            self.cluster.start_node(node, cpus=4, gpus=2)
+            return
+        for pid in self._pids(victim):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            return
+
+    def _pids(self, victim: str) -> list[int]:
+        """Return the supervisor of the present attempt, or its ranks; none if nothing runs."""
+        story = self.story()
+        found: list[int] = []
+        for node in story.row.nodes:
+            key = f"{self.number}.{story.row.attempt}"
+            path = self.cluster.node_dir(node) / "attempts" / key / "supervisor.json"
+            if not path.exists():
+                continue
+            info = json.loads(path.read_text())
+            if victim == "supervisor":
+                found.append(info["pid"])
+                continue
+            try:
+                found += [child.pid for child in psutil.Process(info["job_pid"]).children()]
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+    def finish(self) -> dict[str, object]:
+        """Wait for the end; return the training's result."""
+        wait_until(lambda: self._state() == "done", TIMEOUT_S, what=f"the end of job {self.number}")
+        self.watch.stop()
+        row = self.story().row
+        assert row.outcome is not None
+        assert row.outcome.exit_code == 0, (row.outcome, self._output())
+        assert self.watch.overlaps == []
+        result: dict[str, object] = json.loads((self.directory / "result.json").read_text())
+        return result
+
+    def _state(self) -> str:
+        try:
+            return self.story().row.state
+        except GschedError:
+            return ""
+
+    def _output(self) -> str:
+        return "".join(
+            path.read_text(errors="replace")[-3000:] for path in self.directory.glob("train.o*")
+        )
+
+
+def undisturbed(directory: Path) -> dict[str, object]:
+    """Return the result of the same training without a move, on as many ranks."""
+    run = Run(directory, *OPTIONS)
+    run.start(2)
+    return run.finish()
+
+
+def fault_at(cluster: Cluster, victim: str, phase: str) -> dict[str, object]:
+    """Move a training, kill something when the move is that far; return the training's result."""
+    migration = Migration(cluster)
+    try:
+        migration.begin()
+        migration.ask("n2")
+        if phase == "requested":
+            migration.wait_for_phase(phase)
+            migration.strike(victim)
+            migration.release()
+        else:
+            migration.release()
+            migration.wait_for_phase(phase)
+            migration.strike(victim)
+        return migration.finish()
+    finally:
+        migration.watch.stop()
+
+
+def head_dies_at(cluster: Cluster, when: str, step: int) -> dict[str, object]:
+    """Move a training, kill the head at a step of the move; return the training's result."""
+    migration = Migration(cluster)
+    try:
+        migration.begin(head_env={"GSCHED_FAIL": f"head.move.{when}:{step}:kill"})
+        try:
+            migration.ask("n2")
+        except GschedError:
+            assert step == 1, "only the first step is in the command"
+        migration.release()
+        wait_until(
+            lambda: cluster.head_process.poll() is not None, TIMEOUT_S, what="the head's death"
+        )
+        cluster.start_head()
+        if step == 1 and when == "before_commit":
+            assert migration.story().moves_asked == 0
+        return migration.finish()
+    finally:
+        migration.watch.stop()

@@ -1,0 +1,110 @@
+"""Real trainings that are moved: the whole path, with exact results, and what may happen to it.
+
+A few cases; ``scripts/migration-faults`` kills everything at every step.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Cluster, wait_until
+from tests.support.commands import run_command
+from tests.support.migration import Migration, fault_at, head_dies_at, undisturbed
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("elastic")]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """Return the result of a training that nobody disturbs."""
+    return undisturbed(tmp_path_factory.mktemp("undisturbed"))
+
+
+def test_a_moved_training_ends_with_the_same_bits(
+    cluster: Cluster, expected: dict[str, object]
+) -> None:
+    """By gmigrate to the other node, and back."""
+    migration = Migration(cluster)
+    migration.begin()
+    job = migration.number
+    assert migration.story().row.nodes == ("n1",)
+    migration.ask("n2")
+    migration.release()
+    wait_until(lambda: migration.story().moves == 1, 120.0, what="the first move")
+    wait_until(lambda: migration.phase() == "done", 120.0, what="its first step on n2")
+    first = migration.story()
+    assert first.row.nodes == ("n2",)
+
+    ran = run_command("gmigrate", job, "--to", "n1", "--wait", head=cluster.socket)
+
+    assert ran.status == 0, ran.stderr
+    assert "without progress, checkpoint read in" in ran.stdout
+    result = migration.finish()
+    assert result["weights"] == expected["weights"]
+    assert result["steps"] == expected["steps"]
+    story = migration.story()
+    assert (story.moves, story.row.attempt) == (2, 3)
+    assert first.move is not None
+    assert first.move.cost_s is not None
+    print(f"without progress: {first.move.cost_s:.1f} s, phases {first.move}")
+
+
+@pytest.mark.parametrize(
+    ("victim", "phase"),
+    [
+        ("source", "requested"),
+        ("target", "placed"),
+        ("rank", "requested"),
+        ("supervisor", "starting"),
+    ],
+)
+def test_i6_whatever_dies_on_the_way_the_training_ends_with_the_same_bits(
+    cluster: Cluster, expected: dict[str, object], victim: str, phase: str
+) -> None:
+    assert fault_at(cluster, victim, phase)["weights"] == expected["weights"]
+
+
+@pytest.mark.parametrize(("when", "step"), [("after_commit", 1), ("before_commit", 2)])
+def test_i6_a_head_that_dies_on_the_way_goes_on_with_the_move(
+    cluster: Cluster, expected: dict[str, object], when: str, step: int
+) -> None:
+    assert head_dies_at(cluster, when, step)["weights"] == expected["weights"]
+
+
+def test_i11_a_delete_wins_over_a_move(cluster: Cluster) -> None:
+    """While it saves its state: nothing of it lives or comes back."""
+    migration = Migration(cluster)
+    migration.begin()
+    migration.ask("n2")
+
+    ran = run_command("gdel", "--wait", "-W", "0", migration.number, head=cluster.socket)
+
+    assert ran.status == 0, ran.stderr
+    story = migration.story()
+    assert story.row.outcome is not None
+    assert story.row.outcome.kind == "cancelled"
+    assert story.row.attempt == 1
+    migration.watch.stop()
+    assert migration.watch.overlaps == []
+
+
+def test_i5_a_training_that_cannot_write_its_checkpoint_is_not_moved(
+    cluster: Cluster, expected: dict[str, object]
+) -> None:
+    """It says why, and goes on untouched."""
+    migration = Migration(cluster)
+    blocked = cluster.jobs / "gsched-checkpoints"
+    blocked.write_text("in the way")  # root may write into every directory, but not into a file
+    migration.begin()
+    migration.ask("n2")
+    migration.release()
+
+    result = migration.finish()
+
+    assert result["weights"] == expected["weights"]
+    story = migration.story()
+    assert story.row.attempt == 1
+    told = [event.text for event in story.events if event.kind == "MoveAbandoned"]
+    assert len(told) == 1
+    assert Path(blocked).read_text() == "in the way"
+    print(told[0])
