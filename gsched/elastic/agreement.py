@@ -11,8 +11,9 @@ from collections.abc import Callable
 from gsched.elastic.ranks import Pending, Ranks
 
 #: Between two exchanges. A wish is heard after one and a half of it on average, while the training
-#: goes on; an exchange takes each rank about 0.1 ms, so one part in two thousand at most.
-PERIOD_S = 0.2
+#: goes on; an exchange takes each rank about 0.1 ms, five times that on a machine that is busy with
+#: other things, so a thousandth of the time at most.
+PERIOD_S = 0.5
 STEPS_MAX = 1000  # were steps suddenly slower by far, a wish would still be heard some day
 
 

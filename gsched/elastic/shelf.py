@@ -48,8 +48,8 @@ class Shelf:
         """
         try:
             names = os.listdir(self.path)
-        except FileNotFoundError:
-            return []
+        except (FileNotFoundError, NotADirectoryError):
+            return []  # nothing is lost that could be saved here later
         found = []
         for name in names:
             match = _NAME.fullmatch(name)

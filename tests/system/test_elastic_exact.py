@@ -48,7 +48,7 @@ def test_moved_training_ends_with_the_same_bits(
     """Three times at random steps; four ranks, as a sum of four depends on its order."""
     options = OPTIONS[model]
     expected, _ = undisturbed(tmp_path / "undisturbed", world_size, *options)
-    run = Run(tmp_path / "moved", *options, "--step-s=0.01")
+    run = Run(tmp_path / "moved", *options, "--step-s=0.05")
     steps: list[int] = []
     for request in range(1, moves + 1):
         earliest = steps[-1] + 1 if steps else 1
@@ -85,7 +85,7 @@ def test_resized_training_uses_every_sample_once(
         "--dropout=0",
     )
     expected, expected_rows = undisturbed(tmp_path / "undisturbed", 2, *options)
-    run = Run(tmp_path / "resized", *options, "--step-s=0.01")
+    run = Run(tmp_path / "resized", *options, "--step-s=0.05")
     steps = [0]
     for request, world_size in enumerate((2, 4, 1), 1):
         hold_at = random.randint(steps[-1] + 1, steps[-1] + 10)

@@ -1,0 +1,62 @@
+"""The least that a move of a training can cost: save, start, load, each with plain torch alone."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+_TENSOR_BYTES = 16 << 20  # a layer's weights
+
+_SAVE = """
+import os, sys, time, torch
+size, path = int(sys.argv[1]), sys.argv[2]
+count = max(1, size // {tensor})
+state = {{str(i): torch.rand(size // count // 4) for i in range(count)}}
+began = time.perf_counter()
+torch.save(state, path)
+with open(path, "rb") as file:
+    os.fsync(file.fileno())
+print(time.perf_counter() - began)
+"""
+
+_LOAD = """
+import sys, time, torch
+print(time.time())
+began = time.perf_counter()
+state = torch.load(sys.argv[1], weights_only=True)
+print(time.perf_counter() - began)
+"""
+
+
+def floor_of_move(
+    size_bytes: int, python: str = sys.executable, directory: str | None = None
+) -> dict[str, float]:
+    """Return what saving, starting and loading take, each measured alone.
+
+    Args:
+        size_bytes: of the state.
+        python: has torch.
+        directory: where the checkpoint would be; None: where temporary files are.
+
+    Returns:
+        ``save_s``: writing the state with ``torch.save`` and flushing it; ``start_s``: from the
+        start of a process to torch being imported; ``load_s``: reading the state; ``floor_s``: all.
+    """
+    with tempfile.TemporaryDirectory(dir=directory) as temporary:
+        path = str(pathlib.Path(temporary) / "state.pt")
+        save_s = float(_run(python, _SAVE.format(tensor=_TENSOR_BYTES), str(size_bytes), path)[0])
+        began_s = time.time()
+        imported_s, load_s = map(float, _run(python, _LOAD, path))
+    start_s = imported_s - began_s
+    return {
+        "save_s": save_s,
+        "start_s": start_s,
+        "load_s": load_s,
+        "floor_s": save_s + start_s + load_s,
+    }
+
+
+def _run(python: str, code: str, *arguments: str) -> list[str]:
+    command = [python, "-c", code, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()

@@ -1,0 +1,350 @@
+"""What can happen to a training while it saves, waits and restores, with real processes.
+
+Most of it runs on one rank without torchrun, since that starts faster; the code is the same.
+"""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gsched.failpoint import FAILPOINTS
+from tests.support.cluster import wait_until
+from tests.support.elastic_listener import Listener
+from tests.support.elastic_runs import TIMEOUT_S, Run
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("elastic")]
+
+SHORT = ("--epochs=3", "--step-s=0.03")  # 72 steps, two seconds at least
+OFTEN = {"GSCHED_CHECKPOINT_INTERVAL_S": "0.2"}
+SAVE_POINTS = [point for point in FAILPOINTS if point.startswith("training.save.")]
+RESTORE_POINTS = [point for point in FAILPOINTS if point.startswith("training.restore.")]
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    made = Listener()
+    yield made
+    made.close()
+
+
+def saved_run(tmp_path: pathlib.Path) -> Run:
+    """Return a training that was killed after two checkpoints."""
+    run = Run(tmp_path / "run", *SHORT)
+    run.start(0, GSCHED_FAIL="training.save.after_publish:2:kill", **OFTEN)
+    assert run.wait() == -signal.SIGKILL, run.output()
+    assert len(run.published()) == 2
+    return run
+
+
+def test_i2_killed_at_each_point_of_saving_and_restoring(tmp_path: pathlib.Path) -> None:
+    """One training, killed at every point there is; what comes out is what would have anyway."""
+    assert [*SAVE_POINTS, "training.wait", *RESTORE_POINTS] == [
+        point for point in FAILPOINTS if point.startswith("training.")
+    ]
+    expected = Run(tmp_path / "undisturbed", *SHORT)
+    expected.start(0)
+    run = Run(tmp_path / "run", *SHORT)
+    for point in SAVE_POINTS:
+        run.start(0, GSCHED_FAIL=f"{point}:2:kill", **OFTEN)
+        assert run.wait() == -signal.SIGKILL, run.output()
+    for point in RESTORE_POINTS:
+        run.start(0, GSCHED_FAIL=f"{point}:kill", **OFTEN)
+        assert run.wait() == -signal.SIGKILL, run.output()
+    run.start(0, **OFTEN)
+    result = run.finish()
+
+    assert result["restored_step"] > 0
+    assert result["weights"] == expected.finish()["weights"]
+    assert [name for name in run.names() if not name.startswith("checkpoint-")] == []
+    assert len(run.published()) == 2
+
+
+def test_i2_a_rank_killed_while_all_save(tmp_path: pathlib.Path) -> None:
+    """The others do not hang, nothing half is published, and the training goes on from before."""
+    run = Run(tmp_path / "run", *SHORT)
+    once = tmp_path / "once"
+    point = "training.save.before_manifest"
+    run.start(2, GSCHED_FAIL=f"{point}:2:kill-once={once}", **OFTEN)
+    assert run.wait() != 0
+    assert once.exists()
+    assert len(run.published()) == 1
+    before = run.published()
+    run.start(2)
+    result = run.finish()
+
+    assert f"step-{result['restored_step']:09d}" in before[0].name
+
+
+def cut(checkpoint: pathlib.Path) -> None:
+    data = next(checkpoint.glob("*.distcp"))
+    data.write_bytes(data.read_bytes()[:-100])
+
+
+def flip(checkpoint: pathlib.Path) -> None:
+    data = next(checkpoint.glob("*.distcp"))
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+
+
+def empty(checkpoint: pathlib.Path) -> None:
+    (checkpoint / "objects.pt").write_bytes(b"")
+
+
+def remove(checkpoint: pathlib.Path) -> None:
+    (checkpoint / "rank-00000.pt").unlink()
+
+
+def alter_manifest(checkpoint: pathlib.Path) -> None:
+    manifest = checkpoint / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"step": ', '"step": 1', 1))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (cut, "bytes and should have"),
+        (flip, "was altered: its digest is wrong"),
+        (empty, "has 0 bytes"),
+        (remove, "No such file"),
+        (alter_manifest, "manifest.json was altered"),
+    ],
+)
+def test_i3_a_bad_checkpoint_is_told_and_the_one_before_used(
+    tmp_path: pathlib.Path, spoil: Callable[[pathlib.Path], None], words: str
+) -> None:
+    run = saved_run(tmp_path)
+    older, newer = run.published()
+    spoil(newer)
+    run.start(0)
+    result = run.finish()
+
+    assert f"{newer} cannot be used" in run.output()
+    assert words in run.output()
+    assert f"step-{result['restored_step']:09d}" in older.name
+    assert result["steps"] == 72
+
+
+def test_i3_no_good_checkpoint_is_no_reason_to_begin_anew_silently(
+    tmp_path: pathlib.Path,
+) -> None:
+    run = saved_run(tmp_path)
+    for checkpoint in run.published():
+        flip(checkpoint)
+    run.start(0)
+
+    assert run.wait() == 78
+    assert "none of the 2 checkpoints" in run.output()
+    assert "Traceback" not in run.output()
+
+
+def test_i4_leftovers_of_a_killed_save_are_in_nobody_s_way(tmp_path: pathlib.Path) -> None:
+    run = Run(tmp_path / "run", *SHORT)
+    run.start(0, GSCHED_FAIL="training.save.before_publish:kill", **OFTEN)
+    assert run.wait() == -signal.SIGKILL
+    (left,) = run.names()
+    assert left.startswith("unfinished-1-")
+    run.start(0, **OFTEN)
+    run.finish()
+
+    assert left not in run.names()
+    assert len(run.published()) == 2
+
+
+def asked_for(run: Run, listener: Listener, *, world_size: int = 0, **variables: str) -> None:
+    """Start an attempt that holds after step 5 and is asked for a checkpoint then."""
+    run.start(world_size, "--hold-at=5", GSCHED_ELASTIC_SOCKET=listener.name, **variables)
+    run.wait_until_held(5)
+    listener.wait_for("hello")
+    listener.say(checkpoint={"request": 1, "wait": True})
+    run.release(5)
+
+
+def test_i5_unwritable_directory_is_told_and_the_training_goes_on(
+    tmp_path: pathlib.Path, listener: Listener
+) -> None:
+    """A file is where the directory should be: that stops root, too."""
+    run = Run(tmp_path / "run", *SHORT)
+    (tmp_path / "file").touch()
+    asked_for(run, listener, GSCHED_CHECKPOINT_DIR=str(tmp_path / "file" / "checkpoints"))
+    failed = listener.wait_for("checkpoint_failed")
+    result = run.finish()
+
+    assert failed["request"] == 1
+    assert "Not a directory" in failed["message"]
+    assert "the training goes on" in run.output()
+    assert result["steps"] == 72
+
+
+def fill(path: pathlib.Path) -> None:
+    """Write a file until the disk is full."""
+    with open(path, "wb", buffering=0) as ballast, contextlib.suppress(OSError):
+        while ballast.write(b"x" * 4096):
+            pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_i5_full_disk_keeps_the_old_checkpoint_and_the_training(
+    tmp_path: pathlib.Path, listener: Listener
+) -> None:
+    """Two ranks; the first checkpoint fits, the second does not."""
+    run = Run(tmp_path / "run", *SHORT)
+    run.checkpoints.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(run.checkpoints)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"no mount here: {mounted.stderr.decode()}")
+    try:
+        asked_for(run, listener, world_size=2)
+        first = listener.wait_for("checkpointed")
+        fill(run.checkpoints / "ballast")
+        listener.say(go_on={"request": 1})
+        listener.say(checkpoint={"request": 2, "wait": True})
+        failed = listener.wait_for("checkpoint_failed")
+        result = run.finish()
+        names = run.names()
+    finally:
+        subprocess.run(["umount", "--lazy", str(run.checkpoints)], check=True)
+
+    assert failed["request"] == 2
+    assert "No space left" in failed["message"]
+    assert names == ["ballast", pathlib.Path(first["path"]).name]
+    assert result["steps"] == 72
+
+
+def test_an_object_that_cannot_be_saved_is_told_and_the_training_goes_on(
+    tmp_path: pathlib.Path, listener: Listener
+) -> None:
+    run = Run(tmp_path / "run", *SHORT, "--bad-state=save")
+    asked_for(run, listener)
+    failed = listener.wait_for("checkpoint_failed")
+
+    assert "this state is not for saving" in failed["message"]
+    assert run.finish()["steps"] == 72
+    assert run.names() == []
+
+
+def test_i10_a_checkpoint_that_kills_every_start_is_left_alone(tmp_path: pathlib.Path) -> None:
+    """Three starts die of it; the fourth takes the one before."""
+    run = saved_run(tmp_path)
+    older, newer = run.published()
+    shutil.rmtree(older)  # so that there is nothing else yet
+    for _ in range(3):
+        run.start(0, GSCHED_FAIL="training.restore.after_load:kill")
+        assert run.wait() == -signal.SIGKILL, run.output()
+    run.start(0)
+
+    assert run.wait() == 78
+    assert f"{newer} cannot be used: 3 starts from it did not get to their first step" in (
+        run.output()
+    )
+    pathlib.Path(f"{newer}.loads").unlink()
+    run.start(0)
+    assert f"step-{run.finish()['restored_step']:09d}" in newer.name
+    assert not pathlib.Path(f"{newer}.loads").exists()
+
+
+def test_a_training_that_waits_does_no_step_until_told(
+    tmp_path: pathlib.Path, listener: Listener
+) -> None:
+    """Over a lost connection, too; the answer is given again, and the same."""
+    run = Run(tmp_path / "run", *SHORT)
+    asked_for(run, listener, world_size=2)
+    saved = listener.wait_for("checkpointed")
+    listener.drop()
+    hello = listener.wait_for("hello", count=2)
+    listener.say(checkpoint={"request": 1, "wait": True})
+    again = listener.wait_for("checkpointed", count=2)
+    steps_then = max(row["step"] for row in run.rows())
+    listener.say(go_on={"request": 1})
+    result = run.finish()
+
+    assert hello["saved"] == saved == again
+    assert hello["waiting"] == 1
+    assert steps_then == saved["step"]
+    assert saved["work_done"] == saved["step"] * 8
+    assert result["steps"] == 72
+
+
+def test_a_training_that_hears_nothing_goes_on_at_last(
+    tmp_path: pathlib.Path, listener: Listener
+) -> None:
+    run = Run(tmp_path / "run", *SHORT, "--wait-timeout=1")
+    asked_for(run, listener, world_size=2)
+    result = run.finish()
+
+    assert "heard nothing for 1 s: the training goes on" in run.output()
+    assert result["steps"] == 72
+
+
+def test_a_signal_to_any_rank_saves(tmp_path: pathlib.Path) -> None:
+    run = Run(tmp_path / "run", *SHORT, f"--signal={int(signal.SIGUSR1)}")
+    run.start(0, "--hold-at=5")
+    run.wait_until_held(5)
+    assert run._process is not None
+    run._process.send_signal(signal.SIGUSR1)
+    run.release(5)
+    result = run.finish()
+
+    assert result["steps"] == 72
+    assert len(run.published()) == 1
+
+
+def test_progress_is_told_with_the_first_step_and_at_the_end(
+    tmp_path: pathlib.Path, listener: Listener
+) -> None:
+    run = saved_run(tmp_path)
+    run.start(2, GSCHED_ELASTIC_SOCKET=listener.name)
+    result = run.finish()
+    wait_until(lambda: listener.all("progress"), TIMEOUT_S)
+    hello, progress = listener.all("hello")[0], listener.all("progress")
+
+    assert (hello["version"], hello["job"], hello["attempt"]) == (1, 7, 2)
+    assert (hello["world_size"], hello["world_sizes"]) == (2, [1, 2, 4, 8])
+    assert progress[-1]["step"] == result["steps"]
+    assert progress[-1]["work_done"] == progress[-1]["work_total"] == 72 * 8
+    assert progress[-1]["gpus"] == 2
+    for said in progress:
+        assert said["restored_step"] == result["restored_step"]
+        assert said["restore_s"] > 0
+        assert said["step_s"] > 0
+        assert said["communication_s"] > 0
+
+
+def test_a_size_that_does_not_fit_is_refused_in_words(
+    tmp_path: pathlib.Path, listener: Listener
+) -> None:
+    """Before a move, by the running training, which goes on; and at the start, before any step."""
+    run = Run(tmp_path / "run", *SHORT)
+    run.start(0, "--hold-at=5", GSCHED_ELASTIC_SOCKET=listener.name)
+    run.wait_until_held(5)
+    listener.wait_for("hello")
+    listener.say(checkpoint={"request": 1, "wait": True, "world_size": 3})
+    failed = listener.wait_for("checkpoint_failed")
+    run.release(5)
+    assert run.finish()["steps"] == 72
+    words = "cannot run on 3 ranks: its global batch, 8 samples, does not split into equal parts"
+    assert words in failed["message"]
+    assert not run.checkpoints.exists()
+
+    run.start(3)
+    assert run.wait() != 0
+    assert run.output().count(words) == 1
+    assert "exitcode  : 78" in run.output()
+
+
+def test_other_data_than_the_checkpoint_s_is_refused(tmp_path: pathlib.Path) -> None:
+    run = saved_run(tmp_path)
+    run.start(0, "--seed=4")
+
+    assert run.wait() == 78
+    assert "was saved with seed=3, and this script says seed=4" in run.output()
