@@ -61,6 +61,7 @@ class Reporter:
                 "request": request,
                 "step": position.step,
                 "work_done": float(position.samples_done),
+                "work_total": float(self._samples.total),
                 "path": saved.path,
                 "size_bytes": saved.size_bytes,
                 "wall_s": saved.wall_s,

@@ -279,7 +279,8 @@ class Checkpointed(Struct, frozen=True, kw_only=True, tag="checkpointed", omit_d
     Attributes:
         request: which `Checkpoint` this answers; 0: one that it makes by itself, now and then.
         step: steps done over all attempts.
-        work_done: over all attempts, in the unit of its speed (samples).
+        work_done: over all attempts, in the training's own unit (samples).
+        work_total: of the whole training, in that unit; 0: it does not say.
         path: of the checkpoint.
         wall_s: from the agreed step to the published manifest, seconds.
         waits: it does not go on before `GoOn`.
@@ -290,6 +291,7 @@ class Checkpointed(Struct, frozen=True, kw_only=True, tag="checkpointed", omit_d
     request: int = 0
     step: int = 0
     work_done: float = 0.0
+    work_total: float = 0.0
     path: str = ""
     size_bytes: int = 0
     wall_s: float = 0.0

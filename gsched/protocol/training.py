@@ -26,6 +26,7 @@ class Saved(Struct, frozen=True, kw_only=True):
     request: _Count = 0
     step: _Count = 0
     work_done: _Amount = 0.0
+    work_total: _Amount = 0.0
     path: _Text = ""
     size_bytes: _Count = 0
     wall_s: _Amount = 0.0
@@ -114,6 +115,7 @@ def checkpointed(job: int, attempt: int, said: Saved) -> n.Checkpointed:
         request=said.request,
         step=said.step,
         work_done=said.work_done,
+        work_total=said.work_total,
         path=said.path,
         size_bytes=said.size_bytes,
         wall_s=said.wall_s,

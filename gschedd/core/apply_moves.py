@@ -39,6 +39,7 @@ def checkpoint_taken(state: State, fact: f.CheckpointTaken) -> None:
         wall_s=fact.wall_s,
     )
     job.work_done = max(job.work_done, fact.work_done)
+    job.work_total = fact.work_total or job.work_total
     if job.move is not None and job.trip is not None and fact.request == job.move.request:
         job.trip = structs.replace(
             job.trip, saved_s=fact.at_s, save_s=fact.wall_s, size_bytes=fact.size_bytes

@@ -106,12 +106,14 @@ class CheckpointTaken(AttemptFact, frozen=True, kw_only=True, omit_defaults=True
     """The training has published a checkpoint, from which it can go on anywhere.
 
     ``request`` is that of the move for which it was asked; 0: it made one by itself. ``work_done``
-    is over all attempts, in the unit of its speed.
+    is over all attempts, of ``work_total`` in the training's own unit; without a total it is in the
+    unit of its speed.
     """
 
     request: int
     step: int
     work_done: float
+    work_total: float = 0.0
     path: str = ""
     size_bytes: int = 0
     wall_s: float = 0.0

@@ -111,14 +111,16 @@ def learned_size(
 
 def goal_of(job: Job, size: Size, *, settings: Settings, state: State, now_s: float) -> Goal:
     """Return what is known of a training now."""
-    done = job.work_done
+    done = _done(size, job.work_done, job.work_total)
     attempt = job.attempt
     if attempt is not None and attempt.started_s is not None:
         begun_s = attempt.started_s + (settings.move_s if attempt.work_begun > 0 else 0.0)
-        done = attempt.work_begun
+        done = _done(size, attempt.work_begun, job.work_total)
         reached = state.reached.get(job.id)
         if reached is not None and reached.attempt == attempt.number:
-            begun_s, done = reached.at_s, reached.work_done
+            # its node's clock may be wrong, but it cannot have been there before its attempt
+            begun_s = max(reached.at_s, attempt.started_s)
+            done = _done(size, reached.work_done, reached.work_total)
         layout = layout_of(attempt.allocation, state, settings.fabric)
         done += size.speed.rate(layout) * max(0.0, now_s - begun_s)
     return Goal(
@@ -134,6 +136,15 @@ def goal_of(job: Job, size: Size, *, settings: Settings, state: State, now_s: fl
         promised=job.promised,
         request=_movable_request(job.spec.request),
     )
+
+
+def _done(size: Size, work_done: float, work_total: float) -> float:
+    """Return what is done in the unit of a training's speed.
+
+    A training counts in samples, of which its user may have said nothing: neither a walltime nor
+    measured rates do. What both know is how large a part of the whole is done.
+    """
+    return size.work * min(1.0, work_done / work_total) if work_total > 0 else work_done
 
 
 @lru_cache(MAX_COUNTED)

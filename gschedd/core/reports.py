@@ -242,30 +242,42 @@ def on_checkpointed(state: State, node: str, said: n.Checkpointed, now_s: float)
         heard.oddities.append("checkpoint_of_no_attempt")
         return heard
     job = found[0]
-    if job.saved is not None and said.step < job.saved.step:
-        heard.oddities.append("checkpoint_of_the_past")
-        return heard
-    asked = job.move.request if job.move is not None else 0
-    known = job.trip is not None and job.trip.saved_s > 0
-    if said.request != asked or not known:
-        heard.facts.append(
-            f.CheckpointTaken(
-                at_s=now_s,
-                job=job.id,
-                attempt=said.attempt,
-                request=said.request,
-                step=said.step,
-                work_done=said.work_done,
-                path=said.path,
-                size_bytes=said.size_bytes,
-                wall_s=said.wall_s,
-            )
-        )
-    if said.waits and said.request != asked:  # that move is off
+    is_answer = job.move is not None and said.request == job.move.request
+    if said.waits and not is_answer:  # that move is off
         heard.effects.append(
             e.SendGoOn(node=node, job=job.id, attempt=said.attempt, request=said.request)
         )
+    if is_answer and job.trip is not None and job.trip.saved_s > 0:
+        return heard  # it is known already
+    if not is_answer and not _is_newer(said, job):
+        heard.oddities.append("checkpoint_of_the_past")
+        return heard
+    save_s = said.wall_s
+    if is_answer and job.move is not None:  # no more than it can be: it does not count as walltime
+        save_s = min(save_s, max(0.0, now_s - job.move.asked_s))
+    heard.facts.append(
+        f.CheckpointTaken(
+            at_s=now_s,
+            job=job.id,
+            attempt=said.attempt,
+            request=said.request,
+            step=said.step,
+            work_done=said.work_done,
+            work_total=said.work_total,
+            path=said.path,
+            size_bytes=said.size_bytes,
+            wall_s=save_s,
+        )
+    )
     return heard
+
+
+def _is_newer(said: n.Checkpointed, job: Job) -> bool:
+    """Return whether a checkpoint for which nobody asked is another one than the newest known."""
+    known = job.saved
+    if known is None or said.step > known.step:
+        return True
+    return said.step == known.step and said.path != known.path
 
 
 def on_checkpoint_failed(state: State, node: str, said: n.CheckpointFailed, now_s: float) -> Heard:
@@ -305,7 +317,8 @@ def on_progress(state: State, node: str, said: n.Progress, now_s: float) -> Hear
                 job=job.id,
                 attempt=said.attempt,
                 step=max(said.restored_step, 0),
-                restore_s=said.restore_s,
+                # no more than it can be: it does not count as walltime
+                restore_s=min(said.restore_s, max(0.0, now_s - trip.placed_s)),
             )
         )
     return heard

@@ -142,7 +142,8 @@ class Job(Struct, kw_only=True, omit_defaults=True):
         moves_asked: how often that was asked of it.
         trip: how far the present move is, or what the last one took.
         saved: its newest checkpoint.
-        work_done: of a training, as its last checkpoint has it, in the unit of its speed.
+        work_done: of a training, as its last checkpoint has it.
+        work_total: of the whole training, in the unit of that; 0: it is the unit of its speed.
         promised: whether it was promised that it meets its deadline; None: nothing was said.
         meets: whether it is expected to now; None: nothing was said.
         expected_end_s: when it was expected to be done when that was said.
@@ -174,6 +175,7 @@ class Job(Struct, kw_only=True, omit_defaults=True):
     trip: Trip | None = None
     saved: Saved | None = None
     work_done: float = 0.0
+    work_total: float = 0.0
     promised: bool | None = None
     meets: bool | None = None
     expected_end_s: float | None = None

@@ -99,6 +99,7 @@ class Course(Struct, frozen=True, kw_only=True, omit_defaults=True):
     trip: Trip | None = None
     saved: Saved | None = None
     work_done: float = 0.0
+    work_total: float = 0.0
     promised: bool | None = None
     meets: bool | None = None
     expected_end_s: float | None = None
@@ -117,6 +118,7 @@ def _course_data(job: Job) -> bytes | None:
         trip=job.trip,
         saved=job.saved,
         work_done=job.work_done,
+        work_total=job.work_total,
         promised=job.promised,
         meets=job.meets,
         expected_end_s=job.expected_end_s,
@@ -156,6 +158,7 @@ def job_from_row(row: Row, spec: JobSpec) -> Job:
         trip=course.trip,
         saved=course.saved,
         work_done=course.work_done,
+        work_total=course.work_total,
         promised=course.promised,
         meets=course.meets,
         expected_end_s=course.expected_end_s,
