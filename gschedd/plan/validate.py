@@ -152,6 +152,8 @@ def covers(request: Request, allocation: Allocation, spaces: Spaces) -> str:
 
 def _misstated(request: Request, allocation: Allocation) -> str:
     """Return in what an allocation is not what was asked for, or the empty string."""
+    if _is_just_it(request, allocation):
+        return ""  # nearly always
     if len({share.node for share in allocation}) != len(allocation):
         return "a node stands twice in the allocation"
     if any(share.exclusive != request.exclusive for share in allocation):
@@ -160,6 +162,21 @@ def _misstated(request: Request, allocation: Allocation) -> str:
         if given != asked:
             return f"{given} {what} for {asked} asked"
     return ""
+
+
+def _is_just_it(request: Request, allocation: Allocation) -> bool:
+    """Return whether one place was asked for, and just that is given: no sums are needed then."""
+    if len(allocation) != 1 or len(request.chunks) != 1:
+        return False
+    share, chunk = allocation[0], request.chunks[0]
+    return (
+        share.slots == chunk.count == 1
+        and share.cpus == chunk.cpus
+        and len(share.gpu_indices) == chunk.gpus
+        and share.memory_bytes == chunk.memory_bytes
+        and share.generic == chunk.generic
+        and share.exclusive == request.exclusive
+    )
 
 
 def _totals(request: Request, allocation: Allocation) -> list[tuple[str, object, object]]:
