@@ -43,6 +43,9 @@ ENOUGH_MISSES: Final = 10
 MAX_MISSES: Final = 128
 #: How far a high value lies above the expected one when nothing was ever missed: a factor of 3.
 UNKNOWN_SPREAD: Final = math.log(3)
+#: Runs from which on a kind is well known, and seconds between two that are learned then.
+WELL_KNOWN: Final = 64
+LEARN_EVERY_S: Final = 1.0
 #: Steps by which a node's speed is corrected: 1 / (this many + runs there, up to the second).
 FIRST_STEPS: Final = 8
 LAST_STEPS: Final = 100
@@ -101,6 +104,24 @@ class NodeSpeeds:
         self._sums[on_gpu] += known[node] - old
 
 
+class _Pace:
+    """How often a kind has taught something on a node, and when it did last."""
+
+    __slots__ = ("_count", "_last_s")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._last_s = -math.inf
+
+    def has_just_taught(self, ended_s: float) -> bool:
+        """Return whether a run that ended then comes too soon; else it counts as the last one."""
+        if self._count >= WELL_KNOWN and abs(ended_s - self._last_s) < LEARN_EVERY_S:
+            return True
+        self._count += 1
+        self._last_s = ended_s
+        return False
+
+
 class RobustModel:
     """gsched's own predictor.
 
@@ -113,13 +134,22 @@ class RobustModel:
             basis: Recent(_maker(basis), max_kinds) for basis in LEVELS
         }
         self._nodes = NodeSpeeds()
+        self._paces: Recent[_Pace] = Recent(_Pace, max_kinds)
         self._misses = {basis: deque[Logs](maxlen=MAX_MISSES) for basis in Basis}
         self._said: dict[Kind, _Foretold] = {}  # since the last run was learned
 
     def learn(self, record: Record) -> None:
-        """Take a run into account."""
-        self._said.clear()
+        """Take a run into account, unless it would teach nothing.
+
+        A kind whose jobs end many times a second on a node is learned once a second there when it
+        is well known: its latest runs are all of the last moment anyway, and to learn of each costs
+        more than to run it.
+        """
         kind = record.kind
+        pace = self._paces.touch(f"{kind.key} {record.node}")
+        if pace.has_just_taught(record.ended_s):
+            return
+        self._said.clear()
         asked = asked_of(kind)
         sample = sample_of(record, asked)
         target = Target(speed=self._nodes.speed(sample), asked=asked, on_gpu=sample.on_gpu)

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from gschedd.models.predict import PaperModel
-from gschedd.models.robust import RobustModel
+from gschedd.models.robust import LEARN_EVERY_S, WELL_KNOWN, RobustModel
 from gschedd.plan.load import Basis, Use
 from tests.support.runs import GB, kind, node, rates, run
 
@@ -211,3 +211,22 @@ def test_memory_is_bounded_by_the_number_of_kinds() -> None:
 
     assert model.predict(kind("k4"), node(), NOW_S).basis is Basis.KIND
     assert model.predict(kind("k0"), node(), NOW_S).basis is Basis.REQUEST
+
+
+def test_a_well_known_kind_is_learned_once_a_second_on_a_node() -> None:
+    """A thousand runs of a moment teach no more than the first of them; others go on teaching."""
+    model = RobustModel()
+    for number in range(WELL_KNOWN):
+        model.learn(run("busy", wall_s=10.0, ended_s=float(number)))
+    known = model.predict(kind("busy"), node("n1"), 0.0)
+    at_s = WELL_KNOWN - 1 + LEARN_EVERY_S / 2
+    for _ in range(1000):
+        model.learn(run("busy", wall_s=1000.0, ended_s=at_s))
+    assert model.predict(kind("busy"), node("n1"), 0.0) == known
+
+    for _ in range(2):
+        model.learn(run("rare", wall_s=1000.0, ended_s=at_s))
+    assert model.predict(kind("rare"), node("n1"), 0.0).records == 2
+    model.learn(run("busy", wall_s=1000.0, ended_s=at_s, where=node("n2")))
+    model.learn(run("busy", wall_s=1000.0, ended_s=at_s + LEARN_EVERY_S))
+    assert model.predict(kind("busy"), node("n1"), 0.0).wall_high_s != known.wall_high_s
