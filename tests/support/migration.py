@@ -7,6 +7,7 @@ attempts ever live at once.
 
 import json
 import os
+import secrets
 import signal
 import threading
 from pathlib import Path
@@ -94,6 +95,9 @@ class Migration:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.python = torch_python("sklearn")
+        # clusters that run at once on this machine must not give out the same rendezvous ports
+        first = 21_000 + secrets.randbelow(80) * 100
+        cluster.head_settings |= {"master_port_first": first, "master_port_last": first + 99}
         cluster.queues = '[[queue]]\nname = "batch"\npolicy = "fifo"\n'  # it fills n1 first
         self.directory = cluster.jobs
         self.number = ""
