@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -85,6 +86,8 @@ def _start(
     # Rank 0 decides for all: one that saved while others did not would wait for them for ever.
     directory = ranks.share(settings.directory)
     if directory is not None:
+        # The first save would take a second longer otherwise, with a move waiting for it.
+        importlib.import_module("torch.distributed.checkpoint.state_dict")
         keeper = Keeper(
             Shelf(directory),
             ranks,

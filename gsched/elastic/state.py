@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from gsched.elastic.errors import BadCheckpointError, SaveError
 from gsched.elastic.manifest import File, describe_file
 from gsched.elastic.ranks import Ranks
+from gsched.elastic.room import make_room
 from gsched.elastic.samples import order_seed
 from gsched.elastic.shelf import flush_file
 from gsched.failpoint import failpoint
@@ -146,13 +147,14 @@ class TrainingState:
         """
         from torch.distributed import checkpoint
 
+        try:
+            saved = checkpoint.FileSystemReader(directory).read_metadata().state_dict_metadata
+            make_room(self.model, self.optimizers, saved)
+        except Exception as error:  # noqa: BLE001 - a pickle may raise anything; it is told
+            return {}, _words(error)
         state, fault = self._collect()
         if fault is not None:
             return {}, fault
-        try:
-            saved = checkpoint.FileSystemReader(directory).read_metadata().state_dict_metadata
-        except Exception as error:  # noqa: BLE001 - a pickle may raise anything; it is told
-            return {}, _words(error)
         moments: State = state["optimizer"].get("state", {})  # type: ignore[attr-defined]  # torch's
         for name in list(moments):
             if not any(key.startswith(f"optimizer.state.{name}.") for key in saved):

@@ -1,0 +1,71 @@
+"""The example of docs/training.md runs as it stands there, and its table is complete."""
+
+import dataclasses
+import os
+import pathlib
+import re
+import signal
+import subprocess
+
+import pytest
+
+from gsched.elastic import Samples
+from tests.support.torch_python import torch_python
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+GUIDE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+
+
+def run(script: pathlib.Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a script under torchrun on two ranks."""
+    command = [torch_python(), "-m", "torch.distributed.run", "--standalone"]
+    return subprocess.run(
+        [*command, "--nproc-per-node=2", str(script)],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+            **variables,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(600)
+def test_example_trains_and_goes_on_where_it_was(tmp_path: pathlib.Path) -> None:
+    """Alone; then with a directory, killed after its second checkpoint, and started again."""
+    (code,) = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+    script = tmp_path / "train.py"
+    script.write_text(code)
+    alone = run(script)
+    assert alone.returncode == 0, alone.stderr
+    directory = {"GSCHED_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
+    killed = run(
+        script,
+        GSCHED_CHECKPOINT_INTERVAL_S="0.01",
+        GSCHED_FAIL="training.save.after_publish:2:kill",
+        **directory,
+    )
+    assert killed.returncode != 0
+    assert f"exitcode  : -{int(signal.SIGKILL)}" in killed.stderr
+    again = run(script, **directory)
+    assert again.returncode == 0, again.stderr
+
+    lines = alone.stdout.splitlines()
+    assert [line.split(":")[0] for line in lines] == [f"epoch {epoch}" for epoch in range(4)]
+    assert lines[-1].endswith("after 4096 samples")
+    # The same losses: it went on, and did not begin anew with other numbers.
+    assert (killed.stdout + again.stdout).splitlines()[-1] == lines[-1]
+    assert len(again.stdout.splitlines()) <= 4
+    assert "begins anew" not in again.stderr
+
+
+def test_guide_names_every_setting_and_variable() -> None:
+    for field in dataclasses.fields(Samples):
+        assert f"`{field.name}`" in GUIDE
+    source = (ROOT / "gsched" / "elastic" / "environment.py").read_text(encoding="utf-8")
+    for variable in re.findall(r'"(GSCHED_[A-Z_]+)"', source):
+        assert f"`{variable}`" in GUIDE
