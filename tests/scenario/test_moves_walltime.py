@@ -2,6 +2,7 @@
 
 import pytest
 
+from gsched.model.resources import Share
 from gsched.model.states import OutcomeKind
 from gsched.protocol import node as n
 from gschedd.core.limits import walltime_left_s
@@ -120,3 +121,23 @@ def test_what_a_dead_node_took_does_not_count() -> None:
 
     assert story.state(job) == "running"
     assert left_s(story, job) == pytest.approx(60.0)
+
+
+def test_i12_nor_does_the_time_from_its_signal_to_its_end() -> None:
+    """Of a job that knows only a signal nothing else is known."""
+    story = Story()
+    what = Program(runs_s=1000.0, saves_s=50.0)
+    job = story.submit(
+        "select=1:ncpus=1:ngpus=2,walltime=100",
+        program=what,
+        checkpoint_signal=10,
+        grace_s=60.0,
+        deadline_after_s=1e6,
+    )
+    story.run_for(30.0)
+    share = Share(node="b", cpus=1, gpu_indices=(0, 1))
+    story.move((job, (share,)))
+    story.run_for(55.0)
+
+    assert story.machine_of(job) == ("b",)
+    assert left_s(story, job) == pytest.approx(70.0, abs=1.0)
