@@ -10,6 +10,9 @@ _DATE = re.compile(r"(?P<digits>(?:[0-9]{2}){2,6})(?:\.(?P<seconds>[0-9]{2}))?")
 _DAY_S = 86400
 _UTC_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC")
 
+#: The year 9999: a training whose numbers are wrong may be expected to end still later.
+LAST_S = 253_402_214_400.0
+
 
 def parse_start_time(text: str, *, now_s: float) -> float:
     """Return the seconds since the epoch of ``[[[[CC]YY]MM]DD]hhmm[.SS]``, local time.
@@ -88,7 +91,7 @@ def read_duration_s(option: str, text: str) -> float:
 
 def format_time(at_s: float | None) -> str:
     """Return ``Sat Nov 21 17:02:03 2026`` in local time, as qstat writes it, or ``--``."""
-    return "--" if at_s is None else time.strftime("%a %b %d %H:%M:%S %Y", time.localtime(at_s))
+    return "--" if at_s is None else time.strftime("%a %b %d %H:%M:%S %Y", _local(at_s))
 
 
 def local_times(text: str) -> str:
@@ -112,10 +115,15 @@ def format_expected(at_s: float | None, *, now_s: float) -> str:
     return "any moment" if at_s is not None and at_s <= now_s else format_clock(at_s, now_s=now_s)
 
 
+def _local(at_s: float) -> time.struct_time:
+    """Return a moment in local time; what is later than any calendar is its last day."""
+    return time.localtime(min(at_s, LAST_S))
+
+
 def format_clock(at_s: float | None, *, now_s: float) -> str:
     """Return ``17:02:03`` for a moment of today, with the date otherwise, or ``--``."""
     if at_s is None:
         return "--"
-    there, here = time.localtime(at_s), time.localtime(now_s)
+    there, here = _local(at_s), time.localtime(now_s)
     same_day = there[:3] == here[:3]
     return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", there)

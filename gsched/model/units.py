@@ -1,5 +1,6 @@
 """Times and sizes as PBS users write them, and back."""
 
+import math
 import re
 
 from gsched.errors import BadResourceError
@@ -150,8 +151,8 @@ def parse_bandwidth_bytes_s(text: str) -> float:
 
 
 def format_duration(seconds: float | None) -> str:
-    """Return ``HH:MM:SS`` (hours may exceed 24), or ``--`` for None."""
-    if seconds is None:
+    """Return ``HH:MM:SS`` (hours may exceed 24), or ``--`` for None and for what never ends."""
+    if seconds is None or not math.isfinite(seconds):
         return "--"
     whole = int(seconds)
     return f"{whole // 3600:02d}:{whole % 3600 // 60:02d}:{whole % 60:02d}"

@@ -294,4 +294,6 @@ def check_deadline(
 
 def moment(at_s: float) -> str:
     """Return a moment as the head writes it: commands show it in local time."""
+    if at_s > MAX_DEADLINE_S:
+        return "after the year 2200"  # a calendar ends somewhere, and a training's numbers do not
     return datetime.fromtimestamp(at_s, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

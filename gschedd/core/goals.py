@@ -130,7 +130,7 @@ def goal_of(job: Job, size: Size, *, settings: Settings, state: State, now_s: fl
         work=max(0.0, size.work - done),
         total_work=size.work,
         speed=size.speed,
-        gpus=gpu_counts(job.spec.request),
+        gpus=gpu_counts(job.spec.request, state.total_gpus()),
         movable=job.spec.movable and (attempt is None or attempt.state is AttemptState.RUNNING),
         move_s=settings.move_s,
         promised=job.promised,
@@ -148,12 +148,18 @@ def _done(size: Size, work_done: float, work_total: float) -> float:
 
 
 @lru_cache(MAX_COUNTED)
-def gpu_counts(request: Request) -> tuple[int, ...]:
-    """Return the numbers of GPUs that a request may be given, ascending."""
+def gpu_counts(request: Request, total: int) -> tuple[int, ...]:
+    """Return the numbers of GPUs that a request may be given here, ascending; never none.
+
+    Args:
+        request: it may allow a hundred thousand.
+        total: GPUs of all nodes; of more nothing need be planned.
+    """
     if not is_elastic(request):
         return (request.gpus,)
     each = request.chunks[0].gpus
-    return tuple(count * each for count in range(request.places, request.places_max + 1))
+    most = min(request.places_max, total // each) if each else request.places_max
+    return tuple(count * each for count in range(request.places, max(request.places, most) + 1))
 
 
 def _movable_request(request: Request) -> Request | None:

@@ -317,6 +317,7 @@ class State:
         self.possible: set[Request] = set()
         self.ends = Ends()
         self._generic_names: frozenset[str] | None = None
+        self._total_gpus: int | None = None
         self.touched_jobs: dict[int, Job] = {}
         self.touched_attempts: dict[tuple[int, int], Attempt] = {}
         self.touched_nodes: dict[str, Node] = {}
@@ -351,10 +352,17 @@ class State:
             )
         return self._generic_names
 
+    def total_gpus(self) -> int:
+        """Return how many GPUs all nodes have, whether they take work now or not."""
+        if self._total_gpus is None:
+            self._total_gpus = sum(len(node.inventory.gpus) for node in self.nodes.values())
+        return self._total_gpus
+
     def forget_hardware(self) -> None:
         """Forget what was concluded from the nodes' inventories: one of them has changed."""
         self.possible.clear()
         self._generic_names = None
+        self._total_gpus = None
 
 
 def client_key(uid: int, key: str) -> str:

@@ -58,9 +58,9 @@ def _all_gpus(goal: Goal, shape: Shape, snapshot: Snapshot, speeds: Speeds) -> A
     """Return as many of the free GPUs as a training can use, the fullest nodes first."""
     spaces = Spaces(snapshot.nodes)
     free = sorted(free_gpus(shape.request, spaces).items(), key=lambda item: (-item[1], item[0]))
-    total = sum(count for _, count in free)
+    most = min(sum(count for _, count in free), speeds.most(goal))
     for gpus in reversed(goal.gpus):
-        if gpus > min(total, speeds.most(goal)) or not speeds.run_time_s(goal, gpus) < math.inf:
+        if gpus > most or not speeds.run_time_s(goal, gpus) < math.inf:
             continue
         place = allocate_on(shape.request, spaces, _poured(free, gpus))
         if place:

@@ -1,0 +1,40 @@
+"""Trainings whose places are not alike: each policy gives them what they ask for, or says why."""
+
+import pytest
+
+from gsched.model.states import JobState
+from gschedd.core.state import State
+from gschedd.policies.registry import TRAININGS, choose
+from tests.support.world import World, node
+
+#: These look at the first kind of place alone, so that their plans are refused for ever.
+_FIRST_ONLY = pytest.mark.xfail(
+    strict=True, reason="it gives each GPU what the first kind of place asks for, in vain"
+)
+_RIGHT = frozenset({"drs", "drs-paper", "drs-still"})
+
+
+class Planned(World):
+    """A world whose trainings are planned."""
+
+    def _fresh_state(self) -> State:
+        return State({"batch": 0}, plans_goals=True)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        name if name in _RIGHT else pytest.param(name, marks=_FIRST_ONLY)
+        for name in sorted(TRAININGS)
+    ],
+)
+def test_one_with_two_kinds_of_places_starts(policy: str) -> None:
+    """On an idle node that has room for all of them."""
+    world = Planned(node("a", cpus=8, gpus=4), policy=choose(policy).plan)
+
+    job = world.submit(
+        "select=1:ncpus=1:ngpus=1+1:ncpus=1:ngpus=2,walltime=1000", deadline_after_s=1e6
+    )
+
+    assert not world.head.oddities["plan_refused"]
+    assert world.job(job).state is JobState.RUNNING
