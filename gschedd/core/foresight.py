@@ -18,7 +18,7 @@ from gschedd.core import facts as f
 from gschedd.core.cycle import snapshot
 from gschedd.core.deadlines import moment
 from gschedd.core.forecast import predict_submission
-from gschedd.core.goals import goal_of, known_size, layout_of
+from gschedd.core.goals import goal_of, known_size, layout_of, shares_gpus
 from gschedd.core.settings import Settings
 from gschedd.core.shortest import shortest_run
 from gschedd.core.state import Job, State
@@ -183,7 +183,7 @@ def foresee(
 
 def is_planned(spec: JobSpec, state: State) -> bool:
     """Return whether a policy plans a job by its deadline, and not like all others."""
-    return state.plans_goals and spec.is_training and spec.request.gpus > 0
+    return state.plans_goals and spec.is_training and shares_gpus(spec.request)
 
 
 def _silence(spec: JobSpec, *, state: State, settings: Settings, now_s: float) -> str:

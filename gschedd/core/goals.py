@@ -67,16 +67,22 @@ class Goals(Mapping[int, Goal]):
     def _size(self, job: Job) -> Size | None:
         sizes = self._state.sizes
         if job.id not in sizes:
-            # deadline policies share out GPUs: who needs none is planned like any other job
-            stated = stated_size(job.spec) if job.spec.request.gpus else None
-            sizes[job.id] = stated
+            sizes[job.id] = stated_size(job.spec) if shares_gpus(job.spec.request) else None
         size = sizes[job.id]
-        if size is None and job.spec.request.gpus:
+        if size is None and shares_gpus(job.spec.request):
             size = learned_size(job.spec, self._state, self._foreteller, self._now_s)
         return size
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def shares_gpus(request: Request) -> bool:
+    """Return whether deadline policies can plan a request: they share out GPUs, all alike.
+
+    Who needs none, or different things in different places, is planned like any other job.
+    """
+    return len(request.chunks) == 1 and request.gpus > 0
 
 
 def known_size(

@@ -24,7 +24,15 @@ from msgspec import Struct, structs
 
 from gschedd.plan.snapshot import Plan, Policy, Snapshot, Verdict, Wait
 from gschedd.plan.training import Goal
-from gschedd.policies.kit.changes import Changes, Speeds, Trainings, carry_out, gpus_of, profile_for
+from gschedd.policies.kit.changes import (
+    Changes,
+    Speeds,
+    Trainings,
+    carry_out,
+    gpus_of,
+    profile_for,
+    stays,
+)
 from gschedd.policies.kit.shares import Demand, Shares
 
 #: No training has less of its work left than this part while it runs.
@@ -267,8 +275,9 @@ class _Round:
         for job, claim in self.shares.claims.items():
             gpus = changes.gpus.get(job, 0) or claim.level
             yield Verdict(job=job, meets=True, end_s=claim.end_s, gpus=gpus)
-        jobs = [*self.trainings.movable, *self.trainings.fixed, *self.trainings.waiting]
-        for job in jobs:
+        for running in self.trainings.fixed.values():
+            yield stays(self.snapshot, self.speeds, running)
+        for job in (*self.trainings.movable, *self.trainings.waiting):
             if job in self.shares.claims:
                 continue
             goal = self.snapshot.goals[job]

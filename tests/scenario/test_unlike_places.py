@@ -1,4 +1,4 @@
-"""Trainings whose places are not alike: each policy gives them what they ask for, or says why."""
+"""Trainings whose places are not alike are planned like any other job, beside every policy."""
 
 import pytest
 
@@ -6,12 +6,6 @@ from gsched.model.states import JobState
 from gschedd.core.state import State
 from gschedd.policies.registry import TRAININGS, choose
 from tests.support.world import World, node
-
-#: These look at the first kind of place alone, so that their plans are refused for ever.
-_FIRST_ONLY = pytest.mark.xfail(
-    strict=True, reason="it gives each GPU what the first kind of place asks for, in vain"
-)
-_RIGHT = frozenset({"drs", "drs-paper", "drs-still"})
 
 
 class Planned(World):
@@ -21,13 +15,7 @@ class Planned(World):
         return State({"batch": 0}, plans_goals=True)
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        name if name in _RIGHT else pytest.param(name, marks=_FIRST_ONLY)
-        for name in sorted(TRAININGS)
-    ],
-)
+@pytest.mark.parametrize("policy", sorted(TRAININGS))
 def test_one_with_two_kinds_of_places_starts(policy: str) -> None:
     """On an idle node that has room for all of them."""
     world = Planned(node("a", cpus=8, gpus=4), policy=choose(policy).plan)

@@ -7,12 +7,11 @@ from typing import Final
 from msgspec import structs
 
 from gschedd.plan.snapshot import Plan, Snapshot, Verdict
-from gschedd.plan.training import Goal
 from gschedd.policies.deadline.idle import Idle
 from gschedd.policies.deadline.keeping import keep
 from gschedd.policies.deadline.needs import grid_for, needs_of
 from gschedd.policies.deadline.settings import Settings
-from gschedd.policies.kit.changes import Changes, Speeds, Trainings, carry_out, gpus_of
+from gschedd.policies.kit.changes import Changes, Speeds, Trainings, carry_out, stays
 
 #: A promise leaves room for so many changes of the number of GPUs that nobody has planned yet.
 CHANGES_TO_SPARE: Final = 2
@@ -121,7 +120,7 @@ class Round:
         for job, running in self.trainings.fixed.items():
             if job in looked_at:
                 continue
-            yield self._fixed(self.snapshot.goals[job], gpus_of(running.allocation))
+            yield stays(self.snapshot, self.speeds, running)
 
     def _safe_gpu_s(self) -> float:
         """Return how much a training may still need at most to be promised its deadline."""
@@ -136,14 +135,6 @@ class Round:
             return Verdict(job=job, meets=True, end_s=ends_s, gpus=gpus)
         why = self._why_late(job)
         return Verdict(job=job, meets=False, end_s=ends_s, gpus=gpus, why=why, firm=False)
-
-    def _fixed(self, goal: Goal, gpus: int) -> Verdict:
-        """Say when a training ends that runs and stays as it is."""
-        end_s = self.snapshot.now_s + self.speeds.run_time_s(goal, gpus)
-        meets = goal.deadline_s is None or end_s <= goal.deadline_s
-        why = "" if meets else "it takes longer than planned"
-        known_s = end_s if end_s < float("inf") else None
-        return Verdict(job=goal.job, meets=meets, end_s=known_s, gpus=gpus, why=why)
 
 
 def _left_alone(trainings: Trainings, since_s: float) -> Trainings:

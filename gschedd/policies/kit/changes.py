@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from msgspec import Struct, structs
 
 from gsched.model.resources import Allocation, Request
-from gschedd.plan.snapshot import Move, RunningJob, Shape, Snapshot, Start, Wait
+from gschedd.plan.snapshot import Move, RunningJob, Shape, Snapshot, Start, Verdict, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import Fabric, Goal, Layout, Speed, gpus_by_node
 from gschedd.policies.kit.buddy import Wanted, fits, settle
@@ -252,3 +252,17 @@ def _why(running: RunningJob, place: Allocation) -> str:
     if before == after:
         return "makes room for others"
     return f"{after} GPUs instead of {before}"
+
+
+def stays(snapshot: Snapshot, speeds: Speeds, running: RunningJob) -> Verdict:
+    """Return when a training ends that runs and stays as it is, and whether in time."""
+    goal, gpus = snapshot.goals[running.job], gpus_of(running.allocation)
+    end_s = snapshot.now_s + speeds.run_time_s(goal, gpus)
+    meets = goal.deadline_s is None or end_s <= goal.deadline_s
+    return Verdict(
+        job=goal.job,
+        meets=meets,
+        end_s=end_s if end_s < float("inf") else None,
+        gpus=gpus,
+        why="" if meets else "it takes longer than planned",
+    )
