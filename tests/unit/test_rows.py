@@ -58,8 +58,15 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
             "is moved by gsched to n1 (2 CPUs, GPUs 0,1): makes room",
         ),
         (
-            f.CheckpointTaken(  # type: ignore[call-arg] # common fields
-                **ATTEMPT, request=1, step=30, work_done=9.0, size_bytes=2048, wall_s=0.25
+            f.CheckpointTaken(
+                at_s=5.0,
+                job=1,
+                attempt=2,
+                request=1,
+                step=30,
+                work_done=9.0,
+                size_bytes=2048,
+                wall_s=0.25,
             ),
             "checkpoint of step 30 (2kb) saved in 0.2 s",
         ),
