@@ -47,6 +47,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 f"{item.path}: tests live in a folder of tests/ that is a marker, not in {folder!r}"
             )
         item.add_marker(folder)
+        if item.get_closest_marker("sweep") and not os.environ.get("GSCHED_TEST_SWEEPS"):
+            item.add_marker(pytest.mark.skip(reason="one more of a sweep: GSCHED_TEST_SWEEPS=1"))
         if folder in TIMEOUTS_S and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUTS_S[folder]))
 

@@ -40,7 +40,11 @@ def undisturbed(directory: pathlib.Path, world_size: int, *options: str) -> tupl
 
 @pytest.mark.parametrize(
     ("model", "world_size", "moves"),
-    [("transformer", 2, 3), ("digits", 2, 3), ("digits", 4, 1)],
+    [
+        ("transformer", 2, 3),
+        pytest.param("digits", 2, 3, marks=pytest.mark.sweep),
+        pytest.param("digits", 4, 1, marks=pytest.mark.sweep),
+    ],
 )
 def test_moved_training_ends_with_the_same_bits(
     tmp_path: pathlib.Path, listener: Listener, model: str, world_size: int, moves: int

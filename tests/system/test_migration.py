@@ -52,10 +52,10 @@ def test_a_moved_training_ends_with_the_same_bits(
 @pytest.mark.parametrize(
     ("victim", "phase"),
     [
-        ("source", "requested"),
         ("target", "placed"),
-        ("rank", "requested"),
-        ("supervisor", "starting"),
+        pytest.param("source", "requested", marks=pytest.mark.sweep),
+        pytest.param("rank", "requested", marks=pytest.mark.sweep),
+        pytest.param("supervisor", "starting", marks=pytest.mark.sweep),
     ],
 )
 def test_i6_whatever_dies_on_the_way_the_training_ends_with_the_same_bits(
@@ -64,7 +64,10 @@ def test_i6_whatever_dies_on_the_way_the_training_ends_with_the_same_bits(
     assert fault_at(cluster, victim, phase)["weights"] == expected["weights"]
 
 
-@pytest.mark.parametrize(("when", "step"), [("after_commit", 1), ("before_commit", 2)])
+@pytest.mark.parametrize(
+    ("when", "step"),
+    [("after_commit", 1), pytest.param("before_commit", 2, marks=pytest.mark.sweep)],
+)
 def test_i6_a_head_that_dies_on_the_way_goes_on_with_the_move(
     cluster: Cluster, expected: dict[str, object], when: str, step: int
 ) -> None:
