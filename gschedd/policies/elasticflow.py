@@ -276,7 +276,8 @@ class _Round:
             gpus = changes.gpus.get(job, 0) or claim.level
             yield Verdict(job=job, meets=True, end_s=claim.end_s, gpus=gpus)
         for running in self.trainings.fixed.values():
-            yield stays(self.snapshot, self.speeds, running)
+            if running.job not in self.shares.claims:  # it is on its way, with a share to come
+                yield stays(self.snapshot, self.speeds, running)
         for job in (*self.trainings.movable, *self.trainings.waiting):
             if job in self.shares.claims:
                 continue

@@ -121,6 +121,8 @@ def test_everything_ends_within_a_bound(policy: Policy, snapshot: Snapshot) -> N
 @given(snapshot=training_snapshots(can_end=True))
 def test_a_second_plan_has_nothing_to_start(policy: Policy, snapshot: Snapshot) -> None:
     """Carried out, a plan without moves leaves nothing that would be started at the same moment."""
+    if policy is edf.plan_scaled:
+        pytest.skip("to compare with: it counts GPUs and not places, and looks again")
     world = World.at(snapshot)
     if world.act(policy).moves:
         return

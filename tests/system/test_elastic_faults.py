@@ -38,7 +38,8 @@ def saved_run(tmp_path: pathlib.Path) -> Run:
     run = Run(tmp_path / "run", *SHORT)
     run.start(0, GSCHED_FAIL="training.save.after_publish:2:kill", **OFTEN)
     assert run.wait() == -signal.SIGKILL, run.output()
-    assert len(run.published()) == 2
+    # two are kept; an older one goes with the next that is proven, if there is one
+    assert 2 <= len(run.published()) <= 3
     return run
 
 

@@ -27,8 +27,9 @@ AT_THE_START = {"head.migrate.before_commit", "head.mark.before_write", "head.cy
 SECOND_ATTEMPTS: dict[str, tuple[list[int], ...]] = {
     "supervisor.start.before_fork": ([2],),
     "supervisor.start.after_fork": ([], [2]),
-    "supervisor.exit.before_record": ([2],),
-    "supervisor.exit.half_record": ([2],),
+    # none, where the first supervisor that comes to its end is that of the deleted job
+    "supervisor.exit.before_record": ([], [2]),
+    "supervisor.exit.half_record": ([], [2]),
     "supervisor.exit.after_record": ([],),
 }
 
