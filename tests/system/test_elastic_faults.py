@@ -38,8 +38,7 @@ def saved_run(tmp_path: pathlib.Path) -> Run:
     run = Run(tmp_path / "run", *SHORT)
     run.start(0, GSCHED_FAIL="training.save.after_publish:2:kill", **OFTEN)
     assert run.wait() == -signal.SIGKILL, run.output()
-    # two are kept; an older one goes with the next that is proven, if there is one
-    assert 2 <= len(run.published()) <= 3
+    assert len(run.published()) == 2
     return run
 
 
@@ -63,7 +62,8 @@ def test_i2_killed_at_each_point_of_saving_and_restoring(tmp_path: pathlib.Path)
     assert result["restored_step"] > 0
     assert result["weights"] == expected.finish()["weights"]
     assert [name for name in run.names() if not name.startswith("checkpoint-")] == []
-    assert len(run.published()) == 2
+    # two are kept; an older one goes with the next that is proven, if there is one
+    assert 2 <= len(run.published()) <= 3
 
 
 def test_i2_a_rank_killed_while_all_save(tmp_path: pathlib.Path) -> None:
@@ -74,12 +74,13 @@ def test_i2_a_rank_killed_while_all_save(tmp_path: pathlib.Path) -> None:
     run.start(2, GSCHED_FAIL=f"{point}:2:kill-once={once}", **OFTEN)
     assert run.wait() != 0
     assert once.exists()
-    assert len(run.published()) == 1
+    # all has been written by then: where the other rank was killed, this one may still publish it
+    assert len(run.published()) in {1, 2}
     before = run.published()
     run.start(2)
     result = run.finish()
 
-    assert f"step-{result['restored_step']:09d}" in before[0].name
+    assert f"step-{result['restored_step']:09d}" in before[-1].name
 
 
 def cut(checkpoint: pathlib.Path) -> None:
