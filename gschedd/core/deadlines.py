@@ -14,7 +14,8 @@ from gsched.protocol.api import Alteration, SubmitJob
 from gschedd.core.settings import Settings
 from gschedd.core.shortest import Best, shortest_run
 from gschedd.core.state import Job, State
-from gschedd.models.runtime import allowed_time_s, size_of_run, size_of_training
+from gschedd.models.runtime import allowed_time_s, size_of_training
+from gschedd.models.sizes import size_by_walltime
 from gschedd.plan.training import Size
 
 MAX_DEADLINE_S: Final = 7_258_118_400.0  # 2200-01-01: later is a typing error
@@ -55,7 +56,8 @@ def aim_of(
         training=_checked(asked.training) if asked.training is not None else None,
         movable=asked.movable,
     )
-    size = known_size(aim.training, walltime_s, request)
+    size = size_of_training(aim.training) if aim.training is not None else None
+    size = size or size_by_walltime(walltime_s, request)
     deadline_s, urgency = deadline_of(asked, size, now_s)
     aim = structs.replace(aim, deadline_s=deadline_s, urgency=urgency)
     if asked.reject_if_late and not deadline_s:
@@ -89,16 +91,6 @@ def with_range(request: Request, most: int) -> Request:
             hint=f"write --gpus LEAST..MOST, with 1 <= LEAST <= MOST <= {MAX_GPUS}",
         )
     return structs.replace(request, places_max=most) if most > request.places else request
-
-
-def known_size(
-    training: Training | None, walltime_s: float | None, request: Request
-) -> Size | None:
-    """Return how much work a training is; None where nothing is known of it."""
-    size = size_of_training(training) if training is not None else None
-    if size is None and walltime_s is not None:
-        return size_of_run(walltime_s, request.gpus)
-    return size
 
 
 def _checked(training: Training) -> Training:

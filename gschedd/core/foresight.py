@@ -158,7 +158,7 @@ def foresee(
     The policy is asked once if it plans trainings; else it is asked for its start, up to so many
     times as `gschedd.core.forecast` allows, and its end follows from that.
     """
-    size = known_size(spec, state, predictor, now_s)
+    size = known_size(spec, state, predictor if settings.predicted_times else None, now_s)
     silent = _silence(spec, state=state, settings=settings, now_s=now_s)
     if silent:
         return Outlook(why=silent)

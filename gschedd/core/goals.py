@@ -12,7 +12,7 @@ from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
 from gschedd.models.kinds import kind_of
 from gschedd.models.runtime import size_of_run
-from gschedd.models.sizes import stated_size
+from gschedd.models.sizes import size_by_walltime, stated_size
 from gschedd.plan.elastic import is_elastic
 from gschedd.plan.load import Predictor
 from gschedd.plan.times import foretold_s
@@ -110,9 +110,7 @@ def learned_size(
         wall_s = foretold_s(predictor.predict(kind, load, now_s) for load in slowest)
         if wall_s is not None and wall_s > 0:
             return size_of_run(wall_s, spec.request.gpus)
-    if spec.walltime_s is None:
-        return None
-    return size_of_run(spec.walltime_s, spec.request.gpus)
+    return size_by_walltime(spec.walltime_s, spec.request)
 
 
 def goal_of(job: Job, size: Size, *, settings: Settings, state: State, now_s: float) -> Goal:

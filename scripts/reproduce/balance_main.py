@@ -18,6 +18,7 @@ from rich.console import Console
 from gsched.errors import GschedError
 from gschedd.sim import output
 from scripts.reproduce import balance_report as report
+from scripts.reproduce.arguments import seeds_of
 from scripts.reproduce.balance_jobs import SCENARIOS, cluster, described, draw
 from scripts.reproduce.balance_runs import POLICIES, Run, simulate
 
@@ -27,18 +28,6 @@ EXAMPLES = """examples:
   scripts/reproduce/balance --seeds 0-99 --scenario paper --json balance.json --figures figures
   sudo scripts/reproduce/balance --real --seeds 1-1 --policies torque,paper,balance
 """
-
-
-def seeds_of(text: str) -> range:
-    """Return the seeds of ``A-B`` or ``N``."""
-    first, _, last = text.partition("-")
-    try:
-        found = range(int(first), int(last or first) + 1)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no range: write A-B or N") from None
-    if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} holds no seed: write A-B with A <= B")
-    return found
 
 
 def policies_of(text: str) -> tuple[str, ...]:

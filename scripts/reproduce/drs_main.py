@@ -17,6 +17,7 @@ import msgspec
 from rich.console import Console
 
 from scripts.reproduce import drs_report as report
+from scripts.reproduce.arguments import seeds_of
 from scripts.reproduce.drs_runs import POLICIES, Outcome, simulate
 from scripts.reproduce.drs_workload import SWEEPS, Scenario, Sweep
 
@@ -28,18 +29,6 @@ EXAMPLES = """examples:
 """
 
 Task = tuple[str, Scenario, int, float]  # policy, scenario, seed, cost of a move
-
-
-def seeds_of(text: str) -> range:
-    """Return the seeds of ``A-B`` or ``N``."""
-    first, _, last = text.partition("-")
-    try:
-        found = range(int(first), int(last or first) + 1)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no range: write A-B or N") from None
-    if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} holds no seed: write A-B with A <= B")
-    return found
 
 
 def policies_of(text: str) -> tuple[str, ...]:
