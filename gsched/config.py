@@ -252,7 +252,8 @@ class MovesConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     Attributes:
         at_once: so many jobs leave drained nodes at once.
         checkpoint_timeout_s: a job that has not saved its state so long after it was asked stays
-            where it is, seconds.
+            where it is, and one whose new place is not free so long after it left goes to its
+            queue, seconds.
     """
 
     at_once: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 4

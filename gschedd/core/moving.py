@@ -103,9 +103,17 @@ def waiting_for_checkpoint(state: State) -> Iterator[Job]:
             yield job
 
 
+def waiting_for_place(state: State) -> Iterator[tuple[Job, float]]:
+    """Yield moving jobs that have left, and whose new places are not free yet, and since when."""
+    for job in state.targets.values():
+        if job.attempt is None and job.trip is not None:
+            yield job, job.trip.left_s
+
+
 def next_overdue_s(state: State, settings: Settings) -> float | None:
-    """Return when the next of them is given up, seconds since the epoch; None if there is none."""
-    limits_s = (_limit_s(job, settings) for job in waiting_for_checkpoint(state))
+    """Return when the next of both is given up, seconds since the epoch; None if there is none."""
+    limits_s = [_limit_s(job, settings) for job in waiting_for_checkpoint(state)]
+    limits_s += [since_s + settings.checkpoint_timeout_s for _, since_s in waiting_for_place(state)]
     return min(limits_s, default=None)
 
 
@@ -121,11 +129,16 @@ def _patience_s(job: Job, settings: Settings) -> float:
 
 def overdue(
     state: State, settings: Settings, now_s: float
-) -> Iterator[f.MoveAbandoned | f.StopRequested]:
+) -> Iterator[f.MoveAbandoned | f.StopRequested | f.JobRequeued]:
     """Yield that jobs which did not save their state in time stay where they are.
 
-    One that has left a part of its place by then, after its signal, cannot: it is stopped.
+    One that has left a part of its place by then, after its signal, cannot: it is stopped. One that
+    has left all of it, and waits for somebody who does not go, may find another place by its queue.
     """
+    for job, since_s in waiting_for_place(state):
+        if since_s + settings.checkpoint_timeout_s <= now_s:
+            reason = f"its new place was not free within {settings.checkpoint_timeout_s:g} s"
+            yield f.JobRequeued(at_s=now_s, job=job.id, reason=reason, faults=0)
     for job in waiting_for_checkpoint(state):
         if _limit_s(job, settings) > now_s:
             continue

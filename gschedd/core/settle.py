@@ -31,6 +31,8 @@ _ASKED: Final = frozenset(
 _STOPPED: Final = MappingProxyType(
     {StopReason.RERUN: OutcomeKind.RERUN, StopReason.MOVE: OutcomeKind.MOVED}
 )
+#: What a job does that was not stopped, but by its program or somebody else.
+_DIED: Final = frozenset({OutcomeKind.EXITED, OutcomeKind.SIGNALLED, OutcomeKind.OOM})
 _STOP_WORDS: Final = MappingProxyType(
     {
         StopReason.DELETE: "deleted",
@@ -117,7 +119,15 @@ def _outcome(job: Job, attempt: Attempt) -> Outcome:
     if attempt.stop in {None, StopReason.MOVE} and _has_left(job, attempt):
         why = f": {job.move.why}" if job.move is not None and job.move.why else ""
         return Outcome(kind=OutcomeKind.MOVED, message=f"ended at its signal to go on{why}")
-    return attempt_outcome(attempt)
+    outcome = attempt_outcome(attempt)
+    if outcome.kind in _DIED and not outcome.succeeded and _has_saved_to_move(job, attempt):
+        return Outcome(kind=OutcomeKind.MOVED, message="died after it had saved its state to go on")
+    return outcome
+
+
+def _has_saved_to_move(job: Job, attempt: Attempt) -> bool:
+    """Return whether all is saved that an attempt has done: it waited to be stopped."""
+    return attempt.stop is StopReason.MOVE and job.trip is not None and job.trip.saved_s > 0
 
 
 def _has_left(job: Job, attempt: Attempt) -> bool:

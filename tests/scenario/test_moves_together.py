@@ -5,9 +5,10 @@ import pytest
 from gsched.model.states import OutcomeKind
 from gsched.protocol import node as n
 from gschedd.core import commands as c
+from gschedd.core import effects as e
 from gschedd.core import facts as f
 from tests.support.moves import Story, gpus
-from tests.support.world import ALICE, Machine, Program
+from tests.support.world import ALICE, Machine, Program, node
 
 DEAF = Program(runs_s=1000.0, saves_s=None)
 
@@ -136,3 +137,33 @@ def test_one_goes_where_another_one_is_being_deleted() -> None:
 
     assert story.place(first) == gpus("b", 0, 1, 2, 3)
     assert not story.told(f.JobRequeued, first)
+
+
+def test_one_whose_new_place_nobody_leaves_finds_another_by_its_queue() -> None:
+    """Who is to make room there cannot be killed: its wait has an end, and the other's has not."""
+    story = Story()
+    first = story.training(2)
+    second = story.training(4, program=Program(runs_s=1e5, saves_s=3.0))
+    story.run_for(5.0)
+    story.move((first, gpus("b", 0, 1)), (second, gpus("a", 0, 1, 2, 3)))
+    story.run_for(2.0)
+    assert story.place(first) == ()
+    story.lost[e.SendStop] = 1
+    limit_s = story.settings.checkpoint_timeout_s
+    story.run_for(limit_s - 2.0)
+    assert story.state(first) == "migrating"
+
+    story.run_for(2.0)
+
+    assert story.state(first) == "queued"
+    (requeued,) = story.told(f.JobRequeued, first)
+    assert requeued.reason == f"its new place was not free within {limit_s:g} s"  # type: ignore[attr-defined] # of that kind
+    assert story.state(second) == "migrating"
+    story.machines["c"] = node("c", cpus=8, gpus=4)
+    story.connect("c")
+    story.run_for(1.0)
+    assert story.machine_of(first) == ("c",)
+    story.kill("b", second, 1)
+    story.run_for(5.0)
+    assert story.place(second) == gpus("a", 0, 1, 2, 3)
+    story.check_history()
