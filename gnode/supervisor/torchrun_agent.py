@@ -78,7 +78,8 @@ def _message(failure: object) -> str:
     exit_code = int(getattr(failure, "exitcode", 1))
     if exit_code < 0:
         return f"killed by signal {-exit_code}"
-    text = str(getattr(failure, "message", ""))
+    said = getattr(failure, "message", "")
+    text = str(said.get("message", said) if isinstance(said, dict) else said)
     # Without an error file torch only tells how to get one; the exit code says more.
     return f"exited with code {exit_code}" if "see: https://" in text or not text else text
 

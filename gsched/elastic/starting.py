@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -63,7 +66,16 @@ def start(
         if os.environ.get("RANK", "0") == "0":
             sys.stderr.write(f"gsched.elastic: {error}\n")
             sys.stderr.flush()
+        _tell_torchrun(str(error))
         raise
+
+
+def _tell_torchrun(message: str) -> None:
+    """Leave the words where torchrun looks for them, so that the job's outcome has them."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
+            json.dump({"message": message, "timestamp": int(time.time())}, file)
 
 
 def _start(

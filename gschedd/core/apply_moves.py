@@ -4,7 +4,7 @@ from msgspec import structs
 
 from gsched.model.states import JobState
 from gschedd.core import facts as f
-from gschedd.core.indexing import give_up_move, move, touch
+from gschedd.core.indexing import give_up_move, move, touch, touch_attempt
 from gschedd.core.owning import release, reserve
 from gschedd.core.state import Reached, Relocation, Saved, State, Trip
 
@@ -65,8 +65,10 @@ def place_lost(state: State, fact: f.PlaceLost) -> None:
 
 
 def training_resumed(state: State, fact: f.TrainingResumed) -> None:
-    """The first step after a move is done."""
+    """The first step after a move or a restart is done."""
     job = state.jobs[fact.job]
+    if job.attempt is not None and job.attempt.number == fact.attempt:
+        touch_attempt(state, job).resumed = True
     move(state, job, fact, job.state)
     if job.trip is not None:
         job.trip = structs.replace(job.trip, resumed_s=fact.at_s, restore_s=fact.restore_s)

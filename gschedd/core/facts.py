@@ -132,7 +132,7 @@ class PlaceLost(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True
 
 
 class TrainingResumed(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """The first step of an attempt after a move is done: the move is over.
+    """The first step of an attempt that goes on from a checkpoint is done: its move is over.
 
     ``step`` is the one from which it went on, ``restore_s`` is what reading its checkpoint took.
     """

@@ -18,7 +18,7 @@ from gschedd.core import facts as f
 from gschedd.core.apply_moves import note_progress
 from gschedd.core.decide import lost_part
 from gschedd.core.react import ask_checkpoint, asked_nodes, retime, stop
-from gschedd.core.state import Job, Part, Reached, State
+from gschedd.core.state import Attempt, Job, Part, Reached, State
 
 #: TERM to KILL for an attempt that should not be there at all, seconds.
 FENCED_GRACE_S = 5.0
@@ -301,7 +301,7 @@ def is_saved(job: Job) -> bool:
 
 
 def on_progress(state: State, node: str, said: n.Progress, now_s: float) -> Heard:
-    """A training says how far it is; its first step after a move ends that."""
+    """A training says how far it is; its first step from a checkpoint ends a move or a restart."""
     heard = nothing()
     found = _part(state, node, said.job, said.attempt)
     if found is None:
@@ -309,8 +309,8 @@ def on_progress(state: State, node: str, said: n.Progress, now_s: float) -> Hear
         return heard
     job = found[0]
     note_progress(state, job.id, _reached(said, now_s))
-    trip = job.trip
-    if trip is not None and trip.placed_s > 0 and not trip.resumed_s:
+    attempt = job.attempt
+    if attempt is not None and _goes_on(job, attempt):
         heard.facts.append(
             f.TrainingResumed(
                 at_s=now_s,
@@ -318,10 +318,17 @@ def on_progress(state: State, node: str, said: n.Progress, now_s: float) -> Hear
                 attempt=said.attempt,
                 step=max(said.restored_step, 0),
                 # no more than it can be: it does not count as walltime
-                restore_s=min(said.restore_s, max(0.0, now_s - trip.placed_s)),
+                restore_s=min(said.restore_s, max(0.0, now_s - attempt.assigned_s)),
             )
         )
     return heard
+
+
+def _goes_on(job: Job, attempt: Attempt) -> bool:
+    """Return whether an attempt that goes on from a checkpoint has just done its first step."""
+    trip = job.trip
+    moved = trip is not None and trip.placed_s > 0 and not trip.resumed_s
+    return not attempt.resumed and (moved or attempt.work_begun > 0)
 
 
 def _reached(said: n.Progress, now_s: float) -> Reached:

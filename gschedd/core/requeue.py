@@ -7,6 +7,7 @@ from msgspec import structs
 from gsched.model.job import Outcome
 from gsched.model.states import HoldKind, OutcomeKind
 from gschedd.core import facts as f
+from gschedd.core.journeys import checkpoint_dir
 from gschedd.core.state import Attempt, Job
 
 #: Faults of the system in a row after which a job is held for a person to look at.
@@ -15,6 +16,17 @@ MAX_FAULTS: Final = 5
 FAULT_DELAY_S: Final = 2.0
 #: The longest of these delays, seconds: whoever allows a hundred tries does not want years.
 MAX_DELAY_S: Final = 600.0
+#: The exit code of a training that cannot go on from its checkpoints (sysexits' EX_CONFIG), as
+#: `gsched.elastic` gives it: to start it again would meet the same.
+CANNOT_GO_ON: Final = 78
+#: What the reason of a hold begins with when a training cannot go on from its checkpoints.
+CKPT_BAD: Final = "CKPT_BAD"
+#: Starts in a row from a checkpoint that did not come to a first step, after which a training is
+#: held. It leaves each of the two checkpoints that it keeps alone after three, and then says so
+#: with its exit code: this is for one that cannot even do that.
+MAX_LOADS: Final = 8
+#: The longest delay between two of them, seconds: to wait does not mend a checkpoint.
+MAX_LOAD_DELAY_S: Final = 16.0
 #: Of an attempt's part: the node or the supervisor has gone, and the outcome with it.
 LOST: Final = frozenset({OutcomeKind.NODE_LOST, OutcomeKind.SUPERVISOR_LOST})
 
@@ -28,10 +40,12 @@ def after_fault(job: Job, outcome: Outcome, at_s: float) -> f.JobRequeued | f.Jo
     """
     attempt = job.attempt
     assert attempt is not None, "the attempt has just ended"
+    if _failed_to_go_on(job, attempt, outcome):
+        return _after_load(job, outcome, at_s)
     asked_for = job.spec.restarts_max > 0 and _has_died(attempt, outcome)
     if not asked_for and not _is_fault(job, attempt, outcome):
         return None
-    faults = 1 if _has_progressed(job, attempt) else job.faults + 1
+    faults = 1 if _has_saved(job, attempt) else job.faults + 1
     if asked_for and faults > job.spec.restarts_max:
         times = "once" if faults == 2 else f"{faults - 1} times"
         message = f"{outcome.message}; it was started anew {times} in vain".removeprefix("; ")
@@ -51,23 +65,82 @@ def after_fault(job: Job, outcome: Outcome, at_s: float) -> f.JobRequeued | f.Jo
             faults=faults,
             holds=(HoldKind.SYSTEM,),
         )
-    # the exponent is bounded, or many tries would overflow
-    delay_s = min(MAX_DELAY_S, FAULT_DELAY_S * 2 ** min(faults - 1, 30))
+    not_before_s = at_s + _delay_s(faults)
     return f.JobRequeued(
-        at_s=at_s, job=job.id, reason=reason, faults=faults, not_before_s=at_s + delay_s
+        at_s=at_s, job=job.id, reason=reason, faults=faults, not_before_s=not_before_s
     )
+
+
+def _failed_to_go_on(job: Job, attempt: Attempt, outcome: Outcome) -> bool:
+    """Return whether an attempt that was to go on from a checkpoint failed before its first step.
+
+    Its user has not started it, so what it has done must not end with it.
+    """
+    spec = job.spec
+    if not spec.movable or spec.checkpoint_signal or outcome.succeeded:
+        return False
+    if outcome.kind not in {OutcomeKind.EXITED, OutcomeKind.SIGNALLED} or _has_lost(attempt):
+        return False
+    return attempt.work_begun > 0 and not attempt.resumed and not _has_saved(job, attempt)
+
+
+def _after_load(job: Job, outcome: Outcome, at_s: float) -> f.JobRequeued:
+    """Return the next try of a training that did not come to its first step, or that it is held.
+
+    By its user's hold: whoever mends its checkpoints lets it go on.
+    """
+    faults = job.faults + 1
+    why = _words(outcome)
+    if outcome.exit_code != CANNOT_GO_ON and faults < MAX_LOADS:
+        return f.JobRequeued(
+            at_s=at_s,
+            job=job.id,
+            reason=f"it did not come to a step from its checkpoint: {why}",
+            faults=faults,
+            not_before_s=at_s + min(MAX_LOAD_DELAY_S, _delay_s(faults)),
+        )
+    if outcome.exit_code != CANNOT_GO_ON:
+        why = f"{faults} starts in a row did not come to a step, last: {why}"
+    return f.JobRequeued(
+        at_s=at_s,
+        job=job.id,
+        reason=(
+            f"{CKPT_BAD}: it cannot go on from its checkpoints ({why}): see its output; mend what "
+            f"is wrong in {checkpoint_dir(job)}, or move it away to begin anew"
+        ),
+        faults=faults,
+        holds=(HoldKind.USER,),
+    )
+
+
+def _delay_s(faults: int) -> float:
+    """Return how long the next try waits after so many faults in a row, seconds."""
+    # the exponent is bounded, or many tries would overflow
+    return min(MAX_DELAY_S, FAULT_DELAY_S * 2.0 ** min(faults - 1, 30))
 
 
 def _words(outcome: Outcome) -> str:
     where = f" on {outcome.node}" if outcome.node else ""
-    signal = f" {outcome.signal}" if outcome.kind is OutcomeKind.SIGNALLED else ""
-    kind = "killed by signal" if signal else outcome.kind.replace("_", " ")
-    return f"{kind}{signal}{where}: {outcome.message}".removesuffix(": ")
+    match outcome.kind:
+        case OutcomeKind.SIGNALLED:
+            kind = f"killed by signal {outcome.signal}"
+        case OutcomeKind.EXITED:
+            kind = f"exit code {outcome.exit_code}"
+        case _:
+            kind = outcome.kind.replace("_", " ")
+    return f"{kind}{where}: {outcome.message}".removesuffix(": ")
 
 
-def _has_progressed(job: Job, attempt: Attempt) -> bool:
+def _has_saved(job: Job, attempt: Attempt) -> bool:
     """Return whether a training has saved its state since the attempt began."""
-    return job.saved is not None and job.saved.at_s >= attempt.assigned_s
+    return job.saved is not None and job.saved.at_s > attempt.assigned_s
+
+
+def _has_lost(attempt: Attempt) -> bool:
+    """Return whether a part of an attempt went with its node or supervisor."""
+    return any(
+        part.record is not None and part.record.kind in LOST for part in attempt.parts.values()
+    )
 
 
 def _has_died(attempt: Attempt, outcome: Outcome) -> bool:
@@ -78,8 +151,7 @@ def _has_died(attempt: Attempt, outcome: Outcome) -> bool:
     """
     if outcome.kind is OutcomeKind.SIGNALLED:
         return True
-    records = [part.record for part in attempt.parts.values() if part.record is not None]
-    return outcome.kind in {*LOST, OutcomeKind.EXITED} and any(r.kind in LOST for r in records)
+    return outcome.kind in {*LOST, OutcomeKind.EXITED} and _has_lost(attempt)
 
 
 def _is_fault(job: Job, attempt: Attempt, outcome: Outcome) -> bool:

@@ -47,6 +47,7 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
     Attributes:
         boot_ids: of each active node when the attempt was assigned; another boot proves its death.
         work_begun: of a training, what was done before, as its checkpoint has it.
+        resumed: it has gone on from there: its first step is done.
         stop: why it is being stopped, once it is; the first reason stands.
     """
 
@@ -57,6 +58,7 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
     master_port: int = 0
     boot_ids: dict[str, str] = field(default_factory=dict)
     work_begun: float = 0.0
+    resumed: bool = False
     started_s: float | None = None
     ended_s: float | None = None
     stop: StopReason | None = None
