@@ -7,7 +7,7 @@ the daemon, the simulator and the tests run this very code.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import assert_never
+from typing import Final, assert_never
 
 from msgspec import Struct, structs
 
@@ -64,6 +64,10 @@ class Step(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     error: GschedError | None = None
     runs: tuple[Run, ...] = ()
+
+
+#: What most ticks and many cycles come to.
+NOTHING: Final = Step()
 
 
 class Head:
@@ -248,6 +252,9 @@ class Head:
 
     def tick(self, now_s: float) -> Step:
         """Take in that time has passed."""
+        alarm_s = self.next_alarm_s()
+        if alarm_s is None or alarm_s > now_s:
+            return NOTHING
         if self.again_s is not None and self.again_s <= now_s:
             self.again_s = None
             self.state.look_anew()
@@ -259,26 +266,30 @@ class Head:
 
     def next_alarm_s(self) -> float | None:
         """Return when `tick` has something to do next, seconds since the epoch."""
-        delayed = self.state.delayed
-        alarms_s = (
-            delayed[0][0] if delayed else None,
-            self.retry.due_s,
-            self.again_s,
-            next_overdue_s(self.state, self.settings),
-            next_asked_again_s(self.state),
-        )
-        return min((at_s for at_s in alarms_s if at_s is not None), default=None)
+        state = self.state
+        alarms_s = [
+            at_s
+            for at_s in (
+                state.delayed[0][0] if state.delayed else None,
+                self.retry.due_s,
+                self.again_s,
+                next_overdue_s(state, self.settings) if state.targets else None,
+                next_asked_again_s(state) if state.vacating else None,
+            )
+            if at_s is not None
+        ]
+        return min(alarms_s) if alarms_s else None  # asked after whatever happens
 
     def cycle(self, now_s: float) -> Step:
         """Run one scheduling cycle if anything has changed since the last."""
         if not self.state.stale or self.safe_mode:
-            return Step()
+            return NOTHING
         return _together([self._arrive(now_s), *self._vacate(now_s), self._plan(now_s)])
 
     def _arrive(self, now_s: float) -> Step:
         """Let moving jobs whose new places are free go on there."""
         if not self.state.targets:
-            return Step()
+            return NOTHING
         assigner = Assigner(self.state, self.settings, now_s, self.model)
         return self._advance(list(arrivals(self.state, assigner, now_s)))
 
@@ -291,11 +302,12 @@ class Head:
         """Ask the policy what to do with what waits."""
         if self.state.plans_goals and self.state.trainings:
             self.state.anew = True  # what one gives back may let another one run on more
-        groups = self.state.groups
-        self._unsure = {shape for shape in self._unsure if shape in groups}
+        if self._unsure:
+            groups = self.state.groups
+            self._unsure = {shape for shape in self._unsure if shape in groups}
         due = due_groups(self.state, self.waits, self._unsure)
         if due is not None and not due:
-            return Step()
+            return NOTHING
         self.cycles += 1
         self.policy_failure = None
         self.again_s = None
@@ -343,8 +355,11 @@ class Head:
         self.waits.update(waits)
 
     def _hear(self, heard: reports.Heard) -> Step:
-        self.oddities.update(heard.oddities)
+        if heard.oddities:
+            self.oddities.update(heard.oddities)
         step = self._advance(heard.facts)
+        if not heard.effects and not self.safe_mode:
+            return step
         effects = (*step.effects, *heard.effects)
         if self.safe_mode:
             effects = reports.harmless(effects)
@@ -375,12 +390,16 @@ class Head:
                 effects.extend(react(self.state, fact))
                 following.extend(follow(self.state, fact))
             pending = following
+        if not applied:
+            return NOTHING
         return Step(facts=tuple(applied), effects=tuple(effects), runs=tuple(runs))
 
 
 def _together(steps: Iterable[Step]) -> Step:
     """Return several steps as one."""
-    every = list(steps)
+    every = [step for step in steps if step is not NOTHING]
+    if len(every) <= 1:
+        return every[0] if every else NOTHING
     return Step(
         facts=tuple(fact for step in every for fact in step.facts),
         effects=tuple(effect for step in every for effect in step.effects),

@@ -36,6 +36,9 @@ MAX_NAME_LENGTH: Final = 255
 MAX_GRACE_S: Final = 86400.0
 MAX_START_S: Final = 7_258_118_400.0  # 2200-01-01: later is a typing error
 MAX_PARSED: Final = 4096  # different resource lists that are remembered as read
+_NAME: Final = re.compile(r"[^\s/\x00-\x1f\x7f]+")
+_LAUNCHES: Final = frozenset(kind.value for kind in LaunchKind)
+_JOINS: Final = frozenset(kind.value for kind in Join)
 MAX_POSSIBLE: Final = 10_000  # requests that are remembered as possible; then it begins anew
 
 
@@ -157,7 +160,7 @@ def _check_content(asked: SubmitJob) -> None:
     check_name(asked.name)
     if not asked.workdir.startswith("/"):
         raise InvalidRequestError(f"working directory {asked.workdir!r} is not absolute")
-    if asked.launch not in {kind.value for kind in LaunchKind}:
+    if asked.launch not in _LAUNCHES:
         raise InvalidRequestError(
             f"launch {asked.launch!r} is not known", hint="say script, command or torchrun"
         )
@@ -218,7 +221,7 @@ def check_name(name: str) -> None:
     Raises:
         InvalidRequestError: it does not.
     """
-    if not name or len(name) > MAX_NAME_LENGTH or not re.fullmatch(r"[^\s/\x00-\x1f\x7f]+", name):
+    if not name or len(name) > MAX_NAME_LENGTH or not _NAME.fullmatch(name):
         raise InvalidRequestError(
             f"job name {name!r} cannot be used",
             hint=f"up to {MAX_NAME_LENGTH} characters without blanks, slashes, control characters",
@@ -316,7 +319,7 @@ def checked_join(join: str) -> Join:
     Raises:
         InvalidRequestError: not one of oe, eo, n.
     """
-    if join not in {kind.value for kind in Join}:
+    if join not in _JOINS:
         raise InvalidRequestError(f"-j {join} is not known", hint="say oe, eo or n")
     return Join(join)
 
@@ -328,6 +331,8 @@ def checked_holds(holds: tuple[str, ...], caller: Caller) -> tuple[HoldKind, ...
         InvalidRequestError: an unknown kind.
         NotPermittedError: an operator's hold, asked for by a user.
     """
+    if not holds:
+        return ()
     known = {kind.value for kind in HoldKind}
     for hold in holds:
         if hold not in known:

@@ -135,6 +135,8 @@ def covers(request: Request, allocation: Allocation, spaces: Spaces) -> str:
     places = sum(share.slots for share in allocation)
     if is_elastic(request) and request.places <= places <= request.places_max:
         request = at_count(request, places)
+    if _is_just_it(request, allocation):  # nearly always, and then no sums are needed
+        return _one_place_shortage(request.chunks[0], allocation[0], spaces)
     reason = _misstated(request, allocation)
     if reason:
         return reason
@@ -152,8 +154,6 @@ def covers(request: Request, allocation: Allocation, spaces: Spaces) -> str:
 
 def _misstated(request: Request, allocation: Allocation) -> str:
     """Return in what an allocation is not what was asked for, or the empty string."""
-    if _is_just_it(request, allocation):
-        return ""  # nearly always
     if len({share.node for share in allocation}) != len(allocation):
         return "a node stands twice in the allocation"
     if any(share.exclusive != request.exclusive for share in allocation):
@@ -164,8 +164,22 @@ def _misstated(request: Request, allocation: Allocation) -> str:
     return ""
 
 
+def _one_place_shortage(chunk: Chunk, share: Share, spaces: Spaces) -> str:
+    """Return why a share may not be given for one place that asks for just that much."""
+    if share.node not in spaces:
+        return f"node {share.node} is not known"
+    space = spaces[share.node]
+    reason = _share_shortage(share, space)
+    if reason:
+        return f"{share.node}: {reason}"
+    if not chunk.features and not chunk.gpu_type:
+        return ""
+    given = _only(share, space)
+    return shortage(chunk, given) and "its places do not fit into what is given on each node"
+
+
 def _is_just_it(request: Request, allocation: Allocation) -> bool:
-    """Return whether one place was asked for, and just that is given: no sums are needed then."""
+    """Return whether one place was asked for, and just that is given."""
     if len(allocation) != 1 or len(request.chunks) != 1:
         return False
     share, chunk = allocation[0], request.chunks[0]
@@ -214,14 +228,17 @@ def _share_shortage(share: Share, space: NodeSpace) -> str:
     """Return what of a share is not free on its node, or the empty string."""
     if share.slots < 1 or min(share.cpus, share.memory_bytes) < 0:
         return "less than nothing is given"
-    if any(count < 0 for _, count in share.generic):
+    if share.generic and any(count < 0 for _, count in share.generic):
         return "less than nothing is given"
-    if len(set(share.gpu_indices)) != len(share.gpu_indices):
+    owned = share.gpu_indices
+    if owned and len(set(owned)) != len(owned):
         return "a GPU is given twice"
     chunk = Chunk(cpus=share.cpus, memory_bytes=share.memory_bytes, generic=share.generic)
     reason = shortage(chunk, space, exclusive=share.exclusive)
     if reason:
         return f"{reason} not free"
+    if not owned:
+        return ""
     free = {gpu.index for gpu in space.gpus}
-    missing = [index for index in share.gpu_indices if index not in free]
+    missing = [index for index in owned if index not in free]
     return f"GPU {missing[0]} not free" if missing else ""

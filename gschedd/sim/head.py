@@ -195,11 +195,8 @@ class HeadProcess:
         head = self.head
         if head is None or self._pending is not None:
             return False
-        alarm_s = head.next_alarm_s()
-        if not (self._inbox or head.state.stale or alarm_s is not None):
-            return False
         now_s = self.wall_s()
-        if self._inbox or (alarm_s is not None and alarm_s <= now_s):
+        if self._inbox or self._is_due(head, now_s):
             inbox, self._inbox = self._inbox, []
             steps = [head.tick(now_s)]
             replies: list[tuple[Reply, Step]] = []
@@ -215,13 +212,21 @@ class HeadProcess:
             return True
         return False
 
+    @staticmethod
+    def _is_due(head: Head, now_s: float) -> bool:
+        alarm_s = head.next_alarm_s()
+        return alarm_s is not None and alarm_s <= now_s
+
     def _commit(self, steps: Sequence[Step], replies: Sequence[tuple[Reply, Step]]) -> None:
         head = self.head
         assert head is not None, "only a running head commits"
         facts = [fact for step in steps for fact in step.facts]
-        state = head.state
-        done, state.finished = state.finished, {}
-        state.touched_jobs, state.touched_attempts, state.touched_nodes = {}, {}, {}
+        if facts:
+            state = head.state
+            done, state.finished = state.finished, {}
+            state.touched_jobs, state.touched_attempts, state.touched_nodes = {}, {}, {}
+        else:
+            done = {}
         if facts and self._commit_s is not None:
             self._pending = (facts, done)
             delay_s = self._commit_s()

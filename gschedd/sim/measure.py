@@ -51,21 +51,28 @@ class Gauge:
 
 
 class Series:
-    """A value over time in bins of equal width, which doubles when there are too many."""
+    """Values over time in bins of equal width, which doubles when there are too many.
 
-    __slots__ = ("_bins", "_elapsed_s", "_full_s", "width_s")
+    Args:
+        columns: how many values there are at any time.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_columns", "_elapsed_s", "_full_s", "_rows", "width_s")
+
+    def __init__(self, columns: int = 1) -> None:
         self.width_s = FIRST_BIN_S
-        self._bins: list[float] = []
+        self._columns = columns
+        self._rows: list[list[float]] = []  # of each bin, value times seconds in each column
         self._elapsed_s = 0.0
         self._full_s = 0.0  # when the last bin is full
 
-    def add(self, value: float, duration_s: float) -> None:
-        """Take in that the value was this for a while."""
+    def add(self, values: Sequence[float], duration_s: float) -> None:
+        """Take in that the values were these for a while."""
         end_s = self._elapsed_s + duration_s
         if end_s < self._full_s:
-            self._bins[-1] += value * duration_s
+            row = self._rows[-1]
+            for column, value in enumerate(values):
+                row[column] += value * duration_s
             self._elapsed_s = end_s
             return
         while end_s > self.width_s * MAX_BINS:
@@ -73,49 +80,66 @@ class Series:
         while self._elapsed_s < end_s:
             index = int(self._elapsed_s // self.width_s)
             until_s = min(end_s, (index + 1) * self.width_s)
-            while len(self._bins) <= index:
-                self._bins.append(0.0)
-            self._bins[index] += value * (until_s - self._elapsed_s)
+            while len(self._rows) <= index:
+                self._rows.append([0.0] * self._columns)
+            row = self._rows[index]
+            for column, value in enumerate(values):
+                row[column] += value * (until_s - self._elapsed_s)
             self._elapsed_s = until_s
-        self._full_s = len(self._bins) * self.width_s
+        self._full_s = len(self._rows) * self.width_s
 
     def _halve(self) -> None:
-        bins = self._bins
-        if len(bins) % 2:
-            bins.append(0.0)
-        self._bins = [bins[i] + bins[i + 1] for i in range(0, len(bins), 2)]
+        rows = self._rows
+        if len(rows) % 2:
+            rows.append([0.0] * self._columns)
+        self._rows = [
+            [first + second for first, second in zip(rows[i], rows[i + 1], strict=True)]
+            for i in range(0, len(rows), 2)
+        ]
         self.width_s *= 2
 
-    def values(self) -> list[float]:
+    def values(self, column: int = 0) -> list[float]:
         """Return the mean of each bin, oldest first; the last one may be shorter."""
-        full = [value / self.width_s for value in self._bins]
+        full = [row[column] / self.width_s for row in self._rows]
         last_s = self._elapsed_s - self.width_s * (len(full) - 1)
         if full and 0 < last_s < self.width_s:
             full[-1] *= self.width_s / last_s
         return full
 
 
-class Mean:
-    """The average of a value over time, and the value as a series."""
+class Means:
+    """The averages of several values over time, and the values as a series.
 
-    __slots__ = ("_area", "_elapsed_s", "series")
+    Args:
+        names: of the values, in the order in which they are given.
+    """
 
-    def __init__(self) -> None:
-        self._area = 0.0
-        self._elapsed_s = 0.0
-        self.series = Series()
+    __slots__ = ("_areas", "_counted_s", "_names", "series")
 
-    def add(self, value: float, duration_s: float, *, counts: bool = True) -> None:
-        """Take in that the value was this for a while; ``counts``: for the average, too."""
-        self.series.add(value, duration_s)
-        if counts:
-            self._area += value * duration_s
-            self._elapsed_s += duration_s
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = {name: column for column, name in enumerate(names)}
+        self._areas = [0.0] * len(names)
+        self._counted_s = [0.0] * len(names)
+        self.series = Series(len(names))
 
-    @property
-    def average(self) -> float:
+    def add(self, values: Sequence[float], duration_s: float, counts: Sequence[bool]) -> None:
+        """Take in that the values were these for a while; ``counts``: each for its average, too."""
+        self.series.add(values, duration_s)
+        areas, counted_s = self._areas, self._counted_s
+        for column, value in enumerate(values):
+            if counts[column]:
+                areas[column] += value * duration_s
+                counted_s[column] += duration_s
+
+    def average(self, name: str) -> float:
         """Return the average over the time that counts."""
-        return self._area / self._elapsed_s if self._elapsed_s else 0.0
+        column = self._names[name]
+        counted_s = self._counted_s[column]
+        return self._areas[column] / counted_s if counted_s else 0.0
+
+    def over_time(self, name: str) -> list[float]:
+        """Return the value's series."""
+        return self.series.values(self._names[name])
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

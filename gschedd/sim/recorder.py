@@ -12,7 +12,7 @@ from gschedd.core.state import Job
 from gschedd.sim.agenda import Agenda
 from gschedd.sim.cluster import ClusterNode
 from gschedd.sim.machine import Machine
-from gschedd.sim.measure import Gauge, Mean, jain, quantile
+from gschedd.sim.measure import Gauge, Means, jain, quantile
 from gschedd.sim.workload import TraceJob
 
 #: Jobs shorter than this count as if they took it, or a moment's wait would dominate; seconds.
@@ -124,6 +124,14 @@ class Summary(Struct, frozen=True, kw_only=True):
     over_time: OverTime
 
 
+#: What is followed over time, in the order in which `Recorder` tells it.
+_MEASURED: Final = (
+    *("cpu", "memory", "gpu"),
+    *("cpu_imbalance", "memory_imbalance", "gpu_imbalance"),
+    *("waiting", "running"),
+)
+
+
 class Recorder:
     """The `Watcher` of a run.
 
@@ -150,11 +158,7 @@ class Recorder:
         self._memory = Gauge([node.inventory.memory_bytes for node in nodes])
         self._gpus = Gauge([len(node.inventory.gpus) for node in nodes])
         self._index = {node.name: index for index, node in enumerate(nodes)}
-        self._means = {
-            name: Mean()
-            for name in ("cpu", "memory", "gpu", "cpu_imbalance", "memory_imbalance",
-                         "gpu_imbalance", "waiting", "running")
-        }  # fmt: skip
+        self._means = Means(_MEASURED)
         self._idle: set[int] = set()
         self._running = 0
         self._waits: list[float] = []
@@ -214,13 +218,16 @@ class Recorder:
         if passed_s <= 0:
             return
         self._seen_s = self._agenda.now_s
-        means = self._means
-        for name, gauge in (("cpu", self._cpus), ("memory", self._memory), ("gpu", self._gpus)):
-            mean = gauge.mean
-            means[name].add(mean, passed_s)
-            means[f"{name}_imbalance"].add(gauge.imbalance, passed_s, counts=mean > 0)
-        means["waiting"].add(len(self._idle), passed_s)
-        means["running"].add(self._running, passed_s)
+        cpu, memory, gpu = self._cpus.mean, self._memory.mean, self._gpus.mean
+        self._means.add(
+            (
+                *(cpu, memory, gpu),
+                *(self._cpus.imbalance, self._memory.imbalance, self._gpus.imbalance),
+                *(len(self._idle), self._running),
+            ),
+            passed_s,
+            (True, True, True, cpu > 0, memory > 0, gpu > 0, True, True),
+        )
 
     def _take(self, job: Job) -> None:
         assert job.ended_s is not None, "a job that is done has ended"
@@ -312,9 +319,9 @@ class Recorder:
             cycles=cycles,
             oddities=dict(sorted(oddities.items())),
             over_time=OverTime(
-                step_s=means["cpu"].series.width_s,
+                step_s=means.series.width_s,
                 **{
-                    name: [round(value, DIGITS) for value in means[name].series.values()]
+                    name: [round(value, DIGITS) for value in means.over_time(name)]
                     for name in OverTime.__struct_fields__
                     if name != "step_s"
                 },
@@ -323,8 +330,8 @@ class Recorder:
 
     def _resource(self, name: str) -> Resource:
         return Resource(
-            utilisation=round(self._means[name].average, DIGITS),
-            imbalance=round(self._means[f"{name}_imbalance"].average, DIGITS),
+            utilisation=round(self._means.average(name), DIGITS),
+            imbalance=round(self._means.average(f"{name}_imbalance"), DIGITS),
         )
 
 

@@ -20,6 +20,9 @@ POLICIES = {
     "balance": "gsched's",
 }
 
+#: What is followed on each node: its CPUs and its memory.
+CPU, MEMORY = range(2)
+
 
 class Curves(Struct, frozen=True, kw_only=True):
     """Utilisation of one node over time, 0 to 1, each value the mean of ``step_s`` seconds."""
@@ -57,7 +60,7 @@ class NodeCurves:
     def __init__(self, nodes: Sequence[ClusterNode], simulation: Simulation) -> None:
         self._simulation = simulation
         self._inventories = {node.name: node.inventory for node in nodes}
-        self._series = {node.name: (Series(), Series()) for node in nodes}
+        self._series = {node.name: Series(2) for node in nodes}
         self._in_use = {node.name: (0.0, 0.0) for node in nodes}
         self._until_s = {node.name: BEGIN_S for node in nodes}
         simulation.recorder.on_change = self._changed
@@ -74,8 +77,7 @@ class NodeCurves:
         passed_s = self._simulation.agenda.now_s - self._until_s[node]
         if passed_s > 0:
             self._until_s[node] += passed_s
-            for series, share in zip(self._series[node], self._in_use[node], strict=True):
-                series.add(share, passed_s)
+            self._series[node].add(self._in_use[node], passed_s)
 
     def curves(self) -> dict[str, Curves]:
         """Return the curves until now, by node."""
@@ -83,11 +85,11 @@ class NodeCurves:
             self._pass_time(node)
         return {
             node: Curves(
-                step_s=cpu.width_s,
-                cpu=[round(value, 4) for value in cpu.values()],
-                memory=[round(value, 4) for value in memory.values()],
+                step_s=series.width_s,
+                cpu=[round(value, 4) for value in series.values(CPU)],
+                memory=[round(value, 4) for value in series.values(MEMORY)],
             )
-            for node, (cpu, memory) in self._series.items()
+            for node, series in self._series.items()
         }
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gnode.core.task import AttemptKey
 from gschedd.sim.agenda import FOREVER, Agenda
-from gschedd.sim.measure import MAX_BINS, Gauge, Mean, Series, jain, quantile
+from gschedd.sim.measure import MAX_BINS, Gauge, Means, Series, jain, quantile
 from gschedd.sim.program import Program
 from gschedd.sim.work import FixedWork, SharedWork, Work
 
@@ -35,11 +35,12 @@ def test_a_gauge_is_mean_and_deviation(changes: list[tuple[int, int]]) -> None:
 @given(st.lists(st.tuples(st.floats(0, 9), st.integers(0, 100_000)), max_size=40))
 def test_a_series_keeps_the_area(parts: list[tuple[float, int]]) -> None:
     """However its bins double, and it stays bounded."""
-    series = Series()
+    series = Series(2)
     for value, duration_s in parts:
-        series.add(value, duration_s)
+        series.add((1.0, value), duration_s)
 
-    values = series.values()
+    values = series.values(1)
+    assert series.values() == pytest.approx([1.0] * len(values))
     assert len(values) <= MAX_BINS
     total_s = sum(duration_s for _, duration_s in parts)
     widths = [series.width_s] * len(values)
@@ -51,13 +52,13 @@ def test_a_series_keeps_the_area(parts: list[tuple[float, int]]) -> None:
 
 def test_an_average_counts_what_it_is_told_to() -> None:
     """The time in which nothing runs says nothing about balance."""
-    mean = Mean()
-    mean.add(4, 10)
-    mean.add(0, 90, counts=False)
+    means = Means(["all", "some"])
+    means.add((2, 4), 10, (True, True))
+    means.add((1, 0), 90, (True, False))
 
-    assert mean.average == 4
-    assert mean.series.width_s == 1.0
-    assert mean.series.values() == pytest.approx([4.0] * 10 + [0.0] * 90)
+    assert (means.average("all"), means.average("some")) == (1.1, 4)
+    assert means.series.width_s == 1.0
+    assert means.over_time("some") == pytest.approx([4.0] * 10 + [0.0] * 90)
 
 
 def test_quantiles_and_fairness() -> None:

@@ -156,15 +156,18 @@ class _Pass:
         since until then things are only given back. If the job does not fit even when all has
         ended (its nodes are down), nothing is reserved: the shadow time lies beyond everything.
         """
-        now_s = self.snapshot.now_s
+        now_s, request = self.snapshot.now_s, shape.request
         later = self.free.copy()
         rank = self.chooser.rank(job)
+        alone = len(request.chunks) == 1 and request.chunks[0].count == 1
         for running in self._in_order_of_ends():
             allocation, end_s = running.allocation, running.end_s
             later.give(allocation)
-            if not any(may_help(shape.request, later[share.node]) for share in allocation):
+            if not any(may_help(request, later[share.node]) for share in allocation):
                 continue
-            found = place(shape.request, later, rank)
+            # one place did not fit anywhere before, so it can only where something has ended
+            where = Spaces({s.node: later[s.node] for s in allocation}) if alone else later
+            found = place(request, where, rank)
             if not isinstance(found, NoFit):
                 spare = {share.node: take(later[share.node], share) for share in found}
                 if end_s is None:
@@ -188,4 +191,6 @@ class _Pass:
         running: Iterable[RunningJob] = self.snapshot.running
         if not isinstance(running, ByEnd):
             running = sorted(running, key=end_order)
+        if not started:
+            return running
         return heapq.merge(running, sorted(started, key=end_order), key=end_order)
