@@ -10,6 +10,7 @@ from gsched.model.states import AttemptState, JobState
 from gschedd.core.learning import Loads
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
+from gschedd.core.stuck import is_left_alone
 from gschedd.models.kinds import kind_of
 from gschedd.models.runtime import size_of_run
 from gschedd.models.sizes import size_by_walltime, stated_size
@@ -135,7 +136,7 @@ def goal_of(job: Job, size: Size, *, settings: Settings, state: State, now_s: fl
         total_work=size.work,
         speed=size.speed,
         gpus=gpu_counts(job.spec.request, state.total_gpus()),
-        movable=job.spec.movable and (attempt is None or attempt.state is AttemptState.RUNNING),
+        movable=_is_movable(job, state, now_s),
         move_s=settings.move_s,
         promised=job.promised,
         request=_movable_request(job.spec.request),
@@ -149,6 +150,13 @@ def _done(size: Size, work_done: float, work_total: float) -> float:
     measured rates do. What both know is how large a part of the whole is done.
     """
     return size.work * min(1.0, work_done / work_total) if work_total > 0 else work_done
+
+
+def _is_movable(job: Job, state: State, now_s: float) -> bool:
+    """Return whether policies may move a training, once it runs; not one that could not be."""
+    if not job.spec.movable or is_left_alone(state, job.id, now_s):
+        return False
+    return job.attempt is None or job.attempt.state is AttemptState.RUNNING
 
 
 @lru_cache(MAX_COUNTED)

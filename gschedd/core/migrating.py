@@ -1,7 +1,6 @@
 """Moves that people ask for: one job to a place of their choice, or all of a node's jobs away."""
 
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 from msgspec import structs
 
@@ -19,14 +18,12 @@ from gschedd.core.decide import own_job
 from gschedd.core.moving import movable
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, Node, State
+from gschedd.core.stuck import ASK_AGAIN_S
 from gschedd.plan.elastic import at_count, is_elastic
 from gschedd.plan.fit import NoFit, place
 from gschedd.plan.snapshot import Move, Plan
 from gschedd.plan.space import Spaces, emptied
 from gschedd.plan.validate import Movable, validate
-
-#: Until a job that could not leave its node is asked again, seconds: why it could not may pass.
-ASK_AGAIN_S: Final = 600.0
 
 
 def migrate_job(

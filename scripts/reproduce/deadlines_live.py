@@ -6,22 +6,21 @@ submission is compared with what ghist says at the end.
 """
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import click
 from msgspec import Struct, structs
 from rich.console import Console
 from rich.table import Table
 
+from scripts.reproduce.live_cluster import Cluster
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 EXAMPLE: Final = ROOT / "examples" / "paced" / "train.py"
-BIN: Final = Path(sys.executable).parent
 POLL_S: Final = 1.0
 WAIT_S: Final = 900.0
 
@@ -72,54 +71,10 @@ WISHES: Final = (
 )
 
 
-class Cluster:
-    """A head and two nodes that live as long as the block."""
-
-    def __init__(self, directory: Path, policy: str) -> None:
-        self._dir = directory
-        self._policy = policy
-        self.environment = dict(os.environ)
-
-    def __enter__(self) -> Self:
-        self._run(
-            "gsched", "up", "--dir", str(self._dir), "--nodes", "2", "--gpus", "4", "--cpus", "4"
-        )
-        if self._policy:
-            self._run("gsched", "down", "--dir", str(self._dir))
-            with (self._dir / "gsched.toml").open("a", encoding="utf-8") as file:
-                file.write(f'\n[deadline]\npolicy = "{self._policy}"\n')
-            self._run("gsched", "up", "--dir", str(self._dir))
-        self.environment["GSCHED_HEAD"] = str(self._dir / "head.sock")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._run("gsched", "down", "--dir", str(self._dir), "--kill-jobs")
-
-    def _run(self, *command: str) -> str:
-        return self.run(*command)[0]
-
-    def run(self, *command: str) -> tuple[str, str]:
-        """Run one of gsched's commands; return what it printed on stdout and stderr.
-
-        Raises:
-            click.ClickException: it failed.
-        """
-        done = subprocess.run(
-            [str(BIN / command[0]), *command[1:]],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=self.environment,
-            cwd=self._dir.parent,
-        )
-        if done.returncode != 0:
-            raise click.ClickException(f"{' '.join(command)}: {done.stderr.strip()}")
-        return done.stdout, done.stderr
-
-    def rows(self) -> dict[int, dict[str, object]]:
-        """Return all jobs, done or not, by id."""
-        found = json.loads(self._run("gstat", "--all", "--json"))
-        return {row["id"]: row for row in found["jobs"]}
+def rows_of(cluster: Cluster) -> dict[int, dict[str, object]]:
+    """Return all jobs, done or not, by id."""
+    found = json.loads(cluster.run("gstat", "--all", "--json")[0])
+    return {row["id"]: row for row in found["jobs"]}
 
 
 def submit(cluster: Cluster, wish: Wish) -> Told:
@@ -141,7 +96,7 @@ def follow(cluster: Cluster, told: list[Told], console: Console) -> None:
     until_s = time.time() + WAIT_S
     with console.status("trainings run") as status:
         while time.time() < until_s:
-            rows = cluster.rows()
+            rows = rows_of(cluster)
             for each in told:
                 _note(each, rows[each.job])
             left = sum(each.ended_s is None for each in told)
@@ -225,9 +180,10 @@ def main(policy: str, json_path: Path | None) -> None:
     """
     console = Console()
     told: list[Told] = []
+    settings = f'[deadline]\npolicy = "{policy}"\n' if policy else ""
     with (
         tempfile.TemporaryDirectory(prefix="gsched-") as name,
-        Cluster(Path(name) / "c", policy) as cluster,
+        Cluster(Path(name) / "c", gpus=4, settings=settings) as cluster,
     ):
         for wish in WISHES:
             told.append(submit(cluster, wish))

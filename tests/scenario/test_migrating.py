@@ -5,8 +5,8 @@ import pytest
 from gsched.errors import GschedError
 from gschedd.core import commands as c
 from gschedd.core import facts as f
-from gschedd.core.migrating import ASK_AGAIN_S
 from gschedd.core.state import State
+from gschedd.core.stuck import ASK_AGAIN_S
 from tests.support.moves import Story, gpus
 from tests.support.world import ADMIN, ALICE, BOB, Program, World, node, settings
 

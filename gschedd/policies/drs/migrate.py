@@ -162,14 +162,29 @@ def _moves(
             return None
         spaces.take(allocation)
         layout = layout_of(allocation, spaces, snapshot.fabric)
-        why = f"moved together with others, from {_named(each.counts)} to {_named(counts)}"
+        why = f"from {_named(each.counts)}, moved together with others"
         move = Move(job=each.job.job, allocation=allocation, why=why)
         moved.append(Moved(running=each, move=move, layout=layout))
     return moved
 
 
+def told(moved: Iterable[Moved], gained: Iterable[int]) -> list[Moved]:
+    """Return moves with the words for whom they make room."""
+    jobs = ", ".join(map(str, sorted(gained)))
+    if not jobs:
+        return list(moved)
+    return [
+        structs.replace(each, move=structs.replace(each.move, why=_for_whom(each, jobs)))
+        for each in moved
+    ]
+
+
+def _for_whom(moved: Moved, jobs: str) -> str:
+    return f"from {_named(moved.running.counts)}, to make room for job {jobs}"
+
+
 def _named(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} ({count})" for name, count in sorted(counts.items()))
+    return ", ".join(sorted(counts))
 
 
 def after(snapshot: Snapshot, moved: Sequence[Moved]) -> Spaces:

@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gsched.model.resources import Allocation
 from gschedd.plan.snapshot import Plan, Snapshot, Start, Verdict, Wait
-from gschedd.plan.space import NodeSpace, Spaces, kept_back
+from gschedd.plan.space import NodeSpace, Spaces
 from gschedd.plan.training import Goal
 from gschedd.policies.drs import migrate as m
+from gschedd.policies.drs.room import Room, gained_by, keep_back
 from gschedd.policies.drs.round import Decided, Round
 from gschedd.policies.drs.words import late_words, start_words, wait_words
 from gschedd.policies.kit.capacity import Weights, largest, promised, value
@@ -29,6 +30,11 @@ MOVES_MAX: Final = 8
 
 #: How long one that is late waits at most behind others that can still be in time: a day.
 PATIENCE_S: Final = 86400.0
+
+#: Until it is looked again at what starts and stands in the way, seconds: some take a minute.
+LOOK_AGAIN_S: Final = 5.0
+
+COMING_BACK: Final = "with GPUs that are coming back it will be in time"
 
 
 class Variant(StrEnum):
@@ -76,21 +82,47 @@ class Planning:
         if self._is_paper:
             return self._paper()
         moved = self._worthwhile_moves() if self._settings.migrate else []
-        free = _keep_back(self._snapshot, moved)
-        served: set[int] = set()
-        if moved:
-            served = self._met(m.after(self._snapshot, moved), _delay_s(moved))
-            served -= self._met(free.copy(), 0.0)
-            self._because = dict.fromkeys(served, "running trainings make room for it")
+        room = self._room(moved)
+        because = "running trainings make room for it" if moved else COMING_BACK
+        self._because = dict.fromkeys(room.gained, because)
         first = self._overdue()
-        ahead = served | {each.goal.job for each in first}
-        started = self._round(free).run(
+        ahead = room.gained.keys() | {each.goal.job for each in first}
+        started = self._round(room.free).run(
             [each for each in self._waiting if each.goal.job not in ahead],
             self._postponed,
             first=first,
         )
         self._note_blocked(first, started)
-        return self._answer(free, started, moved)
+        plan = self._answer(room.free, started, m.told(moved, room.gained), room.gained)
+        return plan if moved else structs.replace(plan, again_s=self._again_s(plan))
+
+    def _room(self, moved: Sequence[m.Moved]) -> Room:
+        """Return what may be used now, and who waits for what is being left, or is to be."""
+        snapshot = self._snapshot
+        now, then = Spaces(snapshot.nodes), m.after(snapshot, moved)
+        going = [each.running.job.allocation for each in moved]
+        if not moved:
+            going = [job.allocation for job in snapshot.running if job.leaving]
+            for allocation in going:
+                then.give(allocation)
+        if not going or self._overdue():
+            return Room(free=now, gained={})
+        met = self._met(now.copy(), 0.0)
+        gained = gained_by(self._met(then, _delay_s(moved)), met)
+        coming = [each.move.allocation for each in moved]
+        coming += [each.allocation for each in gained.values()]
+        return Room(free=keep_back(snapshot, going, coming), gained=gained)
+
+    def _again_s(self, plan: Plan) -> float | None:
+        """Return when to look again whether moves would help: what starts cannot be moved yet."""
+        snapshot = self._snapshot
+        late = {each.job for each in plan.verdicts if not each.meets}
+        if not self._settings.migrate or not any(each.goal.job in late for each in self._waiting):
+            return None
+        starts = any(job.starting and job.job in snapshot.goals for job in snapshot.running)
+        if not starts or not m.is_scattered(snapshot):
+            return None
+        return snapshot.now_s + LOOK_AGAIN_S
 
     def _overdue(self) -> list[Waiting]:
         """Return those that are late and have waited too long, the oldest first.
@@ -147,10 +179,10 @@ class Planning:
             by_kind=not self._is_paper,
         )
 
-    def _met(self, free: Spaces, delay_s: float) -> set[int]:
-        """Return the waiting trainings that would start there and be in time."""
+    def _met(self, free: Spaces, delay_s: float) -> dict[int, Decided]:
+        """Return the waiting trainings that would start there and be in time, by job."""
         started = self._round(free, delay_s).run(self._waiting)
-        return {each.waiting.goal.job for each in started if each.meets}
+        return {each.waiting.goal.job: each for each in started if each.meets}
 
     def _worthwhile_moves(self) -> list[m.Moved]:
         """Return the fewest moves by which more of the waiting are in time; none if there are none.
@@ -183,15 +215,23 @@ class Planning:
             coming.give(job.allocation)
         if not any(each.meets for each in self._round(coming).run([waiting])):
             return False
-        self._because[waiting.goal.job] = "with GPUs that are coming back it will be in time"
+        self._because[waiting.goal.job] = COMING_BACK
         return True
 
-    def _answer(self, free: Spaces, started: Sequence[Decided], moved: Sequence[m.Moved]) -> Plan:
+    def _answer(
+        self,
+        free: Spaces,
+        started: Sequence[Decided],
+        moved: Sequence[m.Moved],
+        gained: Mapping[int, Decided] | None = None,
+    ) -> Plan:
         """Return the plan, with words for all that wait and an end for all that is known of."""
         now_s = self._snapshot.now_s
         starting = {each.waiting.goal.job for each in started}
         left = [each for each in self._waiting if each.goal.job not in starting]
-        expected = outlook(self._snapshot, left, free, self._idle) if left else {}
+        expected = {job: self._on_time(each, moved) for job, each in (gained or {}).items()}
+        rest = [each for each in left if each.goal.job not in expected]
+        expected |= outlook(self._snapshot, rest, free, self._idle) if rest else {}
         return Plan(
             starts=tuple(
                 Start(
@@ -210,6 +250,11 @@ class Planning:
                 *self._of_running({each.move.job: each for each in moved}),
             ),
         )
+
+    def _on_time(self, decided: Decided, moved: Sequence[m.Moved]) -> Expected:
+        """Return what is expected of one for which room is made."""
+        start_s = self._snapshot.now_s + _delay_s(moved)
+        return Expected(start_s=start_s, end_s=decided.end_s, gpus=decided.option.gpus)
 
     def _wait(self, waiting: Waiting, expected: Expected) -> Wait:
         goal = waiting.goal
@@ -291,19 +336,6 @@ def _is_up(allocation: Allocation, nodes: Mapping[str, NodeSpace]) -> bool:
 def _delay_s(moved: Sequence[m.Moved]) -> float:
     """Return how long it takes until what is moved has left and goes on, seconds."""
     return max((each.running.goal.move_s for each in moved), default=0.0)
-
-
-def _keep_back(snapshot: Snapshot, moved: Sequence[m.Moved]) -> Spaces:
-    """Return what others may use while trainings move: not where they come, nor what they leave."""
-    free = Spaces(snapshot.nodes)
-    names = {share.node for each in moved for share in each.move.allocation}
-    for name in sorted(names):
-        leaving = [
-            share for each in moved for share in each.running.job.allocation if share.node == name
-        ]
-        coming = [share for each in moved for share in each.move.allocation if share.node == name]
-        free.put(kept_back(free[name], leaving, coming))
-    return free
 
 
 def most_capacity(snapshot: Snapshot) -> Preference:

@@ -1,0 +1,117 @@
+"""DRS makes room on a whole node: what arrives meanwhile, who cannot be moved, who starts late."""
+
+from gsched.model.training import Training
+from gsched.protocol import node as n
+from gschedd.core import facts as f
+from gschedd.core.settings import Settings
+from gschedd.core.state import State
+from gschedd.policies.registry import choose
+from tests.support.world import Program, World, node, settings
+
+MOVE_S = 10.0
+SLOW = Program(runs_s=1000.0, saves_s=20.0)
+
+
+class Site(World):
+    """Two nodes of two GPUs where DRS plans trainings, and all others are balanced."""
+
+    def __init__(self, policy: str = "drs", config: Settings | None = None) -> None:
+        machines = [node(name, cpus=8, gpus=2) for name in ("a", "b")]
+        config = config or settings(move_s=MOVE_S)
+        super().__init__(*machines, policy=choose(policy).plan, config=config)
+
+    def _fresh_state(self) -> State:
+        return State({"batch": 0}, plans_goals=True)
+
+    def training(
+        self,
+        work_s: float,
+        *,
+        gpus: int = 1,
+        program: Program | None = None,
+        **changes: object,
+    ) -> int:
+        """Submit a training that takes so long on its GPUs, all on one node."""
+        changes = {"deadline_after_s": 1e5, "movable": True, **changes}
+        return self.submit(
+            f"nodes=1:ppn=1:gpus={gpus}",
+            program=program or Program(runs_s=work_s),
+            training=Training(iterations=work_s, rates=((gpus, 1.0),)),
+            **changes,  # type: ignore[arg-type] # passed on
+        )
+
+    def fragment(self, program: Program | None = None) -> tuple[int, int]:
+        """Let each node run a training on one of its GPUs; the first one does as it is told."""
+        first = self.training(1000.0, program=program)
+        filler, second = self.training(5.0), self.training(1000.0)
+        self.run_for(10.0)
+        assert self.state(filler) == "done"
+        assert self.machine_of(first) == ("a",)
+        assert self.machine_of(second) == ("b",)
+        return first, second
+
+
+def test_nobody_takes_the_room_that_is_made_for_another_one() -> None:
+    """Neither an ordinary job nor a training with more time, as long as the first one leaves."""
+    site = Site()
+    first, second = site.fragment(program=SLOW)
+    whole = site.training(30.0, gpus=2, deadline_after_s=60.0)
+    assert site.state(first) == "migrating"
+
+    ordinary = site.submit("nodes=1:ppn=1:gpus=1", runs_s=100.0)
+    small = site.training(50.0)
+    site.run_for(15.0)
+    assert [site.state(job) for job in (ordinary, small, whole)] == ["queued"] * 3
+    site.run_for(10.0)
+
+    assert (site.state(whole), site.machine_of(whole)) == ("running", ("a",))
+    assert site.machine_of(first) == ("b",)
+    site.run_for(40.0)
+    assert [site.state(job) for job in (ordinary, small)] == ["running", "running"]
+    assert site.job(second).attempts == 1
+    site.check_history()
+
+
+def test_who_is_moved_for_is_in_time_from_its_submission_on() -> None:
+    """What it is told is not that it will be late: so it is also taken if it must not be."""
+    site = Site()
+    site.fragment()
+    whole = site.training(30.0, gpus=2, deadline_after_s=60.0, reject_if_late=True)
+
+    assert [fact.meets for fact in site.told(f.DeadlineJudged, whole)][-1:] == [True]  # type: ignore[attr-defined] # of that kind
+    site.run_for(60.0)
+    outcome = site.done[whole].outcome
+    assert outcome is not None
+    assert outcome.succeeded
+
+
+def test_a_training_that_cannot_be_saved_is_not_asked_again_and_again() -> None:
+    """It says so at once; the other node is emptied instead."""
+    site = Site()
+    first, second = site.fragment(program=Program(runs_s=1000.0, saves_s=0.5, save_fault="full"))
+    whole = site.training(30.0, gpus=2, deadline_after_s=90.0)
+
+    site.run_for(80.0)
+
+    assert len(site.told(f.MoveAbandoned, first)) == 1
+    assert site.machine_of(second) == ("a",)
+    assert site.done[whole].outcome is not None
+
+
+def test_room_is_made_as_soon_as_what_is_in_the_way_can_be_moved() -> None:
+    """It is still being started when it is known to be in the way, and nothing else happens."""
+    site = Site()
+    first = site.training(1000.0, movable=False)
+    filler = site.training(5.0)
+    site.run_for(4.0)
+    site.delayed_s[n.Started] = 20.0
+    second = site.training(1000.0)
+    site.run_for(3.0)
+    del site.delayed_s[n.Started]
+    assert [site.machine_of(job) for job in (first, second)] == [("a",), ("b",)]
+    assert site.state(filler) == "done"
+    site.training(30.0, gpus=2, deadline_after_s=90.0)
+    assert not site.told(f.MoveRequested, second)
+    site.run_for(60.0)
+
+    assert site.machine_of(second) == ("a",)
