@@ -190,6 +190,7 @@ def _assigned(state: State, fact: f.AttemptAssigned) -> None:
         parts={share.node: _new_part(share, fact) for share in fact.allocation},
         boot_ids={node: state.nodes[node].boot_id for node in fact.active},
         work_begun=job.work_done,
+        steps_s=fact.steps_s,
     )
     if moving and job.trip is not None:
         job.trip = structs.replace(job.trip, placed_s=fact.at_s)
@@ -350,6 +351,7 @@ _APPLIERS: Final[Mapping[type[f.Fact], Applier]] = MappingProxyType(
             _on(f.MoveAbandoned, apply_moves.move_abandoned),
             _on(f.PlaceLost, apply_moves.place_lost),
             _on(f.TrainingResumed, apply_moves.training_resumed),
+            _on(f.StartupMeasured, apply_moves.startup_measured),
             _on(f.DeadlineJudged, apply_moves.judged),
             _on(f.PartStarted, _part_started),
             _on(f.StopRequested, _stop_requested),

@@ -6,6 +6,7 @@ from gsched.model.states import JobState
 from gschedd.core import facts as f
 from gschedd.core.indexing import give_up_move, move, touch, touch_attempt
 from gschedd.core.owning import release, reserve
+from gschedd.core.startups import learn
 from gschedd.core.state import Reached, Relocation, Saved, State, Trip
 
 
@@ -70,16 +71,29 @@ def training_resumed(state: State, fact: f.TrainingResumed) -> None:
     if job.attempt is not None and job.attempt.number == fact.attempt:
         touch_attempt(state, job).resumed = True
     move(state, job, fact, job.state)
-    if job.trip is not None:
+    if job.trip is not None and not job.trip.resumed_s:  # else it is over, and this a restart
         job.trip = structs.replace(job.trip, resumed_s=fact.at_s, restore_s=fact.restore_s)
     job.spent_s -= fact.restore_s  # it could not work meanwhile
+        job.moves_cost_s += job.trip.cost_s or 0.0
     state.note_moved(job.id)
 
 
 def note_progress(state: State, job: int, reached: Reached) -> None:
     """Note how far a training is. This is no fact: it is not durable, and it says so again."""
-    if job in state.running:
-        state.reached[job] = reached
+    if job not in state.running:
+        return
+    before = state.reached.get(job)
+    if before is not None and before.attempt == reached.attempt:
+        reached = structs.replace(reached, since_s=before.since_s, since_work=before.since_work)
+    state.reached[job] = reached
+
+
+def startup_measured(state: State, fact: f.StartupMeasured) -> None:
+    """It is known how long an attempt took until its first step."""
+    learn(state, fact)
+    job = state.jobs[fact.job]
+    if job.attempt is not None and job.attempt.number == fact.attempt:
+        touch_attempt(state, job).startup_s = fact.startup_s
 
 
 def judged(state: State, fact: f.DeadlineJudged) -> None:

@@ -5,9 +5,11 @@ from collections.abc import Collection
 from gsched.model.resources import Allocation
 from gsched.model.states import LaunchKind
 from gschedd.core import facts as f
+from gschedd.core.goals import layout_of
 from gschedd.core.learning import foretell
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
+from gschedd.models.sizes import stated_size
 from gschedd.plan.load import Predictor
 
 
@@ -44,7 +46,16 @@ class Assigner:
             master_port=port,
             why=why,
             predictions=said,
+            steps_s=self._steps_s(job, allocation),
         )
+
+    def _steps_s(self, job: Job, allocation: Allocation) -> float:
+        """Return how long all steps of a training take there by what its user said; 0: unknown."""
+        size = stated_size(job.spec)
+        if size is None or job.work_done > 0:
+            return 0.0
+        rate = size.speed.rate(layout_of(allocation, self._state, self._settings.fabric))
+        return size.work / rate if rate > 0 else 0.0
 
 
 def free_port(job: Job, settings: Settings, taken: Collection[int]) -> int:

@@ -163,6 +163,8 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 
         case f.TrainingResumed():
             step = f" from step {fact.step}" if fact.step else ""
             return f"attempt {fact.attempt} goes on{step}"
+        case f.StartupMeasured():
+            return f"attempt {fact.attempt} took {fact.startup_s:.1f} s until its first step"
         case f.DeadlineJudged():
             return _describe_judgement(fact)
         case f.PartStarted():
@@ -185,7 +187,7 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 
 
 def _describe_judgement(fact: f.DeadlineJudged) -> str:
     end = f", done by {_time(fact.end_s)}" if fact.end_s is not None else ""
-    gpus = f" on {fact.gpus} GPUs" if fact.gpus else ""
+    gpus = f" on {fact.gpus} GPU{'s' * (fact.gpus != 1)}" if fact.gpus else ""
     if fact.meets:
         return f"expected to meet its deadline{gpus}{end}"
     because = f": {fact.why}" if fact.why else ""

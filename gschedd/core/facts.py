@@ -81,6 +81,8 @@ class AttemptAssigned(AttemptFact, frozen=True, kw_only=True, omit_defaults=True
     """The job was given an allocation: it owns these resources from now on.
 
     ``predictions`` are what it was expected to cost on each active node, where anything is learned.
+    ``steps_s`` is how long all steps of a training take there by what its user said, seconds; 0
+    where that is not said, and where some of them are done.
     """
 
     allocation: Allocation
@@ -88,6 +90,7 @@ class AttemptAssigned(AttemptFact, frozen=True, kw_only=True, omit_defaults=True
     master_port: int
     why: str
     predictions: dict[str, Prediction] = {}
+    steps_s: float = 0.0
 
 
 class MoveRequested(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -143,6 +146,20 @@ class TrainingResumed(AttemptFact, frozen=True, kw_only=True, omit_defaults=True
 
 class DeadlineJudged(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """What the policy expects of a job's deadline is known now, or has changed.
+class StartupMeasured(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """It is known how long an attempt of a training took from its start to its first step.
+
+    ``by_step``: it said so itself with that step; else it follows from its run time, at its end.
+    ``kind``, ``program`` and ``owner_uid`` tell for which others that is of use.
+    """
+
+    startup_s: float
+    kind: str
+    program: str
+    owner_uid: int
+    by_step: bool = False
+
+
 
     The first of a job's that is ``firm`` is its promise. ``end_s`` is when it is expected to be
     done, seconds since the epoch.
@@ -269,6 +286,7 @@ AnyFact = (
     | TrainingResumed
     | DeadlineJudged
     | PartStarted
+    | StartupMeasured
     | StopRequested
     | PartEnded
     | AttemptEnded

@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from gsched.errors import InvalidRequestError
 from gsched.model.job import JobSpec
-from gsched.model.states import JobState
+from gsched.model.states import AttemptState, JobState
 from gschedd.core import facts as f
 from gschedd.core.cycle import snapshot
 from gschedd.core.deadlines import moment
@@ -21,6 +21,7 @@ from gschedd.core.forecast import predict_submission
 from gschedd.core.goals import goal_of, known_size, layout_of, shares_gpus
 from gschedd.core.settings import Settings
 from gschedd.core.shortest import shortest_run
+from gschedd.core.startups import expected_startup_s
 from gschedd.core.state import Job, State
 from gschedd.models.kinds import kind_of
 from gschedd.models.sizes import size_of
@@ -76,7 +77,7 @@ def outlook_of(
         said, end_s, why = verdict.meets, verdict.end_s, verdict.why
     else:
         said, end_s, why = job.meets, job.expected_end_s, ""
-    if end_s is None and said is not False and goal is not None:
+    if goal is not None and (goes_on(job) or (end_s is None and said is not False)):
         end_s = _end_by_rate(job, goal, state, settings, start_s=start_s, now_s=now_s)
     if end_s is not None:
         end_s = max(end_s, now_s)
@@ -89,6 +90,16 @@ def outlook_of(
         meets=_meets(deadline_s, end_s, now_s, said=said),
         gpus=gpus or (verdict.gpus if verdict is not None else 0),
         why=why,
+    )
+
+
+def goes_on(job: Job) -> bool:
+    """Return whether a job runs and is to run on where it is: then it is seen how fast it does."""
+    attempt = job.attempt
+    return (
+        job.state is JobState.RUNNING
+        and attempt is not None
+        and attempt.state is AttemptState.RUNNING
     )
 
 
@@ -132,16 +143,17 @@ def _end_by_rate(
     if start_s is None:
         return None
     size = Size(speed=goal.speed, work=goal.work)
-    return _end_after(start_s, job.spec, size, state=state, settings=settings)
+    first_step_s = start_s + goal.startup_s
+    return _end_after(first_step_s, job.spec, size, state=state, settings=settings)
 
 
 def _end_after(
-    start_s: float, spec: JobSpec, size: Size, *, state: State, settings: Settings
+    first_step_s: float, spec: JobSpec, size: Size, *, state: State, settings: Settings
 ) -> float | None:
-    """Return when a job is done that starts then on what it asks for at least."""
+    """Return when a job is done that begins its work then on what it asks for at least."""
     least = structs.replace(spec.request, places_max=0)
     run_s = shortest_run(least, size, state=state, settings=settings).run_s
-    return start_s + run_s if math.isfinite(run_s) else None
+    return first_step_s + run_s if math.isfinite(run_s) else None
 
 
 def foresee(
@@ -175,7 +187,8 @@ def foresee(
         return Outlook(start_s=start_s, why="nothing is known of its run time")
     if start_s is None:
         return Outlook(why="it cannot be said when it starts")
-    end_s = _end_after(start_s, spec, size, state=state, settings=settings)
+    first_step_s = start_s + expected_startup_s(spec, size, state)
+    end_s = _end_after(first_step_s, spec, size, state=state, settings=settings)
     meets = _meets(spec.deadline_s, end_s, now_s)
     why = "others are before it" if meets is False else ""
     return Outlook(start_s=start_s, end_s=end_s, meets=meets, gpus=spec.request.gpus, why=why)

@@ -8,8 +8,10 @@ from gsched.model.job import JobSpec
 from gsched.model.resources import Allocation, Request
 from gsched.model.states import AttemptState, JobState
 from gschedd.core.learning import Loads
+from gschedd.core.rest import Before, Rest, done_of, rest_of_running
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
+from gschedd.core.startups import expected_startup_s
 from gschedd.core.stuck import is_left_alone
 from gschedd.models.kinds import kind_of
 from gschedd.models.runtime import size_of_run
@@ -116,40 +118,36 @@ def learned_size(
 
 def goal_of(job: Job, size: Size, *, settings: Settings, state: State, now_s: float) -> Goal:
     """Return what is known of a training now."""
-    done = _done(size, job.work_done, job.work_total)
     attempt = job.attempt
-    if attempt is not None and attempt.started_s is not None:
-        begun_s = attempt.started_s + (settings.move_s if attempt.work_begun > 0 else 0.0)
-        done = _done(size, attempt.work_begun, job.work_total)
-        reached = state.reached.get(job.id)
-        if reached is not None and reached.attempt == attempt.number:
-            # its node's clock may be wrong, but it cannot have been there before its attempt
-            begun_s = max(reached.at_s, attempt.started_s)
-            done = _done(size, reached.work_done, reached.work_total)
-        layout = layout_of(attempt.allocation, state, settings.fabric)
-        done += size.speed.rate(layout) * max(0.0, now_s - begun_s)
+    whole_startup_s = expected_startup_s(job.spec, size, state)
+    if attempt is None or attempt.started_s is None:
+        left = size.work - done_of(size, job.work_done, job.work_total)
+        rest = Rest(work=left, total_work=size.work, startup_s=whole_startup_s)
+    else:
+        rate = size.speed.rate(layout_of(attempt.allocation, state, settings.fabric))
+        rest = rest_of_running(
+            job,
+            size,
+            rate,
+            reached=state.reached.get(job.id),
+            before=Before(startup_s=whole_startup_s, move_s=settings.move_s),
+            now_s=now_s,
+        )
     return Goal(
         job=job.id,
         arrived_s=job.submitted_s,
         deadline_s=job.spec.deadline_s or None,
-        work=max(0.0, size.work - done),
-        total_work=size.work,
+        work=max(0.0, rest.work),
+        total_work=rest.total_work,
         speed=size.speed,
         gpus=gpu_counts(job.spec.request, state.total_gpus()),
+        startup_s=rest.startup_s,
+        whole_startup_s=whole_startup_s,
         movable=_is_movable(job, state, now_s),
-        move_s=settings.move_s,
+        move_s=max(settings.move_s, whole_startup_s),  # a move ends with a start
         promised=job.promised,
         request=_movable_request(job.spec.request),
     )
-
-
-def _done(size: Size, work_done: float, work_total: float) -> float:
-    """Return what is done in the unit of a training's speed.
-
-    A training counts in samples, of which its user may have said nothing: neither a walltime nor
-    measured rates do. What both know is how large a part of the whole is done.
-    """
-    return size.work * min(1.0, work_done / work_total) if work_total > 0 else work_done
 
 
 def _is_movable(job: Job, state: State, now_s: float) -> bool:

@@ -18,6 +18,7 @@ from gschedd.core import facts as f
 from gschedd.core.apply_moves import note_progress
 from gschedd.core.decide import lost_part
 from gschedd.core.react import ask_checkpoint, asked_nodes, retime, stop
+from gschedd.core.startups import told_by_step
 from gschedd.core.state import Attempt, Job, Part, Reached, State
 
 #: TERM to KILL for an attempt that should not be there at all, seconds.
@@ -316,6 +317,9 @@ def on_progress(state: State, node: str, said: n.Progress, now_s: float) -> Hear
                 at_s=now_s,
                 job=job.id,
                 attempt=said.attempt,
+    begun = told_by_step(job, said, now_s)
+    if begun is not None:
+        heard.facts.append(begun)
                 step=max(said.restored_step, 0),
                 # no more than it can be: it does not count as walltime
                 restore_s=min(said.restore_s, max(0.0, now_s - attempt.assigned_s)),
@@ -334,11 +338,12 @@ def _goes_on(job: Job, attempt: Attempt) -> bool:
 def _reached(said: n.Progress, now_s: float) -> Reached:
     return Reached(
         attempt=said.attempt,
-        at_s=min(said.at_s, now_s),
+        at_s=at_s,
         step=said.step,
         work_done=said.work_done,
         work_total=said.work_total,
         step_s=said.step_s,
+    at_s = min(said.at_s, now_s)
         communication_s=said.communication_s,
         gpus=said.gpus,
     )
@@ -348,5 +353,7 @@ def on_disconnected(state: State, node: str, reason: str, now_s: float) -> Heard
     """The connection to a node is gone. Its attempts go on as far as anybody knows."""
     heard = nothing()
     if node in state.nodes and state.nodes[node].state is NodeState.UP:
+        since_s=at_s,
+        since_work=said.work_done,
         heard.facts.append(f.NodeDisconnected(at_s=now_s, node=node, reason=reason))
     return heard

@@ -13,6 +13,7 @@ from gsched.model.states import AttemptState, NodeState, OutcomeKind, PartState,
 from gschedd.core import facts as f
 from gschedd.core.owning import crowded_out
 from gschedd.core.requeue import LOST, after_fault
+from gschedd.core.startups import told_by_end
 from gschedd.core.state import Attempt, Job, State
 
 #: Launches that failed in a row for reasons of the node, after which it is drained.
@@ -48,7 +49,8 @@ def follow(state: State, fact: f.AnyFact) -> list[f.AnyFact]:
         case f.PartEnded():
             return _after_part(state, fact)
         case f.AttemptEnded():
-            return _after_attempt(state, fact)
+            begun = told_by_end(state, fact)
+            return [*([] if begun is None else [begun]), *_after_attempt(state, fact)]
         case f.PartStarted():
             return _after_start(state, fact)
         case f.MoveAbandoned():

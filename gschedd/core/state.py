@@ -16,6 +16,7 @@ from gsched.model.states import (
     PartState,
     StopReason,
 )
+from gschedd.models.startup import Startups
 from gschedd.plan.load import Prediction
 from gschedd.plan.snapshot import OrderKey, RunningJob, Shape
 from gschedd.plan.space import SortedSpaces
@@ -48,6 +49,8 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
         boot_ids: of each active node when the attempt was assigned; another boot proves its death.
         work_begun: of a training, what was done before, as its checkpoint has it.
         resumed: it has gone on from there: its first step is done.
+        steps_s: how long all its steps take here by what its user said; 0 where that is no matter.
+        startup_s: from its start to its first step; None: it has not said so.
         stop: why it is being stopped, once it is; the first reason stands.
     """
 
@@ -59,6 +62,8 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
     boot_ids: dict[str, str] = field(default_factory=dict)
     work_begun: float = 0.0
     resumed: bool = False
+    steps_s: float = 0.0
+    startup_s: float | None = None
     started_s: float | None = None
     ended_s: float | None = None
     stop: StopReason | None = None
@@ -106,6 +111,18 @@ class Trip(Struct, frozen=True, kw_only=True, omit_defaults=True):
     restore_s: float = 0.0
     size_bytes: int = 0
 
+    @property
+    def cost_s(self) -> float | None:
+        """Return for how long a job that has moved could not work, seconds; None: it is not done.
+
+        That is from the checkpoint, or from the order to one that only knows a signal, to the first
+        step at the new place.
+        """
+        if not self.resumed_s:
+            return None
+        begun_s = self.saved_s - self.save_s if self.saved_s else self.asked_s
+        return max(0.0, self.resumed_s - begun_s)
+
 
 class Saved(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A training's newest checkpoint."""
@@ -118,7 +135,11 @@ class Saved(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Reached(Struct, frozen=True, kw_only=True):
-    """How far a training was when it last said so. Not durable: it says so again."""
+    """How far a training was when it last said so. Not durable: it says so again.
+
+    Attributes:
+        since_s, since_work: when its attempt was first heard, and what was done then.
+    """
 
     attempt: int
     at_s: float
@@ -130,6 +151,8 @@ class Reached(Struct, frozen=True, kw_only=True):
     gpus: int
 
 
+    since_s: float
+    since_work: float
 class Job(Struct, kw_only=True, omit_defaults=True):
     """A job that is not done.
 
@@ -145,6 +168,7 @@ class Job(Struct, kw_only=True, omit_defaults=True):
         trip: how far the present move is, or what the last one took.
         saved: its newest checkpoint.
         work_done: of a training, as its last checkpoint has it.
+        moves_cost_s: for how long all its moves so far have kept it from working, seconds.
         work_total: of the whole training, in the unit of that; 0: it is the unit of its speed.
         promised: whether it was promised that it meets its deadline; None: nothing was said.
         meets: whether it is expected to now; None: nothing was said.
@@ -176,6 +200,7 @@ class Job(Struct, kw_only=True, omit_defaults=True):
     spent_s: float = 0.0
     trip: Trip | None = None
     saved: Saved | None = None
+    moves_cost_s: float = 0.0
     work_done: float = 0.0
     work_total: float = 0.0
     promised: bool | None = None
@@ -275,6 +300,7 @@ class State:
         next_job: the id the next job gets.
         ports: master ports in use.
         shapes_of: shapes of ``groups`` by their request.
+        startups: how long trainings have taken until their first steps.
         stale: something changed that a scheduling cycle should look at: one of the next three.
         anew: every waiting job is to be looked at.
         fresh: shapes with a job that has come since the last cycle.
@@ -311,6 +337,7 @@ class State:
         self.next_job = 1
         self.ports: set[int] = set()
         self.jobs_by_user: dict[int, int] = {}
+        self.startups = Startups()
         self.shapes_of: dict[Request, dict[Shape, None]] = {}
         self.stale = True
         self.anew = True

@@ -118,7 +118,7 @@ def size_of_run(run_time_s: float, gpus: int) -> Size:
     Raises:
         ValueError: the number of GPUs is below 0.
     """
-    return Size(speed=WalltimeSpeed(gpus=gpus), work=run_time_s)
+    return Size(speed=WalltimeSpeed(gpus=gpus), work=run_time_s, with_start=True)
 
 
 def one_gpu_time_s(size: Size) -> float:

@@ -89,10 +89,16 @@ def gpus_by_node(allocation: Allocation) -> dict[str, int]:
 
 
 class Size(Struct, frozen=True, kw_only=True):
-    """How much work a training is, in the unit of its speed."""
+    """How much work a training is, in the unit of its speed.
+
+    Attributes:
+        with_start: the work was told from whole runs, so that the time which a training takes until
+            its first step is in it; else it is the steps alone.
+    """
 
     speed: Speed
     work: float
+    with_start: bool = False
 
 
 class Goal(Struct, frozen=True, kw_only=True):
@@ -105,6 +111,9 @@ class Goal(Struct, frozen=True, kw_only=True):
         total_work: what there was at the beginning.
         speed: how fast it runs where.
         gpus: numbers of GPUs that it may be given, ascending.
+        startup_s: until its first step, seconds: of one that waits counted from its start, of one
+            that runs from now.
+        whole_startup_s: from its start to its first step, also of one that runs.
         movable: it can be stopped at a checkpoint and go on elsewhere or on another number.
         move_s: from the order to stop to its first further step, seconds: the cost of a move.
         promised: whether it was promised that the deadline will be met; None: nothing was said.
@@ -119,12 +128,21 @@ class Goal(Struct, frozen=True, kw_only=True):
     total_work: float
     speed: Speed
     gpus: tuple[int, ...]
+    startup_s: float = 0.0
+    whole_startup_s: float = 0.0
     movable: bool = False
     move_s: float = 0.0
     promised: bool | None = None
     request: Request | None = None
 
     def run_time_s(self, layout: Layout) -> float:
-        """Return how long the rest of it takes on a layout, seconds; infinite where it cannot."""
+        """Return how long the rest of it takes on a layout, seconds; infinite where it cannot.
+
+        That is from its start, or from now on if it runs there.
+        """
+        return self.startup_s + self.work_time_s(layout)
+
+    def work_time_s(self, layout: Layout) -> float:
+        """Return how long it does steps on a layout, seconds; infinite where it cannot."""
         rate = self.speed.rate(layout)
         return self.work / rate if rate > 0 else float("inf")

@@ -43,11 +43,12 @@ def plan_scaled(snapshot: Snapshot) -> Plan:
         if foretold == MAX_FORETOLD and profile.free[0] < 1:
             verdicts.append(_too_many(job))
             continue
-        sizes = speeds.sizes(goals[job])
-        taken = claim(profile, sizes, len(sizes.gpus) - 1, goals[job].work)
+        goal = goals[job]
+        sizes = speeds.sizes(goal)
+        taken = claim(profile, sizes, len(sizes.gpus) - 1, goal.work, goal.startup_s)
         numbers[job] = taken.gpus
         foretold += not taken.gpus
-        verdicts.append(_verdict(goals[job], taken))
+        verdicts.append(_verdict(goal, taken))
     changes = carry_out(snapshot, trainings, numbers, {})
     return Plan(
         starts=changes.starts,

@@ -171,7 +171,13 @@ class _Round:
         # what is all but done still holds what it has
         work = max(goal.work, ALMOST_DONE * goal.total_work)
         levels = self.speeds.levels(goal)
-        return Demand(job=goal.job, deadline_s=goal.deadline_s, work=work, levels=levels)
+        return Demand(
+            job=goal.job,
+            deadline_s=goal.deadline_s,
+            work=work,
+            levels=levels,
+            startup_s=goal.startup_s,
+        )
 
     def _has(self, job: int) -> int:
         running = self.trainings.movable.get(job)

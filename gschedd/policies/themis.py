@@ -107,8 +107,10 @@ class _Auction:
         rate = fastest if rate is None else rate
         if not fastest or not rate:
             return math.inf
-        shared_s = self.snapshot.now_s - goal.arrived_s + goal.work / rate
-        return shared_s * fastest / goal.total_work
+        shared_s = self.snapshot.now_s - goal.arrived_s + (goal.startup_s + goal.work / rate)
+        if not goal.whole_startup_s:
+            return shared_s * fastest / goal.total_work
+        return shared_s / (goal.whole_startup_s + goal.total_work / fastest)
 
     def _fill(self, bidders: Sequence[int]) -> None:
         """Lift the bidder that is worst off by a level, as long as anybody can be lifted.

@@ -22,9 +22,10 @@ class Watcher(Protocol):
 class Trainings:
     """Says how long each attempt of a training will run, before its nodes hear of it.
 
-    A training that goes on from a checkpoint loses the time of a move, and nothing else: modelled
-    jobs save their state at the very moment of their stop. One that cannot run on what it was given
-    runs for ever, as it would.
+    A training takes its time until its first step each time that it starts. One that goes on from a
+    checkpoint loses the time of a move, if that is more, and nothing else: modelled jobs save their
+    state at the very moment of their stop. One that cannot run on what it was given runs for ever,
+    as it would.
 
     Args:
         programs: what each job does, by number; those of trainings are put there.
@@ -50,11 +51,14 @@ class Trainings:
         assert size is not None, "the head has looked at what was said of it"
         rate = size.speed.rate(layout_of(fact.allocation, self._head.state, settings.fabric))
         left = size.work - job.work_done
-        restore_s = settings.move_s if job.work_done > 0 else 0.0
+        known = self._programs.get(job.id)
+        startup_s = known.startup_s if known is not None else 0.0
+        restore_s = max(startup_s, settings.move_s if job.work_done > 0 else 0.0)
         return Program(
             work_s=restore_s + left / rate if rate > 0 else math.inf,
             cpus=fact.allocation[0].cpus,
             work_done=job.work_done,
             work_rate=rate,
+            startup_s=startup_s,
             restore_s=restore_s,
         )

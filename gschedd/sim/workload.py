@@ -31,6 +31,7 @@ class TraceJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
         resources: a resource list as after ``-l``, instead of the counts above.
         training: the size of a training: it runs as long as that takes on the GPUs that it gets,
             and ``duration_s`` counts for nothing. It can be moved.
+        startup_s: a training takes so long from each of its starts to its first step.
         gpus_max: a training may be given any number of GPUs from ``gpus`` to this.
         reject_if_late: it is refused when it is submitted, unless its deadline can be met.
     """
@@ -54,6 +55,7 @@ class TraceJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     exit_code: int = 0
     resources: str = ""
     training: Training | None = None
+    startup_s: float = 0.0
     gpus_max: int = 0
     reject_if_late: bool = False
 
@@ -115,6 +117,7 @@ class Shaper:
             cpus=cpus / parts,
             memory_bytes=memory // parts,
             exit_code=job.exit_code,
+            startup_s=job.startup_s,
         )
 
 

@@ -146,6 +146,10 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     """
     ALTER TABLE jobs ADD COLUMN course BLOB;
     """,
+    # How long trainings took until their first steps is learned anew from the newest such events.
+    """
+    CREATE INDEX measured_startups ON events (seq) WHERE kind = 'StartupMeasured';
+    """,
 )
 
 SCHEMA_VERSION: Final = len(MIGRATIONS)

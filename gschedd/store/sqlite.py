@@ -7,6 +7,7 @@ import contextlib
 import os
 import sqlite3
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ from msgspec import Struct
 from gsched.errors import ConfigError, StorageError, TryAgainError
 from gsched.failpoint import failpoint
 from gschedd.core import facts as f
+from gschedd.core import startups
 from gschedd.core.apply import add_job
 from gschedd.core.apply_nodes import SAFE_ID_JUMP
 from gschedd.core.learning import Run
@@ -191,6 +193,8 @@ class Store:
             add_job(state, job)
             if job.spec.client_key:
                 state.keys[client_key(job.spec.owner.uid, job.spec.client_key)] = job.id
+        for fact in self._newest_startups():
+            startups.learn(state, fact)
         state.next_job = max(state.next_job, self._next_job)
         keys = (
             "SELECT uid, client_key, id FROM (SELECT uid, client_key, id FROM jobs "
@@ -199,6 +203,15 @@ class Store:
         count = len(state.jobs) + KEYS_LOADED
         for uid, key, job_id in self._db.execute(keys, (count,)):
             state.keys[client_key(uid, key)] = job_id
+
+    def _newest_startups(self) -> Iterator[f.StartupMeasured]:
+        """Yield the newest that is known of how trainings start, oldest first."""
+        query = "SELECT data FROM events WHERE kind = 'StartupMeasured' ORDER BY seq DESC LIMIT ?"
+        found = self._db.execute(query, (startups.LEARNED_AGAIN,)).fetchall()
+        for (data,) in reversed(found):
+            fact = rows.fact_from_data(data)
+            assert isinstance(fact, f.StartupMeasured), "the kind of an event is its fact's"
+            yield fact
 
     def newest_runs(self, most: int) -> list[Run]:
         """Return the newest rows of the history, in the order in which they were learned."""

@@ -74,6 +74,17 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
         (f.PlaceLost(at_s=5.0, job=1, reason="n1 is gone"), "goes to its queue: n1 is gone"),
         (f.TrainingResumed(**ATTEMPT, step=30), "attempt 2 goes on from step 30"),  # type: ignore[arg-type] # common fields
         (
+            f.StartupMeasured(
+                **ATTEMPT,  # type: ignore[arg-type] # common fields
+                startup_s=4.26,
+                by_step=True,
+                kind="k",
+                program="p",
+                owner_uid=1,
+            ),
+            "attempt 2 took 4.3 s until its first step",
+        ),
+        (
             f.DeadlineJudged(at_s=5.0, job=1, meets=False, end_s=60.0, gpus=2, why="full"),
             "expected to miss its deadline on 2 GPUs, done by 1970-01-01 00:01:00 UTC: full",
         ),

@@ -79,5 +79,6 @@ class Idle:
         if index < 0 or levels.gpus[at] <= has:
             return True
         goal = self._goal_of(job)
-        now_s, then_s = goal.work / levels.rates[index], goal.work / levels.rates[at]
+        now_s = goal.startup_s + goal.work / levels.rates[index]
+        then_s = goal.work / levels.rates[at]
         return goal.move_s + then_s <= gain * now_s

@@ -112,6 +112,7 @@ def _need(goal: Goal, levels: Levels, has: int) -> Need | None:
         levels=levels,
         has=has,
         move_s=goal.move_s,
+        startup_s=goal.startup_s,
         begun=has > 0 or goal.work < goal.total_work,
         rigid=not goal.movable,
     )

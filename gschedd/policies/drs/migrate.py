@@ -204,7 +204,7 @@ def stays_in_time(moved: Moved, now_s: float) -> bool:
         return True
     limit_s = goal.deadline_s - now_s + ROUNDING_S
     in_time = goal.run_time_s(moved.running.layout) <= limit_s
-    return not in_time or goal.move_s + goal.run_time_s(moved.layout) <= limit_s
+    return not in_time or goal.move_s + goal.work_time_s(moved.layout) <= limit_s
 
 
 def vacated(snapshot: Snapshot, paces: Paces, *, moves_max: int) -> Iterable[list[Moved]]:

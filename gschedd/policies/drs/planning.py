@@ -289,7 +289,8 @@ class Planning:
         goal, levels = waiting.goal, self._idle.levels_of(waiting)
         if goal.deadline_s is None or not levels:
             return False
-        return not _is_in_time(goal, self._snapshot.now_s + goal.work * levels[-1][1])
+        soonest_s = goal.startup_s + goal.work * levels[-1][1]
+        return not _is_in_time(goal, self._snapshot.now_s + soonest_s)
 
     def _of_running(self, moved: Mapping[int, m.Moved] | None = None) -> tuple[Verdict, ...]:
         """Return when what runs will be done; of what is being stopped nothing new is said."""
@@ -306,7 +307,7 @@ class Planning:
                 end_s = snapshot.now_s + goal.run_time_s(layout)
             else:
                 layout = move.layout
-                end_s = snapshot.now_s + goal.move_s + goal.run_time_s(layout)
+                end_s = snapshot.now_s + goal.move_s + goal.work_time_s(layout)
             found.append(_verdict(goal, end_s, layout.gpus))
         return tuple(found)
 

@@ -50,7 +50,7 @@ def choose(
         inside, across: its plans on one node and across nodes.
         fewest: free GPUs of the node that has the fewest, but some.
         work: what is left, in the unit of the plans' paces.
-        slack_s: seconds until the deadline; minus infinity where there is none.
+        slack_s: seconds from the first step to the deadline; minus infinity: there is none.
     """
     expected = _either(inside.best(work, slack_s), across.best(work, slack_s), fewest)
     if expected is not None:
@@ -73,14 +73,16 @@ class _Family:
         self.gpus = gpus
         self._now_s = now_s
         self._allowed = frozenset(gpus)
-        self._waiting: list[tuple[float, float, Waiting]] = []
+        #: Work, seconds for it until the deadline, and those until its first step, of each.
+        self._waiting: list[tuple[float, float, float, Waiting]] = []
         self._curves: dict[tuple[object, ...], Curve] = {}
         self._known: dict[tuple[int, Curve, Curve], list[_Ranked]] = {}
 
     def add(self, waiting: Waiting) -> None:
         goal = waiting.goal
         slack_s = float("-inf") if goal.deadline_s is None else goal.deadline_s - self._now_s
-        self._waiting.append((max(goal.work, 0.0), slack_s, waiting))
+        begin_s = goal.startup_s
+        self._waiting.append((max(goal.work, 0.0), slack_s - begin_s, begin_s, waiting))
         self._known.clear()
 
     def ranked(
@@ -108,12 +110,12 @@ class _Family:
         return curve
 
     def _rank(self, inside: Curve, across: Curve, fewest: int) -> Iterator[_Ranked]:
-        for work, slack_s, waiting in self._waiting:
+        for work, slack_s, begin_s, waiting in self._waiting:
             chosen = choose(inside, across, fewest, work=work, slack_s=slack_s)
             if chosen is not None:
                 (option, pace), meets = chosen
-                run_s = work * pace
-                spare_s = slack_s - run_s if meets else run_s
+                run_s = begin_s + work * pace
+                spare_s = slack_s - work * pace if meets else run_s
                 yield (not meets, spare_s, waiting.goal.job, waiting, option, run_s)
 
 

@@ -56,8 +56,8 @@ def wait_words(
     if not levels:
         words.append("no node that is up could run it")
     elif goal.deadline_s is not None:
-        enough = cheapest(levels, goal.work, goal.deadline_s - now_s)
-        soonest = format_duration(goal.work * levels[-1][1])
+        enough = cheapest(levels, goal.work, goal.deadline_s - now_s - goal.startup_s)
+        soonest = format_duration(goal.startup_s + goal.work * levels[-1][1])
         if enough is None:
             words.append(f"even {gpus_words(levels[-1][0])} would take {soonest} from now")
         else:

@@ -34,6 +34,8 @@ class Need(Struct, frozen=True, kw_only=True):
         levels: numbers of GPUs that it may have.
         has: GPUs that it has now; 0: it waits.
         move_s: what a change of the number costs; what it costs to begin, if it had begun before.
+        startup_s: until its first step where it is not moved: from its start, or from now on if it
+            runs; seconds.
         begun: it has run before, or runs.
         rigid: once started it keeps its GPUs until its end.
         held: it starts or moves; in the first step it has what it has, which is not free there.
@@ -46,6 +48,7 @@ class Need(Struct, frozen=True, kw_only=True):
     levels: Levels
     has: int = 0
     move_s: float = 0.0
+    startup_s: float = 0.0
     begun: bool = False
     rigid: bool = False
     held: bool = False
@@ -53,7 +56,8 @@ class Need(Struct, frozen=True, kw_only=True):
 
     def alone_s(self, index: int) -> float:
         """Return how long it takes on a level from now on, seconds."""
-        delay_s = self.move_s if self.begun and self.levels.gpus[index] != self.has else 0.0
+        changes = self.begun and self.levels.gpus[index] != self.has
+        delay_s = self.move_s if changes else self.startup_s
         return delay_s + self.work / self.levels.rates[index]
 
 
@@ -140,11 +144,13 @@ class Grid:
         Lower levels are tried first: to more GPUs nothing scales better than in proportion.
         """
         if need.held:
-            left = need.work - need.held_rate * self.lasts_s[0]
+            works_s = max(0.0, self.lasts_s[0] - need.startup_s)
+            left = need.work - need.held_rate * works_s
             if left <= 0:
-                end_s = self.starts_s[0] + need.work / need.held_rate
+                end_s = self.starts_s[0] + (need.startup_s + need.work / need.held_rate)
                 return Share(level=need.has, gpus=need.has, end_s=end_s)
-            need = structs.replace(need, work=left)
+            startup_s = max(0.0, need.startup_s - self.lasts_s[0])
+            need = structs.replace(need, work=left, startup_s=startup_s)
         index, levels = self._alone_level(need), len(need.levels.gpus)
         find = self._rigid if need.rigid else self._elastic
         found = find(need, index) if index < levels else None
@@ -203,7 +209,7 @@ class Grid:
         level, left, has, begun = limits[index] - ROUNDING, need.work, need.has, need.begun
         deadline_s = need.deadline_s
         starts_s, free, lasts_s = self.starts_s, self.free, self.lasts_s
-        delay_s, chosen = 0.0, index
+        delay_s, chosen = need.startup_s, index
         taken: list[tuple[int, float]] = []
         for step in range(1 if need.held else 0, len(free)):
             start_s = starts_s[step]
@@ -216,7 +222,7 @@ class Grid:
                 continue
             gpus = limits[chosen]
             if gpus != has:
-                delay_s = need.move_s if begun else 0.0
+                delay_s = need.move_s if begun else need.startup_s
                 has, begun = gpus, True
             usable_s = lasts_s[step]
             if start_s + usable_s > deadline_s:

@@ -126,7 +126,13 @@ def _worth(best: Mapping[int, float]) -> Iterable[Level]:
 
 
 def cheapest(levels: Sequence[Level], work: float, time_s: float) -> Level | None:
-    """Return the level with the fewest GPUs that does the work in time; None: none does."""
+    """Return the level with the fewest GPUs that does the work in time; None: none does.
+
+    Args:
+        levels: numbers of GPUs, ascending, with their paces.
+        work: what is left, in the unit of the paces.
+        time_s: from its first step to its deadline, seconds.
+    """
     return next((each for each in levels if work * each[1] <= time_s + ROUNDING_S), None)
 
 
@@ -171,9 +177,9 @@ def outlook(
         if not fitting:
             found[goal.job] = Expected()
             continue
-        slack_s = _deadline_s(goal) - now_s
+        slack_s = _deadline_s(goal) - now_s - goal.startup_s
         gpus, pace = cheapest(fitting, goal.work, slack_s) or fitting[-1]
-        end_s = now_s + goal.work * pace
+        end_s = now_s + (goal.startup_s + goal.work * pace)
         found[goal.job] = Expected(start_s=now_s, end_s=end_s, gpus=gpus)
         heapq.heappush(ends, (end_s, gpus))
         count -= gpus
@@ -194,5 +200,6 @@ def _order(each: Waiting, idle: Idle, now_s: float) -> tuple[bool, float, int]:
     """Return who goes first: those that can still be in time, by their deadlines."""
     goal = each.goal
     deadline_s = _deadline_s(goal)
-    in_time = cheapest(idle.levels_of(each), goal.work, deadline_s - now_s) is not None
+    time_s = deadline_s - now_s - goal.startup_s
+    in_time = cheapest(idle.levels_of(each), goal.work, time_s) is not None
     return (not in_time, goal.arrived_s if deadline_s == float("-inf") else deadline_s, goal.job)

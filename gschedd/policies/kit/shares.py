@@ -130,23 +130,32 @@ class Claim(Struct, frozen=True, kw_only=True):
 NOTHING: Final = Claim(level=0, gpus=0, end_s=float("inf"), gpu_s=0.0)
 
 
-def least_level(profile: Profile, levels: Levels, work: float, deadline_s: float) -> int | None:
+def least_level(
+    profile: Profile, levels: Levels, work: float, deadline_s: float, startup_s: float = 0.0
+) -> int | None:
     """Return the index of the lowest level that does the work in time, None if none does.
 
-    One pass: while no more than the k lowest levels fit, all higher ones run on the k-th.
+    One pass: while no more than the k lowest levels fit, all higher ones run on the k-th. So all of
+    them begin at the same time, and take as long until their first step.
 
     Args:
         profile: what is free.
         levels: what may be chosen.
         work: to be done, in the unit of the rates.
         deadline_s: by when, seconds since the epoch.
+        startup_s: so long nothing is done at first, seconds.
     """
     limits, rates = levels.gpus, levels.rates
     lasting_s = [0.0] * (len(limits) + 1)
     starts_s, free = profile.starts_s, profile.free
     for index in range(bisect_right(starts_s, deadline_s)):
         next_s = starts_s[index + 1] if index + 1 < len(starts_s) else deadline_s
-        lasting_s[bisect_right(limits, free[index])] += min(next_s, deadline_s) - starts_s[index]
+        fits, lasts_s = bisect_right(limits, free[index]), min(next_s, deadline_s) - starts_s[index]
+        if startup_s and fits:
+            idle_s = min(startup_s, lasts_s)
+            startup_s -= idle_s
+            lasts_s -= idle_s
+        lasting_s[fits] += lasts_s
     enough = work * (1 - ROUNDING)
     done = 0.0
     open_s = sum(lasting_s[1:])
@@ -158,7 +167,9 @@ def least_level(profile: Profile, levels: Levels, work: float, deadline_s: float
     return None
 
 
-def claim(profile: Profile, levels: Levels, index: int, work: float) -> Claim:
+def claim(
+    profile: Profile, levels: Levels, index: int, work: float, startup_s: float = 0.0
+) -> Claim:
     """Take the share of a level, or less where less is free, until the work is done.
 
     Args:
@@ -166,6 +177,7 @@ def claim(profile: Profile, levels: Levels, index: int, work: float) -> Claim:
         levels: of the training.
         index: of the level; -1: nothing is taken.
         work: to be done, in the unit of the rates; where there is none, nothing is taken.
+        startup_s: so long nothing is done with the first GPUs, seconds.
     """
     if index < 0 or work <= 0:
         return NOTHING
@@ -178,7 +190,7 @@ def claim(profile: Profile, levels: Levels, index: int, work: float) -> Claim:
         now_gpus = gpus if at == 0 else now_gpus
         last = at + 1 == len(starts_s)
         if gpus:
-            need_s = left / rates[chosen]
+            need_s = startup_s + left / rates[chosen]
             if last or starts_s[at] + need_s * (1 - ROUNDING) <= starts_s[at + 1]:
                 end_s = max(starts_s[at] + need_s, math.nextafter(starts_s[at], math.inf))
                 # an end that rounding puts behind the next step is at that step
@@ -188,7 +200,9 @@ def claim(profile: Profile, levels: Levels, index: int, work: float) -> Claim:
                     level=limits[index], gpus=now_gpus, end_s=end_s, gpu_s=gpu_s + gpus * need_s
                 )
             lasts_s = starts_s[at + 1] - starts_s[at]
-            left -= lasts_s * rates[chosen]
+            idle_s = min(startup_s, lasts_s)
+            startup_s -= idle_s
+            left -= (lasts_s - idle_s) * rates[chosen]
             gpu_s += lasts_s * gpus
             free[at] -= gpus
         elif last:
@@ -202,12 +216,14 @@ class Demand(Struct, frozen=True, kw_only=True):
     Attributes:
         deadline_s: by when it must be done, seconds since the epoch.
         work: what is left, in the unit of the levels' rates.
+        startup_s: from its start, or from now on if it runs, to its first step, seconds.
     """
 
     job: int
     deadline_s: float
     work: float
     levels: Levels
+    startup_s: float = 0.0
 
 
 def by_deadline(demand: Demand) -> tuple[float, int]:
@@ -247,7 +263,7 @@ class Shares:
         """
         now_s = self._base.starts_s[0]
         for demand in new:
-            most = demand.levels.fastest * (demand.deadline_s - now_s)
+            most = demand.levels.fastest * (demand.deadline_s - now_s - demand.startup_s)
             if most < demand.work * (1 - ROUNDING):
                 return False
         demands = sorted([*self._demands, *new], key=by_deadline)
@@ -267,9 +283,10 @@ def _settle(
     claims: dict[int, Claim] = {}
     late: set[int] = set()
     for demand in demands:
-        index = least_level(left, demand.levels, demand.work, demand.deadline_s)
+        levels, work, startup_s = demand.levels, demand.work, demand.startup_s
+        index = least_level(left, levels, work, demand.deadline_s, startup_s)
         if index is not None:
-            claims[demand.job] = claim(left, demand.levels, index, demand.work)
+            claims[demand.job] = claim(left, levels, index, work, startup_s)
         elif may_be_late is None or demand.job in may_be_late:
             late.add(demand.job)
         else:
