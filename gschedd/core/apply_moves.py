@@ -38,6 +38,7 @@ def checkpoint_taken(state: State, fact: f.CheckpointTaken) -> None:
         path=fact.path,
         size_bytes=fact.size_bytes,
         wall_s=fact.wall_s,
+        world_sizes=fact.world_sizes or (job.saved.world_sizes if job.saved is not None else ()),
     )
     job.work_done = max(job.work_done, fact.work_done)
     job.work_total = fact.work_total or job.work_total
@@ -73,8 +74,8 @@ def training_resumed(state: State, fact: f.TrainingResumed) -> None:
     move(state, job, fact, job.state)
     if job.trip is not None and not job.trip.resumed_s:  # else it is over, and this a restart
         job.trip = structs.replace(job.trip, resumed_s=fact.at_s, restore_s=fact.restore_s)
-    job.spent_s -= fact.restore_s  # it could not work meanwhile
         job.moves_cost_s += job.trip.cost_s or 0.0
+    job.spent_s -= fact.restore_s  # it could not work meanwhile
     state.note_moved(job.id)
 
 

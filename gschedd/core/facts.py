@@ -110,7 +110,8 @@ class CheckpointTaken(AttemptFact, frozen=True, kw_only=True, omit_defaults=True
 
     ``request`` is that of the move for which it was asked; 0: it made one by itself. ``work_done``
     is over all attempts, of ``work_total`` in the training's own unit; without a total it is in the
-    unit of its speed.
+    unit of its speed. ``world_sizes`` are the numbers of ranks that it can go on with, where they
+    were not known.
     """
 
     request: int
@@ -120,6 +121,7 @@ class CheckpointTaken(AttemptFact, frozen=True, kw_only=True, omit_defaults=True
     path: str = ""
     size_bytes: int = 0
     wall_s: float = 0.0
+    world_sizes: tuple[int, ...] = ()
 
 
 class MoveAbandoned(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -144,8 +146,6 @@ class TrainingResumed(AttemptFact, frozen=True, kw_only=True, omit_defaults=True
     restore_s: float = 0.0
 
 
-class DeadlineJudged(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """What the policy expects of a job's deadline is known now, or has changed.
 class StartupMeasured(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """It is known how long an attempt of a training took from its start to its first step.
 
@@ -160,6 +160,8 @@ class StartupMeasured(AttemptFact, frozen=True, kw_only=True, omit_defaults=True
     by_step: bool = False
 
 
+class DeadlineJudged(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """What the policy expects of a job's deadline is known now, or has changed.
 
     The first of a job's that is ``firm`` is its promise. ``end_s`` is when it is expected to be
     done, seconds since the epoch.
@@ -284,9 +286,9 @@ AnyFact = (
     | MoveAbandoned
     | PlaceLost
     | TrainingResumed
+    | StartupMeasured
     | DeadlineJudged
     | PartStarted
-    | StartupMeasured
     | StopRequested
     | PartEnded
     | AttemptEnded

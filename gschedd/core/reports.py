@@ -310,6 +310,9 @@ def on_progress(state: State, node: str, said: n.Progress, now_s: float) -> Hear
         return heard
     job = found[0]
     note_progress(state, job.id, _reached(said, now_s))
+    begun = told_by_step(job, said, now_s)
+    if begun is not None:
+        heard.facts.append(begun)
     attempt = job.attempt
     if attempt is not None and _goes_on(job, attempt):
         heard.facts.append(
@@ -317,9 +320,6 @@ def on_progress(state: State, node: str, said: n.Progress, now_s: float) -> Hear
                 at_s=now_s,
                 job=job.id,
                 attempt=said.attempt,
-    begun = told_by_step(job, said, now_s)
-    if begun is not None:
-        heard.facts.append(begun)
                 step=max(said.restored_step, 0),
                 # no more than it can be: it does not count as walltime
                 restore_s=min(said.restore_s, max(0.0, now_s - attempt.assigned_s)),
@@ -336,6 +336,7 @@ def _goes_on(job: Job, attempt: Attempt) -> bool:
 
 
 def _reached(said: n.Progress, now_s: float) -> Reached:
+    at_s = min(said.at_s, now_s)
     return Reached(
         attempt=said.attempt,
         at_s=at_s,
@@ -343,9 +344,10 @@ def _reached(said: n.Progress, now_s: float) -> Reached:
         work_done=said.work_done,
         work_total=said.work_total,
         step_s=said.step_s,
-    at_s = min(said.at_s, now_s)
         communication_s=said.communication_s,
         gpus=said.gpus,
+        since_s=at_s,
+        since_work=said.work_done,
     )
 
 
@@ -353,7 +355,5 @@ def on_disconnected(state: State, node: str, reason: str, now_s: float) -> Heard
     """The connection to a node is gone. Its attempts go on as far as anybody knows."""
     heard = nothing()
     if node in state.nodes and state.nodes[node].state is NodeState.UP:
-        since_s=at_s,
-        since_work=said.work_done,
         heard.facts.append(f.NodeDisconnected(at_s=now_s, node=node, reason=reason))
     return heard

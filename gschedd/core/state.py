@@ -125,13 +125,14 @@ class Trip(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Saved(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A training's newest checkpoint."""
+    """A training's newest checkpoint; ``world_sizes``: the numbers of ranks it can go on with."""
 
     at_s: float
     step: int
     path: str = ""
     size_bytes: int = 0
     wall_s: float = 0.0
+    world_sizes: tuple[int, ...] = ()
 
 
 class Reached(Struct, frozen=True, kw_only=True):
@@ -139,6 +140,7 @@ class Reached(Struct, frozen=True, kw_only=True):
 
     Attributes:
         since_s, since_work: when its attempt was first heard, and what was done then.
+        world_sizes: the numbers of ranks that it can run on, ascending; empty: it does not say.
     """
 
     attempt: int
@@ -149,10 +151,11 @@ class Reached(Struct, frozen=True, kw_only=True):
     step_s: float
     communication_s: float
     gpus: int
-
-
     since_s: float
     since_work: float
+    world_sizes: tuple[int, ...] = ()
+
+
 class Job(Struct, kw_only=True, omit_defaults=True):
     """A job that is not done.
 
@@ -165,10 +168,10 @@ class Job(Struct, kw_only=True, omit_defaults=True):
         moves: how often it has moved.
         spent_s: of its walltime, by attempts that it goes on from; see `gschedd.core.limits`.
         moves_asked: how often that was asked of it.
+        moves_cost_s: for how long all its moves so far have kept it from working, seconds.
         trip: how far the present move is, or what the last one took.
         saved: its newest checkpoint.
         work_done: of a training, as its last checkpoint has it.
-        moves_cost_s: for how long all its moves so far have kept it from working, seconds.
         work_total: of the whole training, in the unit of that; 0: it is the unit of its speed.
         promised: whether it was promised that it meets its deadline; None: nothing was said.
         meets: whether it is expected to now; None: nothing was said.
@@ -197,10 +200,10 @@ class Job(Struct, kw_only=True, omit_defaults=True):
     move: Relocation | None = None
     moves: int = 0
     moves_asked: int = 0
+    moves_cost_s: float = 0.0
     spent_s: float = 0.0
     trip: Trip | None = None
     saved: Saved | None = None
-    moves_cost_s: float = 0.0
     work_done: float = 0.0
     work_total: float = 0.0
     promised: bool | None = None
@@ -297,10 +300,10 @@ class State:
         trainings: jobs that are planned by what is known of their run time and deadline.
         sizes: how much work each of them is, worked out when a policy first asks.
         reached: how far those that run have said to be.
+        startups: how long trainings have taken until their first steps.
         next_job: the id the next job gets.
         ports: master ports in use.
         shapes_of: shapes of ``groups`` by their request.
-        startups: how long trainings have taken until their first steps.
         stale: something changed that a scheduling cycle should look at: one of the next three.
         anew: every waiting job is to be looked at.
         fresh: shapes with a job that has come since the last cycle.
@@ -334,10 +337,10 @@ class State:
         self.trainings: dict[int, Job] = {}
         self.sizes: dict[int, Size | None] = {}
         self.reached: dict[int, Reached] = {}
+        self.startups = Startups()
         self.next_job = 1
         self.ports: set[int] = set()
         self.jobs_by_user: dict[int, int] = {}
-        self.startups = Startups()
         self.shapes_of: dict[Request, dict[Shape, None]] = {}
         self.stale = True
         self.anew = True
