@@ -27,7 +27,9 @@ COLUMNS = (
     Column("Outcome", wraps=True, least=16),
 )
 
-#: Behind COLUMNS where any job shown has a deadline.
+#: Behind COLUMNS where any job shown has moved.
+MOVES_COLUMN = Column("Moves", drop=9)
+#: Behind these where any job shown has a deadline.
 DEADLINE_COLUMNS = (Column("Deadline", drop=8), Column("Met"))
 
 
@@ -57,8 +59,11 @@ def print_history(reply: HistoryReply, *, color: str) -> None:
     """Print a table of jobs, newest first, and the totals: in a pipe these go to stderr."""
     columns: Sequence[Column] = COLUMNS
     lines = [_line(reply, row) for row in reply.jobs]
+    if any(row.moves for row in reply.jobs):
+        columns = (*columns, MOVES_COLUMN)
+        lines = [(*line, _moves(row)) for line, row in zip(lines, reply.jobs, strict=True)]
     if any(row.deadline_s is not None for row in reply.jobs):
-        columns = (*COLUMNS, *DEADLINE_COLUMNS)
+        columns = (*columns, *DEADLINE_COLUMNS)
         lines = [
             (*line, *_deadline(reply, row)) for line, row in zip(lines, reply.jobs, strict=True)
         ]
@@ -85,6 +90,14 @@ def _line(reply: HistoryReply, row: JobRow) -> Sequence[str]:
         format_duration(row.cpu_s),
         describe_outcome(row.outcome) or row.state,
     )
+
+
+def _moves(row: JobRow) -> str:
+    """Return how often a job has moved, and how long that kept it from working."""
+    if not row.moves:
+        return ""
+    lost = f", {format_duration(row.moves_cost_s)} lost" if row.moves_cost_s else ""
+    return f"{row.moves}{lost}"
 
 
 def _deadline(reply: HistoryReply, row: JobRow) -> Sequence[str]:

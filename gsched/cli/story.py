@@ -15,6 +15,7 @@ from gsched.model.units import format_duration, format_size
 from gsched.protocol.api import (
     AttemptRow,
     CheckpointRow,
+    JobRow,
     JobStory,
     MoveRow,
     OutcomeRow,
@@ -150,15 +151,26 @@ def _course(story: JobStory) -> Iterator[tuple[str, str]]:
         yield "checkpoint", _checkpoint(story.checkpoint)
     if story.progress is not None:
         yield "progress", _progress(story.progress)
-    yield "moves", str(story.moves)
+    yield "moves", _moves(story.row)
     if story.move is not None:
         under_way = story.row.state == JobState.MIGRATING
         yield "move" if under_way else "last_move", _move(story.move)
 
 
+def _moves(row: JobRow) -> str:
+    """Return ``2, 37.0 s without progress``; a move that is under way does not count yet."""
+    lost = f", {_seconds(row.moves_cost_s)} without progress" if row.moves_cost_s else ""
+    return f"{row.moves}{lost}"
+
+
+def _seconds(time_s: float) -> str:
+    """Return ``0.03 s`` or ``12.3 s``."""
+    return f"{time_s:.2f} s" if time_s < 1 else f"{time_s:.1f} s"
+
+
 def _checkpoint(saved: CheckpointRow) -> str:
     size = f", {format_size(saved.size_bytes)}" if saved.size_bytes else ""
-    wall = f", written in {saved.wall_s:.1f} s" if saved.wall_s else ""
+    wall = f", written in {_seconds(saved.wall_s)}" if saved.wall_s else ""
     where = f", {saved.path}" if saved.path else ""
     return f"step {saved.step}, {format_time(saved.at_s)}{size}{wall}{where}"
 
@@ -172,7 +184,7 @@ def _progress(reached: ProgressRow) -> str:
     if reached.communication_s > 0:
         words.append(f"{1000.0 * reached.communication_s:.1f} ms of it communication")
     if reached.gpus:
-        words.append(f"{reached.gpus} ranks")
+        words.append(f"{reached.gpus} rank{'s' * (reached.gpus != 1)}")
     return ", ".join(words)
 
 
@@ -183,12 +195,12 @@ def _move(move: MoveRow) -> str:
         return f"{move.phase}{to}"
     parts = []
     if move.save_s:
-        parts.append(f"saved in {move.save_s:.1f} s")
+        parts.append(f"saved in {_seconds(move.save_s)}")
     if move.restore_s:
-        parts.append(f"read in {move.restore_s:.1f} s")
+        parts.append(f"read in {_seconds(move.restore_s)}")
     inside = f" ({', '.join(parts)})" if parts else ""
-    whole = f"{move.resumed_s - move.asked_s:.1f} s in all"
-    return f"{move.phase}, {move.cost_s:.1f} s without progress{inside}, {whole}"
+    whole = f"{_seconds(move.resumed_s - move.asked_s)} in all"
+    return f"{move.phase}, {_seconds(move.cost_s)} without progress{inside}, {whole}"
 
 
 def _met(story: JobStory) -> str:

@@ -162,6 +162,8 @@ class JobRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         slack_s: from the predicted end, or the real one, to the deadline; below 0: it is late.
         meets_deadline: whether it is expected to be in time; of a job that is done: whether it
             ended well by then; None: that cannot be said, or there is no deadline.
+        moves: how often it has gone on elsewhere, or on other GPUs.
+        moves_cost_s: for how long that has kept it from working, seconds.
     """
 
     id: int
@@ -190,6 +192,8 @@ class JobRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     predicted_end_s: float | None = None
     slack_s: float | None = None
     meets_deadline: bool | None = None
+    moves: int = 0
+    moves_cost_s: float = 0.0
 
 
 class JobList(Struct, frozen=True, kw_only=True, omit_defaults=True):

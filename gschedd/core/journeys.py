@@ -36,7 +36,7 @@ def move_row(job: Job) -> api.MoveRow | None:
         save_s=trip.save_s,
         restore_s=trip.restore_s,
         size_bytes=trip.size_bytes,
-        cost_s=_cost_s(trip),
+        cost_s=trip.cost_s,
     )
 
 
@@ -49,14 +49,6 @@ def _phase(trip: Trip) -> str:
         ("checkpointed", trip.saved_s),
     )
     return next((name for name, at_s in phases if at_s), "requested")
-
-
-def _cost_s(trip: Trip) -> float | None:
-    """Return for how long a job that has moved could not work, seconds."""
-    if not trip.resumed_s:
-        return None
-    begun_s = trip.saved_s - trip.save_s if trip.saved_s else trip.asked_s
-    return max(0.0, trip.resumed_s - begun_s)
 
 
 def checkpoint_row(job: Job) -> api.CheckpointRow | None:

@@ -112,6 +112,8 @@ class Teller:
             reason=self._reason(job) if waits else "",
             predicted_start_s=self._predicted(job) if waits else None,
             outcome=outcome_row(job.outcome),
+            moves=job.moves,
+            moves_cost_s=job.moves_cost_s,
         )
 
     def _started_s(self, job: Job) -> float | None:

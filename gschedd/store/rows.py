@@ -95,6 +95,7 @@ class Course(Struct, frozen=True, kw_only=True, omit_defaults=True):
     move: Relocation | None = None
     moves: int = 0
     moves_asked: int = 0
+    moves_cost_s: float = 0.0
     spent_s: float = 0.0
     trip: Trip | None = None
     saved: Saved | None = None
@@ -114,6 +115,7 @@ def _course_data(job: Job) -> bytes | None:
         move=job.move,
         moves=job.moves,
         moves_asked=job.moves_asked,
+        moves_cost_s=job.moves_cost_s,
         spent_s=job.spent_s,
         trip=job.trip,
         saved=job.saved,
@@ -154,6 +156,7 @@ def job_from_row(row: Row, spec: JobSpec) -> Job:
         move=course.move,
         moves=course.moves,
         moves_asked=course.moves_asked,
+        moves_cost_s=course.moves_cost_s,
         spent_s=course.spent_s,
         trip=course.trip,
         saved=course.saved,

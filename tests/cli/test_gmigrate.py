@@ -1,6 +1,7 @@
 """gmigrate, gnodes drain --migrate, and what gstat and gsub say of moves."""
 
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -82,8 +83,13 @@ def test_a_job_moves_and_every_phase_is_told(desk: Desk) -> None:
     assert story.move.cost_s is not None
     assert any("loud fan" in event.text for event in story.events)
     shown = desk.run("gstat", "-f", job).stdout
-    assert "    moves = 1\n" in shown
+    assert re.search(r"^    moves = 1, \d+\.\d+ s without progress$", shown, re.MULTILINE)
+    listed = json.loads(desk.run("gstat", "--json", job).stdout)["jobs"][0]
+    assert (listed["moves"], listed["moves_cost_s"]) == (1, story.move.cost_s)
     assert "    last_move = done, " in shown
+    titles, line = desk.run("ghist", job).stdout.splitlines()
+    past = dict(zip(titles.split("\t"), line.split("\t"), strict=True))
+    assert re.fullmatch(r"1, \d\d:\d\d:\d\d lost", past["Moves"])
     assert f"    checkpoint_dir = {desk.cluster.jobs}/gsched-checkpoints/{job}\n" in shown
     assert "    checkpoint = step " in shown
 

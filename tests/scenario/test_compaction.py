@@ -1,12 +1,16 @@
 """DRS makes room on a whole node: what arrives meanwhile, who cannot be moved, who starts late."""
 
+import pytest
+
 from gsched.model.training import Training
 from gsched.protocol import node as n
+from gschedd.core import commands as c
 from gschedd.core import facts as f
 from gschedd.core.settings import Settings
 from gschedd.core.state import State
+from gschedd.core.story import Teller
 from gschedd.policies.registry import choose
-from tests.support.world import Program, World, node, settings
+from tests.support.world import ALICE, Program, World, node, settings
 
 MOVE_S = 10.0
 SLOW = Program(runs_s=1000.0, saves_s=20.0)
@@ -49,6 +53,16 @@ class Site(World):
         assert self.machine_of(first) == ("a",)
         assert self.machine_of(second) == ("b",)
         return first, second
+
+
+def say_first_step(site: Site, job: int) -> None:
+    """Let the present attempt of a training say that it has done a step."""
+    (name,) = site.machine_of(job)
+    said = n.Progress(
+        job=job, attempt=site.job(job).attempts, step=2, work_done=8.0, at_s=site.now_s
+    )
+    site.tell(site.machines[name], said)
+    site.run_for(0.0)
 
 
 def test_nobody_takes_the_room_that_is_made_for_another_one() -> None:
@@ -115,3 +129,29 @@ def test_room_is_made_as_soon_as_what_is_in_the_way_can_be_moved() -> None:
     site.run_for(60.0)
 
     assert site.machine_of(second) == ("a",)
+
+
+def test_what_moves_cost_is_added_up() -> None:
+    """From each checkpoint to the first step after it, once, however often that is said."""
+    site = Site("drs-still")
+    job = site.training(1000.0)
+    site.run_for(5.0)
+    for moves, lasts_s in ((1, 7.0), (2, 12.0)):
+        to = "b" if moves == 1 else "a"
+        site.do(c.MigrateJob(caller=ALICE, job=job, nodes=(to,), gpus=0))
+        site.run_for(lasts_s)
+        assert site.job(job).moves == moves
+        before_s = site.job(job).moves_cost_s
+        (saved,) = [
+            fact.at_s
+            for fact in site.told(f.CheckpointTaken, job)
+            if fact.request == moves  # type: ignore[attr-defined] # of that kind
+        ]
+        say_first_step(site, job)
+        lost_s = site.job(job).moves_cost_s - before_s
+        assert lost_s == pytest.approx(site.now_s - saved)
+        say_first_step(site, job)
+
+    told = Teller(site.head, now_s=site.now_s).row(site.job(job))
+    assert (told.moves, told.moves_cost_s) == (2, site.job(job).moves_cost_s)
+    assert told.moves_cost_s > 0
