@@ -59,10 +59,11 @@ class _RefusedError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class _Peer:
-    """One connection that has said which attempt it is of."""
+    """One connection that has said which attempt it is of, and on how many ranks that can run."""
 
     key: AttemptKey
     writer: asyncio.StreamWriter
+    world_sizes: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -244,7 +245,7 @@ class ElasticServer:
                 line = await _line(reader)
                 if not self._lives(peer.key):
                     raise _RefusedError(f"attempt {peer.key.name} has ended")
-                self._hear(peer.key, line)
+                self._hear(peer, line)
                 pause_s = rate.pause_s()
                 if pause_s:
                     await asyncio.sleep(pause_s)
@@ -270,9 +271,10 @@ class ElasticServer:
         older = self._peers.get(key)
         if older is not None:
             older.writer.transport.abort()
-        peer = self._peers[key] = _Peer(key=key, writer=writer)
+        peer = _Peer(key=key, writer=writer, world_sizes=hello.world_sizes)
+        self._peers[key] = peer
         if hello.saved is not None:
-            self._hear(key, wire.Line(checkpointed=hello.saved))
+            self._hear(peer, wire.Line(checkpointed=hello.saved))
         order = self._orders.get(key)
         if order is not None:
             _stop(order)
@@ -287,10 +289,11 @@ class ElasticServer:
         if order is not None and not order.answered and self._lives(peer.key):
             self._await_peer(peer.key, order, CONNECT_S, CONNECTION_LOST)
 
-    def _hear(self, key: AttemptKey, line: wire.Line) -> None:
+    def _hear(self, peer: _Peer, line: wire.Line) -> None:
+        key, sizes = peer.key, peer.world_sizes
         if line.checkpointed is not None:
             self._answered(key, line.checkpointed.request)
-            report = wire.checkpointed(key.job, key.attempt, line.checkpointed)
+            report = wire.checkpointed(key.job, key.attempt, line.checkpointed, sizes)
             self._post(JobSaid(message=report))
         if line.checkpoint_failed is not None:
             failed = line.checkpoint_failed
@@ -306,7 +309,7 @@ class ElasticServer:
                 )
             )
         if line.progress is not None:
-            self._post(JobSaid(message=wire.progress(key.job, key.attempt, line.progress)))
+            self._post(JobSaid(message=wire.progress(key.job, key.attempt, line.progress, sizes)))
 
     def _answered(self, key: AttemptKey, request: int) -> None:
         order = self._orders.get(key)

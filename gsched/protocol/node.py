@@ -195,6 +195,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True, tag="checkpoint"):
     Attributes:
         signal: sent to the job's processes instead, on each of its nodes: it saves its state and
             ends. There is no other answer than its end.
+        world_size: ranks with which it is to go on, so that it can refuse them; 0: not known.
     """
 
     job: int
@@ -202,6 +203,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True, tag="checkpoint"):
     request: int
     wait: bool = True
     signal: int = 0
+    world_size: int = 0
 
 
 class GoOn(Struct, frozen=True, kw_only=True, tag="go_on"):
@@ -284,6 +286,7 @@ class Checkpointed(Struct, frozen=True, kw_only=True, tag="checkpointed", omit_d
         path: of the checkpoint.
         wall_s: from the agreed step to the published manifest, seconds.
         waits: it does not go on before `GoOn`.
+        world_sizes: numbers of ranks that it can run on, ascending; empty: it does not say.
     """
 
     job: int
@@ -296,6 +299,7 @@ class Checkpointed(Struct, frozen=True, kw_only=True, tag="checkpointed", omit_d
     size_bytes: int = 0
     wall_s: float = 0.0
     waits: bool = False
+    world_sizes: tuple[int, ...] = ()
 
 
 class CheckpointFailed(Struct, frozen=True, kw_only=True, tag="checkpoint_failed"):
@@ -317,6 +321,7 @@ class Progress(Struct, frozen=True, kw_only=True, tag="progress", omit_defaults=
         gpus: ranks.
         restored_step: from which it went on; -1: it began anew.
         restore_s: reading the checkpoint took so long.
+        world_sizes: numbers of ranks that it can run on, ascending; empty: it does not say.
     """
 
     job: int
@@ -330,6 +335,7 @@ class Progress(Struct, frozen=True, kw_only=True, tag="progress", omit_defaults=
     gpus: int = 0
     restored_step: int = -1
     restore_s: float = 0.0
+    world_sizes: tuple[int, ...] = ()
 
 
 #: Reports about one attempt.

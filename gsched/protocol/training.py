@@ -18,6 +18,7 @@ SOCKET_PREFIX = "gsched-"
 _Count = Annotated[int, Meta(ge=0, le=2**53)]
 _Amount = Annotated[float, Meta(ge=0.0, le=1e300)]
 _Text = Annotated[str, Meta(max_length=4096)]
+_Sizes = Annotated[tuple[Annotated[int, Meta(ge=1, le=2**31)], ...], Meta(max_length=256)]
 
 
 class Saved(Struct, frozen=True, kw_only=True):
@@ -55,12 +56,17 @@ class Reached(Struct, frozen=True, kw_only=True):
 
 
 class Hello(Struct, frozen=True, kw_only=True):
-    """The first line: which attempt this is, and what it said last of a checkpoint."""
+    """The first line: which attempt this is, and what it said last of a checkpoint.
+
+    ``world_size`` is its number of ranks, ``world_sizes`` are those that it can run on, ascending;
+    empty: it does not say.
+    """
 
     version: _Count
     job: _Count
     attempt: _Count
     world_size: _Count = 0
+    world_sizes: _Sizes = ()
     saved: Saved | None = None
 
 
@@ -96,10 +102,11 @@ def decode_line(line: bytes) -> Line:
 def encode_order(order: n.Checkpoint | n.GoOn) -> bytes:
     """Return an order as the line that a training gets."""
     if isinstance(order, n.Checkpoint):
-        said = {"checkpoint": {"request": order.request, "wait": order.wait}}
-    else:
-        said = {"go_on": {"request": order.request}}
-    return _encoder.encode(said) + b"\n"
+        asked: dict[str, int | bool] = {"request": order.request, "wait": order.wait}
+        if order.world_size:
+            asked["world_size"] = order.world_size
+        return _encoder.encode({"checkpoint": asked}) + b"\n"
+    return _encoder.encode({"go_on": {"request": order.request}}) + b"\n"
 
 
 def encode_refusal(message: str) -> bytes:
@@ -107,8 +114,10 @@ def encode_refusal(message: str) -> bytes:
     return _encoder.encode({"refused": {"message": message}}) + b"\n"
 
 
-def checkpointed(job: int, attempt: int, said: Saved) -> n.Checkpointed:
-    """Return the report of an attempt's checkpoint."""
+def checkpointed(
+    job: int, attempt: int, said: Saved, world_sizes: tuple[int, ...] = ()
+) -> n.Checkpointed:
+    """Return the report of an attempt's checkpoint, and of the numbers of ranks it can run on."""
     return n.Checkpointed(
         job=job,
         attempt=attempt,
@@ -120,11 +129,14 @@ def checkpointed(job: int, attempt: int, said: Saved) -> n.Checkpointed:
         size_bytes=said.size_bytes,
         wall_s=said.wall_s,
         waits=said.waits,
+        world_sizes=world_sizes,
     )
 
 
-def progress(job: int, attempt: int, said: Reached) -> n.Progress:
-    """Return the report of how far an attempt is."""
+def progress(
+    job: int, attempt: int, said: Reached, world_sizes: tuple[int, ...] = ()
+) -> n.Progress:
+    """Return the report of how far an attempt is, and of the numbers of ranks it can run on."""
     return n.Progress(
         job=job,
         attempt=attempt,
@@ -137,4 +149,5 @@ def progress(job: int, attempt: int, said: Reached) -> n.Progress:
         gpus=said.gpus,
         restored_step=said.restored_step,
         restore_s=said.restore_s,
+        world_sizes=world_sizes,
     )

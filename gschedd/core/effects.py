@@ -44,10 +44,14 @@ class SendExitAck(NodeEffect, frozen=True, kw_only=True):
 
 
 class SendCheckpoint(NodeEffect, frozen=True, kw_only=True):
-    """Let the training save its state and wait; with ``signal``: save its state and end."""
+    """Let the training save its state and wait; with ``signal``: save its state and end.
+
+    ``world_size`` is on how many ranks it is to go on; 0: not known.
+    """
 
     request: int
     signal: int = 0
+    world_size: int = 0
 
 
 class SendGoOn(NodeEffect, frozen=True, kw_only=True):

@@ -8,10 +8,11 @@ from gsched.model.job import JobSpec
 from gsched.model.resources import Allocation, Request
 from gsched.model.states import AttemptState, JobState
 from gschedd.core.learning import Loads
+from gschedd.core.ranks import counts_taken
 from gschedd.core.rest import Before, Rest, done_of, rest_of_running
 from gschedd.core.settings import Settings
-from gschedd.core.state import Job, State
 from gschedd.core.startups import expected_startup_s
+from gschedd.core.state import Job, State
 from gschedd.core.stuck import is_left_alone
 from gschedd.models.kinds import kind_of
 from gschedd.models.runtime import size_of_run
@@ -140,7 +141,7 @@ def goal_of(job: Job, size: Size, *, settings: Settings, state: State, now_s: fl
         work=max(0.0, rest.work),
         total_work=rest.total_work,
         speed=size.speed,
-        gpus=gpu_counts(job.spec.request, state.total_gpus()),
+        gpus=counts_taken(state, job, gpu_counts(job.spec.request, state.total_gpus())),
         startup_s=rest.startup_s,
         whole_startup_s=whole_startup_s,
         movable=_is_movable(job, state, now_s),

@@ -16,6 +16,7 @@ from gschedd.core import commands as c
 from gschedd.core import facts as f
 from gschedd.core.decide import own_job
 from gschedd.core.moving import movable
+from gschedd.core.ranks import check_gpus, takes_gpus
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, Node, State
 from gschedd.core.stuck import ASK_AGAIN_S
@@ -37,6 +38,8 @@ def migrate_job(
     job = own_job(state, settings, command)
     what = _movable(state, job)
     request = _request_for(job, what, command.gpus)
+    if command.gpus:
+        check_gpus(state, job, request.gpus)
     nodes = [_target(state, name) for name in dict.fromkeys(command.nodes)]
     allocation = _place_for(state, job, what, request, nodes, resized=command.gpus > 0)
     if _layout(allocation) == _layout(what.allocation):
@@ -258,7 +261,7 @@ def next_vacating(state: State, settings: Settings, now_s: float) -> f.MoveReque
         what = movable(state, job.id)
         if what is None:
             continue
-        allocation = _anywhere(state, what)
+        allocation = _anywhere(state, job, what)
         if allocation is not None:
             node = next(n for n in vacating(state) if job.id in state.by_node.get(n.name, {}))
             why = f"{node.name} is drained: {node.reason}"
@@ -266,7 +269,7 @@ def next_vacating(state: State, settings: Settings, now_s: float) -> f.MoveReque
     return None
 
 
-def _anywhere(state: State, what: Movable) -> Allocation | None:
+def _anywhere(state: State, job: Job, what: Movable) -> Allocation | None:
     """Return the best place on nodes that take jobs, with fewer GPUs only if there is no other."""
     spaces = _without(state, what.allocation)
     request = what.request
@@ -275,7 +278,10 @@ def _anywhere(state: State, what: Movable) -> Allocation | None:
         return None if isinstance(found, NoFit) else found
     most = sum(share.slots for share in what.allocation)
     for places in range(most, request.places - 1, -1):
-        found = _best(at_count(request, places), spaces)
+        fewer = at_count(request, places)
+        if not takes_gpus(state, job, fewer.gpus):
+            continue
+        found = _best(fewer, spaces)
         if not isinstance(found, NoFit):
             return found
     return None

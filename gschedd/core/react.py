@@ -6,6 +6,7 @@ from gsched.model.states import PartState
 from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.limits import walltime_left_s
+from gschedd.core.ranks import ranks_on
 from gschedd.core.state import Attempt, Job, State
 
 _OfAttempt = (
@@ -54,13 +55,16 @@ def _to_attempt(fact: _OfAttempt, job: Job, attempt: Attempt) -> Iterator[e.AnyE
 
 def ask_checkpoint(job: Job, attempt: Attempt) -> Iterator[e.SendCheckpoint]:
     """Yield the order to save its state: to rank 0's node, or its signal to all of its nodes."""
+    signal = job.spec.checkpoint_signal
+    ranks = ranks_on(job, job.move.allocation) if job.move is not None and not signal else 0
     for node in asked_nodes(job, attempt):
         yield e.SendCheckpoint(
             node=node,
             job=job.id,
             attempt=attempt.number,
             request=job.moves_asked,
-            signal=job.spec.checkpoint_signal,
+            signal=signal,
+            world_size=ranks,
         )
 
 

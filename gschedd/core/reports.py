@@ -268,9 +268,16 @@ def on_checkpointed(state: State, node: str, said: n.Checkpointed, now_s: float)
             path=said.path,
             size_bytes=said.size_bytes,
             wall_s=save_s,
+            world_sizes=_new_sizes(said, job),
         )
     )
     return heard
+
+
+def _new_sizes(said: n.Checkpointed, job: Job) -> tuple[int, ...]:
+    """Return on how many ranks a training can go on, if that is not known already."""
+    known = job.saved.world_sizes if job.saved is not None else ()
+    return said.world_sizes if said.world_sizes != known else ()
 
 
 def _is_newer(said: n.Checkpointed, job: Job) -> bool:
@@ -348,6 +355,7 @@ def _reached(said: n.Progress, now_s: float) -> Reached:
         gpus=said.gpus,
         since_s=at_s,
         since_work=said.work_done,
+        world_sizes=said.world_sizes,
     )
 
 

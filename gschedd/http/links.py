@@ -139,6 +139,7 @@ class Links:
                     attempt=effect.attempt,
                     request=effect.request,
                     signal=effect.signal,
+                    world_size=effect.world_size,
                 )
             case e.SendGoOn():
                 return n.GoOn(job=effect.job, attempt=effect.attempt, request=effect.request)

@@ -287,6 +287,7 @@ def _checkpoint(effect: e.SendCheckpoint) -> n.Checkpoint:
         attempt=effect.attempt,
         request=effect.request,
         signal=effect.signal,
+        world_size=effect.world_size,
     )
 
 
