@@ -10,19 +10,41 @@ signal. torch itself notes failures to the second and only when it looks; here t
 of the process's death, since a rank on another node fails for it some milliseconds later and the
 two have to be told apart.
 
+An elastic training whose user gave torchrun no options of its own gets its ranks from here, with
+the environment that torchrun would give them: torchrun imports torch for that, which takes as long
+as a rank's own start and comes before it, in each move anew. Rank 0 then keeps the store itself.
+
 It may import nothing of gsched, and runs on older Pythons than the daemons.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
 import sys
 import time
+from collections.abc import Mapping, Sequence
 
 _USAGE = "usage: torchrun_agent.py --report FILE -- TORCHRUN-ARGUMENTS SCRIPT ARGUMENTS"
 _NO_TORCH = 127  # what a shell says of a program that is not there
+_GRACE_S = 30.0  # torchrun's: ranks that were asked to end for another one are killed after it
+_TOGETHER_S = 0.2  # between the first and the last signal of somebody who ends all processes
+#: What ends a training from outside, as torchrun has it.
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+#: What may ask a training for a checkpoint; it is sent to all processes of a job.
+_FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
+#: What gsched itself says to torchrun; whatever else comes before the script is its user's.
+_OURS = (
+    "--nnodes",
+    "--node-rank",
+    "--master-addr",
+    "--master-port",
+    "--rdzv-id",
+    "--nproc-per-node",
+    "--max-restarts",
+)
 
 
 class _Deaths:
@@ -122,6 +144,156 @@ def _launch(report: str, arguments: list[str]) -> int:
     return 0
 
 
+class _Failure:
+    """How a rank has failed, with the names that torchrun has for it."""
+
+    def __init__(self, local_rank: int, status: int, error_file: str) -> None:
+        self.local_rank = local_rank
+        self.exitcode = os.waitstatus_to_exitcode(status)
+        self.message: object = ""
+        try:
+            with open(error_file, encoding="utf-8") as file:
+                self.message = json.load(file)["message"]
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # most leave none; what it would say is only more words for the exit code
+
+
+class _Ranks:
+    """The ranks of an elastic training on this node, without torchrun.
+
+    Args:
+        options: what gsched says to torchrun, by option.
+        command: the script and its arguments.
+        report: file that is written if one fails.
+    """
+
+    def __init__(self, options: Mapping[str, str], command: Sequence[str], report: str) -> None:
+        self._options = options
+        self._command = list(command)
+        self._report = report
+        self._local: dict[int, int] = {}
+        self._first: tuple[_Failure, float] | None = None
+        self._asked: int | None = None
+        self._kill_s: float | None = None
+
+    def run(self) -> int:
+        """Start them, wait for all; return the exit code that stands for them."""
+        watched = {signal.SIGCHLD, *_ENDING}
+        signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+        for number in _FOR_RANKS:
+            signal.signal(number, signal.SIG_IGN)
+        for local_rank in range(int(self._options["--nproc-per-node"])):
+            self._start(local_rank)
+        while self._local:
+            wait_s = _GRACE_S if self._kill_s is None else max(0.0, self._kill_s - time.monotonic())
+            came = signal.sigtimedwait(watched, wait_s)
+            if came is not None and came.si_signo in _ENDING and self._asked is None:
+                self._asked = came.si_signo
+                self._end()
+            self._reap()
+            if self._kill_s is not None and time.monotonic() >= self._kill_s:
+                self._send(signal.SIGKILL)
+        if self._first is None:
+            return 128 + self._asked if self._asked is not None else 0
+        failure, failed_s = self._first
+        rank = self._rank(failure.local_rank)
+        sys.stderr.write(f"gsched: rank {rank}: {_message(failure)}; the others were ended\n")
+        return _write_report(self._report, rank, failure, failed_s)
+
+    def _rank(self, local_rank: int) -> int:
+        each = int(self._options["--nproc-per-node"])
+        return int(self._options["--node-rank"]) * each + local_rank
+
+    def _start(self, local_rank: int) -> None:
+        python = os.environ.get("PYTHON_EXEC", sys.executable)
+        pid = os.posix_spawn(
+            python,
+            [python, "-u", *self._command],
+            {**os.environ, **self._environment(local_rank)},
+            setsigmask=(),
+            setsigdef=_FOR_RANKS,
+        )
+        self._local[pid] = local_rank
+
+    def _environment(self, local_rank: int) -> dict[str, str]:
+        """Return what torchrun says to a rank."""
+        options = self._options
+        each, nodes = int(options["--nproc-per-node"]), int(options["--nnodes"])
+        rank, world_size = str(self._rank(local_rank)), str(each * nodes)
+        names = {
+            "LOCAL_RANK": str(local_rank),
+            "RANK": rank,
+            "GROUP_RANK": options["--node-rank"],
+            "ROLE_RANK": rank,
+            "ROLE_NAME": "default",
+            "LOCAL_WORLD_SIZE": str(each),
+            "WORLD_SIZE": world_size,
+            "GROUP_WORLD_SIZE": str(nodes),
+            "ROLE_WORLD_SIZE": world_size,
+            "MASTER_ADDR": options["--master-addr"],
+            "MASTER_PORT": options["--master-port"],
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "TORCHELASTIC_RUN_ID": options["--rdzv-id"],
+            "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 has it
+            "TORCHELASTIC_ERROR_FILE": self._error_file(local_rank),
+        }
+        names["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = os.environ.get(
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"
+        )
+        if each > 1 and "OMP_NUM_THREADS" not in os.environ:
+            names["OMP_NUM_THREADS"] = "1"  # else each rank would use all cores
+        return names
+
+    def _error_file(self, local_rank: int) -> str:
+        return f"{self._report}.rank-{self._rank(local_rank)}"
+
+    def _reap(self) -> None:
+        while self._local:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            local_rank = self._local.pop(pid, None)
+            if local_rank is None or status == 0 or self._first is not None:
+                continue
+            failed_s = time.time()
+            # Who ends all of us at once may have got to the rank first: that is no failure.
+            came = signal.sigtimedwait(_ENDING, _TOGETHER_S) if self._asked is None else None
+            if came is not None:
+                self._asked = came.si_signo
+                self._end()
+            if self._asked is None:
+                self._first = _Failure(local_rank, status, self._error_file(local_rank)), failed_s
+                self._end()
+
+    def _end(self) -> None:
+        """Ask those that are left to end, as there is nothing without the others."""
+        self._kill_s = time.monotonic() + _GRACE_S
+        self._send(signal.SIGTERM)
+
+    def _send(self, number: int) -> None:
+        for pid in self._local:
+            os.kill(pid, number)  # not reaped yet, so the number is no other process's
+
+
+def _own_ranks(report: str, arguments: list[str]) -> _Ranks | None:
+    """Return the ranks of an elastic training that needs nothing else of torchrun."""
+    if "GSCHED_ELASTIC_SOCKET" not in os.environ:
+        return None
+    options: dict[str, str] = {}
+    rest = list(arguments)
+    while len(rest) > 1 and rest[0] in _OURS:
+        options[rest[0]] = rest[1]
+        rest = rest[2:]
+    if rest[:1] == ["--"]:
+        rest = rest[1:]
+    if set(options) != set(_OURS) or options["--max-restarts"] != "0":
+        return None
+    if not rest or rest[0].startswith("-") or importlib.util.find_spec("torch") is None:
+        return None
+    return _Ranks(options, rest, report)
+
+
 def main() -> None:
     """Take the arguments apart and launch."""
     # Python has put this script's folder first; its neighbours are not for the user's imports.
@@ -129,7 +301,8 @@ def main() -> None:
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
     if len(sys.argv) < 5 or sys.argv[1] != "--report" or sys.argv[3] != "--":
         sys.exit(_USAGE)
-    sys.exit(_launch(sys.argv[2], sys.argv[4:]))
+    ranks = _own_ranks(sys.argv[2], sys.argv[4:])
+    sys.exit(_launch(sys.argv[2], sys.argv[4:]) if ranks is None else ranks.run())
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 
-_TENSOR_BYTES = 16 << 20  # a layer's weights
+TENSOR_BYTES = 16 << 20  # a layer's weights
 
 _SAVE = """
 import os, sys, time, torch
@@ -28,6 +28,17 @@ state = torch.load(sys.argv[1], weights_only=True)
 print(time.perf_counter() - began)
 """
 
+#: What every data-parallel training does before it has anything that a state could be loaded into.
+_READY = """
+import sys, time, torch
+from torch.distributed import init_process_group
+from torch.nn.parallel import DistributedDataParallel
+init_process_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)
+model = DistributedDataParallel(torch.nn.Linear(8, 8))
+torch.optim.AdamW(model.parameters())
+print(time.time())
+"""
+
 
 def floor_of_move(
     size_bytes: int, python: str = sys.executable, directory: str | None = None
@@ -45,7 +56,7 @@ def floor_of_move(
     """
     with tempfile.TemporaryDirectory(dir=directory) as temporary:
         path = str(pathlib.Path(temporary) / "state.pt")
-        save_s = float(_run(python, _SAVE.format(tensor=_TENSOR_BYTES), str(size_bytes), path)[0])
+        save_s = float(_run(python, _SAVE.format(tensor=TENSOR_BYTES), str(size_bytes), path)[0])
         began_s = time.time()
         imported_s, load_s = map(float, _run(python, _LOAD, path))
     start_s = imported_s - began_s
@@ -55,6 +66,18 @@ def floor_of_move(
         "load_s": load_s,
         "floor_s": save_s + start_s + load_s,
     }
+
+
+def ready_seconds(python: str = sys.executable, directory: str | None = None) -> float:
+    """Return how long a process takes to become a training that could load its state, seconds.
+
+    From its start to a process group of one rank, a network in DistributedDataParallel and its
+    optimiser, with plain torch and without torchrun.
+    """
+    with tempfile.TemporaryDirectory(dir=directory) as temporary:
+        began_s = time.time()
+        (ready_s,) = map(float, _run(python, _READY, str(pathlib.Path(temporary) / "meeting")))
+    return ready_s - began_s
 
 
 def _run(python: str, code: str, *arguments: str) -> list[str]:

@@ -1,4 +1,7 @@
-"""Two torchrun agents on loopback under real supervisors: who failed first, and how."""
+"""Two torchrun agents on loopback under real supervisors: who failed first, and how.
+
+Each as torchrun starts it, and as elastic trainings get their ranks: from the agent alone.
+"""
 
 import pathlib
 import socket
@@ -17,6 +20,8 @@ TRAIN = f"""
 import os, signal, sys
 import torch, torch.distributed as dist
 assert not any(name in sys.modules for name in {NEIGHBOURS!r})
+assert os.environ["TORCHELASTIC_USE_AGENT_STORE"] == sys.argv[3], "it was started by the other"
+assert os.environ["GROUP_RANK"] == str(int(os.environ["RANK"]) // 2)
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 value = torch.ones(1)
@@ -38,8 +43,22 @@ def launcher(tmp_path: pathlib.Path) -> Iterator[Launcher]:
     launcher.close()
 
 
-def start_two(launcher: Launcher, code: str, rank: int) -> None:
-    """Start one training on two pretended nodes of two ranks each; jobs 1 and 2 are its parts."""
+@pytest.fixture(params=["plain", "elastic"])
+def training(request: pytest.FixtureRequest) -> str:
+    """Return which training it is."""
+    return str(request.param)
+
+
+def start_two(
+    launcher: Launcher, code: str, rank: int, *, elastic: bool, options: tuple[str, ...] = ()
+) -> None:
+    """Start one training on two pretended nodes of two ranks each; jobs 1 and 2 are its parts.
+
+    Args:
+        code: run by ``rank`` in the third step.
+        elastic: it can be moved.
+        options: for torchrun, by the user.
+    """
     script = launcher.state / "train.py"
     script.write_text(TRAIN)
     with socket.socket() as probe:
@@ -48,12 +67,19 @@ def start_two(launcher: Launcher, code: str, rank: int) -> None:
     python = torch_python()
     for node_rank in (0, 1):
         report = str(launcher.state / "user" / f"{node_rank + 1}.1" / "report")
-        rendezvous = ["--nnodes=2", f"--node-rank={node_rank}", "--nproc-per-node=2"]
-        rendezvous += ["--master-addr=127.0.0.1", f"--master-port={port}", "--rdzv-id=1.1"]
+        rendezvous = ["--nnodes", "2", "--node-rank", str(node_rank), "--nproc-per-node", "2"]
+        rendezvous += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
+        rendezvous += ["--rdzv-id", "1.1", "--max-restarts", "0", *options]
         argv = [python, str(AGENT), "--report", report, "--", *rendezvous, "--", str(script)]
+        by_torchrun = not elastic or bool(options)
         task = launcher.task(
-            node_rank + 1, [*argv, code, str(rank)], failure_report=report, grace_s=10
+            node_rank + 1,
+            [*argv, code, str(rank), str(by_torchrun)],
+            failure_report=report,
+            grace_s=10,
         )
+        if elastic:
+            task["env"] |= {"GSCHED_ELASTIC_SOCKET": "@nobody"}
         task["env"] |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         launcher.launch(task)
 
@@ -66,8 +92,8 @@ def first_failure(launcher: Launcher) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(300)
-def test_two_agents_train_together(launcher: Launcher) -> None:
-    start_two(launcher, "pass", 0)
+def test_two_agents_train_together(launcher: Launcher, training: str) -> None:
+    start_two(launcher, "pass", 0, elastic=training == "elastic")
 
     assert [launcher.exit(job)["exit_code"] for job in (1, 2)] == [0, 0], launcher.output(1, "e")
     lines = sorted((launcher.output(1) + launcher.output(2)).splitlines())
@@ -76,8 +102,10 @@ def test_two_agents_train_together(launcher: Launcher) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_d8_the_first_rank_s_exit_code_is_the_one_that_counts(launcher: Launcher) -> None:
-    start_two(launcher, "os._exit(7)", 2)
+def test_d8_the_first_rank_s_exit_code_is_the_one_that_counts(
+    launcher: Launcher, training: str
+) -> None:
+    start_two(launcher, "os._exit(7)", 2, elastic=training == "elastic")
 
     record = first_failure(launcher)
 
@@ -87,8 +115,8 @@ def test_d8_the_first_rank_s_exit_code_is_the_one_that_counts(launcher: Launcher
 
 
 @pytest.mark.timeout(300)
-def test_d8_a_rank_killed_by_a_signal(launcher: Launcher) -> None:
-    start_two(launcher, "os.kill(os.getpid(), signal.SIGSEGV)", 1)
+def test_d8_a_rank_killed_by_a_signal(launcher: Launcher, training: str) -> None:
+    start_two(launcher, "os.kill(os.getpid(), signal.SIGSEGV)", 1, elastic=training == "elastic")
 
     record = first_failure(launcher)
 
@@ -98,8 +126,13 @@ def test_d8_a_rank_killed_by_a_signal(launcher: Launcher) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_stopped_training_is_not_a_failure_of_a_rank(launcher: Launcher) -> None:
-    start_two(launcher, "print('up', flush=True); import time; time.sleep(1000)", 0)
+def test_a_stopped_training_is_not_a_failure_of_a_rank(launcher: Launcher, training: str) -> None:
+    start_two(
+        launcher,
+        "print('up', flush=True); import time; time.sleep(1000)",
+        0,
+        elastic=training == "elastic",
+    )
     launcher.wait_for_output(1, "up")
 
     for job in (1, 2):
@@ -108,3 +141,28 @@ def test_a_stopped_training_is_not_a_failure_of_a_rank(launcher: Launcher) -> No
 
     assert [record["stop_reason"] for record in records] == ["delete", "delete"]
     assert not any("rank" in record for record in records)
+
+
+@pytest.mark.timeout(300)
+def test_what_a_rank_says_of_its_end_is_told(launcher: Launcher, training: str) -> None:
+    """As scripts do that use torch's record, and gsched.elastic."""
+    words = """
+import json
+with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+    json.dump({"message": {"message": "no such colour", "extraInfo": {"timestamp": "1"}}}, file)
+os._exit(3)
+"""
+    start_two(launcher, words, 3, elastic=training == "elastic")
+
+    record = first_failure(launcher)
+
+    assert (record["job"], record["rank"], record["exit_code"]) == (2, 3, 3)
+    assert record["message"].endswith("rank 3: no such colour")
+
+
+@pytest.mark.timeout(300)
+def test_an_elastic_training_with_options_for_torchrun_gets_torchrun(launcher: Launcher) -> None:
+    start_two(launcher, "pass", 0, elastic=True, options=("--tee", "3"))
+
+    assert [launcher.exit(job)["exit_code"] for job in (1, 2)] == [0, 0], launcher.output(1, "e")
+    assert "[default0]" in launcher.output(1) + launcher.output(1, "e")

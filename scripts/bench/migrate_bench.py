@@ -1,0 +1,242 @@
+"""What a move of a real training costs, in phases, beside the least that it could cost.
+
+A head and two nodes on loopback; one torchrun training of --ranks ranks, whose state has the given
+size (parameters, and AdamW's two numbers beside each), goes from one node to the other and back,
+--rounds times for each size. Time without progress is from the end of the last step at the old
+place to the end of the first one at the new place, less what a step takes. Its phases:
+
+save       last step done, until the head knows the checkpoint: written, flushed, published
+stop       until the head has proof that nothing of the old attempt is left
+start      until the new rank's process runs: placed, sent to the node, supervisor, agent
+import     until it has imported torch
+prepare    until process group, model and optimiser are made: the script's own work
+restore    gsched.elastic.start: checkpoint found, proven good, loaded
+step       the first step, less what one takes on average
+
+"heard" is how long the training went on with its steps after the request; it costs nothing.
+
+The floor is measured before each size, in the same directory, with plain torch alone: writing a
+state of this size and flushing it, a new process that imports torch, reading the state. "training"
+has, instead of the import, what every data-parallel training needs before it has anything to load
+a state into: torch, a process group, DistributedDataParallel, an optimiser.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+from cluster import Cluster
+from elastic_floor import floor_of_move, ready_seconds
+
+from gsched.cli.umbrella.layout import layout_of
+from gsched.client import Head, new_job
+from gsched.protocol.api import ActionRequest, JobStory, MoveRow
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = Path(__file__).resolve().parent / "migrate_train.py"
+PHASES = ("save", "stop", "start", "import", "prepare", "restore", "step")
+LOOK_S = 0.02
+WAIT_S = 300.0
+STEPS_BEFORE = 10
+
+T = TypeVar("T")
+Figures = dict[str, float]
+
+
+class BenchError(Exception):
+    """The training did not do what was waited for."""
+
+
+def options() -> argparse.Namespace:
+    """Return what the command line says."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sizes", default="10,100,1000", metavar="MB,MB", help="of the state")
+    parser.add_argument("--rounds", type=int, default=3, help="moves of each size")
+    parser.add_argument("--ranks", type=int, default=1, help="on each node")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures there, too")
+    return parser.parse_args()
+
+
+@contextmanager
+def two_nodes(directory: str, ranks: int) -> Iterator[tuple[Head, list[str]]]:
+    """Yield a head and the names of its two nodes; all ends afterwards."""
+    cluster = Cluster(layout_of(directory))
+    try:
+        each = ("--cpus", str(ranks), "--gpus", str(ranks))
+        cluster.up("--nodes", "2", *each, "--memory", "16gb")
+        head = Head(cluster.address)
+        yield head, sorted(row.name for row in head.nodes().nodes)
+    finally:
+        cluster.down()
+
+
+class Course:
+    """One training, and what it and the head say of it."""
+
+    def __init__(self, head: Head, directory: Path, size_bytes: int, ranks: int) -> None:
+        self._head = head
+        self._events = directory / "events"
+        job = new_job(
+            name="move",
+            workdir=str(directory),
+            launch="torchrun",
+            python=sys.executable,
+            arguments=(str(SCRIPT), f"--bytes={size_bytes}", f"--events={self._events}"),
+            resources=(f"nodes=1:ppn={ranks}:gpus={ranks}",),
+            environment={
+                "PYTHONPATH": str(ROOT),
+                "OMP_NUM_THREADS": "1",
+                "PATH": os.environ["PATH"],
+            },
+            movable=True,
+            grace_s=30.0,
+            join="oe",
+        )
+        result = head.submit([job]).results[0]
+        if result.error is not None:
+            raise BenchError(result.error.message)
+        self.number = str(result.id)
+        self._wait(lambda: len(self._times(1, "step")) >= STEPS_BEFORE, "its first steps")
+
+    def story(self) -> JobStory:
+        """Return what the head knows."""
+        return self._head.job(self.number)
+
+    def move(self, nodes: Sequence[str]) -> Figures:
+        """Move it to that one of ``nodes`` where it is not; return the phases, seconds."""
+        story = self.story()
+        before = story.row.attempt
+        target = next(name for name in nodes if name not in story.row.nodes)
+        request = ActionRequest(action="migrate", ids=(self.number,), nodes=(target,))
+        error = self._head.act(request).results[0].error
+        if error is not None:
+            raise BenchError(error.message)
+        done = self._wait(self._moved, "the end of its move")
+        after = self.story().row.attempt
+        self._wait(lambda: len(self._times(after, "step")) >= STEPS_BEFORE, "steps after its move")
+        return self._phases(done, before, after)
+
+    def end(self) -> None:
+        """Delete it."""
+        self._head.act(ActionRequest(action="delete", ids=(self.number,), grace_s=0.0))
+
+    def _moved(self) -> MoveRow | None:
+        story = self.story()
+        is_over = story.move is not None and story.row.state == "running" and story.move.resumed_s
+        return story.move if is_over else None
+
+    def _phases(self, move: MoveRow, before: int, after: int) -> Figures:
+        saved_s, left_s = move.saved_s or 0.0, move.left_s or 0.0
+        last_s = max(at_s for at_s in self._times(before, "step") if at_s < saved_s)
+        steps = self._times(after, "step")
+        usual_s = statistics.median(b - a for a, b in pairwise(steps[1:]))
+        moments = {what: self._times(after, what)[0] for what in ("process", "imported")}
+        moments |= {what: self._times(after, what)[0] for what in ("ready", "restored")}
+        marks = (last_s, saved_s, left_s, *moments.values(), steps[0] - usual_s)
+        figures = {
+            phase: end_s - begin_s
+            for phase, (begin_s, end_s) in zip(PHASES, pairwise(marks), strict=True)
+        }
+        return {
+            "heard": last_s - move.asked_s,
+            **figures,
+            "total": sum(figures.values()),
+            "size_bytes": float(move.size_bytes),
+            "save_alone": move.save_s,
+            "restore_alone": move.restore_s,
+        }
+
+    def _output(self) -> str:
+        files = self._events.parent.glob("move.o*")
+        return "".join(path.read_text(errors="replace")[-2000:] for path in files)
+
+    def _times(self, attempt: int, what: str) -> list[float]:
+        if not self._events.exists():
+            return []
+        lines = self._events.read_text(encoding="ascii").split("\n")[:-1]
+        events = [json.loads(line) for line in lines]
+        return [
+            event["at_s"]
+            for event in events
+            if event["attempt"] == attempt and event["what"] == what
+        ]
+
+    def _wait(self, look: Callable[[], T | None], what: str) -> T:
+        until_s = time.monotonic() + WAIT_S
+        while time.monotonic() < until_s:
+            found = look()
+            if found:
+                return found
+            if self.story().row.state == "done":
+                raise BenchError(f"the training has ended, before {what}: {self._output()}")
+            time.sleep(LOOK_S)
+        raise BenchError(f"waited {WAIT_S:.0f} s for {what}")
+
+
+def measured(args: argparse.Namespace, size_mb: float) -> dict[str, object]:
+    """Return the floor and the moves of one size."""
+    size_bytes = int(size_mb * 1e6)
+    with tempfile.TemporaryDirectory(prefix="gsched-bench-") as directory:
+        floors = [floor_of_move(size_bytes, directory=directory) for _ in range(args.rounds)]
+        floor = {key: statistics.median(each[key] for each in floors) for key in floors[0]}
+        ready = [ready_seconds(directory=directory) for _ in range(args.rounds)]
+        floor["ready_s"] = statistics.median(ready)
+        floor["training_s"] = floor["save_s"] + floor["ready_s"] + floor["load_s"]
+        with two_nodes(directory, args.ranks) as (head, nodes):
+            course = Course(head, Path(directory), size_bytes, args.ranks)
+            moves = [course.move(nodes) for _ in range(args.rounds)]
+            course.end()
+    medians = {key: statistics.median(move[key] for move in moves) for key in moves[0]}
+    return {
+        "size_mb": size_mb,
+        "floor": floor,
+        "moves": moves,
+        "median": medians,
+        "ratio": medians["total"] / floor["floor_s"],
+        "ratio_training": medians["total"] / floor["training_s"],
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def show(found: dict[str, object]) -> None:
+    """Print one size."""
+    median, floor = found["median"], found["floor"]
+    assert isinstance(median, dict)
+    assert isinstance(floor, dict)
+    cells = "".join(f"{median[name]:9.2f}" for name in (*PHASES, "total"))
+    print(
+        f"{found['size_mb']:>6g}{cells}{floor['floor_s']:9.2f}{floor['training_s']:10.2f}", end=""
+    )
+    print(f"{found['ratio']:7.2f}{found['ratio_training']:10.2f}", flush=True)
+
+
+def main() -> None:
+    """Measure and print."""
+    args = options()
+    sizes = [float(text) for text in args.sizes.split(",")]
+    columns = "".join(f"{name:>9}" for name in (*PHASES, "total"))
+    print(f"seconds, medians of {args.rounds} moves, {args.ranks} rank(s) on a node")
+    print(f"{'MB':>6}{columns}{'floor':>9}{'training':>10}{'ratio':>7}{'training':>10}")
+    results = []
+    for size_mb in sizes:
+        found = measured(args, size_mb)
+        results.append(found)
+        show(found)
+    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""A training with a state of a given size that writes down when it does what; see migrate_bench.
+
+Runs as a rank of torchrun. Rank 0 appends a line of JSON to --events for each thing: its attempt,
+what it was, and when, seconds since the epoch.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import time
+
+_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+#: AdamW keeps two numbers beside each parameter, and each takes four bytes.
+_BYTES_OF_PARAMETER = 12
+_WIDTH = 2048
+_STEPS_A_SECOND = 20.0
+
+
+def started_s() -> float:
+    """Return when this process was started, to a hundredth of a second."""
+    with open("/proc/self/stat", encoding="ascii") as file:
+        ticks = int(file.read().rpartition(") ")[2].split()[19])
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / _CLOCK_TICKS
+    return time.time() - age_s
+
+
+class Events:
+    """What has happened when in this attempt; only rank 0 writes it down."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._attempt = int(os.environ["GSCHED_ATTEMPT"])
+        self._log = path.open("a", encoding="ascii") if os.environ["RANK"] == "0" else None
+
+    def note(self, what: str, at_s: float | None = None) -> None:
+        """Write that ``what`` was at a moment; None: now."""
+        if self._log is not None:
+            event = {"attempt": self._attempt, "what": what, "at_s": at_s or time.time()}
+            self._log.write(json.dumps(event) + "\n")
+            self._log.flush()
+
+
+def main() -> None:
+    """Train until ended."""
+    process_s = started_s()
+    import torch
+
+    imported_s = time.time()
+    from torch import nn
+    from torch.distributed import init_process_group
+    from torch.nn.parallel import DistributedDataParallel
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bytes", type=int, required=True, help="of the whole state")
+    parser.add_argument("--events", type=pathlib.Path, required=True)
+    args = parser.parse_args()
+    events = Events(args.events)
+    events.note("process", process_s)
+    events.note("imported", imported_s)
+
+    from gsched import elastic
+
+    init_process_group("gloo")
+    torch.manual_seed(1)
+    layers = max(1, round(args.bytes / _BYTES_OF_PARAMETER / _WIDTH**2))
+    width = int((args.bytes / _BYTES_OF_PARAMETER / layers) ** 0.5)
+    network = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
+    model = DistributedDataParallel(network)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+    samples = elastic.Samples(1 << 20, global_batch=8)
+    events.note("ready")
+    training = elastic.start(model, optimizer, samples, settings=elastic.Settings(interval_s=0.0))
+    events.note("restored")
+    inputs = torch.randn(8 // training.world_size, width)
+    for _ in training.epochs():
+        for _batch in training.batches():
+            began_s = time.time()
+            optimizer.zero_grad()
+            model(inputs).square().mean().backward()
+            optimizer.step()
+            time.sleep(max(0.0, 1 / _STEPS_A_SECOND - (time.time() - began_s)))
+            events.note("step")
+            training.step()
+    training.finish(end_process=True)
+
+
+if __name__ == "__main__":
+    main()
