@@ -250,7 +250,7 @@ class MovesConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """``[moves]``: running jobs that go on elsewhere.
 
     Attributes:
-        at_once: so many jobs leave drained nodes at once.
+        at_once: so many jobs move at once when nodes are drained or a policy wants it.
         checkpoint_timeout_s: a job that has not saved its state so long after it was asked stays
             where it is, and one whose new place is not free so long after it left goes to its
             queue, seconds.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gsched.model.states import JobState
 from gschedd.core import facts as f
@@ -11,6 +11,7 @@ from gschedd.core.due import Running
 from gschedd.core.goals import Goals
 from gschedd.core.learning import Kinds, Loads
 from gschedd.core.moving import judged, movable, moved
+from gschedd.core.pacing import paced
 from gschedd.core.settings import Settings
 from gschedd.core.state import State, WaitingGroup
 from gschedd.plan.load import Predictor
@@ -98,7 +99,7 @@ def run_cycle(
     seen = snapshot(state, settings, now_s, predictor, due=due)
     plan = policy(seen) if seen.groups or state.trainings else Plan()
     checked = validate(
-        plan,
+        structs.replace(plan, moves=paced(state, settings, plan.moves)) if plan.moves else plan,
         Spaces(state.spaces),
         lambda job: _shape_if_waiting(state, job),
         lambda job: movable(state, job),

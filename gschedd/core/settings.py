@@ -34,7 +34,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         checkpoint_timeout_s: a training that has not saved its state so long after it was asked
             is not moved, and goes on where it is; one whose new place is not free so long after it
             left goes to its queue; seconds.
-        max_moves: so many jobs move at once when nodes are drained.
+        max_moves: so many jobs move at once when nodes are drained or a policy wants it.
         refuse_impossible: deadlines that an idle cluster could not meet are not taken.
     """
 

@@ -30,6 +30,8 @@ from gschedd.sim.workload import Shaper, TraceJob, Users
 #: take for "unknown".
 BEGIN_S: Final = 1_000_000_000.0
 QUEUE: Final = "batch"
+#: As good as no limit: what others have published of their policies knows none.
+MANY_MOVES: Final = 1_000_000
 #: A policy that failed so often in a row is taken to fail for ever: the head would go on asking it.
 MAX_FAILURES: Final = 20
 
@@ -44,6 +46,7 @@ class Options(Struct, frozen=True, kw_only=True):
         plans_goals: the policy plans trainings one by one, by their deadlines.
         fabric: how nodes are connected.
         move_s: from the order to move a training to its first further step, seconds.
+        max_moves: so many jobs move at once.
     """
 
     work: str = "fixed"
@@ -52,6 +55,7 @@ class Options(Struct, frozen=True, kw_only=True):
     plans_goals: bool = False
     fabric: Fabric = Fabric()
     move_s: float = 30.0
+    max_moves: int = MANY_MOVES
 
 
 class DirectLink:
@@ -113,6 +117,7 @@ class Simulation:
             queues=dict.fromkeys(queues, QueueSettings()),
             fabric=options.fabric,
             move_s=options.move_s,
+            max_moves=options.max_moves,
             refuse_impossible=False,  # it counts as missed
         )
         self.head = Head(
