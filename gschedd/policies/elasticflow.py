@@ -30,6 +30,7 @@ from gschedd.policies.kit.changes import (
     Trainings,
     carry_out,
     gpus_of,
+    open_gpus_of,
     profile_for,
     stays,
 )
@@ -147,9 +148,9 @@ class _Round:
             if running.leaving:
                 admitted.append(job)
                 continue
-            gpus = gpus_of(running.allocation)
-            ends_in_s = self.speeds.run_time_s(goals[job], gpus)
-            profile.take(gpus, until_s=self.snapshot.now_s + ends_in_s)
+            ends_in_s = self.speeds.run_time_s(goals[job], gpus_of(running.allocation))
+            taken = open_gpus_of(self.snapshot, running.allocation)
+            profile.take(taken, until_s=self.snapshot.now_s + ends_in_s)
         admitted += trainings.movable
         for job in trainings.waiting:
             (new if goals[job].promised is None else admitted).append(job)

@@ -21,7 +21,14 @@ from msgspec import Struct
 
 from gschedd.plan.snapshot import Plan, Policy, Snapshot, Verdict
 from gschedd.plan.training import Goal
-from gschedd.policies.kit.changes import Speeds, Trainings, carry_out, gpus_of, profile_for
+from gschedd.policies.kit.changes import (
+    Speeds,
+    Trainings,
+    carry_out,
+    gpus_of,
+    open_gpus_of,
+    profile_for,
+)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -64,7 +71,7 @@ class _Auction:
         self.bidders: list[int] = list(self.trainings.waiting)
         self.idle = profile_for(snapshot, self.trainings.others).free[0]
         for running in self.trainings.fixed.values():
-            self.idle -= gpus_of(running.allocation)
+            self.idle -= open_gpus_of(snapshot, running.allocation)
         for job, running in self.trainings.movable.items():
             if snapshot.now_s - running.started_s < settings.lease_s:
                 self.leased.add(job)

@@ -9,7 +9,14 @@ from msgspec import Struct, structs
 from gschedd.plan.snapshot import RunningJob, Snapshot
 from gschedd.plan.training import Goal, gpus_by_node
 from gschedd.policies.deadline.settings import Settings
-from gschedd.policies.kit.changes import Speeds, Trainings, gpus_of, profile_for
+from gschedd.policies.kit.changes import (
+    Speeds,
+    Trainings,
+    gpus_of,
+    on_open_nodes,
+    open_gpus_of,
+    profile_for,
+)
 from gschedd.policies.kit.fluid import Grid, Need, steps_for
 from gschedd.policies.kit.shares import Levels
 
@@ -59,7 +66,7 @@ def needs_of(snapshot: Snapshot, trainings: Trainings, speeds: Speeds) -> Needs:
     late: list[int] = []
     levels: dict[int, Levels] = {}
     has: dict[int, int] = {}
-    held = {job: each for job, each in trainings.fixed.items() if snapshot.goals[job].movable}
+    held = {job: each for job, each in trainings.fixed.items() if _is_held(snapshot, each)}
     for job in [*trainings.movable, *held, *trainings.waiting]:
         goal = snapshot.goals[job]
         running = trainings.movable.get(job) or held.get(job)
@@ -79,6 +86,13 @@ def needs_of(snapshot: Snapshot, trainings: Trainings, speeds: Speeds) -> Needs:
     return Needs(
         candidates=tuple(candidates), late=tuple(late), levels=levels, has=has, held=frozenset(held)
     )
+
+
+def _is_held(snapshot: Snapshot, running: RunningJob) -> bool:
+    """Return whether one that keeps what it has now may be given other GPUs later."""
+    if not snapshot.goals[running.job].movable:
+        return False
+    return running.leaving or on_open_nodes(snapshot, running.allocation)
 
 
 def _levels(goal: Goal, running: RunningJob | None, speeds: Speeds) -> Levels:
@@ -147,8 +161,8 @@ def grid_for(
     for job, running in trainings.fixed.items():
         if job in needs.held:
             continue
-        gpus = gpus_of(running.allocation)
-        profile.take(gpus, until_s=now_s + speeds.run_time_s(snapshot.goals[job], gpus))
+        ends_in_s = speeds.run_time_s(snapshot.goals[job], gpus_of(running.allocation))
+        profile.take(open_gpus_of(snapshot, running.allocation), until_s=now_s + ends_in_s)
     free = sum(len(space.gpus) for space in snapshot.nodes.values() if space.open)
     free += sum(needs.has[job] for job in trainings.movable)
     times_s = [each.need.deadline_s for each in needs.candidates]

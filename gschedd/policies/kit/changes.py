@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 from gsched.model.resources import Allocation, Request
 from gschedd.plan.snapshot import Move, RunningJob, Shape, Snapshot, Start, Verdict, Wait
 from gschedd.plan.space import Spaces
-from gschedd.plan.training import Fabric, Goal, Layout, Speed, gpus_by_node
+from gschedd.plan.training import Fabric, Goal, Layout, Speed
 from gschedd.policies.kit.buddy import Wanted, fits, settle
 from gschedd.policies.kit.shares import Levels, Profile, levels_of
 
@@ -19,7 +19,8 @@ class Trainings(Struct, frozen=True, kw_only=True):
     Attributes:
         waiting: shapes of those that may start, by job.
         movable: those that run and may be moved, by job.
-        fixed: those that run and stay as they are; also those that are on their way.
+        fixed: those that run and stay as they are; also those that are on their way, and those on
+            nodes that take no work: their GPUs are of use to nobody else.
         others: what else runs.
     """
 
@@ -59,7 +60,23 @@ class Trainings(Struct, frozen=True, kw_only=True):
 def _may_move(running: RunningJob, goal: Goal, snapshot: Snapshot) -> bool:
     if running.leaving or not goal.movable or goal.request is None:
         return False
-    return all(share.node in snapshot.nodes for share in running.allocation)
+    return on_open_nodes(snapshot, running.allocation)
+
+
+def on_open_nodes(snapshot: Snapshot, allocation: Allocation) -> bool:
+    """Return whether all nodes of an allocation take work."""
+    nodes = snapshot.nodes
+    return all(share.node in nodes and nodes[share.node].open for share in allocation)
+
+
+def open_gpus_of(snapshot: Snapshot, allocation: Allocation) -> int:
+    """Return how many GPUs of an allocation are on nodes that take work: only these come back."""
+    nodes = snapshot.nodes
+    return sum(
+        len(share.gpu_indices)
+        for share in allocation
+        if share.node in nodes and nodes[share.node].open
+    )
 
 
 def gpus_of(allocation: Allocation) -> int:
@@ -74,14 +91,10 @@ def profile_for(snapshot: Snapshot, others: tuple[RunningJob, ...]) -> Profile:
         snapshot: its nodes that are open count.
         others: what runs and is no training; its GPUs come back when it is planned to end.
     """
-    names = {space.name for space in snapshot.nodes.values() if space.open}
-    total = sum(snapshot.nodes[name].total_gpus for name in names)
+    total = sum(space.total_gpus for space in snapshot.nodes.values() if space.open)
     profile = Profile(snapshot.now_s, total)
     for running in others:
-        here = gpus_by_node(running.allocation)
-        profile.take(
-            sum(count for name, count in here.items() if name in names), until_s=running.end_s
-        )
+        profile.take(open_gpus_of(snapshot, running.allocation), until_s=running.end_s)
     return profile
 
 

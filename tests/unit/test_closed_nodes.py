@@ -1,0 +1,48 @@
+"""Trainings on nodes that take no new work: they stay, and take nothing from anybody elsewhere."""
+
+import pytest
+from msgspec import structs
+
+from gschedd.models.runtime import PaperSpeed
+from gschedd.plan.elastic import allocate_on
+from gschedd.plan.snapshot import Policy, Snapshot
+from gschedd.plan.space import Spaces
+from gschedd.plan.training import gpus_by_node
+from gschedd.policies import deadline, drs, elasticflow, themis
+from gschedd.policies.kit.trainings import form_of
+from tests.support.trainings import check, elastic, goal, gpu_nodes, snapshot_of
+
+LINEAR = PaperSpeed(parameters=0, batch=1, step_time_s=1.0)
+POLICIES = {
+    "deadline": deadline.plan,
+    "drs": drs.plan,
+    "elasticflow": elasticflow.plan,
+    "themis": themis.plan,
+}
+
+
+def drained(*, movable: bool) -> Snapshot:
+    """Return an idle node, a closed one that a training fills, and a training that waits."""
+    sizes = gpu_nodes(4, 4)
+    nodes = Spaces(sizes)
+    stays = goal(1, work=4000, speed=LINEAR, request=elastic(4, 4), movable=movable, deadline_s=1e5)
+    allocation = allocate_on(form_of(elastic()), nodes, {"n2": 4})
+    assert allocation is not None
+    waits = goal(9, work=400, speed=LINEAR, request=elastic(4, 4), deadline_s=200)
+    seen = snapshot_of(sizes, [waits], [(stays, allocation)])
+    closed = structs.replace(seen.nodes["n2"], open=False)
+    return structs.replace(seen, nodes={**seen.nodes, "n2": closed})
+
+
+@pytest.mark.parametrize("movable", [True, False])
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_what_runs_on_a_drained_node_keeps_nobody_from_other_nodes(
+    policy: Policy, *, movable: bool
+) -> None:
+    """Nor is it stopped for one that could not have its GPUs."""
+    seen = drained(movable=movable)
+    plan = policy(seen)
+
+    check(plan, seen)
+    assert {start.job: gpus_by_node(start.allocation) for start in plan.starts} == {9: {"n1": 4}}
+    assert plan.moves == ()
