@@ -90,6 +90,7 @@ class Told(Struct, frozen=True, kw_only=True):
         move_s: what each move cost, from the order to the first step after it, by job.
         lost_s: for how long each job that moved made no progress, by job.
         step_s: what a step took on average, by job, where that was measured.
+        startup_s: from its first start to its first step, by job.
     """
 
     policy: str
@@ -101,6 +102,7 @@ class Told(Struct, frozen=True, kw_only=True):
     move_s: dict[str, float]
     lost_s: dict[str, float]
     step_s: dict[str, float]
+    startup_s: dict[str, float]
 
     def met(self, name: str) -> bool:
         """Return whether a job met its deadline."""

@@ -1,5 +1,6 @@
 """The case of `compaction_case` on a real cluster: torchrun, gsched.elastic, real moves."""
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +26,8 @@ POLL_S: Final = 0.25
 WAIT_S: Final = 300.0
 #: A training that has said so many steps runs, and has not just begun.
 STEPS: Final = 1
+#: What an event says of a training's start.
+MEASURED: Final = re.compile(r"attempt 1 took ([0-9.]+) s until")
 
 
 class Stage(Protocol):
@@ -115,6 +118,11 @@ class Live:
                 for name, each in stories.items()
                 if each.progress is not None and each.progress.step_s > 0
             },
+            startup_s={
+                name: startup_s
+                for name, each in stories.items()
+                if (startup_s := _startup_s(each)) is not None
+            },
         )
 
     def _submit(self, part: Part) -> None:
@@ -147,6 +155,15 @@ class Live:
                 states = {name: self.story(name).row.state for name in self.jobs}
                 raise click.ClickException(f"waited {WAIT_S:g} s for {what}: {states}")
             time.sleep(POLL_S)
+
+
+def _startup_s(story: JobStory) -> float | None:
+    """Return from its first start to its first step, seconds, as the head has measured it."""
+    for event in story.events:
+        found = MEASURED.search(event.text) if event.kind == "StartupMeasured" else None
+        if found:
+            return float(found[1])
+    return None
 
 
 def _steps(stories: dict[str, JobStory]) -> tuple[Step, ...]:

@@ -44,6 +44,7 @@ def costs_of(told: Told) -> Costs:
     return Costs(
         move_s=max(told.move_s.values(), default=MOVE_S),
         step_s=told.step_s,
+        startup_s=told.startup_s,
         submitted_s=told.submitted_s,
     )
 

@@ -39,11 +39,13 @@ class Costs(Struct, frozen=True, kw_only=True):
     Attributes:
         move_s: from the order to move a training to its first further step, seconds.
         step_s: of a training's steps, seconds, by its name; `STEP_TIME_S` where it is missing.
+        startup_s: from a training's start to its first step, seconds, by its name; else none.
         submitted_s: when jobs were submitted, seconds after the first, by name.
     """
 
     move_s: float = MOVE_S
     step_s: Mapping[str, float] = MappingProxyType({})
+    startup_s: Mapping[str, float] = MappingProxyType({})
     submitted_s: Mapping[str, float] = MappingProxyType({})
 
 
@@ -119,6 +121,7 @@ def simulate(policy: str, costs: Costs | None = None, parts: Sequence[Part] = PA
         move_s=dict.fromkeys(sorted(moves), costs.move_s),
         lost_s=dict.fromkeys(sorted(moves), costs.move_s),
         step_s={part.name: _step_s(part, costs) for part in parts if part.deadline_s},
+        startup_s=dict(costs.startup_s),
     )
 
 
@@ -146,6 +149,7 @@ def _trace(costs: Costs, parts: Sequence[Part]) -> Sequence[TraceJob]:
                 resources=part.resources,
                 deadline_s=part.deadline_s,
                 training=training,
+                startup_s=costs.startup_s.get(part.name, 0.0),
             )
         )
     return sorted(jobs, key=lambda job: job.submit_s)
