@@ -74,6 +74,7 @@ def snapshot(
             else {}
         ),
         fabric=settings.fabric,
+        moves_max=max(0, settings.max_moves - len(state.targets)),
     )
 
 

@@ -85,6 +85,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         default_walltime_s: what is assumed of jobs that state no walltime; None: that they never
             end.
         predicted_times: whether jobs are planned to run as long as their kind is predicted to.
+        moves_max: so many running jobs can be moved now; of more some have to wait. None: all.
     """
 
     now_s: float
@@ -98,6 +99,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     fabric: Fabric = Fabric()
     default_walltime_s: float | None = None
     predicted_times: bool = True
+    moves_max: int | None = None
 
 
 class Start(Struct, frozen=True, kw_only=True):

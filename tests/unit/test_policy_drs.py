@@ -433,6 +433,7 @@ def test_the_number_of_moves_is_bounded() -> None:
 
     assert len(drs.plan(seen).moves) == 2
     assert drs.drs(drs.Settings(moves_max=1))(seen).moves == ()
+    assert drs.plan(structs.replace(seen, moves_max=1)).moves == (), "one of two would be in vain"
 
 
 def test_what_cannot_be_moved_stays() -> None:
