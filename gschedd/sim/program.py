@@ -17,7 +17,6 @@ class Program(Struct, frozen=True, kw_only=True, omit_defaults=True):
         work_done: of a training, in earlier attempts, as its checkpoint has it.
         work_rate: of a training, work done in a second; 0 for all other jobs, which have no
             checkpoints.
-        startup_s: of a training, from each of its starts to the first step, seconds.
         restore_s: until a training does its first step, seconds; part of ``work_s``.
     """
 
@@ -29,7 +28,6 @@ class Program(Struct, frozen=True, kw_only=True, omit_defaults=True):
     user_error: bool = False
     work_done: float = 0.0
     work_rate: float = 0.0
-    startup_s: float = 0.0
     restore_s: float = 0.0
 
     def checkpoint(self, wall_s: float) -> float | None:

@@ -10,6 +10,7 @@ from gschedd.core.head import Head
 from gschedd.core.state import Job
 from gschedd.models.sizes import size_of
 from gschedd.sim.program import Program
+from gschedd.sim.workload import STARTUP
 
 
 class Watcher(Protocol):
@@ -51,14 +52,13 @@ class Trainings:
         assert size is not None, "the head has looked at what was said of it"
         rate = size.speed.rate(layout_of(fact.allocation, self._head.state, settings.fabric))
         left = size.work - job.work_done
-        known = self._programs.get(job.id)
-        startup_s = known.startup_s if known is not None else 0.0
+        said = (each for each in job.spec.arguments if each.startswith(STARTUP))
+        startup_s = max((float(each.removeprefix(STARTUP)) for each in said), default=0.0)
         restore_s = max(startup_s, settings.move_s if job.work_done > 0 else 0.0)
         return Program(
             work_s=restore_s + left / rate if rate > 0 else math.inf,
             cpus=fact.allocation[0].cpus,
             work_done=job.work_done,
             work_rate=rate,
-            startup_s=startup_s,
             restore_s=restore_s,
         )

@@ -13,6 +13,8 @@ from gschedd.sim.cluster import ClusterNode
 from gschedd.sim.program import Program
 
 FIRST_UID: Final = 1001
+#: What a training is told that takes its time until its first step.
+STARTUP: Final = "--startup-s="
 
 
 class TraceJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -117,7 +119,6 @@ class Shaper:
             cpus=cpus / parts,
             memory_bytes=memory // parts,
             exit_code=job.exit_code,
-            startup_s=job.startup_s,
         )
 
 
@@ -134,7 +135,7 @@ def _training(job: TraceJob) -> SubmitJob:
         queue=job.queue,
         priority=job.priority,
         launch="torchrun",
-        arguments=("train",),
+        arguments=("train", *([f"{STARTUP}{job.startup_s!r}"] if job.startup_s else [])),
         kind=job.kind,
         places_max=most if most > least else 0,
         deadline_after_s=job.deadline_s or 0.0,

@@ -3,13 +3,18 @@
 Each node declares GPUs that are not there; a training's step takes as long as its user says (see
 ``examples/paced``), its gradients are averaged by gloo over torchrun's ranks. What gsub said at
 submission is compared with what ghist says at the end.
+
+In the first round the head does not know yet how long such trainings take to start; in the next
+ones it has learned that.
 """
 
 import json
+import os
 import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 import click
@@ -23,6 +28,8 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 EXAMPLE: Final = ROOT / "examples" / "paced" / "train.py"
 POLL_S: Final = 1.0
 WAIT_S: Final = 900.0
+#: Columns of the tables, also where the output is a file.
+WIDTH: Final = 120
 
 
 class Wish(Struct, frozen=True, kw_only=True):
@@ -50,6 +57,7 @@ class Told(Struct, kw_only=True):
     said: str
     gpus: int = 0
     foretold_end_s: float | None = None
+    foretold_at_start_s: float | None = None
     deadline_s: float = 0.0
     marked_late_s: float | None = None
     last_foretold_s: float | None = None
@@ -114,6 +122,8 @@ def _note(told: Told, row: dict[str, object]) -> None:
         told.last_foretold_s = float(str(foretold))
         if told.foretold_end_s is None:
             told.foretold_end_s = told.last_foretold_s
+        if told.foretold_at_start_s is None and row.get("started_s") is not None:
+            told.foretold_at_start_s = told.last_foretold_s
     waits = outcome is None and told.marked_late_s is None
     if waits and row.get("meets_deadline") is False:
         told.marked_late_s = time.time()
@@ -131,28 +141,42 @@ def show(told: list[Told], console: Console) -> None:
         table.add_row(each.wish.name, each.said)
     console.print(table)
     figures = Table("training", title="seconds since its submission", box=None)
-    for title in ("deadline", "foretold end", "end", "error", "marked late", "met"):
+    for title in ("deadline", "foretold", "start", "end", "error", "from its start", "marked late"):
         figures.add_column(title, justify="right")
+    figures.add_column("met", justify="right")
     for each in told:
-        begin_s = each.submitted_s
-        error_s = _difference(each.ended_s, each.foretold_end_s)
+        moments_s = (each.deadline_s, each.foretold_end_s, each.started_s, each.ended_s)
         figures.add_row(
             each.wish.name,
-            *(_since(at_s, begin_s) for at_s in (each.deadline_s, each.foretold_end_s)),
-            _since(each.ended_s, begin_s),
-            "" if error_s is None else f"{error_s:+.1f}",
-            _since(each.marked_late_s, begin_s),
+            *(_since(at_s, each.submitted_s) for at_s in moments_s),
+            _signed(error_s(each.ended_s, each.foretold_end_s)),
+            _signed(error_s(each.ended_s, each.foretold_at_start_s)),
+            _since(each.marked_late_s, each.submitted_s),
             "yes" if (each.ended_s or 0.0) <= each.deadline_s else "no",
         )
     console.print(figures)
+    for words, errors_s in (
+        ("at submission", [error_s(each.ended_s, each.foretold_end_s) for each in told]),
+        ("at their start", [error_s(each.ended_s, each.foretold_at_start_s) for each in told]),
+    ):
+        sizes_s = sorted(abs(each) for each in errors_s if each is not None)
+        if sizes_s:
+            middle = f"{median(sizes_s):.1f} s in the middle"
+            console.print(f"off {words}: {middle}, {sizes_s[-1]:.1f} s at most")
+    console.print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
 
 
 def _since(at_s: float | None, begin_s: float) -> str:
     return "" if not at_s else f"{at_s - begin_s:.1f}"
 
 
-def _difference(first: float | None, second: float | None) -> float | None:
-    return None if first is None or second is None else first - second
+def error_s(end_s: float | None, foretold_s: float | None) -> float | None:
+    """Return how much later than foretold something ended; None where one of both is not known."""
+    return None if end_s is None or foretold_s is None else end_s - foretold_s
+
+
+def _signed(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:+.1f}"
 
 
 def faults(told: list[Told]) -> list[str]:
@@ -172,27 +196,30 @@ def faults(told: list[Told]) -> list[str]:
 
 @click.command()
 @click.option("--policy", default="", metavar="NAME", help="[deadline] policy, instead of drs.")
+@click.option("--rounds", default=2, metavar="N", help="So often, one after the other; default 2.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also as JSON there.")
-def main(policy: str, json_path: Path | None) -> None:
+def main(policy: str, rounds: int, json_path: Path | None) -> None:
     """Run real trainings with deadlines, and compare predicted with actual ends.
 
     Example: scripts/reproduce/deadlines --policy deadline --json out.json
     """
-    console = Console()
-    told: list[Told] = []
+    console = Console(width=max(WIDTH, Console().width))
+    every: list[list[Told]] = []
     settings = f'[deadline]\npolicy = "{policy}"\n' if policy else ""
     with (
         tempfile.TemporaryDirectory(prefix="gsched-") as name,
         Cluster(Path(name) / "c", gpus=4, settings=settings) as cluster,
     ):
-        for wish in WISHES:
-            told.append(submit(cluster, wish))
-            console.print(f"{wish.name}: {told[-1].said}", highlight=False)
-        follow(cluster, told, console)
-    show(told, console)
+        for number in range(1, rounds + 1):
+            console.rule(f"round {number}")
+            told = [submit(cluster, wish) for wish in WISHES]
+            every.append(told)
+            follow(cluster, told, console)
+            show(told, console)
     if json_path is not None:
-        json_path.write_text(json.dumps([structs.asdict(each) for each in told], default=str))
-    wrong = faults(told)
+        found = [[structs.asdict(each) for each in told] for told in every]
+        json_path.write_text(json.dumps(found, default=str))
+    wrong = [fault for told in every for fault in faults(told)]
     for each in wrong:
         console.print(f"wrong: {each}", highlight=False)
     sys.exit(1 if wrong else 0)

@@ -8,6 +8,7 @@ from gschedd.plan.elastic import allocate, free_gpus
 from gschedd.plan.snapshot import Move, Plan, Policy, Snapshot, Start, Verdict
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import gpus_by_node
+from gschedd.policies import drs
 from gschedd.sim.cluster import read_cluster
 from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import BEGIN_S, Options, Simulation
@@ -159,3 +160,27 @@ def test_a_policy_is_asked_again_when_it_wants_to_be() -> None:
     assert asked_s[:3] == [0.0, 1.0, 500.0]
     assert results[1].start_s == 500.0
     assert results[1].end_s == pytest.approx(1500.0)
+
+
+def test_the_error_of_predicted_ends_shrinks_when_starts_are_known() -> None:
+    """Trainings of one kind, one after the other, that take a minute until their first steps.
+
+    What is said of the first is a minute too early, of the next ones it is right; a training that
+    starts at once is not taken to need any time for it.
+    """
+    said: dict[int, float] = {}
+
+    def noting(snapshot: Snapshot) -> Plan:
+        plan = drs.plan(snapshot)
+        for verdict in plan.verdicts:
+            if verdict.end_s is not None:
+                said.setdefault(verdict.job, verdict.end_s)
+        return plan
+
+    slow = [training(2000.0 * number, startup_s=60.0, kind="slow") for number in range(4)]
+    quick = [training(8000.0 + 2000.0 * number, user="bob", kind="quick") for number in range(3)]
+    results, _ = run(noting, [*slow, *quick])
+
+    errors_s = [BEGIN_S + result.end_s - said[job] for job, result in sorted(results.items())]
+    assert errors_s[:4] == pytest.approx([60.0, 0.0, 0.0, 0.0], abs=1e-3)
+    assert errors_s[4:] == pytest.approx([-60.0, 0.0, 0.0], abs=1e-3)

@@ -225,6 +225,8 @@ def _goals(draw: st.DrawFn, job: int, request: Request) -> Goal:
         deadline_s=None if after_s is None else NOW_S + after_s * seconds,
         movable=draw(st.sampled_from([True, True, True, False])),
         move_s=draw(st.sampled_from([0.0, 5.0, 60.0])),
+        startup_s=(startup_s := draw(st.sampled_from([0.0, 0.0, 3.0, 40.0]))),
+        whole_startup_s=startup_s,
         promised=draw(st.sampled_from([None, None, True, False])),
     )
 
@@ -361,7 +363,11 @@ class World:
                 group.shape.goal: snapshot.goals[group.shape.goal] for group in snapshot.groups
             },
             running={
-                job.job: _Run(snapshot.goals[job.job], job.allocation, snapshot.now_s)
+                job.job: _Run(
+                    goal := snapshot.goals[job.job],
+                    job.allocation,
+                    snapshot.now_s + goal.startup_s,
+                )
                 for job in snapshot.running
             },
         )
@@ -370,7 +376,13 @@ class World:
         """Return what a policy sees now."""
         goals = dict(self.waiting)
         for job, run in self.running.items():
-            goals[job] = structs.replace(run.goal, work=self._left(run))
+            begins_in_s = max(0.0, run.since_s - self.now_s)
+            goals[job] = structs.replace(
+                run.goal,
+                work=self._left(run),
+                # of one that moves the time until it goes on is none of its start
+                startup_s=min(begins_in_s, run.goal.whole_startup_s),
+            )
         return Snapshot(
             now_s=self.now_s,
             nodes=self.nodes,
@@ -405,9 +417,8 @@ class World:
             self._move(move.job, move.allocation, spaces)
         for start in plan.starts:
             spaces.take(start.allocation)
-            self.running[start.job] = _Run(
-                self.waiting.pop(start.job), start.allocation, self.now_s
-            )
+            goal = self.waiting.pop(start.job)
+            self.running[start.job] = _Run(goal, start.allocation, self.now_s + goal.startup_s)
         self.nodes = {each.name: each for each in spaces}
         return plan
 
@@ -416,7 +427,7 @@ class World:
         left = structs.replace(run.goal, work=self._left(run))
         self.moves += 1
         if not allocation:
-            self.waiting[job] = left
+            self.waiting[job] = structs.replace(left, startup_s=left.whole_startup_s)
             return
         spaces.take(allocation)
         since_s = max(run.since_s, self.now_s) + run.goal.move_s
