@@ -240,7 +240,7 @@ def _pbs(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
         "PBS_NODENUM": str(launch.node_rank),
         "PBS_VNODENUM": "0",
         "PBS_TASKNUM": "1",
-        "PBS_NODEFILE": posixpath.join(user_dir, NODEFILE_NAME),
+        "PBS_NODEFILE": f"{user_dir}/{NODEFILE_NAME}",
         "PBS_NNODES": str(len(launch.hosts)),
         "PBS_NUM_NODES": str(len(launch.hosts)),
         "PBS_NUM_PPN": str(launch.slots[launch.node_rank]),
@@ -249,7 +249,7 @@ def _pbs(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
         "PBS_O_INITDIR": launch.workdir,
     }
     if any(launch.gpus):
-        names["PBS_GPUFILE"] = posixpath.join(user_dir, GPUFILE_NAME)
+        names["PBS_GPUFILE"] = f"{user_dir}/{GPUFILE_NAME}"
     return names
 
 
@@ -272,7 +272,7 @@ def _gsched(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
         "GSCHED_NODE_RANK": str(launch.node_rank),
         "GSCHED_NUM_NODES": str(len(launch.hosts)),
         "GSCHED_NODELIST": ",".join(launch.hosts),
-        "GSCHED_NODEFILE": posixpath.join(user_dir, NODEFILE_NAME),
+        "GSCHED_NODEFILE": f"{user_dir}/{NODEFILE_NAME}",
         "GSCHED_CPUS_ON_NODE": str(launch.slots[launch.node_rank]),
         "GSCHED_NUM_CPUS": str(sum(launch.slots)),
         "GSCHED_GPUS_ON_NODE": str(len(launch.share.gpu_indices)),
@@ -280,7 +280,7 @@ def _gsched(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
         "GSCHED_WALLTIME": _walltime(launch),
     }
     if any(launch.gpus):
-        names["GSCHED_GPUFILE"] = posixpath.join(user_dir, GPUFILE_NAME)
+        names["GSCHED_GPUFILE"] = f"{user_dir}/{GPUFILE_NAME}"
     if launch.checkpoint_dir:
         names["GSCHED_CHECKPOINT_DIR"] = launch.checkpoint_dir
         names["GSCHED_ELASTIC_SOCKET"] = site.elastic_socket

@@ -33,6 +33,11 @@ FIRST_RUNS: Final = 3
 FORGET: Final = 0.02
 #: A family that is well known thinks anew after this many runs only: learning is to be cheap.
 EVERY: Final = 4
+#: Runs from which on a family is well known.
+WELL_KNOWN: Final = 64
+#: Of a well-known kind one run of so many is told to wider families: it hardly needs them, and
+#: they hold the runs of others besides.
+TELL_EVERY: Final = 4
 #: An error beyond a factor of e says "wrong", whatever its size: one outlier decides nothing.
 MAX_ERROR: Final = 1.0
 #: Part of the run time expected to scale with a node's speed, before anything shows it.
@@ -130,6 +135,11 @@ class Family:
     def __len__(self) -> int:
         return len(self.samples)
 
+    @property
+    def tells_others(self) -> bool:
+        """Return whether the next run of a kind is one that wider families learn of, too."""
+        return self._seen < WELL_KNOWN or self._seen % TELL_EVERY == 0
+
     def best_way(self, q: int, wider: int) -> int:
         """Return which way to believe: below OWN_WAYS an own one, else a wider family's place."""
         ranks = list(map(mul, self._errors[q][: OWN_WAYS + wider], HANDICAPS))
@@ -154,12 +164,13 @@ class Family:
         )
 
     def learn(
-        self, sample: Sample, target: Target, speeds_of: SpeedsOf, wider: Sequence[Logs]
+        self, sample: Sample, target: Target, speeds_of: SpeedsOf, wider: Sequence[Logs] | None
     ) -> Lesson:
         """Score what would have been foretold for a run, then add the run.
 
         Args:
-            wider: what the own ways of wider families foretell, the nearest family first.
+            wider: what the own ways of wider families foretell, the nearest family first; None if
+                they are not asked.
 
         Returns:
             Nothing is scored for a run before which none had ended, nor for one cut short by a
@@ -182,7 +193,12 @@ class Family:
         return lesson
 
     def _score(
-        self, sample: Sample, target: Target, gain: Logs, moment: Moment, wider: Sequence[Logs]
+        self,
+        sample: Sample,
+        target: Target,
+        gain: Logs,
+        moment: Moment,
+        wider: Sequence[Logs] | None,
     ) -> Lesson:
         """Return what would have been said of a run, and score each way by it."""
         step = max(FORGET, 1 / (self._scored + FIRST_RUNS + 1))
@@ -203,7 +219,7 @@ class Family:
                     self._fading[q] *= 1 - step
                 continue
             foretold = [value + shift for value in said[q]]
-            for logs in wider:
+            for logs in wider or ():
                 foretold.append(logs[q])  # noqa: PERF401 -- one or two: a comprehension costs more
             errors = self._errors[q]
             ranks = list(map(mul, errors[: len(foretold)], HANDICAPS))
@@ -216,13 +232,17 @@ class Family:
                 self._take_errors(q, log, foretold, step)
         return Lesson(own=tuple(own), missed=tuple(missed) if whole else None)
 
-    def _is_nothing(self, q: int, log: float, wider: Sequence[Logs]) -> bool:
+    def _is_nothing(self, q: int, log: float, wider: Sequence[Logs] | None) -> bool:
         """Return whether a quantity was none, as it always was, and as all would have said.
 
         On a cluster without GPUs that is so for each of their quantities.
         """
         floor = LOG_FLOORS[q]
-        if self._live[q] or log > floor or len(wider) < self._wider:
+        if self._live[q] or log > floor:
+            return False
+        if wider is None:
+            return True
+        if len(wider) < self._wider:
             return False
         for logs in wider:  # noqa: SIM110 -- a plain loop, as it runs for every job
             if logs[q] != floor:

@@ -16,7 +16,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from gschedd.models.family import Family
+from gschedd.models.family import WELL_KNOWN, Family, Lesson
 from gschedd.models.history import MAX_KINDS, Recent
 from gschedd.models.measures import (
     PLACES,
@@ -43,8 +43,7 @@ ENOUGH_MISSES: Final = 10
 MAX_MISSES: Final = 128
 #: How far a high value lies above the expected one when nothing was ever missed: a factor of 3.
 UNKNOWN_SPREAD: Final = math.log(3)
-#: Runs from which on a kind is well known, and seconds between two that are learned then.
-WELL_KNOWN: Final = 64
+#: Seconds between two runs of a well-known kind that are learned on a node.
 LEARN_EVERY_S: Final = 1.0
 #: Steps by which a node's speed is corrected: 1 / (this many + runs there, up to the second).
 FIRST_STEPS: Final = 8
@@ -153,18 +152,32 @@ class RobustModel:
         asked = asked_of(kind)
         sample = sample_of(record, asked)
         target = Target(speed=self._nodes.speed(sample), asked=asked, on_gpu=sample.on_gpu)
+        own = self._families[Basis.KIND].touch(kind.key)
+        if own.tells_others:
+            self._learn_in_all(record, sample, target)
+        else:
+            lesson = own.learn(sample, target, self._nodes.speeds, None)
+            self._take(lesson, Basis.KIND, own, record.node, on_gpu=sample.on_gpu)
+
+    def _learn_in_all(self, record: Record, sample: Sample, target: Target) -> None:
+        """Teach all families of a job, the widest first."""
         wider: list[Logs] = []
-        for basis, key in reversed(_keys(kind)):
+        for basis, key in reversed(_keys(record.kind)):
             family = self._families[basis].touch(key)
             lesson = family.learn(sample, target, self._nodes.speeds, wider)
+            self._take(lesson, basis, family, record.node, on_gpu=sample.on_gpu)
             if lesson.own is not None:
                 wider.insert(0, lesson.own)
-            if lesson.missed is None:
-                continue
-            self._misses[basis].append(lesson.missed)
-            if basis is Basis.KIND:
-                miss = lesson.missed[WALL] * family.bound
-                self._nodes.learn(record.node, miss, on_gpu=sample.on_gpu)
+
+    def _take(
+        self, lesson: Lesson, basis: Basis, family: Family, node: str, *, on_gpu: bool
+    ) -> None:
+        """Note by how much a run was missed, and what that says of its node."""
+        if lesson.missed is None:
+            return
+        self._misses[basis].append(lesson.missed)
+        if basis is Basis.KIND:
+            self._nodes.learn(node, lesson.missed[WALL] * family.bound, on_gpu=on_gpu)
 
     def predict(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:  # noqa: ARG002 -- age counts in runs
         """Return what a job of a kind will cost on a node."""

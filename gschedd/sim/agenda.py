@@ -57,15 +57,17 @@ class Agenda:
 
     def settle(self) -> None:
         """Let happen all that is due by now, and what follows from it at this moment."""
-        heap, soon = self._heap, self._soon
+        heap, soon, now_s, watch = self._heap, self._soon, self.now_s, self.watch
+        happened = 0
         while True:
             if soon:
                 action, arguments = soon.popleft()
-            elif heap and heap[0][0] <= self.now_s:
+            elif heap and heap[0][0] <= now_s:
                 _, _, action, arguments = heapq.heappop(heap)
             else:
-                return
-            self.events += 1
+                break
+            happened += 1
             action(*arguments)
-            if self.watch is not None:
-                self.watch()
+            if watch is not None:
+                watch()
+        self.events += happened

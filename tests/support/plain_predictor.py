@@ -21,6 +21,8 @@ from gschedd.models.family import (
     MAX_MOMENTS,
     PRIOR_BOUND,
     PRIOR_SPREAD,
+    TELL_EVERY,
+    WELL_KNOWN,
 )
 from gschedd.models.history import MAX_KINDS, Recent
 from gschedd.models.measures import (
@@ -147,6 +149,7 @@ class PlainFamily:
         bound: part of the run time that scales with the node's speed: 1 for what computes all the
             time, 0 for what waits for a clock, a disk or a network.
         misses: by how much each quantity was missed lately, logarithms.
+        seen: runs that were learned.
     """
 
     __slots__ = (
@@ -155,10 +158,10 @@ class PlainFamily:
         "_live",
         "_moments",
         "_scored",
-        "_seen",
         "bound",
         "misses",
         "samples",
+        "seen",
         "use_asked",
     )
 
@@ -172,7 +175,7 @@ class PlainFamily:
         self._live = frozenset({Q.CPU, Q.MEMORY, Q.WALL})
         self._moments: list[Moment] = []
         self._scored = 0
-        self._seen = 0
+        self.seen = 0
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -206,12 +209,13 @@ class PlainFamily:
         return weighted_median(values, order, self._weights(way))
 
     def learn(
-        self, sample: Sample, target: Target, speed_of: SpeedOf, wider: Sequence[Logs]
+        self, sample: Sample, target: Target, speed_of: SpeedOf, wider: Sequence[Logs] | None
     ) -> Lesson:
         """Score what would have been foretold for a run, then add the run.
 
         Args:
-            wider: what the own ways of wider families foretell, the nearest family first.
+            wider: what the own ways of wider families foretell, the nearest family first; None if
+                they are not asked.
 
         Returns:
             Nothing is scored for a run before which none had ended, nor for one cut short by a
@@ -223,28 +227,31 @@ class PlainFamily:
         if moment is not None:
             foretold = [self._then_said(q, target, moment) for q in QUANTITIES]
             for q in QUANTITIES:
-                foretold[q].extend(logs[q] for logs in wider)
+                foretold[q].extend(logs[q] for logs in wider or ())
             own = tuple(foretold[q][self.best_way(q, 0)] for q in QUANTITIES)
             if sample.whole:
-                said = [foretold[q][self.best_way(q, len(wider))] for q in QUANTITIES]
+                said = [foretold[q][self.best_way(q, len(wider or ()))] for q in QUANTITIES]
                 missed = tuple(log - value for log, value in zip(sample.logs, said, strict=True))
-                self._score(sample, foretold)
+                self._score(sample, foretold, alone=wider is None)
                 for q in QUANTITIES:
                     self.misses[q].append(missed[q])
         self.samples.append(sample)
         self._add_for_ever(sample, target)
-        if self._seen < WINDOW or self._seen % EVERY == 0:
+        if self.seen < WINDOW or self.seen % EVERY == 0:
             speeds = self._speeds(speed_of)
             self.bound = self._bound(speeds)
             self._remember(sample, speeds)
-        self._seen += 1
+        self.seen += 1
         return Lesson(own=own, missed=missed)
 
-    def _score(self, sample: Sample, foretold: Sequence[Sequence[float]]) -> None:
+    def _score(self, sample: Sample, foretold: Sequence[Sequence[float]], *, alone: bool) -> None:
         step = max(FORGET, 1 / (self._scored + FIRST_RUNS + 1))
         self._scored += 1
         for q in QUANTITIES:
             errors, log = self._errors[q], sample.logs[q]
+            if alone and q not in self._live and log <= LOG_FLOORS[q]:
+                errors[:] = [error * (1 - step) for error in errors]  # all would have said so
+                continue
             for way, value in enumerate(foretold[q]):
                 error = abs(log - value)
                 errors[way] += step * ((error if error < MAX_ERROR else MAX_ERROR) - errors[way])  # noqa: FURB136 -- a call of min() costs twice the time
@@ -372,9 +379,12 @@ class PlainModel:
         sample = sample_of(record, asked_of(record.kind))
         target = self._target(record.kind, record.node, sample.speed)
         wider: list[Logs] = []
-        for basis, key in reversed(_keys(record.kind)):
+        keys = _keys(record.kind)
+        seen = self._families[Basis.KIND].touch(record.kind.key).seen
+        alone = seen >= WELL_KNOWN and seen % TELL_EVERY != 0
+        for basis, key in reversed(keys[:1] if alone else keys):
             family = self._families[basis].touch(key)
-            lesson = family.learn(sample, target, self._speed, wider)
+            lesson = family.learn(sample, target, self._speed, None if alone else wider)
             if lesson.own is not None:
                 wider.insert(0, lesson.own)
             if lesson.missed is None:

@@ -4,8 +4,9 @@ import random
 
 import pytest
 
+from gschedd.models.family import WELL_KNOWN
 from gschedd.models.predict import PaperModel
-from gschedd.models.robust import LEARN_EVERY_S, WELL_KNOWN, RobustModel
+from gschedd.models.robust import LEARN_EVERY_S, RobustModel
 from gschedd.plan.load import Basis, Use
 from tests.support.runs import GB, kind, node, rates, run
 
