@@ -141,9 +141,7 @@ class _Auction:
     def _verdict(self, job: int, gpus: int) -> Verdict:
         """Say when a training will be done if it keeps what it has; if it has nothing, nothing."""
         goal = self.snapshot.goals[job]
-        end_s = None
-        if gpus:
-            end_s = self.snapshot.now_s + self.speeds.run_time_s(goal, gpus)
+        end_s = self.speeds.end_s(goal, gpus, self.snapshot.now_s)
         meets = goal.deadline_s is None or (end_s is not None and end_s <= goal.deadline_s)
         return Verdict(
             job=job,

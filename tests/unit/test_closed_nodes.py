@@ -1,9 +1,10 @@
-"""Trainings on nodes that take no new work: they stay, and take nothing from anybody elsewhere."""
+"""Trainings that stay where they are: on nodes that take no new work, or without any progress."""
 
 import pytest
 from msgspec import structs
 
 from gschedd.models.runtime import PaperSpeed
+from gschedd.models.runtime_table import TableSpeed
 from gschedd.plan.elastic import allocate_on
 from gschedd.plan.snapshot import Policy, Snapshot
 from gschedd.plan.space import Spaces
@@ -12,6 +13,8 @@ from gschedd.policies import deadline, drs, elasticflow, themis
 from gschedd.policies.kit.trainings import form_of
 from tests.support.trainings import check, elastic, goal, gpu_nodes, snapshot_of
 
+#: It can run on four GPUs and not on two.
+FOUR = TableSpeed(rates=((1, 0.0), (2, 0.0), (4, 1.0)))
 LINEAR = PaperSpeed(parameters=0, batch=1, step_time_s=1.0)
 POLICIES = {
     "deadline": deadline.plan,
@@ -46,3 +49,16 @@ def test_what_runs_on_a_drained_node_keeps_nobody_from_other_nodes(
     check(plan, seen)
     assert {start.job: gpus_by_node(start.allocation) for start in plan.starts} == {9: {"n1": 4}}
     assert plan.moves == ()
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_nothing_is_said_of_the_end_of_what_makes_no_progress(policy: Policy) -> None:
+    """It was given two GPUs and needs four, which are not there: it is late, for ever."""
+    sizes = gpu_nodes(2)
+    nodes = Spaces(sizes)
+    stuck = goal(1, speed=FOUR, request=elastic(1, 4), movable=True, deadline_s=100)
+    allocation = allocate_on(form_of(elastic()), nodes, {"n1": 2})
+    assert allocation is not None
+    (said,) = policy(snapshot_of(sizes, [], [(stuck, allocation)])).verdicts
+
+    assert (said.meets, said.end_s) == (False, None)

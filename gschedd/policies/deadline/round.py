@@ -130,11 +130,11 @@ class Round:
 
     def _late(self, job: int, gpus: int) -> Verdict:
         goal = self.snapshot.goals[job]
-        ends_s = self.snapshot.now_s + self.speeds.run_time_s(goal, gpus) if gpus else None
+        end_s = self.speeds.end_s(goal, gpus, self.snapshot.now_s)
         if goal.deadline_s is None:
-            return Verdict(job=job, meets=True, end_s=ends_s, gpus=gpus)
+            return Verdict(job=job, meets=True, end_s=end_s, gpus=gpus)
         why = self._why_late(job)
-        return Verdict(job=job, meets=False, end_s=ends_s, gpus=gpus, why=why, firm=False)
+        return Verdict(job=job, meets=False, end_s=end_s, gpus=gpus, why=why, firm=False)
 
 
 def _left_alone(trainings: Trainings, since_s: float) -> Trainings:

@@ -135,6 +135,11 @@ class Speeds:
         """Return how long the rest of a training takes, seconds; infinite without any GPU."""
         return goal.run_time_s(self.layout(gpus)) if gpus > 0 and self.total else math.inf
 
+    def end_s(self, goal: Goal, gpus: int, now_s: float) -> float | None:
+        """Return when a training ends that keeps so many GPUs; None: it never does."""
+        end_s = now_s + self.run_time_s(goal, gpus)
+        return end_s if end_s < math.inf else None
+
     def layout_on(self, counts: Mapping[str, int]) -> Layout:
         """Return the layout of so many GPUs on each node."""
         return self._fabric.layout(counts, self._types)
@@ -270,12 +275,12 @@ def _why(running: RunningJob, place: Allocation) -> str:
 def stays(snapshot: Snapshot, speeds: Speeds, running: RunningJob) -> Verdict:
     """Return when a training ends that runs and stays as it is, and whether in time."""
     goal, gpus = snapshot.goals[running.job], gpus_of(running.allocation)
-    end_s = snapshot.now_s + speeds.run_time_s(goal, gpus)
-    meets = goal.deadline_s is None or end_s <= goal.deadline_s
+    end_s = speeds.end_s(goal, gpus, snapshot.now_s)
+    meets = goal.deadline_s is None or (end_s is not None and end_s <= goal.deadline_s)
     return Verdict(
         job=goal.job,
         meets=meets,
-        end_s=end_s if end_s < float("inf") else None,
+        end_s=end_s,
         gpus=gpus,
         why="" if meets else "it takes longer than planned",
     )
