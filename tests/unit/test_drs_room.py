@@ -76,6 +76,19 @@ def test_who_is_moved_for_is_said_to_be_in_time() -> None:
     assert "start in 00:00:10 on 4 GPUs" in str(plan.waits[0].reason)
 
 
+def test_who_is_to_leave_a_lost_node_holds_up_no_move() -> None:
+    """Nobody knows when it will have left; on a node that is there it is waited for."""
+    seen = crowd(leaving=False, small_s=1e5)
+    leaving = [structs.replace(each, leaving=each.job == 3) for each in seen.running]
+    whole = [group for group in seen.groups if group.shape.goal == 9]
+    ends = structs.replace(seen, running=leaving, groups=whole)
+    lost = {**seen.nodes, "n3": structs.replace(seen.nodes["n3"], open=False)}
+
+    filling = {**seen.nodes, "n3": structs.replace(seen.nodes["n3"], gpus=())}
+    assert drs.plan(structs.replace(ends, nodes=filling)).moves == ()
+    assert [move.job for move in drs.plan(structs.replace(ends, nodes=lost)).moves] == [1]
+
+
 def test_nobody_takes_what_is_being_vacated_for_another_one() -> None:
     """Neither in the same breath nor while they leave; there is room elsewhere, or they wait."""
     both = drs.plan(crowd(leaving=False, small_s=60.0))

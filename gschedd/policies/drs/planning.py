@@ -189,7 +189,10 @@ class Planning:
 
         What waits counts as starting when those that move go on, which is later than it could.
         """
-        if self._overdue() or any(job.leaving for job in self._snapshot.running):
+        nodes = self._snapshot.nodes
+        if self._overdue() or any(
+            job.leaving and _is_up(job.allocation, nodes) for job in self._snapshot.running
+        ):
             return []  # one thing after the other: these may be what moves
         if not m.is_scattered(self._snapshot):
             return []
