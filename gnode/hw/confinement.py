@@ -91,9 +91,14 @@ class _Tree:
     root: PurePosixPath
     mount: Path
 
+    @property
+    def has_own(self) -> bool:
+        """Return whether our group can be seen in it."""
+        return self.own.is_relative_to(self.root)
+
     def groups(self) -> Iterator[tuple[PurePosixPath, Path]]:
         """Yield the name and directory of our group and of all above it that can be seen."""
-        name = self.own if self.own.is_relative_to(self.root) else self.root
+        name = self.own if self.has_own else self.root
         for above in (name, *name.parents):
             if not above.is_relative_to(self.root):
                 return
@@ -123,7 +128,11 @@ def find_confinement(
 
 
 def _trees(proc: Path) -> dict[str, _Tree]:
-    """Return our place in each hierarchy by controller; version 2 is under ``""``."""
+    """Return our place in each hierarchy by controller; version 2 is under ``""``.
+
+    A hierarchy may be mounted several times, also parts of it that are others': the first mount in
+    which our group can be seen counts, or the first of all where it can be seen in none.
+    """
     own = cgroups.own_paths(proc)
     trees: dict[str, _Tree] = {}
     for line in _read(proc / "mountinfo").splitlines():
@@ -134,10 +143,11 @@ def _trees(proc: Path) -> dict[str, _Tree]:
         root, mount = (_unescape(word) for word in left.split(" ")[3:5])
         names = [""] if kind == "cgroup2" else options.rpartition(" ")[2].split(",")
         for name in names:
-            if name in own and name not in trees:
-                trees[name] = _Tree(
-                    own=PurePosixPath(own[name]), root=PurePosixPath(root), mount=Path(mount)
-                )
+            if name not in own:
+                continue
+            tree = _Tree(own=PurePosixPath(own[name]), root=PurePosixPath(root), mount=Path(mount))
+            if name not in trees or (tree.has_own and not trees[name].has_own):
+                trees[name] = tree
     return trees
 
 

@@ -142,6 +142,23 @@ def test_in_a_container_the_mounted_part_of_the_tree_counts(kernel: Kernel) -> N
     assert (found.cpu.path, found.memory.path) == (seen, hidden)
 
 
+def test_of_several_mounts_of_a_tree_the_one_with_our_group_counts(kernel: Kernel) -> None:
+    """A part that is mounted for other reasons, before or behind it, says nothing of us."""
+    ours = "/docker/1f/job"
+    other = kernel.mount("watched", "", own=ours, root="/docker/2e")
+    write(other, cpu__max="100000 100000", memory__max=str(GB))
+    whole = kernel.mount("unified", "", own=ours)
+    write(whole / "docker" / "1f", cpu__max="300000 100000")
+    again = kernel.mount("again", "", own=ours, root="/docker/3d")
+    write(again, cpu__max="200000 100000")
+
+    found = kernel.find()
+
+    assert found.cpu is not None
+    assert (found.cpu.cores, found.cpu.path) == (3, whole / "docker" / "1f")
+    assert found.memory is None
+
+
 @pytest.mark.parametrize("counted", ["/", "/other"])
 def test_a_counter_of_others_is_not_taken(kernel: Kernel, counted: str) -> None:
     """With a hierarchy of its own the counter may hold other processes: these are asked then."""
