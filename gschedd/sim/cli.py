@@ -69,7 +69,7 @@ def common_options(function: Callable[..., int]) -> Callable[..., int]:
         if wanted.parquet:
             if not wanted.csv_dir:
                 raise UsageError("--parquet goes with --csv", hint="say where with --csv DIR")
-            output.require("pyarrow", option="--parquet", extra="pyarrow")
+            output.require("pyarrow", option="--parquet", extra="'gsched[parquet]'")
         if wanted.figures_dir:
             output.require("matplotlib", option="--figures", extra="'gsched[figures]'")
         return function(wanted, **values)
