@@ -19,6 +19,7 @@ from gschedd.models.sizes import size_by_walltime
 from gschedd.plan.training import Size
 
 MAX_DEADLINE_S: Final = 7_258_118_400.0  # 2200-01-01: later is a typing error
+YEAR_S: Final = 365.25 * 86400
 MAX_GPUS: Final = 100_000
 #: What says the run time of a training by its model and data; all of them are needed.
 BY_MODEL: Final = ("parameters", "samples", "batch", "epochs", "step_time_s")
@@ -164,6 +165,11 @@ def _from_urgency(
         raise InvalidRequestError(
             "an urgency counts from the run time on one GPU, and that is not known",
             hint="say the training's size or a walltime, or give a --deadline",
+        )
+    if now_s + allowed_s > MAX_DEADLINE_S:
+        raise InvalidRequestError(
+            f"by its urgency it would have {allowed_s / YEAR_S:.3g} years, which is not possible",
+            hint="look at the size of the training, or give a --deadline",
         )
     return now_s + allowed_s
 

@@ -308,6 +308,14 @@ def test_a_range_stays_when_only_the_walltime_is_altered() -> None:
             "cannot run on 1 to 4",
         ),
         ({"walltime_s": 100}, "its walltime of 00:01:40 ends it before"),
+        (
+            {
+                "training": Training(iterations=1e15, rates=((1, 1e-9), (4, 1.0))),
+                "urgency": "relaxed",
+                "deadline_after_s": 0.0,
+            },
+            "4.75e+16 years, which is not possible",
+        ),
         ({"places_max": 4, "resources": ("select=8:ngpus=1",)}, "8 to 4 GPUs is no range"),
         ({"resources": ("select=8:ngpus=1",), "places_max": 16}, "8"),
         ({"resources": ("select=1:ngpus=1+1:ngpus=2",)}, "all alike"),
