@@ -1,7 +1,6 @@
 """Why a job waits and what happened to it, in words."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import assert_never
 
 from gsched.model.job import Outcome
@@ -10,6 +9,7 @@ from gsched.model.signals import describe_signal
 from gsched.model.states import JobState, OutcomeKind
 from gsched.model.units import format_duration, format_size
 from gschedd.core import facts as f
+from gschedd.core.deadlines import moment
 from gschedd.core.settings import Settings
 from gschedd.core.settle import describe_record
 from gschedd.core.state import Job, State
@@ -42,7 +42,7 @@ def _hold_letters(job: Job) -> str:
 
 
 def _delayed_reason(job: Job) -> str:
-    when = _time(job.start_after_s)
+    when = moment(job.start_after_s)
     if job.not_before_s >= job.spec.start_after_s and job.requeue_reason:
         return f"tried again at {when} after a fault ({job.requeue_reason})"
     return f"asked to start not before {when}"
@@ -55,10 +55,6 @@ def describe_place(share: Share) -> str:
         indices = ",".join(map(str, share.gpu_indices))
         words += f", GPU{'s' * (len(share.gpu_indices) != 1)} {indices}"
     return f"{share.node} ({words})"
-
-
-def _time(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _queued_reason(
@@ -186,7 +182,7 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 
 
 
 def _describe_judgement(fact: f.DeadlineJudged) -> str:
-    end = f", done by {_time(fact.end_s)}" if fact.end_s is not None else ""
+    end = f", done by {moment(fact.end_s)}" if fact.end_s is not None else ""
     gpus = f" on {fact.gpus} GPU{'s' * (fact.gpus != 1)}" if fact.gpus else ""
     if fact.meets:
         return f"expected to meet its deadline{gpus}{end}"

@@ -4,7 +4,8 @@ import pytest
 
 from gsched.model.job import Outcome
 from gsched.model.states import HoldKind, JobState, OutcomeKind
-from gschedd.core.explain import describe_outcome, jobs_ahead, waiting_reason
+from gschedd.core import facts as f
+from gschedd.core.explain import describe, describe_outcome, jobs_ahead, waiting_reason
 from gschedd.core.settings import QueueSettings
 from tests.support.world import ADMIN, World, node, settings
 
@@ -74,3 +75,10 @@ def test_jobs_ahead_are_those_of_the_queue_that_go_first() -> None:
 
     assert [jobs_ahead(jobs[job], world.head.state) for job in (first, second, low)] == [0, 1, 2]
     assert jobs[low].state is JobState.QUEUED
+
+
+def test_an_end_beyond_any_calendar_is_told() -> None:
+    """A training's numbers may be wrong by any factor."""
+    fact = f.DeadlineJudged(at_s=1.0, job=1, meets=False, end_s=1e24, gpus=1)
+
+    assert describe(fact) == "expected to miss its deadline on 1 GPU, done by after the year 2200"
