@@ -2,7 +2,8 @@
 
 import os
 
-from gsched.cli.submission import Place, names_host
+from gsched.cli.place import Place
+from gsched.cli.submission import names_host
 from gsched.errors import CannotWriteError, UnreadableScriptError, UsageError
 from gsched.protocol.api import SubmitJob
 

@@ -3,17 +3,9 @@
 import click
 
 from gsched.cli.common import connected, gsched_command, run
-from gsched.cli.operands import (
-    UNFINISHED,
-    carry_out,
-    check_only,
-    hold_option,
-    jobs_argument,
-    normal_ids,
-    parse_hold_list,
-)
+from gsched.cli.holds import change_holds
+from gsched.cli.operands import hold_option, jobs_argument
 from gsched.client import Head
-from gsched.protocol.api import ActionRequest
 
 EPILOG = """\b
 Examples:
@@ -35,11 +27,7 @@ def ghold(
     Who may set which: u the owner, o and s operators. A running job runs on, but is not started
     again.
     """
-    holds = parse_hold_list(hold_list)
-    if not holds:  # -h n: no kind of hold, but unknown jobs are still told
-        return check_only(head, normal_ids(jobs), states=UNFINISHED, as_json=as_json)
-    request = ActionRequest(action="hold", ids=normal_ids(jobs), holds=holds, dry_run=dry_run)
-    return carry_out(head, request, as_json=as_json)[1]
+    return change_holds(head, "hold", jobs, hold_list=hold_list, dry_run=dry_run, as_json=as_json)
 
 
 def main() -> None:

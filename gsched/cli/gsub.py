@@ -19,12 +19,11 @@ from gsched.cli.common import (
 from gsched.cli.directives import prefixes_for, scan
 from gsched.cli.job_environment import job_environment
 from gsched.cli.options import SubmitOptions, job_options, merged
+from gsched.cli.place import Place, absolute
 from gsched.cli.plans import plan_of, report_dry_run, tell_plan
 from gsched.cli.scripts import STDIN_NAME, Script, read_script
 from gsched.cli.submission import (
-    Place,
     Work,
-    absolute,
     check_values,
     compatibility_notes,
     find_program,

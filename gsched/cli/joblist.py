@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from gsched.cli.render import Column
+from gsched.cli.columns import Column
 from gsched.cli.times import format_clock, format_expected, local_times
 from gsched.model.states import JobState
 from gsched.model.units import format_duration

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
+from gsched.cli.columns import Column
 from gsched.cli.common import printable
-from gsched.cli.render import Column, print_fields, print_table
+from gsched.cli.render import print_fields, print_table
 from gsched.cli.times import format_time
 from gsched.model.states import NodeState
 from gsched.model.units import format_size

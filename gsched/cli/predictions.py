@@ -3,8 +3,9 @@
 import sys
 from collections.abc import Iterable, Sequence
 
+from gsched.cli.columns import Column
 from gsched.cli.common import is_terminal, print_note
-from gsched.cli.render import Column, print_table
+from gsched.cli.render import print_table
 from gsched.cli.times import format_clock
 from gsched.model.ids import format_job_id
 from gsched.model.units import format_duration, format_size

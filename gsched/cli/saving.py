@@ -6,7 +6,7 @@ from msgspec import structs
 
 from gsched.cli.operands import parse_signal
 from gsched.cli.options import SubmitOptions
-from gsched.cli.submission import Place, absolute
+from gsched.cli.place import Place, absolute
 from gsched.cli.times import read_duration_s
 from gsched.errors import UsageError
 from gsched.protocol.api import SubmitJob

@@ -3,12 +3,13 @@
 import os
 import pwd
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from msgspec import structs
 
 from gsched.cli.job_environment import parse_variables
 from gsched.cli.options import SubmitOptions
+from gsched.cli.place import Place, absolute
 from gsched.cli.scripts import Script
 from gsched.cli.times import parse_start_time
 from gsched.client import new_key
@@ -51,18 +52,6 @@ class Work:
         self.arguments = arguments
         self.python = python
         self.default_name = default_name
-
-
-class Place:
-    """Where the user submits from: the directory, the environment, the time, the umask."""
-
-    __slots__ = ("cwd", "environment", "now_s", "umask")
-
-    def __init__(self, *, cwd: str, environment: Mapping[str, str], now_s: float, umask: int):
-        self.cwd = cwd
-        self.environment = environment
-        self.now_s = now_s
-        self.umask = umask
 
 
 class Extras:
@@ -280,12 +269,6 @@ def _is_word(text: str) -> bool:
 def queue_of(stated: str | None) -> str:
     """Return the queue of ``queue``, ``@server`` or ``queue@server``; empty: the default one."""
     return (stated or "").partition("@")[0]
-
-
-def absolute(path: str, place: Place) -> str:
-    """Return ``path`` with ``~`` expanded, from the directory of submission; a final / stays."""
-    expanded = os.path.expanduser(path)
-    return expanded if expanded.startswith("/") else os.path.join(place.cwd, expanded)
 
 
 def output_path(stated: str | None, place: Place) -> str:

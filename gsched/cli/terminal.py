@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gsched.cli.columns import Column
 from gsched.cli.common import printable
-from gsched.cli.render import Column
 from gsched.cli.widths import fitted_widths
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gsched.cli.render import Column
+from gsched.cli.columns import Column
 
 GAP = 2  # blanks between columns
 WRAPPED_LEAST = 8  # characters: about a word

@@ -6,13 +6,11 @@ import traceback
 from collections import Counter
 from functools import partial
 from multiprocessing import Pool
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gschedd.sim.booking import InvariantError
 from gschedd.sim.faultmoves import NAMED, MovingWorld
 from gschedd.sim.faults import FaultWorld, Story
+from scripts.reproduce.arguments import seeds_of
 
 SHOWN_FAILURES = 20
 
@@ -35,18 +33,6 @@ def live(seed: int, policy: str) -> "Story | tuple[int, str]":
         return seed, str(error)
     except Exception:  # noqa: BLE001 - whatever a seed finds is a finding
         return seed, traceback.format_exc(limit=-5)
-
-
-def seeds_of(text: str) -> range:
-    """Return the seeds of ``A-B`` or ``N``."""
-    first, _, last = text.partition("-")
-    try:
-        found = range(int(first), int(last or first) + 1)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no range: write A-B or N") from None
-    if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} holds no seed: write A-B with A <= B")
-    return found
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """What a table on a terminal shows where there is no room for all of it."""
 
-from gsched.cli.render import Column
+from gsched.cli.columns import Column
 from gsched.cli.widths import GAP, fitted_widths
 
 COLUMNS = (

@@ -8,7 +8,8 @@ import pytest
 from gsched.cli.gsub import split_tail
 from gsched.cli.job_environment import job_environment, parse_variables
 from gsched.cli.options import SubmitOptions, merged
-from gsched.cli.submission import Place, Work, job_name, make_job, output_path, parse_extras
+from gsched.cli.place import Place
+from gsched.cli.submission import Work, job_name, make_job, output_path, parse_extras
 from gsched.cli.times import parse_start_time
 from gsched.errors import UsageError
 from gsched.protocol.api import SubmitJob
