@@ -62,8 +62,14 @@ class PaperSpeed(Struct, frozen=True, kw_only=True, cache_hash=True):
         return self.step_time_s / layout.device + self.communication_s(layout)
 
     def rate(self, layout: Layout) -> float:
-        """Return samples a second."""
-        return self.batch * layout.gpus / self.step_s(layout)
+        """Return samples a second.
+
+        Equations 5, 2 and 3 in one, as it is asked for each training on each layout.
+        """
+        gpus = layout.gpus
+        sent_bytes = 2 * (gpus - 1) / gpus * GRADIENT_BYTES * self.parameters
+        step_s = self.step_time_s / layout.device + sent_bytes / layout.bandwidth_bytes_s
+        return self.batch * gpus / step_s
 
 
 class WalltimeSpeed(Struct, frozen=True, kw_only=True, cache_hash=True):

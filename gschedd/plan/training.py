@@ -29,7 +29,8 @@ class Layout(Struct, frozen=True, kw_only=True, cache_hash=True):
     @property
     def gpus(self) -> int:
         """Return the number of GPUs."""
-        return sum(self.counts)
+        counts = self.counts
+        return counts[0] if len(counts) == 1 else sum(counts)  # asked for all the time
 
 
 class Speed(Protocol):

@@ -20,9 +20,10 @@ from gschedd.plan.elastic import allocate
 from gschedd.plan.snapshot import Group, Policy, RunningJob, Shape, Snapshot
 from gschedd.plan.space import NodeSpace, SortedSpaces, Spaces
 from gschedd.plan.training import Goal, Size
-from gschedd.policies import drs, edf, elasticflow, fifowhole, themis
+from gschedd.policies import deadline, drs, edf, elasticflow, fifowhole, themis
 
 POLICIES: Mapping[str, Policy] = {
+    "deadline": deadline.plan,
     "drs": drs.plan,
     "drs-paper": drs.drs(drs.Settings(variant=drs.Variant.PAPER)),
     "edf": edf.plan,

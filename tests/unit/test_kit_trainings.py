@@ -11,7 +11,7 @@ from gsched.model.resources import Chunk, Request
 from gsched.model.states import Placement
 from gschedd.plan.space import NodeSpace, Spaces
 from gschedd.plan.training import BETWEEN_BYTES_S, INSIDE_BYTES_S, Fabric, Layout, gpus_by_node
-from gschedd.policies.kit.performance import Curve
+from gschedd.policies.kit.performance import Curve, best_of
 from gschedd.policies.kit.trainings import (
     FreeNodes,
     Option,
@@ -223,7 +223,23 @@ _paced = st.lists(
 
 
 def options_of(pairs: list[tuple[int, float]]) -> list[tuple[Option, float]]:
-    return [(Option(gpus=gpus, layout=Layout(counts=(gpus,))), pace) for gpus, pace in pairs]
+    return [
+        (Option(gpus=gpus, layout=Layout(counts=(gpus,))), pace) for gpus, pace in sorted(pairs)
+    ]
+
+
+@given(_paced, st.floats(0.1, 100), st.floats(-50, 200))
+def test_one_training_alone_gets_what_a_curve_says(
+    pairs: list[tuple[int, float]], work: float, slack_s: float
+) -> None:
+    """For one it is worked out at once, for many of one speed by a curve: the plan is the same."""
+    options = options_of(pairs)
+    curve = Curve(options)
+
+    paces = {option.layout: pace for option, pace in options}
+    best, fastest = best_of([each for each, _ in options], paces, work=work, slack_s=slack_s)
+
+    assert (best, fastest) == (curve.best(work, slack_s), curve.fastest)
 
 
 @given(_paced, st.floats(0.1, 100), st.floats(-50, 200))

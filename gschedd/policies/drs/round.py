@@ -1,17 +1,18 @@
 """One round of DRS: who starts now, on which plan, as long as something can start."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator
 
 from msgspec import Struct
 
 from gsched.model.resources import Allocation, Request
 from gschedd.plan.space import Spaces
-from gschedd.plan.training import Fabric, Speed
-from gschedd.policies.kit.performance import ROUNDING_S, Curve, Paced
+from gschedd.plan.training import Fabric
+from gschedd.policies.kit.performance import ROUNDING_S, Curve, Paced, best_of
 from gschedd.policies.kit.trainings import (
     FreeNodes,
     Option,
     Paces,
+    PacesOf,
     Preference,
     Waiting,
     place_whole,
@@ -52,10 +53,22 @@ def choose(
         work: what is left, in the unit of the plans' paces.
         slack_s: seconds from the first step to the deadline; minus infinity: there is none.
     """
-    expected = _either(inside.best(work, slack_s), across.best(work, slack_s), fewest)
+    return _chosen(
+        (inside.best(work, slack_s), inside.fastest),
+        (across.best(work, slack_s), across.fastest),
+        fewest,
+    )
+
+
+#: The best plan that meets a deadline, and the fastest one.
+_Pair = tuple[Paced | None, Paced | None]
+
+
+def _chosen(inside: _Pair, across: _Pair, fewest: int) -> tuple[Paced, bool] | None:
+    expected = _either(inside[0], across[0], fewest)
     if expected is not None:
         return expected, True
-    late = _either(inside.fastest, across.fastest, fewest)
+    late = _either(inside[1], across[1], fewest)
     return None if late is None else (late, False)
 
 
@@ -65,18 +78,52 @@ def _either(inside: Paced | None, across: Paced | None, fewest: int) -> Paced | 
     return across if 0 < fewest < across[0].gpus else inside
 
 
+class _Plans(Struct, frozen=True, kw_only=True):
+    """Plans on what is free, by GPUs, the fewest first."""
+
+    inside: tuple[Option, ...]
+    across: tuple[Option, ...]
+    fewest: int
+
+    @classmethod
+    def of(
+        cls,
+        options: Iterable[Option],
+        gpus: Iterable[int],
+        fewest: int,
+        known: dict[tuple[Option, ...], tuple[Option, ...]],
+    ) -> "_Plans":
+        """Return those of some numbers of GPUs.
+
+        Args:
+            options: on what is free.
+            gpus: those numbers.
+            fewest: free GPUs of the node that has the fewest, but some.
+            known: plans on one node that were made before: equal ones are one object.
+        """
+        allowed = frozenset(gpus)
+        sorted_ = sorted((o for o in options if o.gpus in allowed), key=lambda each: each.gpus)
+        inside = tuple(option for option in sorted_ if not option.across)
+        return cls(
+            inside=known.setdefault(inside, inside),
+            across=tuple(option for option in sorted_ if option.across),
+            fewest=fewest,
+        )
+
+
 class _Family:
     """Waiting trainings of one form, speed and numbers of GPUs: the same plans suit them."""
 
-    def __init__(self, speed: Speed, gpus: tuple[int, ...], now_s: float) -> None:
-        self.speed = speed
+    def __init__(self, gpus: tuple[int, ...], paces: PacesOf, now_s: float) -> None:
         self.gpus = gpus
+        self._paces = paces
         self._now_s = now_s
-        self._allowed = frozenset(gpus)
         #: Work, seconds for it until the deadline, and those until its first step, of each.
         self._waiting: list[tuple[float, float, float, Waiting]] = []
         self._curves: dict[tuple[object, ...], Curve] = {}
         self._known: dict[tuple[int, Curve, Curve], list[_Ranked]] = {}
+        self._seen_inside: tuple[Option, ...] | None = None
+        self._inside: _Pair = (None, None)
 
     def add(self, waiting: Waiting) -> None:
         goal = waiting.goal
@@ -84,25 +131,36 @@ class _Family:
         begin_s = goal.startup_s
         self._waiting.append((max(goal.work, 0.0), slack_s - begin_s, begin_s, waiting))
         self._known.clear()
+        self._seen_inside = None
 
-    def ranked(
-        self, inside: Sequence[Option], across: Sequence[Option], fewest: int, paces: Paces
-    ) -> list[_Ranked]:
-        """Return all of them that have a plan, in order. Plans as fast as before are not redone."""
-        key = (fewest, self._curve(inside, paces), self._curve(across, paces))
+    def ranked(self, plans: _Plans, gone: Container[int]) -> Iterable[_Ranked]:
+        """Return all of them that have a plan. Plans as fast as before are not redone.
+
+        Args:
+            plans: what there is to choose from.
+            gone: jobs that need not be among them any more.
+        """
+        if len(self._waiting) == 1 and self._waiting[0][0] > 0:
+            return () if self._waiting[0][3].goal.job in gone else self._rank_only(plans)
+        key = (plans.fewest, self._curve(plans.inside), self._curve(plans.across))
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = sorted(self._rank(key[1], key[2], fewest))
+            found = self._known[key] = sorted(self._rank(key[1], key[2], plans.fewest))
         return found
 
-    def _curve(self, options: Sequence[Option], paces: Paces) -> Curve:
+    def _rank_only(self, plans: _Plans) -> Iterable[_Ranked]:
+        """Return the only one there is, which needs no curves."""
+        work, slack_s, begin_s, waiting = self._waiting[0]
+        if self._seen_inside is not plans.inside:  # that changes less often
+            self._inside = best_of(plans.inside, self._paces, work=work, slack_s=slack_s)
+            self._seen_inside = plans.inside
+        across = best_of(plans.across, self._paces, work=work, slack_s=slack_s)
+        chosen = _chosen(self._inside, across, plans.fewest)
+        return () if chosen is None else (_ranked(chosen, work, slack_s, begin_s, waiting),)
+
+    def _curve(self, options: Iterable[Option]) -> Curve:
         """Return the curve of plans; the same one for plans that are as fast."""
-        speed, allowed, least = self.speed, self._allowed, self.gpus[0]
-        paced = [
-            (option, paces.of(speed, option.layout, least))
-            for option in options
-            if option.gpus in allowed
-        ]
+        paced = [(option, self._paces[option.layout]) for option in options]
         key = tuple((option.gpus, option.across, option.pool, pace) for option, pace in paced)
         curve = self._curves.get(key)
         if curve is None:
@@ -113,10 +171,17 @@ class _Family:
         for work, slack_s, begin_s, waiting in self._waiting:
             chosen = choose(inside, across, fewest, work=work, slack_s=slack_s)
             if chosen is not None:
-                (option, pace), meets = chosen
-                run_s = begin_s + work * pace
-                spare_s = slack_s - work * pace if meets else run_s
-                yield (not meets, spare_s, waiting.goal.job, waiting, option, run_s)
+                yield _ranked(chosen, work, slack_s, begin_s, waiting)
+
+
+def _ranked(
+    chosen: tuple[Paced, bool], work: float, slack_s: float, begin_s: float, waiting: Waiting
+) -> _Ranked:
+    (option, pace), meets = chosen
+    work_s = work * pace
+    run_s = begin_s + work_s
+    spare_s = slack_s - work_s if meets else run_s
+    return (not meets, spare_s, waiting.goal.job, waiting, option, run_s)
 
 
 class _Batch:
@@ -130,12 +195,14 @@ class _Batch:
         self._counts: tuple[int, ...] = ()
         #: By what the plans are made of: those that have a plan, in order, and how many are gone.
         self._rankings: dict[tuple[object, ...], tuple[list[_Ranked], list[int]]] = {}
+        self._insides: dict[tuple[Option, ...], tuple[Option, ...]] = {}
 
     def add(self, waiting: Waiting) -> None:
         goal = waiting.goal
         family = self._families.get(waiting.kind)
         if family is None:
-            family = self._families[waiting.kind] = _Family(goal.speed, goal.gpus, self._now_s)
+            paces = self._paces.of_speed(goal.speed, goal.gpus[0])
+            family = self._families[waiting.kind] = _Family(goal.gpus, paces, self._now_s)
             self._counts = tuple(sorted({*self._counts, *goal.gpus}))
         family.add(waiting)
         self._rankings.clear()
@@ -148,12 +215,14 @@ class _Batch:
         key = (fewest, options)
         known = self._rankings.get(key)
         if known is None:
-            inside = [option for option in options if not option.across]
-            across = [option for option in options if option.across]
+            plans = {
+                gpus: _Plans.of(options, gpus, fewest, self._insides)
+                for gpus in {family.gpus for family in self._families.values()}
+            }
             ranked = sorted(
                 each
                 for family in self._families.values()
-                for each in family.ranked(inside, across, fewest, self._paces)
+                for each in family.ranked(plans[family.gpus], gone)
             )
             known = self._rankings[key] = (ranked, [0])
         ranked, position = known

@@ -6,9 +6,10 @@ for the GPUs that it takes, which mostly is the one with the fewest.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
+from gschedd.plan.training import Layout
 from gschedd.policies.kit.trainings import Option
 
 #: Times are floating-point numbers: an end that is so little late is on time. Seconds.
@@ -25,16 +26,23 @@ class Curve:
     the highest line, so that it is found by bisection.
 
     Args:
-        options: plans and their paces, in any order; those with an infinite pace are left out.
+        options: plans and their paces, by GPUs, the fewest first; those with an infinite pace are
+            left out.
     """
 
     __slots__ = ("_best", "_breaks", "fastest")
 
     def __init__(self, options: Iterable[Paced]) -> None:
         worth: list[Paced] = []
-        for option, pace in sorted(options, key=lambda each: (each[0].gpus, each[1])):
-            if pace < (worth[-1][1] if worth else float("inf")):
-                worth.append((option, pace))
+        least, gpus = float("inf"), 0
+        for each in options:
+            if each[1] < least:
+                least = each[1]
+                if each[0].gpus == gpus:
+                    worth[-1] = each
+                else:
+                    gpus = each[0].gpus
+                    worth.append(each)
         #: The plan that ends first, on as few GPUs as that takes; None: there is no plan.
         self.fastest: Paced | None = worth[-1] if worth else None
         # From the fewest GPUs, best where much time is left, to the most: the upper hull of lines.
@@ -63,6 +71,32 @@ class Curve:
             return self._best[-1]
         found = self._best[bisect_right(self._breaks, slack_s / work)]
         return found if work * found[1] <= slack_s + ROUNDING_S else None
+
+
+def best_of(
+    options: Iterable[Option], paces: Mapping[Layout, float], *, work: float, slack_s: float
+) -> tuple[Paced | None, Paced | None]:
+    """Return what `Curve` would call the best plan and the fastest: for one training it is quicker.
+
+    Args:
+        options: plans by GPUs, the fewest first.
+        paces: by layout.
+        work: what is left, in the unit of the paces; above 0.
+        slack_s: seconds until the deadline; minus infinity where there is none.
+    """
+    x, least, top = slack_s / work, float("inf"), float("-inf")
+    best = fastest = None
+    for option in options:
+        pace = paces[option.layout]
+        if pace < least:  # else more GPUs are of no use
+            least = pace
+            fastest = (option, pace)
+            height = (x - pace) / option.gpus
+            if height > top:
+                top, best = height, fastest
+    if best is None or slack_s < -ROUNDING_S or work * best[1] > slack_s + ROUNDING_S:
+        return None, fastest
+    return best, fastest
 
 
 def _meet(fewer: Paced, more: Paced) -> float:

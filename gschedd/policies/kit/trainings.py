@@ -279,8 +279,7 @@ class Paces:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Speed, Layout, bool], float] = {}
-        self._alone: dict[tuple[Speed, float], float] = {}
+        self._known: dict[tuple[Speed, int], PacesOf] = {}
 
     def of(self, speed: Speed, layout: Layout, fewest: int) -> float:
         """Return the pace on a layout, infinite where it cannot or should not run.
@@ -290,19 +289,38 @@ class Paces:
             layout: where.
             fewest: GPUs that it may have: these it gets even if one alone would be faster.
         """
-        key = (speed, layout, layout.counts == (1,) or layout.gpus <= fewest)
-        pace = self._known.get(key)
-        if pace is None:
-            rate = speed.rate(layout)
-            allowed = rate > 0 and (key[2] or rate > self._rate_of_one(speed, layout.device))
-            pace = self._known[key] = 1 / rate if allowed else float("inf")
+        return self.of_speed(speed, fewest)[layout]
+
+    def of_speed(self, speed: Speed, fewest: int) -> "PacesOf":
+        """Return the paces of one speed by layout: who asks for many of them takes these."""
+        found = self._known.get((speed, fewest))
+        if found is None:
+            found = self._known[speed, fewest] = PacesOf(speed, fewest)
+        return found
+
+
+class PacesOf(dict[Layout, float]):
+    """The paces of trainings of one speed, by layout; each is worked out when it is asked for."""
+
+    def __init__(self, speed: Speed, fewest: int) -> None:
+        super().__init__()
+        self._speed = speed
+        self._fewest = fewest
+        self._alone: dict[float, float] = {}
+
+    def __missing__(self, layout: Layout) -> float:
+        """Work out the pace on a layout, and keep it."""
+        rate, gpus = self._speed.rate(layout), layout.gpus
+        allowed = rate > 0 and (
+            gpus <= self._fewest or gpus == 1 or rate > self._rate_of_one(layout.device)
+        )
+        pace = self[layout] = 1 / rate if allowed else float("inf")
         return pace
 
-    def _rate_of_one(self, speed: Speed, device: float) -> float:
-        key = (speed, device)
-        rate = self._alone.get(key)
+    def _rate_of_one(self, device: float) -> float:
+        rate = self._alone.get(device)
         if rate is None:
-            rate = self._alone[key] = speed.rate(Layout(counts=(1,), device=device))
+            rate = self._alone[device] = self._speed.rate(Layout(counts=(1,), device=device))
         return rate
 
 
