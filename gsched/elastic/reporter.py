@@ -9,6 +9,7 @@ from gsched.elastic.environment import Environment
 from gsched.elastic.keeper import Restored, Saved
 from gsched.elastic.link import Link
 from gsched.elastic.samples import Position, Samples
+from gsched.elastic.timing import StepTimes
 
 PROGRESS_PERIOD_S = 10.0
 
@@ -94,7 +95,7 @@ class Reporter:
         """Return whether gnode should hear how far the training is; ``now_s`` of perf_counter."""
         return self._conversation is not None and now_s - self._told_s >= PROGRESS_PERIOD_S
 
-    def progress(self, position: Position, *, step_s: float, communication_s: float) -> None:
+    def progress(self, position: Position, steps: StepTimes) -> None:
         """Tell how far the training is, and how long steps took since this was told last."""
         if self._conversation is None:
             return
@@ -106,8 +107,9 @@ class Reporter:
                 "work_done": float(position.samples_done),
                 "work_total": float(self._samples.total),
                 "at_s": time.time(),
-                "step_s": step_s,
-                "communication_s": communication_s,
+                "step_s": steps.step_s,
+                "communication_s": steps.communication_s,
+                "gradient_bytes": steps.gradient_bytes,
                 "gpus": self._world_size,
                 "restored_step": restored.position.step if restored is not None else -1,
                 "restore_s": restored.wall_s if restored is not None else 0.0,

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import nn
 
 _SMOOTHING = 0.2  # of a step's weight in the mean that paces the agreement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """What steps have taken since this was told last.
+
+    Attributes:
+        step_s: mean of a step, seconds; 0: there was none.
+        communication_s: see `communication_s`.
+        gradient_bytes: see `gradient_bytes`.
+    """
+
+    step_s: float
+    communication_s: float
+    gradient_bytes: int
 
 
 class StepTimer:
@@ -59,3 +75,16 @@ def communication_s(model: nn.Module) -> float:
     if logged is None:
         return 0.0
     return float(logged().get("avg_backward_comm_time", 0)) / 1e9
+
+
+def gradient_bytes(model: nn.Module) -> int:
+    """Return how many bytes of gradients a rank has to share with the others in each step.
+
+    0 for models whose parameters are not simply tensors of this rank (FSDP): they share otherwise.
+    """
+    from torch import nn
+
+    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not all(type(parameter) is nn.Parameter for parameter in wanted):
+        return 0
+    return sum(parameter.numel() * parameter.element_size() for parameter in wanted)

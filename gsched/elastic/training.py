@@ -19,7 +19,7 @@ from gsched.elastic.ranks import Ranks
 from gsched.elastic.reporter import Reporter
 from gsched.elastic.samples import Order, Position, Samples, order_seed
 from gsched.elastic.state import restore_generators, seed_generators
-from gsched.elastic.timing import StepTimer, communication_s
+from gsched.elastic.timing import StepTimer, StepTimes, communication_s, gradient_bytes
 from gsched.failpoint import failpoint
 
 if TYPE_CHECKING:
@@ -335,8 +335,11 @@ class Training:
     def _tell_progress(self) -> None:
         self._reporter.progress(
             self._position,
-            step_s=self._timer.mean_since_report(),
-            communication_s=communication_s(self._model),
+            StepTimes(
+                step_s=self._timer.mean_since_report(),
+                communication_s=communication_s(self._model),
+                gradient_bytes=gradient_bytes(self._model),
+            ),
         )
 
 

@@ -102,6 +102,7 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
         gpus: GPU indices owned on each of ``hosts``.
         node_rank: of this node among ``hosts``.
         master_address, master_port: where rank 0 listens; the port is free of other attempts.
+        cluster: the id of the head's cluster, part of the rendezvous's.
         restart_count: attempts before this one.
         walltime_s: seconds from the start here, None for no limit.
         checkpoint_dir: where an elastic training keeps its checkpoints; empty: it is none.
@@ -123,6 +124,7 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
     launch: LaunchKind
     master_address: str = ""
     master_port: int = 0
+    cluster: str = ""
     restart_count: int = 0
     walltime_s: float | None = None
     stdout_path: str = ""
@@ -319,6 +321,7 @@ class Progress(Struct, frozen=True, kw_only=True, tag="progress", omit_defaults=
         work_total: of the whole training; 0: it does not say.
         step_s, communication_s: means over the steps since the last report, seconds.
         gpus: ranks.
+        gradient_bytes: that each rank has to share with the others in a step; 0: not known.
         restored_step: from which it went on; -1: it began anew.
         restore_s: reading the checkpoint took so long.
         world_sizes: numbers of ranks that it can run on, ascending; empty: it does not say.
@@ -336,6 +339,7 @@ class Progress(Struct, frozen=True, kw_only=True, tag="progress", omit_defaults=
     restored_step: int = -1
     restore_s: float = 0.0
     world_sizes: tuple[int, ...] = ()
+    gradient_bytes: float = 0.0
 
 
 #: Reports about one attempt.

@@ -53,6 +53,7 @@ class Reached(Struct, frozen=True, kw_only=True):
     gpus: _Count = 0
     restored_step: Annotated[int, Meta(ge=-1, le=2**53)] = -1
     restore_s: _Amount = 0.0
+    gradient_bytes: _Amount = 0.0
 
 
 class Hello(Struct, frozen=True, kw_only=True):
@@ -150,4 +151,5 @@ def progress(
         restored_step=said.restored_step,
         restore_s=said.restore_s,
         world_sizes=world_sizes,
+        gradient_bytes=said.gradient_bytes,
     )

@@ -17,6 +17,7 @@ from gschedd.core.decide import own_job
 from gschedd.core.goals import goal_of
 from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import Job, State
+from gschedd.core.steptimes import own_size
 from gschedd.core.submit import (
     check_name,
     check_texts,
@@ -134,7 +135,7 @@ def _with_deadline(
         return spec
     if asked.deadline_s == 0 and not asked.deadline_after_s and not asked.urgency:
         return structs.replace(spec, deadline_s=0.0, urgency=None)
-    size = size_of(spec)
+    size = own_size(job, state, settings) or size_of(spec)
     if size is not None:
         goal = goal_of(job, size, settings=settings, state=state, now_s=now_s)
         size = Size(speed=size.speed, work=goal.work)

@@ -352,6 +352,8 @@ _APPLIERS: Final[Mapping[type[f.Fact], Applier]] = MappingProxyType(
             _on(f.PlaceLost, apply_moves.place_lost),
             _on(f.TrainingResumed, apply_moves.training_resumed),
             _on(f.StartupMeasured, apply_moves.startup_measured),
+            _on(f.StepsMeasured, apply_moves.steps_measured),
+            _on(f.MoveMeasured, apply_moves.move_measured),
             _on(f.DeadlineJudged, apply_moves.judged),
             _on(f.PartStarted, _part_started),
             _on(f.StopRequested, _stop_requested),

@@ -4,6 +4,7 @@ from msgspec import structs
 
 from gsched.model.states import JobState
 from gschedd.core import facts as f
+from gschedd.core import movecosts, steptimes
 from gschedd.core.indexing import give_up_move, move, touch, touch_attempt
 from gschedd.core.owning import release, reserve
 from gschedd.core.startups import learn
@@ -95,6 +96,22 @@ def startup_measured(state: State, fact: f.StartupMeasured) -> None:
     job = state.jobs[fact.job]
     if job.attempt is not None and job.attempt.number == fact.attempt:
         touch_attempt(state, job).startup_s = fact.startup_s
+
+
+def steps_measured(state: State, fact: f.StepsMeasured) -> None:
+    """It is known how long steps take where an attempt runs: trainings may be planned otherwise."""
+    steptimes.learn(state, fact)
+    job = state.jobs[fact.job]
+    if job.attempt is not None and job.attempt.number == fact.attempt:
+        attempt = touch_attempt(state, job)
+        attempt.step_s, attempt.step_known_s = fact.steps.step_s, fact.at_s
+    if job.id in state.trainings:
+        state.stale = state.anew = True
+
+
+def move_measured(state: State, fact: f.MoveMeasured) -> None:
+    """It is known what a move has cost."""
+    movecosts.learn(state, fact)
 
 
 def judged(state: State, fact: f.DeadlineJudged) -> None:

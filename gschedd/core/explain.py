@@ -161,6 +161,14 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 
             return f"attempt {fact.attempt} goes on{step}"
         case f.StartupMeasured():
             return f"attempt {fact.attempt} took {fact.startup_s:.1f} s until its first step"
+        case f.StepsMeasured():
+            gpus = "+".join(map(str, fact.steps.counts))
+            return (
+                f"attempt {fact.attempt}: a step takes {fact.steps.step_s:.3g} s on {gpus} "
+                f"{fact.steps.gpu_type} GPU{'s' * (fact.steps.gpus != 1)}"
+            )
+        case f.MoveMeasured():
+            return f"the move to attempt {fact.attempt} cost {fact.cost_s:.1f} s without progress"
         case f.DeadlineJudged():
             return _describe_judgement(fact)
         case f.PartStarted():

@@ -9,6 +9,7 @@ from msgspec import Struct
 from gsched.model.job import ExitRecord, JobSpec, Outcome
 from gsched.model.resources import Allocation, Inventory, Load, Usage
 from gsched.model.states import HoldKind, JobState, StopReason
+from gschedd.models.steptimes import Steps
 from gschedd.plan.load import Prediction
 
 
@@ -160,6 +161,28 @@ class StartupMeasured(AttemptFact, frozen=True, kw_only=True, omit_defaults=True
     by_step: bool = False
 
 
+class StepsMeasured(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """It is known how long a training's steps take where it runs; of use for all of its kind."""
+
+    kind: str
+    steps: Steps
+
+
+class MoveMeasured(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """It is known for how long a move has kept a training from working, ``cost_s``.
+
+    ``save_s`` of it and ``size_bytes`` are those of its checkpoint. ``kind``, ``program`` and
+    ``owner_uid`` tell for which others that is of use.
+    """
+
+    cost_s: float
+    kind: str
+    program: str
+    owner_uid: int
+    save_s: float = 0.0
+    size_bytes: int = 0
+
+
 class DeadlineJudged(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """What the policy expects of a job's deadline is known now, or has changed.
 
@@ -287,6 +310,8 @@ AnyFact = (
     | PlaceLost
     | TrainingResumed
     | StartupMeasured
+    | StepsMeasured
+    | MoveMeasured
     | DeadlineJudged
     | PartStarted
     | StopRequested

@@ -23,6 +23,7 @@ from gschedd.core.settings import Settings
 from gschedd.core.shortest import shortest_run
 from gschedd.core.startups import expected_startup_s
 from gschedd.core.state import Job, State
+from gschedd.core.steptimes import own_size
 from gschedd.models.kinds import kind_of
 from gschedd.models.sizes import size_of
 from gschedd.plan.load import Predictor
@@ -105,7 +106,9 @@ def goes_on(job: Job) -> bool:
 
 def _goal(job: Job, state: State, settings: Settings, now_s: float) -> Goal | None:
     """Return what is left of a job, also of one without GPUs, which no deadline policy plans."""
-    size = size_of(job.spec) if job.state in _EXPECTED else None
+    if job.state not in _EXPECTED:
+        return None
+    size = own_size(job, state, settings) or size_of(job.spec)
     if size is None:
         return None
     return goal_of(job, size, settings=settings, state=state, now_s=now_s)
@@ -170,7 +173,7 @@ def foresee(
     The policy is asked once if it plans trainings; else it is asked for its start, up to so many
     times as `gschedd.core.forecast` allows, and its end follows from that.
     """
-    size = known_size(spec, state, predictor if settings.predicted_times else None, now_s)
+    size = known_size(spec, state, settings, predictor if settings.predicted_times else None, now_s)
     silent = _silence(spec, state=state, settings=settings, now_s=now_s)
     if silent:
         return Outlook(why=silent)

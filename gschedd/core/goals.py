@@ -8,11 +8,13 @@ from gsched.model.job import JobSpec
 from gsched.model.resources import Allocation, Request
 from gsched.model.states import AttemptState, JobState
 from gschedd.core.learning import Loads
+from gschedd.core.movecosts import expected_move_s
 from gschedd.core.ranks import counts_taken
 from gschedd.core.rest import Before, Rest, done_of, rest_of_running
 from gschedd.core.settings import Settings
 from gschedd.core.startups import expected_startup_s
 from gschedd.core.state import Job, State
+from gschedd.core.steptimes import own_size, size_of_kind
 from gschedd.core.stuck import is_left_alone
 from gschedd.models.kinds import kind_of
 from gschedd.models.runtime import size_of_run
@@ -69,13 +71,16 @@ class Goals(Mapping[int, Goal]):
         )
 
     def _size(self, job: Job) -> Size | None:
+        if not shares_gpus(job.spec.request):
+            return None
         sizes = self._state.sizes
         if job.id not in sizes:
-            sizes[job.id] = stated_size(job.spec) if shares_gpus(job.spec.request) else None
-        size = sizes[job.id]
-        if size is None and shares_gpus(job.spec.request):
-            size = learned_size(job.spec, self._state, self._foreteller, self._now_s)
-        return size
+            sizes[job.id] = stated_size(job.spec)
+        return (
+            own_size(job, self._state, self._settings)
+            or sizes[job.id]
+            or learned_size(job.spec, self._state, self._settings, self._foreteller, self._now_s)
+        )
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -90,23 +95,27 @@ def shares_gpus(request: Request) -> bool:
 
 
 def known_size(
-    spec: JobSpec, state: State, predictor: Predictor | None, now_s: float
+    spec: JobSpec, state: State, settings: Settings, predictor: Predictor | None, now_s: float
 ) -> Size | None:
     """Return how much work a training is: as stated, as its kind was before, or its walltime.
 
     None where nothing is known of it.
     """
-    return stated_size(spec) or learned_size(spec, state, predictor, now_s)
+    return stated_size(spec) or learned_size(spec, state, settings, predictor, now_s)
 
 
 def learned_size(
-    spec: JobSpec, state: State, predictor: Predictor | None, now_s: float
+    spec: JobSpec, state: State, settings: Settings, predictor: Predictor | None, now_s: float
 ) -> Size | None:
     """Return the size of a training of which its user says nothing but a walltime, if that.
 
-    What its kind took before counts, where it always has the same number of GPUs and enough runs
-    are known: the run time on the slowest kind of node here that nine in ten did not exceed.
+    What steps of its kind were measured to take counts first. Then what its kind took before, where
+    it always has the same number of GPUs and enough runs are known: the run time on the slowest
+    kind of node here that nine in ten did not exceed.
     """
+    measured = size_of_kind(spec, state, settings) if predictor is not None else None
+    if measured is not None:
+        return measured
     if predictor is not None and not is_elastic(spec.request):
         kind, loads = kind_of(spec), Loads(state)
         nodes = {load.rates: load for load in loads.values() if load.rates.gpus}
@@ -121,6 +130,7 @@ def goal_of(job: Job, size: Size, *, settings: Settings, state: State, now_s: fl
     """Return what is known of a training now."""
     attempt = job.attempt
     whole_startup_s = expected_startup_s(job.spec, size, state)
+    move_s = expected_move_s(job, state, settings, whole_startup_s)
     if attempt is None or attempt.started_s is None:
         left = size.work - done_of(size, job.work_done, job.work_total)
         rest = Rest(work=left, total_work=size.work, startup_s=whole_startup_s)
@@ -131,7 +141,7 @@ def goal_of(job: Job, size: Size, *, settings: Settings, state: State, now_s: fl
             size,
             rate,
             reached=state.reached.get(job.id),
-            before=Before(startup_s=whole_startup_s, move_s=settings.move_s),
+            before=Before(startup_s=whole_startup_s, move_s=move_s),
             now_s=now_s,
         )
     return Goal(
@@ -145,7 +155,7 @@ def goal_of(job: Job, size: Size, *, settings: Settings, state: State, now_s: fl
         startup_s=rest.startup_s,
         whole_startup_s=whole_startup_s,
         movable=_is_movable(job, state, now_s),
-        move_s=max(settings.move_s, whole_startup_s),  # a move ends with a start
+        move_s=move_s,
         promised=job.promised,
         request=_movable_request(job.spec.request),
     )

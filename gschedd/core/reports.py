@@ -17,9 +17,11 @@ from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.apply_moves import note_progress
 from gschedd.core.decide import lost_part
+from gschedd.core.movecosts import told_by_resuming
 from gschedd.core.react import ask_checkpoint, asked_nodes, retime, stop
 from gschedd.core.startups import told_by_step
 from gschedd.core.state import Attempt, Job, Part, Reached, State
+from gschedd.core.steptimes import told_by_steps
 
 #: TERM to KILL for an attempt that should not be there at all, seconds.
 FENCED_GRACE_S = 5.0
@@ -316,10 +318,13 @@ def on_progress(state: State, node: str, said: n.Progress, now_s: float) -> Hear
         heard.oddities.append("progress_of_no_attempt")
         return heard
     job = found[0]
+    told = (
+        told_by_steps(state, job, said, now_s),  # looks at what it said before
+        told_by_step(job, said, now_s),
+        told_by_resuming(job, now_s),
+    )
     note_progress(state, job.id, _reached(said, now_s))
-    begun = told_by_step(job, said, now_s)
-    if begun is not None:
-        heard.facts.append(begun)
+    heard.facts.extend(fact for fact in told if fact is not None)
     attempt = job.attempt
     if attempt is not None and _goes_on(job, attempt):
         heard.facts.append(

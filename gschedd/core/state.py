@@ -17,6 +17,7 @@ from gsched.model.states import (
     StopReason,
 )
 from gschedd.models.startup import Startups
+from gschedd.models.steptimes import StepTimes
 from gschedd.plan.load import Prediction
 from gschedd.plan.snapshot import OrderKey, RunningJob, Shape
 from gschedd.plan.space import SortedSpaces
@@ -51,6 +52,8 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
         resumed: it has gone on from there: its first step is done.
         steps_s: how long all its steps take here by what its user said; 0 where that is no matter.
         startup_s: from its start to its first step; None: it has not said so.
+        step_s: what one of its steps was measured to take, seconds; 0: it was not measured.
+        step_known_s: when that was.
         stop: why it is being stopped, once it is; the first reason stands.
     """
 
@@ -64,6 +67,8 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
     resumed: bool = False
     steps_s: float = 0.0
     startup_s: float | None = None
+    step_s: float = 0.0
+    step_known_s: float = 0.0
     started_s: float | None = None
     ended_s: float | None = None
     stop: StopReason | None = None
@@ -301,6 +306,8 @@ class State:
         sizes: how much work each of them is, worked out when a policy first asks.
         reached: how far those that run have said to be.
         startups: how long trainings have taken until their first steps.
+        move_costs: how long moves have kept trainings from working.
+        step_times: how long steps of trainings have taken where.
         next_job: the id the next job gets.
         ports: master ports in use.
         shapes_of: shapes of ``groups`` by their request.
@@ -338,6 +345,8 @@ class State:
         self.sizes: dict[int, Size | None] = {}
         self.reached: dict[int, Reached] = {}
         self.startups = Startups()
+        self.move_costs = Startups()
+        self.step_times = StepTimes()
         self.next_job = 1
         self.ports: set[int] = set()
         self.jobs_by_user: dict[int, int] = {}

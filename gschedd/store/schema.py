@@ -150,6 +150,11 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     """
     CREATE INDEX measured_startups ON events (seq) WHERE kind = 'StartupMeasured';
     """,
+    # Likewise how long their steps take, and what moves have cost them.
+    """
+    CREATE INDEX measured_steps ON events (seq) WHERE kind = 'StepsMeasured';
+    CREATE INDEX measured_moves ON events (seq) WHERE kind = 'MoveMeasured';
+    """,
 )
 
 SCHEMA_VERSION: Final = len(MIGRATIONS)

@@ -9,14 +9,14 @@ import sqlite3
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
 from gsched.errors import ConfigError, StorageError, TryAgainError
 from gsched.failpoint import failpoint
 from gschedd.core import facts as f
-from gschedd.core import startups
+from gschedd.core import movecosts, startups, steptimes
 from gschedd.core.apply import add_job
 from gschedd.core.apply_nodes import SAFE_ID_JUMP
 from gschedd.core.learning import Run
@@ -26,6 +26,9 @@ from gschedd.store import history, rows
 from gschedd.store.mark import Mark, MarkFile
 from gschedd.store.purge import Keep, Purged, purge_blobs, purge_some
 from gschedd.store.schema import MIGRATIONS, SCHEMA_VERSION
+
+#: A fact from which something is learned.
+Measured = TypeVar("Measured", f.StartupMeasured, f.StepsMeasured, f.MoveMeasured)
 
 BUSY_TIMEOUT_S: Final = 5.0
 #: Client keys of ended jobs that a restarted head still knows without asking the database.
@@ -193,8 +196,7 @@ class Store:
             add_job(state, job)
             if job.spec.client_key:
                 state.keys[client_key(job.spec.owner.uid, job.spec.client_key)] = job.id
-        for fact in self._newest_startups():
-            startups.learn(state, fact)
+        self._learn_anew(state)
         state.next_job = max(state.next_job, self._next_job)
         keys = (
             "SELECT uid, client_key, id FROM (SELECT uid, client_key, id FROM jobs "
@@ -204,13 +206,22 @@ class Store:
         for uid, key, job_id in self._db.execute(keys, (count,)):
             state.keys[client_key(uid, key)] = job_id
 
-    def _newest_startups(self) -> Iterator[f.StartupMeasured]:
-        """Yield the newest that is known of how trainings start, oldest first."""
-        query = "SELECT data FROM events WHERE kind = 'StartupMeasured' ORDER BY seq DESC LIMIT ?"
-        found = self._db.execute(query, (startups.LEARNED_AGAIN,)).fetchall()
-        for (data,) in reversed(found):
+    def _learn_anew(self, state: State) -> None:
+        """Let the state know again what trainings took to start, for their steps, to be moved."""
+        for startup in self._newest(f.StartupMeasured, startups.LEARNED_AGAIN):
+            startups.learn(state, startup)
+        for steps in self._newest(f.StepsMeasured, steptimes.LEARNED_AGAIN):
+            steptimes.learn(state, steps)
+        for move in self._newest(f.MoveMeasured, movecosts.LEARNED_AGAIN):
+            movecosts.learn(state, move)
+
+    def _newest(self, kind: type[Measured], most: int) -> Iterator[Measured]:
+        """Yield the newest facts of a kind that has an index of its own, oldest first."""
+        # The kind stands in the text, as SQLite uses a partial index only for a constant.
+        query = f"SELECT data FROM events WHERE kind = '{kind.__name__}' ORDER BY seq DESC LIMIT ?"  # noqa: S608 - the name of a class of ours
+        for (data,) in reversed(self._db.execute(query, (most,)).fetchall()):
             fact = rows.fact_from_data(data)
-            assert isinstance(fact, f.StartupMeasured), "the kind of an event is its fact's"
+            assert isinstance(fact, kind), "the kind of an event is its fact's"
             yield fact
 
     def newest_runs(self, most: int) -> list[Run]:

@@ -70,5 +70,5 @@ def test_nothing_is_known_without_walltime_and_history() -> None:
     job = world.submit("select=1:ncpus=1:ngpus=1", deadline_after_s=1e6, kind="new")
     spec = world.job(job).spec
 
-    assert known_size(spec, world.head.state, world.head.model, world.now_s) is None
+    assert known_size(spec, world.head.state, world.settings, world.head.model, world.now_s) is None
     assert job not in snapshot(world.head.state, world.settings, world.now_s).goals

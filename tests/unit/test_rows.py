@@ -12,6 +12,7 @@ from gsched.model.states import HoldKind, JobState, OutcomeKind, StopReason
 from gschedd.core import facts as f
 from gschedd.core.explain import describe
 from gschedd.core.state import Job, Relocation, Saved, Trip
+from gschedd.models.steptimes import Steps
 from gschedd.store import rows
 from tests.support.books import spec_of
 from tests.support.world import inventory
@@ -83,6 +84,24 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
                 owner_uid=1,
             ),
             "attempt 2 took 4.3 s until its first step",
+        ),
+        (
+            f.StepsMeasured(
+                **ATTEMPT,  # type: ignore[arg-type] # common fields
+                kind="k",
+                steps=Steps(counts=(2, 1), gpu_type="a100", samples=64.0, step_s=0.0312),
+            ),
+            "attempt 2: a step takes 0.0312 s on 2+1 a100 GPUs",
+        ),
+        (
+            f.MoveMeasured(
+                **ATTEMPT,  # type: ignore[arg-type] # common fields
+                cost_s=6.08,
+                kind="k",
+                program="p",
+                owner_uid=1,
+            ),
+            "the move to attempt 2 cost 6.1 s without progress",
         ),
         (
             f.DeadlineJudged(at_s=5.0, job=1, meets=False, end_s=60.0, gpus=2, why="full"),

@@ -1,0 +1,59 @@
+"""What moves keep trainings from working: when that is known, and what is expected of the next."""
+
+from typing import Final
+
+from gschedd.core import facts as f
+from gschedd.core.settings import Settings
+from gschedd.core.state import Job, State
+from gschedd.models.kinds import kind_of
+from gschedd.models.startup import Family
+
+#: Of the newest moves so many are learned anew by a head that starts.
+LEARNED_AGAIN: Final = 2_000
+
+
+def told_by_resuming(job: Job, now_s: float) -> f.MoveMeasured | None:
+    """Return what the move of a job has cost whose first step after it is done.
+
+    That is the time from the step after which it saved its state. Nothing is known of the cost of
+    one that was started anew, or knows only its signal.
+    """
+    trip = job.trip
+    if trip is None or not trip.saved_s or not trip.placed_s or trip.resumed_s:
+        return None
+    family = Family.of(kind_of(job.spec))
+    return f.MoveMeasured(
+        at_s=now_s,
+        job=job.id,
+        attempt=job.attempts,
+        cost_s=max(0.0, now_s - (trip.saved_s - trip.save_s)),
+        save_s=trip.save_s,
+        size_bytes=trip.size_bytes,
+        kind=family.kind,
+        program=family.program,
+        owner_uid=family.owner_uid,
+    )
+
+
+def learn(state: State, fact: f.MoveMeasured) -> None:
+    """Take a move into account; also of a job that is over, when a head starts."""
+    family = Family(kind=fact.kind, program=fact.program, owner_uid=fact.owner_uid)
+    state.move_costs.learn(family, fact.cost_s)
+
+
+def expected_move_s(job: Job, state: State, settings: Settings, startup_s: float) -> float:
+    """Return how long a move is expected to keep a training from working, seconds.
+
+    What moves of its kind, its program, its owner or all trainings took in the middle; where there
+    were none, what the site says, no less than its start, and what its own last checkpoint took.
+
+    Args:
+        job: it.
+        state: what is known.
+        settings: what is said where nothing was measured.
+        startup_s: from a start to the first step, as far as is known.
+    """
+    if state.move_costs:
+        return state.move_costs.expected_s(Family.of(kind_of(job.spec)))
+    save_s = job.saved.wall_s if job.saved is not None else 0.0
+    return max(settings.move_s, startup_s + save_s)

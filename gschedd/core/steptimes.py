@@ -1,0 +1,91 @@
+"""Step times that trainings tell: when they are a measurement, and what follows from them."""
+
+from typing import Final
+
+from gsched.model.job import JobSpec
+from gsched.model.resources import Allocation
+from gsched.protocol import node as n
+from gschedd.core import facts as f
+from gschedd.core.settings import Settings
+from gschedd.core.state import Job, State
+from gschedd.models.kinds import kind_of
+from gschedd.models.steptimes import TYPES_JOINT, Steps
+from gschedd.plan.training import Size, gpus_by_node
+
+#: Of the newest measurements so many are learned anew by a head that starts.
+LEARNED_AGAIN: Final = 2_000
+#: Fewer steps than this are no measurement: among them are the slow first ones.
+LEAST_STEPS: Final = 5
+#: A further measurement of an attempt is one only if it differs by more than this part, and comes
+#: so long after the one before, seconds: each is a row of the database.
+CHANGE: Final = 0.1
+PAUSE_S: Final = 60.0
+
+
+def told_by_steps(state: State, job: Job, said: n.Progress, now_s: float) -> f.StepsMeasured | None:
+    """Return what a training's steps take where it runs, if it has just been measured.
+
+    What it tells is the mean of its steps since it was heard last.
+    """
+    attempt, before = job.attempt, state.reached.get(job.id)
+    if attempt is None or before is None or before.attempt != said.attempt or said.step_s <= 0:
+        return None
+    steps = said.step - before.step
+    samples = (said.work_done - before.work_done) / steps if steps >= LEAST_STEPS else 0.0
+    by_node = gpus_by_node(attempt.allocation)
+    if samples <= 0 or not by_node or not _is_news(job, said.step_s, now_s):
+        return None
+    return f.StepsMeasured(
+        at_s=now_s,
+        job=job.id,
+        attempt=said.attempt,
+        kind=kind_of(job.spec).key,
+        steps=Steps(
+            counts=tuple(sorted(by_node.values(), reverse=True)),
+            gpu_type=_gpu_type(state, attempt.allocation),
+            samples=samples,
+            step_s=said.step_s,
+            communication_s=said.communication_s if sum(by_node.values()) > 1 else 0.0,
+            gradient_bytes=said.gradient_bytes,
+            work_total=said.work_total,
+        ),
+    )
+
+
+def _is_news(job: Job, step_s: float, now_s: float) -> bool:
+    attempt = job.attempt
+    assert attempt is not None, "the caller has looked"
+    known_s = attempt.step_s
+    if not known_s:
+        return True
+    return abs(step_s - known_s) > CHANGE * known_s and now_s >= attempt.step_known_s + PAUSE_S
+
+
+def _gpu_type(state: State, allocation: Allocation) -> str:
+    types = {
+        gpu.type
+        for share in allocation
+        for gpu in state.nodes[share.node].inventory.gpus
+        if gpu.index in share.gpu_indices
+    }
+    return TYPES_JOINT.join(sorted(types))
+
+
+def learn(state: State, fact: f.StepsMeasured) -> None:
+    """Take a measurement into account; also of a job that is over, when a head starts."""
+    state.step_times.learn(fact.kind, fact.job, fact.steps)
+
+
+def own_size(job: Job, state: State, settings: Settings) -> Size | None:
+    """Return the size of a job by what its own steps were measured to take; None: none were."""
+    if not state.step_times:
+        return None
+    kind = kind_of(job.spec).key
+    return state.step_times.size_of_job(job.id, kind, settings.fabric.devices)
+
+
+def size_of_kind(spec: JobSpec, state: State, settings: Settings) -> Size | None:
+    """Return the size of a job by what steps of its kind were measured to take; None: none were."""
+    if not state.step_times:
+        return None
+    return state.step_times.size_of_kind(kind_of(spec).key, settings.fabric.devices)
