@@ -18,6 +18,7 @@ NODEFILE_NAME = "nodefile"
 GPUFILE_NAME = "gpufile"
 FAILURE_NAME = "failure.json"
 KEPT_NAMES = frozenset({"GSCHED_HEAD", "GSCHED_CONFIG"})  # so that gsub works inside a job
+CLUSTER_LETTERS = 12  # of its id: enough to tell clusters of one site apart
 KEPT_PREFIX = "PBS_O_"
 
 
@@ -157,6 +158,12 @@ def processes_per_node(launch: Launch) -> int:
     return len(launch.share.gpu_indices) or max(1, launch.slots[launch.node_rank])
 
 
+def _rendezvous(launch: Launch) -> str:
+    """Return the id of an attempt's rendezvous, which no other one on any machine has."""
+    name = AttemptKey(launch.job, launch.attempt).name
+    return f"{name}.{launch.cluster[:CLUSTER_LETTERS]}" if launch.cluster else name
+
+
 def _torchrun(launch: Launch, site: Site, user_dir: str) -> tuple[str, ...]:
     return (
         launch.python or "python3",
@@ -173,7 +180,7 @@ def _torchrun(launch: Launch, site: Site, user_dir: str) -> tuple[str, ...]:
         "--master-port",
         str(launch.master_port),
         "--rdzv-id",
-        AttemptKey(launch.job, launch.attempt).name,
+        _rendezvous(launch),
         "--nproc-per-node",
         str(processes_per_node(launch)),
         "--max-restarts",
@@ -210,7 +217,7 @@ def _environment(launch: Launch, account: Account, site: Site, user_dir: str) ->
             MASTER_PORT=str(launch.master_port),
             NODE_RANK=str(launch.node_rank),
             NNODES=str(len(launch.hosts)),
-            GSCHED_RDZV_ID=AttemptKey(launch.job, launch.attempt).name,
+            GSCHED_RDZV_ID=_rendezvous(launch),
         )
     return environment
 

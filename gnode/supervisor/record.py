@@ -116,6 +116,8 @@ def _merge_report(task: Task, seen: Seen, ending: Ending, record: dict[str, obje
         if failed_s >= stopped_wall_s:
             return
     record["failed_s"] = failed_s
+    if report.get("port_taken") is True:
+        record["port_taken"] = True
     rank = _number(report.get("rank"), 0, 1 << 31)
     if rank is not None:
         record["rank"] = rank
@@ -123,6 +125,9 @@ def _merge_report(task: Task, seen: Seen, ending: Ending, record: dict[str, obje
     if isinstance(message, str) and "message" not in record:
         record["message"] = _printable(message)[:_MESSAGE_CHARACTERS_MAX]
     _merge_cause(report, record)
+    if "port_taken" in record:
+        record.pop("exit_code", None)
+        record["kind"] = "launch_failed"
 
 
 def _printable(text: str) -> str:

@@ -14,15 +14,22 @@ An elastic training whose user gave torchrun no options of its own gets its rank
 the environment that torchrun would give them: torchrun imports torch for that, which takes as long
 as a rank's own start and comes before it, in each move anew. Rank 0 then keeps the store itself.
 
+The rendezvous port is the head's choice, who does not know what else is on a machine: another
+cluster, or any program. The agent of the first node claims it, before a rank is started anywhere,
+and gives the attempt up if it is somebody else's; the head tries another one. Agents of different
+nodes tell each other their run id first, so that a rank never talks to those of another attempt.
+
 It may import nothing of gsched, and runs on older Pythons than the daemons.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -31,6 +38,11 @@ _USAGE = "usage: torchrun_agent.py --report FILE -- TORCHRUN-ARGUMENTS SCRIPT AR
 _NO_TORCH = 127  # what a shell says of a program that is not there
 _GRACE_S = 30.0  # torchrun's: ranks that were asked to end for another one are killed after it
 _TOGETHER_S = 0.2  # between the first and the last signal of somebody who ends all processes
+_TAKEN = 75  # sysexits' EX_TEMPFAIL: the port is somebody else's
+_MEETING_S = 900.0  # for agents to find each other, as torchrun has it
+_WORD_S = 2.0  # for a stranger on the port to say who he is
+_RETRY_S = 0.1
+_WORD_BYTES = 256
 #: What ends a training from outside, as torchrun has it.
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 #: What may ask a training for a checkpoint; it is sent to all processes of a job.
@@ -106,6 +118,113 @@ def _message(failure: object) -> str:
     return f"exited with code {exit_code}" if "see: https://" in text or not text else text
 
 
+class _TakenError(Exception):
+    """The rendezvous port belongs to somebody else."""
+
+
+def _claim(port: int) -> socket.socket:
+    """Return a claim on a port of this machine; it holds as long as this process lives.
+
+    An abstract name, which the kernel keeps for each network as it keeps ports. The port itself
+    cannot be held: rank 0 needs it, seconds later, and another agent would find it free until then.
+
+    Raises:
+        _TakenError: another agent has claimed it, or something listens there.
+    """
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        claim.bind(f"\0gsched-port-{port}")
+        _listener(port).close()
+    except OSError as error:
+        claim.close()
+        raise _TakenError(f"the rendezvous port {port} is taken: {error.strerror}") from error
+    return claim
+
+
+def _listener(port: int) -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
+
+
+def _give_up(report: str, error: _TakenError) -> int:
+    """Say that the attempt needs another port; return the exit code that stands for it."""
+    with open(report, "w", encoding="utf-8") as file:
+        json.dump({"port_taken": True, "failed_s": time.time(), "message": str(error)}, file)
+    sys.stderr.write(f"gsched: {error}; the job is tried with another one\n")
+    return _TAKEN
+
+
+def _meet(options: Mapping[str, str]) -> None:
+    """Return when the agents of all nodes are there and know that they are of one attempt.
+
+    The first node's listens where rank 0 will, and no rank lives before it has stopped to.
+
+    Raises:
+        TimeoutError: the others did not come.
+        _TakenError: something listens on the port.
+    """
+    port, nodes = int(options["--master-port"]), int(options["--nnodes"])
+    if nodes == 1:
+        return
+    if options["--node-rank"] != "0":
+        _join((options["--master-addr"], port), f"{options['--rdzv-id']} {options['--node-rank']}")
+        return
+    wanted = {f"{options['--rdzv-id']} {node_rank}" for node_rank in range(1, nodes)}
+    there: dict[str, socket.socket] = {}
+    until_s = time.monotonic() + _MEETING_S
+    try:
+        with _listener(port) as listener:
+            while wanted - there.keys():
+                listener.settimeout(max(0.001, until_s - time.monotonic()))
+                channel, _ = listener.accept()
+                word = _word(channel, _WORD_S)
+                if word in wanted:
+                    there[word] = channel
+                else:
+                    channel.close()  # a stranger, or one of another attempt
+    except TimeoutError:
+        raise TimeoutError(f"only {len(there)} of {nodes - 1} other nodes came") from None
+    for channel in there.values():
+        with channel, contextlib.suppress(OSError):  # one that has died: the head will hear of it
+            channel.sendall(b"go\n")
+            _word(channel, _WORD_S)  # it closes first, so that the port is free at once
+
+
+def _join(address: tuple[str, int], name: str) -> None:
+    """Return when the first node's agent says so.
+
+    Raises:
+        TimeoutError: it did not.
+    """
+    until_s = time.monotonic() + _MEETING_S
+    while time.monotonic() < until_s:
+        try:
+            with socket.create_connection(address, _WORD_S) as channel:
+                channel.sendall(f"{name}\n".encode())
+                if _word(channel, until_s - time.monotonic()) == "go":
+                    return
+        except OSError:
+            pass  # it is not there yet, or it is somebody else
+        time.sleep(_RETRY_S)
+    raise TimeoutError(f"the first node does not answer at {address[0]}:{address[1]}")
+
+
+def _word(channel: socket.socket, timeout_s: float) -> str:
+    """Return the line that the other side says, or what of it has come in time."""
+    channel.settimeout(max(0.001, timeout_s))
+    said = b""
+    try:
+        while not said.endswith(b"\n") and len(said) < _WORD_BYTES:
+            more = channel.recv(_WORD_BYTES)
+            if not more:
+                break
+            said += more
+    except OSError:
+        pass
+    return said.decode(errors="replace").strip()
+
+
 def _launch(report: str, arguments: list[str]) -> int:
     """Run torchrun; return its exit code."""
     try:
@@ -178,6 +297,7 @@ class _Ranks:
 
     def run(self) -> int:
         """Start them, wait for all; return the exit code that stands for them."""
+        _meet(self._options)
         watched = {signal.SIGCHLD, *_ENDING}
         signal.pthread_sigmask(signal.SIG_BLOCK, watched)
         for number in _FOR_RANKS:
@@ -276,15 +396,21 @@ class _Ranks:
             os.kill(pid, number)  # not reaped yet, so the number is no other process's
 
 
-def _own_ranks(report: str, arguments: list[str]) -> _Ranks | None:
-    """Return the ranks of an elastic training that needs nothing else of torchrun."""
-    if "GSCHED_ELASTIC_SOCKET" not in os.environ:
-        return None
+def _options_of(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return what gsched itself says to torchrun, by option, and what comes after it."""
     options: dict[str, str] = {}
     rest = list(arguments)
     while len(rest) > 1 and rest[0] in _OURS:
         options[rest[0]] = rest[1]
         rest = rest[2:]
+    return options, rest
+
+
+def _own_ranks(report: str, arguments: list[str]) -> _Ranks | None:
+    """Return the ranks of an elastic training that needs nothing else of torchrun."""
+    if "GSCHED_ELASTIC_SOCKET" not in os.environ:
+        return None
+    options, rest = _options_of(arguments)
     if rest[:1] == ["--"]:
         rest = rest[1:]
     if set(options) != set(_OURS) or options["--max-restarts"] != "0":
@@ -301,8 +427,26 @@ def main() -> None:
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
     if len(sys.argv) < 5 or sys.argv[1] != "--report" or sys.argv[3] != "--":
         sys.exit(_USAGE)
-    ranks = _own_ranks(sys.argv[2], sys.argv[4:])
-    sys.exit(_launch(sys.argv[2], sys.argv[4:]) if ranks is None else ranks.run())
+    report, arguments = sys.argv[2], sys.argv[4:]
+    try:
+        claim = _claim_of(arguments)
+        ranks = _own_ranks(report, arguments)
+        code = _launch(report, arguments) if ranks is None else ranks.run()
+        if claim is not None:
+            claim.close()
+    except _TakenError as error:
+        code = _give_up(report, error)
+    except TimeoutError as error:
+        sys.exit(f"gsched: the nodes of this job do not meet: {error}")
+    sys.exit(code)
+
+
+def _claim_of(arguments: Sequence[str]) -> socket.socket | None:
+    """Return the first node's claim on the rendezvous port; None on all other nodes."""
+    options = _options_of(arguments)[0]
+    if options.get("--node-rank") != "0" or not options.get("--master-port", "").isdigit():
+        return None
+    return _claim(int(options["--master-port"]))
 
 
 if __name__ == "__main__":

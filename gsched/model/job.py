@@ -144,6 +144,8 @@ class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
         kind: EXITED, SIGNALLED, OOM, LAUNCH_FAILED or SUPERVISOR_LOST: what the process did.
         stop_reason: why gsched stopped it, if it did; the head makes the outcome from both.
         user_error: for LAUNCH_FAILED: the job's own fault (no such directory), so not tried again.
+        port_taken: for LAUNCH_FAILED: its rendezvous port is taken there; the next attempt has
+            another one.
         started_s, ended_s: seconds since the epoch on the node's clock.
         work_done: of a training over all its attempts, as its last checkpoint has it, in the unit
             of its speed; None: there is none.
@@ -158,6 +160,7 @@ class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     signal: int | None = None
     stop_reason: StopReason | None = None
     user_error: bool = False
+    port_taken: bool = False
     message: str = ""
     rank: int | None = None
     failed_s: float | None = None

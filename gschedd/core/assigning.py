@@ -59,10 +59,14 @@ class Assigner:
 
 
 def free_port(job: Job, settings: Settings, taken: Collection[int]) -> int:
-    """Return a rendezvous port that no other attempt has; a new attempt begins elsewhere."""
+    """Return a rendezvous port that no other attempt has; a new attempt begins elsewhere.
+
+    Another cluster on the same machines most likely begins elsewhere, too. Where it does not, the
+    node finds the port taken, and the next attempt has another one.
+    """
     first, last = settings.master_port_first, settings.master_port_last
     count = last - first + 1
-    begin = (job.id * 13 + job.attempts * 101) % count
+    begin = (settings.master_port_begin + job.id * 13 + job.attempts * 101) % count
     for step in range(count):
         port = first + (begin + step) % count
         if port not in taken:

@@ -35,6 +35,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             is not moved, and goes on where it is; one whose new place is not free so long after it
             left goes to its queue; seconds.
         max_moves: so many jobs move at once when nodes are drained or a policy wants it.
+        master_port_begin: a number that other clusters hardly have, where ports begin.
         refuse_impossible: deadlines that an idle cluster could not meet are not taken.
     """
 
@@ -54,6 +55,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_moves: int = 4
     master_port_first: int = 20000
     master_port_last: int = 29999
+    master_port_begin: int = 0
 
     @property
     def default_queue(self) -> str:

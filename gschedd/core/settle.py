@@ -147,7 +147,7 @@ def _node_fault(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
     """Count launches that failed in a row for the node's own reasons; drain it in the end."""
     node = state.nodes.get(fact.node)
     record = fact.record
-    if node is None or record.stop_reason is not None:
+    if node is None or record.stop_reason is not None or record.port_taken:
         return []
     if record.kind is not OutcomeKind.LAUNCH_FAILED or record.user_error:
         if not node.faults or record.kind is OutcomeKind.NODE_LOST:

@@ -141,7 +141,12 @@ class Service:
         )
         self._blob_reader = Reader(self._store.path)
         blobs = BlobCache(self._blob_reader.blob)
-        launches = Launches(state=head.state, blobs=blobs, server=head.settings.server)
+        launches = Launches(
+            state=head.state,
+            blobs=blobs,
+            server=head.settings.server,
+            cluster=self._opened.cluster,
+        )
         identity = n.Welcome(cluster=self._opened.cluster, epoch=self._opened.epoch)
         self._links = Links(
             engine=self._engine,

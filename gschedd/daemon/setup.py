@@ -4,6 +4,7 @@ import os
 import pwd
 import socket
 import stat
+import zlib
 from types import MappingProxyType
 
 from msgspec import structs
@@ -58,6 +59,7 @@ def settings_from(config: Config) -> Settings:
         max_moves=config.moves.at_once,
         master_port_first=head.master_port_first,
         master_port_last=head.master_port_last,
+        master_port_begin=zlib.crc32(os.fsencode(os.path.realpath(head.state_dir))),
     )
 
 

@@ -49,12 +49,20 @@ class BlobCache:
 
 
 class Launches:
-    """Composes launch messages from the state and the blobs."""
+    """Composes launch messages from the state and the blobs.
 
-    def __init__(self, *, state: State, blobs: BlobCache, server: str) -> None:
+    Args:
+        state: of the head.
+        blobs: scripts and environments.
+        server: the head's name.
+        cluster: its id, which no other cluster has: it is part of each rendezvous.
+    """
+
+    def __init__(self, *, state: State, blobs: BlobCache, server: str, cluster: str = "") -> None:
         self._state = state
         self._blobs = blobs
         self._server = server
+        self._cluster = cluster
 
     def message(self, effect: e.SendLaunch) -> n.Launch | None:
         """Return the message, or None if the attempt is over or being stopped by now."""
@@ -88,6 +96,7 @@ class Launches:
             launch=LaunchKind(spec.launch),
             master_address=master.address if master is not None else "",
             master_port=attempt.master_port,
+            cluster=self._cluster,
             restart_count=job.attempts - 1,
             walltime_s=walltime_left_s(job),
             stdout_path=spec.stdout_path,

@@ -7,6 +7,7 @@ from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
+from gschedd.core.requeue import MAX_FAULTS
 from tests.support.saving import Running
 from tests.support.world import ADMIN, BEGIN_S, Program, World, inventory, node
 
@@ -558,3 +559,31 @@ def test_in_safe_mode_nothing_is_ended_or_forgotten_and_afterwards_all_is_said_a
     assert world.machines["n1"].ended == {}
     assert world.state(job) == "done"
     assert world.job(job).attempts == 2
+
+
+def test_i17_each_attempt_has_another_port_and_one_that_is_taken_is_no_fault_of_the_node() -> None:
+    """The job is tried again, some times; the node takes other jobs meanwhile."""
+    world = World(node("a"))
+    job = world.torchrun("nodes=1:ppn=2", program=Program(runs_s=1e5))
+    ports = []
+    for number in range(1, MAX_FAULTS + 1):
+        world.run_for(60.0)
+        attempt = world.job(job).attempt
+        assert attempt is not None
+        ports.append(attempt.master_port)
+        machine = world.machines["a"]
+        del machine.running[job, number]
+        record = ExitRecord(
+            job=job,
+            attempt=number,
+            kind=OutcomeKind.LAUNCH_FAILED,
+            port_taken=True,
+            message="taken",
+        )
+        world.tell(machine, n.Exited(record=record, usage=Usage(), load=Load()))
+        world.run_for(0.0)
+        assert world.seen_node("a").faults == 0
+
+    assert len(set(ports)) == MAX_FAULTS
+    assert world.state(job) == "held"
+    assert not world.seen_node("a").drained
