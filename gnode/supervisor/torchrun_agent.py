@@ -357,6 +357,7 @@ class _Ranks:
             "TORCHELASTIC_RUN_ID": options["--rdzv-id"],
             "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 has it
             "TORCHELASTIC_ERROR_FILE": self._error_file(local_rank),
+            "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(number.name for number in _ENDING),
         }
         names["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = os.environ.get(
             "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"
