@@ -66,6 +66,9 @@ DEADLINE_POLICIES: Final = (
     *("deadline", "drs", "drs-paper", "drs-still", "edf", "elasticflow", "fifowhole", "themis"),
 )
 
+#: What ``[deadline] profile`` may say; a test holds it against the head's.
+PROFILING: Final = ("auto", "asked", "never")
+
 
 class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[[queue]]``: one queue.
@@ -238,12 +241,15 @@ class DeadlineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             measured; seconds.
         share_for_others: of the nodes with GPUs: on so many no training with a deadline is started
             while other jobs wait for GPUs.
+        profile: which elastic trainings run on their fewest GPUs until their steps are measured:
+            those of which nothing is known (``auto``), only those that ask for it, or none.
     """
 
     policy: str = "drs"
     refuse_impossible: bool = True
     move_s: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 30.0
     share_for_others: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    profile: str = "auto"
 
 
 class MovesConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -355,6 +361,11 @@ def _check(config: Config, where: str) -> None:
                 f"{where}: queue {queue.name!r} names an unknown policy {queue.policy!r}",
                 hint=_closest(queue.policy, POLICIES) or f"known are: {', '.join(POLICIES)}",
             )
+    if config.deadline.profile not in PROFILING:
+        raise ConfigError(
+            f"{where}: deadline.profile is {config.deadline.profile!r}",
+            hint=_closest(config.deadline.profile, PROFILING) or f"say {', '.join(PROFILING)}",
+        )
     if config.deadline.policy not in DEADLINE_POLICIES:
         name = config.deadline.policy
         known = ", ".join(DEADLINE_POLICIES)

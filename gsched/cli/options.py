@@ -62,6 +62,7 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
     epochs: str | None = None
     step_time: str | None = None
     reject_if_late: bool = False
+    profile: bool = False
     checkpoint_dir: str | None = None
     checkpoint_interval: str | None = None
     checkpoint_signal: str | None = None
@@ -254,6 +255,8 @@ _JOB_OPTIONS = (
           target="reject_if_late"),
     _flag("--elastic", text="It may be stopped at a checkpoint and go on elsewhere.",
           target="elastic"),
+    _flag("--profile", text="Run on its fewest GPUs until its step time is known.",
+          target="profile"),
     _text("--checkpoint-dir", metavar="DIR", text="Where an elastic job keeps its checkpoints.",
           target="checkpoint_dir"),
     _text("--checkpoint-interval", metavar="TIME", text="Between those it makes by itself.",

@@ -111,6 +111,7 @@ def make_job(
         holds=("user",) if options.hold else (),
         places_max=options.gpus_most,
         movable=options.elastic,
+        profile=options.profile,
         reject_if_late=options.reject_if_late,
     )
     if options.speaks_of_saving:

@@ -38,6 +38,7 @@ class JobSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
         urgency: from which the deadline was computed, if it was.
         training: what its user said of its size.
         movable: it can be stopped at a checkpoint and go on elsewhere.
+        profile: it runs on its fewest GPUs until it is known what its steps take.
         checkpoint_dir: where it keeps its checkpoints, absolute; empty: the usual place.
         checkpoint_interval_s: between those that it makes by itself; None: it chooses.
         checkpoint_signal: by which it is asked to save its state and end; 0: over its socket.
@@ -76,6 +77,7 @@ class JobSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     urgency: Urgency | None = None
     training: Training | None = None
     movable: bool = False
+    profile: bool = False
     checkpoint_dir: str = ""
     checkpoint_interval_s: float | None = None
     checkpoint_signal: int = 0

@@ -8,6 +8,14 @@ from typing import Final
 from msgspec import Struct
 
 
+class Profiling(StrEnum):
+    """Which elastic trainings run on their fewest GPUs until it is known what their steps take."""
+
+    AUTO = "auto"  # those of which nothing is known, and those that ask
+    ASKED = "asked"  # those that ask
+    NEVER = "never"
+
+
 class Urgency(StrEnum):
     """How soon a training is wanted, in terms of its run time on one GPU."""
 

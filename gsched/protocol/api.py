@@ -48,6 +48,7 @@ class SubmitJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
         deadline_after_s: the same, counted from its submission on the head's clock.
         urgency: ``urgent``, ``normal`` or ``relaxed``, instead of a deadline.
         movable: it can be stopped at a checkpoint and go on elsewhere.
+        profile: it runs on its fewest GPUs until it is known what its steps take.
         reject_if_late: it is refused, and nothing kept of it, unless its deadline can be met.
         checkpoint_dir: where it keeps its checkpoints, absolute; empty: in its directory.
         checkpoint_interval_s: between those that it makes by itself; None: it chooses.
@@ -88,6 +89,7 @@ class SubmitJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     urgency: str = ""
     training: Training | None = None
     movable: bool = False
+    profile: bool = False
     reject_if_late: bool = False
     checkpoint_dir: str = ""
     checkpoint_interval_s: float | None = None

@@ -11,6 +11,7 @@ from gsched.model.resources import Request
 from gsched.model.training import Training, Urgency
 from gsched.model.units import format_duration
 from gsched.protocol.api import Alteration, SubmitJob
+from gschedd.core.profiling import check_profile
 from gschedd.core.settings import Settings
 from gschedd.core.shortest import Best, shortest_run
 from gschedd.core.state import Job, State
@@ -57,6 +58,8 @@ def aim_of(
         training=_checked(asked.training) if asked.training is not None else None,
         movable=asked.movable,
     )
+    if asked.profile:
+        check_profile(asked, settings)
     size = size_of_training(aim.training) if aim.training is not None else None
     size = size or size_by_walltime(walltime_s, request)
     deadline_s, urgency = deadline_of(asked, size, now_s)

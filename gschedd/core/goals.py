@@ -9,6 +9,7 @@ from gsched.model.resources import Allocation, Request
 from gsched.model.states import AttemptState, JobState
 from gschedd.core.learning import Loads
 from gschedd.core.movecosts import expected_move_s
+from gschedd.core.profiling import is_profiled
 from gschedd.core.ranks import counts_taken
 from gschedd.core.rest import Before, Rest, done_of, rest_of_running
 from gschedd.core.settings import Settings
@@ -151,7 +152,7 @@ def goal_of(job: Job, size: Size, *, settings: Settings, state: State, now_s: fl
         work=max(0.0, rest.work),
         total_work=rest.total_work,
         speed=size.speed,
-        gpus=counts_taken(state, job, gpu_counts(job.spec.request, state.total_gpus())),
+        gpus=_gpus(job, state, settings),
         startup_s=rest.startup_s,
         whole_startup_s=whole_startup_s,
         movable=_is_movable(job, state, now_s),
@@ -159,6 +160,12 @@ def goal_of(job: Job, size: Size, *, settings: Settings, state: State, now_s: fl
         promised=job.promised,
         request=_movable_request(job.spec.request),
     )
+
+
+def _gpus(job: Job, state: State, settings: Settings) -> tuple[int, ...]:
+    """Return the numbers of GPUs that a training may be given now, ascending."""
+    counts = counts_taken(state, job, gpu_counts(job.spec.request, state.total_gpus()))
+    return counts[:1] if is_profiled(job, state, settings) else counts
 
 
 def _is_movable(job: Job, state: State, now_s: float) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from gsched.model.training import Profiling
 from gschedd.plan.training import Fabric
 
 
@@ -36,6 +37,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             left goes to its queue; seconds.
         max_moves: so many jobs move at once when nodes are drained or a policy wants it.
         master_port_begin: a number that other clusters hardly have, where ports begin.
+        profiling: which elastic trainings run on their fewest GPUs until their steps are measured.
         refuse_impossible: deadlines that an idle cluster could not meet are not taken.
     """
 
@@ -51,6 +53,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     fabric: Fabric = Fabric()
     move_s: float = 30.0
     refuse_impossible: bool = True
+    profiling: Profiling = Profiling.AUTO
     checkpoint_timeout_s: float = 300.0
     max_moves: int = 4
     master_port_first: int = 20000

@@ -125,6 +125,7 @@ def prepare(
         urgency=aim.urgency,
         training=aim.training,
         movable=saving.movable,
+        profile=asked.profile,
         checkpoint_dir=saving.checkpoint_dir,
         checkpoint_interval_s=saving.checkpoint_interval_s,
         checkpoint_signal=saving.checkpoint_signal,

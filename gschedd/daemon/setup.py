@@ -11,6 +11,7 @@ from msgspec import structs
 
 from gsched.config import Config, FabricConfig
 from gsched.errors import BadResourceError, ConfigError
+from gsched.model.training import Profiling
 from gsched.model.units import parse_bandwidth_bytes_s
 from gschedd.core.settings import QueueSettings, Settings
 from gschedd.models.predict import Model
@@ -55,6 +56,7 @@ def settings_from(config: Config) -> Settings:
         fabric=fabric_from(config.fabric),
         move_s=config.deadline.move_s,
         refuse_impossible=config.deadline.refuse_impossible,
+        profiling=Profiling(config.deadline.profile),
         checkpoint_timeout_s=config.moves.checkpoint_timeout_s,
         max_moves=config.moves.at_once,
         master_port_first=head.master_port_first,

@@ -58,6 +58,7 @@ def test_all_that_is_said_of_a_training_is_sent(head: CannedHead) -> None:
     (job,) = head.bodies(api.SubmitRequest)[0].jobs
     assert job.resources == ("select=1:ncpus=2:ngpus=1",)
     assert (job.places_max, job.movable, job.reject_if_late) == (8, True, True)
+    assert not job.profile
     assert (job.deadline_s, job.deadline_after_s, job.urgency) == (0.0, 28800.0, "")
     assert job.training == Training(
         parameters=138e6, samples=5e4, batch=16.0, epochs=30.0, step_time_s=0.035
@@ -68,13 +69,14 @@ def test_directives_say_the_same(head: CannedHead, tmp_path: Path) -> None:
     """Of either name; a file that they name is looked for where the job is submitted."""
     (tmp_path / "size.toml").write_text("[training]\niterations = 10\nrates = { 1 = 2.5 }\n")
     (tmp_path / "job.sh").write_text(
-        "#PBS --urgency relaxed --gpus 2..4\n#GSCHED --training size.toml --elastic\ndate\n"
+        "#PBS --urgency relaxed --gpus 2..4\n#GSCHED --training size.toml --elastic --profile\ndate\n"
     )
     ran = gsub(head, "job.sh", cwd=tmp_path)
 
     assert ran.status == 0, ran
     (job,) = head.bodies(api.SubmitRequest)[0].jobs
     assert (job.urgency, job.places_max, job.movable) == ("relaxed", 4, True)
+    assert job.profile
     assert job.training == Training(iterations=10.0, rates=((1, 2.5),))
 
 

@@ -59,6 +59,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("[head]\nmaster_port_first = 80\n", "are no range", "1024 to 65535"),
         ("[[queue]]\nname='a'\npolicy='ballance'\n", "queue 'a' names", "did you mean 'balance'?"),
         ("[[queue]]\nname='a'\npolicy='x'\n", "unknown policy 'x'", "known are: balance, "),
+        ("[deadline]\nprofile = 'askd'\n", "deadline.profile is 'askd'", "did you mean 'asked'?"),
         ("[balance]\nrule = 'x'\n", "balance.rule is 'x'", "say gsched or paper"),
         ("[balance]\npredictor = 'x'\n", "balance.predictor is 'x'", "say robust or paper"),
         ("[balance.weights]\ngpu = -0.5\n", "weights.gpu is -0.5", "from 0 to"),
