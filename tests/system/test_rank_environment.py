@@ -1,4 +1,4 @@
-"""Ranks that the agent starts itself are told what torchrun would tell them, whatever its version."""
+"""Ranks that the agent starts itself are told what torchrun would tell them."""
 
 import json
 import os
