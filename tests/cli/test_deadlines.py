@@ -69,7 +69,8 @@ def test_directives_say_the_same(head: CannedHead, tmp_path: Path) -> None:
     """Of either name; a file that they name is looked for where the job is submitted."""
     (tmp_path / "size.toml").write_text("[training]\niterations = 10\nrates = { 1 = 2.5 }\n")
     (tmp_path / "job.sh").write_text(
-        "#PBS --urgency relaxed --gpus 2..4\n#GSCHED --training size.toml --elastic --profile\ndate\n"
+        "#PBS --urgency relaxed --gpus 2..4\n"
+        "#GSCHED --training size.toml --elastic --profile\ndate\n"
     )
     ran = gsub(head, "job.sh", cwd=tmp_path)
 
