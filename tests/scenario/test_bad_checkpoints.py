@@ -14,7 +14,7 @@ DIRECTORY = "/home/alice/gsched-checkpoints/1"
 
 def moved_to(story: Story, program: Program, **changes: object) -> int:
     """Move a training whose next attempts do as a program says; return it while it is moved."""
-    job = story.training(**changes)
+    job = story.training(2, 0, **changes)
     story.run_for(5.0)
     story.move((job, gpus("b", 0, 1)))
     story.programs[job] = program

@@ -148,6 +148,25 @@ def test_i12_a_good_checkpoint_goes_only_after_two_newer_ones_are_proven(
     assert shelf.entries() == [fifth, fourth]
 
 
+def test_i15_what_an_attempt_has_loaded_stays_until_two_newer_ones_are_proven(
+    tmp_path: pathlib.Path,
+) -> None:
+    """It fell back to the older one, as the newest is bad, and saves anew: that goes first."""
+    loaded, bad = (publish(Shelf(str(tmp_path)), step) for step in (1, 2))
+    shelf = Shelf(str(tmp_path))
+    shelf.prove(loaded)
+    shelf.note_load(loaded)
+    assert shelf.tidy() == []
+    third = publish(shelf, 3)
+
+    assert shelf.tidy() == [bad.name]
+    assert shelf.entries() == [third, loaded]
+    assert shelf.loads(loaded) == 1
+    publish(shelf, 4)
+    assert shelf.tidy() == [loaded.name]
+    assert shelf.loads(loaded) == 0
+
+
 def test_loads_are_counted_until_a_step_is_done(tmp_path: pathlib.Path) -> None:
     shelf = Shelf(str(tmp_path))
     entry = publish(shelf)

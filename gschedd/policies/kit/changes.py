@@ -58,6 +58,7 @@ class Trainings(Struct, frozen=True, kw_only=True):
 
 
 def _may_move(running: RunningJob, goal: Goal, snapshot: Snapshot) -> bool:
+    """Return whether a training can be moved; `Goal.movable` is not said of one that starts."""
     if running.leaving or not goal.movable or goal.request is None:
         return False
     return on_open_nodes(snapshot, running.allocation)
