@@ -1,9 +1,13 @@
 """When a waiting job will start, if nothing new comes and every job runs as long as is planned.
 
 The policy itself is asked again at each end of a running job, on a copy of the queue; so a forecast
-follows whatever the policy does. It is bounded, and says nothing rather than something wrong.
+follows whatever the policy does. It is bounded by what asking costs: where there is much to decide
+about, the policy is asked at some of the ends only, which tells a start later rather than earlier,
+and where that would be too few, nothing is said rather than something wrong.
 """
 
+import heapq
+import math
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -20,8 +24,15 @@ from gschedd.plan.snapshot import Group, OrderKey, Policy, RunningJob, Shape, Sn
 from gschedd.plan.space import NodeSpace, Spaces
 from gschedd.plan.times import Foreteller
 
-#: Ends of jobs looked at; beyond, the forecast would cost more than it is worth.
-MAX_STEPS: Final = 200
+#: How often the policy is asked at most; beyond, the forecast would cost more than it is worth.
+MAX_ASKED: Final = 200
+#: With fewer questions than this what is told would be too rough to be of use.
+LEAST_ASKED: Final = 8
+#: What all questions may cost together: shapes to decide about. A second or so.
+MAX_COST: Final = 20_000
+#: A training is timed on every number of GPUs that it may have, and it is planned ahead whether it
+#: waits or runs: each counts as so many shapes.
+TRAINING_COST: Final = 10
 #: Jobs before the one asked about; with more nothing is said.
 MAX_AHEAD: Final = 2000
 _NEW_JOB: Final = 2**62  # behind every job there is
@@ -45,7 +56,8 @@ def predict_start(seen: Snapshot, policy: Policy, *, job: int, key: OrderKey) ->
     running = {each.job: each for each in seen.running}
     foreteller = Foreteller(seen)
     now_s = seen.now_s
-    for _ in range(MAX_STEPS):
+    asks = _affordable(seen, groups)
+    for left in range(asks, 0, -1):
         starts = policy(_moment(seen, now_s, spaces, groups, running)).starts
         for start in starts:
             if start.job == job:
@@ -53,14 +65,27 @@ def predict_start(seen: Snapshot, policy: Policy, *, job: int, key: OrderKey) ->
             spaces.take(start.allocation)
             running[start.job] = _started(start, foreteller, now_s)
             _remove(groups, start.shape, start.job)
-        ends = [each.end_s for each in running.values() if each.end_s is not None]
-        if not ends:
+        ends_s = [each.end_s for each in running.values() if each.end_s is not None]
+        if not ends_s:
             return None
-        now_s = max(now_s, min(ends))
+        # half of the questions for what is near, the others for all that is left
+        together = 1 if left > asks / 2 else math.ceil(len(ends_s) / max(left - 1, 1))
+        now_s = max(now_s, heapq.nsmallest(together, ends_s)[-1])
         for each in [r for r in running.values() if r.end_s is not None and r.end_s <= now_s]:
             spaces.give(each.allocation)
             del running[each.job]
     return None
+
+
+def _affordable(seen: Snapshot, groups: Mapping[Shape, list[OrderKey]]) -> int:
+    """Return how often the policy may be asked; 0 where that would be too few times."""
+    trainings = {shape.goal for shape in groups if shape.goal} & set(seen.goals)
+    cost = len(groups)
+    if trainings:
+        cost += (TRAINING_COST - 1) * len(trainings)
+        cost += TRAINING_COST * sum(each.job in seen.goals for each in seen.running)
+    asks = min(MAX_ASKED, MAX_COST // max(cost, 1))
+    return asks if asks >= LEAST_ASKED else 0
 
 
 def predict_submission(

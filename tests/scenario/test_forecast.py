@@ -3,9 +3,20 @@
 import pytest
 from msgspec import structs
 
+from gsched.model.training import Training
 from gschedd.core.cycle import snapshot
-from gschedd.core.forecast import MAX_AHEAD, predict_start, predict_submission
+from gschedd.core.forecast import (
+    LEAST_ASKED,
+    MAX_AHEAD,
+    MAX_ASKED,
+    predict_start,
+    predict_submission,
+)
+from gschedd.core.state import State
 from gschedd.models.robust import RobustModel
+from gschedd.plan.snapshot import Plan, Snapshot
+from gschedd.policies import drs, fifo
+from gschedd.policies.kit.beside import beside
 from tests.support.world import BEGIN_S, World, node, settings
 
 
@@ -130,3 +141,86 @@ def test_a_submission_is_foretold_before_it_is_made() -> None:
     assert expected_s == world.started_s(fourth) == 80
     assert first_s == 30
     assert late_s is None
+
+
+def counted(world: World) -> list[int]:
+    """Let a world's policy note how many shapes it is asked about each time, and return that."""
+    asked: list[int] = []
+    policy = world.policy
+
+    def noting(snapshot: Snapshot) -> Plan:
+        asked.append(len(list(snapshot.groups)))
+        return policy(snapshot)
+
+    world.policy = noting
+    return asked
+
+
+def test_a_long_queue_is_foretold_in_a_bounded_number_of_questions() -> None:
+    """Of 600 jobs one after the other the last one's start is told, later rather than earlier."""
+    world = World(node("n1", cpus=2))
+    jobs = [world.submit(f"ncpus=1,walltime={10 + n % 7}", runs_s=10 + n % 7) for n in range(600)]
+    asked = counted(world)
+
+    near_s, far_s = forecast_s(world, jobs[20]), forecast_s(world, jobs[-1])
+    spent = len(asked)
+    world.run_until(20_000)
+
+    assert near_s == world.started_s(jobs[20])
+    assert far_s is None, "two ends at a time are not enough for it"
+    assert spent <= 2 * MAX_ASKED
+
+
+def test_where_much_runs_some_ends_are_passed_over() -> None:
+    """All 300 that run end before it starts: it is told by when, with fewer questions than ends."""
+    world = World(node("n1", cpus=300))
+    for number in range(300):
+        world.submit(f"ncpus=1,walltime={100 + number}", runs_s=100 + number)
+    job = world.submit("ncpus=300,walltime=10", runs_s=10)
+    asked = counted(world)
+
+    foretold_s = forecast_s(world, job)
+
+    assert foretold_s == 399
+    assert len(asked) <= MAX_ASKED
+
+
+def test_among_many_trainings_nothing_is_said() -> None:
+    """Each question would plan all of them: a forecast could take minutes."""
+    world = Trainings()
+    for _ in range(260):
+        world.training()
+    other = world.submit("ncpus=1,walltime=10")
+    asked = counted(world)
+
+    assert forecast_s(world, other) is None
+    assert asked == []
+
+
+def test_among_some_trainings_it_is_said() -> None:
+    """So few that they can be planned often enough."""
+    world = Trainings()
+    for _ in range(5):
+        world.training()
+    world.submit("ncpus=8,walltime=50", runs_s=50)
+    other = world.submit("ncpus=8,walltime=10", runs_s=10)
+    asked = counted(world)
+
+    assert forecast_s(world, other) is not None
+    assert LEAST_ASKED > len(asked) >= 1
+
+
+class Trainings(World):
+    """A node with four GPUs, under DRS and FIFO."""
+
+    def __init__(self) -> None:
+        super().__init__(node("a", cpus=12, gpus=4), policy=beside(drs.plan, fifo.plan))
+
+    def _fresh_state(self) -> State:
+        return State({"batch": 0}, plans_goals=True)
+
+    def training(self) -> int:
+        """Submit a training of 100 s on one GPU."""
+        size = Training(iterations=100.0, rates=((1, 1.0),))
+        asked = "select=1:ncpus=1:ngpus=1,walltime=200"
+        return self.submit(asked, runs_s=100.0, deadline_after_s=1e6, training=size)
