@@ -18,7 +18,7 @@ from gsched.cli.common import (
 from gsched.cli.operands import normal_ids
 from gsched.cli.times import local_times
 from gsched.client import Head
-from gsched.errors import BadStateError
+from gsched.errors import BadStateError, UsageError
 from gsched.model.ids import format_job_id
 from gsched.model.states import AttemptState, JobState
 from gsched.model.units import format_size
@@ -73,6 +73,8 @@ def gmigrate(  # noqa: PLR0913 - one parameter for each option
         dry_run=dry_run,
     )
     follows = waits and not dry_run
+    if follows and job.lower() == "all":
+        raise UsageError("--wait follows one job, not all", hint="name it, or leave --wait out")
     before = head.job(job) if follows else None
     results = head.act(request).results
     if not as_json:

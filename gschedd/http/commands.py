@@ -281,8 +281,9 @@ class Commands:
         if asked.action != "drain" or not asked.migrate:
             return ""
         leave, stay = leaving_node(self._head.state, node)
-        stays = f", {stay} cannot be moved and run on" if stay else ""
-        return f": {leave} jobs go on elsewhere{stays}"
+        stays = f", {stay} cannot be moved and run{'s' * (stay == 1)} on" if stay else ""
+        goes = "job goes" if leave == 1 else "jobs go"
+        return f": {leave} {goes} on elsewhere{stays}"
 
     # --- safe mode ---
 

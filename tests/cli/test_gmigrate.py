@@ -146,12 +146,18 @@ def test_a_drain_with_migrate_moves_what_can_be_moved(desk: Desk) -> None:
     ran = desk.run("gnodes", "drain", "n1", "--migrate", "-m", "new driver")
 
     assert ran.status == 0, ran.stderr
-    assert ran.stdout == ("n1: drained: 1 jobs go on elsewhere, 1 cannot be moved and run on\n")
+    assert ran.stdout == "n1: drained: 1 job goes on elsewhere, 1 cannot be moved and runs on\n"
     wait_until(lambda: desk.nodes(job) == ("n2",), what="the move")
     assert desk.nodes(plain) == ("n1",)
     assert desk.story(plain).row.attempt == 1
     assert desk.run("gnodes", "resume", "--migrate", "n1").status == 2
     assert desk.run("gnodes", "--migrate").status == 2
+    refused = desk.run("gmigrate", "ALL", "--wait")
+    assert (refused.status, "--wait follows one job" in refused.stderr) == (2, True)
+    assert desk.run("gnodes", "resume", "n1").status == 0
+    everything = desk.run("gmigrate", "all", "--dry-run")
+    assert everything.stdout.startswith(f"{job}.test: would go on n1")
+    assert f"job {plain} does not say that it can save its state" in everything.stderr
 
 
 def test_gsub_says_how_a_job_saves_its_state(desk: Desk) -> None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -9,9 +10,13 @@ import pytest
 
 from gsched.client import new_job
 from gsched.protocol.api import JobStory
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, wait_until
+from tests.support.commands import run_command
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+GUIDE = ROOT / "docs" / "training.md"
+EPOCHS = 30
 TRAINING_TIMEOUT_S = 240.0
 
 
@@ -64,6 +69,45 @@ def test_training_over_two_nodes_reaches_its_accuracy(cluster: Cluster) -> None:
     trained = json.loads(result.read_text())
     assert trained["world_size"] == 4
     assert trained["accuracy"] >= 0.95
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="torch is not installed")
+def test_the_script_of_the_guide_is_moved_as_the_guide_says(cluster: Cluster) -> None:
+    """With more and slower steps, or it would be over; each epoch is told once, in one file."""
+    cluster.start_head()
+    for name in ("n1", "n2"):
+        cluster.start_node(name, gpus=1)
+    (code,) = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    longer = code.replace("epochs=4)", f"epochs={EPOCHS})")
+    assert longer != code
+    slower = longer.replace("training.step()\n", "training.step(); time.sleep(0.02)\n")
+    assert slower != longer
+    (cluster.jobs / "train.py").write_text(f"import time\n{slower}")
+
+    def ask(*words: str) -> str:
+        ran = run_command(words[0], *words[1:], head=cluster.socket, cwd=cluster.jobs)
+        assert ran.status == 0, ran
+        return ran.stdout
+
+    submit = ("gsub", "-N", "train", "-j", "oe", "--elastic", "--gpus", "1")
+    job = ask(*submit, "--python", sys.executable, "--torchrun", "train.py").partition(".")[0]
+    wait_until(lambda: "progress = step" in ask("gstat", "-f", job), 120.0, what="its first step")
+    before = cluster.head.job(job).row.nodes
+    there = "n2" if before == ("n1",) else "n1"
+    assert ask("gmigrate", job, "--dry-run") == f"{job}: would go on {there} (1 CPU, GPU 0)\n"
+    phases = ask("gmigrate", job, "--to", there, "--wait").splitlines()
+    shown = ask("gstat", "-f", job)
+    (story,) = cluster.head.wait([job], timeout_s=TRAINING_TIMEOUT_S)
+
+    assert "s without progress, checkpoint read in" in phases[-1]
+    assert re.search(r"^    moves = 1, \d+\.\d+ s without progress$", shown, re.MULTILINE)
+    assert story.row.outcome is not None
+    assert story.row.outcome.exit_status == 0
+    assert (story.moves, story.row.nodes) == (1, (there,))
+    told = (cluster.jobs / f"train.o{job}").read_text().splitlines()
+    epochs = [line.split()[1].rstrip(":") for line in told if line.startswith("epoch")]
+    assert epochs == [str(number) for number in range(EPOCHS)]
 
 
 def test_cluster_survives_the_loss_of_its_daemons(cluster: Cluster) -> None:
