@@ -92,10 +92,11 @@ def options() -> argparse.Namespace:
 
 
 class Awkward:
-    """An object whose state cannot be had, or not be given back."""
+    """An object whose state cannot be had, or not be given back until somebody has mended it."""
 
-    def __init__(self, when: str) -> None:
+    def __init__(self, when: str, directory: pathlib.Path) -> None:
         self.when = when
+        self.mended = directory / "mended"
 
     def state_dict(self) -> dict[str, object]:
         if self.when == "save":
@@ -103,7 +104,7 @@ class Awkward:
         return {}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        if self.when == "load":
+        if self.when == "load" and not self.mended.exists():
             os.abort()
 
 
@@ -136,7 +137,7 @@ def main() -> None:
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     also = {"schedule": schedule}
     if args.bad_state:
-        also["awkward"] = Awkward(args.bad_state)
+        also["awkward"] = Awkward(args.bad_state, args.directory)
     training = elastic.start(
         model,
         optimizer,

@@ -7,10 +7,12 @@ attempts ever live at once.
 
 import json
 import os
-import secrets
 import signal
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import psutil
 
@@ -95,19 +97,36 @@ class Migration:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.python = torch_python("sklearn")
-        # clusters that run at once on this machine must not give out the same rendezvous ports
-        first = 21_000 + secrets.randbelow(80) * 100
-        cluster.head_settings |= {"master_port_first": first, "master_port_last": first + 99}
         cluster.queues = '[[queue]]\nname = "batch"\npolicy = "fifo"\n'  # it fills n1 first
         self.directory = cluster.jobs
         self.number = ""
         self.watch = Watch(cluster.directory)
 
-    def begin(self, *, hold_at: int = HOLD_AT, head_env: dict[str, str] | None = None) -> None:
-        """Start the cluster, and the training on two GPUs of a node; it holds at a step."""
+    def begin(
+        self,
+        *options: str,
+        hold_at: int = HOLD_AT,
+        head_env: dict[str, str] | None = None,
+        nodes: Mapping[str, int] = MappingProxyType({"n1": 2, "n2": 2}),
+        **changes: object,
+    ) -> None:
+        """Start the cluster, and the training on two GPUs of a node; it holds at a step.
+
+        Args:
+            options: further ones of the script.
+            hold_at: the step.
+            head_env: added to the head's environment.
+            nodes: their names and numbers of GPUs.
+            changes: of the job, as `new_job` has them.
+        """
         self.cluster.start_head(env=head_env)
-        for name in ("n1", "n2"):
-            self.cluster.start_node(name, cpus=4, gpus=2)
+        for name, gpus in nodes.items():
+            self.cluster.start_node(name, cpus=4, gpus=gpus)
+        said: dict[str, Any] = {
+            "resources": ("nodes=1:ppn=2:gpus=2",),
+            "requeue_on": "node-failure",
+            **changes,
+        }
         job = new_job(
             name="train",
             workdir=str(self.directory),
@@ -115,18 +134,18 @@ class Migration:
             python=self.python,
             arguments=(
                 *(str(SCRIPT), str(self.directory)),
-                *(*OPTIONS, "--step-s=0.02", f"--hold-at={hold_at}"),
+                *(*OPTIONS, "--step-s=0.02", f"--hold-at={hold_at}", *options),
             ),
-            resources=("nodes=1:ppn=2:gpus=2",),
             environment={
                 "PYTHONPATH": str(ROOT),
                 "OMP_NUM_THREADS": "1",
+                "GLOO_SOCKET_IFNAME": "lo",
                 "PATH": os.environ["PATH"],
             },
             movable=True,
-            requeue_on="node-failure",
             grace_s=20.0,
             join="oe",
+            **said,
         )
         result = self.cluster.head.submit([job]).results[0]
         assert result.error is None, result.error
@@ -143,9 +162,15 @@ class Migration:
         """Return what the head knows of it."""
         return self.cluster.head.job(self.number)
 
-    def ask(self, node: str) -> None:
+    def ask(self, *nodes: str) -> None:
         """Ask for a move; a head that dies of it has asked or not."""
-        request = ActionRequest(action="migrate", ids=(self.number,), nodes=(node,))
+        request = ActionRequest(action="migrate", ids=(self.number,), nodes=nodes)
+        result = self.cluster.head.act(request).results[0]
+        assert result.error is None, result.error
+
+    def ask_gpus(self, count: int) -> None:
+        """Ask for another number of GPUs."""
+        request = ActionRequest(action="migrate", ids=(self.number,), gpus=count)
         result = self.cluster.head.act(request).results[0]
         assert result.error is None, result.error
 
@@ -228,10 +253,10 @@ class Migration:
         )
 
 
-def undisturbed(directory: Path) -> dict[str, object]:
-    """Return the result of the same training without a move, on as many ranks."""
+def undisturbed(directory: Path, ranks: int = 2) -> dict[str, object]:
+    """Return the result of the same training without a move."""
     run = Run(directory, *OPTIONS)
-    run.start(2)
+    run.start(ranks)
     return run.finish()
 
 

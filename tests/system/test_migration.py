@@ -44,6 +44,9 @@ def test_a_moved_training_ends_with_the_same_bits(
     assert result["steps"] == expected["steps"]
     story = migration.story()
     assert (story.moves, story.row.attempt) == (2, 3)
+    kinds = [event.kind for event in story.events]
+    assert kinds.count("MoveMeasured") == 2  # what is expected of the next one comes from them
+    assert "StepsMeasured" in kinds
     assert first.move is not None
     assert first.move.cost_s is not None
     print(f"without progress: {first.move.cost_s:.1f} s, phases {first.move}")
@@ -111,3 +114,26 @@ def test_i5_a_training_that_cannot_write_its_checkpoint_is_not_moved(
     assert len(told) == 1
     assert Path(blocked).read_text() == "in the way"
     print(told[0])
+
+
+@pytest.mark.sweep
+def test_a_training_on_two_nodes_goes_on_on_two_others_with_the_same_bits(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Two ranks on each; nothing of the old attempt lives anywhere when the new one starts."""
+    expected = undisturbed(tmp_path / "undisturbed", ranks=4)
+    migration = Migration(cluster)
+    migration.begin(
+        nodes=dict.fromkeys(("n1", "n2", "n3", "n4"), 2), resources=("nodes=2:ppn=2:gpus=2",)
+    )
+    assert migration.story().row.nodes == ("n1", "n2")
+    migration.ask("n3", "n4")
+    migration.release()
+
+    result = migration.finish()
+
+    story = migration.story()
+    assert (story.row.nodes, story.row.attempt, story.moves) == (("n3", "n4"), 2, 1)
+    assert (result["weights"], result["steps"]) == (expected["weights"], expected["steps"])
+    assert story.move is not None
+    print(f"without progress: {story.move.cost_s} s")
