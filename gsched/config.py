@@ -62,9 +62,11 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 #: What a queue's ``policy`` may name; a test holds it against gschedd's registry.
 POLICIES: Final = ("balance", "fewest", "fifo", "paper", "roundrobin", "torque")
 #: What plans trainings with deadlines, beside any of them.
-DEADLINE_POLICIES: Final = (
-    *("deadline", "drs", "drs-paper", "drs-still", "edf", "elasticflow", "fifowhole", "themis"),
-)
+DEADLINE_POLICIES: Final = ("deadline", "drs", "edf", "elasticflow", "fifowhole", "themis")
+#: Whose DRS is meant; a test holds it against gschedd's.
+DRS_VARIANTS: Final = ("paper", "ours")
+#: What the simulator calls them, and how a site says the same.
+_SIMULATED: Final = {"drs-paper": 'variant = "paper"', "drs-still": "moves_max = 0"}
 
 #: What ``[deadline] profile`` may say; a test holds it against the head's.
 PROFILING: Final = ("auto", "asked", "never")
@@ -241,6 +243,10 @@ class DeadlineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             measured; seconds.
         share_for_others: of the nodes with GPUs: on so many no training with a deadline is started
             while other jobs wait for GPUs.
+        variant: of ``drs``: as published (``paper``), or ``ours``.
+        moves_max: of ``drs``: so many trainings are moved at once to make room; 0: none. As
+            published all of them are, or none.
+        patience_s: of ``drs``, ours: one that is late and has waited so long goes first, seconds.
         profile: which elastic trainings run on their fewest GPUs until their steps are measured:
             those of which nothing is known (``auto``), only those that ask for it, or none.
     """
@@ -249,6 +255,9 @@ class DeadlineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     refuse_impossible: bool = True
     move_s: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 30.0
     share_for_others: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    variant: str = "ours"
+    moves_max: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 8
+    patience_s: Annotated[float, msgspec.Meta(ge=0)] = 86400.0
     profile: str = "auto"
 
 
@@ -361,19 +370,31 @@ def _check(config: Config, where: str) -> None:
                 f"{where}: queue {queue.name!r} names an unknown policy {queue.policy!r}",
                 hint=_closest(queue.policy, POLICIES) or f"known are: {', '.join(POLICIES)}",
             )
-    if config.deadline.profile not in PROFILING:
+    _check_deadline(config.deadline, where)
+    _check_balance(config.balance, where)
+
+
+def _check_deadline(deadline: DeadlineConfig, where: str) -> None:
+    for key, word, known in (
+        ("profile", deadline.profile, PROFILING),
+        ("variant", deadline.variant, DRS_VARIANTS),
+    ):
+        if word not in known:
+            raise ConfigError(
+                f"{where}: deadline.{key} is {word!r}",
+                hint=_closest(word, known) or f"say {', '.join(known)}",
+            )
+    name = deadline.policy
+    if name in _SIMULATED:
         raise ConfigError(
-            f"{where}: deadline.profile is {config.deadline.profile!r}",
-            hint=_closest(config.deadline.profile, PROFILING) or f"say {', '.join(PROFILING)}",
+            f"{where}: deadline.policy is {name!r}, which is a name for gsim",
+            hint=f'write policy = "drs" and {_SIMULATED[name]}',
         )
-    if config.deadline.policy not in DEADLINE_POLICIES:
-        name = config.deadline.policy
-        known = ", ".join(DEADLINE_POLICIES)
+    if name not in DEADLINE_POLICIES:
         raise ConfigError(
             f"{where}: deadline.policy is {name!r}, which plans no trainings",
-            hint=_closest(name, DEADLINE_POLICIES) or f"known are: {known}",
+            hint=_closest(name, DEADLINE_POLICIES) or f"known are: {', '.join(DEADLINE_POLICIES)}",
         )
-    _check_balance(config.balance, where)
 
 
 def _check_balance(balance: BalanceConfig, where: str) -> None:

@@ -16,6 +16,7 @@ from gsched.model.units import parse_bandwidth_bytes_s
 from gschedd.core.settings import QueueSettings, Settings
 from gschedd.models.predict import Model
 from gschedd.plan.training import Fabric
+from gschedd.policies import drs
 from gschedd.policies.kit.beside import Fairness
 from gschedd.policies.kit.capacity import Weights
 from gschedd.policies.registry import Chosen, Predictor, Tuning, choose_for
@@ -117,6 +118,11 @@ def chosen_policy(config: Config) -> Chosen:
         predictor=Predictor(balance.predictor),
         literal=balance.rule == "paper",
         deadline=config.deadline.policy,
+        drs_settings=drs.Settings(
+            variant=drs.Variant(config.deadline.variant),
+            moves_max=config.deadline.moves_max,
+            patience_s=config.deadline.patience_s,
+        ),
         fairness=Fairness(share=config.deadline.share_for_others),
     )
     return choose_for({queue.name: queue.policy for queue in config.queue}, tuning)

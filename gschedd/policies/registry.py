@@ -48,6 +48,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
         predictor: of all policies but ``paper``, which has its own.
         literal: ``balance`` means the paper's algorithm.
         deadline: what plans trainings, by its name in `TRAININGS`, beside any policy.
+        drs_settings: of ``drs`` where that plans trainings.
         fairness: how trainings with deadlines and all other jobs share the cluster.
     """
 
@@ -59,6 +60,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
     predictor: Predictor = Predictor.ROBUST
     literal: bool = False
     deadline: str = "drs"
+    drs_settings: drs.Settings = drs.Settings()
     fairness: Fairness = Fairness()
 
 
@@ -100,6 +102,8 @@ def choose(name: str, tuning: Tuning | None = None) -> Chosen:
         unknown, known = (name, ALL_NAMES) if make is None else (goals, tuple(TRAININGS))
         raise ConfigError(f"unknown policy {unknown!r}", hint=f"known are: {', '.join(known)}")
     made = make(name, tuning)
+    if goals == "drs":
+        plan = drs.drs(tuning.drs_settings)
     both = beside(plan, made.plan, tuning.fairness)
     return structs.replace(made, plan=both, plans_goals=True)
 
@@ -174,7 +178,7 @@ TRAININGS: Final[Mapping[str, Policy]] = MappingProxyType(
         "deadline": deadline.plan,
         "drs": drs.plan,
         "drs-paper": drs.drs(drs.Settings(variant=drs.Variant.PAPER)),
-        "drs-still": drs.drs(drs.Settings(migrate=False)),
+        "drs-still": drs.drs(drs.Settings(moves_max=0)),
         "edf": edf.plan,
         "elasticflow": elasticflow.plan,
         "fifowhole": fifowhole.plan,

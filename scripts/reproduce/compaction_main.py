@@ -25,7 +25,8 @@ WANTED: Final = "whole"
 
 def play(policy: str, console: Console) -> Told:
     """Run the case on a real cluster, to the end of all its jobs."""
-    settings = f'[deadline]\npolicy = "{policy}"\nmove_s = {MOVE_S:g}\n'
+    chosen = 'policy = "drs"\nmoves_max = 0' if policy == "drs-still" else f'policy = "{policy}"'
+    settings = f"[deadline]\n{chosen}\nmove_s = {MOVE_S:g}\n"
     with (
         tempfile.TemporaryDirectory(prefix="gsched-") as name,
         Cluster(Path(name) / "c", gpus=GPUS, settings=settings) as cluster,

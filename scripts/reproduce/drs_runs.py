@@ -16,7 +16,7 @@ from scripts.reproduce.drs_workload import HOUR_S, Scenario, cluster, draw
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
     {
         "drs": drs.drs(drs.Settings(variant=drs.Variant.PAPER)),
-        "norm": drs.drs(drs.Settings(variant=drs.Variant.PAPER, migrate=False)),
+        "norm": drs.drs(drs.Settings(variant=drs.Variant.PAPER, moves_max=0)),
         "drs-ours": drs.plan,
         "edf": edf.plan,
         "fifo": fifowhole.plan,

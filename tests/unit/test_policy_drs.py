@@ -374,7 +374,7 @@ def test_the_paper_places_the_largest_first() -> None:
 def test_without_migration_nothing_is_moved() -> None:
     """NoRM of the paper, and ours with it switched off."""
     for variant in drs.Variant:
-        policy = drs.drs(drs.Settings(variant=variant, migrate=False))
+        policy = drs.drs(drs.Settings(variant=variant, moves_max=0))
 
         assert policy(scattered()).moves == ()
 
@@ -388,7 +388,7 @@ def test_the_paper_waits_until_all_have_arrived() -> None:
     assert PAPER(moving).starts == ()
     down = {**seen.nodes, "n2": structs.replace(seen.nodes["n2"], open=False)}
     assert PAPER(structs.replace(moving, nodes=down)).moves != (), "it goes on without it"
-    still = drs.drs(drs.Settings(variant=drs.Variant.PAPER, migrate=False))
+    still = drs.drs(drs.Settings(variant=drs.Variant.PAPER, moves_max=0))
     assert still(moving).starts != (), "nothing is moved there: it only ends"
 
 
@@ -575,9 +575,9 @@ def test_a_start_says_why() -> None:
 
 
 def test_settings_are_checked() -> None:
-    """A bound of no moves is a contradiction: that is what migrate = false is for."""
-    with pytest.raises(ValueError, match="migrate = false"):
-        drs.drs(drs.Settings(moves_max=0))
+    """Numbers that can be none."""
+    with pytest.raises(ValueError, match="moves_max is -1"):
+        drs.drs(drs.Settings(moves_max=-1))
     with pytest.raises(ValueError, match="0 or more"):
         drs.drs(drs.Settings(patience_s=float("nan")))
 

@@ -1,20 +1,27 @@
 """Policies by name: the site's settings reach them, and queues that do not agree are refused."""
 
+from collections.abc import Mapping
+
 import pytest
+from msgspec import structs
 
 from gsched import config as configuration
 from gsched.config import parse_config
 from gsched.errors import ConfigError
-from gsched.model.resources import Chunk, Request, Share
+from gsched.model.resources import Allocation, Chunk, Request, Share
 from gschedd.daemon.setup import chosen_policy, settings_from
 from gschedd.models.predict import PaperModel
 from gschedd.models.robust import RobustModel
+from gschedd.plan.elastic import allocate
 from gschedd.plan.load import Use
 from gschedd.plan.snapshot import Group, Policy, RunningJob, Shape, Snapshot
-from gschedd.plan.space import take
+from gschedd.plan.space import NodeSpace, Spaces, take
+from gschedd.plan.training import Fabric
+from gschedd.policies import drs
 from gschedd.policies.registry import ALL_NAMES, NAMES, TRAININGS, Chosen, choose
 from tests.support.runs import GB, kind, node, run
 from tests.support.spaces import space
+from tests.support.trainings import NOW_S, VGG16, elastic, goal, gpu_nodes, snapshot_of
 
 BUSY = Use(memory_bytes=60 * GB)
 USED = Share(node="n1", cpus=3)
@@ -44,7 +51,9 @@ def first_node(policy: Policy) -> str:
 def test_a_configuration_may_name_every_policy_there_is() -> None:
     """And no other."""
     assert configuration.POLICIES == NAMES
-    assert tuple(sorted(TRAININGS)) == configuration.DEADLINE_POLICIES
+    simulated = {"drs-paper", "drs-still"}  # which a site says by the keys of drs
+    assert tuple(sorted(set(TRAININGS) - simulated)) == configuration.DEADLINE_POLICIES
+    assert set(configuration.DRS_VARIANTS) == set(drs.Variant)
 
 
 def test_balance_with_what_learns_best_is_the_default() -> None:
@@ -155,3 +164,44 @@ def test_queues_that_name_different_policies_are_refused() -> None:
 
     assert "a names fifo, b names balance" in refused.value.message
     assert "the same policy in every" in refused.value.hint
+
+
+def test_the_keys_of_drs_reach_it() -> None:
+    """Three small trainings on three nodes, and one that needs two GPUs of one node to be in time.
+
+    One is moved for it; with ``moves_max = 0`` none is. As published all are placed anew, and two
+    of them get other places.
+    """
+    nodes = gpu_nodes(2, 2, 2)
+    fixed, wide = elastic(1, 1), elastic(2, 2)
+    running = [
+        (
+            goal(job, request=fixed, movable=True, deadline_s=1e6, work=1e5),
+            places(nodes, fixed, name),
+        )
+        for job, name in enumerate(nodes, 1)
+    ]
+    seen = snapshot_of(nodes, [goal(9, request=wide, speed=VGG16, deadline_s=60.0)], running)
+    seen = structs.replace(seen, fabric=Fabric(between_bytes_s=1e6))
+
+    assert len(chosen().plan(seen).moves) == 1
+    assert chosen("[deadline]\nmoves_max = 0\n").plan(seen).moves == ()
+    assert len(chosen("[deadline]\nvariant = 'paper'\n").plan(seen).moves) == 2
+
+
+def test_the_patience_of_drs_is_the_sites_own() -> None:
+    """One that was late an hour ago goes before one that can be in time, or does not."""
+    late = goal(1, request=elastic(1, 1), deadline_s=-10.0, arrived_s=NOW_S - 3600)
+    other = goal(2, request=elastic(1, 1), deadline_s=1e5)
+    seen = snapshot_of(gpu_nodes(1), [late, other])
+
+    assert [each.job for each in chosen().plan(seen).starts] == [2]
+    impatient = chosen("[deadline]\npatience_s = 600\n")
+    assert [each.job for each in impatient.plan(seen).starts] == [1]
+
+
+def places(nodes: Mapping[str, NodeSpace], request: Request, name: str) -> Allocation:
+    """Return an allocation on one node."""
+    found = allocate(request, Spaces({name: nodes[name]}), request.places)
+    assert found is not None
+    return found

@@ -28,13 +28,10 @@ def drs(settings: Settings) -> Policy:
     """Return the policy with a site's own settings.
 
     Raises:
-        ValueError: a number of moves below 1, or a patience below 0.
+        ValueError: a number of moves or a patience below 0.
     """
-    if settings.moves_max < 1:
-        raise ValueError(
-            f"at least one move at once, not {settings.moves_max}: "
-            "migrate = false keeps running trainings where they are"
-        )
+    if settings.moves_max < 0:
+        raise ValueError(f"moves_max is {settings.moves_max}: 0, for no moves, or more")
     if not settings.patience_s >= 0:
         raise ValueError(f"patience_s is {settings.patience_s}: seconds, 0 or more")
     return lambda snapshot: Planning(snapshot, settings).plan()

@@ -49,14 +49,13 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     Attributes:
         variant: ``paper`` is the algorithm as published.
-        migrate: running trainings are moved together.
-        moves_max: at once; the paper's variant moves all of them.
+        moves_max: so many running trainings are moved together at once; 0: none. The paper's
+            variant moves all of them then, or none.
         patience_s: one that is late already and has waited so long goes before all others, and
             nothing starts before it, seconds; the paper's variant lets it wait.
     """
 
     variant: Variant = Variant.OURS
-    migrate: bool = True
     moves_max: int = MOVES_MAX
     patience_s: float = PATIENCE_S
 
@@ -81,7 +80,7 @@ class Planning:
             return Plan(verdicts=self._of_running())
         if self._is_paper:
             return self._paper()
-        moved = self._worthwhile_moves() if self._settings.migrate else []
+        moved = self._worthwhile_moves() if self._settings.moves_max else []
         room = self._room(moved)
         because = "running trainings make room for it" if moved else COMING_BACK
         self._because = dict.fromkeys(room.gained, because)
@@ -117,7 +116,7 @@ class Planning:
         """Return when to look again whether moves would help: what starts cannot be moved yet."""
         snapshot = self._snapshot
         late = {each.job for each in plan.verdicts if not each.meets}
-        if not self._settings.migrate or not any(each.goal.job in late for each in self._waiting):
+        if not self._settings.moves_max or not any(each.goal.job in late for each in self._waiting):
             return None
         starts = any(job.starting and job.job in snapshot.goals for job in snapshot.running)
         if not starts or not m.is_scattered(snapshot):
@@ -153,12 +152,12 @@ class Planning:
         """Plan as published: everything stands still while trainings are moved."""
         nodes = self._snapshot.nodes
         free = Spaces(nodes)
-        if self._settings.migrate and any(
+        if self._settings.moves_max and any(
             job.leaving and job.job in self._snapshot.goals and _is_up(job.allocation, nodes)
             for job in self._snapshot.running
         ):
             return self._hold(free, [])
-        if self._settings.migrate and m.is_scattered(self._snapshot):
+        if self._settings.moves_max and m.is_scattered(self._snapshot):
             moved = m.repack(self._snapshot, self._paces)
             if moved:
                 return self._hold(free, moved)
