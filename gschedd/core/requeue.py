@@ -27,6 +27,8 @@ CKPT_BAD: Final = "CKPT_BAD"
 MAX_LOADS: Final = 8
 #: The longest delay between two of them, seconds: to wait does not mend a checkpoint.
 MAX_LOAD_DELAY_S: Final = 16.0
+#: How a start fails that is not the system's fault.
+_OWN_ENDS: Final = frozenset({OutcomeKind.EXITED, OutcomeKind.SIGNALLED, OutcomeKind.LAUNCH_FAILED})
 #: Of an attempt's part: the node or the supervisor has gone, and the outcome with it.
 LOST: Final = frozenset({OutcomeKind.NODE_LOST, OutcomeKind.SUPERVISOR_LOST})
 
@@ -79,7 +81,7 @@ def _failed_to_go_on(job: Job, attempt: Attempt, outcome: Outcome) -> bool:
     spec = job.spec
     if not spec.movable or spec.checkpoint_signal or outcome.succeeded:
         return False
-    if outcome.kind not in {OutcomeKind.EXITED, OutcomeKind.SIGNALLED} or _has_lost(attempt):
+    if outcome.kind not in _OWN_ENDS or _has_lost(attempt) or _is_fault(job, attempt, outcome):
         return False
     return attempt.work_begun > 0 and not attempt.resumed and not _has_saved(job, attempt)
 

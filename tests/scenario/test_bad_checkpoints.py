@@ -69,6 +69,21 @@ def test_i10_one_that_says_so_is_held_at_once_and_goes_on_when_it_is_mended() ->
     assert story.outcome(job).succeeded
 
 
+def test_i10_one_that_cannot_be_started_where_it_was_moved_to_is_not_lost() -> None:
+    """Its directory is not there, say: at a place that it has not chosen."""
+    story = Story()
+    job = moved_to(story, Program(user_error=True))
+    story.run_for(2.0)
+    (told,) = requeues(story, job)
+    assert told.reason == (
+        "it did not come to a step from its checkpoint: launch failed on b: no such directory"
+    )
+    story.programs[job] = Program(runs_s=20.0)
+    story.run_for(60.0)
+
+    assert story.outcome(job).succeeded
+
+
 def first_step(story: Story, job: int) -> None:
     """Let the present attempt say that it has done its first step."""
     said = n.Progress(
