@@ -1,5 +1,6 @@
 """Manifests and the directory of checkpoints, on a real file system, without torch."""
 
+import hashlib
 import os
 import pathlib
 
@@ -18,6 +19,8 @@ from gsched.elastic.manifest import (
 )
 from gsched.elastic.samples import Position
 from gsched.elastic.shelf import Entry, Shelf
+
+PART_BYTES = 64 << 20  # see digest_file
 
 
 def manifest(step: int = 5, attempt: int = 1, files: tuple[File, ...] = ()) -> Manifest:
@@ -73,12 +76,49 @@ def test_a_cut_manifest_is_noticed(length: int) -> None:
 
 def test_manifest_of_another_version_says_so() -> None:
     other = Manifest(
-        position=Position(), world_size=1, job=0, attempt=0, samples={}, files=(), version=2
+        position=Position(), world_size=1, job=0, attempt=0, samples={}, files=(), version=1
     )
     with pytest.raises(
-        BadCheckpointError, match="is of version 2, and this gsched reads version 1"
+        BadCheckpointError, match="is of version 1, and this gsched reads version 2"
     ):
         Manifest.from_bytes(other.to_bytes())
+
+
+def test_a_large_file_has_the_digest_of_its_parts(tmp_path: pathlib.Path) -> None:
+    """One altered byte in any of them is seen, and so is a part that is in another place."""
+    path = tmp_path / "large"
+    begins = (0, PART_BYTES, 2 * PART_BYTES)
+    with path.open("wb") as file:  # of holes: none of it is written
+        file.truncate(2 * PART_BYTES + 3)
+        for begin in begins:
+            file.seek(begin)
+            file.write(bytes([begin // PART_BYTES + 1]))
+    described = describe_file(str(tmp_path), "large")
+    check_file(str(tmp_path), described)
+    parts = [b"\1" + bytes(PART_BYTES - 1), b"\2" + bytes(PART_BYTES - 1), b"\3\0\0"]
+    digests = [hashlib.sha256(part).digest() for part in parts]
+    assert described.sha256 == hashlib.sha256(b"".join(digests)).hexdigest()
+
+    for begin in (0, PART_BYTES - 1, PART_BYTES, 2 * PART_BYTES + 2):
+        _flip(path, begin)
+        with pytest.raises(BadCheckpointError, match="altered"):
+            check_file(str(tmp_path), described)
+        _flip(path, begin)
+    for begin, value in zip(begins, (2, 1, 3), strict=True):
+        with path.open("r+b") as file:
+            file.seek(begin)
+            file.write(bytes([value]))
+    with pytest.raises(BadCheckpointError, match="altered"):
+        check_file(str(tmp_path), described)
+
+
+def _flip(path: pathlib.Path, at: int) -> None:
+    """Change one bit of a file, or change it back."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        old = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([old ^ 1]))
 
 
 @given(st.lists(st.integers(0, 1000), max_size=20), st.integers(1, 5))
