@@ -30,6 +30,7 @@ class JobResult(Struct, frozen=True, kw_only=True):
         start_s: of its first attempt; empty if it never started.
         slowdown: bounded: (waiting + running) / max(running, 10 s), at least 1.
         deadline_met: 1 or 0; empty if it has no deadline.
+        promised: whether it was promised to meet it, 1 or 0; empty if nothing was.
     """
 
     job: int
@@ -49,6 +50,7 @@ class JobResult(Struct, frozen=True, kw_only=True):
     exit_code: int | None
     attempts: int
     deadline_met: int | None
+    promised: int | None
 
 
 class Spread(Struct, frozen=True, kw_only=True):
@@ -277,6 +279,7 @@ class Recorder:
             exit_code=job.outcome.exit_code,
             attempts=job.attempts,
             deadline_met=None if met is None else int(met),
+            promised=None if job.promised is None else int(job.promised),
         )
 
     # --- at the end ---

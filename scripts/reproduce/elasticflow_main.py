@@ -17,7 +17,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from gsched.errors import GschedError
-from gschedd.plan.snapshot import Plan, Policy, Snapshot
+from gschedd.plan.snapshot import Policy
 from gschedd.policies import edf, elasticflow, themis
 from gschedd.policies.registry import TRAININGS
 from gschedd.sim.cluster import read_cluster
@@ -83,7 +83,8 @@ class Figures(Struct, frozen=True, kw_only=True):
 
     Attributes:
         met: jobs done by their deadline, of all.
-        accepted: jobs whose deadline was promised, of all.
+        accepted: jobs whose deadline was promised, of all; what a policy only expects so far is no
+            promise.
         met_of_accepted: jobs done by their deadline, of those; None if there are none.
         published: ``met`` as the authors' simulator gives it, where it is known.
         waiting_s: mean time from submission to the first start.
@@ -107,42 +108,25 @@ class Figures(Struct, frozen=True, kw_only=True):
     took_s: float
 
 
-class Promises:
-    """A policy that notes what it first promises of each job, as the head does."""
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self.first: dict[int, bool] = {}
-
-    def __call__(self, snapshot: Snapshot) -> Plan:
-        """Return the policy's plan."""
-        plan = self._policy(snapshot)
-        for verdict in plan.verdicts:
-            if verdict.firm:
-                self.first.setdefault(verdict.job, verdict.meets)
-        return plan
-
-
 def run(name: str, jobs: Sequence[TraceJob], cluster: str, move_s: float) -> Figures:
     """Return what a policy makes of some jobs."""
-    policy = Promises(POLICIES[name])
     met: set[int] = set()
-    done: set[int] = set()
+    accepted: set[int] = set()
 
     def note(result: JobResult) -> None:
-        done.add(result.job)
         if result.deadline_met:
             met.add(result.job)
+        if result.promised:
+            accepted.add(result.job)
 
     began_s = time.perf_counter()
     options = Options(plans_goals=True, move_s=move_s)
-    simulation = Simulation(read_cluster(cluster), jobs, policy, options=options, on_result=note)
+    simulation = Simulation(
+        read_cluster(cluster), jobs, POLICIES[name], options=options, on_result=note
+    )
     simulation.run()
     summary = simulation.summary(name)
-    if jobs[0].reject_if_late:  # then numbers are given anew, and whoever was taken was promised
-        accepted = {*done, *simulation.recorder.traced}
-    else:
-        accepted = {job for job, meets in policy.first.items() if meets}
+    accepted.update(number for number, job in simulation.head.state.jobs.items() if job.promised)
     return Figures(
         policy=name,
         jobs=len(jobs),

@@ -99,6 +99,20 @@ def test_the_rates_count_all_jobs_and_those_that_were_accepted(data: Path) -> No
     assert found[0]["possible"] == pytest.approx(2 / 3)
 
 
+@pytest.mark.parametrize("asked", [(), ("--reject-late",)])
+def test_what_is_only_expected_is_not_accepted(data: Path, asked: tuple[str, ...]) -> None:
+    """Themis promises nothing, ElasticFlow what it admits; both meet the same two deadlines."""
+    names = "themis,elasticflow"
+    _, found = run(data, "--nodes", "3", "--gpus-per-node", "4", "--policies", names, *asked)
+
+    themis, elasticflow = policies(found)
+    assert themis["met"] == elasticflow["met"] == pytest.approx(2 / 3)
+    assert themis["accepted"] == 0
+    assert not themis["met_of_accepted"]
+    assert elasticflow["accepted"] == pytest.approx(2 / 3)
+    assert elasticflow["met_of_accepted"] == 1.0
+
+
 def test_with_room_for_all_whoever_can_be_in_time_is(data: Path) -> None:
     _, found = run(data, "--nodes", "3", "--gpus-per-node", "4", "--policies", "elasticflow,themis")
 
