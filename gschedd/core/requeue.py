@@ -83,6 +83,8 @@ def _failed_to_go_on(job: Job, attempt: Attempt, outcome: Outcome) -> bool:
         return False
     if outcome.kind not in _OWN_ENDS or _has_lost(attempt) or _is_fault(job, attempt, outcome):
         return False
+    if job.saved is None or job.saved.step <= 0:
+        return False  # it tells no steps, so that nobody has heard of its first one
     return attempt.work_begun > 0 and not attempt.resumed and not _has_saved(job, attempt)
 
 

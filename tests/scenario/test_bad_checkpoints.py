@@ -115,6 +115,22 @@ def test_i10_what_fails_after_its_first_step_or_without_a_checkpoint_has_failed(
         assert (ended.kind, ended.exit_code) == (OutcomeKind.EXITED, 78)
 
 
+def test_one_that_tells_no_steps_is_not_taken_for_one_that_never_did_any() -> None:
+    """As of those that are only simulated: how it ends is its own doing."""
+    story = Story()
+    job = story.training()
+    story.run_for(5.0)
+    story.lost[n.Checkpointed] = 1
+    story.move((job, gpus("b", 0, 1)))
+    story.run_for(1.0)
+    said = n.Checkpointed(job=job, attempt=1, request=1, work_done=5.0, waits=True)
+    story.programs[job] = Program(runs_s=30.0, exit_code=7)
+    story.tell(story.machines["a"], said)
+    story.run_for(60.0)
+
+    assert (story.outcome(job).exit_code, story.job(job).attempts) == (7, 2)
+
+
 def test_i10_a_delete_wins_over_another_try() -> None:
     """While it waits for the next one, and while it is held."""
     for program in (Program(runs_s=2.0, exit_code=1), Program(runs_s=2.0, exit_code=78)):
