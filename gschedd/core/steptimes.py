@@ -14,8 +14,10 @@ from gschedd.plan.training import Size, gpus_by_node
 
 #: Of the newest measurements so many are learned anew by a head that starts.
 LEARNED_AGAIN: Final = 2_000
-#: Fewer steps than this are no measurement: among them are the slow first ones.
+#: Fewer steps than this, in less time than that, are no measurement: after the very first step,
+#: before which nothing is told, a few more may be slow. Seconds.
 LEAST_STEPS: Final = 5
+LEAST_S: Final = 5.0
 #: A further measurement of an attempt is one only if it differs by more than this part, and comes
 #: so long after the one before, seconds: each is a row of the database.
 CHANGE: Final = 0.1
@@ -31,7 +33,9 @@ def told_by_steps(state: State, job: Job, said: n.Progress, now_s: float) -> f.S
     if attempt is None or before is None or before.attempt != said.attempt or said.step_s <= 0:
         return None
     steps = said.step - before.step
-    samples = (said.work_done - before.work_done) / steps if steps >= LEAST_STEPS else 0.0
+    if steps < 1 or (steps < LEAST_STEPS and steps * said.step_s < LEAST_S):
+        return None
+    samples = (said.work_done - before.work_done) / steps
     by_node = gpus_by_node(attempt.allocation)
     if samples <= 0 or not by_node or not _is_news(job, said.step_s, now_s):
         return None

@@ -99,10 +99,21 @@ def test_too_few_steps_are_no_measurement() -> None:
     story = Story()
     job = story.training()
     story.run_for(5.0)
-    story.steps(job, 1, 2.0)
-    story.steps(job, 4, 2.0)
+    story.steps(job, 1, 1.0)
+    story.steps(job, 5, 1.0)
 
     assert story.measured(job) == []
+
+
+def test_one_slow_step_is_a_measurement() -> None:
+    """There are trainings that never do five in the ten seconds between two words."""
+    story = Story()
+    job = story.training()
+    story.run_for(5.0)
+    story.steps(job, 1, 40.0)
+    story.steps(job, 2, 35.0)
+
+    assert story.measured(job) == [35.0]
 
 
 def test_a_step_that_changes_is_told_again_but_seldom() -> None:
