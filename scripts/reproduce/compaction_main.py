@@ -104,7 +104,7 @@ def main(policies: str, *, simulated: bool, json_path: Path | None) -> None:
     """Fragment two nodes with real trainings, and see whether moves make room in time.
 
     Each run is done live, on a head and two nodes of this machine, and then in the simulator, which
-    takes submissions, step times and the cost of a move from the live one.
+    takes submissions, how long trainings take to start and the cost of a move from the live one.
 
     Example: scripts/reproduce/compaction --policies drs,drs-still,deadline --json out.json
     """
