@@ -42,5 +42,7 @@ def is_profiled(job: Job, state: State, settings: Settings) -> bool:
         return False
     if spec.profile:
         return True
-    is_known = stated_size(spec) is not None or size_of_kind(spec, state, settings) is not None
-    return settings.profiling is Profiling.AUTO and not is_known
+    if settings.profiling is not Profiling.AUTO:
+        return False
+    stated = state.sizes[job.id] if job.id in state.sizes else stated_size(spec)
+    return stated is None and size_of_kind(spec, state, settings) is None

@@ -5,10 +5,18 @@ script. Arguments are left out: the same program on another input is the same ki
 """
 
 import posixpath
+from functools import lru_cache
+from typing import Final
 
 from gsched.model.job import JobSpec
+from gsched.model.resources import Request
 from gsched.model.states import LaunchKind
 from gschedd.plan.load import Kind
+
+#: Kinds that are kept as they were told: the same few are asked for again and again.
+MAX_KEPT: Final = 4_096
+#: Label, launch, digest of the script, first argument if there is one, name.
+Named = tuple[str, LaunchKind, str, tuple[str, ...], str]
 
 
 def kind_of(spec: JobSpec) -> Kind:
@@ -17,31 +25,37 @@ def kind_of(spec: JobSpec) -> Kind:
     Labels and scripts are the owner's own: two users' ``train`` need not cost the same. What was
     asked for is that of the largest place, as a prediction is about one node.
     """
-    uid = spec.owner.uid
-    chunks = spec.request.chunks
+    named = (spec.kind, spec.launch, spec.script_digest, spec.arguments[:1], spec.name)
+    return _kind(spec.owner.uid, named, spec.request, spec.walltime_s or 0.0)
+
+
+@lru_cache(MAX_KEPT)
+def _kind(uid: int, named: Named, request: Request, walltime_s: float) -> Kind:
+    chunks = request.chunks
     return Kind(
-        key=f"{uid}:{_label(spec)}",
-        program=f"{uid}:{_program(spec)}",
+        key=f"{uid}:{_label(named)}",
+        program=f"{uid}:{_program(named)}",
         owner_uid=uid,
         cpus=max(chunk.cpus for chunk in chunks),
         gpus=max(chunk.gpus for chunk in chunks),
         memory_bytes=max(chunk.memory_bytes for chunk in chunks),
-        walltime_s=spec.walltime_s or 0.0,
+        walltime_s=walltime_s,
     )
 
 
-def _label(spec: JobSpec) -> str:
+def _label(named: Named) -> str:
     """Return what tells a kind from others of the same owner; the prefixes never meet."""
-    if spec.kind:
-        return f"kind:{spec.kind}"
-    if spec.launch is LaunchKind.SCRIPT and spec.script_digest:
-        return f"script:{spec.script_digest}"
-    first = spec.arguments[0] if spec.arguments else spec.name
-    return f"{spec.launch.value}:{first}"
+    label, launch, digest, first, name = named
+    if label:
+        return f"kind:{label}"
+    if launch is LaunchKind.SCRIPT and digest:
+        return f"script:{digest}"
+    return f"{launch.value}:{first[0] if first else name}"
 
 
-def _program(spec: JobSpec) -> str:
+def _program(named: Named) -> str:
     """Return the family: an edited script keeps its job name, a moved program its file name."""
-    if spec.launch is LaunchKind.SCRIPT or not spec.arguments:
-        return f"name:{spec.name}"
-    return f"file:{posixpath.basename(spec.arguments[0])}"
+    _, launch, _, first, name = named
+    if launch is LaunchKind.SCRIPT or not first:
+        return f"name:{name}"
+    return f"file:{posixpath.basename(first[0])}"
