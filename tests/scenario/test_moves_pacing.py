@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 
 from gsched.model.resources import Allocation
@@ -145,3 +147,41 @@ def test_i16_two_that_change_places_move_together_or_later() -> None:
 
     assert most == 2
     assert world.places(jobs) == ends
+
+
+def longest_ring(places: list[int], ends: list[int]) -> int:
+    """Return of how many jobs each wants the next one's place, and the last the first one's."""
+    holder = {place: job for job, place in enumerate(places)}
+    longest = 0
+    for first in range(len(places)):
+        job, length = first, 0
+        while length <= len(places) and ends[job] != places[job]:
+            length += 1
+            following = holder.get(ends[job])
+            if following is None:
+                break
+            if following == first:
+                longest = max(longest, length)
+                break
+            job = following
+    return longest
+
+
+@given(ends=st.permutations(range(8)), max_moves=st.integers(1, 4))
+def test_i16_whoever_wants_to_go_where_all_come_there_and_no_more_at_once(
+    ends: list[int], max_moves: int
+) -> None:
+    """Six jobs on eight GPUs; only a ring of places may take more at once than is set."""
+    world = Wishes(count=4, max_moves=max_moves)
+    jobs = [world.training() for _ in range(6)]
+    world.run_for(5.0)
+    here = [2 * int(share.node[1]) + share.gpu_indices[0] for (share,) in world.places(jobs)]
+    there = [gpus(f"n{place // 2}", place % 2) for place in ends[:6]]
+
+    world.want(dict(zip(jobs, there, strict=True)))
+    most = world.most_at_once(90)
+
+    assert most <= max(max_moves, longest_ring(here, ends[:6]))
+    assert world.places(jobs) == there
+    moved = sum(start != end for start, end in zip(here, ends, strict=False))
+    assert sum(world.job(job).moves for job in jobs) == moved
