@@ -7,6 +7,8 @@ from gsched.config import PROFILING
 from gsched.errors import InvalidRequestError
 from gsched.model.training import Profiling, Training
 from gsched.protocol import node as n
+from gschedd.core import facts as f
+from gschedd.core import movecosts
 from gschedd.core.cycle import snapshot
 from gschedd.core.state import State
 from gschedd.policies import deadline, fifo
@@ -82,6 +84,24 @@ def test_a_training_of_which_nothing_is_known_grows_when_its_steps_are() -> None
 
     assert story.gpus(job) > 1
     assert story.job(job).moves == 1
+
+
+def test_a_training_is_not_resized_where_moves_were_measured_to_cost_more_than_that_gains() -> None:
+    """The same one as above, but moves of its kind took five minutes."""
+    story = Story()
+    job = story.training()
+    story.run_for(5.0)
+    cost = f.MoveMeasured(
+        at_s=story.now_s, job=job, attempt=1, cost_s=300.0, kind="k", program="p", owner_uid=1
+    )
+    movecosts.learn(story.head.state, cost)
+    story.steps(job, 1, gradient_bytes=1e6)
+    story.run_for(10.0)
+    story.steps(job, 11, gradient_bytes=1e6)
+    story.run_for(SETTLED_S)
+
+    assert story.gpus(job) == 1
+    assert story.job(job).moves == 0
 
 
 @pytest.mark.parametrize("profile", [False, True])
