@@ -151,7 +151,29 @@ def test_what_moves_cost_is_added_up() -> None:
         lost_s = site.job(job).moves_cost_s - before_s
         assert lost_s == pytest.approx(site.now_s - saved)
         say_first_step(site, job)
+        assert site.job(job).moves_cost_s == before_s + lost_s
 
     told = Teller(site.head, now_s=site.now_s).row(site.job(job))
     assert (told.moves, told.moves_cost_s) == (2, site.job(job).moves_cost_s)
     assert told.moves_cost_s > 0
+
+
+def test_a_restart_after_a_move_is_no_move() -> None:
+    """Its node dies long after the move was over: what that took is not the move's."""
+    site = Site("drs-still")
+    job = site.training(1000.0, requeue_on="node-failure")
+    site.run_for(5.0)
+    site.do(c.MigrateJob(caller=ALICE, job=job, nodes=("b",), gpus=0))
+    site.run_for(5.0)
+    say_first_step(site, job)
+    trip, cost_s = site.job(job).trip, site.job(job).moves_cost_s
+    assert cost_s > 0
+
+    site.run_for(100.0)
+    site.reboot("b")
+    site.run_for(100.0)
+    assert site.job(job).attempts == 3
+    say_first_step(site, job)
+
+    assert len(site.told(f.TrainingResumed, job)) == 2
+    assert (site.job(job).trip, site.job(job).moves_cost_s) == (trip, cost_s)
