@@ -129,6 +129,8 @@ def _goal(story: JobStory) -> Iterator[tuple[str, str]]:
     if row.deadline_s is not None:
         urgency = f" ({story.urgency})" if story.urgency else ""
         yield "deadline", format_time(row.deadline_s) + urgency
+    if story.startup_s:
+        yield "predicted_startup", f"{story.startup_s:.1f} s from its start to its first step"
     if row.predicted_end_s is not None:
         yield "predicted_end", format_time(row.predicted_end_s)
     yield "deadline_slack", slack(row.slack_s)
@@ -227,6 +229,8 @@ def _print_attempt(attempt: AttemptRow, story: JobStory) -> None:
     print(f"    Attempt {attempt.attempt}: {attempt.state}{span}")
     for part in attempt.parts:
         print(f"        {_part(part)}")
+    if attempt.startup_s is not None:
+        print(f"        {attempt.startup_s:.1f} s from its start to its first step")
     if attempt.usage is not None:
         print(f"        used: {_usage(attempt.usage)}")
     if attempt.outcome is not None:

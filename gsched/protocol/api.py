@@ -222,7 +222,7 @@ class PartRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AttemptRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One placement of a job."""
+    """One placement of a job; ``startup_s``: of a training, from its start to its first step."""
 
     attempt: int
     state: str
@@ -232,6 +232,7 @@ class AttemptRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended_s: float | None = None
     usage: Usage | None = None
     outcome: OutcomeRow | None = None
+    startup_s: float | None = None
 
 
 class EventRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -308,6 +309,8 @@ class JobStory(Struct, frozen=True, kw_only=True, omit_defaults=True):
         urgency: from which its deadline was computed, if it was.
         training: what its user said of its size.
         movable: it can be stopped at a checkpoint and go on elsewhere.
+        startup_s: how long it is expected to take from a start to its first step, seconds; 0: that
+            is not known.
         promised: whether it was promised that its deadline will be met; None: nothing was said.
         late_reason: why it will be late, where that is known.
         moves: how often it has moved.
@@ -344,6 +347,7 @@ class JobStory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     urgency: str = ""
     training: Training | None = None
     movable: bool = False
+    startup_s: float = 0.0
     promised: bool | None = None
     late_reason: str = ""
     moves: int = 0

@@ -16,7 +16,9 @@ from gschedd.core.forecast import predict_start
 from gschedd.core.foresight import Outlook, is_planned, outlook_of
 from gschedd.core.head import Head
 from gschedd.core.journeys import checkpoint_dir, checkpoint_row, move_row, progress_row
+from gschedd.core.startups import expected_startup_s
 from gschedd.core.state import Attempt, Job, Node, Part
+from gschedd.models.sizes import stated_size
 from gschedd.plan.training import gpus_by_node
 
 WAITING_STATES = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
@@ -171,6 +173,7 @@ class Teller:
             urgency=spec.urgency.value if spec.urgency is not None else "",
             training=spec.training,
             movable=spec.movable,
+            startup_s=self._startup_s(job),
             promised=job.promised,
             late_reason=self._why_late(job, row),
             moves=job.moves,
@@ -183,6 +186,13 @@ class Teller:
             restarts_max=spec.restarts_max,
             restarts=job.faults if spec.restarts_max else 0,
         )
+
+    def _startup_s(self, job: Job) -> float:
+        """Return what is expected of a training's start; 0 where nothing is, or it is over."""
+        size = stated_size(job.spec)
+        if size is None or job.state is JobState.DONE:
+            return 0.0
+        return expected_startup_s(job.spec, size, self._state)
 
     def _why_late(self, job: Job, row: api.JobRow) -> str:
         if job.state is JobState.DONE or row.meets_deadline is not False:
@@ -270,6 +280,7 @@ def attempt_row(attempt: Attempt) -> api.AttemptRow:
         ended_s=attempt.ended_s,
         usage=attempt.usage,
         outcome=outcome_row(attempt.outcome),
+        startup_s=attempt.startup_s,
     )
 
 

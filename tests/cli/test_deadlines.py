@@ -252,13 +252,14 @@ def test_the_whole_story_tells_deadline_slack_and_why_it_is_late(head: CannedHea
         server="head", now_s=NOW_S, row=DEADLINES[1], attempts=(), events=(), workdir="/",
         resources="select=1:ncpus=1:ngpus=1", stdout_path="", stderr_path="", join="n",
         launch="torchrun", rerunnable=True, grace_s=30.0, urgency="urgent", movable=True,
-        promised=True, late_reason="it takes longer than planned",
+        promised=True, late_reason="it takes longer than planned", startup_s=23.46,
         training=Training(iterations=10.0, rates=((1, 2.5), (2, 5.0))),
     )  # fmt: skip
     told = run_command("gstat", "-f", "2", head=head.path, env=UTC).stdout
 
     for line in (
         "deadline = Mon Sep 21 14:14:20 2026 (urgent)",
+        "predicted_startup = 23.5 s from its start to its first step",
         "predicted_end = Mon Sep 21 14:24:20 2026",
         "deadline_slack = -00:10:00",
         "deadline_met = False, as expected now: it takes longer than planned",

@@ -117,7 +117,7 @@ def test_the_story_tells_attempts_events_and_outcome(head: Path, fake: FakeApi) 
     )  # fmt: skip
     attempt = api.AttemptRow(
         attempt=1, state="ended", assigned_s=NOW_S - 60, parts=(part,), started_s=NOW_S - 50,
-        usage=Usage(wall_s=40.0, cpu_s=71.0, memory_peak_bytes=3 * 2**20),
+        usage=Usage(wall_s=40.0, cpu_s=71.0, memory_peak_bytes=3 * 2**20), startup_s=4.26,
     )  # fmt: skip
     events = (api.EventRow(seq=4, at_s=NOW_S - 10, kind="JobEnded", text="ended: code 3"),)
     fake.add(fake.stories[3].row, attempts=(attempt,), events=events, submit_host="login1")
@@ -126,6 +126,7 @@ def test_the_story_tells_attempts_events_and_outcome(head: Path, fake: FakeApi) 
     assert told.startswith("Job Id: 3.fake\n    Job_Name = old\n    Job_Owner = alice@login1\n")
     assert "    exit_status = 3\n" in told
     assert "on n2: 2 CPUs, GPUs 0,3, 1gb; ended; exited, exit code 3, on n2" in told
+    assert "        4.3 s from its start to its first step\n" in told
     assert "used: wall 00:00:40, CPU 00:01:11, memory 3mb at most" in told
     assert "ended: code 3" in told
 

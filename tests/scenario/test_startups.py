@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 
 from gsched.model.training import Training
+from gsched.protocol import api
 from gsched.protocol import node as n
 from gschedd.core import facts as f
 from gschedd.core.cycle import snapshot
 from gschedd.core.foresight import Outlook, outlook_of
-from gschedd.core.state import State
+from gschedd.core.state import Job, State
+from gschedd.core.story import Teller
 from gschedd.models.startup import Family
 from gschedd.plan.training import Goal, Layout
 from gschedd.policies import drs, fifo
@@ -118,6 +120,25 @@ def test_a_training_that_takes_longer_than_foretold_is_late_before_its_deadline(
 
     assert story.ends_in_s(job) == pytest.approx(10.0)
     assert story.outlook(job).meets is False
+
+
+def test_the_story_of_a_job_tells_what_is_known_of_its_start() -> None:
+    """What an attempt took, and what is expected of one that waits or runs."""
+    story = Story()
+    first = story.training()
+    story.run_for(130.0)
+    second = story.training()
+    teller = Teller(story.head, now_s=story.now_s)
+
+    def told(job: Job) -> api.JobStory:
+        attempts = () if job.attempt is None else (job.attempt,)
+        return teller.story(job, attempts=attempts, events=(), now_s=story.now_s)
+
+    over, runs = told(story.done[first]), told(story.job(second))
+    assert over.startup_s == 0.0
+    assert over.attempts[0].startup_s == pytest.approx(20.0)
+    assert runs.startup_s == pytest.approx(20.0)
+    assert runs.attempts[0].startup_s is None
 
 
 def test_a_training_tells_its_start_with_its_first_step() -> None:
