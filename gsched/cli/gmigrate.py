@@ -106,7 +106,7 @@ def _follow(head: Head, before: JobStory, *, quiet: bool) -> JobStory:
             told = max(told, len(phases))
             if story.move is not None and story.move.resumed_s is not None:
                 return story
-            _check_moves(story, before.row.attempt)
+            check_moves(story, before.row.attempt)
             pause(_LOOK_S)
     except KeyboardInterrupt:
         print_note("no longer waiting; the move goes on", command=command_name())
@@ -154,7 +154,7 @@ def _note(phase: str, story: JobStory, move: MoveRow) -> str:
             return ""
 
 
-def _check_moves(story: JobStory, from_attempt: int) -> None:
+def check_moves(story: JobStory, from_attempt: int) -> None:
     """Raise if a job does not move any more.
 
     Raises:
@@ -164,13 +164,19 @@ def _check_moves(story: JobStory, from_attempt: int) -> None:
     if state == JobState.DONE:
         raise BadStateError(f"job {job_id} has ended meanwhile", hint=f"ghist {story.row.id}")
     if state in _WAITING:
-        why = _last(story, "JobRequeued")
+        why = _last(story, "JobRequeued").removeprefix("queued again: ")
         raise BadStateError(
             f"job {job_id} is in its queue again: {why}", hint=f"gstat --why {story.row.id}"
         )
     if story.move is None and story.row.attempt == from_attempt:
         why = _last(story, "MoveAbandoned")
         raise BadStateError(f"job {job_id} {why}", hint="it runs on where it was")
+    if story.move is None:
+        why = _last(story, "JobRequeued").removeprefix("queued again: ")
+        raise BadStateError(
+            f"job {job_id} was in its queue again: {why}",
+            hint=f"it was started anew from its checkpoint: gstat -f {story.row.id}",
+        )
 
 
 def _last(story: JobStory, kind: str) -> str:

@@ -297,6 +297,8 @@ def _requeued(state: State, fact: f.JobRequeued) -> None:
     job.faults, job.not_before_s = fact.faults, fact.not_before_s
     job.requeue_reason = fact.reason
     job.requeues += 1
+    if job.trip is not None and not job.trip.resumed_s:
+        job.trip = None  # it has come to nothing: how long it waits now is no move's cost
     job.holds = tuple(sorted({*job.holds, *fact.holds}))
     if fact.holds:
         job.hold_reason = fact.reason

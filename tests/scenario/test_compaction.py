@@ -2,6 +2,8 @@
 
 import pytest
 
+from gsched.cli.gmigrate import check_moves
+from gsched.errors import BadStateError
 from gsched.model.training import Training
 from gsched.protocol import node as n
 from gschedd.core import commands as c
@@ -177,3 +179,29 @@ def test_a_restart_after_a_move_is_no_move() -> None:
 
     assert len(site.told(f.TrainingResumed, job)) == 2
     assert (site.job(job).trip, site.job(job).moves_cost_s) == (trip, cost_s)
+
+
+def test_a_move_that_ends_in_the_queue_costs_nothing() -> None:
+    """Its new place dies before its first step there; what it then waits is no move's."""
+    site = Site("drs-still")
+    job = site.training(1000.0, requeue_on="node-failure")
+    site.run_for(5.0)
+    site.do(c.MigrateJob(caller=ALICE, job=job, nodes=("b",), gpus=0))
+    site.run_for(5.0)
+    assert site.job(job).moves == 1
+    site.lose_power("a")
+    site.reboot("b")
+    site.hold(job)
+    site.run_for(5000.0)
+    site.release(job)
+    site.run_for(100.0)
+    say_first_step(site, job)
+
+    events = enumerate(fact for fact in site.facts if getattr(fact, "job", None) == job)
+    told = Teller(site.head, now_s=site.now_s).story(
+        site.job(job), attempts=(), events=events, now_s=site.now_s
+    )
+    assert (told.row.state, told.row.moves, told.row.moves_cost_s) == ("running", 1, 0.0)
+    assert told.move is None
+    with pytest.raises(BadStateError, match="was in its queue again: node lost on b"):
+        check_moves(told, from_attempt=1)
