@@ -95,6 +95,71 @@ def test_what_starts_has_done_a_part_before_it_can_be_changed() -> None:
     assert free.free == pytest.approx([0.0, 3.0, 4.0, 4.0])
 
 
+def test_nothing_is_done_before_the_first_step() -> None:
+    """Of 200 s 30 are lost: one GPU does 170 in what is left, two are needed for more."""
+    share = grid(4).take_share(need(170.0, 200.0, startup_s=30.0))
+    more = grid(4).take_share(need(171.0, 200.0, startup_s=30.0))
+
+    assert share is not None
+    assert share.level == 1
+    assert share.end_s == pytest.approx(200.0)
+    assert more is not None
+    assert more.level == 2
+    assert more.end_s == pytest.approx(30 + 171 / 1.8)
+
+
+def test_the_start_is_lost_when_it_begins_not_while_it_waits() -> None:
+    """Nothing is free in the first step, so the start takes 30 s of the second."""
+    free = grid(4, now_gpus=0)
+
+    share = free.take_share(need(70.0, 200.0, startup_s=30.0))
+
+    assert share is not None
+    assert (share.level, share.gpus) == (1, 0)
+    assert share.end_s == pytest.approx(200.0)
+
+
+def test_what_cannot_be_moved_holds_its_gpus_while_it_starts() -> None:
+    """70 of work and 30 s of start fill a step, 71 need two GPUs."""
+    free = grid(4)
+
+    share = free.take_share(need(70.0, 100.0, startup_s=30.0, rigid=True))
+    more = grid(4).take_share(need(71.0, 100.0, startup_s=30.0, rigid=True))
+
+    assert share is not None
+    assert share.level == 1
+    assert share.end_s == pytest.approx(100.0)
+    assert free.free[0] == 3.0
+    assert more is not None
+    assert more.level == 2
+
+
+def test_one_that_runs_has_what_is_left_of_its_start_before_its_steps() -> None:
+    """Its number unchanged: 30 s; changed: the time of the change instead."""
+    begun = need(70.0, 100.0, has=1, begun=True, startup_s=30.0, move_s=50.0)
+    stays = grid(4).take_share(begun)
+    changes = grid(4).take_share(structs.replace(begun, work=80.0))
+
+    assert stays is not None
+    assert stays.level == 1
+    assert stays.end_s == pytest.approx(100.0)
+    assert changes is not None
+    assert changes.level == 2
+    assert changes.end_s == pytest.approx(50 + 80 / 1.8)
+
+
+def test_what_is_held_does_nothing_while_it_starts() -> None:
+    """Of the first 100 s 40 are lost: on two GPUs it does 108 in it, and 72 later on one."""
+    held = need(180.0, 200.0, has=2, begun=True, held=True, held_rate=1.8, startup_s=40.0)
+    share = grid(4, now_gpus=0).take_share(held)
+    quick = grid(4, now_gpus=0).take_share(structs.replace(held, work=90.0))
+
+    assert share is not None
+    assert share.end_s == pytest.approx(172.0)
+    assert quick is not None
+    assert quick.end_s == pytest.approx(40 + 90 / 1.8)
+
+
 def test_a_grid_sums_up_a_profile() -> None:
     """Two of four GPUs are held for half of the first step."""
     profile = Profile(0.0, 4)

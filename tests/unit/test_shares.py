@@ -150,51 +150,61 @@ levels = st.dictionaries(st.integers(1, 10), st.just(0.0) | st.floats(0.01, 10),
 )
 
 
-def done_by(profile: Profile, chosen: Levels, index: int, until_s: float) -> float:
-    """Return the work done on at most a level, step by step."""
+def done_by(
+    profile: Profile, chosen: Levels, index: int, until_s: float, startup_s: float = 0.0
+) -> float:
+    """Return the work done on at most a level, step by step; nothing is at first."""
     done = 0.0
     for lasts_s, free in profile.between(until_s):
         fitting = min(chosen.floor(free) - 1, index)
-        done += lasts_s * chosen.rates[fitting] if fitting >= 0 else 0.0
+        if fitting >= 0:
+            works_s = max(0.0, lasts_s - startup_s)
+            startup_s -= lasts_s - works_s
+            done += works_s * chosen.rates[fitting]
     return done
 
 
-@given(profiles(), levels, st.floats(0.1, 500), st.integers(0, 90))
+startups = st.sampled_from([0.0, 0.0, 3.0, 25.0])
+
+
+@given(profiles(), levels, st.floats(0.1, 500), st.integers(0, 90), startups)
 def test_the_least_level_is_what_trying_each_one_finds(
-    profile: Profile, chosen: Levels, work: float, in_s: int
+    profile: Profile, chosen: Levels, work: float, in_s: int, startup_s: float
 ) -> None:
     by_trying = next(
         (
             index
             for index in range(len(chosen.gpus))
-            if done_by(profile, chosen, index, 1e9 + in_s) >= work
+            if done_by(profile, chosen, index, 1e9 + in_s, startup_s) >= work
         ),
         None,
     )
 
-    found = least_level(profile, chosen, work, 1e9 + in_s)
+    found = least_level(profile, chosen, work, 1e9 + in_s, startup_s)
 
     if found != by_trying:  # only where rounding decides
         assert found is not None
-        assert math.isclose(done_by(profile, chosen, found, 1e9 + in_s), work, rel_tol=1e-6)
+        done = done_by(profile, chosen, found, 1e9 + in_s, startup_s)
+        assert math.isclose(done, work, rel_tol=1e-6)
 
 
-@given(profiles(), levels, st.floats(0.1, 500), st.data())
+@given(profiles(), levels, st.floats(0.1, 500), startups, st.data())
 def test_a_claim_takes_what_it_says_and_is_done_when_it_says(
-    profile: Profile, chosen: Levels, work: float, data: st.DataObject
+    profile: Profile, chosen: Levels, work: float, startup_s: float, data: st.DataObject
 ) -> None:
     if not chosen.gpus:
         return
     index = data.draw(st.integers(0, len(chosen.gpus) - 1))
     before = profile.copy()
 
-    taken = claim(profile, chosen, index, work)
+    taken = claim(profile, chosen, index, work, startup_s)
 
     assert taken.gpus <= taken.level == chosen.gpus[index]
     if math.isinf(taken.end_s):
         assert chosen.floor(before.free[-1]) == 0
         return
-    assert math.isclose(done_by(before, chosen, index, taken.end_s), work, rel_tol=1e-5)
+    done = done_by(before, chosen, index, taken.end_s, startup_s)
+    assert math.isclose(done, work, rel_tol=1e-5)
     left = sum(lasts_s * free for lasts_s, free in profile.between(taken.end_s))
     had = sum(lasts_s * free for lasts_s, free in before.between(taken.end_s))
     assert math.isclose(had - left, taken.gpu_s, rel_tol=1e-5, abs_tol=1e-5)
