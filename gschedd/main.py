@@ -10,7 +10,7 @@ from gsched.config import load_config
 from gsched.errors import CannotWriteError, GschedError
 from gsched.version import VERSION
 from gschedd.daemon.service import Service
-from gschedd.daemon.setup import chosen_policy
+from gschedd.site import chosen_policy
 
 
 @click.command(name="gschedd")

@@ -23,7 +23,7 @@ from gsched.cli.common import (
 )
 from gsched.cli.moments import parse_moment
 from gsched.clock import SystemClock
-from gsched.config import environment
+from gsched.config import Config, environment, load_config
 from gsched.errors import GschedError, InternalError, UsageError
 from gschedd.policies.registry import ALL_NAMES, choose
 from gschedd.sim import figures, output, report
@@ -34,14 +34,16 @@ from gschedd.sim.simulation import Options, Simulation
 from gschedd.sim.traces import FORMS, Trace, read_trace
 from gschedd.sim.work import WORK_MODELS
 from gschedd.sim.workload import TraceJob
+from gschedd.site import fabric_from, tuning_from
 
 TURNS = 200  # moments between two looks at the progress bar, and at Ctrl-C
 
 EPILOG = """\b
 Examples:
   gsim run jobs.swf --cluster 64xcpus=32 --policy fifo
-  gsim run jobs.csv --cluster cluster.toml --work shared --json report.json --csv results
-  gsim replay --since 30d --state-dir /var/lib/gsched
+  gsim run jobs.csv --cluster cluster.toml --policy balance --work shared --csv results
+  gsim replay --since 30d --state-dir /var/lib/gsched --policy balance,fifo
+  gsim replay --since 30d --config other.toml --database copy.db --policy balance
 """
 
 
@@ -57,6 +59,15 @@ class Wanted(Struct, frozen=True, kw_only=True):
     csv_dir: str
     parquet: bool
     figures_dir: str
+    config: str
+
+    def site(self) -> Config:
+        """Return the configuration whose policies are compared: the defaults if none is named.
+
+        Raises:
+            ConfigError: it cannot be read, or what it says of policies cannot be.
+        """
+        return load_config(self.config) if self.config else Config()
 
 
 def common_options(function: Callable[..., int]) -> Callable[..., int]:
@@ -119,6 +130,12 @@ _OPTIONS = (
     click.option(
         "--figures", "figures_dir", default="", metavar="DIR", help="Draw PNG and SVG figures."
     ),
+    click.option(
+        "--config",
+        default="",
+        metavar="FILE",
+        help="A site's gsched.toml, for what it says of policies and of its network.",
+    ),
     click.help_option("--help", help="Print a summary of the options and exit."),
 )
 
@@ -176,12 +193,11 @@ def run_command(
 @click.option("--until", metavar="MOMENT", help="Submitted before that moment.")
 @click.option("--database", default="", metavar="FILE", help="The head's database, or a copy.")
 @click.option("--state-dir", default="", metavar="DIR", help="The head's state directory.")
-@click.option("--config", default="", metavar="FILE", help="The configuration that names it.")
 @click.option(
     "--cluster", default="", metavar="CLUSTER", help="Another cluster than the site's own nodes."
 )
 @common_options
-def replay_command(  # noqa: PLR0913 # one argument for each option
+def replay_command(
     wanted: Wanted,
     /,
     *,
@@ -189,14 +205,13 @@ def replay_command(  # noqa: PLR0913 # one argument for each option
     until: str | None,
     database: str,
     state_dir: str,
-    config: str,
     cluster: str,
 ) -> int:
     """Replay a site's own past jobs from the head's database."""
     now_s = SystemClock().wall_s()
     since_s = parse_moment(since, now_s=now_s, option="--since")
     until_s = None if until is None else parse_moment(until, now_s=now_s, option="--until")
-    path = database_path(database=database, state_dir=state_dir, config=config)
+    path = database_path(database=database, state_dir=state_dir, config=wanted.config)
     trace, own_nodes = read_history(path, since_s=since_s, until_s=until_s, limit=wanted.limit)
     nodes = read_cluster(cluster) if cluster else own_nodes
     return compare(wanted, trace, nodes, cluster=cluster or path)
@@ -304,7 +319,8 @@ def _replay(
         if wanted.csv_dir
         else None
     )
-    chosen = choose(policy)
+    site = wanted.site()
+    chosen = choose(policy, tuning_from(site))
     simulation = Simulation(
         nodes,
         jobs,
@@ -314,6 +330,8 @@ def _replay(
             make_model=chosen.make_model,
             heartbeats=chosen.reads_loads,
             plans_goals=chosen.plans_goals,
+            fabric=fabric_from(site.fabric),
+            move_s=site.deadline.move_s,
         ),
         on_result=writer.write if writer is not None else None,
     )

@@ -32,8 +32,8 @@ def database_path(*, database: str, state_dir: str, config: str) -> str:
         UsageError: two ways of naming it, or it is not there.
         ConfigError: the configuration cannot be used.
     """
-    if sum(map(bool, (database, state_dir, config))) > 1:
-        raise UsageError("--database, --state-dir and --config say the same", hint="give one")
+    if database and state_dir:
+        raise UsageError("--database and --state-dir say the same", hint="give one")
     path = database
     if not path:
         directory = state_dir or load_config(config or None).head.state_dir

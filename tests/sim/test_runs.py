@@ -250,6 +250,39 @@ def test_a_trace_of_which_nothing_fits_is_said_to_be(
     assert [sum(each.refused.values()) for each in decoded.results] == [2, 2]
 
 
+def test_a_site_s_own_settings_decide(tmp_path: Path) -> None:
+    """Without a reservation small jobs go past a large one as long as they come."""
+    trace, out = tmp_path / "t.csv", tmp_path / "results"
+    small = [f"{submit_s},10,1,10" for submit_s in (0, 5, 9, 14, 19)]
+    lines = ["submit_s,duration_s,cpus,walltime_s", *small[:2], "6,10,2,10", *small[2:]]
+    trace.write_text("\n".join(lines) + "\n")
+    config = tmp_path / "gsched.toml"
+    config.write_text("[balance]\nreserve = false\n")
+    arguments = ("run", str(trace), "--cluster", "cpus=2", "--policy", "balance", "--csv", str(out))
+
+    started_s = []
+    for more in ((), ("--config", str(config))):
+        assert cli.status_of([*arguments, *more]) == 0
+        with (out / "results-balance.csv").open(encoding="utf-8", newline="") as file:
+            large = next(row for row in csv.DictReader(file) if row["cpus"] == "2")
+        started_s.append(float(large["start_s"]))
+    assert started_s == [15, 30]
+
+
+def test_a_configuration_that_cannot_be_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is replayed."""
+    trace, config = write_trace(tmp_path / "t.csv", count=3), tmp_path / "gsched.toml"
+    config.write_text('[fabric]\nbetween = "fast"\n')
+    arguments = ("run", str(trace), "--cluster", "cpus=1", "--policy", "fifo")
+
+    assert cli.status_of([*arguments, "--config", str(config)]) != 0
+    said = capsys.readouterr()
+    assert "fabric.between" in said.err
+    assert said.out == ""
+
+
 def test_results_as_parquet_are_those_of_the_csv(tmp_path: Path) -> None:
     """With types that do not depend on what happens to be in a column."""
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -9,7 +9,8 @@ from gsched import config as configuration
 from gsched.config import parse_config
 from gsched.errors import ConfigError
 from gsched.model.resources import Allocation, Chunk, Request, Share
-from gschedd.daemon.setup import chosen_policy, settings_from
+from gschedd.daemon.setup import settings_from
+from gschedd.site import chosen_policy
 from gschedd.models.predict import PaperModel
 from gschedd.models.robust import RobustModel
 from gschedd.plan.elastic import allocate
