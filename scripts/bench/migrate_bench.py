@@ -15,15 +15,17 @@ step       the first step, less what one takes on average
 
 "heard" is how long the training went on with its steps after the request; it costs nothing.
 
-The floor is measured before each size, in the same directory, with plain torch alone: writing a
-state of this size and flushing it, a new process that imports torch, reading the state. "training"
-has, instead of the import, what every data-parallel training needs before it has anything to load
-a state into: torch, a process group, DistributedDataParallel, an optimiser.
+The floor is measured before each move, in the same directory, while the training is stopped by
+SIGSTOP, with plain torch alone: writing a state of this size and flushing it, a new process that
+imports torch, reading the state. "training" has, instead of the import, what every data-parallel
+training needs before it has anything to load a state into: torch, a process group,
+DistributedDataParallel, an optimiser. None of that is torchrun's own start.
 """
 
 import argparse
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -127,9 +129,28 @@ class Course:
         self._wait(lambda: len(self._times(after, "step")) >= STEPS_BEFORE, "steps after its move")
         return self._phases(done, before, after)
 
+    def rest(self) -> None:
+        """Stop it, so that it takes nothing from what is measured beside it."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it go on."""
+        attempt = self.story().row.attempt
+        steps = len(self._times(attempt, "step"))
+        self._signal(signal.SIGCONT)
+        self._wait(
+            lambda: len(self._times(attempt, "step")) >= steps + STEPS_BEFORE, "its going on"
+        )
+
     def end(self) -> None:
         """Delete it."""
         self._head.act(ActionRequest(action="delete", ids=(self.number,), grace_s=0.0))
+
+    def _signal(self, number: int) -> None:
+        request = ActionRequest(action="signal", ids=(self.number,), signal=number)
+        error = self._head.act(request).results[0].error
+        if error is not None:
+            raise BenchError(error.message)
 
     def _moved(self) -> MoveRow | None:
         story = self.story()
@@ -184,23 +205,34 @@ class Course:
         raise BenchError(f"waited {WAIT_S:.0f} s for {what}")
 
 
+def floor_now(size_bytes: int, directory: str) -> Figures:
+    """Return the floor, measured once."""
+    floor = floor_of_move(size_bytes, directory=directory)
+    ready_s = ready_seconds(directory=directory)
+    training_s = floor["save_s"] + ready_s + floor["load_s"]
+    return {**floor, "ready_s": ready_s, "training_s": training_s}
+
+
 def measured(args: argparse.Namespace, size_mb: float) -> dict[str, object]:
     """Return the floor and the moves of one size."""
     size_bytes = int(size_mb * 1e6)
     with tempfile.TemporaryDirectory(prefix="gsched-bench-") as directory:
-        floors = [floor_of_move(size_bytes, directory=directory) for _ in range(args.rounds)]
-        floor = {key: statistics.median(each[key] for each in floors) for key in floors[0]}
-        ready = [ready_seconds(directory=directory) for _ in range(args.rounds)]
-        floor["ready_s"] = statistics.median(ready)
-        floor["training_s"] = floor["save_s"] + floor["ready_s"] + floor["load_s"]
+        floors: list[Figures] = []
+        moves: list[Figures] = []
         with two_nodes(directory, args.ranks) as (head, nodes):
             course = Course(head, Path(directory), size_bytes, args.ranks)
-            moves = [course.move(nodes) for _ in range(args.rounds)]
+            for _ in range(args.rounds):
+                course.rest()
+                floors.append(floor_now(size_bytes, directory))
+                course.go_on()
+                moves.append(course.move(nodes))
             course.end()
+    floor = {key: statistics.median(each[key] for each in floors) for key in floors[0]}
     medians = {key: statistics.median(move[key] for move in moves) for key in moves[0]}
     return {
         "size_mb": size_mb,
         "floor": floor,
+        "floors": floors,
         "moves": moves,
         "median": medians,
         "ratio": medians["total"] / floor["floor_s"],
