@@ -70,12 +70,19 @@ def aim_of(
             hint="give one with --deadline or --urgency, or leave --reject-if-late out",
         )
     if size is None:
-        warning = "nothing is known of its run time: it is not planned by its deadline"
-        advice = "say the training's size, or a walltime"
-        return aim, (f"{warning}; {advice}",) if deadline_s else ()
+        return aim, (_unplanned(asked),) if deadline_s else ()
     if not state.nodes or not (aim.training or deadline_s or aim.request.places_max):
         return aim, ()  # as for most jobs: all nodes are looked at only for those that state an end
     return aim, _check_run(aim, size, walltime_s, state=state, settings=settings, now_s=now_s)
+
+
+def _unplanned(asked: SubmitJob) -> str:
+    """Return what to say of a deadline where nothing was said of the run time."""
+    advice = "say the training's size, or a walltime"
+    if asked.movable:
+        when = "as soon as it is known what its steps take"
+        return f"nothing is said of its run time: it is planned by its deadline {when}; or {advice}"
+    return f"nothing is known of its run time: it is not planned by its deadline; {advice}"
 
 
 def with_range(request: Request, most: int) -> Request:

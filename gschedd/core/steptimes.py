@@ -82,7 +82,7 @@ def learn(state: State, fact: f.StepsMeasured) -> None:
 
 def own_size(job: Job, state: State, settings: Settings) -> Size | None:
     """Return the size of a job by what its own steps were measured to take; None: none were."""
-    if not state.step_times:
+    if not state.step_times.knows(job.id):
         return None
     kind = kind_of(job.spec).key
     return state.step_times.size_of_job(job.id, kind, settings.fabric.devices)

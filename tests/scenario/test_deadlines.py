@@ -348,6 +348,16 @@ def test_a_deadline_without_any_run_time_is_taken_and_told() -> None:
     assert "nothing is known of its run time" in step.warnings[0]
 
 
+def test_a_deadline_of_a_training_that_will_tell_its_steps_is_taken_and_told() -> None:
+    """It is planned when it has told them."""
+    story = Story()
+    asked = submission(resources=(ELASTIC,), movable=True, deadline_after_s=600.0)
+    step = story.head.command(c.Submit(caller=ALICE, asked=asked, digests=("", "")), story.now_s)
+
+    (warning,) = step.warnings
+    assert "as soon as it is known what its steps take" in warning
+
+
 def test_a_deadline_that_has_passed_is_missed_whatever_is_known() -> None:
     """Of a job without any known run time nothing is said before."""
     story = Story()
