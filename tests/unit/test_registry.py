@@ -10,7 +10,6 @@ from gsched.config import parse_config
 from gsched.errors import ConfigError
 from gsched.model.resources import Allocation, Chunk, Request, Share
 from gschedd.daemon.setup import settings_from
-from gschedd.site import chosen_policy
 from gschedd.models.predict import PaperModel
 from gschedd.models.robust import RobustModel
 from gschedd.plan.elastic import allocate
@@ -20,6 +19,7 @@ from gschedd.plan.space import NodeSpace, Spaces, take
 from gschedd.plan.training import Fabric
 from gschedd.policies import drs
 from gschedd.policies.registry import ALL_NAMES, NAMES, TRAININGS, Chosen, choose
+from gschedd.site import chosen_policy
 from tests.support.runs import GB, kind, node, run
 from tests.support.spaces import space
 from tests.support.trainings import NOW_S, VGG16, elastic, goal, gpu_nodes, snapshot_of
