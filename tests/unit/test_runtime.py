@@ -53,6 +53,7 @@ def test_the_equations_by_hand() -> None:
 
     assert VGG16.communication_s(layout) == pytest.approx(2 * 3 / 4 * 4 * 134.67e6 / 6e9)
     assert VGG16.step_s(layout) == pytest.approx(0.035 + 0.134670)
+    assert VGG16.rate(layout) == VGG16.batch * layout.gpus / VGG16.step_s(layout)
     steps = 50_000 / (16 * 4)
     assert 50_000 * 60 / VGG16.rate(layout) == pytest.approx(0.16967 * steps * 60)
     assert VGG16.communication_s(inside(1)) == 0
