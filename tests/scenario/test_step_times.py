@@ -9,7 +9,8 @@ from gsched.protocol import node as n
 from gschedd.core import facts as f
 from gschedd.core.cycle import snapshot
 from gschedd.core.foresight import foresee
-from gschedd.core.state import State
+from gschedd.core.movecosts import told_by_resuming
+from gschedd.core.state import State, Trip
 from gschedd.core.steptimes import CHANGE, PAUSE_S
 from gschedd.models.startup import Family
 from gschedd.models.steptimes import MeasuredSpeed
@@ -218,8 +219,24 @@ def test_what_a_move_costs_is_expected_of_the_next_one() -> None:
     (fact,) = story.told(f.MoveMeasured, job)
     assert isinstance(fact, f.MoveMeasured)
     after = snapshot(story.head.state, story.settings, story.now_s).goals[waiting]
-    assert 10.0 < fact.cost_s <= story.now_s - asked_s < story.settings.move_s
+    taken = next(each for each in story.facts if isinstance(each, f.CheckpointTaken))
+    assert fact.cost_s == pytest.approx(story.now_s - taken.at_s)
+    assert fact.cost_s <= story.now_s - asked_s < story.settings.move_s
     assert after.move_s == pytest.approx(fact.cost_s)
+
+
+def test_what_a_move_costs_begins_with_the_checkpoint() -> None:
+    """Not when it was asked for, as steps go on until all ranks agree on one; nor when it ends."""
+    story = Moving()
+    job = story.job(story.training(kind="net"))
+    job.trip = Trip(asked_s=100.0, saved_s=112.0, save_s=10.0, left_s=112.5, placed_s=112.6)
+
+    told = told_by_resuming(job, 120.0)
+
+    assert told is not None
+    assert (told.cost_s, told.save_s) == (18.0, 10.0)
+    job.trip = Trip(asked_s=100.0, left_s=112.5, placed_s=112.6)  # it knows only its signal
+    assert told_by_resuming(job, 120.0) is None
 
 
 def test_a_head_that_was_started_anew_knows_steps_and_moves(tmp_path: Path) -> None:

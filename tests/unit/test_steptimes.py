@@ -146,6 +146,23 @@ def test_a_job_has_its_own_work_and_what_its_kind_knows() -> None:
     assert step_s(mine, 2) == pytest.approx(4.5)
 
 
+def test_what_is_learned_later_counts_for_who_asked_before() -> None:
+    """Also a speed of GPUs that the site has changed meanwhile."""
+    times = StepTimes()
+    times.learn(KIND, 1, steps((2,), 5.0))
+    first = times.size_of_kind(KIND, {})
+    times.learn(KIND, 1, steps((1,), ALONE_S))
+    second = times.size_of_kind(KIND, {})
+    third = times.size_of_kind(KIND, {"a100": 2.0})
+
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert step_s(first, 1) == pytest.approx(10.0)
+    assert step_s(second, 1) == pytest.approx(ALONE_S)
+    assert step_s(third, 1) == pytest.approx(2 * ALONE_S)
+
+
 def test_nothing_is_said_of_a_kind_whose_work_nobody_knows() -> None:
     times = StepTimes()
     times.learn(KIND, 1, steps((1,), ALONE_S, work_total=0.0))
