@@ -104,6 +104,19 @@ def test_what_is_late_runs_on_what_is_left() -> None:
     assert "any more" in said(plan)[1].why
 
 
+@pytest.mark.parametrize(("large_came_s", "first"), [(100, 2), (20_000, 1)])
+def test_of_those_that_are_late_who_waited_longest_for_what_it_needs_goes_first(
+    large_came_s: float, first: int
+) -> None:
+    """One GPU: 10 of work for 50 s, beside 1000 of work: for 100 s it waits on, for 20000 not."""
+    large = training(1, 1000, -10.0, arrived_s=NOW_S - large_came_s)
+    small = training(2, 10, -10.0, arrived_s=NOW_S - 50)
+
+    plan = deadline.plan(snapshot_of(gpu_nodes(1), [large, small]))
+
+    assert started(plan) == {first: 1}
+
+
 def test_what_was_just_started_is_left_alone() -> None:
     """It would be stopped for the small ones; only half a minute later it is."""
     large = training(1, 3900, 1000.0)

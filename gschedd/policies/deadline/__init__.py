@@ -8,7 +8,7 @@
 3. The others are put where they still fit. Who is not promised anything may be given up for others,
    also when it has begun; it goes on with what is left over, and may be taken in again later.
 4. Who runs keeps GPUs that nobody needs; those still idle go to where they are used best, then to
-   trainings that will be late, the oldest first.
+   trainings that will be late, first to those that have been there longest for what they need.
 
 Nothing is known of those to come, and nothing of what was decided before but what runs.
 

@@ -23,6 +23,8 @@ from gschedd.policies.kit.shares import Levels
 #: No training has less of its work left than this part: what is all but done holds what it has.
 ALMOST_DONE: Final = 1e-9
 
+#: Who needs less than this needs next to nothing, however long it has been there; GPU seconds.
+LEAST_GPU_S: Final = 1.0
 #: For so many trainings the plan ahead has as many steps as it may.
 FEW: Final = 100
 
@@ -47,7 +49,7 @@ class Needs(Struct, frozen=True, kw_only=True):
 
     Attributes:
         candidates: in the order in which they are kept: promised ones first, then who needs least.
-        late: jobs that cannot be in time, or have no deadline, oldest first.
+        late: jobs that cannot be in time, or have no deadline, in the order in which they run.
         levels: numbers of GPUs that each of them all may have, by job.
         has: GPUs that those that run have, by job.
         held: jobs that start or move just now: they keep what they have, and need more later.
@@ -82,10 +84,24 @@ def needs_of(snapshot: Snapshot, trainings: Trainings, speeds: Speeds) -> Needs:
         elif job not in held:
             late.append(job)
     candidates.sort(key=lambda each: (not each.promised, each.gpu_s, each.need.job))
-    late.sort(key=lambda job: (snapshot.goals[job].arrived_s, job))
+    late.sort(key=lambda job: (-_waited(snapshot.goals[job], levels[job], snapshot.now_s), job))
     return Needs(
         candidates=tuple(candidates), late=tuple(late), levels=levels, has=has, held=frozenset(held)
     )
+
+
+def _waited(goal: Goal, levels: Levels, now_s: float) -> float:
+    """Return how long a training has been there for each GPU second that it still needs.
+
+    Who needs little soon goes first, and who has been there for long in the end: nobody starves.
+
+    Source:
+        The highest response ratio next of Brinch Hansen, Operating System Principles, 1973.
+    """
+    if not levels.rates or levels.rates[0] <= 0:
+        return 0.0
+    need_gpu_s = goal.work / levels.rates[0] * levels.gpus[0]
+    return (now_s - goal.arrived_s) / max(need_gpu_s, LEAST_GPU_S)
 
 
 def _is_held(snapshot: Snapshot, running: RunningJob) -> bool:
