@@ -27,7 +27,7 @@ from gschedd.core.cycle import run_cycle
 from gschedd.core.due import due_groups
 from gschedd.core.foresight import Outlook, foresee, promise_of
 from gschedd.core.learning import Run, run_of
-from gschedd.core.migrating import ask_again, migrate_job, next_asked_again_s, next_vacating
+from gschedd.core.migrating import migrate_job, next_vacating
 from gschedd.core.moving import arrivals, next_overdue_s, overdue
 from gschedd.core.overtaken import is_overtaken
 from gschedd.core.react import react
@@ -35,6 +35,7 @@ from gschedd.core.retry import Retry
 from gschedd.core.settings import Settings
 from gschedd.core.settle import follow
 from gschedd.core.state import State, WaitingGroup
+from gschedd.core.stuck import ask_again, next_asked_again_s
 from gschedd.core.submit import known_submission, prepare
 from gschedd.models.predict import Model
 from gschedd.plan.snapshot import Policy, Shape, Verdict, Wait
@@ -274,7 +275,7 @@ class Head:
                 self.retry.due_s,
                 self.again_s,
                 next_overdue_s(state, self.settings) if state.targets else None,
-                next_asked_again_s(state) if state.vacating else None,
+                next_asked_again_s(state),
             )
             if at_s is not None
         ]

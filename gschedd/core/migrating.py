@@ -19,7 +19,6 @@ from gschedd.core.moving import movable
 from gschedd.core.ranks import check_gpus, takes_gpus
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, Node, State
-from gschedd.core.stuck import ASK_AGAIN_S
 from gschedd.plan.elastic import at_count, is_elastic
 from gschedd.plan.fit import NoFit, place
 from gschedd.plan.snapshot import Move, Plan
@@ -285,23 +284,3 @@ def _anywhere(state: State, job: Job, what: Movable) -> Allocation | None:
         if not isinstance(found, NoFit):
             return found
     return None
-
-
-def next_asked_again_s(state: State) -> float | None:
-    """Return when a job that could not leave its node is asked again, seconds since the epoch."""
-    if not state.vacating:
-        return None
-    times = (
-        state.stuck[number] + ASK_AGAIN_S
-        for node in state.vacating
-        for number in state.by_node.get(node, {})
-        if number in state.stuck
-    )
-    return min(times, default=None)
-
-
-def ask_again(state: State, now_s: float) -> None:
-    """Forget that jobs could not leave their nodes, where that is long ago."""
-    for number in [n for n, at_s in state.stuck.items() if at_s + ASK_AGAIN_S <= now_s]:
-        del state.stuck[number]
-        state.look_anew()

@@ -11,6 +11,7 @@ from gschedd.core import facts as f
 from gschedd.core.settings import Settings
 from gschedd.core.state import State
 from gschedd.core.story import Teller
+from gschedd.core.stuck import ASK_AGAIN_S
 from gschedd.policies.registry import choose
 from tests.support.world import ALICE, Program, World, node, settings
 
@@ -112,6 +113,20 @@ def test_a_training_that_cannot_be_saved_is_not_asked_again_and_again() -> None:
     assert len(site.told(f.MoveAbandoned, first)) == 1
     assert site.machine_of(second) == ("a",)
     assert site.done[whole].outcome is not None
+
+
+def test_a_training_that_could_not_be_saved_is_asked_again_much_later() -> None:
+    """Although nothing else happens meanwhile: why it could not may have passed."""
+    site = Site()
+    first, second = site.fragment(program=Program(runs_s=1000.0, saves_s=0.5, save_fault="full"))
+    site.programs[second] = site.programs[first]
+    site.training(30.0, gpus=2, deadline_after_s=900.0)
+    site.run_for(60.0)
+    assert [len(site.told(f.MoveRequested, job)) for job in (first, second)] == [1, 1]
+
+    site.run_for(ASK_AGAIN_S)
+
+    assert [len(site.told(f.MoveRequested, job)) for job in (first, second)] == [2, 2]
 
 
 def test_room_is_made_as_soon_as_what_is_in_the_way_can_be_moved() -> None:
