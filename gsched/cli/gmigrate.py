@@ -85,7 +85,7 @@ def gmigrate(  # noqa: PLR0913 - one parameter for each option
         print(printable(results[0].text), flush=True)
     story = _follow(head, before, quiet=as_json)
     if as_json:
-        print_json({"job": story.row, "move": story.move, "moves": story.moves})
+        print_json({"job": story.row, "move": story.move, "moves": story.row.moves})
     return 0
 
 

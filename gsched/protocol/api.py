@@ -313,7 +313,6 @@ class JobStory(Struct, frozen=True, kw_only=True, omit_defaults=True):
             is not known.
         promised: whether it was promised that its deadline will be met; None: nothing was said.
         late_reason: why it will be late, where that is known.
-        moves: how often it has moved.
         moves_asked: how often that was asked of it.
         move: the move under way, or the last one.
         checkpoint: its newest checkpoint that is known.
@@ -350,7 +349,6 @@ class JobStory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     startup_s: float = 0.0
     promised: bool | None = None
     late_reason: str = ""
-    moves: int = 0
     moves_asked: int = 0
     move: MoveRow | None = None
     checkpoint: CheckpointRow | None = None

@@ -1,15 +1,10 @@
 """What moves keep trainings from working: when that is known, and what is expected of the next."""
 
-from typing import Final
-
 from gschedd.core import facts as f
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
 from gschedd.models.kinds import kind_of
 from gschedd.models.startup import Family
-
-#: Of the newest moves so many are learned anew by a head that starts.
-LEARNED_AGAIN: Final = 2_000
 
 
 def told_by_resuming(job: Job, now_s: float) -> f.MoveMeasured | None:

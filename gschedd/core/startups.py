@@ -4,8 +4,6 @@ One that says how far it is tells it with its first step. Of any other it follow
 when all its work is done, and from how long its steps take by what its user said.
 """
 
-from typing import Final
-
 from gsched.model.job import JobSpec
 from gsched.protocol import node as n
 from gschedd.core import facts as f
@@ -13,9 +11,6 @@ from gschedd.core.state import Job, State
 from gschedd.models.kinds import kind_of
 from gschedd.models.startup import Family, at_least, startup_told_by_end_s
 from gschedd.plan.training import Size
-
-#: Of the newest starts so many are learned anew by a head that starts.
-LEARNED_AGAIN: Final = 2_000
 
 
 def expected_startup_s(spec: JobSpec, size: Size, state: State) -> float:

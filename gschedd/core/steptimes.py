@@ -12,8 +12,6 @@ from gschedd.models.kinds import kind_of
 from gschedd.models.steptimes import TYPES_JOINT, Steps
 from gschedd.plan.training import Size, gpus_by_node
 
-#: Of the newest measurements so many are learned anew by a head that starts.
-LEARNED_AGAIN: Final = 2_000
 #: Fewer steps than this, in less time than that, are no measurement: after the very first step,
 #: before which nothing is told, a few more may be slow. Seconds.
 LEAST_STEPS: Final = 5

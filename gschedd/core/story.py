@@ -176,7 +176,6 @@ class Teller:
             startup_s=self._startup_s(job),
             promised=job.promised,
             late_reason=self._why_late(job, row),
-            moves=job.moves,
             moves_asked=job.moves_asked,
             move=move_row(job),
             checkpoint=checkpoint_row(job),

@@ -30,7 +30,7 @@ from gschedd.sim import figures, output, report
 from gschedd.sim.cluster import ClusterNode, read_cluster
 from gschedd.sim.history import database_path, read_history
 from gschedd.sim.recorder import SLOWDOWN_BOUND_S, Summary
-from gschedd.sim.simulation import Options, Simulation
+from gschedd.sim.simulation import MANY_MOVES, Options, Simulation
 from gschedd.sim.traces import FORMS, Trace, read_trace
 from gschedd.sim.work import WORK_MODELS
 from gschedd.sim.workload import TraceJob
@@ -48,7 +48,11 @@ Examples:
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """What the options common to all sub-commands say."""
+    """What the options common to all sub-commands say.
+
+    Attributes:
+        site: what ``config`` holds; the defaults where none is named.
+    """
 
     policies: tuple[str, ...]
     work: str
@@ -60,22 +64,16 @@ class Wanted(Struct, frozen=True, kw_only=True):
     parquet: bool
     figures_dir: str
     config: str
-
-    def site(self) -> Config:
-        """Return the configuration whose policies are compared: the defaults if none is named.
-
-        Raises:
-            ConfigError: it cannot be read, or what it says of policies cannot be.
-        """
-        return load_config(self.config) if self.config else Config()
+    site: Config
 
 
 def common_options(function: Callable[..., int]) -> Callable[..., int]:
     """Add the options of every sub-command, handed over as one `Wanted`."""
 
     def gathered(**values: object) -> int:
-        fields = {name: values.pop(name) for name in Wanted.__struct_fields__}
+        fields = {name: values.pop(name) for name in Wanted.__struct_fields__ if name in values}
         fields["policies"] = chosen_policies(str(fields["policies"]))
+        fields["site"] = load_config(str(fields["config"])) if fields["config"] else Config()
         wanted = Wanted(**fields)  # type: ignore[arg-type] # as click has checked them
         if wanted.parquet:
             if not wanted.csv_dir:
@@ -319,7 +317,7 @@ def _replay(
         if wanted.csv_dir
         else None
     )
-    site = wanted.site()
+    site = wanted.site
     chosen = choose(policy, tuning_from(site))
     simulation = Simulation(
         nodes,
@@ -332,6 +330,8 @@ def _replay(
             plans_goals=chosen.plans_goals,
             fabric=fabric_from(site.fabric),
             move_s=site.deadline.move_s,
+            max_moves=site.moves.at_once if wanted.config else MANY_MOVES,
+            predicted_times=site.balance.predicted_times and chosen.foretells_times,
         ),
         on_result=writer.write if writer is not None else None,
     )

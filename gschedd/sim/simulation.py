@@ -47,6 +47,7 @@ class Options(Struct, frozen=True, kw_only=True):
         fabric: how nodes are connected.
         move_s: from the order to move a training to its first further step, seconds.
         max_moves: so many jobs move at once.
+        predicted_times: jobs are planned to run as long as their kind did before.
     """
 
     work: str = "fixed"
@@ -56,6 +57,7 @@ class Options(Struct, frozen=True, kw_only=True):
     fabric: Fabric = Fabric()
     move_s: float = 30.0
     max_moves: int = MANY_MOVES
+    predicted_times: bool = True
 
 
 class DirectLink:
@@ -118,6 +120,7 @@ class Simulation:
             fabric=options.fabric,
             move_s=options.move_s,
             max_moves=options.max_moves,
+            predicted_times=options.predicted_times,
             refuse_impossible=False,  # it counts as missed
         )
         self.head = Head(

@@ -30,6 +30,8 @@ from gschedd.store.schema import MIGRATIONS, SCHEMA_VERSION
 #: A fact from which something is learned.
 Measured = TypeVar("Measured", f.StartupMeasured, f.StepsMeasured, f.MoveMeasured)
 
+#: Of each kind of these facts so many of the newest are learned anew by a head that starts.
+LEARNED_AGAIN: Final = 2_000
 BUSY_TIMEOUT_S: Final = 5.0
 #: Client keys of ended jobs that a restarted head still knows without asking the database.
 KEYS_LOADED: Final = 100_000
@@ -208,11 +210,11 @@ class Store:
 
     def _learn_anew(self, state: State) -> None:
         """Let the state know again what trainings took to start, for their steps, to be moved."""
-        for startup in self._newest(f.StartupMeasured, startups.LEARNED_AGAIN):
+        for startup in self._newest(f.StartupMeasured, LEARNED_AGAIN):
             startups.learn(state, startup)
-        for steps in self._newest(f.StepsMeasured, steptimes.LEARNED_AGAIN):
+        for steps in self._newest(f.StepsMeasured, LEARNED_AGAIN):
             steptimes.learn(state, steps)
-        for move in self._newest(f.MoveMeasured, movecosts.LEARNED_AGAIN):
+        for move in self._newest(f.MoveMeasured, LEARNED_AGAIN):
             movecosts.learn(state, move)
 
     def _newest(self, kind: type[Measured], most: int) -> Iterator[Measured]:

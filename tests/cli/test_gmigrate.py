@@ -78,7 +78,7 @@ def test_a_job_moves_and_every_phase_is_told(desk: Desk) -> None:
     assert phases == [*("requested", "checkpointed", "stopped", "placed", "starting", "first step")]
     assert desk.nodes(job) == ("n2",)
     story = desk.story(job)
-    assert (story.row.attempt, story.moves) == (2, 1)
+    assert (story.row.attempt, story.row.moves) == (2, 1)
     assert story.move is not None
     assert story.move.cost_s is not None
     assert any("loud fan" in event.text for event in story.events)

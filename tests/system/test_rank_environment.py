@@ -3,11 +3,11 @@
 import json
 import os
 import pathlib
-import socket
 import subprocess
 
 import pytest
 
+from tests.support.ports import free_port
 from tests.support.torch_python import torch_python
 
 AGENT = pathlib.Path(__file__).parents[2] / "gnode" / "supervisor" / "torchrun_agent.py"
@@ -19,12 +19,6 @@ with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as file:
 #: Each start has others: a port, a file for errors. The store is rank 0's own, without torchrun.
 DIFFERENT = {"MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE"}
 SOCKET = "GSCHED_ELASTIC_SOCKET"
-
-
-def free_port() -> int:
-    """Return a port that nobody had a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def environments(folder: pathlib.Path, *, elastic: bool) -> list[dict[str, str]]:

@@ -4,13 +4,13 @@ Each as torchrun starts it, and as elastic trainings get their ranks: from the a
 """
 
 import pathlib
-import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.support.launching import Launcher
+from tests.support.ports import free_port
 from tests.support.torch_python import torch_python
 
 AGENT = pathlib.Path(__file__).parents[2] / "gnode" / "supervisor" / "torchrun_agent.py"
@@ -61,9 +61,7 @@ def start_two(
     """
     script = launcher.state / "train.py"
     script.write_text(TRAIN)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     python = torch_python()
     for node_rank in (0, 1):
         report = str(launcher.state / "user" / f"{node_rank + 1}.1" / "report")
