@@ -76,6 +76,6 @@ def test_a_fragment_is_moved_and_the_third_is_in_time_live_as_simulated(cluster:
     assert left.move is not None
     assert left.checkpoint is not None
     assert left.checkpoint.at_s <= (left.move.left_s or 0.0)
-    assert live.story("right").moves == 0
+    assert live.story("right").row.moves == 0
     assert "to make room for job" in desk.run("gstat", "-f", str(live.jobs["left"]))[0]
     desk.run("gdel", "-W", "0", str(live.jobs["left"]), str(live.jobs["right"]))

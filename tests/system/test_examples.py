@@ -104,7 +104,7 @@ def test_the_script_of_the_guide_is_moved_as_the_guide_says(cluster: Cluster) ->
     assert re.search(r"^    moves = 1, \d+\.\d+ s without progress$", shown, re.MULTILINE)
     assert story.row.outcome is not None
     assert story.row.outcome.exit_status == 0
-    assert (story.moves, story.row.nodes) == (1, (there,))
+    assert (story.row.moves, story.row.nodes) == (1, (there,))
     told = (cluster.jobs / f"train.o{job}").read_text().splitlines()
     epochs = [line.split()[1].rstrip(":") for line in told if line.startswith("epoch")]
     assert epochs == [str(number) for number in range(EPOCHS)]

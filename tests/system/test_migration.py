@@ -30,7 +30,7 @@ def test_a_moved_training_ends_with_the_same_bits(
     assert migration.story().row.nodes == ("n1",)
     migration.ask("n2")
     migration.release()
-    wait_until(lambda: migration.story().moves == 1, 120.0, what="the first move")
+    wait_until(lambda: migration.story().row.moves == 1, 120.0, what="the first move")
     wait_until(lambda: migration.phase() == "done", 120.0, what="its first step on n2")
     first = migration.story()
     assert first.row.nodes == ("n2",)
@@ -43,7 +43,7 @@ def test_a_moved_training_ends_with_the_same_bits(
     assert result["weights"] == expected["weights"]
     assert result["steps"] == expected["steps"]
     story = migration.story()
-    assert (story.moves, story.row.attempt) == (2, 3)
+    assert (story.row.moves, story.row.attempt) == (2, 3)
     kinds = [event.kind for event in story.events]
     assert kinds.count("MoveMeasured") == 2  # what is expected of the next one comes from them
     assert "StepsMeasured" in kinds
@@ -133,7 +133,7 @@ def test_a_training_on_two_nodes_goes_on_on_two_others_with_the_same_bits(
     result = migration.finish()
 
     story = migration.story()
-    assert (story.row.nodes, story.row.attempt, story.moves) == (("n3", "n4"), 2, 1)
+    assert (story.row.nodes, story.row.attempt, story.row.moves) == (("n3", "n4"), 2, 1)
     assert (result["weights"], result["steps"]) == (expected["weights"], expected["steps"])
     assert story.move is not None
     print(f"without progress: {story.move.cost_s} s")

@@ -104,7 +104,7 @@ def test_all_trainings_of_a_drained_node_go_on_elsewhere(cluster: Cluster, tmp_p
         story = site.story(number)
         assert story.row.outcome is not None
         assert story.row.outcome.exit_code == 0, story.row.outcome
-        assert (story.moves, story.row.attempt, story.row.nodes) == (1, 2, ("n2",))
+        assert (story.row.moves, story.row.attempt, story.row.nodes) == (1, 2, ("n2",))
         assert story.row.moves_cost_s > 0
         assert any("n1 is drained: new driver" in event.text for event in story.events)
         assert site.result(name)["weights"] == expected

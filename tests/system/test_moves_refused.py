@@ -69,7 +69,7 @@ def test_i1_i5_i14_what_cannot_be_is_said_and_the_training_ends_with_the_same_bi
 
     assert (result["weights"], result["steps"]) == (expected["weights"], expected["steps"])
     story = migration.story()
-    assert (story.row.attempt, story.moves, story.moves_asked) == (1, 0, 2)
+    assert (story.row.attempt, story.row.moves, story.moves_asked) == (1, 0, 2)
     told = [event.text for event in story.events if event.kind == "MoveAbandoned"]
     assert len(told) == 2
     assert fault in told[1]
@@ -98,7 +98,7 @@ def test_i14_ranks_that_the_script_cannot_take_are_refused_with_those_that_it_ca
     migration.release()
     migration.finish()
     story = migration.story()
-    assert (story.moves, story.row.attempt) == (1, 2)
+    assert (story.row.moves, story.row.attempt) == (1, 2)
 
 
 @pytest.mark.sweep
