@@ -72,7 +72,7 @@ def test_a_fragment_is_moved_and_the_third_is_in_time_live_as_simulated(cluster:
     assert decided(simulate("drs", costs_of(told), PARTS)) == decided(told)
 
     left = live.story("left")
-    assert (left.row.state, left.moves, left.row.nodes) == ("running", 1, ("n2",))
+    assert (left.row.state, left.row.moves, left.row.nodes) == ("running", 1, ("n2",))
     assert left.move is not None
     assert left.checkpoint is not None
     assert left.checkpoint.at_s <= (left.move.left_s or 0.0)

@@ -71,6 +71,7 @@ class Spread:
     def after(self, before: float, more: float) -> float:
         """Return standard deviation over mean if more of a node were in use than is now."""
         count = self._count or 1
+        before = round(before * PARTS) / PARTS  # as it is counted here, or the difference remains
         mean = self._mean + more / count
         square = self._mean_square + more * (2 * before + more) / count
         return math.sqrt(max(square - mean * mean, 0.0)) / max(mean, HARDLY_USED)
