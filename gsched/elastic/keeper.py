@@ -2,6 +2,7 @@
 
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from gsched.elastic.errors import (
@@ -10,11 +11,11 @@ from gsched.elastic.errors import (
     CheckpointUnusableError,
     SaveError,
 )
-from gsched.elastic.manifest import Manifest, check_file, read_manifest, share_of
+from gsched.elastic.manifest import File, Manifest, check_size, first_fault, read_manifest, share_of
 from gsched.elastic.ranks import Ranks
 from gsched.elastic.samples import Position, Samples
 from gsched.elastic.shelf import LOADS_MAX, Entry, Shelf
-from gsched.elastic.state import State, TrainingState
+from gsched.elastic.state import State, TrainingState, has_tensors
 from gsched.failpoint import failpoint
 
 #: What makes the order of the samples, and so must stay as it was.
@@ -200,24 +201,39 @@ class Keeper:
             return None, str(error)
 
     def _load(self, entry: Entry, manifest: Manifest) -> State:
-        """Prove the files good, each rank a part of them, and load them."""
-        fault = None
-        try:
-            for file in share_of(manifest.files, self._ranks.rank, self._ranks.world_size):
-                check_file(entry.path, file)
-        except BadCheckpointError as error:
-            fault = str(error)
+        """Prove the files good, each rank a part of them, and load them.
+
+        What is unpickled is proven first. Tensors, which are nearly all of it, are loaded while
+        their files are read for their digests.
+        """
+        small = self._part([file for file in manifest.files if not has_tensors(file.name)])
+        large = self._part([file for file in manifest.files if has_tensors(file.name)])
+        fault = first_fault(entry.path, large, check_size) or first_fault(entry.path, small)
         for words in self._ranks.gather(fault):
             if words is not None:
                 raise BadCheckpointError(words)
         if self._ranks.rank == 0:
-            self._shelf.prove(entry)
             try:
                 self._shelf.note_load(entry)
             except OSError as error:
                 _say(f"it cannot be noted that {entry.path} is being loaded: {error}")
         failpoint("training.restore.before_load")
-        return self._state.load(entry.path, self._ranks, manifest.world_size)
+        try:
+            with ThreadPoolExecutor(1, "gsched-elastic-proof") as pool:
+                proof = pool.submit(first_fault, entry.path, large)
+                generators = self._state.load(
+                    entry.path, self._ranks, manifest.world_size, proof.result
+                )
+        except BadCheckpointError:
+            if self._ranks.rank == 0:
+                self._shelf.forget_loads(entry)  # it was survived
+            raise
+        if self._ranks.rank == 0:
+            self._shelf.prove(entry)
+        return generators
+
+    def _part(self, files: list[File]) -> list[File]:
+        return share_of(files, self._ranks.rank, self._ranks.world_size)
 
     def _order(self) -> dict[str, int | bool]:
         samples = self._samples

@@ -7,7 +7,7 @@ not agree with its files is a bad one. The manifest holds a digest of itself, to
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 
@@ -130,6 +130,18 @@ def check_file(directory: str, file: File) -> None:
         raise BadCheckpointError(f"{file.name}: {error.strerror}") from error
     if digest != file.sha256:
         raise BadCheckpointError(f"{file.name} was altered: its digest is wrong")
+
+
+def first_fault(
+    directory: str, files: Iterable[File], check: Callable[[str, File], None] = check_file
+) -> str | None:
+    """Return what is wrong with the first of the files that is not good; None: all are."""
+    try:
+        for file in files:
+            check(directory, file)
+    except BadCheckpointError as error:
+        return str(error)
+    return None
 
 
 def digest_file(path: str) -> str:

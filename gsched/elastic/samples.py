@@ -166,8 +166,8 @@ class Position:
                 "training.step() was called after the last step of the epoch: "
                 "call it once for each batch"
             )
-        return replace(
-            self,
+        return Position(  # not `replace`: every step of the training comes by here
+            epoch=self.epoch,
             offset=self.offset + used,
             step=self.step + 1,
             samples_done=self.samples_done + used,

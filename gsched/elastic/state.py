@@ -14,7 +14,7 @@ import random
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from gsched.elastic.errors import BadCheckpointError, SaveError
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 
 OBJECTS_NAME = "objects.pt"
 METADATA_NAME = ".metadata"
+TENSORS_SUFFIX = ".distcp"
 
 State = dict[str, object]
+Fault = str | None  # in words; None: there is none
 
 
 class Stateful(Protocol):
@@ -83,13 +85,16 @@ class TrainingState:
         _raise_first([fault for _, fault in outcomes])
         return [file for files, _ in outcomes for file in files]
 
-    def load(self, directory: str, ranks: Ranks, world_size: int) -> State:
+    def load(
+        self, directory: str, ranks: Ranks, world_size: int, fault_of_tensors: Callable[[], Fault]
+    ) -> State:
         """Take the state over from ``directory``; called by all ranks together.
 
         Args:
-            directory: of a checkpoint whose files were found good.
+            directory: of a checkpoint; but for those with tensors, its files were found good.
             ranks: that load it.
             world_size: ranks that saved it.
+            fault_of_tensors: returns, when it is known, what is wrong with a file with tensors.
 
         Returns:
             What `restore_generators` needs; empty if this rank did not exist when it was saved.
@@ -103,6 +108,12 @@ class TrainingState:
         _refuse_first(ranks.gather(fault))
         try:
             self._load_distributed(template, directory, ranks)
+        except Exception as error:  # noqa: BLE001 - torch's own are many; it is told
+            fault = _words(error)
+        # Here it is seen that what was loaded is what was saved. If not, an older checkpoint is
+        # loaded over it, or the training does not start.
+        _refuse_first(ranks.gather(fault_of_tensors() or fault))
+        try:
             # Whole pickles, as schedulers and generators need them: the digests were checked, and
             # who can write here could as well change the training script.
             objects: dict[str, State] = torch.load(
@@ -121,7 +132,7 @@ class TrainingState:
         _tell_differences(set(objects), set(self.also), ranks.rank)
         return generators
 
-    def _collect(self) -> tuple[State, str | None]:
+    def _collect(self) -> tuple[State, Fault]:
         """Return weights and optimiser state by name, or why they cannot be had."""
         from torch.distributed.checkpoint.state_dict import get_state_dict
 
@@ -139,7 +150,7 @@ class TrainingState:
             objects = {name: thing.state_dict() for name, thing in self.also.items()}
             torch.save(objects, os.path.join(directory, OBJECTS_NAME))
 
-    def _template(self, directory: str) -> tuple[State, str | None]:
+    def _template(self, directory: str) -> tuple[State, Fault]:
         """Return what is to be loaded, with room for it, or why that cannot be said.
 
         A parameter that never had a gradient has no optimiser state in the checkpoint, but would
@@ -179,6 +190,11 @@ class TrainingState:
             template["optimizer"],
             options=state_dict.StateDictOptions(strict=False),  # see _template
         )
+
+
+def has_tensors(name: str) -> bool:
+    """Return whether a file of a checkpoint is one of those that hold weights and the like."""
+    return name.endswith(TENSORS_SUFFIX)
 
 
 def generators_name(rank: int) -> str:
@@ -250,7 +266,7 @@ def _save_distributed(state: State, directory: str, ranks: Ranks) -> None:
 
 def _own_files(directory: str, rank: int) -> list[str]:
     """Return the names of the files that a rank has written."""
-    # torch names a rank's files __RANK_NUMBER.distcp.
+    # torch names what a rank writes __RANK_NUMBER.distcp.
     names = [name for name in os.listdir(directory) if name.startswith(f"__{rank}_")]
     names.append(generators_name(rank))
     return [*names, METADATA_NAME, OBJECTS_NAME] if rank == 0 else names

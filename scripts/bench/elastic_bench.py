@@ -4,8 +4,9 @@ Overhead: one torchrun of --ranks ranks trains one network, in turn for --steps 
 DistributedSampler and a DataLoader and for as many with elastic's loader and step(), in each of
 --rounds rounds.
 Checkpoints are on, with the default interval, and something listens on the socket. Told are the
-medians of the rounds' mean step times and their ratio, on the clock and in CPU time of rank 0, all
-its threads included, which depends less on what else the machine does; and step() alone.
+medians of the rounds' mean step times, on the clock and in CPU time of rank 0, all its threads
+included, which depends less on what else the machine does; the median and the middle half of the
+rounds' ratios; and step() alone.
 
 Floor (--floor MB,MB,...): plain torch in one process saves that much state and flushes it; a new
 process starts and imports torch; it reads the state. Nothing that moves a training can be faster.
@@ -97,13 +98,16 @@ def worker(args: argparse.Namespace) -> None:
         inside.append((time.perf_counter() - before_s, time.thread_time() - cpu_before_s))
 
     figures = Figures()
+
     for epoch in training.epochs():
-        figures.note("elastic", work(training.loader(data), timed_step))
-        figures.note("inside", [statistics.mean(times_s) for times_s in zip(*inside, strict=True)])
-        inside.clear()
         sampler.set_epoch(epoch)
         plain = DataLoader(data, batch_size=args.batch // training.world_size, sampler=sampler)
-        figures.note("plain", work(plain, lambda: None))
+        ways = [("elastic", training.loader(data), timed_step), ("plain", plain, lambda: None)]
+        # What comes second may find warmer caches, or a machine that others now use.
+        for name, batches, after in reversed(ways) if epoch % 2 else ways:
+            figures.note(name, work(batches, after))
+        figures.note("inside", [statistics.mean(times_s) for times_s in zip(*inside, strict=True)])
+        inside.clear()
     if training.rank == 0:
         args.worker.write_text(json.dumps(figures.values))
     training.finish(end_process=True)
@@ -138,11 +142,17 @@ def overhead(args: argparse.Namespace) -> dict[str, float]:
     medians = {name: statistics.median(values) for name, values in figures.items()}
     return {
         **medians,
-        "ratio": medians["elastic_s"] / medians["plain_s"],
-        "ratio_cpu": medians["elastic_cpu_s"] / medians["plain_cpu_s"],
+        **quartiles("ratio", figures["elastic_s"], figures["plain_s"]),
+        **quartiles("ratio_cpu", figures["elastic_cpu_s"], figures["plain_cpu_s"]),
         "share_inside": medians["inside_s"] / medians["elastic_s"],
         "share_inside_cpu": medians["inside_cpu_s"] / medians["elastic_s"],
     }
+
+
+def quartiles(name: str, of: Sequence[float], to: Sequence[float]) -> dict[str, float]:
+    """Return the median and the middle half of the rounds' ratios."""
+    low, middle, high = statistics.quantiles([a / b for a, b in zip(of, to, strict=True)], n=4)
+    return {name: middle, f"{name}_low": low, f"{name}_high": high}
 
 
 def main() -> None:
@@ -177,7 +187,8 @@ def main() -> None:
     ):
         wall_ms, cpu_ms = figures[f"{name}_s"] * 1e3, figures[f"{name}_cpu_s"] * 1e3
         print(f"  {what:32}{wall_ms:9.3f} {cpu_ms:9.3f}")
-    print(f"  {'ratio':32}{figures['ratio']:9.3f} {figures['ratio_cpu']:9.3f}")
+    for key, what in (("", "ratio"), ("_low", "  a quarter is below"), ("_high", "  or above")):
+        print(f"  {what:32}{figures['ratio' + key]:9.3f} {figures['ratio_cpu' + key]:9.3f}")
     shares = figures["share_inside"] * 100, figures["share_inside_cpu"] * 100
     print(f"  {'step() alone, % of a step':32}{shares[0]:9.2f} {shares[1]:9.2f}")
 

@@ -28,16 +28,28 @@ state = torch.load(sys.argv[1], weights_only=True)
 print(time.perf_counter() - began)
 """
 
-#: What every data-parallel training does before it has anything that a state could be loaded into.
+#: What a data-parallel training does before it has anything that a state could be loaded into.
 _READY = """
 import sys, time, torch
+from torch import nn
 from torch.distributed import init_process_group
 from torch.nn.parallel import DistributedDataParallel
+layers, width = map(int, sys.argv[2:])
 init_process_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)
-model = DistributedDataParallel(torch.nn.Linear(8, 8))
-torch.optim.AdamW(model.parameters())
+network = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
+torch.optim.AdamW(DistributedDataParallel(network).parameters())
 print(time.time())
 """
+
+#: AdamW keeps two numbers beside each parameter, and each takes four bytes.
+_BYTES_OF_PARAMETER = 12
+_WIDTH = 2048
+
+
+def network_of(size_bytes: int) -> tuple[int, int]:
+    """Return the layers and the width of a network that has a state of this size with AdamW."""
+    layers = max(1, round(size_bytes / _BYTES_OF_PARAMETER / _WIDTH**2))
+    return layers, int((size_bytes / _BYTES_OF_PARAMETER / layers) ** 0.5)
 
 
 def floor_of_move(
@@ -68,15 +80,19 @@ def floor_of_move(
     }
 
 
-def ready_seconds(python: str = sys.executable, directory: str | None = None) -> float:
+def ready_seconds(
+    size_bytes: int, python: str = sys.executable, directory: str | None = None
+) -> float:
     """Return how long a process takes to become a training that could load its state, seconds.
 
-    From its start to a process group of one rank, a network in DistributedDataParallel and its
-    optimiser, with plain torch and without torchrun.
+    From its start to a process group of one rank, a network with a state of ``size_bytes`` in
+    DistributedDataParallel and its optimiser, with plain torch and without torchrun.
     """
+    layers, width = map(str, network_of(size_bytes))
     with tempfile.TemporaryDirectory(dir=directory) as temporary:
         began_s = time.time()
-        (ready_s,) = map(float, _run(python, _READY, str(pathlib.Path(temporary) / "meeting")))
+        meeting = str(pathlib.Path(temporary) / "meeting")
+        (ready_s,) = map(float, _run(python, _READY, meeting, layers, width))
     return ready_s - began_s
 
 

@@ -17,9 +17,9 @@ step       the first step, less what one takes on average
 
 The floor is measured before each move, in the same directory, while the training is stopped by
 SIGSTOP, with plain torch alone: writing a state of this size and flushing it, a new process that
-imports torch, reading the state. "training" has, instead of the import, what every data-parallel
-training needs before it has anything to load a state into: torch, a process group,
-DistributedDataParallel, an optimiser. None of that is torchrun's own start.
+imports torch, reading the state. "training" has, instead of the import, what this training needs
+before it has anything to load its state into: torch, a process group, the network in
+DistributedDataParallel, the optimiser. None of that is torchrun's own start.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from cluster import Cluster
-from elastic_floor import floor_of_move, ready_seconds
+from elastic_floor import floor_of_move, network_of, ready_seconds
 
 from gsched.cli.umbrella.layout import layout_of
 from gsched.client import Head, new_job
@@ -89,12 +89,18 @@ class Course:
     def __init__(self, head: Head, directory: Path, size_bytes: int, ranks: int) -> None:
         self._head = head
         self._events = directory / "events"
+        layers, width = network_of(size_bytes)
         job = new_job(
             name="move",
             workdir=str(directory),
             launch="torchrun",
             python=sys.executable,
-            arguments=(str(SCRIPT), f"--bytes={size_bytes}", f"--events={self._events}"),
+            arguments=(
+                str(SCRIPT),
+                f"--layers={layers}",
+                f"--width={width}",
+                f"--events={self._events}",
+            ),
             resources=(f"nodes=1:ppn={ranks}:gpus={ranks}",),
             environment={
                 "PYTHONPATH": str(ROOT),
@@ -208,7 +214,7 @@ class Course:
 def floor_now(size_bytes: int, directory: str) -> Figures:
     """Return the floor, measured once."""
     floor = floor_of_move(size_bytes, directory=directory)
-    ready_s = ready_seconds(directory=directory)
+    ready_s = ready_seconds(size_bytes, directory=directory)
     training_s = floor["save_s"] + ready_s + floor["load_s"]
     return {**floor, "ready_s": ready_s, "training_s": training_s}
 

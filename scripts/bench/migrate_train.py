@@ -11,9 +11,6 @@ import pathlib
 import time
 
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
-#: AdamW keeps two numbers beside each parameter, and each takes four bytes.
-_BYTES_OF_PARAMETER = 12
-_WIDTH = 2048
 _STEPS_A_SECOND = 20.0
 
 
@@ -51,7 +48,8 @@ def main() -> None:
     from torch.nn.parallel import DistributedDataParallel
 
     parser = argparse.ArgumentParser()
-    parser.add_argument("--bytes", type=int, required=True, help="of the whole state")
+    parser.add_argument("--layers", type=int, required=True, help="of the network")
+    parser.add_argument("--width", type=int, required=True, help="of each layer")
     parser.add_argument("--events", type=pathlib.Path, required=True)
     args = parser.parse_args()
     events = Events(args.events)
@@ -62,9 +60,8 @@ def main() -> None:
 
     init_process_group("gloo")
     torch.manual_seed(1)
-    layers = max(1, round(args.bytes / _BYTES_OF_PARAMETER / _WIDTH**2))
-    width = int((args.bytes / _BYTES_OF_PARAMETER / layers) ** 0.5)
-    network = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
+    width = args.width
+    network = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(args.layers)))
     model = DistributedDataParallel(network)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
     samples = elastic.Samples(1 << 20, global_batch=8)

@@ -121,6 +121,9 @@ def alter_manifest(checkpoint: pathlib.Path) -> None:
 def test_i3_a_bad_checkpoint_is_told_and_the_one_before_used(
     tmp_path: pathlib.Path, spoil: Callable[[pathlib.Path], None], words: str
 ) -> None:
+    """Of what was loaded of it, as its files are still looked at then, nothing is left."""
+    expected = Run(tmp_path / "undisturbed", *SHORT)
+    expected.start(0)
     run = saved_run(tmp_path)
     older, newer = run.published()
     spoil(newer)
@@ -131,6 +134,8 @@ def test_i3_a_bad_checkpoint_is_told_and_the_one_before_used(
     assert words in run.output()
     assert f"step-{result['restored_step']:09d}" in older.name
     assert result["steps"] == 72
+    assert result["weights"] == expected.finish()["weights"]
+    assert not list(newer.parent.glob("*.loads"))  # it is not what a start did not survive
 
 
 def test_i3_no_good_checkpoint_is_no_reason_to_begin_anew_silently(
