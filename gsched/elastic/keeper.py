@@ -203,8 +203,9 @@ class Keeper:
     def _load(self, entry: Entry, manifest: Manifest) -> State:
         """Prove the files good, each rank a part of them, and load them.
 
-        What is unpickled is proven first. Tensors, which are nearly all of it, are loaded while
-        their files are read for their digests.
+        Files that are pickles are proven first. Those with tensors, nearly all of it, are loaded
+        while they are read for their digests: torch reads nothing but tensors and an optimiser's
+        settings from them, and what it loaded counts only when they are proven.
         """
         small = self._part([file for file in manifest.files if not has_tensors(file.name)])
         large = self._part([file for file in manifest.files if has_tensors(file.name)])

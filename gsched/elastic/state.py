@@ -27,6 +27,7 @@ from gsched.failpoint import failpoint
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.optim import Optimizer
 
 OBJECTS_NAME = "objects.pt"
@@ -103,16 +104,22 @@ class TrainingState:
             BadCheckpointError: it cannot be loaded into these objects; some may have been changed.
         """
         import torch
+        from torch.distributed.checkpoint.api import CheckpointException
 
         template, fault = self._template(directory)
         _refuse_first(ranks.gather(fault))
+        failure = None
         try:
             self._load_distributed(template, directory, ranks)
+        except CheckpointException as error:  # no Exception; the same on all ranks
+            failure = _first_failure(error)
         except Exception as error:  # noqa: BLE001 - torch's own are many; it is told
             fault = _words(error)
         # Here it is seen that what was loaded is what was saved. If not, an older checkpoint is
         # loaded over it, or the training does not start.
         _refuse_first(ranks.gather(fault_of_tensors() or fault))
+        if failure is not None:
+            raise BadCheckpointError(failure)
         try:
             # Whole pickles, as schedulers and generators need them: the digests were checked, and
             # who can write here could as well change the training script.
@@ -258,8 +265,7 @@ def _save_distributed(state: State, directory: str, ranks: Ranks) -> None:
                 no_dist=ranks.group is None,
             )
     except CheckpointException as error:  # the same on all ranks
-        rank, (cause, _) = min(error.failures.items())
-        raise SaveError(f"rank {rank}: {_words(cause)}") from error
+        raise SaveError(_first_failure(error)) from error
     except (OSError, RuntimeError) as error:  # where there is one rank
         raise SaveError(_words(error)) from error
 
@@ -318,6 +324,11 @@ def _refuse_first(faults: Sequence[str | None]) -> None:
     for rank, fault in enumerate(faults):
         if fault is not None:
             raise BadCheckpointError(f"rank {rank}: {fault}" if len(faults) > 1 else fault)
+
+
+def _first_failure(error: CheckpointException) -> str:
+    rank, (cause, _) = min(error.failures.items())
+    return f"rank {rank}: {_words(cause)}"
 
 
 def _words(error: BaseException) -> str:

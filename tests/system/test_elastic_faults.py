@@ -16,7 +16,8 @@ import pytest
 from gsched.failpoint import FAILPOINTS
 from tests.support.cluster import wait_until
 from tests.support.elastic_listener import Listener
-from tests.support.elastic_runs import TIMEOUT_S, Run
+from tests.support.elastic_runs import ROOT, TIMEOUT_S, Run
+from tests.support.torch_python import torch_python
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("elastic")]
 
@@ -136,6 +137,24 @@ def test_i3_a_bad_checkpoint_is_told_and_the_one_before_used(
     assert result["steps"] == 72
     assert result["weights"] == expected.finish()["weights"]
     assert not list(newer.parent.glob("*.loads"))  # it is not what a start did not survive
+
+
+def test_i3_whatever_is_altered_is_refused_and_so_is_another_network(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Tensors are loaded before it is known whether they are what was saved."""
+    script = ROOT / "tests" / "support" / "elastic_altered.py"
+    command = [torch_python(), str(script), str(tmp_path / "checkpoints"), "200", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+
+    assert done.returncode == 0, done.stderr[-4000:]
+    other, last = done.stdout.splitlines()
+    assert "cannot be used: rank 0: " in other
+    assert "Size mismatch" in other
+    assert last == "200 refused"
 
 
 def test_i3_no_good_checkpoint_is_no_reason_to_begin_anew_silently(
