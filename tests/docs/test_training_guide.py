@@ -35,18 +35,25 @@ def run(script: pathlib.Path, **variables: str) -> subprocess.CompletedProcess[s
 
 
 @pytest.mark.timeout(600)
-def test_example_trains_and_goes_on_where_it_was(tmp_path: pathlib.Path) -> None:
-    """Alone; then with a directory, killed after its second checkpoint, and started again."""
+@pytest.mark.parametrize(
+    ("batch", "last"),
+    [pytest.param(64, 2, id="within an epoch"), pytest.param(1024, 1, id="after one")],
+)
+def test_example_trains_and_goes_on_where_it_was(
+    tmp_path: pathlib.Path, batch: int, last: int
+) -> None:
+    """Alone; then with a directory, killed after its ``last`` checkpoint, and started again."""
     (code,) = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+    assert "global_batch=64" in code
     script = tmp_path / "train.py"
-    script.write_text(code)
+    script.write_text(code.replace("global_batch=64", f"global_batch={batch}"))
     alone = run(script)
     assert alone.returncode == 0, alone.stderr
     directory = {"GSCHED_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
     killed = run(
         script,
         GSCHED_CHECKPOINT_INTERVAL_S="0.01",
-        GSCHED_FAIL="training.save.after_publish:2:kill",
+        GSCHED_FAIL=f"training.save.after_publish:{last}:kill",
         **directory,
     )
     assert killed.returncode != 0

@@ -209,15 +209,12 @@ class Cluster:
 
     def log(self, name: str) -> str:
         """Return the end of one log."""
-        try:
-            content = (self.directory / name).read_bytes()
-        except FileNotFoundError:
-            return "(none)"
-        return content[-LOG_TAIL_BYTES:].decode("utf-8", "backslashreplace")
+        return _end_of(self.directory / name)
 
     def logs(self) -> dict[str, str]:
-        """Return the end of every log by file name."""
-        return {path.name: self.log(path.name) for path in sorted(self.directory.glob("*.log"))}
+        """Return the end of every log, and of what every job wrote, by file name."""
+        paths = [*sorted(self.directory.glob("*.log")), *sorted(self.jobs.glob("*.[oe][0-9]*"))]
+        return {path.name: _end_of(path) for path in paths}
 
     def _spawn(
         self, module: str, config: Path, log: str, env: Mapping[str, str] | None
@@ -232,6 +229,14 @@ class Cluster:
                 stderr=stream,
                 start_new_session=True,
             )
+
+
+def _end_of(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return "(none)"
+    return content[-LOG_TAIL_BYTES:].decode("utf-8", "backslashreplace")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
