@@ -6,10 +6,10 @@ from gsched.model.resources import Chunk, Gpu, Request
 from gsched.model.states import Placement
 from gschedd.plan.elastic import allocate
 from gschedd.plan.fit import NoFit, place
-from gschedd.plan.snapshot import Group, Plan, Shape, Snapshot, Start, Verdict
+from gschedd.plan.snapshot import Group, Plan, Policy, Shape, Snapshot, Start, Verdict
 from gschedd.plan.space import NodeSpace, Spaces
 from gschedd.plan.training import Goal, Layout
-from gschedd.policies.kit.beside import MAX_CHECKED, Fairness, beside
+from gschedd.policies.kit.beside import MAX_CHECKED, NEXT, Fairness, beside
 
 ONE_GPU = Request(chunks=(Chunk(cpus=1, gpus=1),))
 
@@ -170,6 +170,25 @@ def test_so_many_are_checked_in_one_cycle() -> None:
     plan = beside(later, rest)(snapshot(*groups, training(100), gpus=64))
 
     assert len(started(plan)) == MAX_CHECKED
+    assert plan.again_s == 0.0, "else it would wait until something ends"
+    assert {wait.reason for wait in plan.waits} == {NEXT}
+
+
+def test_nothing_is_looked_at_again_where_all_were_checked() -> None:
+    """Not what would make a training late, either: that is so until something happens."""
+    assert beside(later, rest)(snapshot(*map(other, (1, 2, 3, 4)), training(5))).again_s is None
+
+
+def test_what_a_policy_wants_to_be_asked_again_for_is_asked_for() -> None:
+    """By either of them: the earlier of both."""
+
+    def asking(policy: Policy, again_s: float) -> Policy:
+        return lambda seen: structs.replace(policy(seen), again_s=again_s)
+
+    seen = snapshot(other(1), training(5))
+
+    assert beside(asking(later, 30.0), rest)(seen).again_s == 30.0
+    assert beside(asking(later, 30.0), asking(rest, 20.0))(seen).again_s == 20.0
 
 
 def test_without_trainings_it_is_the_other_policy_itself() -> None:

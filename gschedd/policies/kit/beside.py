@@ -14,8 +14,10 @@ from gsched.model.resources import Share
 from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import NodeSpace, Spaces, kept_back
 
-#: Starts of other jobs on GPUs that are checked against the deadlines in one cycle.
+#: Starts of other jobs on GPUs that are checked against the deadlines, and made, in one cycle.
 MAX_CHECKED: Final = 16
+
+NEXT: Final = f"{MAX_CHECKED} others start beside the trainings first; it is looked at next"
 
 
 class Fairness(Struct, frozen=True, kw_only=True):
@@ -52,8 +54,15 @@ def _plan(snapshot: Snapshot, goals: Policy, rest: Policy, fairness: Fairness) -
         return first
     second = _harmless(theirs, goals, first, rest(_after(snapshot, others, first)))
     return structs.replace(
-        first, starts=(*first.starts, *second.starts), waits=(*first.waits, *second.waits)
+        first,
+        starts=(*first.starts, *second.starts),
+        waits=(*first.waits, *second.waits),
+        again_s=_earlier(first.again_s, second.again_s),
     )
+
+
+def _earlier(one_s: float | None, other_s: float | None) -> float | None:
+    return min((each for each in (one_s, other_s) if each is not None), default=None)
 
 
 def _kept_for_others(
@@ -102,7 +111,8 @@ def _harmless(theirs: Snapshot, goals: Policy, first: Plan, second: Plan) -> Pla
     """Return the plan for the other jobs without what would make a training late.
 
     The trainings are planned anew as if each of its starts that takes GPUs had been made already:
-    one after the other, as many as `MAX_CHECKED`; the rest waits for the next cycle.
+    one after the other, until `MAX_CHECKED` are made; the rest waits for the next cycle, which is
+    asked for, as nothing else need happen before something ends.
 
     Args:
         theirs: what the policy for trainings saw.
@@ -112,9 +122,14 @@ def _harmless(theirs: Snapshot, goals: Policy, first: Plan, second: Plan) -> Pla
     starts: list[Start] = []
     given: list[Start] = []
     waits = list(second.waits)
+    again_s = second.again_s
     for start in second.starts:
         if promised and _takes_gpus(start):
-            late = _late(theirs, goals, promised, [*given, start], len(given))
+            if len(given) == MAX_CHECKED:
+                waits.append(Wait(shape=start.shape, first=start.job, reason=NEXT))
+                again_s = theirs.now_s
+                continue
+            late = _late(theirs, goals, promised, [*given, start])
             if late:
                 reason = f"would make job {late} miss its deadline"
                 waits.append(Wait(shape=start.shape, first=start.job, reason=reason))
@@ -122,15 +137,13 @@ def _harmless(theirs: Snapshot, goals: Policy, first: Plan, second: Plan) -> Pla
             given.append(start)
         starts.append(start)
     told = {wait.shape: wait for wait in reversed(waits)}
-    return structs.replace(second, starts=tuple(starts), waits=tuple(told.values()))
+    return structs.replace(
+        second, starts=tuple(starts), waits=tuple(told.values()), again_s=again_s
+    )
 
 
-def _late(
-    theirs: Snapshot, goals: Policy, promised: Collection[int], given: list[Start], checked: int
-) -> int:
+def _late(theirs: Snapshot, goals: Policy, promised: Collection[int], given: list[Start]) -> int:
     """Return a training that would be late, of those that are not, or 0 if there is none."""
-    if checked >= MAX_CHECKED:
-        return min(promised)
     spaces = Spaces(theirs.nodes)
     for start in given:
         spaces.take(start.allocation)
