@@ -204,10 +204,18 @@ def print_error(error: GschedError | ErrorBody, *, command: str, as_json: bool =
     if as_json:
         sys.stderr.write(msgspec.json.encode(ErrorReply(error=body)).decode() + "\n")
         return
-    for line in body.message.splitlines() or [body.code]:
+    for line in _in_local_time(body.message).splitlines() or [body.code]:
         sys.stderr.write(f"{command}: {printable(line)}\n")
     for line in body.hint.splitlines():
         sys.stderr.write(f"{' ' * len(command)}  hint: {printable(line)}\n")
+
+
+def _in_local_time(message: str) -> str:
+    if " UTC" not in message:
+        return message
+    from gsched.cli.times import local_times  # late: few errors speak of a moment
+
+    return local_times(message)
 
 
 def print_note(text: str, *, command: str) -> None:

@@ -14,8 +14,9 @@ from gsched.model.units import format_duration, parse_count, parse_interval_s
 from gsched.protocol.api import SubmitResult
 
 _MOMENT = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d)(?::(\d\d))?(?P<zone>Z|[+-]\d\d:?\d\d)?"
+    r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d)(?::(\d\d))?(?: ?(?P<zone>[A-Za-z+-].*))?"
 )
+_OFFSET = re.compile(r"([+-])([01]\d|2[0-3]):?([0-5]\d)")
 _HOW = "write 8h for eight hours from now, or '2027-03-01 08:00' for a moment"
 NONE = "none"  # of galter --deadline
 
@@ -49,8 +50,8 @@ class Deadline:
 def parse_deadline(text: str, *, now_s: float) -> Deadline:
     """Return the deadline of ``8h``, ``2d12h``, ``2027-03-01 08:00`` or ``@`` and seconds.
 
-    A moment is in local time, unless an offset or Z follows it. What could be a time of day as well
-    as a duration (``08:00``) is refused, as is a day without a time.
+    A moment is in local time, unless an offset, Z or UTC follows it. What could be a time of day as
+    well as a duration (``08:00``) is refused, as is a day without a time.
 
     Raises:
         UsageError: it is neither, or has passed.
@@ -63,7 +64,7 @@ def parse_deadline(text: str, *, now_s: float) -> Deadline:
         return _coming(text, _epoch_s(text, match), now_s)
     if re.fullmatch(r"\d{4}-\d\d(-\d\d)?", word):
         raise UsageError(f"--deadline: {text!r} has no time of day", hint=_HOW)
-    if ":" in word:
+    if re.fullmatch(r"[\d:]*:[\d:]*", word):
         raise UsageError(f"--deadline: {text!r} may be a time of day or a duration", hint=_HOW)
     try:
         return Deadline(after_s=read_duration_s("--deadline", word))
@@ -93,11 +94,16 @@ def _epoch_s(text: str, match: re.Match[str]) -> float:
     if zone is None:
         return time.mktime((*parts, 0, 0, -1))
     at_s = calendar.timegm((*parts, 0, 0, 0))
-    if zone == "Z":
+    if zone in {"Z", "UTC", "GMT"}:
         return float(at_s)
-    digits = zone[1:].replace(":", "")
-    offset_s = int(digits[:2]) * 3600 + int(digits[2:]) * 60
-    return float(at_s - offset_s if zone[0] == "+" else at_s + offset_s)
+    offset = _OFFSET.fullmatch(zone)
+    if offset is None:
+        raise UsageError(
+            f"--deadline: {text!r}: {zone!r} is no time zone that is known here",
+            hint="after a moment write nothing for local time, UTC, or an offset like +01:00",
+        )
+    offset_s = int(offset[2]) * 3600 + int(offset[3]) * 60
+    return float(at_s - offset_s if offset[1] == "+" else at_s + offset_s)
 
 
 def training_of(options: SubmitOptions, *, cwd: str) -> Training | None:
@@ -156,12 +162,13 @@ def _from_table(table: Mapping[str, object], where: str) -> dict[str, object]:
         key = {"parameters": "params"}.get(name, name.replace("-", "_"))
         if key not in _KEYS:
             raise BadScriptError(f"{where}: unknown key {name!r} in [training]", hint=_like(name))
+        field, read = _NUMBERS.get(key, (key, parse_count))
+        if field in said:
+            raise BadScriptError(
+                f"{where}: {name}: is said twice, in two spellings", hint="leave one of them out"
+            )
         try:
-            if key == "rates":
-                said["rates"] = _rates(value)
-            else:
-                field, read = _NUMBERS[key]
-                said[field] = read(_number_text(value))
+            said[field] = _rates(value) if key == "rates" else read(_number_text(value))
         except BadResourceError as error:
             raise BadScriptError(f"{where}: {name}: {error.message}", hint=error.hint) from None
     if not said:

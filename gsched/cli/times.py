@@ -8,7 +8,8 @@ from gsched.model.units import parse_duration_s
 
 _DATE = re.compile(r"(?P<digits>(?:[0-9]{2}){2,6})(?:\.(?P<seconds>[0-9]{2}))?")
 _DAY_S = 86400
-_UTC_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC")
+#: Not what a user wrote, which messages show between quotes.
+_UTC_MOMENT = re.compile(r"(?<!['\"])(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC")
 
 #: The year 9999: a training whose numbers are wrong may be expected to end still later.
 LAST_S = 253_402_214_400.0

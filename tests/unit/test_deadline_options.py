@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gsched.cli.common import print_error
 from gsched.cli.deadline import parse_deadline, planned_words, training_of
 from gsched.cli.options import SubmitOptions, gpu_range, merged
 from gsched.cli.place import Place
@@ -39,6 +40,8 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("2027-03-01T08:00Z", 1_803_888_000.0, 0.0),
         ("2027-03-01T08:00:00+01:00", 1_803_884_400.0, 0.0),
         ("2027-03-01T08:00:00-0130", 1_803_893_400.0, 0.0),
+        ("2027-03-01 08:00:00 UTC", 1_803_888_000.0, 0.0),
+        ("2027-03-01 08:00 +01:00", 1_803_884_400.0, 0.0),
         ("@1803888000", 1_803_888_000.0, 0.0),
     ],
 )
@@ -55,6 +58,22 @@ def test_a_moment_is_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_deadline("2027-03-01 08:00", now_s=NOW_S).at_s == 1_803_884_400.0
 
 
+def test_errors_show_moments_in_local_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As all commands do, so that it is beside what the user wrote; programs get it as it came."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    said = UsageError("'2027-03-01 07:00:00 UTC': the earliest end is 2027-03-01 08:00:00 UTC")
+
+    print_error(said, command="gsub")
+    print_error(said, command="gsub", as_json=True)
+
+    text, document = capsys.readouterr().err.splitlines()
+    assert text == "gsub: '2027-03-01 07:00:00 UTC': the earliest end is 2027-03-01 09:00:00"
+    assert "the earliest end is 2027-03-01 08:00:00 UTC" in document
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -65,6 +84,13 @@ def test_a_moment_is_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
         ("2027-03-01", "has no time of day"),
         ("08:00", "may be a time of day or a duration"),
         ("8:00:00", "may be a time of day or a duration"),
+        ("tomorrow 08:00", "is no time"),
+        ("20.02.2027 08:00", "is no time"),
+        ("2027-03-01 08:00 CET", "'CET' is no time zone that is known here"),
+        ("2027-03-01 08:00 Europe/Berlin", "'Europe/Berlin' is no time zone"),
+        ("2027-03-01 08:00pm", "'pm' is no time zone"),
+        ("2027-03-01 08:00+25:00", "'+25:00' is no time zone"),
+        ("2027-03-01 08:00+01:75", "'+01:75' is no time zone"),
         ("soon", "is no time"),
         ("-1h", "is no time"),
         ("", "is no time"),
@@ -225,6 +251,16 @@ def test_a_file_may_say_what_was_measured(tmp_path: Path) -> None:
         ("[training]\nsample = 5\n", "unknown key 'sample'", "did you mean 'samples'?"),
         ("[training]\nsteptime = 5\n", "unknown key 'steptime'", "did you mean 'step_time'?"),
         ("[training]\nzzz = 5\n", "unknown key 'zzz'", "known: params"),
+        (
+            "[training]\nstep_time = '35ms'\nstep-time = '1s'\n",
+            "step-time: is said twice, in two spellings",
+            "leave one of them out",
+        ),
+        (
+            "[training]\nparameters = 5\nparams = 6\n",
+            "params: is said twice",
+            "leave one of them out",
+        ),
         ("[training]\nbatch = true\n", "batch: True is not a number", "50000"),
         ("[training]\nbatch = [1]\n", "batch: [1] is not a number", "50000"),
         ("[training]\nbatch = -3\n", "batch: '-3' is not a number", "138M"),
