@@ -82,6 +82,7 @@ class Training:
         self._cost_s: float | None = None
         self._saved_s = time.perf_counter()
         self._is_signalled = False
+        self._is_put_off = False
 
     # --- what a script uses ---
 
@@ -122,12 +123,16 @@ class Training:
     def epochs(self) -> Iterator[int]:
         """Yield the epochs that are left, from 0, the current one first.
 
-        A training that was saved after an epoch's last step gets that epoch again, without batches:
-        what the script does at its end had not been done yet.
+        A checkpoint that is due after the last step of an epoch is saved here, when the script has
+        done what it does at the epoch's end: it would be left out otherwise, or done without what
+        the steps before it have set.
         """
         while self._position.epoch < self._samples.epochs:
             yield self._position.epoch
             self._position = self._position.next_epoch()
+            if self._is_put_off and self._position.epoch < self._samples.epochs:
+                self._checkpoint()
+            self._is_put_off = False
         self._reporter.over("the training has done its last step")
 
     def batches(self) -> Iterator[list[int]]:
@@ -191,8 +196,10 @@ class Training:
         if self._agreement is not None and self._agreement.at(
             self._position.step, self._wants_checkpoint, self._timer.step_s
         ):
-            self._checkpoint()
-            self._timer.begin()
+            self._is_put_off = self._samples.batch_at(self._position.offset) <= 0  # see `epochs`
+            if not self._is_put_off:
+                self._checkpoint()
+                self._timer.begin()
 
     def finish(self, *, end_process: bool = False) -> None:
         """Say that the training is over; call it once, on all ranks.

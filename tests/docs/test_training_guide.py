@@ -42,11 +42,16 @@ def run(script: pathlib.Path, **variables: str) -> subprocess.CompletedProcess[s
 def test_example_trains_and_goes_on_where_it_was(
     tmp_path: pathlib.Path, batch: int, last: int
 ) -> None:
-    """Alone; then with a directory, killed after its ``last`` checkpoint, and started again."""
+    """Alone; then with a directory, killed after its ``last`` checkpoint, and started again.
+
+    What comes after an epoch may need what its loop has set.
+    """
     (code,) = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
     assert "global_batch=64" in code
     script = tmp_path / "train.py"
-    script.write_text(code.replace("global_batch=64", f"global_batch={batch}"))
+    code = code.replace("global_batch=64", f"global_batch={batch}")
+    assert "schedule.step()\n" in code
+    script.write_text(code.replace("schedule.step()\n", "schedule.step(); loss.item()\n"))
     alone = run(script)
     assert alone.returncode == 0, alone.stderr
     directory = {"GSCHED_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
