@@ -75,7 +75,7 @@ def outlook_of(
     gpus = sum(gpus_by_node(attempt.allocation).values()) if attempt is not None else 0
     said: bool | None
     if verdict is not None:
-        said, end_s, why = verdict.meets, verdict.end_s, verdict.why
+        said, end_s, why = _said_of(verdict, now_s), verdict.end_s, verdict.why
     else:
         said, end_s, why = job.meets, job.expected_end_s, ""
     if goal is not None and (goes_on(job) or (end_s is None and said is not False)):
@@ -92,6 +92,12 @@ def outlook_of(
         gpus=gpus or (verdict.gpus if verdict is not None else 0),
         why=why,
     )
+
+
+def _said_of(verdict: Verdict, now_s: float) -> bool | None:
+    """Return what a policy says of a deadline; None: that cannot be said yet."""
+    until_s = verdict.unsure_until_s
+    return None if until_s is not None and now_s <= until_s else verdict.meets
 
 
 def goes_on(job: Job) -> bool:
@@ -254,7 +260,7 @@ def _said(plan: Plan, job: Job, shape: Shape, seen: Snapshot) -> Outlook:
     verdict = next((each for each in plan.verdicts if each.job == job.id), None)
     if verdict is None:
         return Outlook(start_s=start_s, why="the policy has not decided about it yet")
-    meets = verdict.meets if job.spec.deadline_s else None
+    meets = _said_of(verdict, seen.now_s) if job.spec.deadline_s else None
     return Outlook(
         start_s=start_s,
         end_s=verdict.end_s,

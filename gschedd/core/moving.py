@@ -41,10 +41,13 @@ def moved(state: State, moves: Iterable[Move], now_s: float) -> Iterator[f.MoveR
 
 
 def judged(state: State, verdicts: Iterable[Verdict], now_s: float) -> Iterator[f.DeadlineJudged]:
-    """Yield what was never said of a job's deadline before, or was said otherwise."""
+    """Yield what was never said of a job's deadline before, or was said otherwise.
+
+    Of those of whom nothing can be said yet nothing is noted.
+    """
     for verdict in verdicts:
         job = state.jobs.get(verdict.job)
-        if job is None or not job.spec.deadline_s:
+        if job is None or not job.spec.deadline_s or verdict.unsure_until_s is not None:
             continue
         if job.meets is not verdict.meets or (verdict.firm and job.promised is None):
             yield f.DeadlineJudged(

@@ -151,6 +151,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
         gpus: on how many GPUs, at first.
         why: in words, where it will be late.
         firm: it stays with that, and it may be kept as a promise; else it is only expected so far.
+        unsure_until_s: it cannot be said whether it will be in time, although nothing may count on
+            it (``meets`` is False); from then on it cannot be, whatever it gets. None: it is said.
     """
 
     job: int
@@ -159,6 +161,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     gpus: int = 0
     why: str = ""
     firm: bool = True
+    unsure_until_s: float | None = None
 
 
 class Plan(Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from gschedd.core.head import Head
 from gschedd.core.state import State
 from gschedd.core.story import Teller
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
-from gschedd.policies import elasticflow, fifo
+from gschedd.policies import drs, elasticflow, fifo
 from gschedd.policies.kit.beside import beside
 from tests.support.world import ALICE, Program, World, node, submission
 
@@ -185,6 +185,22 @@ def test_a_training_is_late_before_it_is_late() -> None:
     assert told.meets_deadline is False, "it runs beyond its deadline"
     assert told.slack_s is not None
     assert told.slack_s < 0
+
+
+def test_nobody_is_late_only_because_nothing_is_known_of_what_is_before_it() -> None:
+    """It is as soon as the whole cluster, from then on, would no longer do."""
+    story = Story(beside(drs.plan, fifo.plan))
+    story.submit("select=1:ncpus=4:ngpus=4", runs_s=5000.0)  # without any walltime
+    job = story.training(2000.0)
+
+    told = story.outlook(job)
+    refusal = story.refused(2000.0, reject_if_late=True).message
+
+    assert (told.meets, told.why) == (None, "it is not known when it can start")
+    assert "cannot be said whether the deadline" in refusal
+    assert story.told(f.DeadlineJudged, job) == [], "it is not told to miss it, either"
+    rows = [Teller(story.head, now_s=story.now_s + s).row(story.job(job)) for s in (1740.0, 1760.0)]
+    assert [row.meets_deadline for row in rows] == [None, False]
 
 
 def test_an_elastic_training_shows_the_gpus_that_it_has() -> None:

@@ -15,7 +15,7 @@ from gschedd.policies.drs.room import Room, gained_by, keep_back
 from gschedd.policies.drs.round import Decided, Round
 from gschedd.policies.drs.words import late_words, start_words, wait_words
 from gschedd.policies.kit.capacity import Weights, largest, promised, value
-from gschedd.policies.kit.outlook import Expected, Idle, outlook
+from gschedd.policies.kit.outlook import Expected, Idle, Level, outlook
 from gschedd.policies.kit.performance import ROUNDING_S
 from gschedd.policies.kit.trainings import (
     Paces,
@@ -279,13 +279,16 @@ class Planning:
     def _of_waiting(self, waiting: Waiting, expected: Expected) -> Verdict:
         goal = waiting.goal
         end_s = expected.end_s
+        out_of_reach = self._is_out_of_reach(waiting)
+        unsure = end_s is None and not out_of_reach and goal.deadline_s is not None
         return Verdict(
             job=goal.job,
             meets=end_s is not None and _is_in_time(goal, end_s),
             end_s=end_s,
             gpus=expected.gpus,
             why="it is not known when it can start" if end_s is None else late_words(goal, end_s),
-            firm=self._is_out_of_reach(waiting),
+            firm=out_of_reach,
+            unsure_until_s=self._latest_start_s(waiting) if unsure else None,
         )
 
     def _is_out_of_reach(self, waiting: Waiting) -> bool:
@@ -293,8 +296,14 @@ class Planning:
         goal, levels = waiting.goal, self._idle.levels_of(waiting)
         if goal.deadline_s is None or not levels:
             return False
-        soonest_s = goal.startup_s + goal.work * levels[-1][1]
-        return not _is_in_time(goal, self._snapshot.now_s + soonest_s)
+        return not _is_in_time(goal, self._snapshot.now_s + _soonest_s(goal, levels))
+
+    def _latest_start_s(self, waiting: Waiting) -> float | None:
+        """Return when it must have begun to be in time, had it an idle cluster to itself."""
+        goal, levels = waiting.goal, self._idle.levels_of(waiting)
+        if goal.deadline_s is None or not levels:
+            return goal.deadline_s
+        return goal.deadline_s - _soonest_s(goal, levels) + ROUNDING_S
 
     def _of_running(self, moved: Mapping[int, m.Moved] | None = None) -> tuple[Verdict, ...]:
         """Return when what runs will be done; of what is being stopped nothing new is said."""
@@ -327,6 +336,11 @@ def _verdict(goal: Goal, end_s: float, gpus: int) -> Verdict:
         gpus=gpus,
         why="" if meets else late_words(goal, end_s),
     )
+
+
+def _soonest_s(goal: Goal, levels: tuple[Level, ...]) -> float:
+    """Return how long it runs on the best of some levels, seconds."""
+    return goal.startup_s + goal.work * levels[-1][1]
 
 
 def _is_in_time(goal: Goal, end_s: float) -> bool:
