@@ -12,7 +12,7 @@ from gsched.model.units import format_duration
 from gsched.protocol.api import Alteration
 from gschedd.core import facts as f
 from gschedd.core.commands import AlterJob
-from gschedd.core.deadlines import check_deadline, deadline_of
+from gschedd.core.deadlines import check_deadline, check_start, deadline_of
 from gschedd.core.decide import own_job
 from gschedd.core.goals import goal_of
 from gschedd.core.settings import Caller, Settings
@@ -132,6 +132,8 @@ def _with_deadline(
     """Return the job with another deadline, judged by what is left of it; 0 takes it away."""
     times = (asked.deadline_s, asked.deadline_after_s, asked.urgency)
     if all(each is None for each in times):
+        if asked.start_after_s is not None:
+            check_start(spec.deadline_s, spec.start_after_s, settings)
         return spec
     if asked.deadline_s == 0 and not asked.deadline_after_s and not asked.urgency:
         return structs.replace(spec, deadline_s=0.0, urgency=None)
@@ -144,9 +146,11 @@ def _with_deadline(
         raise InvalidRequestError(
             "no deadline is named", hint="give a time to come, or a duration like 8h"
         )
+    spec = structs.replace(spec, deadline_s=deadline_s, urgency=urgency)
+    check_start(deadline_s, spec.start_after_s, settings)
     if size is not None:
-        check_deadline(job, size, deadline_s, state=state, settings=settings, now_s=now_s)
-    return structs.replace(spec, deadline_s=deadline_s, urgency=urgency)
+        check_deadline(spec, size, state=state, settings=settings, now_s=now_s)
+    return spec
 
 
 def _with_resources(

@@ -7,6 +7,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from gsched.errors import InvalidRequestError
+from gsched.model.job import JobSpec
 from gsched.model.resources import Request
 from gsched.model.training import Training, Urgency
 from gsched.model.units import format_duration
@@ -14,7 +15,7 @@ from gsched.protocol.api import Alteration, SubmitJob
 from gschedd.core.profiling import check_profile
 from gschedd.core.settings import Settings
 from gschedd.core.shortest import Best, shortest_run
-from gschedd.core.state import Job, State
+from gschedd.core.state import State
 from gschedd.models.runtime import allowed_time_s, size_of_training
 from gschedd.models.sizes import size_by_walltime
 from gschedd.plan.training import Size
@@ -28,13 +29,14 @@ _COUNTS: Final = frozenset({"parameters", "samples", "batch", "iterations"})
 
 
 class Aim(Struct, frozen=True, kw_only=True):
-    """What a job says of its training: the fields of `JobSpec`; deadline 0 if there is none."""
+    """What a job says of its training: fields of `JobSpec`; deadline and start 0 if not said."""
 
     request: Request
     deadline_s: float = 0.0
     urgency: Urgency | None = None
     training: Training | None = None
     movable: bool = False
+    start_after_s: float = 0.0
 
 
 def aim_of(
@@ -57,6 +59,7 @@ def aim_of(
         request=request,
         training=_checked(asked.training) if asked.training is not None else None,
         movable=asked.movable,
+        start_after_s=asked.start_after_s,
     )
     if asked.profile:
         check_profile(asked, settings)
@@ -64,6 +67,7 @@ def aim_of(
     size = size or size_by_walltime(walltime_s, request)
     deadline_s, urgency = deadline_of(asked, size, now_s)
     aim = structs.replace(aim, deadline_s=deadline_s, urgency=urgency)
+    check_start(deadline_s, aim.start_after_s, settings)
     if asked.reject_if_late and not deadline_s:
         raise InvalidRequestError(
             "there is no deadline for which the job could be too late",
@@ -235,8 +239,22 @@ def _check_run(
     return ()
 
 
+def check_start(deadline_s: float, start_after_s: float, settings: Settings) -> None:
+    """Refuse a deadline that comes before a job may start; 0 stands for none.
+
+    Raises:
+        InvalidRequestError: the two contradict each other.
+    """
+    if settings.refuse_impossible and 0 < deadline_s <= start_after_s:
+        raise InvalidRequestError(
+            f"the deadline {moment(deadline_s)} cannot be met: the job is not to start before "
+            f"{moment(start_after_s)}",
+            hint="give a later deadline, or an earlier start",
+        )
+
+
 def _check_possible(aim: Aim, best: Best, now_s: float) -> None:
-    end_s = now_s + best.run_s
+    end_s = max(now_s, aim.start_after_s) + best.run_s
     if end_s <= aim.deadline_s:
         return
     on = f" on {best.gpus} GPU{'s' * (best.gpus != 1)}" if best.gpus else ""
@@ -245,6 +263,8 @@ def _check_possible(aim: Aim, best: Best, now_s: float) -> None:
         how, hint = f"it runs for {run} at least{on}", "allow more GPUs with --gpus LEAST..MOST"
     else:
         how, hint = f"by its walltime it may run for {run}{on}", "a shorter walltime"
+    if aim.start_after_s > now_s:
+        how = f"it is not to start before {moment(aim.start_after_s)}, and {how}"
     raise InvalidRequestError(
         f"the deadline {moment(aim.deadline_s)} cannot be met even if all nodes were idle: "
         f"{how}, so the earliest end is {moment(end_s)}",
@@ -278,9 +298,8 @@ def deadline_of(
 
 
 def check_deadline(
-    job: Job,
+    spec: JobSpec,
     size: Size,
-    deadline_s: float,
     *,
     state: State,
     settings: Settings,
@@ -289,14 +308,20 @@ def check_deadline(
     """Refuse a deadline that what is left of a training could not meet on an idle cluster.
 
     Args:
+        spec: of the job, with its new deadline.
         size: what is left of it.
 
     Raises:
         InvalidRequestError: it could not; the earliest possible end is said.
     """
-    best = shortest_run(job.spec.request, size, state=state, settings=settings)
+    best = shortest_run(spec.request, size, state=state, settings=settings)
     if settings.refuse_impossible and math.isfinite(best.run_s):
-        aim = Aim(request=job.spec.request, deadline_s=deadline_s, training=job.spec.training)
+        aim = Aim(
+            request=spec.request,
+            deadline_s=spec.deadline_s,
+            training=spec.training,
+            start_after_s=spec.start_after_s,
+        )
         _check_possible(aim, best, now_s)
 
 

@@ -14,7 +14,7 @@ from gschedd.core.story import Teller
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
 from gschedd.policies import drs, elasticflow, fifo
 from gschedd.policies.kit.beside import beside
-from tests.support.world import ALICE, Program, World, node, submission
+from tests.support.world import ALICE, BEGIN_S, Program, World, node, submission
 
 ELASTIC = "select=1:ncpus=1:ngpus=1"
 #: 1000 s on one GPU, and in proportion less on more: nothing is lost in communication.
@@ -127,7 +127,7 @@ def test_who_is_taken_has_a_promise_from_the_first_moment() -> None:
     ("changes", "words"),
     [
         ({"holds": ("user",)}, "it is held"),
-        ({"start_after_s": 4e9}, "not to start at once"),
+        ({"start_after_s": BEGIN_S + 100.0}, "not to start at once"),
         ({"training": None}, "nothing is known of its run time"),
     ],
 )
@@ -286,6 +286,44 @@ def test_a_deadline_that_cannot_be_is_refused_and_the_old_one_stays(
     assert error is not None
     assert words in error.message
     assert story.job(job).spec == before
+
+
+@pytest.mark.parametrize(
+    ("after_s", "training", "words"),
+    [
+        (600.0, SIZE, "cannot be met: the job is not to start before"),
+        (601.0, None, "cannot be met: the job is not to start before"),  # nothing known of it
+        (400.0, SIZE, "it is not to start before 2023-11-14 22:20:00 UTC, and it runs for"),
+    ],
+)
+def test_a_deadline_before_a_job_may_start_is_refused(
+    after_s: float, training: Training | None, words: str
+) -> None:
+    """Nothing is as contradictory, and the head would only say so when the deadline has passed."""
+    story = Story()
+    start_after_s = story.now_s + after_s
+
+    refusal = story.refused(600.0, start_after_s=start_after_s, training=training)
+
+    assert words in refusal.message
+    assert refusal.hint
+    assert story.training(600.0, start_after_s=story.now_s + 300.0), "250 s are enough"
+
+
+def test_neither_a_start_nor_a_deadline_is_altered_past_the_other() -> None:
+    story = Story()
+    job = story.training(600.0, start_after_s=story.now_s + 100.0)
+
+    late_start = story.change(job, start_after_s=story.now_s + 700.0)
+    early_end = story.change(job, deadline_after_s=300.0)
+    both = story.change(job, start_after_s=story.now_s + 700.0, deadline_after_s=1000.0)
+
+    assert late_start is not None
+    assert "is not to start before" in late_start.message
+    assert early_end is not None
+    assert "is not to start before" in early_end.message
+    assert both is None
+    assert story.change(job, start_after_s=story.now_s + 2000.0, deadline_s=0.0) is None
 
 
 def test_a_range_stays_when_only_the_walltime_is_altered() -> None:
