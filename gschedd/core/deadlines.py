@@ -1,7 +1,6 @@
 """What a submission says of its training and deadline, checked, with refusals in words."""
 
 import math
-from datetime import UTC, datetime
 from typing import Final
 
 from msgspec import Struct, structs
@@ -18,9 +17,10 @@ from gschedd.core.shortest import Best, shortest_run
 from gschedd.core.state import State
 from gschedd.models.runtime import allowed_time_s, size_of_training
 from gschedd.models.sizes import size_by_walltime
+from gschedd.plan.moments import LATEST_S, moment
 from gschedd.plan.training import Size
 
-MAX_DEADLINE_S: Final = 7_258_118_400.0  # 2200-01-01: later is a typing error
+MAX_DEADLINE_S: Final = LATEST_S
 YEAR_S: Final = 365.25 * 86400
 MAX_GPUS: Final = 100_000
 #: What says the run time of a training by its model and data; all of them are needed.
@@ -323,10 +323,3 @@ def check_deadline(
             start_after_s=spec.start_after_s,
         )
         _check_possible(aim, best, now_s)
-
-
-def moment(at_s: float) -> str:
-    """Return a moment as the head writes it: commands show it in local time."""
-    if at_s > MAX_DEADLINE_S:
-        return "after the year 2200"  # a calendar ends somewhere, and a training's numbers do not
-    return datetime.fromtimestamp(at_s, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -9,10 +9,10 @@ from gsched.model.signals import describe_signal
 from gsched.model.states import JobState, OutcomeKind
 from gsched.model.units import format_duration, format_size
 from gschedd.core import facts as f
-from gschedd.core.deadlines import moment
 from gschedd.core.settings import Settings
 from gschedd.core.settle import describe_record
 from gschedd.core.state import Job, State
+from gschedd.plan.moments import moment
 from gschedd.plan.snapshot import Shape, Wait
 
 

@@ -16,7 +16,6 @@ from gsched.model.job import JobSpec
 from gsched.model.states import AttemptState, JobState
 from gschedd.core import facts as f
 from gschedd.core.cycle import snapshot
-from gschedd.core.deadlines import moment
 from gschedd.core.forecast import predict_submission
 from gschedd.core.goals import goal_of, known_size, layout_of, shares_gpus
 from gschedd.core.settings import Settings
@@ -27,6 +26,7 @@ from gschedd.core.steptimes import own_size
 from gschedd.models.kinds import kind_of
 from gschedd.models.sizes import size_of
 from gschedd.plan.load import Predictor
+from gschedd.plan.moments import moment
 from gschedd.plan.snapshot import Group, Plan, Policy, Shape, Snapshot, Verdict
 from gschedd.plan.training import Goal, Size, gpus_by_node
 

@@ -1,6 +1,7 @@
 """What DRS tells people: why a training starts there, why it waits, and why it will be late."""
 
 from gsched.model.units import format_duration
+from gschedd.plan.moments import moment
 from gschedd.plan.training import Goal, gpus_by_node
 from gschedd.policies.drs.round import Decided
 from gschedd.policies.kit.outlook import Expected, Level, cheapest
@@ -32,16 +33,16 @@ def deadline_words(goal: Goal, now_s: float) -> str:
     """Return where its deadline stands."""
     if goal.deadline_s is None:
         return "it has no deadline"
-    left_s = goal.deadline_s - now_s
-    if left_s < 0:
-        return f"its deadline was {format_duration(-left_s)} ago"
-    return f"its deadline is in {format_duration(left_s)}"
+    return f"its deadline {'was' if goal.deadline_s < now_s else 'is'} {moment(goal.deadline_s)}"
 
 
 def wait_words(
     goal: Goal, levels: tuple[Level, ...] | None, expected: Expected, *, now_s: float, because: str
 ) -> str:
     """Return why a training waits: by when it is wanted, what that would take, what will be.
+
+    These words are read until the next plan, which may be hours: so moments are told, and not in
+    how long they come.
 
     Args:
         goal: what is known of it.
@@ -67,8 +68,8 @@ def wait_words(
             )
     if expected.start_s is not None and expected.end_s is not None:
         words.append(
-            f"it should start in {format_duration(expected.start_s - now_s)} on "
-            f"{gpus_words(expected.gpus)} and end in {format_duration(expected.end_s - now_s)}"
+            f"it should start {moment(expected.start_s)} on {gpus_words(expected.gpus)} "
+            f"and end {moment(expected.end_s)}"
         )
     return "; ".join(words)
 
