@@ -163,6 +163,20 @@ def test_a_share_of_the_nodes_is_kept_for_others_that_want_gpus() -> None:
     assert started(alone) == {1, 5, 6, 7, 8}
 
 
+def test_the_share_lies_on_nodes_that_take_work() -> None:
+    """Of three the last one is drained: it is of no use to those that the share is for."""
+    half = beside(at_once, rest, Fairness(share=0.5))
+    seen = snapshot(*map(other, range(10, 14)), *map(training, (5, 6, 7, 8)), nodes=3)
+    nodes = {**seen.nodes, "n2": structs.replace(seen.nodes["n2"], open=False)}
+
+    plan = half(structs.replace(seen, nodes=nodes))
+
+    where = {start.job: {share.node for share in start.allocation} for start in plan.starts}
+    assert {5, 6} <= where.keys()
+    assert all(nodes == ({"n0"} if job < 10 else {"n1"}) for job, nodes in where.items())
+    assert where.keys() >= {10, 11, 12, 13}
+
+
 def test_so_many_are_checked_in_one_cycle() -> None:
     """What was not checked waits: no cycle takes for ever."""
     count = MAX_CHECKED + 5

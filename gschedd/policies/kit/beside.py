@@ -24,8 +24,8 @@ class Fairness(Struct, frozen=True, kw_only=True):
     """How trainings with deadlines and all other jobs share a cluster.
 
     Attributes:
-        share: of the nodes with GPUs, on which no training with a deadline is started while other
-            jobs wait for GPUs: 0 to below 1.
+        share: of the nodes with GPUs that take work, on which no training with a deadline is
+            started while other jobs wait for GPUs: 0 to below 1.
     """
 
     share: float = 0.0
@@ -68,10 +68,14 @@ def _earlier(one_s: float | None, other_s: float | None) -> float | None:
 def _kept_for_others(
     snapshot: Snapshot, others: Iterable[Group], fairness: Fairness
 ) -> frozenset[str]:
-    """Return the nodes on which trainings start nothing while others wait for GPUs: the last."""
+    """Return the nodes on which trainings start nothing while others wait for GPUs: the last.
+
+    Of those that take work: a share that lies on drained nodes would be none.
+    """
     if not fairness.share or not any(group.shape.request.gpus for group in others):
         return frozenset()
-    names = sorted(name for name, space in snapshot.nodes.items() if space.total_gpus)
+    nodes = snapshot.nodes
+    names = sorted(name for name, space in nodes.items() if space.open and space.total_gpus)
     return frozenset(names[len(names) - int(len(names) * fairness.share) :])
 
 
