@@ -55,9 +55,9 @@ def shortest_run(request: Request, size: Size, *, state: State, settings: Settin
 
 
 def gpu_speeds(state: State, fabric: Fabric) -> Mapping[str, float]:
-    """Return how fast the GPUs of each node are, by node; nodes without any are left out."""
+    """Return how fast the fastest GPU of each node is, by node; nodes without any are left out."""
     return {
-        name: fabric.devices.get(node.inventory.gpus[0].type, 1.0)
+        name: max(fabric.devices.get(gpu.type, 1.0) for gpu in node.inventory.gpus)
         for name, node in state.nodes.items()
         if node.inventory.gpus
     }

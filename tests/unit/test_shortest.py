@@ -12,7 +12,7 @@ from gsched.model.request import parse_resources
 from gsched.model.resources import Request
 from gschedd.core.shortest import MAX_COUNTS, shortest_run
 from gschedd.models.runtime import PaperSpeed, WalltimeSpeed
-from gschedd.plan.training import Fabric, Size
+from gschedd.plan.training import Fabric, Layout, Size
 from tests.support.world import World, node, settings
 
 VGG = Size(speed=PaperSpeed(parameters=138e6, batch=16, step_time_s=0.2), work=1e6)
@@ -103,6 +103,19 @@ def test_what_fits_nowhere_never_ends(text: str) -> None:
     best = shortest_run(asked(text), VGG, state=world.head.state, settings=settings())
 
     assert (best.run_s, best.most_gpus) == (float("inf"), 0)
+
+
+@pytest.mark.parametrize("types", [("slow", "fast"), ("fast", "slow")])
+def test_of_unlike_gpus_in_a_node_the_fastest_counts(types: tuple[str, str]) -> None:
+    """One GPU is enough, and it may be that one: what it can do is not impossible."""
+    world = World(node("a", cpus=8, gpu_types=types))
+    fabric = Fabric(devices=SPEEDS)
+    best = shortest_run(
+        asked("select=1:ngpus=1"), VGG, state=world.head.state, settings=settings(fabric=fabric)
+    )
+
+    alone = Layout(counts=(1,), device=SPEEDS["fast"])
+    assert best.run_s == pytest.approx(VGG.work / VGG.speed.rate(alone))
 
 
 def test_one_node_goes_before_two_although_the_fit_is_worse() -> None:
