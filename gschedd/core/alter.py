@@ -39,6 +39,8 @@ WHILE_RUNNING: Final = frozenset(
 )
 #: Terms that say anew how many places there are and what each is like.
 LAYOUT_TERMS: Final = frozenset({"nodes", "select", "ncpus", "procs"})
+#: What is a part of each place where these are said one by one, and says nothing beside them.
+GPU_TERMS: Final = frozenset({"gpus", "ngpus"})
 
 
 def alter_job(state: State, settings: Settings, command: AlterJob, now_s: float) -> list[f.AnyFact]:
@@ -165,7 +167,13 @@ def _with_resources(
     named = {term.partition("=")[0].strip() for text in texts for term in text.split(",")}
     # what is not named stays, unless the layout itself is named anew
     anew = bool(named & LAYOUT_TERMS)
-    present = () if anew else (format_resources(spec.request, None),)
+    asked_so_far = format_resources(spec.request, None)
+    present = () if anew else (asked_so_far,)
+    if not anew and named & GPU_TERMS and asked_so_far.startswith("select="):
+        raise BadResourceError(
+            f"job {job.id} asks for {asked_so_far}: its GPUs are said with its places",
+            hint="say the places anew, as with nodes=1:gpus=2 or select=2:ngpus=1",
+        )
     parsed = parse_resources(
         (*present, *texts),
         generic_names=state.generic_names(),

@@ -335,6 +335,20 @@ def test_a_range_stays_when_only_the_walltime_is_altered() -> None:
     assert story.job(job).spec.request.places_max == 4
 
 
+@pytest.mark.parametrize("term", ["gpus=2", "ngpus=1"])
+def test_gpus_alone_are_not_altered_where_places_have_them(term: str) -> None:
+    """It would change nothing, and be told as done."""
+    story = Story()
+    job = story.training(6000.0, holds=("user",))
+
+    error = story.change(job, resources=(term,))
+
+    assert error is not None
+    assert "its GPUs are said with its places" in error.message
+    assert story.change(job, resources=("select=2:ngpus=1",)) is None
+    assert story.job(job).spec.request.gpus == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
