@@ -429,6 +429,8 @@ def main() -> None:
     if len(sys.argv) < 5 or sys.argv[1] != "--report" or sys.argv[3] != "--":
         sys.exit(_USAGE)
     report, arguments = sys.argv[2], sys.argv[4:]
+    for number in _FOR_RANKS:  # a handler, as ranks would inherit that it is ignored
+        signal.signal(number, lambda _number, _frame: None)
     try:
         claim = _claim_of(arguments)
         ranks = _own_ranks(report, arguments)

@@ -24,6 +24,8 @@ def settle_buckets(model: nn.Module, world_size: int) -> None:
     # Of two numbers, the order in which they are added does not matter.
     if not isinstance(model, DistributedDataParallel) or world_size <= 2:
         return
+    if model.static_graph or _has_sparse_gradients(model):
+        return  # the first step is taken for what all will be, or has gradients of another kind
     if not hasattr(model, "_run_ddp_forward"):  # another torch: all the same but the last bits
         return
     wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -45,3 +47,10 @@ def settle_buckets(model: nn.Module, world_size: int) -> None:
         del model._run_ddp_forward  # noqa: SLF001 - the class's own is seen again
         for parameter, gradient in zip(wanted, gradients, strict=True):
             parameter.grad = gradient
+
+
+def _has_sparse_gradients(model: nn.Module) -> bool:
+    from torch import nn
+
+    embeddings = (nn.Embedding, nn.EmbeddingBag)
+    return any(isinstance(part, embeddings) and part.sparse for part in model.modules())

@@ -48,12 +48,12 @@ class Samples:
     world_sizes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("count", 1), ("global_batch", 1), ("epochs", 0)):
+        # NumPy's whole numbers are none of Python's, and cannot be written into a manifest.
+        for name, least in (("count", 1), ("global_batch", 1), ("epochs", 0), ("seed", None)):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise ValueError(
-                    f"Samples: {name}={value!r}: should be a whole number from {least}"
-                )
+            if not isinstance(value, int) or (least is not None and value < least):
+                from_least = "" if least is None else f" from {least}"
+                raise ValueError(f"Samples: {name}={value!r}: should be a whole number{from_least}")
         if self.global_batch > self.count:
             raise ValueError(
                 f"Samples: global_batch={self.global_batch} is more than the {self.count} samples"
@@ -71,20 +71,27 @@ class Samples:
 
     def batch_at(self, offset: int) -> int:
         """Return the samples of the step that begins ``offset`` samples into an epoch."""
-        return min(self.global_batch, self.per_epoch - offset)
+        left = self.count - offset
+        return 0 if self.drop_last and left < self.global_batch else min(self.global_batch, left)
 
     def part(self, batch: int, rank: int, world_size: int) -> tuple[int, int]:
         """Return where in a global batch of ``batch`` samples a rank's part begins and ends."""
         return batch * rank // world_size, batch * (rank + 1) // world_size
 
-    def fault(self, world_size: int) -> str | None:
-        """Return in words why the training cannot run on ``world_size`` ranks; None if it can."""
+    def fault(self, world_size: int, offset: int = 0) -> str | None:
+        """Return in words why the training cannot run on ``world_size`` ranks; None if it can.
+
+        Args:
+            world_size: ranks.
+            offset: samples used of the current epoch. After a change of ``global_batch`` it may
+                be no multiple of that, and the epoch end with a batch that no other has.
+        """
         if self.world_sizes is not None and world_size not in self.world_sizes:
             return (
                 f"it cannot run on {world_size} ranks: it says that it can on "
                 f"{_listed(self.world_sizes)}"
             )
-        remainder = self.per_epoch % self.global_batch
+        remainder = self._rest(offset)
         sizes = [self.global_batch, *([remainder] if remainder else [])]
         for size in sizes:
             what = "global batch" if size == self.global_batch else "last batch of an epoch"
@@ -94,30 +101,34 @@ class Samples:
                     f"less than one for each rank"
                 )
             if size % world_size and not self.uneven:
+                others = _listed(self.accepted(offset=offset))
                 return (
                     f"it cannot run on {world_size} ranks: its {what}, {size} samples, does not "
-                    f"split into equal parts (it does on {_listed(self.accepted())}); Samples("
+                    f"split into equal parts (it does on {others}); Samples("
                     f"uneven=True) splits it unevenly"
                 )
         return None
 
-    def check(self, world_size: int) -> None:
-        """Do nothing if the training can run on ``world_size`` ranks.
+    def check(self, world_size: int, offset: int = 0) -> None:
+        """Do nothing if the training can run on ``world_size`` ranks, from ``offset`` of an epoch.
 
         Raises:
             WorldSizeError: it cannot, with the reason.
         """
-        fault = self.fault(world_size)
+        fault = self.fault(world_size, offset)
         if fault is not None:
             raise WorldSizeError(f"this training can not start: {fault}")
 
-    def accepted(self, most: int = WORLD_SIZES_TOLD_MAX) -> tuple[int, ...]:
-        """Return the numbers of ranks that the training can run on, ascending, ``most`` at most."""
+    def accepted(self, most: int = WORLD_SIZES_TOLD_MAX, offset: int = 0) -> tuple[int, ...]:
+        """Return the numbers of ranks that the training can run on, ascending, ``most`` at most.
+
+        From ``offset`` of an epoch: see `fault`.
+        """
         if self.world_sizes is None:
             candidates: Iterable[int] = range(1, min(self.global_batch, 1 << 16) + 1)
         else:
             candidates = sorted(self.world_sizes)
-        remainder = self.per_epoch % self.global_batch
+        remainder = self._rest(offset)
         smallest = remainder or self.global_batch
         found = [
             size
@@ -126,6 +137,10 @@ class Samples:
             and (self.uneven or (self.global_batch % size == 0 and remainder % size == 0))
         ]
         return tuple(found[:most])
+
+    def _rest(self, offset: int) -> int:
+        """Return the samples of the last, shorter step of an epoch; 0: there is none."""
+        return 0 if self.drop_last else (self.count - offset) % self.global_batch
 
 
 def _listed(sizes: Sequence[int]) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gsched.elastic.buckets import settle_buckets
 from gsched.elastic.environment import Environment
-from gsched.elastic.errors import ElasticError
+from gsched.elastic.errors import ElasticError, WorldSizeError
 from gsched.elastic.keeper import Keeper
 from gsched.elastic.ranks import Ranks
 from gsched.elastic.reporter import Reporter
@@ -83,6 +83,13 @@ def _start(
 ) -> Training:
     environment = Environment.read()
     ranks = Ranks()
+    started = int(os.environ.get("WORLD_SIZE") or 1) if "RANK" in os.environ else 1
+    if ranks.group is None and started > 1:
+        # Each would train alone, with all samples, and all would save into one directory.
+        raise WorldSizeError(
+            f"this is one of {started} ranks, and they have no process group: call "
+            "torch.distributed.init_process_group() before elastic.start()"
+        )
     samples.check(ranks.world_size)
     settings = replace(
         settings,
@@ -109,6 +116,8 @@ def _start(
             attempt=environment.attempt,
         )
         restored = keeper.restore()
+        if restored is not None:
+            samples.check(ranks.world_size, restored.position.offset)
         if restored is None and environment.attempt > 1 and ranks.rank == 0:
             sys.stderr.write(
                 f"gsched.elastic: attempt {environment.attempt} of job {environment.job} begins "

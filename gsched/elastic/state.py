@@ -15,7 +15,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gsched.elastic.errors import BadCheckpointError, SaveError
 from gsched.elastic.manifest import File, describe_file
@@ -143,11 +143,20 @@ class TrainingState:
         """Return weights and optimiser state by name, or why they cannot be had."""
         from torch.distributed.checkpoint.state_dict import get_state_dict
 
+        own = set(self.model.parameters())
+        if any(not own.issuperset(group["params"]) for group in self._groups()):
+            return {}, (
+                "an optimiser has parameters that the model has not: put all modules that are "
+                "trained into one, as nn.ModuleDict, and give `start` that"
+            )
         try:
             model, optimizer = get_state_dict(self.model, self.optimizers)
         except Exception as error:  # noqa: BLE001 - told, and the training goes on
             return {}, _words(error)
         return {"model": model, "optimizer": optimizer}, None
+
+    def _groups(self) -> Iterator[dict[str, Any]]:
+        return (group for optimizer in self.optimizers for group in optimizer.param_groups)
 
     def _save_small(self, directory: str, rank: int) -> None:
         import torch
@@ -187,6 +196,9 @@ class TrainingState:
             checkpoint.load(
                 template,
                 storage_reader=checkpoint.FileSystemReader(directory),
+                # Flattened, the tensors of which FSDP gives a rank nothing seem to be missing, and
+                # torch 2.13 takes the checkpoint for one of before 2.4.
+                planner=checkpoint.DefaultLoadPlanner(flatten_sharded_tensors=False),
                 process_group=ranks.group,
                 no_dist=ranks.group is None,
             )

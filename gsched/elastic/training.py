@@ -78,6 +78,8 @@ class Training:
         self._agreement: Agreement | None = None
         self._fresh_generators = False
         self._has_stepped = False
+        self._is_in_epoch = False
+        self._has_begun = False  # the batches of this epoch were asked for
         self._weight = 1.0
         self._cost_s: float | None = None
         self._saved_s = time.perf_counter()
@@ -126,20 +128,30 @@ class Training:
         A checkpoint that is due after the last step of an epoch is saved here, when the script has
         done what it does at the epoch's end: it would be left out otherwise, or done without what
         the steps before it have set.
+
+        Raises:
+            StepError: an epoch has passed without `batches` or `loader`.
         """
         while self._position.epoch < self._samples.epochs:
+            self._is_in_epoch, self._has_begun = True, False
             yield self._position.epoch
+            if not self._has_begun:
+                raise StepError(
+                    f"epoch {self._position.epoch} has used no batch: call training.loader() or "
+                    "training.batches() anew in each epoch"
+                )
             self._position = self._position.next_epoch()
             if self._is_put_off and self._position.epoch < self._samples.epochs:
                 self._checkpoint()
             self._is_put_off = False
+        self._is_in_epoch = False
         self._reporter.over("the training has done its last step")
 
     def batches(self) -> Iterator[list[int]]:
         """Yield the indices of this rank's samples, one list for each step left of the epoch.
 
         Raises:
-            StepError: `step` was not called since the last batch.
+            StepError: `step` was not called since the last batch, or this is no epoch's loop.
         """
         self._begin()
         for offset, (begin, end) in self._parts():
@@ -156,7 +168,7 @@ class Training:
                 (batch_size, shuffle, sampler, batch_sampler, drop_last).
 
         Raises:
-            StepError: `step` was not called since the last batch.
+            StepError: `step` was not called since the last batch, or this is no epoch's loop.
             ValueError: the data set has another number of samples.
         """
         import torch
@@ -249,6 +261,9 @@ class Training:
         Not earlier, since a script may draw numbers between `start` and its first batch, which it
         did only once in a training that was never stopped.
         """
+        if not self._is_in_epoch:
+            raise StepError("ask for batches within `for epoch in training.epochs()`")
+        self._has_begun = True
         if self._fresh_generators and self._restored is not None:
             self._fresh_generators = False
             if self._restored.generators:

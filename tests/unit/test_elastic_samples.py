@@ -47,6 +47,26 @@ def test_every_sample_of_an_epoch_is_used_once_on_any_changing_number_of_ranks(
         assert samples.per_epoch == samples.count
 
 
+@given(trainings(), st.integers(0, 60), st.data())
+def test_an_epoch_that_had_another_batch_before_ends_with_parts_for_all(
+    samples: Samples, offset: int, data: st.DataObject
+) -> None:
+    """As with a batch of so many samples for each rank, after a change of their number."""
+    offset = min(offset, samples.count)
+    accepted = samples.accepted(offset=offset)
+    assert accepted
+    world_size = data.draw(st.sampled_from(accepted))
+    samples.check(world_size, offset)
+    while (batch := samples.batch_at(offset)) > 0:
+        parts = [samples.part(batch, rank, world_size) for rank in range(world_size)]
+        sizes = {end - begin for begin, end in parts}
+        assert min(sizes) > 0
+        assert samples.uneven or len(sizes) == 1
+        offset += batch
+
+    assert samples.count - offset < (samples.global_batch if samples.drop_last else 1)
+
+
 @given(trainings(), st.integers(1, 64))
 def test_what_is_told_as_accepted_is_what_is_accepted(samples: Samples, world_size: int) -> None:
     assert (world_size in samples.accepted()) == (samples.fault(world_size) is None)
@@ -82,6 +102,7 @@ def test_ranks_that_do_not_do_are_refused_in_words(
         ({"count": 4, "global_batch": 8}, "more than the 4 samples"),
         ({"count": 4, "global_batch": 2, "epochs": -1}, "epochs=-1"),
         ({"count": 4.5, "global_batch": 2}, "count=4.5"),
+        ({"count": 4, "global_batch": 2, "seed": 1.5}, "seed=1.5"),
     ],
 )
 def test_impossible_data_is_refused(arguments: dict[str, Any], words: str) -> None:

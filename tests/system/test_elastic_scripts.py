@@ -1,0 +1,158 @@
+"""Scripts as people write them: kinds of models, and mistakes that are told instead of made."""
+
+import os
+import pathlib
+import signal
+import subprocess
+
+import pytest
+
+from tests.support.cluster import wait_until
+from tests.support.ports import free_port
+from tests.support.torch_python import torch_python
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("elastic")]
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+AGENT = ROOT / "gnode" / "supervisor" / "torchrun_agent.py"
+KINDS = ROOT / "tests" / "support" / "elastic_kinds.py"
+SCRIPT = """
+import torch
+from gsched import elastic
+
+model, other = torch.nn.Linear(2, 1), torch.nn.Linear(1, 1)
+data = torch.utils.data.TensorDataset(torch.zeros(16, 2))
+{optimizer}
+training = elastic.start(model, optimizer, elastic.Samples(16, global_batch=8, epochs=2))
+{loop}
+    for (x,) in batches:
+        model(x).sum().backward()
+        optimizer.step()
+        training.step()
+training.finish()
+print("trained")
+"""
+OPTIMIZER = "optimizer = torch.optim.SGD(model.parameters(), 0.1)"
+LOOP = "for epoch in training.epochs():\n    batches = training.loader(data)"
+SAVES = """
+import pathlib, signal, sys, time
+
+def save(number, frame):
+    time.sleep(0.5)
+    pathlib.Path("saved").touch()
+    sys.exit(0)
+
+signal.signal(signal.SIGUSR1, save)
+pathlib.Path("ready").touch()
+while True:
+    time.sleep(0.1)
+"""
+
+
+def run(
+    folder: pathlib.Path, *, optimizer: str = OPTIMIZER, loop: str = LOOP, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the script on one rank."""
+    script = folder / "train.py"
+    script.write_text(SCRIPT.format(optimizer=optimizer, loop=loop))
+    return subprocess.run(
+        [torch_python(), str(script)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize(
+    ("loop", "words"),
+    [
+        (
+            "batches = training.loader(data)\nfor epoch in training.epochs():",
+            "epoch 1 has used no batch: call training.loader()",
+        ),
+        (
+            "for epoch in range(2):\n    batches = training.loader(data)",
+            "ask for batches within `for epoch in training.epochs()`",
+        ),
+    ],
+)
+def test_loop_that_would_leave_epochs_out_is_told(
+    tmp_path: pathlib.Path, loop: str, words: str
+) -> None:
+    ran = run(tmp_path, loop=loop)
+
+    assert ran.returncode == 1
+    assert f"StepError: {words}" in ran.stderr
+
+
+def test_ranks_without_a_process_group_are_refused(tmp_path: pathlib.Path) -> None:
+    """Each would train alone and remove the others' checkpoints."""
+    ran = run(tmp_path, RANK="0", WORLD_SIZE="2")
+
+    assert ran.returncode == 78
+    assert "this is one of 2 ranks, and they have no process group" in ran.stderr
+    assert run(tmp_path, RANK="0", WORLD_SIZE="1").stdout == "trained\n"
+
+
+def test_parameters_that_are_not_the_models_are_named(tmp_path: pathlib.Path) -> None:
+    both = "optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], 0.1)"
+    directory = str(tmp_path / "checkpoints")
+    ran = run(
+        tmp_path,
+        optimizer=both,
+        GSCHED_CHECKPOINT_DIR=directory,
+        GSCHED_CHECKPOINT_INTERVAL_S="0.000001",
+    )
+
+    assert "an optimiser has parameters that the model has not" in ran.stderr
+    assert ran.stdout == "trained\n"
+
+
+def test_kinds_of_models_are_trained_as_without_it_and_restored(tmp_path: pathlib.Path) -> None:
+    """FSDP with ranks that hold nothing of a tensor; DistributedDataParallel's special cases."""
+    command = [torch_python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
+    ran = subprocess.run(
+        [*command, str(KINDS), str(tmp_path)],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+
+    assert ran.stdout == "fsdp: ok\nstatic: ok\nsparse: ok\n", ran.stderr
+
+
+def test_torchrun_outlives_the_signal_that_asks_its_ranks_to_save(tmp_path: pathlib.Path) -> None:
+    """All of a job's processes are sent it; without torchrun the ranks would be ended."""
+    (tmp_path / "saves.py").write_text(SAVES)
+    options = {
+        "--nnodes": "1",
+        "--node-rank": "0",
+        "--master-addr": "127.0.0.1",
+        "--master-port": str(free_port()),
+        "--rdzv-id": "7.1",
+        "--nproc-per-node": "1",
+        "--max-restarts": "0",
+    }
+    words = [word for pair in options.items() for word in pair]
+    command = [torch_python(), str(AGENT), "--report", str(tmp_path / "failure"), "--", *words]
+    with subprocess.Popen([*command, "saves.py"], cwd=tmp_path) as agent:
+        try:
+            wait_until((tmp_path / "ready").exists, 60.0, what="the rank")
+            children = pathlib.Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text()
+            assert children
+            for pid in (agent.pid, *map(int, children.split())):
+                os.kill(pid, signal.SIGUSR1)
+            assert agent.wait(60.0) == 0
+        finally:
+            agent.kill()
+
+    assert (tmp_path / "saved").exists()
