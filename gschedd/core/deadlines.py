@@ -220,7 +220,7 @@ def _check_run(
     best = shortest_run(aim.request, size, state=state, settings=settings)
     if best.most_gpus and not math.isfinite(best.run_s):
         raise InvalidRequestError(
-            f"by its rates the training cannot run on {_gpus_of(aim.request)} GPUs",
+            f"by its rates the training cannot run on {_gpus_of(aim.request)}",
             hint="ask for a number of GPUs between those that rates are given for",
         )
     if not math.isfinite(best.run_s):
@@ -274,7 +274,7 @@ def _check_possible(aim: Aim, best: Best, now_s: float) -> None:
 
 def _gpus_of(request: Request) -> str:
     least, most = request.gpus, request.places_max * request.chunks[0].gpus
-    return f"{least} to {most}" if most > least else str(least)
+    return f"{least} to {most} GPUs" if most > least else f"{least} GPU{'s' * (least != 1)}"
 
 
 def deadline_of(

@@ -105,7 +105,8 @@ def _request_for(job: Job, what: Movable, gpus: int) -> Request:
         if gpus == request.gpus:
             return request
         raise InvalidRequestError(
-            f"job {job.id} asks for {request.gpus} GPUs and runs on no other number",
+            f"job {job.id} asks for {request.gpus} GPU{'s' * (request.gpus != 1)} and runs on no "
+            "other number",
             hint="submit it with a range, as --gpus 1..8, to change that while it runs",
         )
     each = request.chunks[0].gpus

@@ -218,11 +218,11 @@ def carry_out(
         gpus = gpus_of(place)
         if gpus and fits(place, free):
             free.take(place)
-            starts.append(Start(job=job, shape=shape, allocation=place, why=f"on {gpus} GPUs"))
+            starts.append(Start(job=job, shape=shape, allocation=place, why=f"on {_told(gpus)}"))
             continue
         reason = reasons.get(job, "no GPU is left for it")
         if gpus:
-            reason = f"{gpus} GPUs are being vacated for it"
+            reason = f"{_told(gpus)} {'is' if gpus == 1 else 'are'} being vacated for it"
         waits.append(Wait(shape=shape, first=job, reason=reason))
     moves = [
         Move(job=job, allocation=places.get(job, ()), why=_why(running, places.get(job, ())))
@@ -267,10 +267,14 @@ def _wanted(
 def _why(running: RunningJob, place: Allocation) -> str:
     before, after = gpus_of(running.allocation), gpus_of(place)
     if not after:
-        return f"its {before} GPUs are needed by others"
+        return f"its {_told(before)} {'is' if before == 1 else 'are'} needed by others"
     if before == after:
         return "makes room for others"
-    return f"{after} GPUs instead of {before}"
+    return f"{_told(after)} instead of {before}"
+
+
+def _told(gpus: int) -> str:
+    return f"{gpus} GPU{'s' * (gpus != 1)}"
 
 
 def stays(snapshot: Snapshot, speeds: Speeds, running: RunningJob) -> Verdict:
