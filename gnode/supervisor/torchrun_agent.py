@@ -83,7 +83,8 @@ def _children() -> list[int]:
     found: list[int] = []
     for thread in os.listdir("/proc/self/task"):
         try:
-            with open(f"/proc/self/task/{thread}/children", encoding="ascii") as file:
+            # Bytes: a signal may come while the codec of a text is being imported.
+            with open(f"/proc/self/task/{thread}/children", "rb") as file:
                 found.extend(int(pid) for pid in file.read().split())
         except OSError:  # the thread has ended, or the kernel does not list children
             continue
