@@ -301,8 +301,6 @@ class _Ranks:
         _meet(self._options)
         watched = {signal.SIGCHLD, *_ENDING}
         signal.pthread_sigmask(signal.SIG_BLOCK, watched)
-        for number in _FOR_RANKS:
-            signal.signal(number, signal.SIG_IGN)
         for local_rank in range(int(self._options["--nproc-per-node"])):
             self._start(local_rank)
         while self._local:
@@ -332,7 +330,6 @@ class _Ranks:
             [python, "-u", *self._command],
             {**os.environ, **self._environment(local_rank)},
             setsigmask=(),
-            setsigdef=_FOR_RANKS,
         )
         self._local[pid] = local_rank
 
@@ -430,7 +427,7 @@ def main() -> None:
     if len(sys.argv) < 5 or sys.argv[1] != "--report" or sys.argv[3] != "--":
         sys.exit(_USAGE)
     report, arguments = sys.argv[2], sys.argv[4:]
-    for number in _FOR_RANKS:  # a handler, as ranks would inherit that it is ignored
+    for number in _FOR_RANKS:  # a handler: ranks get their own, but would inherit SIG_IGN
         signal.signal(number, lambda _number, _frame: None)
     try:
         claim = _claim_of(arguments)

@@ -10,7 +10,7 @@ from gsched.cli.options import SubmitOptions
 from gsched.cli.times import format_clock, local_times, read_duration_s
 from gsched.errors import BadResourceError, BadScriptError, UnreadableScriptError, UsageError
 from gsched.model.training import Training
-from gsched.model.units import format_duration, parse_count, parse_interval_s
+from gsched.model.units import format_duration, format_gpus, parse_count, parse_interval_s
 from gsched.protocol.api import SubmitResult
 
 _MOMENT = re.compile(
@@ -211,7 +211,7 @@ def planned_words(result: SubmitResult, *, now_s: float) -> str:
     """Return what the head expects of a training, in a line; empty if it can say nothing."""
     words: list[str] = []
     if result.planned_gpus:
-        words.append(f"planned on {result.planned_gpus} GPU{'s' * (result.planned_gpus != 1)}")
+        words.append(f"planned on {format_gpus(result.planned_gpus)}")
     if result.predicted_end_s is not None:
         words.append(f"expected to end {format_clock(result.predicted_end_s, now_s=now_s)}")
     plan = ", ".join(words)

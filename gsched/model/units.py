@@ -169,6 +169,11 @@ def format_size(size_bytes: int) -> str:
     return f"{size_bytes}b"
 
 
+def format_gpus(count: int) -> str:
+    """Return ``1 GPU`` or ``2 GPUs``."""
+    return f"{count} GPU" + "s" * (count != 1)
+
+
 def exact_size(size_bytes: int) -> str:
     """Return the size in the largest PBS unit that states it exactly; reading it gives it back."""
     for power, unit in ((4, "tb"), (3, "gb"), (2, "mb"), (1, "kb")):

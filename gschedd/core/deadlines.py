@@ -9,7 +9,7 @@ from gsched.errors import InvalidRequestError
 from gsched.model.job import JobSpec
 from gsched.model.resources import Request
 from gsched.model.training import Training, Urgency
-from gsched.model.units import format_duration
+from gsched.model.units import format_duration, format_gpus
 from gsched.protocol.api import Alteration, SubmitJob
 from gschedd.core.profiling import check_profile
 from gschedd.core.settings import Settings
@@ -257,7 +257,7 @@ def _check_possible(aim: Aim, best: Best, now_s: float) -> None:
     end_s = max(now_s, aim.start_after_s) + best.run_s
     if end_s <= aim.deadline_s:
         return
-    on = f" on {best.gpus} GPU{'s' * (best.gpus != 1)}" if best.gpus else ""
+    on = f" on {format_gpus(best.gpus)}" if best.gpus else ""
     run = format_duration(best.run_s)
     if aim.training is not None:
         how, hint = f"it runs for {run} at least{on}", "allow more GPUs with --gpus LEAST..MOST"
@@ -274,7 +274,7 @@ def _check_possible(aim: Aim, best: Best, now_s: float) -> None:
 
 def _gpus_of(request: Request) -> str:
     least, most = request.gpus, request.places_max * request.chunks[0].gpus
-    return f"{least} to {most} GPUs" if most > least else f"{least} GPU{'s' * (least != 1)}"
+    return f"{least} to {most} GPUs" if most > least else format_gpus(least)
 
 
 def deadline_of(

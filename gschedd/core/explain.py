@@ -7,7 +7,7 @@ from gsched.model.job import Outcome
 from gsched.model.resources import Share
 from gsched.model.signals import describe_signal
 from gsched.model.states import JobState, OutcomeKind
-from gsched.model.units import format_duration, format_size
+from gsched.model.units import format_duration, format_gpus, format_size
 from gschedd.core import facts as f
 from gschedd.core.settings import Settings
 from gschedd.core.settle import describe_record
@@ -191,7 +191,7 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 
 
 def _describe_judgement(fact: f.DeadlineJudged) -> str:
     end = f", done by {moment(fact.end_s)}" if fact.end_s is not None else ""
-    gpus = f" on {fact.gpus} GPU{'s' * (fact.gpus != 1)}" if fact.gpus else ""
+    gpus = f" on {format_gpus(fact.gpus)}" if fact.gpus else ""
     if fact.meets:
         return f"expected to meet its deadline{gpus}{end}"
     because = f": {fact.why}" if fact.why else ""

@@ -12,6 +12,7 @@ from gsched.errors import (
 )
 from gsched.model.resources import Allocation, Request
 from gsched.model.states import AttemptState, JobState, NodeState, Placement
+from gsched.model.units import format_gpus
 from gschedd.core import commands as c
 from gschedd.core import facts as f
 from gschedd.core.decide import own_job
@@ -105,8 +106,7 @@ def _request_for(job: Job, what: Movable, gpus: int) -> Request:
         if gpus == request.gpus:
             return request
         raise InvalidRequestError(
-            f"job {job.id} asks for {request.gpus} GPU{'s' * (request.gpus != 1)} and runs on no "
-            "other number",
+            f"job {job.id} asks for {format_gpus(request.gpus)} and runs on no other number",
             hint="submit it with a range, as --gpus 1..8, to change that while it runs",
         )
     each = request.chunks[0].gpus

@@ -210,18 +210,18 @@ class Store:
 
     def _learn_anew(self, state: State) -> None:
         """Let the state know again what trainings took to start, for their steps, to be moved."""
-        for startup in self._newest(f.StartupMeasured, LEARNED_AGAIN):
+        for startup in self._newest(f.StartupMeasured):
             startups.learn(state, startup)
-        for steps in self._newest(f.StepsMeasured, LEARNED_AGAIN):
+        for steps in self._newest(f.StepsMeasured):
             steptimes.learn(state, steps)
-        for move in self._newest(f.MoveMeasured, LEARNED_AGAIN):
+        for move in self._newest(f.MoveMeasured):
             movecosts.learn(state, move)
 
-    def _newest(self, kind: type[Measured], most: int) -> Iterator[Measured]:
+    def _newest(self, kind: type[Measured]) -> Iterator[Measured]:
         """Yield the newest facts of a kind that has an index of its own, oldest first."""
         # The kind stands in the text, as SQLite uses a partial index only for a constant.
         query = f"SELECT data FROM events WHERE kind = '{kind.__name__}' ORDER BY seq DESC LIMIT ?"  # noqa: S608 - the name of a class of ours
-        for (data,) in reversed(self._db.execute(query, (most,)).fetchall()):
+        for (data,) in reversed(self._db.execute(query, (LEARNED_AGAIN,)).fetchall()):
             fact = rows.fact_from_data(data)
             assert isinstance(fact, kind), "the kind of an event is its fact's"
             yield fact

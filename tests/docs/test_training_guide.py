@@ -1,37 +1,16 @@
 """The example of docs/training.md runs as it stands there, and its table is complete."""
 
 import dataclasses
-import os
 import pathlib
 import re
 import signal
-import subprocess
 
 import pytest
 
 from gsched.elastic import Samples
-from tests.support.torch_python import torch_python
+from tests.support.torchrun import ROOT, run_torchrun
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
-
-
-def run(script: pathlib.Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a script under torchrun on two ranks."""
-    command = [torch_python(), "-m", "torch.distributed.run", "--standalone"]
-    return subprocess.run(
-        [*command, "--nproc-per-node=2", str(script)],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "OMP_NUM_THREADS": "1",
-            "GLOO_SOCKET_IFNAME": "lo",
-            **variables,
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.mark.timeout(600)
@@ -52,18 +31,19 @@ def test_example_trains_and_goes_on_where_it_was(
     code = code.replace("global_batch=64", f"global_batch={batch}")
     assert "schedule.step()\n" in code
     script.write_text(code.replace("schedule.step()\n", "schedule.step(); loss.item()\n"))
-    alone = run(script)
+    alone = run_torchrun(script, ranks=2)
     assert alone.returncode == 0, alone.stderr
     directory = {"GSCHED_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
-    killed = run(
+    killed = run_torchrun(
         script,
+        ranks=2,
         GSCHED_CHECKPOINT_INTERVAL_S="0.01",
         GSCHED_FAIL=f"training.save.after_publish:{last}:kill",
         **directory,
     )
     assert killed.returncode != 0
     assert f"exitcode  : -{int(signal.SIGKILL)}" in killed.stderr
-    again = run(script, **directory)
+    again = run_torchrun(script, ranks=2, **directory)
     assert again.returncode == 0, again.stderr
 
     lines = alone.stdout.splitlines()

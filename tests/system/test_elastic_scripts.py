@@ -8,13 +8,11 @@ import subprocess
 import pytest
 
 from tests.support.cluster import wait_until
-from tests.support.ports import free_port
 from tests.support.torch_python import torch_python
+from tests.support.torchrun import ROOT, agent_command, run_torchrun
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("elastic")]
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-AGENT = ROOT / "gnode" / "supervisor" / "torchrun_agent.py"
 KINDS = ROOT / "tests" / "support" / "elastic_kinds.py"
 SCRIPT = """
 import torch
@@ -112,20 +110,7 @@ def test_parameters_that_are_not_the_models_are_named(tmp_path: pathlib.Path) ->
 
 def test_kinds_of_models_are_trained_as_without_it_and_restored(tmp_path: pathlib.Path) -> None:
     """FSDP with ranks that hold nothing of a tensor; DistributedDataParallel's special cases."""
-    command = [torch_python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
-    ran = subprocess.run(
-        [*command, str(KINDS), str(tmp_path)],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "OMP_NUM_THREADS": "1",
-            "GLOO_SOCKET_IFNAME": "lo",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+    ran = run_torchrun(KINDS, str(tmp_path), ranks=3)
 
     assert ran.stdout == "fsdp: ok\nstatic: ok\nsparse: ok\n", ran.stderr
 
@@ -133,18 +118,8 @@ def test_kinds_of_models_are_trained_as_without_it_and_restored(tmp_path: pathli
 def test_torchrun_outlives_the_signal_that_asks_its_ranks_to_save(tmp_path: pathlib.Path) -> None:
     """All of a job's processes are sent it; without torchrun the ranks would be ended."""
     (tmp_path / "saves.py").write_text(SAVES)
-    options = {
-        "--nnodes": "1",
-        "--node-rank": "0",
-        "--master-addr": "127.0.0.1",
-        "--master-port": str(free_port()),
-        "--rdzv-id": "7.1",
-        "--nproc-per-node": "1",
-        "--max-restarts": "0",
-    }
-    words = [word for pair in options.items() for word in pair]
-    command = [torch_python(), str(AGENT), "--report", str(tmp_path / "failure"), "--", *words]
-    with subprocess.Popen([*command, "saves.py"], cwd=tmp_path) as agent:
+    command = agent_command(tmp_path / "failure", "saves.py", ranks=1)
+    with subprocess.Popen(command, cwd=tmp_path) as agent:
         try:
             wait_until((tmp_path / "ready").exists, 60.0, what="the rank")
             children = pathlib.Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text()

@@ -7,10 +7,8 @@ import subprocess
 
 import pytest
 
-from tests.support.ports import free_port
-from tests.support.torch_python import torch_python
+from tests.support.torchrun import agent_command
 
-AGENT = pathlib.Path(__file__).parents[2] / "gnode" / "supervisor" / "torchrun_agent.py"
 RANK = """
 import json, os, sys
 with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as file:
@@ -26,23 +24,9 @@ def environments(folder: pathlib.Path, *, elastic: bool) -> list[dict[str, str]]
     folder.mkdir()
     script = folder / "rank.py"
     script.write_text(RANK)
-    options = {
-        "--nnodes": "1",
-        "--node-rank": "0",
-        "--master-addr": "127.0.0.1",
-        "--master-port": str(free_port()),
-        "--rdzv-id": "7.1",
-        "--nproc-per-node": "2",
-        "--max-restarts": "0",
-    }
-    words = [word for pair in options.items() for word in pair]
+    command = agent_command(folder / "failure", str(script), str(folder), ranks=2)
     names = {"PATH": os.environ["PATH"], **({SOCKET: "@nobody"} if elastic else {})}
-    subprocess.run(
-        [torch_python(), AGENT, "--report", folder / "failure", "--", *words, script, folder],
-        env=names,
-        check=True,
-        timeout=120,
-    )
+    subprocess.run(command, env=names, check=True, timeout=120)
     return [json.loads((folder / str(rank)).read_text()) for rank in range(2)]
 
 

@@ -1,24 +1,19 @@
 """What DRS tells people: why a training starts there, why it waits, and why it will be late."""
 
-from gsched.model.units import format_duration
+from gsched.model.units import format_duration, format_gpus
 from gschedd.plan.moments import moment
 from gschedd.plan.training import Goal, gpus_by_node
 from gschedd.policies.drs.round import Decided
 from gschedd.policies.kit.outlook import Expected, Level, cheapest
 
 
-def gpus_words(count: int) -> str:
-    """Return ``1 GPU`` or ``2 GPUs``."""
-    return f"{count} GPU" + "s" * (count != 1)
-
-
 def start_words(decided: Decided, now_s: float) -> str:
     """Return why a training starts so."""
     nodes = len(gpus_by_node(decided.allocation))
     where = (
-        f"{gpus_words(decided.option.gpus)} on {nodes} nodes"
+        f"{format_gpus(decided.option.gpus)} on {nodes} nodes"
         if nodes > 1
-        else (gpus_words(decided.option.gpus) + " of one node")
+        else (format_gpus(decided.option.gpus) + " of one node")
     )
     goal = decided.waiting.goal
     ends = f"{where}: done in {format_duration(decided.end_s - now_s)}"
@@ -60,15 +55,15 @@ def wait_words(
         enough = cheapest(levels, goal.work, goal.deadline_s - now_s - goal.startup_s)
         soonest = format_duration(goal.startup_s + goal.work * levels[-1][1])
         if enough is None:
-            words.append(f"even {gpus_words(levels[-1][0])} would take {soonest} from now")
+            words.append(f"even {format_gpus(levels[-1][0])} would take {soonest} from now")
         else:
             words.append(
-                f"{gpus_words(enough[0])} now would meet it, and {gpus_words(levels[-1][0])} would "
-                f"end it soonest, in {soonest}"
+                f"{format_gpus(enough[0])} now would meet it, and {format_gpus(levels[-1][0])} "
+                f"would end it soonest, in {soonest}"
             )
     if expected.start_s is not None and expected.end_s is not None:
         words.append(
-            f"it should start {moment(expected.start_s)} on {gpus_words(expected.gpus)} "
+            f"it should start {moment(expected.start_s)} on {format_gpus(expected.gpus)} "
             f"and end {moment(expected.end_s)}"
         )
     return "; ".join(words)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from msgspec import Struct, structs
 
 from gsched.model.resources import Allocation, Request
+from gsched.model.units import format_gpus
 from gschedd.plan.snapshot import Move, RunningJob, Shape, Snapshot, Start, Verdict, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import Fabric, Goal, Layout, Speed
@@ -218,11 +219,13 @@ def carry_out(
         gpus = gpus_of(place)
         if gpus and fits(place, free):
             free.take(place)
-            starts.append(Start(job=job, shape=shape, allocation=place, why=f"on {_told(gpus)}"))
+            starts.append(
+                Start(job=job, shape=shape, allocation=place, why=f"on {format_gpus(gpus)}")
+            )
             continue
         reason = reasons.get(job, "no GPU is left for it")
         if gpus:
-            reason = f"{_told(gpus)} {'is' if gpus == 1 else 'are'} being vacated for it"
+            reason = f"{format_gpus(gpus)} {'is' if gpus == 1 else 'are'} being vacated for it"
         waits.append(Wait(shape=shape, first=job, reason=reason))
     moves = [
         Move(job=job, allocation=places.get(job, ()), why=_why(running, places.get(job, ())))
@@ -267,14 +270,10 @@ def _wanted(
 def _why(running: RunningJob, place: Allocation) -> str:
     before, after = gpus_of(running.allocation), gpus_of(place)
     if not after:
-        return f"its {_told(before)} {'is' if before == 1 else 'are'} needed by others"
+        return f"its {format_gpus(before)} {'is' if before == 1 else 'are'} needed by others"
     if before == after:
         return "makes room for others"
-    return f"{_told(after)} instead of {before}"
-
-
-def _told(gpus: int) -> str:
-    return f"{gpus} GPU{'s' * (gpus != 1)}"
+    return f"{format_gpus(after)} instead of {before}"
 
 
 def stays(snapshot: Snapshot, speeds: Speeds, running: RunningJob) -> Verdict:
