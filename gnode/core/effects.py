@@ -64,11 +64,16 @@ class WriteExit(Struct, frozen=True, kw_only=True):
     record: ExitRecord
 
 
+class RemoveFiles(Struct, frozen=True, kw_only=True):
+    """Remove the directory that an ended attempt could write in: its space is needed."""
+
+    user_dir: str
+
+
 class RemoveSpool(Struct, frozen=True, kw_only=True):
-    """Remove what an attempt has left on disk; the head has its outcome."""
+    """Remove the records of an attempt; the head has its outcome."""
 
     key: AttemptKey
-    user_dir: str
 
 
 class SetAside(Struct, frozen=True, kw_only=True):
@@ -148,6 +153,7 @@ Effect = (
     | CommandSupervisor
     | KillLeftover
     | WriteExit
+    | RemoveFiles
     | RemoveSpool
     | SetAside
     | SendRegister

@@ -6,6 +6,7 @@ from gnode.core.effects import (
     AskLaunch,
     CommandSupervisor,
     ReadFile,
+    RemoveFiles,
     RemoveSpool,
     Send,
     WriteExit,
@@ -269,11 +270,11 @@ def acknowledge(table: Table, order: ExitAck, now_s: float) -> None:
 
 
 def remove(table: Table, key: AttemptKey) -> None:
-    """Forget an acknowledged attempt and remove what it left on disk."""
+    """Forget an acknowledged attempt and remove its records."""
     attempt = table.attempts[key]
     table.forget(key)
     if attempt.has_spool:
-        table.out.append(RemoveSpool(key=key, user_dir=attempt.user_dir))
+        table.out.append(RemoveSpool(key=key))
 
 
 def read_output(table: Table, order: ReadOutput) -> None:
@@ -306,12 +307,17 @@ def read_output(table: Table, order: ReadOutput) -> None:
 
 
 def end_by_record(table: Table, attempt: Attempt, record: ExitRecord) -> None:
-    """Take over an exit record, report it, and start what waited for this end."""
+    """Take over an exit record, report it, and start what waited for this end.
+
+    The job's files go at once, whether the head hears of the end or not: they may fill the disk.
+    """
     if not table.move(attempt, Happening.RECORDED):
         return
     attempt.record = record
     attempt.waiting.clear()
     table.tell_exit(attempt)
+    if attempt.user_dir:
+        table.out.append(RemoveFiles(user_dir=attempt.user_dir))
     for key in table.live_of_job.get(attempt.key.job, ()):
         # In order of their numbers: the first is the oldest, and only it may run.
         oldest = table.attempts[key]

@@ -27,6 +27,7 @@ from gnode.daemon.channel import Channel
 from gnode.daemon.elastic import ElasticServer
 from gnode.daemon.launching import LauncherClient
 from gnode.daemon.reading import Reader
+from gnode.daemon.removals import Remover
 from gnode.daemon.spool import Mark, Spool
 from gnode.hw.load import LoadMeter
 from gnode.hw.sampling import Sampler, Target
@@ -102,6 +103,7 @@ class Shell:
         self._killing: set[AttemptKey] = set()
         self._removals: list[do.RemoveSpool] = []
         self._reader = Reader()
+        self._remover = Remover()
         self._starts = starts.Starts(spool, self.post)
         self._launcher = LauncherClient(spool.state_dir, self.post, self._on_ended)
         self._elastic = ElasticServer(
@@ -121,12 +123,15 @@ class Shell:
         """Run until `finish`, or until the agent says that all its attempts have ended."""
         found = tuple(self._spool.look(key) for key in self._spool.attempts())
         self._step(SpoolFound(found=found))
+        for path in self._spool.abandoned():
+            self._remover.remove(path)
         async with asyncio.TaskGroup() as group:
             running = [
                 group.create_task(self._launcher.run()),
                 group.create_task(self._channel.run()),
                 group.create_task(self._elastic.run()),
                 group.create_task(self._sample()),
+                group.create_task(self._remover.run()),
             ]
             await self._finished.wait()
             for task in running:
@@ -253,6 +258,11 @@ class Shell:
         starts.wake(effect.pid, effect.start_ticks)
 
     @_do.register
+    def _(self, effect: do.RemoveFiles) -> None:
+        if self._spool.is_user_dir(effect.user_dir):
+            self._remover.add(effect.user_dir)
+
+    @_do.register
     def _(self, effect: do.RemoveSpool) -> None:
         self._removals.append(effect)
         if len(self._removals) == 1:
@@ -336,15 +346,16 @@ class Shell:
             task.result()  # a fault of ours ends the daemon: see the loop's exception handler
 
     async def _remove(self) -> None:
-        """Remove what is to be removed, in one trip to a thread for many."""
+        """Remove records, in one trip to a thread for many."""
         while self._removals:
             batch = self._removals[:REMOVALS_AT_ONCE]
-            await asyncio.to_thread(self._remove_all, batch)
+            for path in await asyncio.to_thread(self._remove_all, batch):
+                self._remover.remove(path)
             del self._removals[: len(batch)]
 
-    def _remove_all(self, batch: list[do.RemoveSpool]) -> None:
-        for effect in batch:
-            self._spool.remove(effect.key, effect.user_dir)
+    def _remove_all(self, batch: list[do.RemoveSpool]) -> list[str]:
+        left = (self._spool.remove(effect.key) for effect in batch)
+        return [path for path in left if path is not None]
 
     async def _kill(self, effect: do.KillLeftover) -> None:
         await leftovers.kill_leftover(effect)

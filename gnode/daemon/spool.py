@@ -7,7 +7,6 @@ up. After a power loss another boot id says that whatever was accepted is dead.
 import fcntl
 import logging
 import os
-import shutil
 from typing import TypeVar
 
 import msgspec
@@ -147,10 +146,8 @@ class Spool:
 
     # --- remove ---
 
-    def remove(self, key: AttemptKey, user_dir: str) -> None:
-        """Remove an attempt's records and its owner's directory; links are never followed."""
-        if user_dir and os.path.dirname(user_dir) == self.user_dir:
-            _remove_tree(user_dir)
+    def remove(self, key: AttemptKey) -> str | None:
+        """Remove an attempt's records; return a directory that has to be removed entry by entry."""
         directory = self.directory(key)
         try:
             for name in _KNOWN_FILES:
@@ -159,8 +156,21 @@ class Spool:
                 except FileNotFoundError:
                     continue
             os.rmdir(directory)
+        except FileNotFoundError:
+            return None
         except OSError:
-            _remove_tree(directory)
+            return directory
+        return None
+
+    def is_user_dir(self, path: str) -> bool:
+        """Return whether a path is that of a job's own directory, which is ours to remove."""
+        return os.path.dirname(path) == self.user_dir
+
+    def abandoned(self) -> list[str]:
+        """Return the jobs' directories whose attempt has no records any more."""
+        known = {key.name for key in self.attempts()}
+        left = (name for name in os.listdir(self.user_dir) if name not in known)
+        return [os.path.join(self.user_dir, name) for name in left]
 
     def set_aside(self, key: AttemptKey) -> None:
         """Move an unreadable attempt to ``lost+found``."""
@@ -176,17 +186,6 @@ class Spool:
             target = os.path.join(aside, f"{name}~{number}")
         os.rename(os.path.join(self.attempts_dir, name), target)
         log.warning("%s cannot be read: moved to %s", name, target)
-
-
-def _remove_tree(path: str) -> None:
-    """Remove a tree by directory descriptors, so that a swapped name cannot lead out of it."""
-    assert shutil.rmtree.avoids_symlink_attacks
-    try:
-        shutil.rmtree(path)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        log.warning("%s cannot be removed: %s", path, error)
 
 
 def _decode(decoder: "msgspec.json.Decoder[StructT]", path: str) -> StructT | None:

@@ -87,6 +87,7 @@ class NodeProcess:
             do.CommandSupervisor: self._command,
             do.KillLeftover: self._kill_leftover,
             do.WriteExit: self._write_exit,
+            do.RemoveFiles: self._pass,
             do.RemoveSpool: self._remove_spool,
             do.SetAside: self._set_aside,
             do.SendRegister: self._register,

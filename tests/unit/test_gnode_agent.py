@@ -385,9 +385,7 @@ def test_a_spool_is_removed_once_a_minute_after_the_first_acknowledgement() -> N
     assert only(driver.step(AlarmRang()), do.RemoveSpool) == []
     driver.now_s += 2
 
-    assert only(driver.step(AlarmRang()), do.RemoveSpool) == [
-        do.RemoveSpool(key=KEY, user_dir="/s/user/1.1")
-    ]
+    assert only(driver.step(AlarmRang()), do.RemoveSpool) == [do.RemoveSpool(key=KEY)]
     driver.now_s += 100
     assert only(driver.step(AlarmRang()), do.RemoveSpool) == []
 

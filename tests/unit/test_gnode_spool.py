@@ -9,6 +9,7 @@ from gnode.core.effects import AcceptTask
 from gnode.core.task import AttemptKey, StopCommand, Task
 from gnode.daemon import spool
 from gnode.daemon.spool import Mark, Spool
+from gnode.daemon.trees import TreeRemoval
 from gsched.errors import CannotWriteError, TryAgainError
 from gsched.model.states import StopReason
 from tests.support.agent_driver import Driver, only, order, record
@@ -77,55 +78,29 @@ def test_the_mark_is_kept_and_a_broken_one_starts_anew(place: Spool) -> None:
     assert place.read_mark() == Mark()
 
 
-def test_t28_removal_never_follows_a_link_that_the_owner_has_made(
-    place: Spool, tmp_path: Path
-) -> None:
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    (precious / "file").touch()
+def test_only_directories_below_ours_are_the_jobs(place: Spool, tmp_path: Path) -> None:
+    assert place.is_user_dir(os.path.join(place.user_dir, KEY.name))
+    assert not place.is_user_dir(str(tmp_path / "other"))
+    assert not place.is_user_dir(place.user_dir)
+    assert not place.is_user_dir("")
+
+
+def test_directories_without_an_attempt_are_abandoned(place: Spool) -> None:
     place.write_task(a_task())
-    user_dir = Path(place.user_dir, KEY.name)
-    user_dir.mkdir()
-    (user_dir / "tmp").mkdir()
-    (user_dir / "tmp" / "out").symlink_to(precious)
+    for name in (KEY.name, "9.9", ".removed-1"):
+        Path(place.user_dir, name).mkdir()
 
-    place.remove(KEY, str(user_dir))
-
-    assert (precious / "file").exists()
-    assert not user_dir.exists()
-    assert place.attempts() == []
-
-
-def test_t28_a_directory_swapped_for_a_link_is_not_removed_through(
-    place: Spool, tmp_path: Path
-) -> None:
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    (precious / "file").touch()
-    place.write_task(a_task())
-    Path(place.user_dir, KEY.name).symlink_to(precious)
-
-    place.remove(KEY, os.path.join(place.user_dir, KEY.name))
-
-    assert (precious / "file").exists()
-
-
-def test_only_directories_below_ours_are_removed(place: Spool, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    place.write_task(a_task())
-
-    place.remove(KEY, str(other))
-
-    assert other.exists()
+    assert sorted(map(os.path.basename, place.abandoned())) == [".removed-1", "9.9"]
 
 
 def test_an_attempt_with_unknown_files_is_removed_whole(place: Spool) -> None:
     place.write_task(a_task())
     Path(place.directory(KEY), "task.json.tmp").touch()
 
-    place.remove(KEY, "")
+    left = place.remove(KEY)
 
+    assert left == place.directory(KEY)
+    TreeRemoval(left).work(100)
     assert place.attempts() == []
 
 
