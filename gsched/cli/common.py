@@ -130,7 +130,7 @@ def version_option(function: Callback) -> Callback:
 
 
 def _print_version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's signature
-    if value:
+    if value and not context.resilient_parsing:
         from importlib.metadata import PackageNotFoundError, version
 
         try:
@@ -263,8 +263,21 @@ def report_errors(errors: Iterable[ErrorBody], *, as_json: bool = False) -> int:
 # --- running ---
 
 
+def complete_if_asked(command: click.Command) -> None:
+    """Answer a shell that asks for completions; then this process ends here.
+
+    The command itself must never run then: the user has not finished its command line.
+    """
+    variable = f"_{(command.name or '').upper()}_COMPLETE"
+    if environment(variable):
+        from gsched.cli.completing import answer  # late: only a shell at a TAB needs it
+
+        answer(command, variable)
+
+
 def run(command: click.Command) -> NoReturn:
     """Run a command with this process's arguments, and exit with its code."""
+    complete_if_asked(command)
     # One short life: collecting garbage would only cost time (a third of decoding 100,000 jobs).
     gc.disable()
     for stream in (sys.stdout, sys.stderr):

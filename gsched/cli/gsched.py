@@ -2,11 +2,16 @@
 
 import difflib
 import importlib
+from typing import TYPE_CHECKING
 
 import click
 
 from gsched.cli.common import run, version_option
+from gsched.cli.umbrella.options import HelpfulGroup
 from gsched.errors import UsageError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 #: In the order in which a newcomer needs them; each with its line of the help.
 COMMANDS = {
@@ -28,7 +33,7 @@ Examples:
 """
 
 
-class LazyGroup(click.Group):
+class LazyGroup(HelpfulGroup):
     """A group that imports a sub-command's module when it is called for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -52,10 +57,24 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem[str]]":
+        """Return the commands, without importing them, or the options."""
+        if incomplete.startswith("-"):
+            return super(click.Group, self).shell_complete(ctx, incomplete)
+        from click.shell_completion import CompletionItem
+
+        return [
+            CompletionItem(name, help=text)
+            for name, text in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; of one that is none, say which one it may be."""
+        if ctx.resilient_parsing and args and args[0] not in COMMANDS:
+            return None, None, args  # a shell asks for completions
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             close = difflib.get_close_matches(args[0], COMMANDS, n=1)
             raise UsageError(

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -37,6 +38,9 @@ from gsched.errors import BadScriptError, GschedError, UsageError
 from gsched.model.ids import format_job_id
 from gsched.protocol.api import SubmitJob
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 NAME = "gsub"
 _EPILOG = """\b
 Examples:
@@ -60,7 +64,7 @@ class GsubCommand(QuickCommand):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Cut off the command or the training script's arguments, and parse what is left."""
         own, tail = split_tail(args)
-        if own and own[-1] == "--torchrun" and not tail:
+        if own and own[-1] == "--torchrun" and not tail and not ctx.resilient_parsing:
             raise click.UsageError("--torchrun needs the training script", ctx)
         try:
             rest = super().parse_args(ctx, own)
@@ -73,6 +77,10 @@ class GsubCommand(QuickCommand):
             ) from None
         ctx.params["tail"] = tuple(tail)
         return rest
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem[str]]":
+        """Return our options, but none behind the training script: options there are its own."""
+        return [] if ctx.params.get("torchrun") else super().shell_complete(ctx, incomplete)
 
 
 def split_tail(args: Sequence[str]) -> tuple[list[str], list[str]]:

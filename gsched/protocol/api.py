@@ -522,6 +522,7 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
         safe_mode: why nothing is dispatched, or empty.
         cycles: scheduling cycles since the start.
         dropped: counted warnings by name: messages that did not fit.
+        queues: their names; the first is the default one.
     """
 
     server: str
@@ -543,6 +544,7 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     node_address: str = ""
     database: str = ""
     dropped: dict[str, int] = {}
+    queues: tuple[str, ...] = ()
 
 
 class RecoverRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -311,4 +311,5 @@ class Service:
             node_address=f"{config.node_host}:{self._node_port}",
             database=self._store.path,
             dropped=dict(head.oddities),
+            queues=tuple(head.settings.queues),
         )

@@ -18,6 +18,7 @@ from gsched.cli.common import (
     EXIT_BROKEN_PIPE,
     EXIT_INTERRUPTED,
     QuickCommand,
+    complete_if_asked,
     print_error,
     version_option,
 )
@@ -399,6 +400,7 @@ def main() -> None:
     """Run the command; a user never sees a traceback, except with $GSCHED_DEBUG set."""
     # Few objects of a run are garbage in cycles, and looking for those among millions costs time.
     gc.set_threshold(200_000, 20, 20)
+    complete_if_asked(gsim)
     sys.exit(status_of(sys.argv[1:]))
 
 

@@ -205,6 +205,26 @@ def test_completion_covers_every_command(shell: str) -> None:
         assert (checked.returncode, checked.stderr) == (0, "")
 
 
+def test_the_help_of_completion_keeps_its_lines() -> None:
+    """One for each shell, without click's own mark."""
+    ran = run_command("gsched", "completion", "--help")
+
+    assert "\\b" not in ran.stdout
+    lines = [line.strip() for line in ran.stdout.splitlines()]
+    assert "bash: source <(gsched completion bash)" in lines
+    assert "fish: gsched completion fish | source" in lines
+
+
+@pytest.mark.parametrize("arguments", [[], ["config"]])
+def test_a_group_alone_prints_its_help(arguments: list[str]) -> None:
+    """As it is, without the command's name before each line."""
+    ran = run_command("gsched", *arguments)
+
+    assert (ran.status, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("Usage: gsched")
+    assert "gsched: " not in ran.stderr
+
+
 def test_up_and_down_refuse_nonsense_before_they_write(tmp_path: Path) -> None:
     """No directory is made for a request that cannot be."""
     missing = tmp_path / "none"

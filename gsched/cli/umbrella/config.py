@@ -3,13 +3,13 @@
 import click
 
 from gsched.cli.common import print_json
-from gsched.cli.umbrella.options import SETTINGS, subcommand
+from gsched.cli.umbrella.options import SETTINGS, HelpfulGroup, subcommand
 from gsched.config import Config, load_config
 from gsched.errors import BadResourceError, ConfigError
 from gsched.model.units import parse_size_bytes
 
 
-@click.group("config", context_settings=SETTINGS)
+@click.group("config", cls=HelpfulGroup, context_settings=SETTINGS)
 def config() -> None:
     """Look after configuration files."""
 

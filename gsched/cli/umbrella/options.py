@@ -5,8 +5,20 @@ from collections.abc import Callable
 import click
 
 from gsched.cli.common import Callback, json_option, print_note, version_option
+from gsched.errors import UsageError
 
 SETTINGS = {"help_option_names": ["--help"], "max_content_width": 100}
+
+
+class HelpfulGroup(click.Group):
+    """A group that prints its help when it is called without a command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Print the help on stderr, as it is, and exit with 2; otherwise parse as usual."""
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(UsageError.exit_code)
+        return super().parse_args(ctx, args)
 
 
 def subcommand(name: str, *, epilog: str = "") -> Callable[[Callback], click.Command]:
