@@ -7,12 +7,13 @@ from typing import Final
 from msgspec import Struct
 
 from gschedd.plan.snapshot import Policy
-from gschedd.policies import drs, edf, fifowhole, themis
+from gschedd.policies import deadline, drs, edf, elasticflow, fifowhole, themis
 from gschedd.sim.recorder import JobResult, OverTime
 from gschedd.sim.simulation import Options, Simulation
 from scripts.reproduce.drs_workload import HOUR_S, Scenario, cluster, draw
 
-#: The paper's DRS with and without migration, ours, and the baselines of the paper.
+#: The paper's DRS with and without migration, ours, the paper's baselines, and the two policies
+#: that resize running training jobs: ElasticFlow's, and the default of a head.
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
     {
         "drs": drs.drs(drs.Settings(variant=drs.Variant.PAPER)),
@@ -21,6 +22,8 @@ POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
         "edf": edf.plan,
         "fifo": fifowhole.plan,
         "themis": themis.plan,
+        "elasticflow": elasticflow.plan,
+        "deadline": deadline.plan,
     }
 )
 
