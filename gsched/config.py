@@ -39,6 +39,8 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         node_timeout_s: silence after which a node is unreachable.
         default_walltime_s: for jobs that state none, for planning only; 0: unknown.
         max_queued_per_user: unfinished jobs of one user; more are refused.
+        max_user_priority: the highest priority that users can give their own jobs; operators may
+            give any.
     """
 
     server_name: str = ""
@@ -57,6 +59,7 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     node_timeout_s: float = 15.0
     default_walltime_s: float = 0.0
     max_queued_per_user: int = 1_000_000
+    max_user_priority: Annotated[int, msgspec.Meta(ge=-1024, le=1023)] = 0
 
 
 #: What a queue's ``policy`` may name; a test holds it against gschedd's registry.
@@ -251,7 +254,7 @@ class DeadlineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             those of which nothing is known (``auto``), only those that ask for it, or none.
     """
 
-    policy: str = "drs"
+    policy: str = "deadline"
     refuse_impossible: bool = True
     move_s: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 30.0
     share_for_others: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0

@@ -4,7 +4,13 @@ from typing import Final
 
 from msgspec import structs
 
-from gsched.errors import BadResourceError, BadStateError, InvalidRequestError, RequestTooLargeError
+from gsched.errors import (
+    BadResourceError,
+    BadStateError,
+    InvalidRequestError,
+    NotPermittedError,
+    RequestTooLargeError,
+)
 from gsched.model.job import JobSpec
 from gsched.model.request import format_resources, parse_resources
 from gsched.model.states import JobState
@@ -27,6 +33,7 @@ from gschedd.core.submit import (
     checked_priority,
     checked_start,
     checked_walltime,
+    highest_priority,
     never_fits,
 )
 from gschedd.models.sizes import size_of
@@ -64,6 +71,7 @@ def alter_job(state: State, settings: Settings, command: AlterJob, now_s: float)
                 f"job {job.id} is {job.state}: {', '.join(late)} can no longer change",
                 hint="when it runs: walltime, deadline, account, mail, rerunnable, grace, holds",
             )
+    _check_priority(job, command, settings)
     spec = _altered(job, command.alteration, state=state, settings=settings, now_s=now_s)
     facts: list[f.AnyFact] = []
     changed = tuple(sorted(set(asked) - {"holds"}))
@@ -74,6 +82,19 @@ def alter_job(state: State, settings: Settings, command: AlterJob, now_s: float)
     if command.alteration.holds is not None:
         facts.extend(_holds(job, command.alteration.holds, command.caller, now_s))
     return facts
+
+
+def _check_priority(job: Job, command: AlterJob, settings: Settings) -> None:
+    """Refuse to raise a priority above the site's limit; lowering one is always allowed."""
+    if command.alteration.priority is None:
+        return
+    asked = checked_priority(command.alteration.priority)
+    highest = highest_priority(command.caller, settings)
+    if asked > max(highest, job.spec.priority):
+        raise NotPermittedError(
+            f"priority {asked} is above the limit for users, {highest}",
+            hint="ask an operator to raise it",
+        )
 
 
 def _holds(job: Job, wanted: tuple[str, ...], caller: Caller, now_s: float) -> list[f.AnyFact]:

@@ -88,6 +88,14 @@ def prepare(
         raise RequestTooLargeError(refusal[0], hint=refusal[1])
     if not state.nodes:
         warnings.append("no node has registered yet: the job waits for one")
+    priority = checked_priority(asked.priority)
+    highest = highest_priority(caller, settings)
+    if priority > highest:
+        warnings.append(
+            f"priority {priority} is above the limit for users, {highest}: the job has priority "
+            f"{highest}"
+        )
+        priority = highest
     spec = JobSpec(
         owner=Owner(
             user=caller.user,
@@ -100,7 +108,7 @@ def prepare(
         request=intern(aim.request),
         workdir=asked.workdir,
         walltime_s=walltime_s,
-        priority=checked_priority(asked.priority),
+        priority=priority,
         account=asked.account,
         start_after_s=checked_start(asked.start_after_s),
         rerunnable=asked.rerunnable,
@@ -299,6 +307,11 @@ def checked_priority(priority: int) -> int:
     if not low <= priority <= high:
         raise InvalidRequestError(f"priority {priority} is not between {low} and {high}")
     return priority
+
+
+def highest_priority(caller: Caller, settings: Settings) -> int:
+    """Return the highest priority that the caller can give a job."""
+    return PRIORITY_RANGE[1] if caller.operator else settings.max_user_priority
 
 
 def checked_grace(grace_s: float | None) -> float:

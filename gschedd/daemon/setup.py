@@ -47,6 +47,7 @@ def settings_from(config: Config) -> Settings:
         default_walltime_s=head.default_walltime_s,
         predicted_times=config.balance.predicted_times and chosen_policy(config).foretells_times,
         max_queued_per_user=head.max_queued_per_user,
+        max_user_priority=head.max_user_priority,
         fabric=fabric_from(config.fabric),
         move_s=config.deadline.move_s,
         refuse_impossible=config.deadline.refuse_impossible,

@@ -59,7 +59,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
     reserve: bool = True
     predictor: Predictor = Predictor.ROBUST
     literal: bool = False
-    deadline: str = "drs"
+    deadline: str = "deadline"
     drs_settings: drs.Settings = drs.Settings()
     fairness: Fairness = Fairness()
 

@@ -32,6 +32,10 @@ def chosen(text: str = "") -> Chosen:
     return chosen_policy(parse_config(text, where="test.toml"))
 
 
+def drs_with(line: str = "") -> Chosen:
+    return chosen(f"[deadline]\npolicy = 'drs'\n{line}\n")
+
+
 def first_node(policy: Policy) -> str:
     """Return where a job goes: n1's memory is in use, n2's cores are."""
     nodes = [space(name, cpus=8, memory_bytes=64 * GB) for name in ("n1", "n2")]
@@ -185,9 +189,9 @@ def test_the_keys_of_drs_reach_it() -> None:
     seen = snapshot_of(nodes, [goal(9, request=wide, speed=VGG16, deadline_s=60.0)], running)
     seen = structs.replace(seen, fabric=Fabric(between_bytes_s=1e6))
 
-    assert len(chosen().plan(seen).moves) == 1
-    assert chosen("[deadline]\nmoves_max = 0\n").plan(seen).moves == ()
-    assert len(chosen("[deadline]\nvariant = 'paper'\n").plan(seen).moves) == 2
+    assert len(drs_with().plan(seen).moves) == 1
+    assert drs_with("moves_max = 0").plan(seen).moves == ()
+    assert len(drs_with("variant = 'paper'").plan(seen).moves) == 2
 
 
 def test_the_patience_of_drs_is_the_sites_own() -> None:
@@ -196,8 +200,8 @@ def test_the_patience_of_drs_is_the_sites_own() -> None:
     other = goal(2, request=elastic(1, 1), deadline_s=1e5)
     seen = snapshot_of(gpu_nodes(1), [late, other])
 
-    assert [each.job for each in chosen().plan(seen).starts] == [2]
-    impatient = chosen("[deadline]\npatience_s = 600\n")
+    assert [each.job for each in drs_with().plan(seen).starts] == [2]
+    impatient = drs_with("patience_s = 600")
     assert [each.job for each in impatient.plan(seen).starts] == [1]
 
 
