@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from gsched.errors import UsageError
-from gsched.protocol.api import MAX_ENVIRONMENT_BYTES
+from gsched.model.limits import MAX_ENVIRONMENT_BYTES
 
 #: Taken along even without -V, so that the programs and the Python of an activated environment
 #: are those of the job. Only PATH would do for most; the others let pip and conda agree with it.

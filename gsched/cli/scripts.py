@@ -4,7 +4,7 @@ import os
 import sys
 
 from gsched.errors import BadScriptError, UnreadableScriptError
-from gsched.protocol.api import MAX_SCRIPT_BYTES
+from gsched.model.limits import MAX_SCRIPT_BYTES
 
 STDIN_NAME = "STDIN"  # the job's name when its script came from there, as POSIX has it
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"

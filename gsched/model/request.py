@@ -14,6 +14,18 @@ from typing import Final
 from msgspec import Struct, structs
 
 from gsched.errors import BadResourceError
+from gsched.model.limits import (
+    MAX_CHUNK_WORDS,
+    MAX_CHUNKS,
+    MAX_PLACES,
+    MAX_RESOURCE_TERM,
+    MAX_RESOURCE_TERMS,
+    MAX_RESOURCE_TEXT,
+    MAX_RESOURCE_TEXTS,
+    MAX_WORD,
+    SHOWN,
+    shown,
+)
 from gsched.model.resources import Chunk, Generic, Request
 from gsched.model.states import Placement
 from gsched.model.units import (
@@ -36,7 +48,6 @@ UNENFORCED_TERMS: Final = frozenset(
 _PROPERTY: Final = re.compile(r"[A-Za-z][\w.-]*")
 _NO_PROPERTY: Final = GPU_MODES | {"prohibited"}
 _COUNTED_WORDS: Final = ("ppn", "gpus", "gpu_type")  # of nodes=, with a value
-MAX_PLACES: Final = 100_000  # more places than any cluster has nodes: a typing error
 
 
 class ResourceList(Struct, frozen=True, kw_only=True):
@@ -58,6 +69,7 @@ def parse_resources(
     generic_names: Collection[str],
     warn_unknown: bool = False,
     exclusive: bool = False,
+    so_far: str = "",
 ) -> ResourceList:
     """Read the texts given after ``-l``, later ones winning over earlier ones.
 
@@ -66,13 +78,19 @@ def parse_resources(
         generic_names: counted resources that some node declares.
         warn_unknown: put unknown terms into the warnings instead of refusing them.
         exclusive: the job wants its nodes for itself.
+        so_far: what the job asks for already, as `format_resources` gives it: read first, and not
+            counted as part of what its user wrote.
 
     Raises:
-        BadResourceError: a term that is unknown, unreadable or contradicts another.
+        BadResourceError: a term that is unknown, unreadable or contradicts another, or a list that
+            is too long.
     """
+    check_length(texts)
     terms: dict[str, str] = {}
     warnings: list[str] = []
-    for item in filter(None, (part.strip() for text in texts for part in text.split(","))):
+    for item in filter(
+        None, (part.strip() for text in (so_far, *texts) for part in text.split(","))
+    ):
         name, equals, value = (part.strip() for part in item.partition("="))
         if name in UNENFORCED_TERMS:
             warnings.append(f"resource {name} is understood but not enforced")
@@ -97,7 +115,30 @@ def parse_resources(
     )
 
 
+def check_length(texts: Sequence[str]) -> None:
+    """Check how long a resource list is, before anything of it is read.
+
+    Raises:
+        BadResourceError: it is too long.
+    """
+    length = sum(map(len, texts))
+    terms = sum(text.count(",") + 1 for text in texts[:MAX_RESOURCE_TEXTS])
+    if terms > MAX_RESOURCE_TERMS and length <= MAX_RESOURCE_TEXT:
+        raise BadResourceError(
+            f"a resource list of {terms} terms, {MAX_RESOURCE_TERMS} are the limit",
+            hint="name each resource once",
+        )
+    if len(texts) > MAX_RESOURCE_TEXTS or length > MAX_RESOURCE_TEXT:
+        raise BadResourceError(
+            f"a resource list of {length} characters in {len(texts)} texts: "
+            f"{MAX_RESOURCE_TEXT} characters in {MAX_RESOURCE_TEXTS} texts are the limit",
+            hint="write equal places once, as with nodes=8:gpus=1",
+        )
+
+
 def _unknown(name: str, generic_names: Collection[str]) -> tuple[str, str]:
+    if len(name) > MAX_RESOURCE_TERM:
+        return f"unknown resource {shown(name)}", "see RESOURCES in gsub(1)"
     close = difflib.get_close_matches(name, [*SINGLE_TERMS, *generic_names], n=1)
     known = ", ".join(sorted([*SINGLE_TERMS, *generic_names]))
     hint = f"did you mean {close[0]}?" if close else f"known here: {known}"
@@ -112,11 +153,15 @@ def _walltime(value: str | None) -> tuple[float | None, float | None]:
         try:
             return None, sign * parse_duration_s(value[1:])
         except BadResourceError as error:
-            raise BadResourceError(f"walltime={value}: {error.message}", hint=error.hint) from None
+            raise BadResourceError(
+                f"walltime={_short(value)}: {error.message}", hint=error.hint
+            ) from None
     try:
         return parse_duration_s(value), None
     except BadResourceError as error:
-        raise BadResourceError(f"walltime={value}: {error.message}", hint=error.hint) from None
+        raise BadResourceError(
+            f"walltime={_short(value)}: {error.message}", hint=error.hint
+        ) from None
 
 
 def _request(terms: dict[str, str], generic_names: Collection[str]) -> Request:
@@ -126,15 +171,18 @@ def _request(terms: dict[str, str], generic_names: Collection[str]) -> Request:
         sorted((name, _count(name, terms[name])) for name in terms if name in generic_names)
     )
     if "select" in terms:
-        chunks = tuple(_select_chunk(text, generic_names) for text in terms["select"].split("+"))
+        texts = _chunk_texts("select", terms["select"])
+        chunks = tuple(_select_chunk(text, generic_names) for text in texts)
         placement = Placement.FREE
     else:
         chunks, placement = _plain_chunks(terms)
     arrangement, exclusive = _place(terms["place"]) if "place" in terms else (None, False)
     placement = arrangement or placement
-    chunks = tuple(_with_totals(chunk, terms, chunks, generic) for chunk in chunks)
-    if sum(chunk.count for chunk in chunks) > MAX_PLACES:
+    places = sum(chunk.count for chunk in chunks)
+    if places > MAX_PLACES:
         raise BadResourceError(f"more than {MAX_PLACES} places asked for", hint="ask for fewer")
+    totals = _totals(terms, places, generic)
+    chunks = tuple(_with_totals(chunk, totals) for chunk in chunks)
     return Request(chunks=chunks, placement=placement, exclusive=exclusive)
 
 
@@ -147,7 +195,7 @@ def _plain_chunks(terms: dict[str, str]) -> tuple[tuple[Chunk, ...], Placement]:
             raise BadResourceError(
                 "nodes= together with ncpus= or procs=", hint="say the CPUs as nodes=N:ppn=P"
             )
-        chunks = tuple(_nodes_chunk(text) for text in terms["nodes"].split("+"))
+        chunks = tuple(_nodes_chunk(text) for text in _chunk_texts("nodes", terms["nodes"]))
         if gpus is not None:
             if any(chunk.gpus for chunk in chunks):
                 raise BadResourceError(
@@ -165,6 +213,28 @@ def _plain_chunks(terms: dict[str, str]) -> tuple[tuple[Chunk, ...], Placement]:
     return (Chunk(cpus=cpus, gpus=gpus or 0),), Placement.SCATTER
 
 
+def _chunk_texts(verb: str, value: str) -> list[str]:
+    """Return the texts of the chunks of ``nodes=`` or ``select=``.
+
+    Raises:
+        BadResourceError: there are too many, or one has too many words.
+    """
+    count = value.count("+") + 1
+    if count > MAX_CHUNKS:
+        raise BadResourceError(
+            f"{verb}= names {count} chunks, {MAX_CHUNKS} are the limit",
+            hint=f"write equal ones once, as with {verb}=8:...",
+        )
+    texts = value.split("+")
+    for text in texts:
+        if text.count(":") >= MAX_CHUNK_WORDS:
+            raise BadResourceError(
+                f"{verb}={_short(text)}: {text.count(':') + 1} words, "
+                f"{MAX_CHUNK_WORDS} are the limit"
+            )
+    return texts
+
+
 def _nodes_chunk(text: str) -> Chunk:
     count, cpus, gpus, gpu_type = 1, 1, 0, ""
     features: list[str] = []
@@ -177,7 +247,7 @@ def _nodes_chunk(text: str) -> Chunk:
         elif equals and name == "gpus":
             gpus = _count("gpus", value, least=0)
         elif equals and name == "gpu_type":
-            gpu_type = value
+            gpu_type = _word(name, value)
         elif word not in GPU_MODES:
             features.append(_property(text, word))
     return Chunk(
@@ -192,13 +262,15 @@ def _property(text: str, word: str) -> str:
     if word == "prohibited":
         raise BadResourceError("GPU mode prohibited lets no job run", hint="leave it out")
     if word in _COUNTED_WORDS:
-        raise BadResourceError(f"nodes={text}: {word} has no value", hint=form)
+        raise BadResourceError(f"nodes={_short(text)}: {word} has no value", hint=form)
     if equals:
         raise BadResourceError(
-            f"nodes={text}: {name!r} is none of {', '.join(_COUNTED_WORDS)}", hint=form
+            f"nodes={_short(text)}: {shown(name)} is none of {', '.join(_COUNTED_WORDS)}", hint=form
         )
-    if not _PROPERTY.fullmatch(word):
-        raise BadResourceError(f"nodes={text}: {word!r} is no count, host or property", hint=form)
+    if len(word) > MAX_WORD or not _PROPERTY.fullmatch(word):
+        raise BadResourceError(
+            f"nodes={_short(text)}: {shown(word)} is no count, host or property", hint=form
+        )
     return word
 
 
@@ -215,16 +287,16 @@ def _select_chunk(text: str, generic_names: Collection[str]) -> Chunk:
         elif name in {"ngpus", "gpus"} and equals:
             gpus = _count(name, value, least=0)
         elif name in {"gpu_type", "gpu_model"} and equals:
-            gpu_type = value
+            gpu_type = _word(name, value)
         elif name == "mem" and equals:
             memory_bytes = _size(name, value)
         elif name in {"host", "vnode"} and equals:
-            features.append(value)
+            features.append(_word(name, value))
         elif name in generic_names and equals:
             generic.append((name, _count(name, value)))
         else:
             raise BadResourceError(
-                f"select={text}: {word!r} is not known",
+                f"select={_short(text)}: {shown(word)} is not known",
                 hint="write select=N:ncpus=C:ngpus=G:mem=M",
             )
     return Chunk(
@@ -254,37 +326,64 @@ def _place(text: str) -> tuple[Placement | None, bool]:
             placement = arrangements[word]
         elif word != "shared":
             raise BadResourceError(
-                f"place={text}: {word!r} is not known", hint="say free, pack, scatter, excl"
+                f"place={_short(text)}: {shown(word)} is not known",
+                hint="say free, pack, scatter, excl",
             )
     return placement, exclusive
 
 
-def _with_totals(
-    chunk: Chunk, terms: dict[str, str], chunks: tuple[Chunk, ...], generic: Generic
-) -> Chunk:
+class _Totals(Struct, frozen=True, kw_only=True):
+    """What is said of all places at once; None where nothing is."""
+
+    cpu_memory_bytes: int | None
+    place_memory_bytes: int | None
+    generic: Generic
+
+
+def _totals(terms: dict[str, str], places: int, generic: Generic) -> _Totals:
+    return _Totals(
+        cpu_memory_bytes=_size("pmem", terms["pmem"]) if "pmem" in terms else None,
+        place_memory_bytes=-(-_size("mem", terms["mem"]) // places) if "mem" in terms else None,
+        generic=generic,
+    )
+
+
+def _with_totals(chunk: Chunk, totals: _Totals) -> Chunk:
     memory_bytes = chunk.memory_bytes
-    if "pmem" in terms:
-        memory_bytes = _size("pmem", terms["pmem"]) * chunk.cpus
-    if "mem" in terms:
-        places = sum(each.count for each in chunks)
-        memory_bytes = -(-_size("mem", terms["mem"]) // places)
+    if totals.cpu_memory_bytes is not None:
+        memory_bytes = totals.cpu_memory_bytes * chunk.cpus
+    if totals.place_memory_bytes is not None:
+        memory_bytes = totals.place_memory_bytes
     return structs.replace(
         chunk,
         memory_bytes=memory_bytes,
-        generic=tuple(sorted({**dict(generic), **dict(chunk.generic)}.items())),
+        generic=tuple(sorted({**dict(totals.generic), **dict(chunk.generic)}.items())),
     )
+
+
+def _word(name: str, value: str) -> str:
+    if len(value) > MAX_WORD:
+        raise BadResourceError(
+            f"{name}={_short(value)} has {len(value)} characters, {MAX_WORD} are the limit"
+        )
+    return value
+
+
+def _short(text: str) -> str:
+    """Return what an error shows of a text, without quotes: all of it, or its beginning."""
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def _size(name: str, text: str) -> int:
     try:
         return parse_size_bytes(text)
     except BadResourceError as error:
-        raise BadResourceError(f"{name}={text}: {error.message}", hint=error.hint) from None
+        raise BadResourceError(f"{name}={_short(text)}: {error.message}", hint=error.hint) from None
 
 
 def _count(name: str, text: str, *, least: int = 1) -> int:
     if not re.fullmatch(r"-?[0-9]{1,9}", text):
-        raise BadResourceError(f"{name}={text}: {text!r} is no whole number")
+        raise BadResourceError(f"{name}={_short(text)}: {shown(text)} is no whole number")
     if int(text) < least:
         raise BadResourceError(f"{name}={text}: must be at least {least}")
     return int(text)

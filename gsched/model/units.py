@@ -4,6 +4,7 @@ import math
 import re
 
 from gsched.errors import BadResourceError
+from gsched.model.limits import shown
 
 _SIZE = re.compile(r"(?P<number>[0-9]{1,19}(?:\.[0-9]{1,9})?)(?P<prefix>[kmgtp]?)(?P<unit>i?[bw]?)")
 _BANDWIDTH = re.compile(
@@ -32,7 +33,7 @@ def parse_duration_s(text: str) -> float:
     seconds = _colon_duration(text) if ":" in text or _is_number(text) else _unit_duration(text)
     if seconds is None:
         raise BadResourceError(
-            f"{text!r} is not a time", hint="write [[DD:]HH:]MM:SS, seconds, or 1h30m"
+            f"{shown(text)} is not a time", hint="write [[DD:]HH:]MM:SS, seconds, or 1h30m"
         )
     if seconds > MAX_DURATION_S:
         raise BadResourceError(
@@ -41,7 +42,7 @@ def parse_duration_s(text: str) -> float:
         )
     if seconds <= 0:
         raise BadResourceError(
-            f"a time of {text!r} would be over before it began", hint="give a time above zero"
+            f"a time of {shown(text)} would be over before it began", hint="give a time above zero"
         )
     return seconds
 
@@ -82,7 +83,9 @@ def parse_size_bytes(text: str) -> int:
     """
     match = _SIZE.fullmatch(text.strip().lower())
     if match is None:
-        raise BadResourceError(f"{text!r} is not a size", hint="write 512mb, 4gb or plain bytes")
+        raise BadResourceError(
+            f"{shown(text)} is not a size", hint="write 512mb, 4gb or plain bytes"
+        )
     factor = WORD_BYTES if match["unit"].endswith("w") else 1
     # whole numbers stay exact: as a float, many bytes would come out as some other number
     number = float(match["number"]) if "." in match["number"] else int(match["number"])
@@ -101,11 +104,11 @@ def parse_count(text: str) -> float:
     match = _COUNT.fullmatch(text.strip().replace("_", "").lower())
     if match is None:
         raise BadResourceError(
-            f"{text!r} is not a number", hint="write 50000, 50k, 138M or 1.5B (10^9)"
+            f"{shown(text)} is not a number", hint="write 50000, 50k, 138M or 1.5B (10^9)"
         )
     count = float(match["number"]) * 1000.0 ** _THOUSANDS[match["prefix"]]
     if not 0 < count <= MAX_COUNT:
-        raise BadResourceError(f"a number of {text!r} cannot be", hint="give one above 0")
+        raise BadResourceError(f"a number of {shown(text)} cannot be", hint="give one above 0")
     return count
 
 
@@ -123,7 +126,7 @@ def parse_interval_s(text: str) -> float:
             raise BadResourceError(error.message, hint="write 35ms, 0.035s or 1m30s") from None
     interval_s = float(match["number"]) / (1e3 if match["unit"] == "ms" else 1e6)
     if interval_s <= 0:
-        raise BadResourceError(f"a time of {text!r} is none", hint="give a time above zero")
+        raise BadResourceError(f"a time of {shown(text)} is none", hint="give a time above zero")
     return interval_s
 
 
@@ -138,14 +141,14 @@ def parse_bandwidth_bytes_s(text: str) -> float:
     match = _BANDWIDTH.fullmatch(text.strip())
     if match is None:
         raise BadResourceError(
-            f"{text!r} is not a bandwidth", hint="write 10GB/s (bytes) or 100Gbit/s"
+            f"{shown(text)} is not a bandwidth", hint="write 10GB/s (bytes) or 100Gbit/s"
         )
     power = _POWERS[match["prefix"].lower()]
     unit = 1024.0**power if match["binary"] else 1000.0**power
     bytes_s = float(match["number"]) * unit / (1 if match["unit"] == "B" else 8)
     if not 0 < bytes_s <= MAX_BANDWIDTH_BYTES_S:
         raise BadResourceError(
-            f"a bandwidth of {text!r} cannot be", hint="give one above 0 and below 1 PB/s"
+            f"a bandwidth of {shown(text)} cannot be", hint="give one above 0 and below 1 PB/s"
         )
     return bytes_s
 

@@ -7,14 +7,13 @@ it from the kernel. Times are seconds since the epoch, sizes bytes, durations se
 
 from msgspec import Struct
 
+from gsched.model.limits import MAX_JOBS_PER_REQUEST as MAX_JOBS_PER_REQUEST  # noqa: PLC0414 - also said here
+from gsched.model.limits import MAX_SUBMIT_BYTES
 from gsched.model.resources import Load, Usage
 from gsched.model.training import Training
 
 API_VERSION = 1
-MAX_BODY_BYTES = 64 * 1024 * 1024  # one request; larger is refused before it is read
-MAX_JOBS_PER_REQUEST = 10_000
-MAX_SCRIPT_BYTES = 8 * 1024 * 1024
-MAX_ENVIRONMENT_BYTES = 1024 * 1024
+MAX_BODY_BYTES = MAX_SUBMIT_BYTES
 MAX_OUTPUT_CHUNK_BYTES = 256 * 1024
 
 

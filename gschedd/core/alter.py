@@ -11,8 +11,9 @@ from gsched.errors import (
     NotPermittedError,
     RequestTooLargeError,
 )
+from gsched.model import limits
 from gsched.model.job import JobSpec
-from gsched.model.request import format_resources, parse_resources
+from gsched.model.request import check_length, format_resources, parse_resources
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
 from gsched.protocol.api import Alteration
@@ -39,6 +40,7 @@ from gschedd.core.submit import (
 from gschedd.models.sizes import size_of
 from gschedd.plan.training import Size
 
+_TEXTS: Final = limits.texts_of(Alteration)
 #: What can still change once the job runs.
 WHILE_RUNNING: Final = frozenset(
     {"resources", "mail_points", "mail_to", "account", "rerunnable", "grace_s", "holds"}
@@ -57,6 +59,7 @@ def alter_job(state: State, settings: Settings, command: AlterJob, now_s: float)
         GschedError: something asked for cannot be; nothing is changed then.
     """
     job = own_job(state, settings, command)
+    limits.check_texts(command.alteration, _TEXTS)
     asked = {
         name: value
         for name, value in structs.asdict(command.alteration).items()
@@ -185,21 +188,22 @@ def _with_resources(
     settings: Settings,
     now_s: float,
 ) -> JobSpec:
+    check_length(texts)
     named = {term.partition("=")[0].strip() for text in texts for term in text.split(",")}
     # what is not named stays, unless the layout itself is named anew
     anew = bool(named & LAYOUT_TERMS)
     asked_so_far = format_resources(spec.request, None)
-    present = () if anew else (asked_so_far,)
     if not anew and named & GPU_TERMS and asked_so_far.startswith("select="):
         raise BadResourceError(
             f"job {job.id} asks for {asked_so_far}: its GPUs are said with its places",
             hint="say the places anew, as with nodes=1:gpus=2 or select=2:ngpus=1",
         )
     parsed = parse_resources(
-        (*present, *texts),
+        texts,
         generic_names=state.generic_names(),
         warn_unknown=settings.warn_unknown_resource,
         exclusive=spec.request.exclusive,
+        so_far="" if anew else asked_so_far,
     )
     walltime_s = spec.walltime_s if parsed.walltime_s is None else parsed.walltime_s
     if parsed.walltime_change_s is not None:

@@ -15,12 +15,13 @@ from gsched.errors import (
     TryAgainError,
     UnknownQueueError,
 )
+from gsched.model import limits
 from gsched.model.job import DEFAULT_GRACE_S, JobSpec, Owner
 from gsched.model.request import ResourceList, parse_resources
 from gsched.model.resources import Request
 from gsched.model.states import HoldKind, Join, LaunchKind
 from gsched.model.units import format_duration
-from gsched.protocol.api import MAX_ENVIRONMENT_BYTES, MAX_SCRIPT_BYTES, SubmitJob
+from gsched.protocol.api import SubmitJob
 from gschedd.core.commands import Submit
 from gschedd.core.deadlines import aim_of
 from gschedd.core.saving import saving_of
@@ -32,10 +33,11 @@ from gschedd.plan.space import Spaces, emptied
 
 OVERFLOW_UID: Final = 65534  # "nobody": what a user of another namespace looks like
 PRIORITY_RANGE: Final = (-1024, 1023)
-MAX_NAME_LENGTH: Final = 255
+_TEXTS: Final = limits.texts_of(SubmitJob)
 MAX_GRACE_S: Final = 86400.0
 MAX_START_S: Final = 7_258_118_400.0  # 2200-01-01: later is a typing error
 MAX_PARSED: Final = 4096  # different resource lists that are remembered as read
+MAX_REMEMBERED: Final = 256  # characters of a resource list that is remembered
 _NAME: Final = re.compile(r"[^\s/\x00-\x1f\x7f]+")
 _LAUNCHES: Final = frozenset(kind.value for kind in LaunchKind)
 _JOINS: Final = frozenset(kind.value for kind in Join)
@@ -73,6 +75,7 @@ def prepare(
     """
     asked, caller, digests = command.asked, command.caller, command.digests
     _check_caller(caller, state, settings)
+    check_size(asked)
     _check_content(asked)
     queue = asked.queue or settings.default_queue
     resources = _resources(asked, state, settings)
@@ -101,7 +104,7 @@ def prepare(
             user=caller.user,
             uid=caller.uid,
             gid=caller.gid,
-            host=asked.environment.get("PBS_O_HOST", "")[:MAX_NAME_LENGTH],
+            host=asked.environment.get("PBS_O_HOST", "")[: limits.MAX_WORD],
         ),
         name=asked.name,
         queue=queue,
@@ -165,10 +168,40 @@ def _check_caller(caller: Caller, state: State, settings: Settings) -> None:
         )
 
 
+def check_size(asked: SubmitJob) -> None:
+    """Check how much a submission brings; all further work for it is bounded then.
+
+    Raises:
+        InvalidRequestError: too much.
+    """
+    limits.check_texts(asked, _TEXTS)
+    limits.check_bytes(
+        "arguments",
+        asked.arguments,
+        count=limits.MAX_ARGUMENTS,
+        size_bytes=limits.MAX_ARGUMENT_BYTES,
+    )
+    limits.check_words("holds", asked.holds, most=len(HoldKind), longest=limits.MAX_WORD)
+    if limits.byte_count(asked.script) > limits.MAX_SCRIPT_BYTES:
+        raise InvalidRequestError(f"the script has more than {limits.MAX_SCRIPT_BYTES} bytes")
+    if len(asked.environment) > limits.MAX_VARIABLES:
+        raise InvalidRequestError(
+            f"the environment has {len(asked.environment)} variables, "
+            f"{limits.MAX_VARIABLES} are the limit",
+            hint="pass single variables with -v instead of all with -V",
+        )
+    if asked.training is not None and len(asked.training.rates) > limits.MAX_RATES:
+        raise InvalidRequestError(
+            f"{len(asked.training.rates)} rates of a training, {limits.MAX_RATES} are the limit"
+        )
+
+
 def _check_content(asked: SubmitJob) -> None:
     check_name(asked.name)
     if not asked.workdir.startswith("/"):
-        raise InvalidRequestError(f"working directory {asked.workdir!r} is not absolute")
+        raise InvalidRequestError(
+            f"working directory {limits.shown(asked.workdir)} is not absolute"
+        )
     if asked.launch not in _LAUNCHES:
         raise InvalidRequestError(
             f"launch {asked.launch!r} is not known", hint="say script, command or torchrun"
@@ -177,21 +210,24 @@ def _check_content(asked: SubmitJob) -> None:
         raise InvalidRequestError("the script is empty", hint="give a script with commands")
     if asked.launch != LaunchKind.SCRIPT and not asked.arguments:
         raise InvalidRequestError(f"a {asked.launch} job without anything to run")
-    if len(asked.script) > MAX_SCRIPT_BYTES:
-        raise InvalidRequestError(f"the script has more than {MAX_SCRIPT_BYTES} bytes")
     _check_environment(asked)
 
 
 def _check_environment(asked: SubmitJob) -> None:
-    size = sum(len(name) + len(value) for name, value in asked.environment.items())
-    if size > MAX_ENVIRONMENT_BYTES:
+    size = sum(
+        limits.byte_count(name) + limits.byte_count(value)
+        for name, value in asked.environment.items()
+    )
+    if size > limits.MAX_ENVIRONMENT_BYTES:
         raise InvalidRequestError(
-            f"the environment has {size} bytes, {MAX_ENVIRONMENT_BYTES} are the limit",
+            f"the environment has {size} bytes, {limits.MAX_ENVIRONMENT_BYTES} are the limit",
             hint="pass single variables with -v instead of all with -V",
         )
     for name, value in asked.environment.items():
         if not name or "=" in name or "\0" in name + value:
-            raise InvalidRequestError(f"environment variable {name!r} has no usable name or value")
+            raise InvalidRequestError(
+                f"environment variable {limits.shown(name)} has no usable name or value"
+            )
     check_texts(
         *(asked.stdout_path, asked.stderr_path, asked.workdir, asked.account, asked.shell),
         *(asked.python, asked.queue, asked.mail_to, asked.kind, asked.checkpoint_dir),
@@ -207,7 +243,7 @@ def check_texts(*texts: str | None) -> None:
     """
     for text in texts:
         if text is not None and "\0" in text:
-            raise InvalidRequestError(f"{text!r} holds a NUL byte")
+            raise InvalidRequestError(f"{limits.shown(text)} holds a NUL byte")
 
 
 def checked_start(start_after_s: float) -> float:
@@ -230,28 +266,33 @@ def check_name(name: str) -> None:
     Raises:
         InvalidRequestError: it does not.
     """
-    if not name or len(name) > MAX_NAME_LENGTH or not _NAME.fullmatch(name):
+    if not name or len(name) > limits.MAX_WORD or not _NAME.fullmatch(name):
         raise InvalidRequestError(
             f"job name {name!r} cannot be used",
-            hint=f"up to {MAX_NAME_LENGTH} characters without blanks, slashes, control characters",
+            hint=f"up to {limits.MAX_WORD} characters without blanks, slashes, control characters",
         )
 
 
-@lru_cache(MAX_PARSED)
-def _parsed(
+def _read_resources(
     texts: tuple[str, ...],
     generic_names: frozenset[str],
     warn_unknown: bool,  # noqa: FBT001 - the key of a cache
     exclusive: bool,  # noqa: FBT001 - as above
 ) -> ResourceList:
-    """Return what resource lists say; many jobs say the same, and reading is half the work."""
+    """Return what resource lists say."""
     return parse_resources(
         texts, generic_names=generic_names, warn_unknown=warn_unknown, exclusive=exclusive
     )
 
 
+_read_before: Final = lru_cache(MAX_PARSED)(_read_resources)
+
+
 def _resources(asked: SubmitJob, state: State, settings: Settings) -> ResourceList:
-    resources = _parsed(
+    # Many jobs say the same, and reading is half the work; long lists are not worth the memory.
+    is_short = sum(map(len, asked.resources)) <= MAX_REMEMBERED
+    read = _read_before if is_short else _read_resources
+    resources = read(
         asked.resources,
         state.generic_names(),
         settings.warn_unknown_resource,

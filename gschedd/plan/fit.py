@@ -34,6 +34,9 @@ from gschedd.plan.words import Lack
 FEW: Final = 8
 #: Steps of the search for a free placement of different chunks: some milliseconds at most.
 MAX_SEARCH_STEPS: Final = 5_000
+#: Nodes that it looks at in all, and places that it holds at once: it calls itself for each.
+MAX_SEARCH_LOOKS: Final = 20_000
+MAX_SEARCH_DEPTH: Final = 300
 
 
 class NoFit(Struct, frozen=True, kw_only=True):
@@ -220,23 +223,31 @@ class _Search:
         ]
         self.shares: list[list[Share]] = [[] for _ in self.nodes]
         self.steps = 0
+        self.looks = 0
 
     def run(self) -> dict[str, list[Share]] | None:
         """Return shares by node, or None if none were found."""
-        if not self._put(0, self.chunks[0].count, 0):
+        if len(self.chunks) > MAX_SEARCH_DEPTH or not self._put(
+            0, self.chunks[0].count, 0, depth=1
+        ):
             return None
         pairs = zip(self.nodes, self.shares, strict=True)
         return {space.name: shares for space, shares in pairs if shares}
 
-    def _put(self, index: int, left: int, first: int) -> bool:
+    def _put(self, index: int, left: int, first: int, *, depth: int) -> bool:
         """Place what is left of a chunk on the nodes from ``first`` on, then the other chunks."""
         if not left:
             index, first = index + 1, 0
             if index == len(self.chunks):
                 return True
             left = self.chunks[index].count
+        if depth > MAX_SEARCH_DEPTH:
+            return False
         chunk = self.chunks[index]
         for number in range(first, len(self.nodes)):
+            self.looks += 1
+            if self.looks > MAX_SEARCH_LOOKS:
+                return False
             space = self.nodes[number]
             copies = 0 if shortage(chunk, space) else min(left, room(chunk, space))
             while copies and self.steps < MAX_SEARCH_STEPS:
@@ -244,7 +255,7 @@ class _Search:
                 share = share_of(chunk, space, exclusive=False, copies=copies)
                 self.nodes[number] = take(space, share)
                 self.shares[number].append(share)
-                if self._put(index, left - copies, number + 1):
+                if self._put(index, left - copies, number + 1, depth=depth + 1):
                     return True
                 self.shares[number].pop()
                 self.nodes[number] = space

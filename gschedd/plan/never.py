@@ -18,16 +18,35 @@ def explain_never(request: Request, idle: Spaces) -> tuple[str, str]:
         idle: all nodes as if nothing ran on them.
     """
     packed = request.placement is Placement.PACK
+    site = _Site(idle)
     for chunk in (sum_of(request),) if packed else request.chunks:
         needed = chunk.count if request.placement is Placement.SCATTER else 1
-        found = _failing_term(chunk, needed, idle)
+        found = _failing_term(chunk, needed, site)
         if found is not None:
             return found
     return _too_many_places(request, idle)
 
 
-def _failing_term(chunk: Chunk, needed: int, idle: Spaces) -> tuple[str, str] | None:
+class _Site:
+    """All nodes as if idle; lives only inside `explain_never`, and looks for nothing twice."""
+
+    def __init__(self, idle: Spaces) -> None:
+        self.idle = idle
+        self.types = sorted({gpu.type for space in idle for gpu in space.gpus if gpu.type})
+        self.words = sorted({word for space in idle for word in space.features})
+        self._fitting: dict[Chunk, int] = {}
+
+    def fitting(self, term: Chunk) -> int:
+        """Return how many nodes could hold a term."""
+        found = self._fitting.get(term)
+        if found is None:
+            found = self._fitting[term] = sum(not shortage(term, space) for space in self.idle)
+        return found
+
+
+def _failing_term(chunk: Chunk, needed: int, site: _Site) -> tuple[str, str] | None:
     """Return the first term of a chunk that too few nodes have, each looked at by itself."""
+    idle = site.idle
     if len(idle) < needed:
         return (
             (
@@ -36,30 +55,28 @@ def _failing_term(chunk: Chunk, needed: int, idle: Spaces) -> tuple[str, str] | 
             ),
             f"ask for at most {len(idle)} with nodes=N",
         )
-    for term, hint in _terms(chunk, idle):
-        fitting = sum(not shortage(term, space) for space in idle)
+    for term, hint in _terms(chunk, site):
+        fitting = site.fitting(term)
         if fitting < needed:
             return _words(term, needed, fitting, idle), hint
-    fitting = sum(not shortage(chunk, space) for space in idle)
+    fitting = site.fitting(chunk)
     if fitting >= needed:
         return None
     return _words(chunk, needed, fitting, idle), "one node must have all of that at once"
 
 
-def _terms(chunk: Chunk, idle: Spaces) -> list[tuple[Chunk, str]]:
+def _terms(chunk: Chunk, site: _Site) -> list[tuple[Chunk, str]]:
     """Return each term of a chunk as a chunk of its own, with what to do if it fails."""
     spread = "ask for less on one node, or spread over more nodes with nodes=N"
     terms = [(Chunk(cpus=chunk.cpus), spread)]
     if chunk.gpus:
-        types = sorted({gpu.type for space in idle for gpu in space.gpus if gpu.type})
-        if chunk.gpu_type and chunk.gpu_type not in types:
-            spread = f"GPU types here: {_listed(types)}"
+        if chunk.gpu_type and chunk.gpu_type not in site.types:
+            spread = f"GPU types here: {_listed(site.types)}"
         terms.append((Chunk(cpus=0, gpus=chunk.gpus, gpu_type=chunk.gpu_type), spread))
     if chunk.memory_bytes:
         terms.append((Chunk(cpus=0, memory_bytes=chunk.memory_bytes), terms[0][1]))
-    known = sorted({word for space in idle for word in space.features})
     terms.extend(
-        (Chunk(cpus=0, features=(word,)), f"nodes and features here: {_listed(known)}")
+        (Chunk(cpus=0, features=(word,)), f"nodes and features here: {_listed(site.words)}")
         for word in chunk.features
     )
     terms.extend((Chunk(cpus=0, generic=(pair,)), "ask for less") for pair in chunk.generic)

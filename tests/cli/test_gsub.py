@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gsched.model.limits import MAX_SCRIPT_BYTES
 from gsched.protocol import api
 from tests.support.commands import ROOT, Ran, command_environment, run_command
 from tests.support.fake_api import FakeApi, make_row, serve
@@ -212,7 +213,7 @@ def test_watching_prints_the_output_to_its_end(bench: Bench) -> None:
         ("empty.sh", b" \n\n", 65, "empty.sh is empty"),
         ("bin", b"\x7fELF\0\0", 65, "bin is binary: it holds a zero byte at offset 4"),
         ("latin", b"echo \xe9\n", 65, "latin is not UTF-8 text: byte 0xe9 at offset 5"),
-        ("large", b"#" * (api.MAX_SCRIPT_BYTES + 1), 65, "large is larger than 8 MiB"),
+        ("large", b"#" * (MAX_SCRIPT_BYTES + 1), 65, "large is larger than 8 MiB"),
         ("opt.sh", b"\n#PBS --frob\n", 65, "opt.sh:2: No such option '--frob'"),
         ("val.sh", b"#!/bin/sh\n#PBS -j x\n", 65, "val.sh:2: -j: 'x' is none of"),
         ("num.sh", b"#PBS -p many\n", 65, "num.sh:1: Invalid value for '-p'"),

@@ -17,8 +17,10 @@ GIB = 1024**3
 SCATTER, FREE, PACK = Placement.SCATTER, Placement.FREE, Placement.PACK
 
 
-def read(*texts: str, **options: bool) -> Request:
-    return parse_resources(texts, generic_names=["licence"], **options).request
+def read(*texts: str, exclusive: bool = False, warn_unknown: bool = False) -> Request:
+    return parse_resources(
+        texts, generic_names=["licence"], exclusive=exclusive, warn_unknown=warn_unknown
+    ).request
 
 
 @pytest.mark.parametrize(

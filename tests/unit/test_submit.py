@@ -13,8 +13,8 @@ from gsched.errors import (
     UnknownQueueError,
 )
 from gsched.model.job import DEFAULT_GRACE_S, JobSpec
+from gsched.model.limits import MAX_ENVIRONMENT_BYTES, MAX_SCRIPT_BYTES
 from gsched.model.states import HoldKind, Join, LaunchKind
-from gsched.protocol.api import MAX_ENVIRONMENT_BYTES, MAX_SCRIPT_BYTES
 from gschedd.core import commands as c
 from gschedd.core.head import MAX_INTERNED, Head, Step
 from gschedd.core.settings import Caller, QueueSettings, Settings
@@ -124,7 +124,7 @@ def test_unknown_resources_can_be_warnings() -> None:
         ({"name": ""}, InvalidRequestError, "job name ''"),
         ({"name": "a b"}, InvalidRequestError, "job name 'a b'"),
         ({"name": "a/b"}, InvalidRequestError, "cannot be used"),
-        ({"name": "x" * 256}, InvalidRequestError, "cannot be used"),
+        ({"name": "x" * 256}, InvalidRequestError, "name has 256 characters, 255 are"),
         ({"name": "a\nb"}, InvalidRequestError, "cannot be used"),
         ({"workdir": "rel"}, InvalidRequestError, "'rel' is not absolute"),
         ({"launch": "fork"}, InvalidRequestError, "launch 'fork' is not known"),
