@@ -25,7 +25,7 @@ from gsched.errors import (
     UnknownJobError,
     UsageError,
 )
-from gsched.model.ids import parse_job_id
+from gsched.model.ids import read_job_id
 from gsched.model.states import JobState
 from gsched.protocol import api
 from gsched.transport import (
@@ -150,18 +150,18 @@ class Head:
         texts: dict[str, str] = {}  # what the head gets -> what the user wrote
         for text in wanted:
             try:
-                texts.setdefault(str(parse_job_id(text)), text)
+                texts.setdefault(str(read_job_id(text)), text)
             except UnknownJobError as error:
                 errors[text] = body_of(error)
-        rows: list[api.JobRow] = []
+        rows: dict[int, api.JobRow] = {}  # 17 and 17.server are one job
         server, now_s = "", 0.0
         for part in _bounded(list(texts)):
             reply = self._get(f"/v1/jobs{_query(filters | {'ids': part})}", api.JobList)
             server, now_s = reply.server, reply.now_s
-            rows.extend(reply.jobs)
+            rows.update((row.id, row) for row in reply.jobs)
             errors.update({texts.get(key, key): body for key, body in reply.errors.items()})
         ordered = {text: errors[text] for text in wanted if text in errors}
-        return api.JobList(server=server, now_s=now_s, jobs=tuple(rows), errors=ordered)
+        return api.JobList(server=server, now_s=now_s, jobs=tuple(rows.values()), errors=ordered)
 
     def job(self, job: int | str) -> api.JobStory:
         """Return all that is known of one job.
@@ -169,7 +169,7 @@ class Head:
         Raises:
             UnknownJobError: there is none of that id.
         """
-        return self._get(f"/v1/jobs/{_number(job)}", api.JobStory)
+        return self._get(f"/v1/jobs/{_named(job)}", api.JobStory)
 
     def act(self, request: api.ActionRequest) -> api.ActionReply:
         """Delete, hold, release, signal, rerun or alter jobs: one result for each, in order."""
@@ -185,7 +185,7 @@ class Head:
     ) -> api.OutputChunk:
         """Return bytes of a job's ``stdout`` or ``stderr``; a negative offset is from the end."""
         fields = {"stream": stream, "offset": str(offset), "max": str(max_bytes)}
-        return self._get(f"/v1/jobs/{_number(job)}/output{_query(fields)}", api.OutputChunk)
+        return self._get(f"/v1/jobs/{_named(job)}/output{_query(fields)}", api.OutputChunk)
 
     def wait(
         self, jobs: Iterable[int | str], *, timeout_s: float | None = None
@@ -253,7 +253,7 @@ class Head:
         """
         from gsched.protocol.predictions import PredictionsReply  # late: few commands need it
 
-        named = ",".join(str(_number(job)) for job in ids)
+        named = ",".join(_named(job) for job in ids)
         if len(named) > _MAX_IDS_TEXT:
             raise UsageError("too many job ids at once", hint="ask for some hundreds at a time")
         query = _query({name: _text(value) for name, value in filters.items()})
@@ -333,8 +333,9 @@ class Head:
             pause(_PAUSE_S)
 
 
-def _number(job: int | str) -> int:
-    return job if isinstance(job, int) else parse_job_id(job)
+def _named(job: int | str) -> str:
+    """Return a job's id for a path; the server's name stays in it, for the head to compare."""
+    return str(job) if isinstance(job, int) else quote(str(read_job_id(job)))
 
 
 def _is_over(clock: SystemClock, deadline_s: float | None) -> bool:

@@ -10,7 +10,7 @@ from gsched.cli.common import Callback, report_results
 from gsched.cli.times import read_duration_s
 from gsched.client import Head, body_of
 from gsched.errors import BadStateError, UsageError
-from gsched.model.ids import format_job_id, parse_job_id
+from gsched.model.ids import format_job_id, read_job_id
 from gsched.model.states import HoldKind, JobState
 from gsched.protocol.api import ActionReply, ActionRequest, ActionResult
 
@@ -142,7 +142,7 @@ def check_only(
     for job in jobs:
         error = listing.errors.get(job)
         if job != ALL and error is None:
-            row = rows[parse_job_id(job)]
+            row = rows[read_job_id(job).number]
             if row.state not in states:
                 wanted = " or ".join(sorted(states))
                 name = format_job_id(row.id, listing.server)

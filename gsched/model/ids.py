@@ -1,10 +1,43 @@
-"""Job identifiers as users write and read them."""
+"""Job identifiers as users write and read them: the one grammar, for commands and head alike.
+
+A command that guessed what an operand means could act on the wrong job. So an identifier is
+``123``, ``123.server`` or ``123.server@server`` and nothing else, and the head compares the server
+with its own name.
+"""
 
 import re
+from typing import NamedTuple
 
 from gsched.errors import UnknownJobError
 
-_JOB_ID = re.compile(r"(?P<number>[0-9]{1,18})(?:\.[^@\s]*)?(?:@[^\s]*)?")
+_NAME = r"[^@\s,/\[\].][^@\s,/\[\]]*"  # of a head: 21..22 is not job 21 of a head ".22"
+_JOB_ID = re.compile(
+    rf"(?P<number>[1-9][0-9]{{0,17}})(?:\.(?P<server>{_NAME}))?(?:@(?P<host>{_NAME}))?"
+)
+_RANGE = re.compile(r"(?P<first>[0-9]+)(?:\.\.+|-|:)(?P<last>[0-9]+)(?:\.[^,\s]*)?")
+_LIST = re.compile(r"[0-9][^,\s]*(?:,[0-9][^,\s]*)+,?")
+_ARRAY = re.compile(r"[0-9]+\[.*", re.DOTALL)
+_ZEROS = re.compile(r"0+(?P<rest>[1-9][0-9]*)(?P<server>\..*)?")
+_SHOWN = 60  # characters of an operand in a message
+
+
+class JobId(NamedTuple):
+    """An identifier that was read.
+
+    Attributes:
+        number: of the job, at least 1.
+        server: the head's name behind the dot; empty if there is none.
+        host: Torque's name of a server behind ``@``; empty if there is none.
+    """
+
+    number: int
+    server: str = ""
+    host: str = ""
+
+    def __str__(self) -> str:
+        """Return the identifier as it is written."""
+        server = f".{self.server}" if self.server else ""
+        return f"{self.number}{server}" + (f"@{self.host}" if self.host else "")
 
 
 def format_job_id(number: int, server: str) -> str:
@@ -12,15 +45,71 @@ def format_job_id(number: int, server: str) -> str:
     return f"{number}.{server}"
 
 
-def parse_job_id(text: str) -> int:
-    """Return the number of ``123``, ``123.server`` or ``123.server@host``.
+def read_job_id(text: str) -> JobId:
+    """Return what ``123``, ``123.server`` or ``123.server@server`` says.
 
     Raises:
-        UnknownJobError: the text is not a job identifier.
+        UnknownJobError: the text is not a job identifier; the message says what to write.
     """
-    match = _JOB_ID.fullmatch(text.strip())
+    match = _JOB_ID.fullmatch(text)
     if match is None:
-        raise UnknownJobError(
-            f"Unknown Job Id {text}", hint="a job id looks like 123 or 123.server: see gstat"
+        raise _refusal(text)
+    return JobId(int(match["number"]), match["server"] or "", match["host"] or "")
+
+
+def own_job_number(text: str, *, server: str) -> int:
+    """Return the number of a job of the head whose name is ``server``.
+
+    Raises:
+        UnknownJobError: as `read_job_id`; or the identifier names another head.
+    """
+    job = read_job_id(text)
+    for name in (job.server, job.host):
+        if name and name.lower() != server.lower():
+            raise UnknownJobError(
+                f"job {job.number} belongs to {name!r}; this head is {server!r}",
+                hint=f"ask that head with --head, or write {job.number} or "
+                f"{format_job_id(job.number, server)} for the job of this one",
+            )
+    return job.number
+
+
+def _refusal(text: str) -> UnknownJobError:
+    """Return why a text is not an identifier, and what to write instead."""
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    if not text:
+        return UnknownJobError("an empty job id", hint="is a variable of the shell not set?")
+    if any(each.isspace() for each in text):
+        return UnknownJobError(
+            f"Unknown Job Id {shown!r}: it has blanks",
+            hint="give each job id as an operand of its own, without quotation marks",
         )
-    return int(match["number"])
+    if not text.isascii():
+        return UnknownJobError(
+            f"Unknown Job Id {shown!r}: it has other characters than ASCII",
+            hint="write the number with the digits 0 to 9: see gstat",
+        )
+    if match := _RANGE.fullmatch(text):
+        first, last = match["first"], match["last"]
+        return UnknownJobError(
+            f"{shown} is a range; job ids are given one by one",
+            hint=f"write {first} {last}; in a shell, $(seq {first} {last}) gives all between, too",
+        )
+    if _ARRAY.fullmatch(text):
+        return UnknownJobError(
+            f"{shown} names a job array; job arrays are not supported yet",
+            hint="every job has an id of its own: see gstat",
+        )
+    if _LIST.fullmatch(text):
+        return UnknownJobError(
+            f"{shown} is a list; job ids are given one by one",
+            hint=f"separate them by blanks: {' '.join(filter(None, text.split(',')))[:_SHOWN]}",
+        )
+    if match := _ZEROS.fullmatch(text):
+        return UnknownJobError(
+            f"Unknown Job Id {shown}: it begins with 0",
+            hint=f"write {match['rest'][:_SHOWN]}{match['server'] or ''}",
+        )
+    return UnknownJobError(
+        f"Unknown Job Id {shown}", hint="a job id looks like 123 or 123.server: see gstat"
+    )

@@ -17,7 +17,7 @@ from gsched.errors import (
     UnknownJobError,
 )
 from gsched.failpoint import failpoint
-from gsched.model.ids import format_job_id, parse_job_id
+from gsched.model.ids import format_job_id, own_job_number
 from gsched.model.states import HoldKind
 from gsched.protocol import api
 from gschedd.core import commands as c
@@ -220,7 +220,7 @@ class Commands:
         if not isinstance(error, UnknownJobError):
             return error
         try:
-            number = parse_job_id(text)
+            number = own_job_number(text, server=self._head.settings.server)
         except UnknownJobError:
             return error
         if not await self._parts.was_there(number):
@@ -250,7 +250,8 @@ class Commands:
         self, text: str, asked: api.ActionRequest, caller: Caller
     ) -> tuple[str, c.AnyCommand | None, GschedError | None]:
         try:
-            return text, _command(parse_job_id(text), asked, caller), None
+            number = own_job_number(text, server=self._head.settings.server)
+            return text, _command(number, asked, caller), None
         except GschedError as error:
             return text, None, error
 

@@ -51,7 +51,7 @@ class Predictions:
     async def past(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/history/predictions``: filters as of ``GET /v1/history``."""
         caller = self._callers.of(request)
-        wanted = history_filter(request.query)
+        wanted = history_filter(request.query, server=self._engine.head.settings.server)
         await self._engine.settled()
         found, total, spreads = await self._read(lambda: self._reader.scored(wanted))
         return answer(

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from gsched.clock import Clock
 from gsched.errors import InvalidRequestError, UnknownJobError
-from gsched.model.ids import format_job_id, parse_job_id
+from gsched.model.ids import format_job_id, own_job_number
 from gsched.model.states import JobState, NodeState, PartState
 from gsched.protocol import api
 from gschedd.core.decide import authorize
@@ -167,7 +167,7 @@ class Queries:
         Raises:
             UnknownJobError: there is none of that id.
         """
-        number = parse_job_id(text)
+        number = own_job_number(text, server=self._head.settings.server)
         job = self._head.state.jobs.get(number)
         if job is not None:
             return job
@@ -269,7 +269,7 @@ class Queries:
     async def history(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/history``."""
         self._callers.of(request)
-        wanted = history_filter(request.query)
+        wanted = history_filter(request.query, server=self._head.settings.server)
         await self._engine.settled()
         jobs, totals = await self._read(lambda: self._reader.history(wanted))
         teller = self._teller()
@@ -301,16 +301,18 @@ class Queries:
         self._reader.close()
 
 
-def history_filter(query: Mapping[str, str]) -> HistoryFilter:
-    """Return which past jobs a query asks for.
+def history_filter(query: Mapping[str, str], *, server: str) -> HistoryFilter:
+    """Return which past jobs a query asks for, of the head named ``server``.
 
     Raises:
         InvalidRequestError: a number that is none.
-        UnknownJobError: an id that can be none.
+        UnknownJobError: an id that is none, or of another head.
     """
     outcome = query.get("outcome", "")
     return HistoryFilter(
-        ids=tuple(parse_job_id(text) for text in query.get("ids", "").split(",") if text),
+        ids=tuple(
+            own_job_number(text, server=server) for text in query.get("ids", "").split(",") if text
+        ),
         user=query.get("user", ""),
         queue=query.get("queue", ""),
         name=query.get("name", ""),

@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct, structs
 
-from gsched.model.ids import parse_job_id
+from gsched.model.ids import read_job_id
 from gsched.protocol import api
 
 SERVER = "fake"
@@ -108,7 +108,8 @@ class FakeApi:
 
     async def _jobs(self, request: web.Request) -> web.StreamResponse:
         self.targets.append(request.path_qs)
-        ids = [int(each) for each in request.query.get("ids", "").split(",") if each]
+        texts = [each for each in request.query.get("ids", "").split(",") if each]
+        ids = [read_job_id(each).number for each in texts]
         rows = [s.row for n, s in self.stories.items() if n in ids or not ids]
         if not ids and "all" not in request.query:
             rows = [row for row in rows if row.state != "done"]
@@ -116,22 +117,22 @@ class FakeApi:
             rows = [row for row in rows if row.user == request.query["user"]]
         if request.query.get("state"):
             rows = [row for row in rows if row.state in request.query["state"].split(",")]
-        errors = {str(n): _unknown(n) for n in ids if n not in self.stories}
+        errors = {t: _unknown(n) for t, n in zip(texts, ids, strict=True) if n not in self.stories}
         return _answer(api.JobList(server=SERVER, now_s=NOW_S, jobs=tuple(rows), errors=errors))
 
     async def _job(self, request: web.Request) -> web.StreamResponse:
-        number = int(request.match_info["id"])
+        number = read_job_id(request.match_info["id"]).number
         if number not in self.stories:
             return _answer(api.ErrorReply(error=_unknown(number)), status=404)
         return _answer(self.stories[number])
 
     async def _wait(self, request: web.Request) -> web.StreamResponse:
-        self.on_wait(int(request.match_info["id"]))
-        number = int(request.match_info["id"])
+        self.on_wait(read_job_id(request.match_info["id"]).number)
+        number = read_job_id(request.match_info["id"]).number
         return self._maybe_lost(request, self.stories[number])
 
     async def _output(self, request: web.Request) -> web.StreamResponse:
-        number = int(request.match_info["id"])
+        number = read_job_id(request.match_info["id"]).number
         if number not in self.stories:
             return _answer(api.ErrorReply(error=_unknown(number)), status=404)
         if self.fail_output:
@@ -163,7 +164,7 @@ class FakeApi:
         asked = msgspec.json.decode(await request.read(), type=api.ActionRequest)
         results = tuple(
             api.ActionResult(id=each, text=f"{asked.action} {each}")
-            if parse_job_id(each) in self.stories
+            if read_job_id(each).number in self.stories
             else api.ActionResult(id=each, error=_unknown(each))
             for each in asked.ids
         )

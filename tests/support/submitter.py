@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gsched.client import Head, new_job, new_key
 from gsched.errors import HeadUnreachableError, TryAgainError
-from gsched.model.ids import parse_job_id
+from gsched.model.ids import read_job_id
 
 PAUSE_S_MEAN = 0.3
 RETRY_S = 0.1
@@ -74,7 +74,7 @@ def _by_command(given: argparse.Namespace) -> str | None:
     if done.returncode != 0:
         assert done.stdout == "", done
         return None
-    return f"{parse_job_id(done.stdout.strip())} gsub-{new_key()}"
+    return f"{read_job_id(done.stdout.strip()).number} gsub-{new_key()}"
 
 
 if __name__ == "__main__":
