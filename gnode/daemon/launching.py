@@ -34,7 +34,7 @@ BOOT = (
     "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); "
     f"runpy.run_module({MODULE!r}, run_name='__main__', alter_sys=True)"
 )
-KEPT_VARIABLES = ("GSCHED_FAIL", "GSCHED_TEST_MARKER")
+KEPT_VARIABLES = ("GSCHED_FAIL", "GSCHED_TEST_MARKER", "GSCHED_TEST_OLD_KERNEL")
 
 
 class Line(Struct, frozen=True):

@@ -4,8 +4,11 @@ Constants are Linux's ABI; none of them differs between architectures unless a t
 """
 
 import ctypes
+import fcntl
+import functools
 import os
 import signal
+import struct
 import time
 
 _PR_SET_DUMPABLE = 4
@@ -22,6 +25,9 @@ _SFD_CLOEXEC = 0o2000000
 _SFD_NONBLOCK = 0o4000
 _TIMER_ABSTIME = 1
 _KEYCTL_JOIN_SESSION_KEYRING = 1
+_PIDFD_GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes): Linux 6.13; the exit since 6.15
+_PIDFD_INFO_EXIT = 1 << 3
+_PIDFD_INFO_BYTES = 64
 _KEYCTL_BY_MACHINE = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271}
 
 #: One record that a signalfd returns; the signal's number is its first 32 bits.
@@ -92,6 +98,42 @@ def open_signalfd(signals: tuple[int, ...]) -> int:
         mask[(number - 1) // 8] |= 1 << ((number - 1) % 8)
     buffer = (ctypes.c_char * _SIGSET_BYTES).from_buffer(mask)
     return _checked(_libc.signalfd(-1, buffer, _SFD_CLOEXEC | _SFD_NONBLOCK), "signalfd")
+
+
+def exit_status(pidfd: int) -> int | None:
+    """Return the wait status of a process that somebody else has reaped, None if not known.
+
+    Args:
+        pidfd: opened while the process was alive.
+    """
+    info = bytearray(struct.pack("=Q", _PIDFD_INFO_EXIT).ljust(_PIDFD_INFO_BYTES, b"\0"))
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info)
+    except OSError:  # not reaped yet (ESRCH), or a kernel without it (ENOTTY)
+        return None
+    (mask,) = struct.unpack_from("=Q", info)
+    if not mask & _PIDFD_INFO_EXIT:
+        return None
+    return int(struct.unpack_from("=i", info, _PIDFD_INFO_BYTES - 4)[0])
+
+
+@functools.cache
+def tells_exit_status() -> bool:
+    """Return whether this kernel tells the exit status of processes that are not our children.
+
+    Linux does from 6.15 on. Tests can pretend an older one.
+    """
+    if os.environ.get("GSCHED_TEST_OLD_KERNEL"):
+        return False
+    pid = os.fork()
+    if pid == 0:
+        os._exit(7)
+    pidfd = os.pidfd_open(pid)
+    try:
+        os.waitpid(pid, 0)
+        return exit_status(pidfd) == 7 << 8
+    finally:
+        os.close(pidfd)
 
 
 def boottime_s() -> float:

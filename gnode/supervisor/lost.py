@@ -10,7 +10,7 @@ import resource
 import select
 from collections.abc import Collection
 
-from gnode.supervisor import proc, record, spool
+from gnode.supervisor import kernel, proc, record, spool
 from gnode.supervisor.takeover import LostAttempt
 
 _LOOK_S = 0.25  # between two looks at attempts without a supervisor; there are none in health
@@ -26,16 +26,13 @@ class LostAttempts:
         self._lost: dict[str, LostAttempt] = {}
         self._pids: dict[str, int] = {}  # the supervisors that were or are theirs
         self._strays: dict[str, int] = {}  # pidfd, or -1 while the supervisor is not known yet
+        self._jobs: dict[str, int] = {}  # pidfds of the strays' jobs
         self._hopeless: list[str] = []
         self._unclaimed: dict[int, tuple[int, resource.struct_rusage]] = {}
 
     def adopted(self) -> bool:
         """Return whether children of ours, other than supervisors, belong to an attempt."""
         return any(lost.adopted for lost in self._lost.values())
-
-    def descriptors(self) -> list[int]:
-        """Return the descriptors that a forked supervisor has to close."""
-        return [fd for fd in self._strays.values() if fd >= 0]
 
     def patience_s(self) -> float:
         """Return how long the launcher may sleep at most, -1 for as long as it likes."""
@@ -68,16 +65,28 @@ class LostAttempts:
     def _open(self, name: str, *, adopted: bool) -> LostAttempt | None:
         """Start to look after an attempt; None if its task is no use, which ends it."""
         directory = f"{self._attempts}/{name}"
+        watched = None if adopted else self._watch_job(name)
         try:
-            lost = LostAttempt(directory, adopted=adopted)
+            lost = LostAttempt(directory, adopted=adopted, watched=watched)
         except (OSError, ValueError, KeyError, TypeError) as error:
             spool.log(f"{directory}: cannot look after it: {error!r}")
             with contextlib.suppress(OSError):  # the directory may be gone altogether
                 spool.write_exit(directory, record.unreadable(name, error))
             self._hopeless.append(name)
+            if watched is not None:
+                os.close(watched)
             return None
         self._lost[name] = lost
         return lost
+
+    def _watch_job(self, name: str) -> int | None:
+        """Return a pidfd that will tell a job's exit status, None if there is none to be had."""
+        if name in self._jobs:
+            return self._jobs.pop(name)
+        started = spool.read_started(f"{self._attempts}/{name}")
+        if started is None or not kernel.tells_exit_status():
+            return None
+        return proc.open_process(started["job_pid"], started["job_start_ticks"])
 
     def reaped(self, pid: int, status: int, usage: resource.struct_rusage) -> None:
         """Note the end of a child of ours that is no supervisor."""
@@ -109,6 +118,8 @@ class LostAttempts:
         ended = [name for name, fd in self._strays.items() if fd < 0 and self._settle(name)]
         for name in ended:
             del self._strays[name]
+            if name in self._jobs:
+                os.close(self._jobs.pop(name))
         ended = [name for name in ended if name not in self._lost and name not in self._hopeless]
         ended += self._hopeless
         self._hopeless.clear()
@@ -116,6 +127,7 @@ class LostAttempts:
             return [(name, self._pids.pop(name)) for name in ended]
         for name, lost in tuple(self._lost.items()):
             if lost.step():
+                lost.close()
                 del self._lost[name]
                 ended.append(name)
         return [(name, self._pids.pop(name)) for name in ended]
@@ -158,6 +170,8 @@ class LostAttempts:
             if not spool.exists(directory, spool.EXIT):  # it may have just written it
                 self._open(name, adopted=False)
             return True
+        if name not in self._jobs and (job := self._watch_job(name)) is not None:
+            self._jobs[name] = job
         try:
             pidfd = os.pidfd_open(started["pid"])
         except ProcessLookupError:

@@ -51,6 +51,18 @@ def lives(pid: int, ticks: int) -> bool:
     return process is not None and process.start_ticks == ticks and process.state not in "ZX"
 
 
+def open_process(pid: int, ticks: int) -> int | None:
+    """Return a pidfd of this very process, None if it is gone."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return None
+    if lives(pid, ticks):  # the number is not given out again while we hold its process
+        return pidfd
+    os.close(pidfd)
+    return None
+
+
 def snapshot() -> dict[int, Process]:
     """Return every process of the machine that is more than a zombie, by pid."""
     found = (read_process(name) for name in os.listdir("/proc") if name.isdigit())

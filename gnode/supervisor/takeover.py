@@ -1,9 +1,10 @@
 """What the launcher does for an attempt whose supervisor was killed.
 
 The supervisor's orphans become the launcher's children, so the job runs on, its limits are still
-enforced and its real exit code is still collected. Only if the supervisor died together with its
-launcher, or after it had collected the code itself, is the outcome lost: then whatever is left of
-the job is killed, and the record says so.
+enforced and its real exit code is still collected. An earlier launcher's supervisor leaves its
+orphans to init: then the launcher watches the job's own process by a pidfd, from which Linux 6.15
+and later also tell the exit status. Where they do not, or if the supervisor had collected the code
+itself, the outcome is lost: whatever is left of the job is killed, and the record says so.
 """
 
 import os
@@ -15,6 +16,7 @@ from gnode.supervisor import cgroup, kernel, orders, proc, record, spool
 from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
 from gnode.supervisor.proc import Process
 
+_REAPED_WITHIN_S = 10.0  # where nobody reaps orphans (many containers), a status is never told
 _BEFORE_THE_START = "the supervisor died while it was starting the job"
 
 
@@ -24,6 +26,11 @@ class LostAttempt:
     Attributes:
         adopted: its processes have become this process's children.
         job_pid: of the job's own process, 0 while it is not known.
+
+    Args:
+        directory: the attempt's spool.
+        watched: a pidfd of the job's own process, whose exit status the kernel will tell; None if
+            it is a child of this process, or lost.
     """
 
     __slots__ = (
@@ -37,15 +44,19 @@ class LostAttempt:
         "_task",
         "_ticks",
         "_warned",
+        "_watched",
+        "_zombie_until_s",
         "adopted",
         "job_pid",
     )
 
-    def __init__(self, directory: str, *, adopted: bool) -> None:
+    def __init__(self, directory: str, *, adopted: bool, watched: int | None = None) -> None:
         task, started = spool.read_task(directory), spool.read_started(directory)
         if task is None:
             raise FileNotFoundError(f"{directory}: a supervisor without a task")
         self.adopted = adopted
+        self._watched = watched
+        self._zombie_until_s: float | None = None
         self._warned = False
         self._directory, self._task = directory, task
         self._members: dict[int, int] = {}
@@ -171,10 +182,28 @@ class LostAttempt:
 
     def _main_may_be_waited_for(self) -> bool:
         """Return whether the job's own process lives and will tell us its exit code."""
-        if not self.adopted or not self.job_pid or self._seen.status is not None:
+        if not self.job_pid or self._seen.status is not None:
             return False
         process = proc.read_process(self.job_pid)
-        return process is not None and process.start_ticks == self._ticks
+        is_there = process is not None and process.start_ticks == self._ticks
+        if self.adopted or self._watched is None:
+            return is_there and self.adopted
+        if is_there and process is not None and process.state not in "ZX":
+            return True
+        self._seen.status = kernel.exit_status(self._watched)
+        if self._seen.status is not None or not is_there:
+            return False
+        # A zombie: its parent, init mostly, has not reaped it yet.
+        now_s = kernel.boottime_s()
+        if self._zombie_until_s is None:
+            self._zombie_until_s = now_s + _REAPED_WITHIN_S
+        return now_s < self._zombie_until_s
+
+    def close(self) -> None:
+        """Give back what was open."""
+        if self._watched is not None:
+            os.close(self._watched)
+            self._watched = None
 
     def _record(self) -> dict[str, object]:
         if not self._may_have_run:

@@ -1,5 +1,6 @@
 """What gnode keeps when it, its launcher or a supervisor is killed (table C of the fault list)."""
 
+import itertools
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 
 from gnode.hw import cgroups
+from gnode.supervisor import kernel
 from gsched.model.states import OutcomeKind, PartState, StopReason
 from gsched.protocol.node import ExitAck, Exited, Register
 from tests.support.gnode_world import GnodeWorld, lives, wait_until_gone
@@ -155,10 +157,10 @@ def test_c7_the_exit_code_survives_a_killed_supervisor(world: GnodeWorld) -> Non
     assert world.head.wait_for_exit(1).record.exit_code == 42
 
 
-def test_c8_supervisor_launcher_and_gnode_killed_together_leaves_no_process(
+def test_c8_on_an_old_kernel_all_three_killed_together_leaves_no_process(
     world: GnodeWorld,
 ) -> None:
-    world.start()
+    world.start({"GSCHED_TEST_OLD_KERNEL": "1"})
     world.launch(1, until_told(world, 1))
     pid = world.head.wait_for_start(1).pid
     launcher = msgspec.json.decode((world.state / "launcher.json").read_bytes())["pid"]
@@ -167,11 +169,60 @@ def test_c8_supervisor_launcher_and_gnode_killed_together_leaves_no_process(
     os.kill(world.supervisor(1).pid, signal.SIGKILL)
     assert lives(pid)
 
-    world.start()
+    world.start({"GSCHED_TEST_OLD_KERNEL": "1"})
 
     record = world.head.wait_for_exit(1).record
     assert record.kind is OutcomeKind.SUPERVISOR_LOST
     assert not lives(pid)
+
+
+VICTIMS = ("gnode", "launcher", "supervisor")
+ORDERS = [order for size in (1, 2, 3) for order in itertools.permutations(VICTIMS, size)]
+
+
+def launcher_pid(world: GnodeWorld) -> int:
+    """Return the launcher's process, the one announced last."""
+    return int(msgspec.json.decode((world.state / "launcher.json").read_bytes())["pid"])
+
+
+def kill_and_wait(world: GnodeWorld, victim: str, job: int, *, patient: bool) -> None:
+    """Kill one of the three; with ``patient`` return once what replaces it is there."""
+    if victim == "gnode":
+        world.kill()
+        return
+    pid = launcher_pid(world) if victim == "launcher" else world.supervisor(job).pid
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+    if patient and victim == "launcher" and world.process.poll() is None:
+        for _ in attempts(20.0):
+            if lives(launcher_pid(world)):
+                return
+
+
+@pytest.mark.skipif(not kernel.tells_exit_status(), reason="needs Linux 6.15 or later")
+@pytest.mark.parametrize("patient", [True, False], ids=["one by one", "at once"])
+@pytest.mark.parametrize("cgroup", ["auto", "none"])
+def test_sweep_any_of_the_three_killed_in_any_order_loses_no_outcome(
+    world: GnodeWorld, cgroup: str, *, patient: bool
+) -> None:
+    world.settings["cgroup"] = cgroup
+    world.start()
+    for job, order in enumerate(ORDERS, 1):
+        world.launch(job, until_told(world, job, job))
+        pid = world.head.wait_for_start(job).pid
+        for victim in order:
+            kill_and_wait(world, victim, job, patient=patient)
+        if world.process.poll() is not None:
+            world.start()
+        world.launch(100 + job, "true")  # once it has run, the launcher has seen what it lacks
+        world.head.wait_for_exit(100 + job)
+        assert lives(pid), f"{order}: {world.log()}"
+        go_file(world, job).touch()
+
+        record = world.head.wait_for_exit(job).record
+
+        assert record.exit_code == job, f"{order}: {record} {world.log()}"
+        assert starts(world, job) == 1, order
 
 
 def test_a_killed_launcher_is_replaced_and_nothing_is_lost(world: GnodeWorld) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from gnode.supervisor import kernel
 from tests.support.launching import Launcher, process_is_there, wait_until
 
 BASH = "/bin/bash"
@@ -18,8 +19,10 @@ def start(tmp_path: pathlib.Path) -> Iterator[Callable[..., Launcher]]:
     """Return a function that starts a launcher with failpoints armed."""
     launchers: list[Launcher] = []
 
-    def started(failpoints: str = "") -> Launcher:
+    def started(failpoints: str = "", *, old_kernel: bool = False) -> Launcher:
         environment = {"GSCHED_FAIL": failpoints} if failpoints else {}
+        if old_kernel:
+            environment["GSCHED_TEST_OLD_KERNEL"] = "1"
         launchers.append(Launcher(tmp_path / f"state{len(launchers)}", environment))
         return launchers[-1]
 
@@ -49,6 +52,7 @@ def test_c7_the_exit_code_survives_the_supervisor(
     launcher = start()
     pid = launcher.launch(launcher.task(1, gated(tmp_path / "gate", "exit 42"), nice=nice))
     launcher.wait_for_output(1, "up")
+    launcher.started(1)
 
     kill(pid)
     wait_until(lambda: "taking over" in launcher.log(), "the launcher to notice")
@@ -143,6 +147,7 @@ def test_c7_two_lost_supervisors_keep_their_jobs_apart(
         argv = gated(gate, f"exit 1{job}")
         pids.append(launcher.launch(launcher.task(job, argv)))
         launcher.wait_for_output(job, "up")
+        launcher.started(job)
 
     for pid in pids:
         kill(pid)
@@ -259,11 +264,95 @@ def test_an_attempt_that_ends_while_no_launcher_runs_is_recorded(
     assert launcher.exit_record(1)["exit_code"] == 22
 
 
-@pytest.mark.parametrize("marked", ["session", "environment"])
-def test_c8_launcher_and_supervisor_killed_the_job_is_killed_and_its_outcome_lost(
-    start: Callable[..., Launcher], tmp_path: pathlib.Path, marked: str
+tells_exit_status = pytest.mark.skipif(
+    not kernel.tells_exit_status(),
+    reason="this kernel (older than 6.15) tells no exit status of others' children",
+)
+
+
+def replace(launcher: Launcher) -> None:
+    """Kill the launcher and start another one, which has heard of nothing."""
+    kill(launcher.process.pid)
+    launcher.process.wait()
+    launcher.channel.close()
+    launcher.start()
+    launcher.ask({"launch": "1.1"})
+    launcher.hear("launched", "1.1")  # so it has looked into the spool
+
+
+@tells_exit_status
+@pytest.mark.parametrize("end", ["exit 42", "kill -9 $$"])
+@pytest.mark.parametrize("replaced", [1, 2])
+def test_the_exit_code_survives_the_supervisor_also_after_its_launcher_was_replaced(
+    start: Callable[..., Launcher], tmp_path: pathlib.Path, nice: int, end: str, replaced: int
 ) -> None:
     launcher = start()
+    pid = launcher.launch(launcher.task(1, gated(tmp_path / "gate", end), nice=nice))
+    launcher.wait_for_output(1, "up")
+    job_pid = launcher.started(1)["job_pid"]
+    for _ in range(replaced):
+        replace(launcher)
+
+    kill(pid)
+    wait_until(lambda: not process_is_there(pid), "the supervisor to die")
+    launcher.order(1, {"do": "retime", "walltime_s": 5000})
+    assert process_is_there(job_pid)
+    (tmp_path / "gate").touch()
+    record = launcher.exit(1)
+
+    expected = ("signalled", 9) if "kill" in end else ("exited", 42)
+    assert (record["kind"], record.get("signal", record.get("exit_code"))) == expected
+
+
+@tells_exit_status
+@pytest.mark.parametrize("order", ["launcher first", "supervisor first"])
+def test_c8_launcher_and_supervisor_killed_the_job_runs_on_and_keeps_its_exit_code(
+    start: Callable[..., Launcher], tmp_path: pathlib.Path, nice: int, order: str
+) -> None:
+    launcher = start()
+    pid = launcher.launch(launcher.task(1, gated(tmp_path / "gate", "exit 43"), nice=nice))
+    launcher.wait_for_output(1, "up")
+    job_pid = launcher.started(1)["job_pid"]
+
+    for victim in (launcher.process.pid, pid)[:: 1 if order == "launcher first" else -1]:
+        kill(victim)
+    launcher.process.wait()
+    launcher.channel.close()
+    launcher.start()
+    launcher.ask({"launch": "1.1"})
+    launcher.hear("launched", "1.1")  # so it has looked into the spool
+    assert process_is_there(job_pid)
+    (tmp_path / "gate").touch()
+    record = launcher.exit(1)
+
+    assert (record["kind"], record["exit_code"]) == ("exited", 43)
+
+
+@tells_exit_status
+def test_c8_limits_and_orders_hold_without_launcher_and_supervisor(
+    start: Callable[..., Launcher],
+) -> None:
+    launcher = start()
+    stubborn = "trap '' TERM; echo up; while :; do sleep 0.1; done"
+    pid = launcher.launch(launcher.task(1, [BASH, "-c", stubborn], walltime_s=3, grace_s=0.3))
+    launcher.wait_for_output(1, "up")
+    launcher.started(1)
+    kill(launcher.process.pid)
+    kill(pid)
+    launcher.process.wait()
+    launcher.channel.close()
+
+    launcher.start()
+    record = launcher.exit(1)
+
+    assert (record["stop_reason"], record["signal"]) == ("walltime", signal.SIGKILL)
+
+
+@pytest.mark.parametrize("marked", ["session", "environment"])
+def test_c8_on_an_old_kernel_the_job_is_killed_and_its_outcome_lost(
+    start: Callable[..., Launcher], tmp_path: pathlib.Path, marked: str
+) -> None:
+    launcher = start(old_kernel=True)
     argv = gated(tmp_path / "gate", "exit 0")
     task = launcher.task(1, argv, leftover_grace_s=60, grace_s=60)
     if marked == "environment":
