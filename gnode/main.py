@@ -30,6 +30,7 @@ from gnode.supervisor import __file__ as supervisor_file
 from gsched.clock import SystemClock
 from gsched.config import DEFAULT_STATE_DIR, Config, environment, load_config
 from gsched.errors import ConfigError, GschedError, InternalError
+from gsched.model.node_name import NODE_NAME_RULE, is_node_name
 from gsched.model.units import format_size
 
 log = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ def serve(config: Config) -> None:
 
 def _compose(config: Config, state: Spool, roots: cgroups.Roots) -> Shell:
     node = config.node
-    name = node.name or socket.gethostname()
+    name = node_name(config)
     key = read_key(node.key_file or os.path.join(state.state_dir, "cluster.key"))
     nvml = Nvml()
     confinement = find_confinement()
@@ -154,6 +155,21 @@ def _compose(config: Config, state: Spool, roots: cgroups.Roots) -> Shell:
         ),
         clock=clock,
     )
+
+
+def node_name(config: Config) -> str:
+    """Return this node's name.
+
+    Raises:
+        ConfigError: this machine's name cannot be a node's.
+    """
+    name = config.node.name or socket.gethostname()
+    if not is_node_name(name):
+        raise ConfigError(
+            f"this machine's name {name!r} is not valid as a node name: {NODE_NAME_RULE}",
+            hint="set name in [node]",
+        )
+    return name
 
 
 def _log_confinement(confinement: Confinement) -> None:

@@ -35,6 +35,7 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         unknown_resource: ``refuse`` or ``warn``.
         plaintext_node_channel: allow ``node_host`` to be other than loopback although the channel
             is not encrypted.
+        node_tunnel: nodes may reach the head over loopback through a tunnel, such as ssh's.
         master_port_first, master_port_last: rendezvous ports handed to distributed jobs.
         node_timeout_s: silence after which a node is unreachable.
         default_walltime_s: for jobs that state none, for planning only; 0: unknown.
@@ -54,6 +55,7 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     single_user: bool = False
     unknown_resource: str = "refuse"
     plaintext_node_channel: bool = False
+    node_tunnel: bool = False
     master_port_first: int = 20000
     master_port_last: int = 29999
     node_timeout_s: float = 15.0
@@ -367,6 +369,7 @@ def _check(config: Config, where: str) -> None:
             f"{config.head.master_port_last} are no range",
             hint="give master_port_first <= master_port_last, both 1024 to 65535",
         )
+    _check_node_name(config.node.name, where)
     for queue in config.queue:
         if queue.policy not in POLICIES:
             raise ConfigError(
@@ -375,6 +378,13 @@ def _check(config: Config, where: str) -> None:
             )
     _check_deadline(config.deadline, where)
     _check_balance(config.balance, where)
+
+
+def _check_node_name(name: str, where: str) -> None:
+    from gsched.model.node_name import NODE_NAME_RULE, is_node_name  # late: as above
+
+    if name and not is_node_name(name):
+        raise ConfigError(f"{where}: node.name {name!r} is not valid", hint=NODE_NAME_RULE)
 
 
 def _check_deadline(deadline: DeadlineConfig, where: str) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from gnode.core.inputs import Account, Disconnected, HeadOffered, HeadSaid, Input, LaunchAsked
 from gnode.core.inputs import Welcomed as WelcomedInput
 from gsched.failpoint import failpoint
+from gsched.protocol.endpoint import endpoint
 from gsched.protocol.node import (
     KEEPALIVE_S,
     MAX_FRAME_BYTES,
@@ -34,7 +35,14 @@ from gsched.protocol.node import (
     decode_from_head,
     encode,
 )
-from gsched.protocol.proof import NONCE_BYTES, proof, proof_matches
+from gsched.protocol.sealing import (
+    NONCE_BYTES,
+    Opener,
+    Sealer,
+    SealError,
+    challenge_key,
+    session_keys,
+)
 
 log = logging.getLogger(__name__)
 
@@ -86,21 +94,25 @@ class Channel:
         self._out: list[NodeMessage] = []
         self._wake = asyncio.Event()
         self._random = random.Random(secrets.randbits(64))
-        self._nonces = ("", "")
+        self._hello = b""
+        self._sealer: Sealer | None = None
+        self._opener: Opener | None = None
         self._address = ""
+        self._registered = False
         self._welcomed = False
         self._refusal: str | None = None
         self._last_error = ""
 
     def send(self, message: NodeMessage) -> None:
-        """Send a message on the present connection; without one it is dropped."""
-        self._out.append(message)
-        self._wake.set()
+        """Send a message on the present connection; before its registration it is dropped."""
+        if self._registered:
+            self._out.append(message)
+            self._wake.set()
 
-    def register(self, register: Callable[[str, str], Register]) -> None:
-        """Answer the head's challenge; ``register`` gets the proof and this side's address."""
-        own = proof(key=self._key, role="node", node=self._node, nonces=self._nonces)
-        self.send(register(own, self._address))
+    def register(self, register: Callable[[str], Register]) -> None:
+        """Answer the head's challenge; ``register`` gets this side's address."""
+        self._registered = True
+        self.send(register(self._address))
 
     def refuse(self, message: str) -> None:
         """Close the connection to a head that must not be obeyed."""
@@ -113,7 +125,7 @@ class Channel:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:
-                self._welcomed = False
+                self._welcomed = self._registered = False
                 fatal = False
                 try:
                     await self._connection(session)
@@ -141,11 +153,11 @@ class Channel:
         self._out.clear()
         self._wake.clear()
         self._refusal = None
+        self._sealer = self._opener = None
         async with session.ws_connect(
             self._url, heartbeat=KEEPALIVE_S, max_msg_size=MAX_FRAME_BYTES, compress=0
         ) as socket:
-            name = socket.get_extra_info("sockname")
-            self._address = str(name[0]) if name else ""
+            await self._say_hello(socket)
             reader = asyncio.create_task(self._read(socket))
             writer = asyncio.create_task(self._write(socket))
             try:
@@ -160,10 +172,20 @@ class Channel:
             log.warning("the connection to the head is lost (%s)", socket.close_code)
             self._last_error = ""
 
+    async def _say_hello(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        here = endpoint(socket.get_extra_info("sockname"))
+        self._address = here.rpartition(":")[0]
+        hello = Hello(
+            version=PROTOCOL_VERSION,
+            node=self._node,
+            nonce=secrets.token_hex(NONCE_BYTES),
+            here=here,
+            there=endpoint(socket.get_extra_info("peername")),
+        )
+        self._hello = encode([hello])
+        await socket.send_str(self._hello.decode())
+
     async def _write(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        nonce = secrets.token_hex(NONCE_BYTES)
-        self._nonces = (nonce, "")
-        self.send(Hello(version=PROTOCOL_VERSION, node=self._node, nonce=nonce))
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -178,7 +200,8 @@ class Channel:
     ) -> None:
         if any(isinstance(message, Exited) for message in messages):
             failpoint("node.exit.before_report")
-        await socket.send_str(encode(messages).decode())
+        assert self._sealer is not None, "nothing is sent before the registration"
+        await socket.send_bytes(self._sealer.seal(encode(messages)))
         for message in messages:
             if isinstance(message, Started):
                 failpoint("node.launch.after_report")
@@ -187,19 +210,49 @@ class Channel:
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+            self._on_answer(await _frame(socket))
             while not self._welcomed:
-                await self._handshake_frame(await _frame(socket))
+                await self._handshake_frame(self._open(await _frame(socket)))
         while True:
-            await self._on_orders(await _frame(socket))
+            await self._on_orders(self._open(await _frame(socket)))
+
+    def _open(self, frame: str | bytes) -> list[HeadMessage]:
+        """Return the messages of a frame of which only the head can have sent them."""
+        assert self._opener is not None, "the head's challenge was first"
+        if isinstance(frame, str):
+            raise HandshakeError("a frame came that the head has not sealed: it is not obeyed")
+        try:
+            return _decoded(self._opener.open(frame))
+        except SealError as error:
+            raise HandshakeError(f"{error}: it is not obeyed") from error
+
+    def _on_answer(self, frame: str | bytes) -> None:
+        """Take in the answer to the hello: a challenge, or a refusal, which proves nothing."""
+        if isinstance(frame, str):
+            for message in _decoded(frame):
+                if isinstance(message, Refused):
+                    raise HandshakeError(f"refused: {message.message}", fatal=message.fatal)
+            raise HandshakeError("the head's answer is not sealed: is it of another version?")
+        try:
+            messages = _decoded(Opener(challenge_key(self._key, self._hello)).open(frame))
+        except SealError as error:
+            raise HandshakeError(
+                "the head does not know our key: give key_file in [node] the cluster's key"
+            ) from error
+        match messages:
+            case [Challenge() as challenge]:
+                from_node, from_head = session_keys(self._key, self._hello, frame)
+                self._sealer, self._opener = Sealer(from_node), Opener(from_head)
+                self._on_challenge(challenge)
+            case _:
+                raise HandshakeError("the head has not answered with a challenge")
 
     async def _handshake_frame(self, messages: Sequence[HeadMessage]) -> None:
         for number, message in enumerate(messages):
             match message:
-                case Challenge():
-                    self._on_challenge(message)
                 case Welcome():
-                    if not self._nonces[1]:
-                        raise HandshakeError("the head welcomes a node that it has not challenged")
+                    if not self._registered:
+                        raise HandshakeError("the head welcomes a node that has not registered")
                     self._welcomed = True
                     self._last_error = ""
                     log.info("the head at %s has taken us in, epoch %d", self._url, message.epoch)
@@ -219,12 +272,6 @@ class Channel:
                 f"the head speaks version {message.version} of the node protocol, "
                 f"this gnode {PROTOCOL_VERSION}: install the same gsched on both",
                 fatal=True,
-            )
-        self._nonces = (self._nonces[0], message.nonce)
-        expected = proof(key=self._key, role="head", node=self._node, nonces=self._nonces)
-        if not proof_matches(message.proof, expected):
-            raise HandshakeError(
-                "the head does not know our key: give key_file in [node] the cluster's key"
             )
         self._post(HeadOffered(cluster=message.cluster, epoch=message.epoch))
 
@@ -248,22 +295,31 @@ class Channel:
                         failpoint("node.exit.after_ack")
 
 
-async def _frame(socket: aiohttp.ClientWebSocketResponse) -> list[HeadMessage]:
-    """Return the messages of the next frame.
+async def _frame(socket: aiohttp.ClientWebSocketResponse) -> str | bytes:
+    """Return the next frame.
 
     Raises:
-        HandshakeError: the connection is closed, or the frame cannot be read.
+        HandshakeError: the connection is closed.
     """
     frame = await socket.receive()
     match frame.type:
-        case aiohttp.WSMsgType.TEXT:
-            try:
-                return decode_from_head(frame.data)
-            except (msgspec.MsgspecError, RecursionError) as error:
-                raise HandshakeError(f"the head's message cannot be read: {error}") from error
-        case aiohttp.WSMsgType.BINARY:
-            raise HandshakeError("the head sent a binary frame, but this protocol has only text")
+        case aiohttp.WSMsgType.TEXT | aiohttp.WSMsgType.BINARY:
+            data: str | bytes = frame.data
+            return data
         case aiohttp.WSMsgType.ERROR:
             raise HandshakeError(f"the connection broke: {socket.exception()}")
         case _:
-            raise HandshakeError(f"the head closed the connection ({socket.close_code})")
+            why = f": {frame.extra}" if frame.extra else ""
+            raise HandshakeError(f"the head closed the connection ({socket.close_code}){why}")
+
+
+def _decoded(payload: str | memoryview) -> list[HeadMessage]:
+    """Return the messages of a frame.
+
+    Raises:
+        HandshakeError: it cannot be read.
+    """
+    try:
+        return decode_from_head(payload)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise HandshakeError(f"the head's message cannot be read: {error}") from error

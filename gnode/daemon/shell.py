@@ -295,9 +295,8 @@ class Shell:
     def _(self, effect: do.SendRegister) -> None:
         identity = self._identity
 
-        def register(proof: str, own_address: str) -> Register:
+        def register(own_address: str) -> Register:
             return Register(
-                proof=proof,
                 boot_id=identity.boot_id,
                 incarnation=identity.incarnation,
                 address=identity.address or own_address,

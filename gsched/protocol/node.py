@@ -1,4 +1,7 @@
-"""Messages of the node channel: one WebSocket that gnode opens; each text frame is a JSON list.
+"""Messages of the node channel: one WebSocket that gnode opens; each frame holds a JSON list.
+
+Only the hello, and a refusal in answer to it, are plain text frames; all others are sealed (see
+`gsched.protocol.sealing`).
 
 Every message about an attempt carries (job, attempt); every connection carries the head's epoch
 and the node's incarnation. A receiver drops what does not fit, with a counted warning.
@@ -13,31 +16,39 @@ from gsched.model.job import ExitRecord, Owner
 from gsched.model.resources import Inventory, Load, Share, Usage
 from gsched.model.states import Join, LaunchKind, PartState, StopReason
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MAX_FRAME_BYTES = 32 * 1024 * 1024
 KEEPALIVE_S = 5.0  # ping interval of the open connection: a lost peer is known in 2 of these
 HEARTBEAT_S = 300.0
 SAMPLE_S = 10.0
 
-# --- handshake: each side proves that it knows the cluster's key before anything else is said ---
+# --- handshake: each side's first sealed frame proves that it knows the cluster's key ---
 
 
-class Hello(Struct, frozen=True, kw_only=True, tag="hello"):
-    """Node to head, first: who I am, and a nonce (hex) for the head to answer."""
+class Hello(Struct, frozen=True, kw_only=True, tag="hello", omit_defaults=True):
+    """Node to head, first and in plain text: who I am, and a nonce (hex).
+
+    The challenge that answers it, and all that follows, is sealed with keys derived from it.
+
+    Attributes:
+        here, there: the connection's two ends as the node sees them, ``host:port``; empty on a
+            Unix socket. On loopback the head sees the same, or somebody is between.
+    """
 
     version: int
     node: str
     nonce: str
+    here: str = ""
+    there: str = ""
 
 
 class Challenge(Struct, frozen=True, kw_only=True, tag="challenge"):
-    """Head to node: proof over the node's nonce, and the head's own nonce (both hex)."""
+    """Head to node: which head this is, and its own nonce (hex)."""
 
     version: int
     cluster: str
     epoch: int
     nonce: str
-    proof: str
 
 
 class AttemptReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -53,7 +64,7 @@ class AttemptReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=True):
-    """Node to head: proof over the head's nonce, what I have, and every attempt in my spool.
+    """Node to head: what I have, and every attempt in my spool.
 
     Attributes:
         boot_id: of the machine; another one proves that everything that ran before is dead.
@@ -62,7 +73,6 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
         highest_job: number of any job this node has seen.
     """
 
-    proof: str
     boot_id: str
     incarnation: str
     address: str
@@ -356,7 +366,7 @@ def encode(messages: Sequence[HeadMessage] | Sequence[NodeMessage]) -> bytes:
     return _encoder.encode(messages)
 
 
-def decode_from_head(frame: bytes | str) -> list[HeadMessage]:
+def decode_from_head(frame: bytes | memoryview | str) -> list[HeadMessage]:
     """Return the messages of a frame that the head sent.
 
     Raises:
@@ -365,7 +375,7 @@ def decode_from_head(frame: bytes | str) -> list[HeadMessage]:
     return _head_decoder.decode(frame)
 
 
-def decode_from_node(frame: bytes | str) -> list[NodeMessage]:
+def decode_from_node(frame: bytes | memoryview | str) -> list[NodeMessage]:
     """Return the messages of a frame that a node sent.
 
     Raises:

@@ -34,6 +34,7 @@ from gschedd.engine.space import DiskSpace
 from gschedd.http.answers import errors
 from gschedd.http.callers import Callers
 from gschedd.http.commands import Commands, Parts
+from gschedd.http.handshake import Handshake
 from gschedd.http.launches import BlobCache, Launches
 from gschedd.http.links import Links
 from gschedd.http.predictions import Predictions
@@ -152,7 +153,9 @@ class Service:
             engine=self._engine,
             launches=launches,
             clock=self._clock,
-            key=self._key,
+            handshake=Handshake(
+                key=self._key, identity=identity, tunnel=self._config.head.node_tunnel
+            ),
             identity=identity,
             timeout_s=self._config.head.node_timeout_s,
         )

@@ -3,30 +3,29 @@
 import asyncio
 import contextlib
 import logging
-import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar, assert_never
+from typing import assert_never
 
 import msgspec
-from aiohttp import WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType, web
 
 from gsched.clock import Clock
 from gsched.errors import BadStateError, GschedError, TryAgainError
 from gsched.failpoint import failpoint
 from gsched.protocol import node as n
-from gsched.protocol.proof import NONCE_BYTES, proof, proof_matches
+from gsched.protocol.sealing import Opener, Sealer, SealError
 from gschedd.core import effects as e
 from gschedd.core.head import Step
 from gschedd.engine.loop import Engine
+from gschedd.http.handshake import Handshake, HandshakeRefusedError, Introduced
 from gschedd.http.launches import Launches
 
 log = logging.getLogger("gschedd.nodes")
 
-M = TypeVar("M", n.Hello, n.Register)
-
 HANDSHAKE_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 20.0
 PING_TIMEOUT_RATIO = 1.5  # a ping every T, and half of T for its answer: aiohttp's heartbeat
+MAX_CLOSE_BYTES = 120  # of the reason in a closing frame, which WebSocket limits to 123
 MAX_OUTBOX = 50_000  # messages a slow node may have waiting before it is cut off
 
 
@@ -37,13 +36,13 @@ class Link:
         call: which of all connections this is, in the order in which they were opened.
     """
 
-    def __init__(
-        self, node: str, boot_id: str, socket: web.WebSocketResponse, *, call: int
-    ) -> None:
-        self.node = node
-        self.boot_id = boot_id
+    def __init__(self, who: Introduced, socket: web.WebSocketResponse, *, call: int) -> None:
+        self.node = who.node
+        self.boot_id = who.said.boot_id
         self.call = call
         self.socket = socket
+        self.opener: Opener = who.opener
+        self._sealer: Sealer = who.sealer
         self._outbox: list[n.HeadMessage] = []
         self._filled = asyncio.Event()
 
@@ -64,11 +63,18 @@ class Link:
             await self._filled.wait()
             self._filled.clear()
             batch, self._outbox = self._outbox, []
-            await self.socket.send_str(n.encode(batch).decode())
+            await self.socket.send_bytes(self._sealer.seal(n.encode(batch)))
             if any(isinstance(message, n.Launch) for message in batch):
                 failpoint("head.launch.after_send")
             if any(isinstance(message, n.ExitAck) for message in batch):
                 failpoint("head.exit.after_ack")
+
+    async def refuse(self, text: str, *, fatal: bool) -> None:
+        """Send the node away; it was not welcomed yet, so nothing else is being sent."""
+        frame = self._sealer.seal(n.encode([n.Refused(message=text, fatal=fatal)]))
+        with contextlib.suppress(ConnectionError):
+            await self.socket.send_bytes(frame)
+        await self.socket.close()
 
 
 class Links:
@@ -80,14 +86,14 @@ class Links:
         engine: Engine,
         launches: Launches,
         clock: Clock,
-        key: bytes,
+        handshake: Handshake,
         identity: n.Welcome,
         timeout_s: float,
     ) -> None:
         self._engine = engine
         self._launches = launches
         self._clock = clock
-        self._key = key
+        self._handshake = handshake
         self._identity = identity
         self._ping_s = timeout_s / PING_TIMEOUT_RATIO
         self._links: dict[str, Link] = {}
@@ -154,50 +160,32 @@ class Links:
         call = self._calls
         socket = web.WebSocketResponse(heartbeat=self._ping_s, max_msg_size=n.MAX_FRAME_BYTES)
         await socket.prepare(request)
-        try:
-            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                hello, said = await self._handshake(socket)
-        except (TimeoutError, ValueError, msgspec.DecodeError, RecursionError) as error:
-            text = f"handshake failed: {str(error) or 'too slow'}"
-            log.warning("a node's %s", text)
-            await self._refuse(socket, text, fatal=False)
-            return socket
-        if said is None:
-            return socket
-        link = Link(hello.node, said.boot_id, socket, call=call)
-        if not await self._admit(link, said):
-            return socket
-        await self._serve(link)
+        who = await self._introduced(socket, request)
+        if who is not None:
+            link = Link(who, socket, call=call)
+            if await self._admit(link, who.said):
+                await self._serve(link)
         return socket
 
-    async def _handshake(self, socket: web.WebSocketResponse) -> tuple[n.Hello, n.Register | None]:
-        hello = await _receive(socket, n.Hello)
-        if hello.version != n.PROTOCOL_VERSION:
-            text = f"protocol {hello.version} is not spoken here, {n.PROTOCOL_VERSION} is"
-            await self._refuse(socket, text, fatal=True)
-            return hello, None
-        nonce = secrets.token_hex(NONCE_BYTES)
-        nonces = (hello.nonce, nonce)
-        challenge = n.Challenge(
-            version=n.PROTOCOL_VERSION,
-            cluster=self._identity.cluster,
-            epoch=self._identity.epoch,
-            nonce=nonce,
-            proof=proof(key=self._key, role="head", node=hello.node, nonces=nonces),
-        )
-        await socket.send_str(n.encode([challenge]).decode())
-        said = await _receive(socket, n.Register)
-        expected = proof(key=self._key, role="node", node=hello.node, nonces=nonces)
-        if not proof_matches(said.proof, expected):
-            log.error("%s does not know the cluster's key: refused", hello.node)
-            await self._refuse(socket, "wrong cluster key", fatal=True)
-            return hello, None
-        return hello, said
-
-    async def _refuse(self, socket: web.WebSocketResponse, text: str, *, fatal: bool) -> None:
-        with contextlib.suppress(ConnectionError):
-            await socket.send_str(n.encode([n.Refused(message=text, fatal=fatal)]).decode())
-        await socket.close()
+    async def _introduced(
+        self, socket: web.WebSocketResponse, request: web.Request
+    ) -> Introduced | None:
+        """Return who has called, or None for who was not let in."""
+        try:
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                return await self._handshake.shake(socket, request.transport)
+        except HandshakeRefusedError as error:
+            log.error("a node is refused: %s", error.message)
+            refused = n.Refused(message=error.message, fatal=error.fatal)
+            with contextlib.suppress(ConnectionError):
+                await socket.send_str(n.encode([refused]).decode())
+        except SealError as error:
+            self._engine.head.oddities["frame_not_authentic"] += 1
+            log.error("a node's handshake failed, it does not know the cluster's key: %s", error)
+        except (TimeoutError, ValueError, msgspec.DecodeError, RecursionError) as error:
+            log.warning("a node's handshake failed: %s", str(error) or "too slow")
+        await _close_badly(socket, "the handshake failed: the head's log says why")
+        return None
 
     async def _admit(self, link: Link, said: n.Register) -> bool:
         if not await self._is_newest(link):
@@ -207,7 +195,7 @@ class Links:
         if present is not None and present.boot_id != link.boot_id:
             text = f"another machine is connected as {link.node}: every node needs its own name"
             log.error("%s", text)
-            await self._refuse(link.socket, text, fatal=False)
+            await link.refuse(text, fatal=False)
             return False
         if said.highest_epoch > self._identity.epoch:
             text = (
@@ -215,7 +203,7 @@ class Links:
                 f"epoch {self._identity.epoch}: it runs on an old copy of the database"
             )
             await self.on_older(text)
-            await self._refuse(link.socket, text, fatal=False)
+            await link.refuse(text, fatal=False)
             return False
         head = self._engine.head
         if said.highest_job >= head.state.next_job:
@@ -234,7 +222,7 @@ class Links:
         except TryAgainError as error:
             if self._links.get(link.node) is link:
                 del self._links[link.node]
-            await self._refuse(link.socket, error.message, fatal=False)
+            await link.refuse(error.message, fatal=False)
             return False
         log.info("%s registered: %d attempts in its spool", link.node, len(said.attempts))
         return True
@@ -248,24 +236,30 @@ class Links:
         if link.call >= self._newest.get(link.node, 0):
             return True
         log.warning("%s: a connection that it has given up is not taken", link.node)
-        await self._refuse(link.socket, "you have connected again since", fatal=False)
+        await link.refuse("you have connected again since", fatal=False)
         return False
 
     async def _serve(self, link: Link) -> None:
         sender = asyncio.create_task(link.sender())
-        reason = "connection closed"
+        reason, is_fault = "connection closed", False
         try:
             async for frame in link.socket:
-                if frame.type is not WSMsgType.TEXT:
-                    reason = f"unexpected frame {frame.type.name}"
+                if frame.type is not WSMsgType.BINARY:
+                    reason, is_fault = f"a frame that is not sealed ({frame.type.name})", True
+                    self._engine.head.oddities["frame_not_authentic"] += 1
                     break
-                await self._hear(link.node, n.decode_from_node(frame.data))
+                await self._hear(link.node, n.decode_from_node(link.opener.open(frame.data)))
+        except SealError as error:
+            reason, is_fault = str(error), True
+            self._engine.head.oddities["frame_not_authentic"] += 1
         except (msgspec.DecodeError, RecursionError) as error:
-            reason = f"unreadable message: {error}"
+            reason, is_fault = f"unreadable message: {error}", True
         finally:
             sender.cancel()
             with contextlib.suppress(asyncio.CancelledError, ConnectionError):
                 await sender
+            if is_fault:
+                await _close_badly(link.socket, reason)
             await link.socket.close()
             if self._links.get(link.node) is link:
                 del self._links[link.node]
@@ -354,12 +348,9 @@ async def _log_older(text: str) -> None:
     log.critical("%s", text)
 
 
-async def _receive(socket: web.WebSocketResponse, kind: type[M]) -> M:
-    """Return the one message of the next frame, which must be of this kind."""
-    frame = await socket.receive()
-    if frame.type is not WSMsgType.TEXT:
-        raise ValueError(f"{kind.__name__} expected, got a {frame.type.name} frame")
-    messages = n.decode_from_node(frame.data)
-    if len(messages) != 1 or not isinstance(messages[0], kind):
-        raise ValueError(f"{kind.__name__} expected, got something else")
-    return messages[0]
+async def _close_badly(socket: web.WebSocketResponse, why: str) -> None:
+    """Close a connection on which something came that must not; the node's log says why."""
+    with contextlib.suppress(ConnectionError):
+        await socket.close(
+            code=WSCloseCode.POLICY_VIOLATION, message=why.encode()[:MAX_CLOSE_BYTES]
+        )

@@ -136,7 +136,7 @@ class HeadProcess:
             return None
         self._calls += 1
         link.call = self._calls
-        return n.Challenge(version=1, cluster=CLUSTER, epoch=self.epoch, nonce="", proof="")
+        return n.Challenge(version=n.PROTOCOL_VERSION, cluster=CLUSTER, epoch=self.epoch, nonce="")
 
     def hear(self, link: Downlink, message: n.NodeMessage) -> None:
         """Take in a message of a node."""

@@ -315,7 +315,6 @@ class NodeProcess:
         machine = self.machine
         self._to_head(
             n.Register(
-                proof="",
                 boot_id=machine.boot_id,
                 incarnation=f"{machine.boot_id}.{self.incarnation}",
                 address=machine.name,

@@ -122,7 +122,6 @@ def crowded(policy: str, nodes: int, queue: int, shapes: int = 100) -> Head:
     )
     for number in range(nodes):
         said = n.Register(
-            proof="",
             boot_id="b",
             incarnation="i",
             address="",

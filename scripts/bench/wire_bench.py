@@ -27,8 +27,10 @@ from gsched.model.job import ExitRecord
 from gsched.model.resources import Load, Usage
 from gsched.model.states import OutcomeKind
 from gsched.protocol import api, node
+from gsched.protocol.sealing import Opener, Sealer
 
 CONNECTIONS = 16
+SESSION_KEY = bytes(32)
 START_UP_RUNS = 15
 BODY = api.ActionRequest(action="hold", ids=("1.head",))
 ANSWER = api.ActionReply(results=(api.ActionResult(id="1.head", text="held"),))
@@ -74,9 +76,19 @@ async def serve_aiohttp(path: str) -> None:
             await socket.send_str(str(count))
         return socket
 
+    async def sealed(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse(max_msg_size=node.MAX_FRAME_BYTES, compress=False)
+        await socket.prepare(request)
+        opener, sealer = Opener(SESSION_KEY), Sealer(SESSION_KEY)
+        async for frame in socket:
+            count = len(node.decode_from_node(opener.open(frame.data)))
+            await socket.send_bytes(sealer.seal(b"%d" % count))
+        return socket
+
     application = web.Application()
     application.router.add_post("/", handle)
     application.router.add_get("/channel", channel)
+    application.router.add_get("/sealed", sealed)
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     await web.UnixSite(runner, path).start()
@@ -193,6 +205,26 @@ def socket_messages(batch: int) -> Client:
     return load
 
 
+def sealed_messages(batch: int) -> Client:
+    """Return the same load in authenticated frames, as on the node channel."""
+
+    async def load(path: str, seconds: float) -> float:
+        connector = aiohttp.UnixConnector(path)
+        messages: list[node.NodeMessage] = [EXITED] * batch
+        sealer, opener = Sealer(SESSION_KEY), Opener(SESSION_KEY)
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.ws_connect("http://head/sealed", compress=0) as socket,
+        ):
+            count, started_s = 0, time.monotonic()
+            while time.monotonic() < started_s + seconds:
+                await socket.send_bytes(sealer.seal(node.encode(messages)))
+                count += int(bytes(opener.open(await socket.receive_bytes())))
+            return count / (time.monotonic() - started_s)
+
+    return load
+
+
 def measure(server: Server, load: Client, *, seconds: float, rounds: int) -> float:
     """Return the median rate of ``load`` against ``server`` over some rounds."""
     with tempfile.TemporaryDirectory() as directory:
@@ -234,6 +266,8 @@ def main() -> None:
         ("requests/s, bare lines", serve_lines, line_requests),
         ("messages/s, WebSocket, 1 in a frame", serve_aiohttp, socket_messages(1)),
         ("messages/s, WebSocket, 100 in a frame", serve_aiohttp, socket_messages(100)),
+        ("messages/s, sealed, 1 in a frame", serve_aiohttp, sealed_messages(1)),
+        ("messages/s, sealed, 100 in a frame", serve_aiohttp, sealed_messages(100)),
     ]
     if importlib.util.find_spec("h11"):
         cases.insert(1, ("requests/s, h11", serve_h11, http_requests))

@@ -52,14 +52,13 @@ from gsched.protocol.node import (
     decode_from_node,
     encode,
 )
-from gsched.protocol.proof import proof, proof_matches
 from tests.support.agent_driver import Driver, info, only, order, record
 
 LOAD = Load(load1=1.5, cpu_percent=20.0, gpu_util_percent=(5.0,))
 USAGE = Usage(wall_s=2.0, cpu_s=1.0, samples=3)
 
 HEAD_MESSAGES: list[HeadMessage] = [
-    Challenge(version=1, cluster="c", epoch=2, nonce="ab", proof="cd"),
+    Challenge(version=2, cluster="c", epoch=2, nonce="ab"),
     Welcome(cluster="c", epoch=2),
     Refused(message="no", fatal=True),
     order(gpus=(0, 1), walltime_s=5.0, environment={"Ä": "\n"}, join=Join.INTO_ERR),
@@ -72,9 +71,8 @@ HEAD_MESSAGES: list[HeadMessage] = [
     GoOn(job=1, attempt=2, request=3),
 ]
 NODE_MESSAGES: list[NodeMessage] = [
-    Hello(version=1, node="n1", nonce="00"),
+    Hello(version=2, node="n1", nonce="00", here="127.0.0.1:5", there="127.0.0.1:6"),
     Register(
-        proof="p",
         boot_id="b",
         incarnation="i",
         address="127.0.0.1",
@@ -174,26 +172,6 @@ def test_a_launch_with_everything_fits_into_a_frame() -> None:
     launch = order(script="x" * 1_000_000, environment={f"V{n}": "y" * 100 for n in range(5_000)})
 
     assert len(encode([launch])) < MAX_FRAME_BYTES
-
-
-# --- the key ---
-
-
-def test_t13_a_proof_is_worthless_in_another_role_node_or_connection() -> None:
-    nonces = ("aa", "bb")
-    good = proof(key=b"k" * 32, role="node", node="n1", nonces=nonces)
-
-    others = [
-        proof(key=b"x" * 32, role="node", node="n1", nonces=nonces),
-        proof(key=b"k" * 32, role="head", node="n1", nonces=nonces),
-        proof(key=b"k" * 32, role="node", node="n2", nonces=nonces),
-        proof(key=b"k" * 32, role="node", node="n1", nonces=("bb", "aa")),
-        "",
-        good[:-1],
-    ]
-
-    assert proof_matches(good, proof(key=b"k" * 32, role="node", node="n1", nonces=nonces))
-    assert not any(proof_matches(other, good) for other in others)
 
 
 # --- the spool: what gnode and the supervisor read of each other ---

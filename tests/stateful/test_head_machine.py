@@ -123,7 +123,6 @@ def test_a_wait_is_told_for_what_a_policy_forgets() -> None:
     head.registered(
         "n1",
         n.Register(
-            proof="",
             boot_id="b",
             incarnation="i",
             address="",

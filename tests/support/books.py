@@ -94,7 +94,6 @@ class Books:
     def register(self, name: str = "n1", **has: object) -> None:
         """Have a node register that has 4 CPUs, or what is said."""
         said = n.Register(
-            proof="",
             boot_id="boot",
             incarnation="i",
             address="10.0.0.1",

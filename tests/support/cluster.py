@@ -130,6 +130,11 @@ class Cluster:
 
     # --- nodes ---
 
+    @property
+    def node_port(self) -> int:
+        """Return the port on which the head listens for nodes."""
+        return self._node_port
+
     def start_node(
         self,
         name: str,

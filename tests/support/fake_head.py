@@ -28,7 +28,7 @@ from gsched.protocol.node import (
     decode_from_node,
     encode,
 )
-from gsched.protocol.proof import NONCE_BYTES, proof, proof_matches
+from gsched.protocol.sealing import NONCE_BYTES, Opener, Sealer, challenge_key, session_keys
 from tests.support.processes import attempts
 
 MessageT = TypeVar("MessageT")
@@ -52,7 +52,7 @@ class FakeHead:
         self.refusal: Refused | None = None
         self.on_message: Callable[[NodeMessage], None] | None = None
         self.port = 0
-        self._sockets: set[web.WebSocketResponse] = set()
+        self._sockets: dict[web.WebSocketResponse, Sealer] = {}
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="fake head", daemon=True)
@@ -76,8 +76,12 @@ class FakeHead:
         self._call(self._send(list(messages)))
 
     def send_to_latest(self, frame: str) -> None:
-        """Send any text as a frame."""
-        self._call(self._send_text(frame))
+        """Send any text as the payload of a sealed frame."""
+        self._call(self._send_payload(frame.encode()))
+
+    def send_frame(self, frame: str | bytes) -> None:
+        """Send a frame as it stands, not sealed."""
+        self._call(self._send_frame(frame))
 
     def disconnect(self) -> None:
         """Close all connections; nodes come back by themselves."""
@@ -150,13 +154,13 @@ class FakeHead:
     async def _node(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse(max_msg_size=32 * 1024 * 1024, compress=False)
         await socket.prepare(request)
-        if await self._shake_hands(socket):
-            self._sockets.add(socket)
+        opener = await self._shake_hands(socket)
+        if opener is not None:
             self.connections += 1
             async for frame in socket:
-                if frame.type is WSMsgType.TEXT:
-                    await self._take(socket, decode_from_node(frame.data))
-        self._sockets.discard(socket)
+                if frame.type is WSMsgType.BINARY:
+                    await self._take(socket, decode_from_node(opener.open(frame.data)))
+        self._sockets.pop(socket, None)
         return socket
 
     async def _take(self, socket: web.WebSocketResponse, messages: list[NodeMessage]) -> None:
@@ -168,44 +172,50 @@ class FakeHead:
             if isinstance(message, Exited) and self.acknowledge:
                 acks.append(ExitAck(job=message.record.job, attempt=message.record.attempt))
         if acks:
-            await socket.send_str(encode(acks).decode())
+            await socket.send_bytes(self._sockets[socket].seal(encode(acks)))
 
-    async def _shake_hands(self, socket: web.WebSocketResponse) -> bool:
+    async def _shake_hands(self, socket: web.WebSocketResponse) -> Opener | None:
         frame = await socket.receive()
         if frame.type is not WSMsgType.TEXT:
-            return False
-        (hello,) = decode_from_node(frame.data)
+            return None
+        plain = frame.data.encode()
+        (hello,) = decode_from_node(plain)
         assert isinstance(hello, Hello)
         self.received.append(hello)
         if self.refusal is not None:
             await socket.send_str(encode([self.refusal]).decode())
-            return False
-        nonces = (hello.nonce, secrets.token_hex(NONCE_BYTES))
+            return None
         challenge = Challenge(
             version=PROTOCOL_VERSION,
             cluster=self.cluster,
             epoch=self.epoch,
-            nonce=nonces[1],
-            proof=proof(key=self.key, role="head", node=hello.node, nonces=nonces),
+            nonce=secrets.token_hex(NONCE_BYTES),
         )
-        await socket.send_str(encode([challenge]).decode())
+        sealed = Sealer(challenge_key(self.key, plain)).seal(encode([challenge]))
+        from_node, from_head = session_keys(self.key, plain, sealed)
+        await socket.send_bytes(sealed)
         frame = await socket.receive()
-        if frame.type is not WSMsgType.TEXT:
-            return False
-        (register,) = decode_from_node(frame.data)
+        if frame.type is not WSMsgType.BINARY:
+            return None
+        opener = Opener(from_node)
+        (register,) = decode_from_node(opener.open(frame.data))
         assert isinstance(register, Register)
-        expected = proof(key=self.key, role="node", node=hello.node, nonces=nonces)
-        assert proof_matches(register.proof, expected)
         self.received.append(register)
-        await socket.send_str(encode([Welcome(cluster=self.cluster, epoch=self.epoch)]).decode())
-        return True
+        self._sockets[socket] = sealer = Sealer(from_head)
+        welcome = Welcome(cluster=self.cluster, epoch=self.epoch)
+        await socket.send_bytes(sealer.seal(encode([welcome])))
+        return opener
 
     async def _send(self, messages: list[HeadMessage]) -> None:
-        await self._send_text(encode(messages).decode())
+        await self._send_payload(encode(messages))
 
-    async def _send_text(self, text: str) -> None:
+    async def _send_payload(self, payload: bytes) -> None:
+        for socket, sealer in tuple(self._sockets.items()):
+            await socket.send_bytes(sealer.seal(payload))
+
+    async def _send_frame(self, frame: str | bytes) -> None:
         for socket in tuple(self._sockets):
-            await socket.send_str(text)
+            await (socket.send_str(frame) if isinstance(frame, str) else socket.send_bytes(frame))
 
     async def _close_all(self) -> None:
         for socket in tuple(self._sockets):

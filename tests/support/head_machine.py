@@ -333,7 +333,6 @@ class HeadMachine(RuleBasedStateMachine):
             for (job, attempt), said in body.ended.items()
         ]
         said = n.Register(
-            proof="",
             boot_id=f"{name}-{body.boots}",
             incarnation="x",
             address="a",

@@ -241,7 +241,6 @@ class World:
         machine = self.machines[name]
         machine.connected, machine.dead = True, False
         said = n.Register(
-            proof="",
             boot_id=machine.boot_id,
             incarnation=f"{machine.boot_id}-daemon",
             address="10.0.0.1",

@@ -57,6 +57,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("[[queue]]\nname='a'\n[[queue]]\nname='a'\n", "queue 'a' is there twice", ""),
         ("[head]\nunknown_resource = 'x'\n", "unknown_resource is 'x'", "refuse or warn"),
         ("[head]\nmaster_port_first = 80\n", "are no range", "1024 to 65535"),
+        ("[node]\nname = 'a b'\n", "node.name 'a b' is not valid", "1 to 64 letters"),
+        ("[node]\nname = '-n1'\n", "node.name '-n1' is not valid", "begins with a letter"),
         ("[[queue]]\nname='a'\npolicy='ballance'\n", "queue 'a' names", "did you mean 'balance'?"),
         ("[[queue]]\nname='a'\npolicy='x'\n", "unknown policy 'x'", "known are: balance, "),
         ("[deadline]\nprofile = 'askd'\n", "deadline.profile is 'askd'", "did you mean 'asked'?"),

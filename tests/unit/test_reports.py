@@ -22,7 +22,6 @@ def test_an_exit_that_names_another_job_than_its_report_is_only_counted() -> Non
         exit=ExitRecord(job=other, attempt=1, kind=OutcomeKind.EXITED, exit_code=0),
     )
     said = n.Register(
-        proof="",
         boot_id=world.machines["evil"].boot_id,
         incarnation="again",
         address="10.0.0.1",

@@ -30,7 +30,7 @@ heads = st.builds(
 )
 nodes = st.builds(
     NodeConfig,
-    name=text,
+    name=st.from_regex(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})?", fullmatch=True),
     cpus=st.integers(0, 512),
     gpu=st.lists(st.builds(GpuConfig, count=st.integers(0, 16), type=text), max_size=2).map(tuple),
     features=st.lists(text, max_size=2).map(tuple),

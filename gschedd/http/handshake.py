@@ -1,0 +1,137 @@
+"""The head's side of a node's handshake: hello, challenge, registration.
+
+What comes out of it is authentic: the node knows the cluster's key, and so does every frame that
+is opened from then on. See `gsched.protocol.sealing`.
+"""
+
+import secrets
+from typing import Protocol, TypeVar
+
+from aiohttp import WSMsgType, web
+from msgspec import Struct
+
+from gsched.model.node_name import NODE_NAME_RULE, is_node_name
+from gsched.protocol import node as n
+from gsched.protocol.endpoint import endpoint, is_on_loopback
+from gsched.protocol.sealing import NONCE_BYTES, Opener, Sealer, challenge_key, session_keys
+
+M = TypeVar("M", n.Hello, n.Register)
+
+
+class HandshakeRefusedError(Exception):
+    """The node is told why; ``fatal`` means that it need not try again soon."""
+
+    def __init__(self, message: str, *, fatal: bool) -> None:
+        super().__init__(message)
+        self.message, self.fatal = message, fatal
+
+
+class Names(Protocol):
+    """A transport, which knows the names of its ends."""
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        """Return what asyncio knows of a connection."""
+
+
+class Introduced(Struct, frozen=True, kw_only=True):
+    """A node that has proved that it knows the key, and what it has said of itself.
+
+    Attributes:
+        sealer, opener: for all further frames to and from it.
+    """
+
+    node: str
+    said: n.Register
+    sealer: Sealer
+    opener: Opener
+
+
+class Handshake:
+    """Shakes hands with nodes.
+
+    Args:
+        key: the cluster's key.
+        identity: what the head is.
+        tunnel: whether nodes may reach loopback through a tunnel, which changes the addresses.
+    """
+
+    def __init__(self, *, key: bytes, identity: n.Welcome, tunnel: bool) -> None:
+        self._key = key
+        self._identity = identity
+        self._tunnel = tunnel
+
+    async def shake(self, socket: web.WebSocketResponse, names: Names | None) -> Introduced:
+        """Return who is there.
+
+        Raises:
+            HandshakeRefusedError: it is not let in, for a reason that it can be told.
+            ValueError, msgspec.DecodeError, RecursionError: something else than a handshake came.
+        """
+        text = await _text(socket)
+        hello = _only(n.decode_from_node(text), n.Hello)
+        self._check(hello, names)
+        challenge = n.Challenge(
+            version=n.PROTOCOL_VERSION,
+            cluster=self._identity.cluster,
+            epoch=self._identity.epoch,
+            nonce=secrets.token_hex(NONCE_BYTES),
+        )
+        plain = text.encode()
+        sealed = Sealer(challenge_key(self._key, plain)).seal(n.encode([challenge]))
+        from_node, from_head = session_keys(self._key, plain, sealed)
+        await socket.send_bytes(sealed)
+        opener = Opener(from_node)
+        said = _only(n.decode_from_node(opener.open(await _sealed(socket))), n.Register)
+        return Introduced(node=hello.node, said=said, sealer=Sealer(from_head), opener=opener)
+
+    def _check(self, hello: n.Hello, names: Names | None) -> None:
+        if hello.version != n.PROTOCOL_VERSION:
+            raise HandshakeRefusedError(
+                f"this gnode speaks version {hello.version} of the node protocol, the head version "
+                f"{n.PROTOCOL_VERSION}: install the same gsched on both",
+                fatal=True,
+            )
+        if not is_node_name(hello.node):
+            raise HandshakeRefusedError(
+                f"the node name {hello.node[:80]!r} is not valid: {NODE_NAME_RULE}", fatal=True
+            )
+        if names is not None and not self._tunnel:
+            _check_ends(hello, names)
+
+
+def _check_ends(hello: n.Hello, names: Names) -> None:
+    """Refuse a connection over loopback whose ends are not those that the node sees.
+
+    Somebody on this machine is between them, who can read and hold back what is said. Beyond
+    loopback addresses may be translated on the way, so there they prove nothing.
+    """
+    here = endpoint(names.get_extra_info("sockname"))
+    there = endpoint(names.get_extra_info("peername"))
+    if is_on_loopback(here) and (hello.there, hello.here) != (here, there):
+        raise HandshakeRefusedError(
+            f"this node has dialled {hello.there or 'a Unix socket'}, but the head got its call on "
+            f"{here}: something is between them; if it is a tunnel of yours, set "
+            "head.node_tunnel = true",
+            fatal=True,
+        )
+
+
+async def _text(socket: web.WebSocketResponse) -> str:
+    frame = await socket.receive()
+    if frame.type is not WSMsgType.TEXT or not isinstance(frame.data, str):
+        raise ValueError(f"a plain hello expected, got a {frame.type.name} frame")
+    return frame.data
+
+
+async def _sealed(socket: web.WebSocketResponse) -> bytes:
+    frame = await socket.receive()
+    if frame.type is not WSMsgType.BINARY or not isinstance(frame.data, bytes):
+        raise ValueError(f"a sealed registration expected, got a {frame.type.name} frame")
+    return frame.data
+
+
+def _only(messages: list[n.NodeMessage], kind: type[M]) -> M:
+    """Return the one message of a frame, which must be of this kind."""
+    if len(messages) != 1 or not isinstance(messages[0], kind):
+        raise ValueError(f"{kind.__name__} expected, got something else")
+    return messages[0]
