@@ -15,13 +15,17 @@ from gschedd.core.profiling import check_profile
 from gschedd.core.settings import Settings
 from gschedd.core.shortest import Best, shortest_run
 from gschedd.core.state import State
-from gschedd.models.runtime import allowed_time_s, size_of_training
+from gschedd.models.runtime import allowed_time_s, one_gpu_time_s, size_of_training
 from gschedd.models.sizes import size_by_walltime
 from gschedd.plan.moments import LATEST_S, moment
 from gschedd.plan.training import Size
 
 MAX_DEADLINE_S: Final = LATEST_S
 YEAR_S: Final = 365.25 * 86400
+#: What an urgency allows beside the run time, for the start of the job and for steps that take
+#: longer than stated. Without it ``normal`` on one GPU is late by definition.
+URGENCY_SLACK: Final = 0.05  # of the run time on one GPU
+URGENCY_SLACK_S: Final = 60.0  # at least: ranks of torchrun took 10 to 34 s to their first step
 MAX_GPUS: Final = 100_000
 #: What says the run time of a training by its model and data; all of them are needed.
 BY_MODEL: Final = ("parameters", "samples", "batch", "epochs", "step_time_s")
@@ -174,7 +178,7 @@ def _from_urgency(
         raise InvalidRequestError(
             "a deadline and an urgency contradict each other", hint="give one of them"
         )
-    allowed_s = allowed_time_s(size, urgency) if size is not None else math.inf
+    allowed_s = _allowed_s(size, urgency) if size is not None else math.inf
     if not math.isfinite(allowed_s):
         raise InvalidRequestError(
             "an urgency counts from the run time on one GPU, and that is not known",
@@ -186,6 +190,12 @@ def _from_urgency(
             hint="look at the size of the training, or give a --deadline",
         )
     return now_s + allowed_s
+
+
+def _allowed_s(size: Size, urgency: Urgency) -> float:
+    """Return how long after its submission a training job must be done, seconds."""
+    slack_s = max(URGENCY_SLACK_S, URGENCY_SLACK * one_gpu_time_s(size))
+    return allowed_time_s(size, urgency) + slack_s
 
 
 def _stated(asked: SubmitJob | Alteration, now_s: float) -> float:

@@ -43,6 +43,7 @@ class Outlook(Struct, frozen=True, kw_only=True):
         meets: it will meet its deadline; None: that cannot be said, or it has none.
         gpus: on how many GPUs at first; 0: that cannot be said.
         firm: the policy stays with that, so it may be kept as a promise.
+        can_promise: the policy would keep the deadline if it were promised now.
         why: in words, why it will be late, or why nothing can be said.
     """
 
@@ -51,6 +52,7 @@ class Outlook(Struct, frozen=True, kw_only=True):
     meets: bool | None = None
     gpus: int = 0
     firm: bool = True
+    can_promise: bool = False
     why: str = ""
 
 
@@ -267,12 +269,15 @@ def _said(plan: Plan, job: Job, shape: Shape, seen: Snapshot) -> Outlook:
         meets=meets,
         gpus=verdict.gpus,
         firm=verdict.firm,
+        can_promise=verdict.can_promise,
         why=verdict.why,
     )
 
 
 def promise_of(job: int, spec: JobSpec, outlook: Outlook, *, now_s: float) -> f.DeadlineJudged:
-    """Return that a job which is to be refused if it is late will be in time: a promise, if firm.
+    """Return that a job which is to be refused if it is late will be in time.
+
+    It is a promise where the policy can keep one: the user waits for nothing less.
 
     Raises:
         InvalidRequestError: it will be late, or nothing can be said.
@@ -284,7 +289,7 @@ def promise_of(job: int, spec: JobSpec, outlook: Outlook, *, now_s: float) -> f.
             meets=True,
             end_s=outlook.end_s,
             gpus=outlook.gpus,
-            firm=outlook.firm,
+            firm=outlook.firm or outlook.can_promise,
         )
     because = f": {outlook.why}" if outlook.why else ""
     hint = "submit it with a later deadline or more GPUs, or without --reject-if-late"

@@ -151,6 +151,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
         gpus: on how many GPUs, at first.
         why: in words, where it will be late.
         firm: it stays with that, and it may be kept as a promise; else it is only expected so far.
+        can_promise: the policy would keep the deadline if it were promised now, although it does
+            not promise it by itself.
         unsure_until_s: it cannot be said whether it will be in time, although nothing may count on
             it (``meets`` is False); from then on it cannot be, whatever it gets. None: it is said.
     """
@@ -161,6 +163,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     gpus: int = 0
     why: str = ""
     firm: bool = True
+    can_promise: bool = False
     unsure_until_s: float | None = None
 
 

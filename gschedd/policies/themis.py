@@ -139,10 +139,14 @@ class _Auction:
                 heapq.heappush(heap, (-rho, place, job, level + 1))
 
     def _verdict(self, job: int, gpus: int) -> Verdict:
-        """Say when a training will be done if it keeps what it has; if it has nothing, nothing."""
+        """Say when a training will be done if it keeps the GPUs that it has.
+
+        While it has none, nothing is known until even the fastest run would end too late.
+        """
         goal = self.snapshot.goals[job]
         end_s = self.speeds.end_s(goal, gpus, self.snapshot.now_s)
         meets = goal.deadline_s is None or (end_s is not None and end_s <= goal.deadline_s)
+        unsure_until_s = None if meets or end_s is not None else self._latest_start_s(goal)
         return Verdict(
             job=job,
             meets=meets,
@@ -150,4 +154,13 @@ class _Auction:
             gpus=gpus,
             why="" if meets else "fairness does not look at deadlines",
             firm=False,
+            unsure_until_s=unsure_until_s,
         )
+
+    def _latest_start_s(self, goal: Goal) -> float | None:
+        """Return until when a waiting training can still be in time; None: it is too late."""
+        fastest = self.speeds.levels(goal).fastest
+        if goal.deadline_s is None or not fastest:
+            return None
+        latest_s = goal.deadline_s - goal.startup_s - goal.work / fastest
+        return latest_s if latest_s >= self.snapshot.now_s else None

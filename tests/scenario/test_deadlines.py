@@ -261,7 +261,8 @@ def test_a_deadline_can_be_taken_away_and_given_while_it_runs() -> None:
     assert story.job(job).promised is None
     assert story.change(job, urgency="relaxed") is None
     left_s = story.job(job).spec.deadline_s - story.now_s
-    assert left_s == pytest.approx(1.5 * (1000.0 - 4 * 10.0), abs=20.0), "of what is left of it"
+    allowed_s = 1.5 * (1000.0 - 4 * 10.0) + 60.0
+    assert left_s == pytest.approx(allowed_s, abs=20.0), "of what is left of it"
 
 
 @pytest.mark.parametrize(
@@ -382,7 +383,7 @@ def test_gpus_alone_are_not_altered_where_places_have_them(term: str) -> None:
                 "urgency": "relaxed",
                 "deadline_after_s": 0.0,
             },
-            "4.75e+16 years, which is not possible",
+            "4.91e+16 years, which is not possible",
         ),
         ({"places_max": 4, "resources": ("select=8:ngpus=1",)}, "8 to 4 GPUs is no range"),
         ({"resources": ("select=8:ngpus=1",), "places_max": 16}, "8"),

@@ -8,6 +8,7 @@ from msgspec import structs
 from gsched.model.resources import Allocation, Share
 from gschedd.models.runtime_table import TableSpeed
 from gschedd.plan.snapshot import Plan, Policy, RunningJob, Snapshot, Verdict
+from gschedd.plan.space import Spaces
 from gschedd.plan.training import Goal, gpus_by_node
 from gschedd.policies import edf, elasticflow, fifowhole, themis
 from tests.support.trainings import NOW_S, elastic, goal, gpu_nodes, snapshot_of
@@ -87,6 +88,54 @@ def test_one_at_a_time_interrupts_nothing(policy: Policy) -> None:
     assert said(plan)[2].end_s == NOW_S + 101
 
 
+def others_job(job: int, allocation: Allocation, end_s: float) -> RunningJob:
+    """Return a job that is no training job and holds GPUs."""
+    return RunningJob(job=job, allocation=allocation, started_s=NOW_S - 60, end_s=end_s)
+
+
+def with_others(snapshot: Snapshot, others: list[RunningJob]) -> Snapshot:
+    free = Spaces(snapshot.nodes)
+    for other in others:
+        free.take(other.allocation)
+    nodes = {each.name: each for each in free}
+    return structs.replace(snapshot, nodes=nodes, running=[*snapshot.running, *others])
+
+
+@pytest.mark.parametrize("policy", [edf.plan, fifowhole.plan])
+def test_one_at_a_time_counts_on_the_gpus_that_other_jobs_leave(policy: Policy) -> None:
+    """Others hold four of eight for 50 s, then all that waits can have eight.
+
+    The first starts on the four that are free; the second has four until 50 s and so is told the
+    end on four, the third starts after them and is told the end on eight.
+    """
+    nodes = gpu_nodes(8)
+    others = others_job(9, on("n1", 0, 1, 2, 3), NOW_S + 50)
+    waiting = [training(1, 80, 1000.0), training(2, 80, 2000.0), training(3, 60, 3000.0)]
+    seen = with_others(snapshot_of(nodes, waiting), [others])
+
+    plan = policy(seen)
+
+    assert gpus(plan) == {1: 4}
+    ends_s = [said(plan)[job].end_s for job in (1, 2, 3)]
+    assert ends_s == [NOW_S + 20, NOW_S + 40, NOW_S + 55]
+    assert [said(plan)[job].gpus for job in (1, 2, 3)] == [4, 4, 4]
+
+
+@pytest.mark.parametrize("policy", [edf.plan, fifowhole.plan])
+def test_one_at_a_time_waits_for_the_gpus_of_other_jobs(policy: Policy) -> None:
+    """Nothing is free for 100 s: it ends 10 s after that, too late for its deadline."""
+    seen = with_others(
+        snapshot_of(gpu_nodes(8), [training(1, 60, 105.0)]),
+        [others_job(9, on("n1", *range(8)), NOW_S + 100)],
+    )
+
+    plan = policy(seen)
+
+    assert plan.starts == ()
+    assert (said(plan)[1].meets, said(plan)[1].end_s) == (False, NOW_S + 110)
+    assert "other jobs" in str(plan.waits[0].reason)
+
+
 # --- each as much as it can use, by deadline ---
 
 
@@ -132,6 +181,22 @@ def test_themis_lends_gpus_for_a_time() -> None:
     assert early.again_s is not None
     assert NOW_S + 1 <= early.again_s <= NOW_S + 1 + 300
     assert gpus(late, {1: 8})[1] == 4
+
+
+def test_themis_does_not_call_a_job_late_that_may_still_get_gpus() -> None:
+    """All GPUs are lent. Alone 600 of work take 100 s, so at 150 s it is too late from 50 s on."""
+    running = training(1, 6000, arrived_s=NOW_S - 600)
+    seen = snapshot_of(
+        gpu_nodes(8),
+        [training(2, 600, 150.0), training(3, 600, 99.0)],
+        [(running, on("n1", *range(8)))],
+    )
+
+    plan = themis.plan(begun(seen, 10))
+
+    assert said(plan)[2].unsure_until_s == pytest.approx(NOW_S + 50)
+    assert said(plan)[3].unsure_until_s is None
+    assert not said(plan)[3].meets
 
 
 # --- minimum satisfactory shares ---

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 
 from gsched.model.resources import Allocation, Share
@@ -61,6 +63,43 @@ def test_a_promise_is_kept_whatever_comes() -> None:
     assert [job for job, verdict in said(kept).items() if verdict.meets] == [1]
     assert [(move.job, move.allocation) for move in stopped.moves] == [(1, ())]
     assert {job for job, verdict in said(stopped).items() if verdict.meets} == {2, 3, 4}
+
+
+def test_a_promise_is_kept_against_earlier_deadlines() -> None:
+    """Three small ones that are due before it would take the GPU that the promised one needs."""
+    large = training(1, 1000, 1100.0, promised=True)
+    small = [training(n, 100, 500.0) for n in (2, 3, 4)]
+
+    plan = deadline.plan(snapshot_of(gpu_nodes(1), [large, *small]))
+
+    assert said(plan)[1].meets
+
+
+_SIZES = st.tuples(st.integers(1, 2000), st.integers(50, 3000))  # work, seconds to the deadline
+
+
+@given(
+    promised=st.lists(_SIZES, min_size=1, max_size=4),
+    others=st.lists(_SIZES, max_size=6),
+    gpus=st.sampled_from([1, 2, 4, 8]),
+)
+def test_no_promise_that_can_be_kept_is_broken_for_others(
+    promised: list[tuple[int, int]], others: list[tuple[int, int]], gpus: int
+) -> None:
+    """Those that meet their deadlines beside each other meet them beside all others, too."""
+    first = [
+        training(number, work, float(due_s), promised=True)
+        for number, (work, due_s) in enumerate(promised, 1)
+    ]
+    later = [
+        training(number, work, float(due_s)) for number, (work, due_s) in enumerate(others, 11)
+    ]
+
+    alone = said(deadline.plan(snapshot_of(gpu_nodes(gpus), first)))
+    beside = said(deadline.plan(snapshot_of(gpu_nodes(gpus), [*first, *later])))
+
+    kept = {job for job, verdict in alone.items() if verdict.meets}
+    assert kept <= {job for job, verdict in beside.items() if verdict.meets}
 
 
 def test_a_promise_is_made_when_little_is_left() -> None:

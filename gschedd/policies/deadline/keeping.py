@@ -36,12 +36,15 @@ def keep(candidates: Sequence[Candidate], grid: Grid, settings: Settings) -> Kep
         settings: how much is kept for those to come, if not all can be in time.
     """
     after_s = grid.starts_s[0] + settings.reserve_after_s
+    broken = _broken(candidates, grid)
     left, shares = grid.copy(), dict[int, Share]()
-    if not _fill(candidates, left, shares):
+    if not _fill(candidates, left, shares, broken):
         reserved = grid.kept_back(settings.reserve, after_s)
-        count = _largest_prefix(candidates, reserved)
+        if _broken(candidates, reserved) != broken:
+            reserved = grid  # nothing is kept back where a promise needs it
+        count = _largest_prefix(candidates, reserved, broken)
         left, shares = reserved.copy(), {}
-        _fill(candidates[:count], left, shares)
+        _fill(candidates[:count], left, shares, broken)
         left = grid.without(reserved, left)
     grid = left
     given_up: list[Candidate] = []
@@ -56,7 +59,15 @@ def keep(candidates: Sequence[Candidate], grid: Grid, settings: Settings) -> Kep
     return Kept(shares=shares, given_up=tuple(given_up))
 
 
-def _largest_prefix(candidates: Sequence[Candidate], grid: Grid) -> int:
+def _broken(candidates: Sequence[Candidate], grid: Grid) -> frozenset[int]:
+    """Return those that were promised their deadlines and cannot meet them, whoever gives way."""
+    promised = [each for each in candidates if each.promised]
+    shares: dict[int, Share] = {}
+    _fill(promised, grid.copy(), shares, frozenset(each.need.job for each in promised))
+    return frozenset(each.need.job for each in promised if each.need.job not in shares)
+
+
+def _largest_prefix(candidates: Sequence[Candidate], grid: Grid, broken: frozenset[int]) -> int:
     """Return how many of the first candidates can all be in time; those promised always count.
 
     Of many it is told to one part in `PRECISION` only: who is missed is looked at one by one later.
@@ -66,7 +77,7 @@ def _largest_prefix(candidates: Sequence[Candidate], grid: Grid) -> int:
     enough = most // PRECISION
     while most - least > enough:
         middle = (least + most + 1) // 2
-        if _fill(candidates[:middle], grid.copy(), {}):
+        if _fill(candidates[:middle], grid.copy(), {}, broken):
             least = middle
         else:
             most = middle - 1
@@ -94,10 +105,19 @@ def _by_gpu_time(candidates: Sequence[Candidate], grid: Grid) -> int:
     return bisect_left(range(1, len(candidates) + 1), 1, key=lambda count: not fits(count))
 
 
-def _fill(candidates: Sequence[Candidate], grid: Grid, shares: dict[int, Share]) -> bool:
+def _fill(
+    candidates: Sequence[Candidate],
+    grid: Grid,
+    shares: dict[int, Share],
+    broken: frozenset[int],
+) -> bool:
     """Let trainings take their shares, by deadline; stop at the first that cannot be in time.
 
-    One that was promised its deadline, and still cannot be in time, is passed over.
+    Args:
+        candidates: who takes them.
+        grid: what is free; the shares are taken from it.
+        shares: what each has taken is added to it.
+        broken: who is passed over without a share.
 
     Returns:
         Whether all others are in time.
@@ -106,7 +126,7 @@ def _fill(candidates: Sequence[Candidate], grid: Grid, shares: dict[int, Share])
         share = grid.take_share(each.need)
         if share is not None:
             shares[each.need.job] = share
-        elif not each.promised:
+        elif each.need.job not in broken:
             return False
     return True
 

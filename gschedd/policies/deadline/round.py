@@ -106,13 +106,14 @@ class Round:
             job = each.need.job
             gpus = self.needs.has[job] if job in self.needs.held else changes.gpus.get(job, 0)
             spare_s = CHANGES_TO_SPARE * each.need.move_s
+            can_promise = share.end_s + spare_s <= each.need.deadline_s
             yield Verdict(
                 job=job,
                 meets=True,
                 end_s=min(share.end_s, each.need.deadline_s),
                 gpus=gpus or share.level,
-                firm=each.promised
-                or (each.gpu_s <= limit_gpu_s and share.end_s + spare_s <= each.need.deadline_s),
+                firm=each.promised or (each.gpu_s <= limit_gpu_s and can_promise),
+                can_promise=can_promise,
             )
         for job in [*(each.need.job for each in self.kept.given_up), *self.needs.late]:
             yield self._late(job, changes.gpus.get(job, 0))

@@ -8,7 +8,8 @@ from gschedd.plan.elastic import allocate_on, free_gpus
 from gschedd.plan.snapshot import Plan, Shape, Snapshot, Start, Verdict, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import Goal, gpus_by_node
-from gschedd.policies.kit.changes import Speeds, Trainings
+from gschedd.policies.kit.changes import Speeds, Trainings, profile_for
+from gschedd.policies.kit.shares import Profile
 
 #: By what trainings are ordered, the first one best; the job id is last, so that no two are alike.
 Order = Callable[[Goal], tuple[float, ...]]
@@ -18,7 +19,7 @@ def plan_one_at_a_time(snapshot: Snapshot, order: Order, *, firm: bool) -> Plan:
     """Start the first training in order on all GPUs that it can use, when no other one runs.
 
     Nothing is interrupted. Every training is told when it will be done if none arrives that goes
-    before it.
+    before it; GPUs that other jobs hold count from when these are planned to end.
 
     Args:
         snapshot: what there is.
@@ -28,6 +29,7 @@ def plan_one_at_a_time(snapshot: Snapshot, order: Order, *, firm: bool) -> Plan:
     trainings, speeds = Trainings.of(snapshot), Speeds(snapshot)
     waiting = sorted(trainings.waiting, key=lambda job: order(snapshot.goals[job]))
     running = [*trainings.movable.values(), *trainings.fixed.values()]
+    profile = profile_for(snapshot, trainings.others)
     end_s = snapshot.now_s
     verdicts: list[Verdict] = []
     for each in running:
@@ -44,14 +46,40 @@ def plan_one_at_a_time(snapshot: Snapshot, order: Order, *, firm: bool) -> Plan:
         if place:
             here = gpus_by_node(place)
             gpus = sum(here.values())
-            end_s += goal.run_time_s(speeds.layout_on(here))
+            ends_s = end_s + goal.run_time_s(speeds.layout_on(here))
             starts.append(Start(job=job, shape=shape, allocation=place, why="first in order"))
         else:
-            gpus = speeds.most(goal)
-            end_s += speeds.run_time_s(goal, gpus)
+            start_s, gpus = _next_start(goal, end_s, profile, speeds)
+            ends_s = start_s + speeds.run_time_s(goal, gpus)
             waits.append(Wait(shape=shape, first=job, reason=_reason(running or starts)))
-        verdicts.append(_verdict(goal, end_s, gpus, firm=firm))
+        verdicts.append(_verdict(goal, ends_s, gpus, firm=firm))
+        if ends_s < math.inf:  # nobody waits for a training that can never start
+            end_s = ends_s
     return Plan(starts=tuple(starts), waits=tuple(waits), verdicts=tuple(verdicts))
+
+
+def _next_start(goal: Goal, from_s: float, profile: Profile, speeds: Speeds) -> tuple[float, int]:
+    """Return when a training can start at the earliest, and the most GPUs it can have then.
+
+    Where other jobs never give enough GPUs back, that is at an infinite time, on none.
+    """
+    steps = list(zip(profile.starts_s, profile.free, strict=True))
+    for index, (begin_s, free) in enumerate(steps):
+        if index + 1 < len(steps) and steps[index + 1][0] <= from_s:
+            continue
+        gpus = _most_of(goal, free, speeds)
+        if gpus:
+            return max(begin_s, from_s), gpus
+    return math.inf, 0
+
+
+def _most_of(goal: Goal, free: int, speeds: Speeds) -> int:
+    """Return the largest number of so many free GPUs on which a training can run; 0: none."""
+    most = speeds.most(goal)
+    if most <= free:
+        return most
+    fitting = (gpus for gpus in reversed(goal.gpus) if gpus <= free)
+    return next((gpus for gpus in fitting if speeds.run_time_s(goal, gpus) < math.inf), 0)
 
 
 def _all_gpus(goal: Goal, shape: Shape, snapshot: Snapshot, speeds: Speeds) -> Allocation | None:
@@ -79,7 +107,7 @@ def _poured(free: Iterable[tuple[str, int]], gpus: int) -> dict[str, int]:
 
 
 def _reason(before: object) -> str:
-    return "one training runs at a time" if before else "too few GPUs are free"
+    return "one training runs at a time" if before else "other jobs hold too many of the GPUs"
 
 
 def _verdict(goal: Goal, end_s: float, gpus: int, *, firm: bool) -> Verdict:
