@@ -8,7 +8,6 @@ import os
 import resource
 import signal
 import socket
-import stat
 import sys
 import uuid
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from gnode.core.agent import Agent
 from gnode.core.binding import Site
 from gnode.daemon import leftovers, spool
 from gnode.daemon.elastic import socket_name
+from gnode.daemon.launching import Rules
 from gnode.daemon.shell import Identity, Meters, Shell
 from gnode.daemon.spool import Spool
 from gnode.hw import cgroups
@@ -28,7 +28,8 @@ from gnode.hw.nvml import Nvml
 from gnode.hw.sampling import Sampler
 from gnode.supervisor import __file__ as supervisor_file
 from gsched.clock import SystemClock
-from gsched.config import DEFAULT_STATE_DIR, Config, environment, load_config
+from gsched.config import DEFAULT_NODE_STATE_DIR, Config, environment, load_config
+from gsched.daemon_files import check_config, read_key
 from gsched.errors import ConfigError, GschedError, InternalError
 from gsched.model.node_name import NODE_NAME_RULE, is_node_name
 from gsched.model.units import format_size
@@ -37,8 +38,6 @@ log = logging.getLogger(__name__)
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
-KEY_BYTES_MIN = 16
-LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1", "[::1]"})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -59,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.basicConfig(stream=sys.stderr, level=level, format=LOG_FORMAT)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     try:
+        check_config(given.config)
         serve(load_config(given.config))
     except GschedError as error:
         hint = f" ({error.hint})" if error.hint else ""
@@ -81,7 +81,7 @@ def serve(config: Config) -> None:
         GschedError: it cannot start, or something inside it broke.
     """
     node = config.node
-    state = Spool(node.state_dir or os.path.join(DEFAULT_STATE_DIR, "node"))
+    state = Spool(node.state_dir or DEFAULT_NODE_STATE_DIR)
     state.prepare()
     lock_fd = spool.lock(state.state_dir)
     try:
@@ -98,7 +98,7 @@ def serve(config: Config) -> None:
 def _compose(config: Config, state: Spool, roots: cgroups.Roots) -> Shell:
     node = config.node
     name = node_name(config)
-    key = read_key(node.key_file or os.path.join(state.state_dir, "cluster.key"))
+    key = read_key(node.key_file)
     nvml = Nvml()
     confinement = find_confinement()
     inventory = take_inventory(node, nvml, confinement)
@@ -110,7 +110,7 @@ def _compose(config: Config, state: Spool, roots: cgroups.Roots) -> Shell:
         version=version(),
         boot_id=read_boot_id(),
         uid=os.geteuid(),
-        root_jobs=_root_jobs(config),
+        root_jobs=node.allow_root_jobs,
         cgroup_root=roots.tracking,
         memory_root=roots.memory if node.enforce_memory else None,
         elastic_socket=socket_name(state.state_dir),
@@ -132,6 +132,7 @@ def _compose(config: Config, state: Spool, roots: cgroups.Roots) -> Shell:
         version=site.version,
         inventory=inventory,
         elastic_socket=site.elastic_socket,
+        rules=Rules(allow_root=node.allow_root_jobs, uid_min=node.min_uid),
     )
     log.info(
         "gnode %s on %s: %d CPUs, %d GPUs, state in %s, groups in %s",
@@ -181,47 +182,12 @@ def _log_confinement(confinement: Confinement) -> None:
         log.info("%s confines this node to %s", limit.path, format_size(limit.limit_bytes))
 
 
-def _root_jobs(config: Config) -> bool:
-    """Return whether jobs of root may run here.
-
-    A head on this very machine decides for itself (a throw-away cluster of root's own). One
-    elsewhere gets no root here unless this machine's configuration says so.
-    """
-    host = config.node.head.rpartition(":")[0]
-    return config.head.allow_root_jobs or host in LOOPBACK_HOSTS
-
-
 def _kill_strays(roots: cgroups.Roots, state: Spool) -> None:
     """Kill what runs in our groups without an attempt in the spool: a spool that was wiped."""
     keep = {key.name for key in state.attempts()}
     for root in filter(None, (roots.tracking, roots.memory[1] if roots.memory else None)):
         for name in leftovers.kill_strays(root, keep):
             log.warning("killed the processes of %s, which is not in the spool", name)
-
-
-def read_key(path: str) -> bytes:
-    """Return the cluster's key.
-
-    Raises:
-        ConfigError: it cannot be read, others may read it, or it is too short.
-    """
-    try:
-        with open(path, "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            key = file.read(4096).strip()
-    except OSError as error:
-        raise ConfigError(
-            f"the cluster's key {path}: {error.strerror}",
-            hint="copy it from the head and name it as key_file in [node]",
-        ) from error
-    if stat.S_IMODE(mode) & 0o077:
-        raise ConfigError(
-            f"the cluster's key {path} may be read by others (mode {stat.S_IMODE(mode):04o})",
-            hint=f"chmod 600 {path}, and make a new key if anyone could have read it",
-        )
-    if len(key) < KEY_BYTES_MIN:
-        raise ConfigError(f"the cluster's key {path} has only {len(key)} bytes")
-    return key
 
 
 def read_boot_id() -> str:

@@ -12,6 +12,9 @@ from gsched.errors import ConfigError
 DEFAULT_CONFIG = "/etc/gsched/gsched.toml"
 DEFAULT_SOCKET = "/run/gsched/head.sock"
 DEFAULT_STATE_DIR = "/var/lib/gsched"
+#: Not below the head's: whoever can write a node's spool can run programs as any user.
+DEFAULT_NODE_STATE_DIR = "/var/lib/gnode"
+DEFAULT_KEY = "/etc/gsched/cluster.key"
 
 #: Not negative, and finite: a node that claims more than this would drown all others.
 Quantity = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
@@ -28,8 +31,9 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         socket: path of the Unix socket for commands.
         node_host, node_port: where nodes connect; port 0 takes a free one.
         state_dir: where the database, the mark and the lock live.
-        key_file: the cluster's key; empty: ``cluster.key`` in ``state_dir``.
-        allow_root_jobs: whether uid 0 may submit.
+        key_file: the cluster's key.
+        allow_root_jobs: whether uid 0 may submit; such jobs run on nodes that allow it, too.
+        min_uid: the lowest uid of users who may submit; 0: ``UID_MIN`` of /etc/login.defs.
         operators: user names who may do everything, besides root and the head's own user.
         single_user: whether only the head's own user may submit (a cluster without root).
         unknown_resource: ``refuse`` or ``warn``.
@@ -49,8 +53,9 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     node_host: str = "127.0.0.1"
     node_port: int = 15010
     state_dir: str = DEFAULT_STATE_DIR
-    key_file: str = ""
+    key_file: str = DEFAULT_KEY
     allow_root_jobs: bool = False
+    min_uid: Annotated[int, msgspec.Meta(ge=0, le=65533)] = 0
     operators: tuple[str, ...] = ()
     single_user: bool = False
     unknown_resource: str = "refuse"
@@ -152,8 +157,11 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         name: of this node; empty: this machine's name.
         head: ``host:port`` of the head's node channel.
-        state_dir: spool, logs of supervisors, locks; empty: ``node`` below DEFAULT_STATE_DIR.
+        state_dir: spool, logs of supervisors, locks; empty: DEFAULT_NODE_STATE_DIR.
         key_file: the cluster's key.
+        allow_root_jobs: whether jobs of uid 0 run here, whatever the head says.
+        min_uid: the lowest uid of other users whose jobs run here; 0: ``UID_MIN`` of
+            /etc/login.defs.
         address: where other nodes reach this one for rendezvous; empty: the connection's own.
         cpus: how many to offer; 0: all that gnode may use.
         cpu_capacity_cores: cores' worth of CPU time that they are; 0: as measured.
@@ -172,7 +180,9 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str = ""
     head: str = "127.0.0.1:15010"
     state_dir: str = ""
-    key_file: str = ""
+    key_file: str = DEFAULT_KEY
+    allow_root_jobs: bool = False
+    min_uid: Annotated[int, msgspec.Meta(ge=0, le=65533)] = 0
     address: str = ""
     cpus: int = 0
     cpu_capacity_cores: Quantity = 0.0
@@ -308,6 +318,11 @@ _TABLES: Final[tuple[type[Struct], ...]] = (
 )
 
 
+def config_path(given: str | None) -> str:
+    """Return which file is read: the one that was given, else the environment's, else the usual."""
+    return given or environment("GSCHED_CONFIG") or DEFAULT_CONFIG
+
+
 def load_config(path: str | None) -> Config:
     """Read a configuration; None means the default place, where a missing file means defaults.
 
@@ -317,7 +332,7 @@ def load_config(path: str | None) -> Config:
     """
     from pathlib import Path  # late: every command imports this module, few read the file
 
-    where = path or environment("GSCHED_CONFIG") or DEFAULT_CONFIG
+    where = config_path(path)
     try:
         text = Path(where).read_text(encoding="utf-8")
     except FileNotFoundError:

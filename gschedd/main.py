@@ -7,6 +7,7 @@ import sys
 import click
 
 from gsched.config import load_config
+from gsched.daemon_files import check_config
 from gsched.errors import CannotWriteError, GschedError
 from gsched.version import VERSION
 from gschedd.daemon.service import Service
@@ -40,6 +41,7 @@ def main(config_path: str | None, log_level: str) -> None:
 def run(config_path: str | None) -> int:
     """Run until told to stop; return the exit code."""
     try:
+        check_config(config_path)
         config = load_config(config_path)
         chosen = chosen_policy(config)
         service = Service(

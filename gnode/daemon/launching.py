@@ -37,6 +37,18 @@ BOOT = (
 KEPT_VARIABLES = ("GSCHED_FAIL", "GSCHED_TEST_MARKER", "GSCHED_TEST_OLD_KERNEL")
 
 
+class Rules(Struct, frozen=True, kw_only=True):
+    """Whose jobs the launcher's supervisors start, whatever a task or the head says.
+
+    Attributes:
+        allow_root: jobs of uid 0.
+        uid_min: the lowest uid of other users; 0: ``UID_MIN`` of /etc/login.defs.
+    """
+
+    allow_root: bool = False
+    uid_min: int = 0
+
+
 class Line(Struct, frozen=True):
     """One line of the launcher: exactly one of the first three is not empty."""
 
@@ -66,7 +78,9 @@ class LauncherClient:
         state_dir: str,
         post: Callable[[Input], None],
         on_ended: Callable[[AttemptKey], None],
+        rules: Rules,
     ) -> None:
+        self._rules = b'{"rules":%s}\n' % msgspec.json.encode(rules)
         self._state_dir = state_dir
         self._post = post
         self._on_ended = on_ended
@@ -97,6 +111,7 @@ class LauncherClient:
                 await asyncio.sleep(PAUSE_S)
                 continue
             self._transport = transport
+            transport.write(self._rules)  # it may have been another gnode's, configured otherwise
             self._post(LauncherUp())
             await gone
             self._transport = None

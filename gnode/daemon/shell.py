@@ -25,7 +25,7 @@ from gnode.daemon import leftovers, starts
 from gnode.daemon.accounts import Accounts
 from gnode.daemon.channel import Channel
 from gnode.daemon.elastic import ElasticServer
-from gnode.daemon.launching import LauncherClient
+from gnode.daemon.launching import LauncherClient, Rules
 from gnode.daemon.reading import Reader
 from gnode.daemon.removals import Remover
 from gnode.daemon.spool import Mark, Spool
@@ -51,6 +51,7 @@ class Identity:
         address: where other nodes reach this one; empty: the connection's own.
         elastic_socket: on which trainings talk to this gnode.
         incarnation: of this start of gnode.
+        rules: whose jobs run here.
     """
 
     node: str
@@ -62,6 +63,7 @@ class Identity:
     version: str
     inventory: Inventory
     elastic_socket: str
+    rules: Rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,7 @@ class Shell:
         self._reader = Reader()
         self._remover = Remover()
         self._starts = starts.Starts(spool, self.post)
-        self._launcher = LauncherClient(spool.state_dir, self.post, self._on_ended)
+        self._launcher = LauncherClient(spool.state_dir, self.post, self._on_ended, identity.rules)
         self._elastic = ElasticServer(
             name=identity.elastic_socket, attempts=agent.attempts, post=self.post, clock=clock
         )

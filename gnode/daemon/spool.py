@@ -14,8 +14,10 @@ from msgspec import Struct
 
 from gnode.core.inputs import Found
 from gnode.core.task import AttemptKey, Command, SupervisorInfo, Task, parse_key
-from gsched.errors import CannotWriteError, InvalidRequestError, TryAgainError
+from gsched import trust
+from gsched.errors import CannotWriteError, ConfigError, InvalidRequestError, TryAgainError
 from gsched.model.job import ExitRecord
+from gsched.trust import UntrustedError
 
 StructT = TypeVar("StructT", bound=Struct)
 
@@ -53,17 +55,30 @@ class Spool:
     def prepare(self) -> None:
         """Make the directories; users may pass through to their own below ``user``.
 
+        Whoever can write them, or put others in their place, can have programs run as any user:
+        so directories that somebody else can change are refused, those on the way included.
+
         Raises:
             CannotWriteError: the state directory cannot be made or written.
+            ConfigError: somebody else can change it.
         """
         try:
+            trust.check_way(self.state_dir)
             os.makedirs(self.state_dir, mode=0o711, exist_ok=True)
+            trust.check_directory(self.state_dir)
             for path, mode in ((self.attempts_dir, 0o700), (self.user_dir, 0o711)):
                 os.makedirs(path, exist_ok=True)
+                trust.check_directory(path)
                 os.chmod(path, mode)
             if os.geteuid() == 0:
                 mode = os.stat(self.state_dir).st_mode & 0o7777
                 os.chmod(self.state_dir, mode | 0o011)  # noqa: S103 - owners pass through to their own
+        except UntrustedError as error:
+            raise ConfigError(
+                f"the state directory {self.state_dir} cannot be used: {error}, "
+                "so that account could have programs run as other users",
+                hint=f"{error.hint}, or set state_dir in [node] to a directory of gnode's own",
+            ) from error
         except OSError as error:
             raise CannotWriteError(
                 f"state directory {self.state_dir}: {error.strerror}",
@@ -88,7 +103,7 @@ class Spool:
     def append_command(self, key: AttemptKey, command: Command) -> None:
         """Add a line to the commands of an attempt's supervisor."""
         path = os.path.join(self.directory(key), COMMANDS)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(path, flags, 0o600)
         try:
             os.write(fd, _encoder.encode(command) + b"\n")
@@ -189,7 +204,11 @@ class Spool:
 
 
 def _decode(decoder: "msgspec.json.Decoder[StructT]", path: str) -> StructT | None:
-    content = _read(path)
+    try:
+        content = _read(path)
+    except UntrustedError as error:
+        log.warning("a record is ignored: %s", error)
+        return None
     if content is None:
         return None
     try:
@@ -201,7 +220,7 @@ def _decode(decoder: "msgspec.json.Decoder[StructT]", path: str) -> StructT | No
 
 def _read(path: str) -> bytes | None:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = trust.open_file(path)
     except FileNotFoundError:
         return None
     try:

@@ -29,17 +29,17 @@ class Surroundings:
         core_limits: the soft and hard core-dump limits that jobs get; daemons get none.
         home: the control group that supervisors live in.
         oom_protected: the daemons are kept from the kernel's OOM killer; jobs must not be.
-        uid_min: the lowest uid that may run jobs after a switch of user.
+        rules: whose jobs run here.
     """
 
-    __slots__ = ("core_limits", "home", "oom_protected", "uid_min")
+    __slots__ = ("core_limits", "home", "oom_protected", "rules")
 
     def __init__(self) -> None:
         self.core_limits = resource.getrlimit(resource.RLIMIT_CORE)
         with open("/proc/self/oom_score_adj", encoding="ascii") as file:
             self.oom_protected = int(file.read()) < 0
         self.home = cgroup.Home()
-        self.uid_min = privilege.read_uid_min()
+        self.rules = privilege.Rules()
 
 
 def become_job(task: Task, around: Surroundings, channel: int) -> NoReturn:
@@ -68,17 +68,13 @@ def _report(channel: int, error: LaunchError) -> None:
 
 
 def _run(task: Task, around: Surroundings, channel: int) -> None:
+    check_owner(task, around)  # again in the very process that gives up root, or does not
     os.setsid()
     _set_limits(task, around)
     cgroup.join(task)
     if task["switch_user"]:
-        groups = privilege.resolve_groups(task["user"], task["uid"], task["gid"], around.uid_min)
+        groups = privilege.resolve_groups(task["user"], task["uid"], task["gid"])
         privilege.become(task["uid"], task["gid"], groups)
-    elif task["uid"] != os.getuid():
-        raise LaunchError(
-            f"the job belongs to uid {task['uid']}, but this gnode runs jobs of {os.getuid()} only",
-            user_error=False,
-        )
     paths, descriptors = prepare_as_owner(task)
     os.write(channel, READY + b"\0".join(os.fsencode(path) for path in paths))
     if os.read(channel, 1) != GO:  # the supervisor is dead, or has been told to stop
@@ -87,6 +83,15 @@ def _run(task: Task, around: Surroundings, channel: int) -> None:
         os.dup2(fd, number)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     start_program(task, os.execve)
+
+
+def check_owner(task: Task, around: Surroundings) -> None:
+    """Refuse a task of a user whose jobs this node does not run, whoever wrote it.
+
+    Raises:
+        LaunchError: see `privilege.check_owner`.
+    """
+    privilege.check_owner(task["uid"], task["gid"], around.rules, switch_user=task["switch_user"])
 
 
 def prepare_as_owner(task: Task) -> tuple[tuple[str, str], tuple[int, int, int]]:

@@ -2,9 +2,11 @@
 
 ``python -I -m gnode.supervisor.launcher --socket PATH --state STATE`` serves gnode on a Unix
 socket (JSON lines) and prints ``ready`` once it listens. Requests: ``{"launch": "12.1"}``,
-``{"stop": true}`` (leave when no supervisor is left). Messages: ``{"launched": ..., "pid": ...,
-"start_ticks": ...}`` or ``{"failed": ..., "message": ...}`` to who asked, and ``{"ended": ...,
-"pid": ...}`` to all once an attempt's exit record is there.
+``{"rules": {"allow_root": false, "uid_min": 1000}}`` (whose jobs run from now on; before it only
+ordinary users'), ``{"stop": true}`` (leave when no supervisor is left).
+Messages: ``{"launched": ..., "pid": ..., "start_ticks": ...}`` or
+``{"failed": ..., "message": ...}`` to who asked, and ``{"ended": ..., "pid": ...}`` to all once an
+attempt's exit record is there.
 
 It outlives gnode, and the supervisors outlive it. Where a supervisor was killed, it takes over.
 """
@@ -28,7 +30,8 @@ from gnode.supervisor.connection import Connection, ConnectionLostError
 from gnode.supervisor.errors import reason
 from gnode.supervisor.lost import LostAttempts
 from gnode.supervisor.pool import Pool, Worker
-from gsched import failpoint
+from gnode.supervisor.privilege import Rules
+from gsched import failpoint, trust
 
 _NAME = re.compile(r"[0-9]{1,18}\.[0-9]{1,9}")
 _REPLIES_AT_ONCE = 16  # gnode hears of the first of a thousand launches before the last
@@ -98,6 +101,8 @@ class Launcher:
             match request:
                 case {"launch": str(name)}:
                     connection.put(self._launch(name))
+                case {"rules": {"allow_root": bool(allow_root), "uid_min": int(uid_min)}}:
+                    self._around.rules = Rules(allow_root=allow_root, uid_min=uid_min)
                 case {"stop": True}:
                     self._stopping = True
                 case _:
@@ -138,8 +143,10 @@ class Launcher:
         if pid := self._lost.supervisor_pid(name):
             return {"launched": name, "pid": pid, "start_ticks": proc.start_ticks(pid)}
         directory = f"{self._state}/attempts/{name}"
-        if not os.path.exists(f"{directory}/{spool.TASK}"):
-            return {"failed": name, "message": f"there is no {directory}/{spool.TASK}"}
+        try:
+            os.close(trust.open_file(f"{directory}/{spool.TASK}"))
+        except OSError as error:
+            return {"failed": name, "message": f"cannot use the task: {error}"}
         return self._start(name, directory, fresh=False)
 
     def _start(self, name: str, directory: str, *, fresh: bool) -> dict[str, object]:
@@ -275,6 +282,10 @@ def main() -> None:
     state = os.path.abspath(arguments.state)
     socket_path = os.path.abspath(arguments.socket)
     _detach()
+    try:
+        trust.check_directory(state)  # gnode has looked, but it is this process that acts
+    except OSError as error:
+        sys.exit(f"launcher: {error}")
     os.makedirs(f"{state}/attempts", mode=0o700, exist_ok=True)
     os.makedirs(f"{state}/user", mode=0o711, exist_ok=True)
     os.chmod(f"{state}/user", 0o711)  # noqa: S103 - owners have to pass through to their own

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from gnode.supervisor import kernel, proc, supervise
 from gnode.supervisor.child import Surroundings
+from gnode.supervisor.privilege import Rules
 from gsched import failpoint
 
 _IDLE_MAX = 16  # each holds some 3 MB; more would only serve bursts
@@ -76,13 +77,17 @@ class Pool:
 
     def _send(self, worker: Worker, name: str, directory: str) -> bool:
         try:
-            worker.channel.send(os.fsencode(f"{name}\0{directory}"))
+            worker.channel.send(os.fsencode(f"{name}\0{directory}\0{self._rules_text()}"))
         except OSError:  # it was killed while it was idle: the reaper hears of it
             return False
         worker.name = name
         worker.left -= 1
         self.by_name[name] = worker
         return True
+
+    def _rules_text(self) -> str:
+        rules = self._around.rules
+        return f"{int(rules.allow_root)} {rules.uid_min}"
 
     def _fork(self) -> Worker:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -160,7 +165,10 @@ def _serve(around: Surroundings) -> None:
         request = os.read(_CHANNEL_FD, 8192)
         if not request:
             return
-        name, _, directory = request.partition(b"\0")
+        name, directory, rules = request.split(b"\0")
+        allow_root, uid_min = map(int, rules.split())
+        # They may have changed since this process was forked: gnode is configured anew.
+        around.rules = Rules(allow_root=bool(allow_root), uid_min=uid_min)
         kernel.set_name(b"gsv " + name)
         # Orders and alarms of the attempt before mean nothing to the next one.
         while signal.sigtimedwait(supervise.WATCHED, 0) is not None:

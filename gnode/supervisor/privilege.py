@@ -9,35 +9,67 @@ import pwd
 
 from gnode.supervisor import kernel
 from gnode.supervisor.errors import LaunchError
+from gsched import trust
 
 _LOGINUID_UNSET = 0xFFFFFFFF
-_DEFAULT_UID_MIN = 1000
+_UID_MAX = (1 << 32) - 2  # the one above, as -1, leaves the id as it is
 
 
-def read_uid_min(path: str = "/etc/login.defs") -> int:
-    """Return the first uid that belongs to a person here; lower ones never run jobs."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            for line in file:
-                words = line.split()
-                if len(words) >= 2 and words[0] == "UID_MIN" and words[1].isdigit():
-                    return max(1, int(words[1]))
-    except OSError:
-        pass
-    return _DEFAULT_UID_MIN
+class Rules:
+    """Whose jobs this node runs: said by gnode's own configuration, never by a task or the head.
+
+    Attributes:
+        allow_root: jobs of uid 0 run, as root. Without it this process runs nothing as root.
+        uid_min: the lowest uid that may run jobs after a switch of user.
+    """
+
+    __slots__ = ("allow_root", "uid_min")
+
+    def __init__(self, *, allow_root: bool = False, uid_min: int = 0) -> None:
+        self.allow_root = allow_root
+        self.uid_min = max(1, uid_min or trust.uid_min())
 
 
-def resolve_groups(user: str, uid: int, gid: int, uid_min: int) -> list[int]:
+def check_owner(uid: int, gid: int, rules: Rules, *, switch_user: bool) -> None:
+    """Refuse what must never run here, before anything is made or started for it.
+
+    Raises:
+        LaunchError: root or a system account, or not this process's user although no other user
+            is to be become.
+    """
+    own_uid = os.getuid()
+    if own_uid == 0 and uid == 0 and not rules.allow_root:
+        raise LaunchError(
+            "this node runs no jobs of root: submit as another user, or set "
+            "allow_root_jobs = true in [node] of its own configuration",
+            user_error=True,
+        )
+    if not switch_user:
+        if uid != own_uid:
+            raise LaunchError(
+                f"the job belongs to uid {uid}, but this gnode runs jobs of {own_uid} only",
+                user_error=False,
+            )
+        return
+    if not rules.uid_min <= uid <= _UID_MAX:
+        raise LaunchError(
+            f"uid {uid} is a system account (below {rules.uid_min}): jobs run as ordinary users "
+            "only",
+            user_error=True,
+        )
+    if not 1 <= gid <= _UID_MAX:
+        raise LaunchError(
+            f"gid {gid} is a group of the system: jobs run in groups of ordinary users only",
+            user_error=True,
+        )
+
+
+def resolve_groups(user: str, uid: int, gid: int) -> list[int]:
     """Return the groups of the job's owner, if this node agrees about who that is.
 
     Raises:
-        LaunchError: root or a system account, or the name has another uid or group here.
+        LaunchError: the name has another uid or group here.
     """
-    if uid < max(1, uid_min):
-        raise LaunchError(
-            f"uid {uid} is a system account (below {uid_min}): jobs run as ordinary users only",
-            user_error=True,
-        )
     try:
         account = pwd.getpwnam(user)
     except KeyError:

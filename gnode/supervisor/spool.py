@@ -10,6 +10,7 @@ import json
 import os
 from typing import Literal, NotRequired, TypedDict, cast
 
+from gsched import trust
 from gsched.failpoint import failpoint
 
 TASK = "task.json"
@@ -100,7 +101,7 @@ def log(message: str) -> None:
 def read_file(path: str) -> bytes | None:
     """Return the whole content of a file, None if there is no such file."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = trust.open_file(path)
     except FileNotFoundError:
         return None
     try:
@@ -127,8 +128,11 @@ def claim(directory: str) -> tuple[Task, int] | None:
     Returns:
         The task and a descriptor that holds the lock while it is open, or None if the attempt
         has, or had, a supervisor.
+
+    Raises:
+        UntrustedError: somebody else could have written the task.
     """
-    fd = os.open(f"{directory}/{TASK}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fd = trust.open_file(f"{directory}/{TASK}")
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -250,7 +254,7 @@ class Commands:
         Lines that are no JSON (a disk that was full) are left out with a word in the log.
         """
         try:
-            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = trust.open_file(self._path)
         except FileNotFoundError:
             return []
         try:

@@ -92,6 +92,7 @@ class _Supervisor:
 
     def _launch(self, around: Surroundings) -> None:
         """Start the job's process and record it."""
+        child.check_owner(self._task, around)
         self._make_user_dir()
         cgroup.prepare(self._task)
         mark = spool.announce_start(self._directory)

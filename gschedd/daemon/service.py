@@ -13,6 +13,7 @@ from aiohttp import web
 
 from gsched.clock import SystemClock
 from gsched.config import Config
+from gsched.daemon_files import read_key
 from gsched.errors import ConfigError, StorageError
 from gsched.protocol import api
 from gsched.protocol import node as n
@@ -25,7 +26,6 @@ from gschedd.daemon.setup import (
     check_node_host,
     keep_from,
     make_state_dir,
-    read_key,
     relearn,
     settings_from,
 )
@@ -71,7 +71,7 @@ class Service:
         settings = settings_from(config)
         check_node_host(config)
         make_state_dir(config.head.state_dir)
-        self._key = read_key(config)
+        self._key = read_key(config.head.key_file)
         self._lock = HeadLock(config.head.state_dir)
         self._lock.take()
         self._store = Store(config.head.state_dir)

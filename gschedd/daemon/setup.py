@@ -3,7 +3,6 @@
 import os
 import pwd
 import socket
-import stat
 import zlib
 from types import MappingProxyType
 
@@ -81,30 +80,6 @@ def check_node_host(config: Config) -> None:
             f"head.node_host is {head.node_host}, but the node channel is not encrypted",
             hint="use 127.0.0.1, or say head.plaintext_node_channel = true on a network you trust",
         )
-
-
-def read_key(config: Config) -> bytes:
-    """Return the cluster's key.
-
-    Raises:
-        ConfigError: no file, readable by others, or too short to be one.
-    """
-    path = config.head.key_file or os.path.join(config.head.state_dir, "cluster.key")
-    try:
-        mode = stat.S_IMODE(os.stat(path).st_mode)
-        with open(path, "rb") as file:
-            key = file.read().strip()
-    except OSError as error:
-        raise ConfigError(
-            f"cluster key {path}: {error.strerror}", hint="gsched init makes one"
-        ) from error
-    if mode & 0o077:
-        raise ConfigError(
-            f"cluster key {path} may be read by others (mode {mode:04o})", hint=f"chmod 600 {path}"
-        )
-    if len(key) < 32:
-        raise ConfigError(f"cluster key {path} is too short", hint="gsched init makes one")
-    return key
 
 
 def keep_from(config: Config) -> Keep:

@@ -207,6 +207,7 @@ def node_running(directory: Path, name: str, groups: NodeGroups) -> Iterator[Non
         state_dir=str(state_dir),
         key_file=str(directory / "cluster.key"),
         address="127.0.0.1",
+        allow_root_jobs=True,
         cpus=slots(name),
         cgroup="none",
         heartbeat_s=HEARTBEAT_S,

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from gsched.config import (
+    DEFAULT_NODE_STATE_DIR,
     BalanceConfig,
     Config,
     DeadlineConfig,
@@ -84,3 +85,20 @@ def test_unit_files_are_understood(unit: str) -> None:
     faults = [line for line in done.stderr.splitlines() if "is not executable" not in line]
 
     assert faults == []
+
+
+def unit_values(unit: str) -> dict[str, str]:
+    lines = (ETC / "systemd" / unit).read_text(encoding="utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+
+
+def test_roots_spool_is_not_below_the_directory_of_the_heads_account() -> None:
+    """Whoever owns a directory on the way to the spool can plant jobs in it."""
+    head, node = unit_values("gschedd.service"), unit_values("gnode.service")
+    head_state, node_state = HeadConfig().state_dir, DEFAULT_NODE_STATE_DIR
+
+    assert f"/var/lib/{head['StateDirectory']}" == head_state
+    assert f"/var/lib/{node['StateDirectory']}" == node_state
+    assert not node_state.startswith(f"{head_state}/")
+    assert (head["User"], head["StateDirectoryMode"]) == ("gsched", "0700")
+    assert "User" not in node

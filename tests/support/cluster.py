@@ -159,6 +159,7 @@ class Cluster:
             "address": "127.0.0.1",
             "cpus": cpus,
             "memory": "8gb",
+            "allow_root_jobs": os.getuid() == 0,
             **settings,
         }
         text = _table("node", values)

@@ -124,7 +124,8 @@ def test_a_working_directory_that_the_owner_may_not_enter(launcher: Launcher) ->
         ({"user": "daemon", "uid": 1, "gid": 1}, "system account", True),
         ({"user": "no-such-user-here"}, "there is no user", False),
         ({"uid": 12345}, "at the head", False),
-        ({"gid": 0}, "is not in group 0", True),
+        ({"gid": 0}, "gid 0 is a group of the system", True),
+        ({"gid": 54321}, "is not in group 54321", True),
     ],
 )
 def test_t3_t4_d21_who_may_not_run_here(
@@ -136,6 +137,63 @@ def test_t3_t4_d21_who_may_not_run_here(
     assert words in record["message"]
     assert record["user_error"] == fault
     assert list(launcher.out.iterdir()) == []
+
+
+@pytest.mark.parametrize("changes", [{}, {"nice": 1}], ids=["spawned", "forked"])
+def test_t4_nothing_runs_as_root_unless_gnode_has_said_so(
+    launcher: Launcher, changes: dict[str, Any]
+) -> None:
+    """Also not by supervisors that did run it before gnode was configured otherwise."""
+    assert launcher.run(launcher.task(1, ["true"], **changes))["exit_code"] == 0
+    launcher.ask({"rules": {"allow_root": False, "uid_min": 0}})
+
+    record = launcher.run(launcher.task(2, ["true"], **changes))
+
+    assert record["kind"] == "launch_failed"
+    assert "this node runs no jobs of root" in record["message"]
+    assert "job.o2" not in os.listdir(launcher.out)
+
+
+def test_t4_a_launcher_that_was_told_nothing_runs_nothing_as_root(launcher: Launcher) -> None:
+    launcher.channel.close()
+    launcher.process.kill()
+    launcher.process.wait()
+    launcher.allow_root = False
+    launcher.start()
+
+    record = launcher.run(launcher.task(1, ["true"]))
+
+    assert "this node runs no jobs of root" in record["message"]
+
+
+def test_t4_the_lowest_uid_is_the_nodes_own(launcher: Launcher) -> None:
+    account = ordinary_user()
+    launcher.ask({"rules": {"allow_root": True, "uid_min": account.pw_uid + 1}})
+
+    record = launcher.run(as_user(launcher, STATUS))
+
+    assert "is a system account" in record["message"]
+
+
+@pytest.mark.parametrize("field", ["uid", "gid"])
+def test_t4_the_number_that_leaves_an_id_as_it_is(launcher: Launcher, field: str) -> None:
+    """setresuid(-1) succeeds and changes nothing."""
+    record = launcher.run(as_user(launcher, STATUS) | {field: (1 << 32) - 1})
+
+    assert record["kind"] == "launch_failed"
+    assert list(launcher.out.iterdir()) == []
+
+
+def test_a_task_that_was_changed_by_another_user_is_not_run(launcher: Launcher) -> None:
+    task = as_user(launcher, ["true"])
+    launcher.accept(task)
+    os.chown(launcher.directory(1) / "task.json", task["uid"], task["gid"])
+
+    launcher.ask({"launch": "1.1"})
+    message = launcher.hear("failed", "1.1")["message"]
+
+    assert f"task.json belongs to uid {task['uid']}, not to root" in message
+    assert not (launcher.directory(1) / "supervisor.json").exists()
 
 
 def test_t42_job_cannot_signal_its_supervisor(launcher: Launcher) -> None:

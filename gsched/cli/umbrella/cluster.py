@@ -184,6 +184,8 @@ def new_node(wanted: Wanted, count: int, like: NodeConfig | None) -> NodeConfig:
         memory=wanted.memory if wanted.memory is not None else memory,
         gpu=gpu,
         address="127.0.0.1",
+        # A node says for itself whether root's jobs run: here the cluster is root's own.
+        allow_root_jobs=os.geteuid() == 0,
     )
 
 

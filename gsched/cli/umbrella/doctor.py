@@ -90,7 +90,7 @@ def _is_head_here(config: Config) -> bool:
 
 def _check_head_files(config: Config) -> list[Finding]:
     state = Path(config.head.state_dir)
-    key = Path(config.head.key_file) if config.head.key_file else state / "cluster.key"
+    key = Path(config.head.key_file)
     findings = machine_checks.check_state_directory(state)
     findings.append(machine_checks.check_secret(key))
     if os.path.exists(state / "gsched.db"):

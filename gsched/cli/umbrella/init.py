@@ -9,7 +9,7 @@ from gsched.cli.common import print_json
 from gsched.cli.umbrella.cluster import host_name, make_key
 from gsched.cli.umbrella.options import subcommand
 from gsched.cli.umbrella.toml import write_file
-from gsched.config import DEFAULT_STATE_DIR, parse_config
+from gsched.config import DEFAULT_NODE_STATE_DIR, DEFAULT_STATE_DIR, parse_config
 from gsched.errors import CannotWriteError, InvalidRequestError
 
 DEFAULT_DIRECTORY = "/etc/gsched"
@@ -32,7 +32,7 @@ name = "batch"
 
 [node] # for gnode on this machine
 head = "127.0.0.1:15010"
-state_dir = "{state}/node"
+state_dir = "{node_state}"
 key_file = "{key}"
 # cpus = 16 # default: all of this machine's
 """
@@ -52,6 +52,7 @@ def init(*, directory: str | None, name: str, force: bool, as_json: bool) -> int
     """Write a configuration and make the cluster's key for a new site."""
     base = Path(directory or DEFAULT_DIRECTORY).expanduser().absolute()
     state = base / "state" if directory else Path(DEFAULT_STATE_DIR)
+    node_state = base / "node" if directory else Path(DEFAULT_NODE_STATE_DIR)
     run_directory = base / "run" if directory else Path("/run/gsched")
     config, key = base / "gsched.toml", base / "cluster.key"
     if config.exists() and not force:
@@ -63,6 +64,7 @@ def init(*, directory: str | None, name: str, force: bool, as_json: bool) -> int
         name=name or host_name(),
         socket=run_directory / "head.sock",
         state=state,
+        node_state=node_state,
         key=key,
     )
     parse_config(text, where=str(config))
