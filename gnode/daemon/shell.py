@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from gnode.daemon.launching import LauncherClient, Rules
 from gnode.daemon.reading import Reader
 from gnode.daemon.removals import Remover
 from gnode.daemon.spool import Mark, Spool
+from gnode.daemon.writes import Writes
 from gnode.hw.load import LoadMeter
 from gnode.hw.sampling import Sampler, Target
 from gsched.clock import Clock
@@ -106,6 +108,7 @@ class Shell:
         self._removals: list[do.RemoveSpool] = []
         self._reader = Reader()
         self._remover = Remover()
+        self._writes = Writes()
         self._starts = starts.Starts(spool, self.post)
         self._launcher = LauncherClient(spool.state_dir, self.post, self._on_ended, identity.rules)
         self._elastic = ElasticServer(
@@ -141,6 +144,7 @@ class Shell:
             for helper in self._tasks:
                 helper.cancel()
         self._launcher.stop()
+        self._writes.close()
         self._starts.close()
         if self._alarm is not None:
             self._alarm.cancel()
@@ -256,8 +260,13 @@ class Shell:
 
     @_do.register
     def _(self, effect: do.CommandSupervisor) -> None:
-        self._spool.append_command(effect.key, effect.command)
-        starts.wake(effect.pid, effect.start_ticks)
+        def write() -> None:
+            if effect.key not in self._agent.attempts or self._spool.read_exit(effect.key):
+                return  # it is over: nobody reads orders any more
+            self._spool.append_command(effect.key, effect.command)
+            starts.wake(effect.pid, effect.start_ticks)
+
+        self._writes.do(f"an order for attempt {effect.key.name}", write)
 
     @_do.register
     def _(self, effect: do.RemoveFiles) -> None:
@@ -272,10 +281,12 @@ class Shell:
 
     @_do.register
     def _(self, effect: do.WriteExit) -> None:
-        try:
-            self._spool.write_exit(effect.record)
-        except OSError as error:
-            log.warning("an exit record is kept in memory only: %s", error)
+        record = effect.record
+        key = AttemptKey(record.job, record.attempt)
+        if os.path.isdir(self._spool.directory(key)):  # else it was never accepted
+            self._writes.do(
+                f"the exit record of {key.name}", lambda: self._spool.write_exit(record)
+            )
 
     @_do.register
     def _(self, effect: do.LookAtSpool) -> None:
@@ -291,7 +302,9 @@ class Shell:
 
     @_do.register
     def _(self, effect: do.SetAside) -> None:
-        self._spool.set_aside(effect.key)
+        self._writes.do(
+            f"{effect.key.name} to lost+found", lambda: self._spool.set_aside(effect.key)
+        )
 
     @_do.register
     def _(self, effect: do.SendRegister) -> None:
@@ -318,9 +331,8 @@ class Shell:
 
     @_do.register
     def _(self, effect: do.SaveMark) -> None:
-        self._spool.write_mark(
-            Mark(cluster=effect.cluster, epoch=effect.epoch, highest_job=effect.highest_job)
-        )
+        mark = Mark(cluster=effect.cluster, epoch=effect.epoch, highest_job=effect.highest_job)
+        self._writes.replace("the mark of the head", lambda: self._spool.write_mark(mark))
 
     @_do.register
     def _(self, effect: do.ReadFile) -> None:

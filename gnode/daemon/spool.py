@@ -4,6 +4,7 @@
 up. After a power loss another boot id says that whatever was accepted is dead.
 """
 
+import errno
 import fcntl
 import logging
 import os
@@ -14,6 +15,7 @@ from msgspec import Struct
 
 from gnode.core.inputs import Found
 from gnode.core.task import AttemptKey, Command, SupervisorInfo, Task, parse_key
+from gnode.supervisor import spool as records
 from gsched import trust
 from gsched.errors import CannotWriteError, ConfigError, InvalidRequestError, TryAgainError
 from gsched.model.job import ExitRecord
@@ -27,7 +29,7 @@ TASK = "task.json"
 SUPERVISOR = "supervisor.json"
 COMMANDS = "commands"
 EXIT = "exit.json"
-_KNOWN_FILES = (TASK, SUPERVISOR, COMMANDS, EXIT)
+_KNOWN_FILES = (TASK, SUPERVISOR, COMMANDS, EXIT, records.RESERVED_EXIT)
 
 _encoder = msgspec.json.Encoder()
 _task_decoder = msgspec.json.Decoder(Task)
@@ -94,26 +96,45 @@ class Spool:
     def write_task(self, task: Task) -> None:
         """Accept a task: once this returns, a restarted gnode knows the attempt.
 
-        It is never written twice: the supervisor's lock is on the file itself.
+        It is never written twice: the supervisor's lock is on the file itself. With it the space
+        for the exit record is reserved, so that a full disk never keeps an outcome.
+
+        Raises:
+            OSError: there is no space; nothing is left of the attempt.
         """
         directory = self.directory(task.key)
         os.mkdir(directory, 0o700)
-        _replace(os.path.join(directory, TASK), _encoder.encode(task), durable=False)
+        try:
+            records.reserve(directory)
+            _replace(os.path.join(directory, TASK), _encoder.encode(task), durable=False)
+        except OSError:
+            for name in os.listdir(directory):
+                os.unlink(os.path.join(directory, name))
+            os.rmdir(directory)
+            raise
 
     def append_command(self, key: AttemptKey, command: Command) -> None:
-        """Add a line to the commands of an attempt's supervisor."""
+        """Add a line to the commands of an attempt's supervisor.
+
+        Raises:
+            OSError: there is no space, or no such attempt; nothing was added.
+        """
         path = os.path.join(self.directory(key), COMMANDS)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(path, flags, 0o600)
+        size = os.fstat(fd).st_size
+        line = _encoder.encode(command) + b"\n"
         try:
-            os.write(fd, _encoder.encode(command) + b"\n")
+            if os.write(fd, line) < len(line):  # the disk is full: nobody must read half an order
+                os.ftruncate(fd, size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         finally:
             os.close(fd)
 
     def write_exit(self, record: ExitRecord) -> None:
         """Keep an exit record that no supervisor could write."""
         directory = self.directory(AttemptKey(record.job, record.attempt))
-        _replace(os.path.join(directory, EXIT), _encoder.encode(record), durable=True)
+        records.write_exit(directory, msgspec.to_builtins(record))
 
     def write_mark(self, mark: Mark) -> None:
         """Keep the marks of the head."""
@@ -151,7 +172,10 @@ class Spool:
             try:
                 found.append(parse_key(name))
             except InvalidRequestError:
-                self._set_aside(name)
+                try:
+                    self._set_aside(name)
+                except OSError as error:  # a full disk: at the next start
+                    log.warning("%s is no attempt, and stays: %s", name, error)
         return found
 
     def look(self, key: AttemptKey) -> Found:
@@ -277,7 +301,11 @@ def lock(state_dir: str) -> int:
             hint="stop it first, or give this one another state_dir",
         ) from None
     own = f"{os.getpid()}\n".encode()
-    os.truncate(fd, 0)
-    os.pwrite(fd, own, 0)
-    _replace(os.path.join(state_dir, "gnode.pid"), own, durable=False)
+    try:
+        os.pwrite(fd, own, 0)
+        os.truncate(fd, len(own))
+        _replace(os.path.join(state_dir, "gnode.pid"), own, durable=False)
+    except OSError as error:
+        # The lock holds all the same; the number only says who has it.
+        log.warning("%s: cannot write this process's number: %s", state_dir, error.strerror)
     return fd

@@ -4,6 +4,7 @@ Constants are Linux's ABI; none of them differs between architectures unless a t
 """
 
 import ctypes
+import errno
 import fcntl
 import functools
 import os
@@ -25,6 +26,7 @@ _SFD_CLOEXEC = 0o2000000
 _SFD_NONBLOCK = 0o4000
 _TIMER_ABSTIME = 1
 _KEYCTL_JOIN_SESSION_KEYRING = 1
+_FALLOC_FL_KEEP_SIZE = 1
 _PIDFD_GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes): Linux 6.13; the exit since 6.15
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_INFO_BYTES = 64
@@ -42,6 +44,8 @@ def _library(symbol: str) -> ctypes.CDLL:
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _librt = _library("timer_create")
+_fallocate = getattr(_libc, "fallocate64", _libc.fallocate)
+_fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 _prctl = _libc.prctl
 _prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 
@@ -98,6 +102,20 @@ def open_signalfd(signals: tuple[int, ...]) -> int:
         mask[(number - 1) // 8] |= 1 << ((number - 1) % 8)
     buffer = (ctypes.c_char * _SIGSET_BYTES).from_buffer(mask)
     return _checked(_libc.signalfd(-1, buffer, _SFD_CLOEXEC | _SFD_NONBLOCK), "signalfd")
+
+
+def reserve(fd: int, size: int) -> None:
+    """Reserve blocks for the first ``size`` bytes of a file, whose length stays as it is.
+
+    Nothing is reserved where the file system cannot do that.
+
+    Raises:
+        OSError: there is no space.
+    """
+    if _fallocate(fd, _FALLOC_FL_KEEP_SIZE, 0, size) < 0:
+        number = ctypes.get_errno()
+        if number not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+            raise OSError(number, f"fallocate: {os.strerror(number)}")
 
 
 def exit_status(pidfd: int) -> int | None:

@@ -257,10 +257,13 @@ def _detach() -> None:
 
 def _announce(state: str) -> None:
     own = {"pid": os.getpid(), "start_ticks": proc.start_ticks("self")}
-    temporary = f"{state}/launcher.json.tmp"
-    with open(temporary, "w", encoding="ascii") as file:
-        json.dump(own, file)
-    os.rename(temporary, f"{state}/launcher.json")
+    try:
+        temporary = f"{state}/launcher.json.tmp"
+        with open(temporary, "w", encoding="ascii") as file:
+            json.dump(own, file)
+        os.rename(temporary, f"{state}/launcher.json")
+    except OSError as error:  # a full disk: the lock and the socket are what counts
+        spool.log(f"launcher: cannot write launcher.json: {reason(error)}")
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     try:
         os.write(1, b"ready\n")

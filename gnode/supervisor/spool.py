@@ -5,11 +5,13 @@ name finds all of it. Nothing here follows a name that a user could have chosen.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 from typing import Literal, NotRequired, TypedDict, cast
 
+from gnode.supervisor import kernel
 from gsched import trust
 from gsched.failpoint import failpoint
 
@@ -18,6 +20,15 @@ SUPERVISOR = "supervisor.json"
 STARTING = "supervisor.json.tmp"  # there before the job's process is, so that none goes unseen
 COMMANDS = "commands"
 EXIT = "exit.json"
+RESERVED_EXIT = "exit.json.tmp"  # holds the space for the record before the job starts
+
+#: What is reserved for each record of an attempt, so that a full disk keeps none from being
+#: written: a block on most file systems, and more than nearly all records need.
+RESERVED_BYTES = 4096
+#: What a full disk says, or one on which this user has no more room.
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_RESERVED_START_BYTES = 3 * RESERVED_BYTES  # two paths of 4096 bytes, until it is written
+_SHORT_MESSAGE_CHARACTERS = 200
 
 
 class File(TypedDict):
@@ -182,14 +193,37 @@ def read_started(directory: str) -> Started | None:
     return None if content is None else cast("Started", json.loads(content))
 
 
+def reserve(directory: str) -> None:
+    """Reserve the space for an attempt's exit record and orders, before anything else is kept.
+
+    Raises:
+        OSError: there is none: the attempt must not be accepted.
+    """
+    for name in (RESERVED_EXIT, COMMANDS):
+        fd = os.open(f"{directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            kernel.reserve(fd, RESERVED_BYTES)
+        finally:
+            os.close(fd)
+
+
 def announce_start(directory: str) -> int:
     """Leave the mark that the job's process is about to be made; `write_started` completes it.
 
     Without it a supervisor that is killed right after the fork would leave a process that no file
     tells of, and the attempt would look as if it had never been started.
+
+    Raises:
+        OSError: there is no space for it.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    return os.open(f"{directory}/{STARTING}", flags, 0o600)
+    fd = os.open(f"{directory}/{STARTING}", flags, 0o600)
+    try:
+        kernel.reserve(fd, _RESERVED_START_BYTES)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def announce_run(mark: int) -> None:
@@ -208,30 +242,46 @@ def may_have_run(directory: str) -> bool:
 def write_started(directory: str, fd: int, started: Started) -> None:
     """Publish who runs the attempt; not flushed, since it says nothing after a power loss."""
     _write_all(fd, json.dumps(started).encode())
+    os.ftruncate(fd, os.lseek(fd, 0, os.SEEK_CUR))  # gives back what was reserved for more
     os.rename(f"{directory}/{STARTING}", f"{directory}/{SUPERVISOR}")
 
 
 def write_exit(directory: str, record: dict[str, object]) -> None:
-    """Write the attempt's exit record so that it outlives a power loss."""
+    """Write the attempt's exit record so that it outlives a power loss.
+
+    It goes into the space that was reserved for it; where that is too small and the disk is full,
+    only the message is cut.
+    """
     failpoint("supervisor.exit.before_record")
-    content = json.dumps(record).encode()
-    temporary = f"{directory}/{EXIT}.tmp"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        half = len(content) // 2  # in two halves, so that a test can kill us between them
-        _write_all(fd, content[:half])
-        failpoint("supervisor.exit.half_record")
-        _write_all(fd, content[half:])
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.rename(temporary, f"{directory}/{EXIT}")
+        _fill_exit(directory, json.dumps(record).encode())
+    except OSError as error:
+        message = record.get("message")
+        if error.errno not in NO_SPACE or not isinstance(message, str):
+            raise
+        short = record | {"message": message[:_SHORT_MESSAGE_CHARACTERS]}
+        _fill_exit(directory, json.dumps(short).encode())
+    os.rename(f"{directory}/{RESERVED_EXIT}", f"{directory}/{EXIT}")
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
     failpoint("supervisor.exit.after_record")
+
+
+def _fill_exit(directory: str, content: bytes) -> None:
+    # Without O_TRUNC, which would give the reserved space back.
+    fd = os.open(f"{directory}/{RESERVED_EXIT}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        half = len(content) // 2  # in two halves, so that a test can kill us between them
+        _write_all(fd, content[:half])
+        failpoint("supervisor.exit.half_record")
+        _write_all(fd, content[half:])
+        os.ftruncate(fd, len(content))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _write_all(fd: int, content: bytes) -> None:

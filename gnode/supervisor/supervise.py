@@ -95,7 +95,7 @@ class _Supervisor:
         child.check_owner(self._task, around)
         self._make_user_dir()
         cgroup.prepare(self._task)
-        mark = spool.announce_start(self._directory)
+        mark = self._announce_start()
         try:
             failpoint("supervisor.start.before_fork")
             if direct.is_possible(self._task, around):
@@ -106,6 +106,15 @@ class _Supervisor:
                 self._launch_by_fork(around, mark)
         finally:
             os.close(mark)
+
+    def _announce_start(self) -> int:
+        try:
+            return spool.announce_start(self._directory)
+        except OSError as error:
+            raise LaunchError(
+                f"the node cannot keep the job's record: {reason(error)}: see gnodes",
+                user_error=False,
+            ) from error
 
     def _launch_by_fork(self, around: Surroundings, mark: int) -> None:
         """Fork the job's process, let it prepare, record it and let it go."""

@@ -44,7 +44,7 @@ def test_an_exit_record_is_found_as_it_was_written(place: Spool) -> None:
     place.write_exit(record(code=7))
 
     assert place.read_exit(KEY) == record(code=7)
-    assert sorted(os.listdir(place.directory(KEY))) == ["exit.json", "task.json"]
+    assert sorted(os.listdir(place.directory(KEY))) == ["commands", "exit.json", "task.json"]
 
 
 def test_a_half_written_record_counts_as_none(place: Spool) -> None:
@@ -127,3 +127,20 @@ def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(CannotWriteError, match="file/state"):
         Spool(str(tmp_path / "file" / "state")).prepare()
+
+
+def test_the_space_of_the_exit_record_and_of_orders_is_reserved_before_the_job_starts(
+    place: Spool,
+) -> None:
+    place.write_task(a_task())
+
+    reserved = {
+        name: os.stat(os.path.join(place.directory(KEY), name))
+        for name in ("exit.json.tmp", "commands")
+    }
+
+    assert {name: status.st_size for name, status in reserved.items()} == {
+        "exit.json.tmp": 0,
+        "commands": 0,
+    }
+    assert all(status.st_blocks * 512 >= 4096 for status in reserved.values())

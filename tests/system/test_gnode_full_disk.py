@@ -1,0 +1,134 @@
+"""A node's full disk ends nothing: outcomes are kept, orders arrive, and gnode starts on it."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gsched.model.states import OutcomeKind, StopReason
+from gsched.protocol.node import Exited, Stop
+from tests.support.disks import fill, free, small_disk
+from tests.support.gnode_world import GnodeWorld, wait_until_gone
+from tests.support.processes import attempts
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small file system"),
+]
+
+
+@pytest.fixture
+def world(tmp_path: Path, process_marker: str) -> Iterator[GnodeWorld]:
+    """A node whose state directory is a file system of 4 MB."""
+    with small_disk(tmp_path / "n1", "4m"):
+        made = GnodeWorld(tmp_path, process_marker)
+        made.settings["cgroup"] = "none"
+        yield made
+        made.stop()
+
+
+def gated(world: GnodeWorld, job: int, code: int) -> str:
+    """Return a script that runs until `let_go`."""
+    return f"while [ ! -e {world.work}/go{job} ]; do sleep 0.05; done; exit {code}"
+
+
+def let_go(world: GnodeWorld, job: int) -> None:
+    (world.work / f"go{job}").touch()
+
+
+def test_outcomes_are_kept_and_reported_while_the_spool_is_full(world: GnodeWorld) -> None:
+    world.start()
+    for job in (1, 2):
+        world.launch(job, gated(world, job, 40 + job))
+        world.head.wait_for_start(job)
+    fill(world.state)
+
+    for job in (1, 2):
+        let_go(world, job)
+    codes = [world.head.wait_for_exit(job).record.exit_code for job in (1, 2)]
+
+    assert codes == [41, 42]
+    assert world.process.poll() is None, world.log()
+
+
+def test_a_stop_ends_a_job_while_the_spool_is_full(world: GnodeWorld) -> None:
+    world.start()
+    world.launch(1, "sleep 600")
+    pid = world.head.wait_for_start(1).pid
+    fill(world.state)
+
+    world.head.send(Stop(job=1, attempt=1, reason=StopReason.DELETE, grace_s=1.0))
+    record = world.head.wait_for_exit(1).record
+
+    assert record.stop_reason is StopReason.DELETE
+    wait_until_gone(pid)
+    assert world.process.poll() is None, world.log()
+
+
+def test_a_launch_on_a_full_spool_fails_in_words_and_leaves_nothing(world: GnodeWorld) -> None:
+    world.start()
+    world.launch(1, "exit 1")
+    world.head.wait_for_exit(1)
+    fill(world.state)
+
+    world.launch(2, "exit 2")
+    record = world.head.wait_for_exit(2).record
+
+    assert record.kind is OutcomeKind.LAUNCH_FAILED
+    assert "No space left on device" in record.message
+    assert not (world.state / "attempts" / "2.1").exists()
+    free(world.state)
+    world.launch(3, "exit 3")
+    assert world.head.wait_for_exit(3).record.exit_code == 3
+
+
+@pytest.mark.parametrize("also", ["gnode", "gnode and launcher"])
+def test_gnode_starts_on_a_full_spool_and_works_when_space_returns(
+    world: GnodeWorld, also: str
+) -> None:
+    world.start()
+    world.launch(1, gated(world, 1, 41))
+    world.launch(2, "exit 42")
+    pid = world.head.wait_for_start(1).pid
+    world.head.wait_for_exit(2)
+    world.kill()
+    if "launcher" in also:
+        launcher = json.loads((world.state / "launcher.json").read_bytes())["pid"]
+        os.kill(launcher, signal.SIGKILL)
+        wait_until_gone(launcher)
+    fill(world.state)
+
+    world.start()
+    world.head.wait_for_exit(2, count=2)
+    let_go(world, 1)
+    record = world.head.wait_for_exit(1).record
+    free(world.state)
+    world.launch(3, "exit 43")
+
+    assert record.exit_code == 41
+    wait_until_gone(pid)
+    assert world.head.wait_for_exit(3).record.exit_code == 43
+    assert "Traceback" not in world.log()
+
+
+def test_a_job_that_fills_its_directory_ends_and_its_files_go_without_the_head(
+    world: GnodeWorld,
+) -> None:
+    world.start()
+    world.launch(1, gated(world, 1, 41))
+    world.head.wait_for_start(1)
+    world.launch(2, 'cd "$GSCHED_JOB_DIR" && cat /dev/zero > big; echo "$?" > /dev/null; exit 7')
+
+    record = world.head.wait_for_exit(2).record
+    let_go(world, 1)
+    other = world.head.wait_for_exit(1).record
+
+    assert (record.exit_code, other.exit_code) == (7, 41)
+    for _ in attempts(20.0):
+        if not list(world.state.glob("user/*")):
+            break
+    assert list(world.state.glob("user/*")) == []
+    assert not [m for m in world.head.received if isinstance(m, Exited) and m.record.job > 2]
