@@ -13,6 +13,9 @@ DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 FALLBACK_SHELL = "/bin/sh"
 SHELLS_THAT_REFUSE = frozenset({"nologin", "false", "sync", ""})
 TMPDIR_BYTES_MAX = 64  # programs put Unix sockets (at most 107 bytes) below TMPDIR
+#: The least memory limit that is enforced, whatever was asked for: a process cannot even be
+#: prepared in less. Slurm's MinRAMSpace (30 MB) is there for the same reason.
+LEAST_MEMORY_LIMIT_BYTES = 32 * 1024 * 1024
 SCRIPT_NAME = "script"
 NODEFILE_NAME = "nodefile"
 GPUFILE_NAME = "gpufile"
@@ -54,13 +57,14 @@ def bind(launch: Launch, account: Account, site: Site) -> Task:
     key = AttemptKey(launch.job, launch.attempt)
     user_dir = posixpath.join(site.user_root, key.name)
     stdout_path, stderr_path = _output_paths(launch, account)
+    switch_user = site.uid == 0 and account.uid != 0
     return Task(
         job=launch.job,
         attempt=launch.attempt,
         user=account.user,
         uid=account.uid,
-        gid=account.gid,
-        switch_user=site.uid == 0 and account.uid != 0,
+        gid=launch.owner.gid if switch_user else account.gid,
+        switch_user=switch_user,
         argv=_argv(launch, account, site, user_dir),
         env=_environment(launch, account, site, user_dir),
         cwd=launch.workdir,
@@ -92,7 +96,7 @@ def _memory_limit(launch: Launch, site: Site, key: AttemptKey) -> MemoryCgroup |
     return MemoryCgroup(
         version=version,
         path=posixpath.join(root, key.name),
-        limit_bytes=launch.share.memory_bytes,
+        limit_bytes=max(LEAST_MEMORY_LIMIT_BYTES, launch.share.memory_bytes),
     )
 
 

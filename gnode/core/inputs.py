@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from gnode.core.task import AttemptKey, SupervisorInfo, Task
-from gsched.model.job import ExitRecord
+from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.resources import Inventory, Load, Usage
 from gsched.protocol.node import (
     Checkpoint,
@@ -52,10 +52,14 @@ class Disconnected(Struct, frozen=True, kw_only=True):
 
 
 class LaunchAsked(Struct, frozen=True, kw_only=True):
-    """The head wants an attempt started; ``account`` is its owner here, None if unknown."""
+    """The head wants an attempt started; ``account`` is its owner here, None if unknown.
+
+    ``lookup_failed``: it is not known whether there is such an account, as nobody answered.
+    """
 
     launch: Launch
     account: Account | None
+    lookup_failed: bool = False
 
 
 class HeadSaid(Struct, frozen=True, kw_only=True):
@@ -96,10 +100,11 @@ class Launched(Struct, frozen=True, kw_only=True):
 
 
 class LaunchFailed(Struct, frozen=True, kw_only=True):
-    """The launcher could not fork a supervisor."""
+    """The launcher could not fork a supervisor, or gnode could not keep the task."""
 
     key: AttemptKey
     message: str
+    failure: LaunchFailure | None = None
 
 
 class SupervisorSeen(Struct, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ from gnode.core.orders import (
 from gnode.core.table import Attempt, Table
 from gnode.core.task import AttemptKey, SupervisorInfo
 from gnode.core.transitions import Happening, Phase
-from gsched.model.job import ExitRecord
+from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.states import OutcomeKind
 
 SupervisorEvent = (
@@ -100,7 +100,8 @@ def launch_failed(table: Table, event: LaunchFailed, wall_s: float) -> None:
     if attempt is None or attempt.phase is not Phase.ACCEPTED:
         table.drop("a failed launch that is none", event.key)
         return
-    _end_by_own_record(table, attempt, OutcomeKind.LAUNCH_FAILED, event.message, wall_s)
+    kind = OutcomeKind.LAUNCH_FAILED
+    _end_by_own_record(table, attempt, kind, event.message, wall_s, failure=event.failure)
 
 
 # --- supervisors ---
@@ -168,8 +169,14 @@ def leftover_gone(table: Table, event: LeftoverGone, wall_s: float) -> None:
     _end_by_own_record(table, attempt, OutcomeKind.SUPERVISOR_LOST, message, wall_s)
 
 
-def _end_by_own_record(
-    table: Table, attempt: Attempt, kind: OutcomeKind, message: str, wall_s: float
+def _end_by_own_record(  # what the record says
+    table: Table,
+    attempt: Attempt,
+    kind: OutcomeKind,
+    message: str,
+    wall_s: float,
+    *,
+    failure: LaunchFailure | None = None,
 ) -> None:
     started_s = attempt.info.started_s if attempt.info else 0.0
     record = ExitRecord(
@@ -177,6 +184,7 @@ def _end_by_own_record(
         attempt=attempt.key.attempt,
         kind=kind,
         stop_reason=attempt.stop_reason,
+        failure=failure,
         message=message,
         started_s=started_s,
         ended_s=wall_s,

@@ -1,5 +1,8 @@
 """What the head orders: launch, stop, signal, retime, acknowledge, read output."""
 
+import errno
+from typing import Final, NamedTuple
+
 from gnode.core.binding import bind
 from gnode.core.effects import (
     AcceptTask,
@@ -11,12 +14,12 @@ from gnode.core.effects import (
     Send,
     WriteExit,
 )
-from gnode.core.inputs import Account, LaunchAsked
+from gnode.core.inputs import LaunchAsked
 from gnode.core.table import Attempt, Table
 from gnode.core.task import AttemptKey, Command, RetimeCommand, SignalCommand, StopCommand, Task
 from gnode.core.transitions import Happening, Phase
-from gsched.model.job import ExitRecord
-from gsched.model.states import Join, OutcomeKind, StopReason
+from gsched.model.job import ExitRecord, LaunchFailure
+from gsched.model.states import Join, LaunchStage, OutcomeKind, StopReason, Subject
 from gsched.protocol.node import (
     ExitAck,
     Launch,
@@ -43,12 +46,13 @@ def launch(table: Table, order: LaunchAsked, now_s: float, wall_s: float) -> Non
     if asked.attempt <= table.latest.get(asked.job, 0):
         table.drop("launch of an attempt that is over or replaced", key)
         return
-    refusal = _refusal(table, asked, order.account)
+    refusal = _refusal(table, order)
     if refusal is not None:
         _end_unstarted(table, key, _failure(key, refusal, wall_s))
         return
     if table.ending:
-        record = _failure(key, "the node daemon is ending its jobs", wall_s, StopReason.NODE_STOP)
+        refusal = Refusal("the node daemon is ending its jobs", UNFIT)
+        record = _failure(key, refusal, wall_s, StopReason.NODE_STOP)
         _end_unstarted(table, key, record)
         return
     assert order.account is not None
@@ -102,52 +106,86 @@ def answer_state(table: Table, attempt: Attempt) -> None:
         table.tell(attempt.started())
 
 
-def _refusal(table: Table, asked: Launch, account: Account | None) -> str | None:
+class Refusal(NamedTuple):
+    """Why this node cannot start an attempt: in words, and as evidence for the head."""
+
+    message: str
+    failure: LaunchFailure
+
+
+#: The order does not fit what this node is or does now: nobody's fault.
+UNFIT: Final = LaunchFailure(stage=LaunchStage.ORDER, subject=Subject.NODE)
+
+
+def _account_failure(number: int) -> LaunchFailure:
+    return LaunchFailure(stage=LaunchStage.ACCOUNT, subject=Subject.USER, errno=number)
+
+
+def _refusal(table: Table, order: LaunchAsked) -> Refusal | None:
     """Return why this node cannot start the attempt, or None."""
+    asked, account = order.launch, order.account
     owner = asked.owner
     site = table.site
     if asked.share.node != site.node:
-        return f"the launch is for node {asked.share.node}, but this is {site.node}"
+        return Refusal(f"the launch is for node {asked.share.node}, but this is {site.node}", UNFIT)
+    if account is None and order.lookup_failed:
+        return Refusal(
+            f"the name service on {site.node} does not answer for user {owner.user}",
+            _account_failure(errno.ETIMEDOUT),
+        )
     if account is None:
-        return f"node {site.node} knows no user {owner.user}: add the user there"
-    if (account.uid, account.gid) != (owner.uid, owner.gid):
-        return (
-            f"user {owner.user} has uid {owner.uid} and gid {owner.gid} on the head, but "
-            f"{account.uid} and {account.gid} on {site.node}: make them equal"
+        return Refusal(
+            f"node {site.node} knows no user {owner.user}: add the user there",
+            _account_failure(errno.ENOENT),
+        )
+    if account.uid != owner.uid:
+        return Refusal(
+            f"user {owner.user} has uid {owner.uid} on the head, but {account.uid} on "
+            f"{site.node}: make them equal",
+            _account_failure(errno.EINVAL),
         )
     if site.uid not in {0, account.uid}:
-        return (
+        return Refusal(
             f"gnode on {site.node} runs as uid {site.uid} without root, "
-            f"so it cannot start jobs of {owner.user} (uid {owner.uid})"
+            f"so it cannot start jobs of {owner.user} (uid {owner.uid})",
+            _account_failure(errno.EPERM),
         )
     if account.uid == 0 and not site.root_jobs:
-        return (
+        return Refusal(
             f"node {site.node} starts no jobs of root: "
-            "submit as another user, or set allow_root_jobs in its configuration"
+            "submit as another user, or set allow_root_jobs in its configuration",
+            _account_failure(errno.EPERM),
         )
     return _gpu_refusal(table, asked)
 
 
-def _gpu_refusal(table: Table, asked: Launch) -> str | None:
+def _gpu_refusal(table: Table, asked: Launch) -> Refusal | None:
     present = {gpu.index for gpu in table.inventory.gpus}
     for index in asked.share.gpu_indices:
         if index not in present:
-            return f"node {table.site.node} has no GPU {index}"
+            return Refusal(
+                f"node {table.site.node} has no GPU {index}",
+                LaunchFailure(stage=LaunchStage.DEVICE, subject=Subject.NODE, errno=errno.ENODEV),
+            )
         owner = table.gpu_owner.get(index)
         if owner is not None and owner.job != asked.job:
-            return f"GPU {index} of node {table.site.node} still belongs to attempt {owner.name}"
+            return Refusal(
+                f"GPU {index} of node {table.site.node} still belongs to attempt {owner.name}",
+                UNFIT,
+            )
     return None
 
 
 def _failure(
-    key: AttemptKey, message: str, wall_s: float, reason: StopReason | None = None
+    key: AttemptKey, refusal: Refusal, wall_s: float, reason: StopReason | None = None
 ) -> ExitRecord:
     return ExitRecord(
         job=key.job,
         attempt=key.attempt,
         kind=OutcomeKind.LAUNCH_FAILED,
         stop_reason=reason,
-        message=message,
+        failure=refusal.failure,
+        message=refusal.message,
         ended_s=wall_s,
     )
 

@@ -18,6 +18,8 @@ from gnode.supervisor import proc
 from gsched.config import environment
 from gsched.errors import InvalidRequestError
 from gsched.failpoint import failpoint
+from gsched.model.job import LaunchFailure
+from gsched.model.states import LaunchStage, Subject
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,7 @@ class Line(Struct, frozen=True):
     pid: int = 0
     start_ticks: int = 0
     message: str = ""
+    errno: int = 0
 
 
 class Record(Struct, frozen=True):
@@ -216,7 +219,12 @@ class _Lines(asyncio.Protocol):
                 key = parse_key(line.launched)
                 self._post(Launched(key=key, pid=line.pid, start_ticks=line.start_ticks))
             elif line.failed:
-                self._post(LaunchFailed(key=parse_key(line.failed), message=line.message))
+                failure = LaunchFailure(
+                    stage=LaunchStage.FORK, subject=Subject.NODE, errno=line.errno
+                )
+                self._post(
+                    LaunchFailed(key=parse_key(line.failed), message=line.message, failure=failure)
+                )
             elif line.ended:
                 self._on_ended(parse_key(line.ended))
         except (msgspec.MsgspecError, InvalidRequestError) as error:

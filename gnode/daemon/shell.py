@@ -35,7 +35,9 @@ from gnode.hw.load import LoadMeter
 from gnode.hw.sampling import Sampler, Target
 from gsched.clock import Clock
 from gsched.failpoint import failpoint
+from gsched.model.job import LaunchFailure
 from gsched.model.resources import Inventory
+from gsched.model.states import LaunchStage, Subject
 from gsched.protocol.node import Register
 
 log = logging.getLogger(__name__)
@@ -238,7 +240,10 @@ class Shell:
             self._spool.write_task(effect.task)
         except OSError as error:
             message = f"node {self._identity.node} cannot keep the job: {error}"
-            self.post(LaunchFailed(key=effect.task.key, message=message))
+            failure = LaunchFailure(
+                stage=LaunchStage.SPOOL, subject=Subject.NODE, errno=error.errno or 0
+            )
+            self.post(LaunchFailed(key=effect.task.key, message=message, failure=failure))
             return
         failpoint("node.launch.after_accepted")
 

@@ -58,7 +58,9 @@ def prepare(task: Task) -> None:
     except OSError as error:
         raise LaunchError(
             f"cannot set up the control group {error.filename}: {reason(error)}: see gsched doctor",
-            user_error=False,
+            stage="group",
+            subject="node",
+            errno=error.errno or 0,
         ) from error
 
 
@@ -88,7 +90,9 @@ def join(task: Task) -> None:
         except OSError as error:
             raise LaunchError(
                 f"cannot join the control group {path}: {reason(error)}: see gsched doctor",
-                user_error=False,
+                stage="group",
+                subject="node",
+                errno=error.errno or 0,
             ) from error
 
 

@@ -10,10 +10,10 @@ import os
 import resource
 import signal
 from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from typing import NoReturn, TypeVar, cast
 
 from gnode.supervisor import cgroup, output, privilege
-from gnode.supervisor.errors import LaunchError, blame, reason
+from gnode.supervisor.errors import LaunchError, Stage, Subject, reason
 from gnode.supervisor.spool import Task
 
 READY, FAILED, GO = b"R", b"F", b"G"
@@ -49,7 +49,7 @@ def become_job(task: Task, around: Surroundings, channel: int) -> NoReturn:
         task: what to run.
         around: see `Surroundings`.
         channel: a SOCK_SEQPACKET descriptor to the supervisor: we send ``READY`` and two
-            NUL-separated paths, or ``FAILED``, a digit for the user's error and a message; it
+            NUL-separated paths, or ``FAILED``, the evidence and a message (`failure_of`); it
             sends ``GO``.
     """
     try:
@@ -57,14 +57,35 @@ def become_job(task: Task, around: Surroundings, channel: int) -> NoReturn:
     except LaunchError as error:
         _report(channel, error)
     except OSError as error:
-        _report(channel, LaunchError(f"cannot start the job: {error}", user_error=False))
+        subject: Subject = "node" if os.getuid() == 0 else "job"  # what its user may use up
+        _report(
+            channel,
+            LaunchError(
+                f"cannot start the job: {error}",
+                stage="identity",
+                subject=subject,
+                errno=error.errno or 0,
+            ),
+        )
     finally:
         os._exit(_NEVER_STARTED)
 
 
 def _report(channel: int, error: LaunchError) -> None:
-    text = error.message.encode("utf-8", "surrogateescape")[: MESSAGE_BYTES_MAX - 2]
-    os.write(channel, FAILED + (b"1" if error.user_error else b"0") + text)
+    evidence = f"{error.stage}\0{error.subject}\0{error.errno}\0".encode()
+    text = error.message.encode("utf-8", "surrogateescape")
+    os.write(channel, (FAILED + evidence + text)[:MESSAGE_BYTES_MAX])
+
+
+def failure_of(message: bytes) -> LaunchError:
+    """Return the failure that the job's process has reported in a ``FAILED`` message."""
+    stage, subject, number, text = message[len(FAILED) :].split(b"\0", 3)
+    return LaunchError(
+        text.decode("utf-8", "surrogateescape"),
+        stage=cast("Stage", stage.decode()),
+        subject=cast("Subject", subject.decode()),
+        errno=int(number),
+    )
 
 
 def _run(task: Task, around: Surroundings, channel: int) -> None:
@@ -104,8 +125,16 @@ def prepare_as_owner(task: Task) -> tuple[tuple[str, str], tuple[int, int, int]]
         LaunchError: the working directory or an output file cannot be used.
     """
     os.umask(task["umask"])
-    _write_files(task)
-    _enter(task["cwd"])
+    try:
+        _write_files(task)
+    except OSError as error:  # its user may write into that directory, too, and fill its disk
+        raise LaunchError(
+            f"cannot write the job's files: {error}",
+            stage="files",
+            subject="job",
+            errno=error.errno or 0,
+        ) from error
+    _enter(task)
     out, err, out_path, err_path = output.open_output(task)
     stdin = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     return (out_path, err_path), (stdin, out, err)
@@ -136,15 +165,35 @@ def _write_files(task: Task) -> None:
             os.close(fd)
 
 
-def _enter(directory: str) -> None:
+def _enter(task: Task) -> None:
+    directory, home = task["cwd"], task["env"].get("HOME", "").rstrip("/")
     try:
         os.chdir(directory)
     except OSError as error:
+        if home and f"{directory}/".startswith(f"{home}/") and not _is_there(home):
+            raise LaunchError(
+                f"there is no home directory {home} on this node: mount it there, or choose "
+                "another working directory with -d",
+                stage="home",
+                subject="user",
+                errno=error.errno or 0,
+            ) from error
         raise LaunchError(
             f"cannot enter the working directory {directory}: {reason(error)}: "
             "create it on every node or choose -d",
-            user_error=blame(error),
+            stage="workdir",
+            subject="job",
+            errno=error.errno or 0,
         ) from error
+
+
+def _is_there(directory: str) -> bool:
+    """Return whether a directory exists; one of which that cannot be told counts as there."""
+    try:
+        os.stat(directory)
+    except OSError as error:
+        return error.errno != errno.ENOENT
+    return True
 
 
 Started = TypeVar("Started")
@@ -172,7 +221,9 @@ def start_program(
             if failure is None or error.errno not in (errno.ENOENT, errno.ENOTDIR):
                 failure = error
     assert failure is not None, "str.split gives at least one candidate"
-    raise LaunchError(_explain(program, failure), user_error=blame(failure)) from failure
+    raise LaunchError(
+        _explain(program, failure), stage="program", subject="job", errno=failure.errno or 0
+    ) from failure
 
 
 def _explain(program: str, error: OSError) -> str:

@@ -1,25 +1,24 @@
-"""Why a job could not be started."""
+"""Why a job could not be started: the evidence from which the head decides whose fault it is."""
 
-import errno
 import os
+from typing import Literal
 
-#: Errors of a file system or a machine, not of what the user asked for: worth another try.
-_PASSING = frozenset(
-    {
-        errno.EIO,
-        errno.ESTALE,
-        errno.EAGAIN,
-        errno.ENOMEM,
-        errno.ENFILE,
-        errno.EMFILE,
-        errno.ETIMEDOUT,
-        errno.ENOTCONN,
-        errno.EHOSTDOWN,
-        errno.EHOSTUNREACH,
-        errno.ECONNREFUSED,
-        errno.EINTR,
-    }
-)
+#: The values of `gsched.model.states.LaunchStage` and `Subject`, which cannot be imported here.
+Stage = Literal[
+    "order",
+    "account",
+    "home",
+    "spool",
+    "fork",
+    "group",
+    "identity",
+    "files",
+    "workdir",
+    "output",
+    "program",
+    "device",
+]
+Subject = Literal["node", "user", "job"]
 
 
 class LaunchError(Exception):
@@ -27,18 +26,21 @@ class LaunchError(Exception):
 
     Attributes:
         message: for people: what was tried, what is so, what to do.
-        user_error: the job's own fault, so that another try would fail too.
+        stage: the step.
+        subject: whose thing it failed on. ``node`` only where no user can make the step fail.
+        errno: the system's number of the error; 0: no system call failed.
     """
 
-    def __init__(self, message: str, *, user_error: bool) -> None:
+    def __init__(self, message: str, *, stage: Stage, subject: Subject, errno: int = 0) -> None:
         super().__init__(message)
         self.message = message
-        self.user_error = user_error
+        self.stage = stage
+        self.subject = subject
+        self.errno = errno
 
-
-def blame(error: OSError) -> bool:
-    """Return whether ``error`` about something a user named is the user's own fault."""
-    return error.errno not in _PASSING
+    def evidence(self) -> dict[str, object]:
+        """Return what the exit record says of it."""
+        return {"stage": self.stage, "subject": self.subject, "errno": self.errno}
 
 
 def reason(error: OSError) -> str:

@@ -5,8 +5,8 @@ socket (JSON lines) and prints ``ready`` once it listens. Requests: ``{"launch":
 ``{"rules": {"allow_root": false, "uid_min": 1000}}`` (whose jobs run from now on; before it only
 ordinary users'), ``{"stop": true}`` (leave when no supervisor is left).
 Messages: ``{"launched": ..., "pid": ..., "start_ticks": ...}`` or
-``{"failed": ..., "message": ...}`` to who asked, and ``{"ended": ..., "pid": ...}`` to all once an
-attempt's exit record is there.
+``{"failed": ..., "message": ..., "errno": ...}`` to who asked, and
+``{"ended": ..., "pid": ...}`` to all once an attempt's exit record is there.
 
 It outlives gnode, and the supervisors outlive it. Where a supervisor was killed, it takes over.
 """
@@ -153,7 +153,8 @@ class Launcher:
         try:
             worker, is_new = self._pool.start(name, directory, fresh=fresh)
         except OSError as error:
-            return {"failed": name, "message": f"cannot fork: {reason(error)}"}
+            message = f"cannot fork: {reason(error)}"
+            return {"failed": name, "message": message, "errno": error.errno or 0}
         if is_new:
             self._epoll.register(worker.channel.fileno(), select.EPOLLIN)
         return {"launched": name, "pid": worker.pid, "start_ticks": worker.start_ticks}

@@ -12,7 +12,7 @@ import fcntl
 import os
 import stat
 
-from gnode.supervisor.errors import LaunchError, blame, reason
+from gnode.supervisor.errors import LaunchError, reason
 from gnode.supervisor.spool import Task
 
 # O_NONBLOCK: opening a pipe without a reader fails instead of hanging. O_NOCTTY: no terminal.
@@ -52,13 +52,16 @@ def _open(path: str, name: str, *, append: bool) -> tuple[int, str]:
             path = f"{path}/{name}"
             fd = os.open(path, flags, 0o666)
     except OSError as error:
-        raise LaunchError(_explain(path, error), user_error=blame(error)) from error
+        raise LaunchError(
+            _explain(path, error), stage="output", subject="job", errno=error.errno or 0
+        ) from error
     mode = os.fstat(fd).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
         os.close(fd)
         raise LaunchError(
             f"cannot write {path}: it is neither a file nor a character device: choose -o",
-            user_error=True,
+            stage="output",
+            subject="job",
         )
     # Devices would pass O_NONBLOCK on to the program, which does not expect it.
     fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
@@ -74,4 +77,6 @@ def _explain(path: str, error: OSError) -> str:
             f"cannot write {path}: there is no directory {directory} on this node: "
             "create the directory or choose -o"
         )
+    if error.errno == errno.EAGAIN:
+        return f"cannot write {path}: another process holds a lease on it: choose -o"
     return f"cannot write {path}: {reason(error)}: create the directory or choose -o"

@@ -4,6 +4,7 @@ Each step is checked and all of it verified at the end: a daemon that goes on as
 failed runs a user's program as root.
 """
 
+import errno
 import os
 import pwd
 
@@ -42,25 +43,33 @@ def check_owner(uid: int, gid: int, rules: Rules, *, switch_user: bool) -> None:
         raise LaunchError(
             "this node runs no jobs of root: submit as another user, or set "
             "allow_root_jobs = true in [node] of its own configuration",
-            user_error=True,
+            stage="account",
+            subject="job",
+            errno=errno.EPERM,
         )
     if not switch_user:
         if uid != own_uid:
             raise LaunchError(
                 f"the job belongs to uid {uid}, but this gnode runs jobs of {own_uid} only",
-                user_error=False,
+                stage="account",
+                subject="user",
+                errno=errno.EPERM,
             )
         return
     if not rules.uid_min <= uid <= _UID_MAX:
         raise LaunchError(
             f"uid {uid} is a system account (below {rules.uid_min}): jobs run as ordinary users "
             "only",
-            user_error=True,
+            stage="account",
+            subject="job",
+            errno=errno.EPERM,
         )
     if not 1 <= gid <= _UID_MAX:
         raise LaunchError(
             f"gid {gid} is a group of the system: jobs run in groups of ordinary users only",
-            user_error=True,
+            stage="account",
+            subject="job",
+            errno=errno.EPERM,
         )
 
 
@@ -75,19 +84,26 @@ def resolve_groups(user: str, uid: int, gid: int) -> list[int]:
     except KeyError:
         raise LaunchError(
             f"there is no user {user} on this node: the administrator has to add the account",
-            user_error=False,
+            stage="account",
+            subject="user",
+            errno=errno.ENOENT,
         ) from None
     groups = os.getgrouplist(user, account.pw_gid)
     if account.pw_uid != uid:
         raise LaunchError(
             f"user {user} has uid {account.pw_uid} on this node, but {uid} at the head: "
             "the administrator has to make them equal",
-            user_error=False,
+            stage="account",
+            subject="user",
+            errno=errno.EINVAL,
         )
     if gid not in groups:
         raise LaunchError(
-            f"user {user} is not in group {gid} on this node: choose one of {sorted(groups)}",
-            user_error=True,
+            f"user {user} is not in group {gid} on this node: submit with one of "
+            f"{sorted(groups)} as current group (newgrp)",
+            stage="account",
+            subject="job",
+            errno=errno.EPERM,
         )
     return groups
 
@@ -131,7 +147,8 @@ def _verify(uid: int, gid: int, groups: list[int]) -> None:
         raise LaunchError(
             f"could not become uid {uid}: ids {os.getresuid()} {os.getresgid()} "
             f"{os.getgroups()}, capabilities {_capabilities()}",
-            user_error=False,
+            stage="identity",
+            subject="node",
         )
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from gnode.supervisor import cgroup, kernel, spool
 from gnode.supervisor.ending import Ending
+from gnode.supervisor.errors import LaunchError
 from gnode.supervisor.spool import Task
 
 _REPORT_BYTES_MAX = 65536
@@ -42,18 +43,26 @@ class Seen:
         self.memory_peak_bytes = max(self.memory_peak_bytes, usage.ru_maxrss * 1024)
 
 
-def never_ran(task: Task, message: str, *, user_error: bool) -> dict[str, object]:
-    """Return the record of an attempt whose program was never started."""
+def never_ran(task: Task, error: LaunchError) -> dict[str, object]:
+    """Return the record of an attempt whose program was never started.
+
+    One whose process the kernel killed for its memory limit on the way there has its own outcome.
+    """
     now_s = time.time()
-    return {
+    record: dict[str, object] = {
         "job": task["job"],
         "attempt": task["attempt"],
         "kind": "launch_failed",
-        "user_error": user_error,
-        "message": _printable(message),
+        "failure": error.evidence(),
+        "message": _printable(error.message),
         "started_s": now_s,
         "ended_s": now_s,
     }
+    if task["memory_cgroup"] is not None and cgroup.out_of_memory_kills(task):
+        del record["failure"]
+        record["signal"] = signal.SIGKILL
+        _merge_out_of_memory(task, record, stopped=False)
+    return record
 
 
 def ended(task: Task, seen: Seen, ending: Ending) -> dict[str, object]:
@@ -190,6 +199,7 @@ def unreadable(name: str, error: Exception) -> dict[str, object]:
         "job": int(job),
         "attempt": int(attempt),
         "kind": "launch_failed",
+        "failure": {"stage": "spool", "subject": "node", "errno": 0},
         "message": f"gnode's description of the job cannot be read: {type(error).__name__} {error}",
     }
 

@@ -4,6 +4,7 @@ It runs in a process that the launcher has forked, and outlives launcher and gno
 just runs, it sleeps in one system call until a signal comes: the job's end, an order, the alarm.
 """
 
+import errno
 import os
 import signal
 import socket
@@ -71,7 +72,7 @@ class _Supervisor:
             self._launch(around)
         except LaunchError as error:
             self._clear_launch()
-            result = record.never_ran(self._task, error.message, user_error=error.user_error)
+            result = record.never_ran(self._task, error)
             if self._ending.reason is not None:
                 result["stop_reason"] = self._ending.reason
         else:
@@ -113,7 +114,9 @@ class _Supervisor:
         except OSError as error:
             raise LaunchError(
                 f"the node cannot keep the job's record: {reason(error)}: see gnodes",
-                user_error=False,
+                stage="spool",
+                subject="node",
+                errno=error.errno or 0,
             ) from error
 
     def _launch_by_fork(self, around: Surroundings, mark: int) -> None:
@@ -123,7 +126,12 @@ class _Supervisor:
             try:
                 pid = os.fork()
             except OSError as error:
-                raise LaunchError(f"cannot fork: {reason(error)}", user_error=False) from error
+                raise LaunchError(
+                    f"cannot fork: {reason(error)}",
+                    stage="fork",
+                    subject="node",
+                    errno=error.errno or 0,
+                ) from error
             if pid == 0:
                 os.close(ours.fileno())  # or we would not notice the supervisor's death
                 child.become_job(self._task, around, theirs.fileno())
@@ -175,20 +183,26 @@ class _Supervisor:
                 self._refuse_if_stopped()
                 if kernel.boottime_s() >= patience_s:
                     raise LaunchError(
-                        f"the job could not start within {limit_s:.0f} s: a file system that it "
-                        "needs on this node may hang",
-                        user_error=False,
+                        f"the job could not start within {limit_s:.0f} s: a file system or the "
+                        "name service that it needs on this node may hang",
+                        stage="workdir",
+                        subject="job",
+                        errno=errno.ETIMEDOUT,
                     ) from None
         if message.startswith(child.FAILED):
-            text = message[2:].decode("utf-8", "surrogateescape")
-            raise LaunchError(text, user_error=message[1:2] == b"1")
-        if message[:1] != expected:
-            raise LaunchError("the job's process was killed before it started", user_error=False)
+            raise child.failure_of(message)
+        if message[:1] != expected:  # its user may have killed it, or its memory limit
+            raise LaunchError(
+                "the job's process was killed before it started",
+                stage="program",
+                subject="job",
+                errno=errno.EINTR,
+            )
         return message[1:]
 
     def _refuse_if_stopped(self) -> None:
         if self._ending.reason is not None:
-            raise LaunchError("stopped before it started", user_error=False)
+            raise LaunchError("stopped before it started", stage="order", subject="job")
 
     def _make_user_dir(self) -> None:
         """Make the directory for the job's files; the job's process fills it as its owner."""
@@ -206,7 +220,10 @@ class _Supervisor:
                     os.close(fd)
         except OSError as error:
             raise LaunchError(
-                f"cannot make the job's directory: {error}", user_error=False
+                f"cannot make the job's directory: {error}",
+                stage="spool",
+                subject="node",
+                errno=error.errno or 0,
             ) from error
 
     def _clear_launch(self) -> None:

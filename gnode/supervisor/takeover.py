@@ -7,6 +7,7 @@ and later also tell the exit status. Where they do not, or if the supervisor had
 itself, the outcome is lost: whatever is left of the job is killed, and the record says so.
 """
 
+import errno
 import os
 import resource
 import signal
@@ -14,6 +15,7 @@ import time
 
 from gnode.supervisor import cgroup, kernel, orders, proc, record, spool
 from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
+from gnode.supervisor.errors import LaunchError
 from gnode.supervisor.proc import Process
 
 _REAPED_WITHIN_S = 10.0  # where nobody reaps orphans (many containers), a status is never told
@@ -207,5 +209,8 @@ class LostAttempt:
 
     def _record(self) -> dict[str, object]:
         if not self._may_have_run:
-            return record.never_ran(self._task, _BEFORE_THE_START, user_error=False)
+            error = LaunchError(
+                _BEFORE_THE_START, stage="program", subject="job", errno=errno.EINTR
+            )
+            return record.never_ran(self._task, error)
         return record.ended(self._task, self._seen, self._ending)

@@ -3,7 +3,15 @@
 from msgspec import Struct
 
 from gsched.model.resources import Request
-from gsched.model.states import HoldKind, Join, LaunchKind, OutcomeKind, StopReason
+from gsched.model.states import (
+    HoldKind,
+    Join,
+    LaunchKind,
+    LaunchStage,
+    OutcomeKind,
+    StopReason,
+    Subject,
+)
 from gsched.model.training import Training, Urgency
 
 DEFAULT_GRACE_S = (
@@ -139,13 +147,27 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.kind is OutcomeKind.EXITED and self.exit_code == 0
 
 
+class LaunchFailure(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The evidence of a start that failed: which step, on whose thing, with which error.
+
+    It says what was seen, not whose fault that is: `gschedd.core.blame` decides.
+
+    Attributes:
+        errno: Linux's number of the error; 0: no system call failed.
+    """
+
+    stage: LaunchStage
+    subject: Subject
+    errno: int = 0
+
+
 class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How one part of an attempt ended on one node: the content of ``exit.json``.
 
     Attributes:
         kind: EXITED, SIGNALLED, OOM, LAUNCH_FAILED or SUPERVISOR_LOST: what the process did.
         stop_reason: why gsched stopped it, if it did; the head makes the outcome from both.
-        user_error: for LAUNCH_FAILED: the job's own fault (no such directory), so not tried again.
+        failure: for LAUNCH_FAILED: the evidence; None: nothing is known.
         port_taken: for LAUNCH_FAILED: its rendezvous port is taken there; the next attempt has
             another one.
         started_s, ended_s: seconds since the epoch on the node's clock.
@@ -161,7 +183,7 @@ class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     exit_code: int | None = None
     signal: int | None = None
     stop_reason: StopReason | None = None
-    user_error: bool = False
+    failure: LaunchFailure | None = None
     port_taken: bool = False
     message: str = ""
     rank: int | None = None

@@ -80,6 +80,31 @@ class OutcomeKind(StrEnum):
     MOVED = "moved"  # stopped at a checkpoint, to go on elsewhere
 
 
+class LaunchStage(StrEnum):
+    """The step of a start that failed."""
+
+    ORDER = "order"  # the order does not fit what this node is or does now
+    ACCOUNT = "account"  # who the owner is on this node
+    HOME = "home"  # the owner's home directory, which holds the working directory
+    SPOOL = "spool"  # gnode's own records of the attempt
+    FORK = "fork"  # a process for it
+    GROUP = "group"  # its control groups
+    IDENTITY = "identity"  # its process becoming the owner
+    FILES = "files"  # the script and node file in its own directory
+    WORKDIR = "workdir"
+    OUTPUT = "output"
+    PROGRAM = "program"
+    DEVICE = "device"  # a GPU that it was given
+
+
+class Subject(StrEnum):
+    """Whose thing a step of a start failed on; `gschedd.core.blame` decides what follows."""
+
+    NODE = "node"  # no user can make it fail: a fork, a control group, gnode's own records
+    USER = "user"  # the owner's account on this node
+    JOB = "job"  # what the job names or its user can touch: directory, output, program
+
+
 class StopReason(StrEnum):
     """Why the head or a supervisor stops an attempt."""
 

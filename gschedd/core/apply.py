@@ -132,7 +132,7 @@ def _released(state: State, fact: f.JobReleased) -> None:
     if job.state is JobState.HELD:
         wanted = resting_state(job, fact.at_s)
         job.eligible_s = max(fact.at_s, job.start_after_s)
-        job.faults = 0
+        job.faults, job.avoid, job.unknown_since_s = 0, (), 0.0
     move(state, job, fact, wanted)
 
 
@@ -296,6 +296,7 @@ def _requeued(state: State, fact: f.JobRequeued) -> None:
     job.attempt = None
     job.faults, job.not_before_s = fact.faults, fact.not_before_s
     job.requeue_reason = fact.reason
+    job.avoid, job.unknown_since_s = fact.avoid, fact.unknown_since_s
     job.requeues += 1
     if job.trip is not None and not job.trip.resumed_s:
         job.trip = None  # it has come to nothing: how long it waits now is no move's cost

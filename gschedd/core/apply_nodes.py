@@ -25,7 +25,8 @@ def registered(state: State, fact: f.NodeRegistered) -> None:
         state.forget_hardware()
     node.inventory, node.boot_id, node.incarnation = fact.inventory, fact.boot_id, fact.incarnation
     node.address, node.version, node.since_s = fact.address, fact.version, fact.at_s
-    node.load, node.heartbeat_s, node.faults = fact.load, fact.at_s, 0
+    node.load, node.heartbeat_s = fact.load, fact.at_s
+    _clear(node)
     if fact.highest_job >= state.next_job:  # the database is an old copy: no number comes again
         state.next_job = fact.highest_job + SAFE_ID_JUMP
     refresh_space(state, node)
@@ -60,16 +61,23 @@ def resumed(state: State, fact: f.NodeResumed) -> None:
     """A node takes new work again."""
     node = state.nodes[fact.node]
     node.state = next_node_state(node.state, fact, node.state)
-    node.drained, node.vacating, node.reason, node.faults = False, False, "", 0
+    node.drained, node.vacating, node.reason = False, False, ""
+    _clear(node)
     state.vacating.discard(node.name)
     refresh_space(state, node)
     state.look_anew()
     state.touched_nodes[node.name] = node
 
 
+def _clear(node: Node) -> None:
+    """Forget what a node was suspected of."""
+    node.faults, node.fault_uids, node.fault_s, node.fault_message = 0, (), 0.0, ""
+
+
 def faulted(state: State, fact: f.NodeFaulted) -> None:
     """A node could not start an attempt, or did again."""
     node = state.nodes[fact.node]
     node.state = next_node_state(node.state, fact, node.state)
-    node.faults = fact.faults
+    node.faults, node.fault_uids = fact.faults, fact.uids
+    node.fault_s, node.fault_message = fact.at_s, fact.message
     state.touched_nodes[node.name] = node

@@ -241,12 +241,16 @@ class JobRequeued(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=Tr
     """The job waits again after an attempt that does not count as its end.
 
     ``not_before_s`` delays it after a fault of the system; ``faults`` counts those in a row.
+    ``avoid`` are the nodes on which it failed to start, which it tries last. ``unknown_since_s`` is
+    since when its attempts have failed on its owner's account.
     """
 
     reason: str
     faults: int
     not_before_s: float = 0.0
     holds: tuple[HoldKind, ...] = ()
+    avoid: tuple[str, ...] = ()
+    unknown_since_s: float = 0.0
 
 
 class JobEnded(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -290,10 +294,14 @@ class NodeResumed(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=T
 
 
 class NodeFaulted(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """The node could not start an attempt for reasons of its own; ``faults`` in a row."""
+    """The node could not start an attempt for reasons of its own, or did again.
+
+    ``faults`` in a row; ``uids`` are the users whose attempts they were.
+    """
 
     faults: int
     message: str
+    uids: tuple[int, ...] = ()
 
 
 AnyFact = (

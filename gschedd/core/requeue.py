@@ -7,7 +7,9 @@ from msgspec import structs
 from gsched.model.job import Outcome
 from gsched.model.states import HoldKind, OutcomeKind
 from gschedd.core import facts as f
+from gschedd.core.blame import Verdict, verdict_on
 from gschedd.core.journeys import checkpoint_dir
+from gschedd.core.relaunch import after_failed_start
 from gschedd.core.state import Attempt, Job
 
 #: Faults of the system in a row after which a job is held for a person to look at.
@@ -44,6 +46,9 @@ def after_fault(job: Job, outcome: Outcome, at_s: float) -> f.JobRequeued | f.Jo
     assert attempt is not None, "the attempt has just ended"
     if _failed_to_go_on(job, attempt, outcome):
         return _after_load(job, outcome, at_s)
+    if outcome.kind is OutcomeKind.LAUNCH_FAILED:
+        faults = 1 if _has_saved(job, attempt) else job.faults + 1
+        return after_failed_start(job, attempt, _words(outcome), faults=faults, at_s=at_s)
     asked_for = job.spec.restarts_max > 0 and _has_died(attempt, outcome)
     if not asked_for and not _is_fault(job, attempt, outcome):
         return None
@@ -161,6 +166,5 @@ def _has_died(attempt: Attempt, outcome: Outcome) -> bool:
 def _is_fault(job: Job, attempt: Attempt, outcome: Outcome) -> bool:
     """Return whether the system failed the job, so that it gets another attempt."""
     if outcome.kind is OutcomeKind.LAUNCH_FAILED:
-        records = [part.record for part in attempt.parts.values() if part.record is not None]
-        return not any(record.user_error for record in records)
+        return verdict_on(attempt) is not Verdict.JOB
     return outcome.kind in LOST and job.spec.rerunnable

@@ -11,13 +11,12 @@ from gsched.model.resources import Usage
 from gsched.model.signals import describe_signal
 from gsched.model.states import AttemptState, NodeState, OutcomeKind, PartState, StopReason
 from gschedd.core import facts as f
+from gschedd.core.blame import suspect
 from gschedd.core.owning import crowded_out
 from gschedd.core.requeue import LOST, after_fault
 from gschedd.core.startups import told_by_end
 from gschedd.core.state import Attempt, Job, State
 
-#: Launches that failed in a row for reasons of the node, after which it is drained.
-MAX_NODE_FAULTS: Final = 3
 #: Grace for the other parts when one has failed, at most; seconds.
 PEER_GRACE_S: Final = 10.0
 
@@ -70,7 +69,7 @@ def _after_part(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
     job = state.jobs[fact.job]
     attempt = job.attempt
     assert attempt is not None, "a part belongs to an attempt"
-    facts = _node_fault(state, fact)
+    facts = suspect(state, fact)
     left = [p for p in attempt.parts.values() if p.state in {PartState.PENDING, PartState.RUNNING}]
     if not left:
         facts.append(
@@ -141,26 +140,6 @@ def _has_left(job: Job, attempt: Attempt) -> bool:
         for record in records
         if record.asked
     )
-
-
-def _node_fault(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
-    """Count launches that failed in a row for the node's own reasons; drain it in the end."""
-    node = state.nodes.get(fact.node)
-    record = fact.record
-    if node is None or record.stop_reason is not None or record.port_taken:
-        return []
-    if record.kind is not OutcomeKind.LAUNCH_FAILED or record.user_error:
-        if not node.faults or record.kind is OutcomeKind.NODE_LOST:
-            return []
-        return [f.NodeFaulted(at_s=fact.at_s, node=node.name, faults=0, message="")]
-    faults = node.faults + 1
-    facts: list[f.AnyFact] = [
-        f.NodeFaulted(at_s=fact.at_s, node=node.name, faults=faults, message=record.message)
-    ]
-    if faults >= MAX_NODE_FAULTS and not node.drained:
-        reason = f"{faults} launches failed in a row, the last: {record.message}"
-        facts.append(f.NodeDrained(at_s=fact.at_s, node=node.name, reason=reason, by="gsched"))
-    return facts
 
 
 def _failed(record: ExitRecord) -> bool:

@@ -168,6 +168,8 @@ class Job(Struct, kw_only=True, omit_defaults=True):
         eligible_s: since when it may start: its queue time.
         not_before_s: until when a fault of the system delays it.
         faults: faults of the system in a row.
+        avoid: nodes on which its last attempts failed to start: it tries others first.
+        unknown_since_s: since when each attempt has failed on its owner's account; 0: none has.
         cpu_s: CPU time of all ended attempts.
         move: where it goes on, while it moves.
         moves: how often it has moved.
@@ -196,6 +198,8 @@ class Job(Struct, kw_only=True, omit_defaults=True):
     faults: int = 0
     requeues: int = 0
     requeue_reason: str = ""
+    avoid: tuple[str, ...] = ()
+    unknown_since_s: float = 0.0
     started_s: float | None = None
     ended_s: float | None = None
     cpu_s: float = 0.0
@@ -222,7 +226,15 @@ class Job(Struct, kw_only=True, omit_defaults=True):
 
 
 class Node(Struct, kw_only=True, omit_defaults=True):
-    """A machine that has registered at least once; ``vacating``: jobs are to leave it."""
+    """A machine that has registered at least once.
+
+    Attributes:
+        vacating: jobs are to leave it.
+        faults: starts in a row that failed through its own fault.
+        fault_uids: whose jobs they were.
+        fault_s: when the last of them was, seconds since the epoch.
+        fault_message: what it said.
+    """
 
     name: str
     state: NodeState
@@ -236,6 +248,9 @@ class Node(Struct, kw_only=True, omit_defaults=True):
     vacating: bool = False
     reason: str = ""
     faults: int = 0
+    fault_uids: tuple[int, ...] = ()
+    fault_s: float = 0.0
+    fault_message: str = ""
     load: Load | None = None
     heartbeat_s: float | None = None
 

@@ -4,6 +4,7 @@ What lies here survives gnode, as it does in reality: the launcher forks supervi
 owns one attempt, obeys commands and walltime (by the real `Ending`), and leaves an exit record.
 """
 
+import errno
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,9 +20,9 @@ from gnode.core.task import (
     Task,
 )
 from gnode.supervisor.ending import Do, Ending
-from gsched.model.job import ExitRecord
+from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.resources import Inventory, Usage
-from gsched.model.states import OutcomeKind, StopReason
+from gsched.model.states import LaunchStage, OutcomeKind, StopReason, Subject
 from gschedd.sim.agenda import FOREVER, Agenda
 from gschedd.sim.program import Program
 from gschedd.sim.work import Work
@@ -29,6 +30,9 @@ from gschedd.sim.work import Work
 SIGTERM: Final = 15
 SIGKILL: Final = 9
 FIRST_PID: Final = 1000
+_NO_DIRECTORY: Final = LaunchFailure(
+    stage=LaunchStage.WORKDIR, subject=Subject.JOB, errno=errno.ENOENT
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -262,7 +266,7 @@ class Machine:
             exit_code=exit_code,
             signal=signal,
             stop_reason=StopReason(reason) if reason is not None else None,
-            user_error=user_error,
+            failure=_NO_DIRECTORY if user_error else None,
             message="no such directory" if user_error else "",
             failed_s=ended_s if exit_code or signal else None,
             started_s=process.info.started_s if process.info is not None else 0.0,

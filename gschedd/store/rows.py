@@ -87,7 +87,7 @@ def job_row(job: Job) -> Row:
 
 
 class Course(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is kept of a job that has a deadline or moves; of all others it is left out.
+    """What is kept of a job that has a deadline, moves or failed to start; of others nothing.
 
     The fields are those of `Job`.
     """
@@ -104,6 +104,8 @@ class Course(Struct, frozen=True, kw_only=True, omit_defaults=True):
     promised: bool | None = None
     meets: bool | None = None
     expected_end_s: float | None = None
+    avoid: tuple[str, ...] = ()
+    unknown_since_s: float = 0.0
 
 
 _NO_COURSE: Final = Course()
@@ -124,6 +126,8 @@ def _course_data(job: Job) -> bytes | None:
         promised=job.promised,
         meets=job.meets,
         expected_end_s=job.expected_end_s,
+        avoid=job.avoid,
+        unknown_since_s=job.unknown_since_s,
     )
     return None if course == _NO_COURSE else _encode(course)
 
@@ -165,6 +169,8 @@ def job_from_row(row: Row, spec: JobSpec) -> Job:
         promised=course.promised,
         meets=course.meets,
         expected_end_s=course.expected_end_s,
+        avoid=course.avoid,
+        unknown_since_s=course.unknown_since_s,
     )
 
 

@@ -9,7 +9,7 @@ from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.requeue import MAX_FAULTS
 from tests.support.saving import Running
-from tests.support.world import ADMIN, BEGIN_S, Program, World, inventory, node
+from tests.support.world import ADMIN, ALICE, BEGIN_S, BOB, Program, World, inventory, node
 
 
 def outcome_kind(world: World, job: int) -> OutcomeKind:
@@ -199,15 +199,16 @@ def test_after_five_faults_in_a_row_the_system_holds_the_job() -> None:
 
 def test_a_node_that_cannot_start_jobs_is_drained_and_the_jobs_run_elsewhere() -> None:
     """Three launches in a row failed through the node's own fault (C15)."""
-    world = World(node("n1", cpus=2), node("n2", cpus=4))
+    world = World(node("n1", cpus=4), node("n2", cpus=4))
     world.machines["n1"].launch_fault = "fork: resource temporarily unavailable"
-    jobs = [world.submit("nodes=1:ppn=2", runs_s=10) for _ in range(3)]
+    users = (ALICE, BOB, ALICE, BOB)
+    jobs = [world.submit("nodes=1:ppn=2", runs_s=10, by=who) for who in users]
 
     world.run_until(500)
 
     broken = world.seen_node("n1")
     assert broken.drained
-    assert broken.reason.startswith("3 launches failed in a row, the last: fork")
+    assert broken.reason.startswith("3 launches of 2 users failed in a row, the last: fork")
     assert all(outcome_kind(world, job) is OutcomeKind.EXITED for job in jobs)
 
 

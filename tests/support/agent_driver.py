@@ -20,7 +20,7 @@ from gnode.core.inputs import (
 from gnode.core.task import AttemptKey, SupervisorInfo
 from gsched.model.job import ExitRecord, Owner
 from gsched.model.resources import Gpu, Inventory, Share
-from gsched.model.states import LaunchKind, OutcomeKind, StopReason
+from gsched.model.states import LaunchKind, OutcomeKind, StopReason, Subject
 from gsched.protocol.node import ExitAck, Exited, Launch, Started, Stop
 
 EffectT = TypeVar("EffectT")
@@ -187,5 +187,6 @@ def refusal(driver: Driver, **settings: object) -> str:
     assert only(effects, do.AcceptTask) == []
     (ended,) = exits(effects)
     assert ended.kind is OutcomeKind.LAUNCH_FAILED
-    assert not ended.user_error
+    assert ended.failure is not None
+    assert ended.failure.subject is not Subject.JOB
     return ended.message

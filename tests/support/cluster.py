@@ -54,6 +54,7 @@ class Cluster:
         self.key_file = directory / "cluster.key"
         self.head_settings: dict[str, object] = {}
         self.queues: str = ""  # [[queue]] tables, as TOML text
+        self.wrapper: list[str] = []  # words before each daemon's command
         self._marker = marker
         self._head_process: subprocess.Popen[bytes] | None = None
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
@@ -227,7 +228,7 @@ class Cluster:
     ) -> subprocess.Popen[bytes]:
         with open(self.directory / log, "ab") as stream:
             return subprocess.Popen(
-                [sys.executable, "-m", module, "--config", str(config)],
+                [*self.wrapper, sys.executable, "-m", module, "--config", str(config)],
                 cwd=ROOT,
                 env={**os.environ, MARKER: self._marker, **(env or {})},
                 stdin=subprocess.DEVNULL,

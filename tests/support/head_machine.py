@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 from msgspec import Struct, structs
 
 from gsched.errors import InvalidTransitionError
-from gsched.model.job import ExitRecord
+from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.resources import Inventory, Load, Share, Usage
 from gsched.model.states import HoldKind, JobState, OutcomeKind, PartState, StopReason
 from gsched.protocol import node as n
@@ -38,8 +38,17 @@ from gschedd.sim.booking import check_head
 from gschedd.store.reader import Reader
 from gschedd.store.rows import Batch
 from gschedd.store.sqlite import Store
+from tests.support.evidence import FORK, LEASE, NO_DIRECTORY, UNKNOWN_USER
 from tests.support.invariants import check_history, content, replayed
-from tests.support.world import ADMIN, ALICE, BEGIN_S, BOB, inventory, settings, submission
+from tests.support.world import (
+    ADMIN,
+    ALICE,
+    BEGIN_S,
+    BOB,
+    inventory,
+    settings,
+    submission,
+)
 
 NODES = {
     "n1": inventory(cpus=4, gpu_types=("a", "a"), generic={"licence": 1}),
@@ -419,7 +428,7 @@ class HeadMachine(RuleBasedStateMachine):
         kind: OutcomeKind,
         *,
         reason: StopReason | None = None,
-        user_error: bool = False,
+        failure: LaunchFailure | None = None,
         exit_code: int = 0,
     ) -> None:
         started_s = body.alive.pop(key, 0.0)
@@ -431,7 +440,7 @@ class HeadMachine(RuleBasedStateMachine):
             exit_code=exit_code if exited else None,
             signal=15 if kind is OutcomeKind.SIGNALLED else None,
             stop_reason=reason,
-            user_error=user_error,
+            failure=failure,
             started_s=started_s,
             ended_s=self.now_s,
         )
@@ -457,7 +466,7 @@ class HeadMachine(RuleBasedStateMachine):
             ]
         ),
         reason=st.sampled_from([None, None, None, StopReason.WALLTIME, StopReason.NODE_STOP]),
-        user_error=st.booleans(),
+        failure=st.sampled_from([None, NO_DIRECTORY, FORK, LEASE, UNKNOWN_USER]),
         exit_code=st.sampled_from([0, 0, 1]),
     )
     def program_ends(
@@ -466,13 +475,13 @@ class HeadMachine(RuleBasedStateMachine):
         kind: OutcomeKind,
         reason: StopReason | None,
         *,
-        user_error: bool,
+        failure: LaunchFailure | None,
         exit_code: int,
     ) -> None:
         body, key = data.draw(st.sampled_from(self.living()))
         if kind is OutcomeKind.EXITED:
             reason = None
-        self.end(body, key, kind, reason=reason, user_error=user_error, exit_code=exit_code)
+        self.end(body, key, kind, reason=reason, failure=failure, exit_code=exit_code)
 
     # --- the bag: late, reordered, doubled, dropped ---
 

@@ -14,9 +14,15 @@ from types import MappingProxyType
 from msgspec import structs
 
 from gsched.errors import GschedError
-from gsched.model.job import ExitRecord
+from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.resources import Gpu, Inventory, Load, Usage
-from gsched.model.states import HoldKind, LaunchKind, OutcomeKind, PartState, StopReason
+from gsched.model.states import (
+    HoldKind,
+    LaunchKind,
+    OutcomeKind,
+    PartState,
+    StopReason,
+)
 from gsched.protocol import api
 from gsched.protocol import node as n
 from gschedd.core import commands as c
@@ -31,6 +37,7 @@ from gschedd.core.state import Job, Node, State
 from gschedd.plan.snapshot import Policy, Wait
 from gschedd.policies import fifo
 from gschedd.sim.booking import check_head
+from tests.support.evidence import FORK, NO_DIRECTORY
 from tests.support.invariants import check_history
 from tests.support.saving import Program, Running, save_state
 
@@ -86,7 +93,12 @@ def submission(**changes: object) -> api.SubmitJob:
 
 
 class Machine:
-    """A modelled node: it owns processes and a spool, and obeys the head."""
+    """A modelled node: it owns processes and a spool, and obeys the head.
+
+    Attributes:
+        launch_fault: why it can start nothing, in words; empty: it can.
+        fault: the evidence that it gives of that.
+    """
 
     def __init__(self, name: str, has: Inventory) -> None:
         self.name = name
@@ -95,6 +107,7 @@ class Machine:
         self.connected = False
         self.dead = False
         self.launch_fault = ""
+        self.fault: LaunchFailure | None = FORK
         self.running: dict[tuple[int, int], Running] = {}
         self.ended: dict[tuple[int, int], n.Exited] = {}
         self.seen: dict[int, int] = {}
@@ -474,7 +487,7 @@ class World:
                 key,
                 kind=OutcomeKind.LAUNCH_FAILED,
                 message=message,
-                user_error=program.user_error,
+                failure=NO_DIRECTORY if program.user_error else machine.fault,
             )
             return
         part = Running(share_gpus=share.gpu_indices, cpus=share.cpus, started_s=self.now_s)
@@ -547,7 +560,7 @@ class World:
         signal: int | None = None,
         reason: StopReason | None = None,
         message: str = "",
-        user_error: bool = False,
+        failure: LaunchFailure | None = None,
     ) -> None:
         part = machine.running.pop(key, None)
         started_s = part.started_s if part is not None else 0.0
@@ -562,7 +575,7 @@ class World:
             signal=signal,
             stop_reason=reason,
             message=message,
-            user_error=user_error,
+            failure=failure,
             failed_s=self.now_s if exit_code or signal else None,
             started_s=started_s,
             ended_s=self.now_s,

@@ -11,7 +11,7 @@ import pytest
 
 from gsched.model.job import Owner
 from gsched.model.resources import Share
-from gsched.model.states import Join, LaunchKind, OutcomeKind, StopReason
+from gsched.model.states import Join, LaunchKind, OutcomeKind, StopReason, Subject
 from gsched.protocol.node import (
     ExitAck,
     Exited,
@@ -127,7 +127,8 @@ def test_a_launch_for_a_gpu_that_is_not_there_is_refused(world: GnodeWorld) -> N
     record = world.head.wait_for_exit(1).record
     assert record.kind is OutcomeKind.LAUNCH_FAILED
     assert record.message == "node n1 has no GPU 2"
-    assert not record.user_error
+    assert record.failure is not None
+    assert record.failure.subject is Subject.NODE
 
 
 def test_d21_a_user_with_another_uid_here_is_refused(world: GnodeWorld) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from gnode.hw import cgroups
 from gnode.supervisor import kernel
-from gsched.model.states import OutcomeKind, PartState, StopReason
+from gsched.model.states import LaunchStage, OutcomeKind, PartState, StopReason
 from gsched.protocol.node import ExitAck, Exited, Register
 from tests.support.gnode_world import GnodeWorld, lives, wait_until_gone
 from tests.support.processes import attempts
@@ -103,7 +103,8 @@ def test_c4_a_restart_leaves_a_running_job_alone_and_hears_of_its_end(world: Gno
     refused = world.head.wait_for_exit(2).record  # GPU 0 still has its owner
     assert refused.kind is OutcomeKind.LAUNCH_FAILED
     assert "still belongs to attempt 1.1" in refused.message
-    assert not refused.user_error
+    assert refused.failure is not None
+    assert refused.failure.stage is LaunchStage.ORDER
     go_file(world, 1).touch()
     assert world.head.wait_for_exit(1).record.exit_code == 3
     assert starts(world, 1) == 1

@@ -33,7 +33,7 @@ def failure(launcher: Launcher, **changes: Any) -> str:
     task = launcher.task(1, argv, **changes)
     record = launcher.run(task)
 
-    assert (record["kind"], record["user_error"]) == ("launch_failed", True), record
+    assert (record["kind"], record["failure"]["subject"]) == ("launch_failed", "job"), record
     assert "exit_code" not in record
     assert "Traceback" not in launcher.log()
     return str(record["message"])
@@ -173,5 +173,5 @@ def test_c15_a_failing_fork_is_not_the_user_s_fault(launcher: Launcher) -> None:
 def test_a_job_of_somebody_else_is_refused_without_root(launcher: Launcher) -> None:
     record = launcher.run(launcher.task(1, ["true"], uid=os.getuid() + 4000))
 
-    assert (record["kind"], record.get("user_error")) == ("launch_failed", False)
+    assert (record["kind"], record["failure"]["subject"]) == ("launch_failed", "user")
     assert f"belongs to uid {os.getuid() + 4000}" in record["message"]

@@ -1,5 +1,6 @@
 """Supervisors and launchers that are killed: no outcome is invented, no process is left."""
 
+import errno
 import os
 import pathlib
 import signal
@@ -215,7 +216,7 @@ def test_a_supervisor_that_dies_while_starting_fails_the_launch_and_leaves_nothi
     record = launcher.exit(1)
 
     assert record["kind"] == "launch_failed"
-    assert not record.get("user_error")
+    assert record["failure"]["errno"] == errno.EINTR
     assert "while it was starting" in record["message"]
     sleeping = [
         path

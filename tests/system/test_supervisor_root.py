@@ -1,5 +1,6 @@
 """What needs root: another user's rights, and control groups."""
 
+import errno
 import os
 import pathlib
 import pwd
@@ -93,7 +94,7 @@ def test_d12_root_writes_nothing_where_the_owner_may_not(launcher: Launcher, tar
 
     record = launcher.run(as_user(launcher, ["echo", "x"], stdout_path=str(link)))
 
-    assert (record["kind"], record["user_error"]) == ("launch_failed", True)
+    assert (record["kind"], record["failure"]["subject"]) == ("launch_failed", "job")
     assert record["message"] == (
         f"cannot write {link}: Permission denied: create the directory or choose -o"
     )
@@ -107,7 +108,7 @@ def test_d12_an_output_directory_that_only_root_can_write(launcher: Launcher) ->
     record = launcher.run(as_user(launcher, ["true"]))
 
     assert "Permission denied" in record["message"]
-    assert record["user_error"]
+    assert record["failure"] == {"stage": "output", "subject": "job", "errno": errno.EACCES}
     assert list(launcher.out.iterdir()) == []
 
 
@@ -118,24 +119,24 @@ def test_a_working_directory_that_the_owner_may_not_enter(launcher: Launcher) ->
 
 
 @pytest.mark.parametrize(
-    ("changes", "words", "fault"),
+    ("changes", "words", "subject"),
     [
-        ({"user": "root", "uid": 0, "gid": 0}, "system account", True),
-        ({"user": "daemon", "uid": 1, "gid": 1}, "system account", True),
-        ({"user": "no-such-user-here"}, "there is no user", False),
-        ({"uid": 12345}, "at the head", False),
-        ({"gid": 0}, "gid 0 is a group of the system", True),
-        ({"gid": 54321}, "is not in group 54321", True),
+        ({"user": "root", "uid": 0, "gid": 0}, "system account", "job"),
+        ({"user": "daemon", "uid": 1, "gid": 1}, "system account", "job"),
+        ({"user": "no-such-user-here"}, "there is no user", "user"),
+        ({"uid": 12345}, "at the head", "user"),
+        ({"gid": 0}, "gid 0 is a group of the system", "job"),
+        ({"gid": 54321}, "is not in group 54321", "job"),
     ],
 )
 def test_t3_t4_d21_who_may_not_run_here(
-    launcher: Launcher, changes: dict[str, Any], words: str, *, fault: bool
+    launcher: Launcher, changes: dict[str, Any], words: str, subject: str
 ) -> None:
     record = launcher.run(as_user(launcher, STATUS) | changes)
 
     assert record["kind"] == "launch_failed"
     assert words in record["message"]
-    assert record["user_error"] == fault
+    assert record["failure"]["subject"] == subject
     assert list(launcher.out.iterdir()) == []
 
 
@@ -283,7 +284,7 @@ def test_a_limit_that_cannot_be_set_keeps_the_job_from_running(launcher: Launche
 
     record = launcher.run(launcher.task(1, ["true"], memory_cgroup=limit))
 
-    assert (record["kind"], record["user_error"]) == ("launch_failed", False)
+    assert (record["kind"], record["failure"]["subject"]) == ("launch_failed", "node")
     assert "cannot set up the control group /proc/no-such-group" in record["message"]
 
 

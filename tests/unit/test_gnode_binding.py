@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnode.core.binding import bind, processes_per_node
+from gnode.core.binding import LEAST_MEMORY_LIMIT_BYTES, bind, processes_per_node
 from gnode.core.inputs import Account
 from gnode.core.task import MemoryCgroup
 from gsched.model.resources import Share
@@ -275,14 +275,20 @@ def test_a_later_attempt_appends() -> None:
 # --- limits and user ---
 
 
-def test_memory_is_limited_where_it_can_be_and_was_asked_for() -> None:
-    limited = order(share=Share(node="n1", cpus=1, memory_bytes=4096))
+@pytest.mark.parametrize(
+    ("asked_bytes", "limit_bytes"),
+    [(1, LEAST_MEMORY_LIMIT_BYTES), (4096, LEAST_MEMORY_LIMIT_BYTES), (1 << 30, 1 << 30)],
+)
+def test_memory_is_limited_where_it_can_be_and_was_asked_for(
+    asked_bytes: int, limit_bytes: int
+) -> None:
+    limited = order(share=Share(node="n1", cpus=1, memory_bytes=asked_bytes))
     where = site(cgroup_root="/cg", memory_root=(1, "/mem"))
 
     task = bind(limited, ALICE, where)
 
     assert task.cgroup == "/cg/1.1"
-    assert task.memory_cgroup == MemoryCgroup(version=1, path="/mem/1.1", limit_bytes=4096)
+    assert task.memory_cgroup == MemoryCgroup(version=1, path="/mem/1.1", limit_bytes=limit_bytes)
     assert bind(order(), ALICE, where).memory_cgroup is None
     assert bind(limited, ALICE, site()).memory_cgroup is None
 

@@ -3,16 +3,16 @@
 import json
 import os
 import pathlib
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import msgspec
 import pytest
 
-from gnode.supervisor import record, spool
+from gnode.supervisor import errors, record, spool
 from gnode.supervisor.ending import Ending
 from gnode.supervisor.spool import Commands, Task
-from gsched.model.job import ExitRecord
-from gsched.model.states import OutcomeKind
+from gsched.model.job import ExitRecord, LaunchFailure
+from gsched.model.states import LaunchStage, OutcomeKind, Subject
 
 EXIT_7 = 7 << 8
 
@@ -129,12 +129,16 @@ def test_a_message_that_is_no_text_can_still_be_read(report: pathlib.Path) -> No
     assert ended(EXIT_7, failure_report=str(report)).message == "\\ud800 boom"
 
 
-@pytest.mark.parametrize("user_error", [True, False])
-def test_a_launch_failure_follows_the_schema(*, user_error: bool) -> None:
-    made = record.never_ran(task(), "no", user_error=user_error)
+@pytest.mark.parametrize("subject", get_args(errors.Subject))
+@pytest.mark.parametrize("stage", get_args(errors.Stage))
+def test_a_launch_failure_follows_the_schema(stage: errors.Stage, subject: errors.Subject) -> None:
+    error = errors.LaunchError("no", stage=stage, subject=subject, errno=5)
+
+    made = record.never_ran(task(), error)
 
     decoded = msgspec.json.decode(json.dumps(made).encode(), type=ExitRecord)
-    assert (decoded.job, decoded.attempt, decoded.user_error) == (12, 2, user_error)
+    expected = LaunchFailure(stage=LaunchStage(stage), subject=Subject(subject), errno=5)
+    assert (decoded.job, decoded.attempt, decoded.failure) == (12, 2, expected)
     assert set(made) <= set(ExitRecord.__struct_fields__)
     unreadable = record.unreadable("12.2", ValueError("x"))
     assert msgspec.convert(unreadable, ExitRecord).kind is OutcomeKind.LAUNCH_FAILED

@@ -1,0 +1,146 @@
+"""No user can drain a node: every way to make a start fail, as fast as one user can."""
+
+import fcntl
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gsched.protocol.api import ActionRequest, JobRow
+from tests.support.cluster import Cluster, wait_until
+from tests.support.users import User, Users, made_users
+
+pytestmark = pytest.mark.root
+
+MEAN_S = 90.0  # until all that a mean user does has come to its end
+NODES = ("n1", "n2")
+
+
+@pytest.fixture
+def site(process_marker: str) -> Iterator[tuple[Cluster, Users]]:
+    with made_users(Cluster, process_marker) as made:
+        yield made
+
+
+def started(site: tuple[Cluster, Users], *, nodes: int = 2) -> tuple[Cluster, Users]:
+    """Start the head and its nodes; the accounts have to be there before."""
+    cluster, users = site
+    cluster.start_head()
+    for name in NODES[:nodes]:
+        cluster.start_node(name, cpus=4)
+    return cluster, users
+
+
+def row(cluster: Cluster, job: int) -> JobRow:
+    return cluster.head.job(job).row
+
+
+def attempts_failed(cluster: Cluster, jobs: list[int], count: int = 1) -> bool:
+    """Return whether each job is over, held, or has failed to start so often."""
+    for job in jobs:
+        story = cluster.head.job(job)
+        if story.row.state in {"done", "held"}:
+            continue
+        if sum(each.state == "ended" for each in story.attempts) < count:
+            return False
+    return True
+
+
+def drained(cluster: Cluster) -> dict[str, str]:
+    return {node.name: node.reason for node in cluster.head.nodes().nodes if node.drained}
+
+
+def holds_still(cluster: Cluster, users: Users, other: User, steady: int) -> None:
+    """Check that no node is drained and that another user's jobs run and start."""
+    assert drained(cluster) == {}
+    assert row(cluster, steady).state == "running"
+    after = [users.submit(cluster, other, "--", "true") for _ in range(4)]
+    stories = cluster.head.wait(after, timeout_s=60)
+    assert [story.row.outcome and story.row.outcome.exit_code for story in stories] == [0] * 4
+
+
+def test_too_little_memory_drains_nothing(site: tuple[Cluster, Users]) -> None:
+    """Nothing can be executed in a kilobyte: that is no fault of the node's."""
+    users = site[1]
+    mean, other = users.add("mean"), users.add("other")
+    cluster, _ = started(site)
+    steady = users.submit(cluster, other, "--", "sleep", "1000")
+
+    jobs = [users.submit(cluster, mean, "-l", "mem=1kb", "--", "true") for _ in range(4)]
+    wait_until(lambda: attempts_failed(cluster, jobs), MEAN_S, what="the jobs to end")
+
+    holds_still(cluster, users, other, steady)
+
+
+def test_another_current_group_is_kept(site: tuple[Cluster, Users]) -> None:
+    """``newgrp`` and ``sg``: the job runs with the group that its user has chosen."""
+    users = site[1]
+    mean, other = users.add("mean", groups=[72001]), users.add("other")
+    cluster, _ = started(site)
+    steady = users.submit(cluster, other, "--", "sleep", "1000")
+
+    job = users.submit(cluster, mean, "--", "id", "-g", gid=72001)
+    wait_until(lambda: attempts_failed(cluster, [job], 3), MEAN_S, what="the job to end")
+
+    holds_still(cluster, users, other, steady)
+    assert row(cluster, job).outcome is not None
+    assert (users.home(mean) / f"id.o{job}").read_text() == "72001\n"
+
+
+@contextmanager
+def leased(path: Path, user: User) -> Iterator[None]:
+    """Have a process of the user's hold a write lease on a file."""
+    path.touch()
+    os.chown(path, user.uid, user.gid)
+    ready, done = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setresgid(user.gid, user.gid, user.gid)
+        os.setresuid(user.uid, user.uid, user.uid)
+        signal.signal(signal.SIGIO, signal.SIG_IGN)
+        fd = os.open(path, os.O_RDWR)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        os.write(done, b"x")
+        signal.pause()
+        os._exit(0)
+    try:
+        assert os.read(ready, 1) == b"x"
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(ready)
+        os.close(done)
+
+
+def test_an_output_file_with_a_lease_drains_nothing(site: tuple[Cluster, Users]) -> None:
+    """The file cannot be opened for as long as its user likes."""
+    users = site[1]
+    mean, other = users.add("mean"), users.add("other")
+    cluster, _ = started(site)
+    steady = users.submit(cluster, other, "--", "sleep", "1000")
+    path = users.home(mean) / "leased"
+
+    with leased(path, mean):
+        jobs = [users.submit(cluster, mean, "-o", str(path), "--", "true") for _ in range(3)]
+        wait_until(lambda: attempts_failed(cluster, jobs, 2), MEAN_S, what="the jobs to fail")
+        holds_still(cluster, users, other, steady)
+
+
+def test_a_deleted_users_job_drains_nothing(site: tuple[Cluster, Users]) -> None:
+    """The account goes while jobs wait."""
+    users = site[1]
+    gone, other = users.add("gone"), users.add("other")
+    cluster, _ = started(site)
+    steady = users.submit(cluster, other, "--", "sleep", "1000")
+    jobs = [users.submit(cluster, gone, "-h", "--", "true") for _ in range(3)]
+    users.remove(gone)
+
+    for job in jobs:
+        cluster.head.act(ActionRequest(action="release", ids=(str(job),)))
+    wait_until(lambda: attempts_failed(cluster, jobs, 2), MEAN_S, what="the jobs to fail")
+
+    holds_still(cluster, users, other, steady)
