@@ -7,6 +7,7 @@ import click
 import msgspec
 
 from gsched.cli.common import connected, gsched_command, run
+from gsched.cli.mail import refuse_mail
 from gsched.cli.operands import carry_out, jobs_argument, normal_ids, parse_hold_list
 from gsched.cli.times import parse_start_time, read_duration_s
 from gsched.client import Head
@@ -48,8 +49,10 @@ Examples:
     metavar="LIST",
     help="Resources, as with gsub; walltime=+1:00:00 adds to what there is, -30:00 takes away.",
 )
-@click.option("-m", "mail_points", metavar="POINTS", help="When to send mail: a, b, e, f, n or p.")
-@click.option("-M", "mail_to", metavar="USERS", help="Who gets the mail.")
+@click.option(
+    "-m", "mail_points", metavar="POINTS", help="Mail: only n (never); gsched sends none yet."
+)
+@click.option("-M", "mail_to", metavar="USERS", help="Whom to mail: only beside -m n.")
 @click.option("-N", "name", metavar="NAME", help="Name of the job.")
 @click.option("-o", "stdout_path", metavar="PATH", help="File for standard output.")
 @click.option(
@@ -113,8 +116,10 @@ def make_alteration(options: dict[str, Value], *, now_s: float, directory: str) 
         directory: to which relative paths of ``-o`` and ``-e`` belong.
 
     Raises:
-        UsageError: nothing at all is to be changed, or a value cannot be read.
+        UsageError: nothing at all is to be changed, a value cannot be read, or mail is wanted.
     """
+    mail = (options.get(name) for name in ("mail_points", "mail_to"))
+    refuse_mail(*(None if value is None else str(value) for value in mail))
     given = {name: value for name, value in options.items() if value is not None and value != ()}
     if not given:
         raise UsageError("nothing to change was asked for", hint="see `galter --help`")

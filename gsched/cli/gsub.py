@@ -17,11 +17,12 @@ from gsched.cli.common import (
     print_note,
     run,
 )
-from gsched.cli.directives import prefixes_for, scan
 from gsched.cli.job_environment import job_environment
+from gsched.cli.mail import refuse_mail
 from gsched.cli.options import SubmitOptions, job_options, merged
 from gsched.cli.place import Place, absolute
 from gsched.cli.plans import plan_of, report_dry_run, tell_plan
+from gsched.cli.script_options import ScriptOptions, read_directives, stated_options
 from gsched.cli.scripts import STDIN_NAME, Script, read_script
 from gsched.cli.submission import (
     Work,
@@ -33,8 +34,8 @@ from gsched.cli.submission import (
 )
 from gsched.client import Head, error_from
 from gsched.clock import SystemClock
-from gsched.config import environment, full_environment
-from gsched.errors import BadScriptError, GschedError, UsageError
+from gsched.config import full_environment
+from gsched.errors import UsageError
 from gsched.model.ids import format_job_id
 from gsched.protocol.api import SubmitJob
 
@@ -52,11 +53,6 @@ Examples:
   echo 'date; hostname' | gsub -N now
 """
 
-_NOT_YET = {  # of qsub's options
-    "-t": ("arrays of jobs", "submit in a loop: for i in 1 2 3; do gsub -v I=$i job.sh; done"),
-    "-I": ("interactive jobs", "submit the command, and see its output with gsub --watch"),
-}
-
 
 class GsubCommand(QuickCommand):
     """gsub's grammar: what stands after ``--`` or ``--torchrun SCRIPT`` is not ours to read."""
@@ -67,16 +63,25 @@ class GsubCommand(QuickCommand):
         if own and own[-1] == "--torchrun" and not tail and not ctx.resilient_parsing:
             raise click.UsageError("--torchrun needs the training script", ctx)
         try:
-            rest = super().parse_args(ctx, own)
+            rest = super().parse_args(ctx, own.copy())
         except click.NoSuchOption as error:
-            if error.option_name not in _NOT_YET:
+            from gsched.cli.refusals import refusal_of  # late: only a mistake needs it
+
+            refused = refusal_of(error.option_name, own, self._first_operand(own))
+            if refused is None:
                 raise
-            what, instead = _NOT_YET[error.option_name]
-            raise UsageError(
-                f"{error.option_name}: {what} are not there yet", hint=instead
-            ) from None
+            raise refused from None
         ctx.params["tail"] = tuple(tail)
+        ctx.params["words"] = tuple(own)
         return rest
+
+    def _first_operand(self, words: list[str]) -> str:
+        """Return the first word that is neither an option nor its value; empty if there is none."""
+        context = self.make_context(
+            NAME, words.copy(), resilient_parsing=True, ignore_unknown_options=True
+        )
+        operands = context.params.get("operands") or ()
+        return next((word for word in operands if not word.startswith("-")), "")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem[str]]":
         """Return our options, but none behind the training script: options there are its own."""
@@ -121,14 +126,19 @@ def gsub(head: Head, /, **given: object) -> int:
     warnings = _Warnings(silent=request.as_json)
     options = request.options
     check_values(options, place)
+    refuse_mail(options.mail_points, options.mail_to)
+    read = ScriptOptions()
     if script:
         warnings.add(script.warnings)
-        options = merged(options, _directives(script, request.prefix, place, warnings))
+        read = read_directives(script, prefix=request.prefix, place=place, params=gsub.params)
+        warnings.add(read.warnings)
+        warnings.add(read.mail if options.mail_points is None else ())
+        options = merged(options, read.said)
     job = _job(request, options, script, place, warnings)
     reply = head.submit([job], dry_run=request.dry_run)
     result = reply.results[0]
     if result.error is not None:
-        raise error_from(result.error)
+        raise read.located(error_from(result.error))
     warnings.add(result.warnings)
     if request.dry_run:
         return report_dry_run(job, result, warnings.texts, as_json=request.as_json)
@@ -170,10 +180,16 @@ class _Warnings:
 
 
 class _Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line says apart from the job's own options."""
+    """What the command line says apart from the job's own options.
+
+    Attributes:
+        tail: the words behind ``--`` or behind the training script.
+        words: those before.
+    """
 
     operands: tuple[str, ...]
     tail: tuple[str, ...]
+    words: tuple[str, ...]
     options: SubmitOptions
     prefix: str | None
     torchrun: str | None
@@ -186,16 +202,7 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True):
     def from_click(cls, given: dict[str, object]) -> "_Request":
         """Sort click's parameters."""
         own = {name: value for name, value in given.items() if name in cls.__struct_fields__}
-        return msgspec.convert(own | {"options": _options(given)}, cls)
-
-
-def _options(given: dict[str, object]) -> SubmitOptions:
-    stated = {
-        name: value
-        for name, value in given.items()
-        if name in SubmitOptions.__struct_fields__ and value is not None
-    }
-    return msgspec.convert(stated, SubmitOptions)
+        return msgspec.convert(own | {"options": stated_options(given)}, cls)
 
 
 def _place() -> Place:
@@ -232,6 +239,10 @@ def _script(request: _Request) -> Script | None:
     if not operands and request.tail:
         return None
     if len(operands) > 1:
+        from gsched.cli.refusals import command_without_dashes, names_command  # late: a mistake
+
+        if names_command(operands[0]):
+            raise command_without_dashes(request.words, operands[0])
         raise UsageError(
             f"one script at a time: {operands[1]!r} is one operand too many",
             hint=f'give the script its arguments with -F "…", or after --: '
@@ -241,49 +252,6 @@ def _script(request: _Request) -> Script | None:
     if operand == "-" and sys.stdin.isatty():
         print_note("reading the script from the terminal: end it with Ctrl-D", command=NAME)
     return read_script(operand)
-
-
-def _directives(
-    script: Script, prefix: str | None, place: Place, warnings: _Warnings
-) -> SubmitOptions:
-    """Return what the script's directives say.
-
-    Raises:
-        BadScriptError: an option that is none, or a bad value; the file and the line are named.
-    """
-    found = scan(
-        script.text, prefixes=prefixes_for(prefix, environment("PBS_DPREFIX")), where=script.where
-    )
-    if found.late_line:
-        late = f"{script.where}:{found.late_line}"
-        warnings.add([f"{late}: a directive after the first command has no effect"])
-    said = SubmitOptions()
-    if not found.directives:
-        return said
-    names = set(SubmitOptions.__struct_fields__) - {"torchrun"}
-    reader = QuickCommand(
-        NAME, params=[each for each in gsub.params if each.name in names], add_help_option=False
-    )
-    for directive in found.directives:
-        where = f"{script.where}:{directive.line}"
-        try:
-            context = reader.make_context(NAME, list(directive.words), allow_extra_args=True)
-        except click.UsageError as error:
-            raise BadScriptError(
-                f"{where}: {error.format_message()}", hint="correct the directive on that line"
-            ) from None
-        if context.args:
-            raise BadScriptError(
-                f"{where}: {context.args[0]!r} is no option",
-                hint="a directive holds options only; quote values that have blanks",
-            )
-        stated = _options(context.params)
-        try:
-            check_values(stated, place)
-        except GschedError as error:
-            raise BadScriptError(f"{where}: {error.message}", hint=error.hint) from None
-        said = merged(stated, said)
-    return said
 
 
 def _work(

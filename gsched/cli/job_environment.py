@@ -15,6 +15,7 @@ _VARIABLE = re.compile(
     r"""(?P<name>[^=,]*)(?:=(?:"(?P<double>[^"]*)"(?=,|$)|'(?P<single>[^']*)'(?=,|$)"""
     r"""|(?P<plain>(?:\\,|[^,])*)))?(?:,|$)"""
 )
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # what a shell can read
 _ORIGIN = ("HOME", "LANG", "PATH", "MAIL", "SHELL", "TZ")  # as PBS_O_*, from POSIX qsub
 
 
@@ -92,7 +93,7 @@ def parse_variables(text: str) -> list[tuple[str, str | None]]:
     A value with commas stands in a pair of quotation marks, or has a backslash before each comma.
 
     Raises:
-        UsageError: a value without a name.
+        UsageError: a value without a name, or with one that no shell could read.
     """
     found: list[tuple[str, str | None]] = []
     at = 0
@@ -104,6 +105,11 @@ def parse_variables(text: str) -> list[tuple[str, str | None]]:
         value = match["double"] if match["double"] is not None else match["single"]
         if value is None and match["plain"] is not None:
             value = match["plain"].replace("\\,", ",")
+        if name and not _NAME.fullmatch(name):
+            raise UsageError(
+                f"-v: {name!r} is not a valid name for a variable",
+                hint="use letters, digits and _, and begin with a letter or _",
+            )
         if name:
             found.append((name, value))
         elif value is not None:

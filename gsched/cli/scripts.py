@@ -40,8 +40,9 @@ def read_script(operand: str) -> Script:
         with open(operand, "rb") as file:
             data = file.read(MAX_SCRIPT_BYTES + 1)
     except FileNotFoundError:
+        looked = "" if operand.startswith("/") else f" (looked in {os.getcwd()})"
         raise UnreadableScriptError(
-            f"script {operand!r} does not exist (looked in {os.getcwd()})",
+            f"script {operand!r} does not exist{looked}",
             hint="give the path of a script; to run a command, write: gsub -- COMMAND ARGUMENTS",
         ) from None
     except IsADirectoryError:

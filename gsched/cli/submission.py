@@ -8,6 +8,7 @@ from collections.abc import Callable
 from msgspec import structs
 
 from gsched.cli.job_environment import parse_variables
+from gsched.cli.mail import mail_points
 from gsched.cli.options import SubmitOptions
 from gsched.cli.place import Place, absolute
 from gsched.cli.scripts import Script
@@ -17,7 +18,6 @@ from gsched.errors import BadResourceError, NotPermittedError, UnknownUserError,
 from gsched.model.units import parse_duration_s, parse_size_bytes
 from gsched.protocol.api import SubmitJob
 
-_MAIL_POINTS = frozenset("abefnp")
 _KEEP = frozenset({"e", "o", "eo", "oe", "n"})
 _JOIN = {"o": "oe", "e": "eo", "n": "n"}
 _UMASK = re.compile(r"0?[0-7]{1,4}")
@@ -104,7 +104,7 @@ def make_job(
         exclusive=options.exclusive,
         python=work.python,
         grace_s=None if options.grace is None else parse_duration_s(options.grace),
-        mail_points=_mail_points(options.mail_points),
+        mail_points=mail_points(options.mail_points),
         mail_to=options.mail_to or "",
         kind=options.kind or "",
         environment=environment,
@@ -180,7 +180,7 @@ def check_values(options: SubmitOptions, place: Place) -> None:
     _start_after_s(options.start_after, place)
     _rerunnable(options.rerunnable)
     _join(options.join)
-    _mail_points(options.mail_points)
+    mail_points(options.mail_points)
     compatibility_notes(options, place)
     for text in options.variables:
         parse_variables(text)
@@ -373,14 +373,3 @@ def _join(stated: str | None) -> str:
     if stated not in {"n", "o", "e", "oe", "eo"}:
         raise UsageError(f"-j: {stated!r} is none of oe, eo, n", hint="oe puts both into stdout")
     return _JOIN[stated[0]]
-
-
-def _mail_points(stated: str | None) -> str:
-    points = (stated or "").replace(",", "")
-    unknown = set(points) - _MAIL_POINTS
-    if unknown or (len(points) > 1 and {"n", "p"} & set(points)):
-        raise UsageError(
-            f"-m: {stated!r} is no list of points",
-            hint="take letters of a (abort), b (begin), e (end), f (failure), or n alone",
-        )
-    return points

@@ -8,7 +8,7 @@ divided evenly over its places; counted resources outside ``select`` are for eac
 
 import difflib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct, structs
@@ -171,6 +171,7 @@ def _request(terms: dict[str, str], generic_names: Collection[str]) -> Request:
         sorted((name, _count(name, terms[name])) for name in terms if name in generic_names)
     )
     if "select" in terms:
+        _check_beside_select(terms)
         texts = _chunk_texts("select", terms["select"])
         chunks = tuple(_select_chunk(text, generic_names) for text in texts)
         placement = Placement.FREE
@@ -184,6 +185,21 @@ def _request(terms: dict[str, str], generic_names: Collection[str]) -> Request:
     totals = _totals(terms, places, generic)
     chunks = tuple(_with_totals(chunk, totals) for chunk in chunks)
     return Request(chunks=chunks, placement=placement, exclusive=exclusive)
+
+
+def _check_beside_select(terms: Mapping[str, str]) -> None:
+    """Refuse counts beside ``select=``, whose chunks say how much of everything each has.
+
+    Raises:
+        BadResourceError: there is one; it would have no effect.
+    """
+    words = {"ncpus": "ncpus", "procs": "ncpus", "gpus": "ngpus", "ngpus": "ngpus"}
+    for name in terms:
+        if name in words:
+            raise BadResourceError(
+                f"select= together with {name}={_short(terms[name])}",
+                hint=f"say it in each chunk: select=N:{words[name]}={_short(terms[name])}",
+            )
 
 
 def _plain_chunks(terms: dict[str, str]) -> tuple[tuple[Chunk, ...], Placement]:

@@ -217,7 +217,7 @@ def test_watching_prints_the_output_to_its_end(bench: Bench) -> None:
         ("opt.sh", b"\n#PBS --frob\n", 65, "opt.sh:2: No such option '--frob'"),
         ("val.sh", b"#!/bin/sh\n#PBS -j x\n", 65, "val.sh:2: -j: 'x' is none of"),
         ("num.sh", b"#PBS -p many\n", 65, "num.sh:1: Invalid value for '-p'"),
-        ("op.sh", b"#PBS -N a b\n", 65, "op.sh:1: 'b' is no option"),
+        ("op.sh", b"#PBS -N a b\n", 65, "op.sh:1: 'b' is not an option"),
         ("quote.sh", b"#PBS -N 'a\n", 65, "quote.sh:1: the directive cannot be read"),
         ("time.sh", b"#PBS --walltime 0\n", 65, "time.sh:1: --walltime: a time of '0' would be"),
     ],

@@ -101,6 +101,14 @@ def test_galter_sends_only_what_was_said() -> None:
     assert alter(start_after="202611220800").start_after_s == NOW_S + 14.5 * 3600
 
 
+def test_galter_refuses_a_request_for_mail() -> None:
+    """None is sent; that none is wanted may be said."""
+    for points, users in (("abe", None), (None, "me"), ("e", "me")):
+        with pytest.raises(UsageError, match="gsched sends no mail yet"):
+            alter(mail_points=points, mail_to=users)
+    assert alter(mail_points="n", mail_to="me") == Alteration(mail_points="n", mail_to="me")
+
+
 def test_galter_without_anything_to_change_is_an_error() -> None:
     """Otherwise a forgotten option would look like success."""
     with pytest.raises(UsageError, match="nothing to change"):

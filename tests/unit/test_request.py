@@ -195,3 +195,20 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         places = read(text).places
 
     assert places >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("select=1:ncpus=2,gpus=1", "select=N:ngpus=1"),
+        ("gpus=1,select=2", "select=N:ngpus=1"),
+        ("select=1,ngpus=2", "select=N:ngpus=2"),
+        ("select=1,ncpus=8", "select=N:ncpus=8"),
+        ("select=1,procs=8", "select=N:ncpus=8"),
+    ],
+)
+def test_counts_beside_select_are_refused(text: str, hint: str) -> None:
+    """They had no effect, and a job that asked for a GPU in this way got none."""
+    with pytest.raises(BadResourceError, match="select= together with") as caught:
+        parse_resources([text], generic_names=())
+    assert hint in caught.value.hint

@@ -1,0 +1,157 @@
+"""gsub: habits from other schedulers, commands without dashes, mail, and where mistakes stand."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gsched.protocol import api
+from tests.cli.test_gsub import Bench
+from tests.support.cluster import Cluster
+from tests.support.commands import run_command
+from tests.support.fake_api import FakeApi, serve
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """Return a directory with some scripts, and a head that takes everything."""
+    directory = tmp_path / "work"
+    directory.mkdir()
+    fake = FakeApi(tmp_path)
+    with serve(fake.application(), tmp_path / "s"):
+        bench = Bench(directory, fake, tmp_path / "s")
+        bench.write("job.sh", "date\n")
+        yield bench
+
+
+def test_lines_of_other_schedulers_are_warned_of_and_the_job_is_taken(bench: Bench) -> None:
+    """Such a script ran without GPU and without time limit, and nobody was told."""
+    bench.write("train.sh", "#!/bin/sh\n#SBATCH --gres=gpu:1\n#SBATCH --time=60\ndate\n")
+    ran = bench.gsub("train.sh")
+
+    assert (ran.status, ran.stdout) == (0, "1.fake\n")
+    first, second = ran.stderr.splitlines()
+    assert first == (
+        "gsub: warning: train.sh:2: #SBATCH --gres=gpu:1 is not understood by gsched and was "
+        "ignored; use #PBS -l gpus=1 / gsub --gpus 1"
+    )
+    assert second == (
+        "gsub: warning: train.sh:3: #SBATCH --time=60 is not understood by gsched and was "
+        "ignored; use #PBS -l walltime=1:00:00 / gsub --walltime 1:00:00"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        ("--gres=gpu:2 job.sh", "--gres is an option of Slurm", "use --gpus 2"),
+        ("--time 90 job.sh", "--time is an option of Slurm", "use --walltime 1:30:00"),
+        ("job.sh --time 90", "--time is an option of Slurm", "use --walltime 1:30:00"),
+        ("--partition=long job.sh", "--partition is an option of Slurm", "use -q long"),
+        ("--cpus-per-task 4 job.sh", "--cpus-per-task is an option of Slurm", "use --cpus 4"),
+        ("--array=1-9 job.sh", "job arrays are not supported yet (Slurm's", "in a loop"),
+        ("-t 1-9 job.sh", "-t: job arrays are not supported yet", "in a loop"),
+        ("-J 1-9 job.sh", "-J: job arrays are not supported yet", "in a loop"),
+        ("-I", "-I: interactive jobs are not supported yet", "gsub --watch"),
+        ("--dependency=afterok:1 job.sh", "--dependency is an option of Slurm: dep", "gsub(1)"),
+        ("--mail-type=ALL job.sh", "--mail-type is an option of Slurm: gsched sends no", "gsub(1)"),
+        ("sleep 5 --lr 0.1", "'sleep' looks like a command", "gsub -- sleep 5 --lr 0.1"),
+        ("--gpus 1 sleep 5 --lr=1", "'sleep' looks like", "gsub --gpus 1 -- sleep 5 --lr=1"),
+        ("sleep 5 --epochs 3", "'sleep' looks like a command", "gsub -- sleep 5 --epochs 3"),
+        ("sleep 5", "'sleep' looks like a command", "gsub -- sleep 5"),
+        ("job.sh --lr 0.1", "--lr is not an option of gsub", "gsub job.sh -- --lr 0.1"),
+        ("--lr 0.1 job.sh", "No such option '--lr'", "gsub --help"),
+        ("-m abe job.sh", "-m abe: gsched sends no mail yet", "-m n"),
+        ("-M me job.sh", "-M me: gsched sends no mail yet", "-m n"),
+        ("-m x job.sh", "-m: invalid mail points 'x'", "or n alone"),
+        ("-m na job.sh", "-m: invalid mail points 'na'", "or n alone"),
+        ("-v 1A=b job.sh", "-v: '1A' is not a valid name", "letters, digits and _"),
+        ("-v A-B job.sh", "-v: 'A-B' is not a valid name", "letters, digits and _"),
+        ("-v A=1,B.C=2 job.sh", "-v: 'B.C' is not a valid name", "letters, digits and _"),
+    ],
+)
+def test_a_habit_is_answered_with_what_to_write(
+    bench: Bench, arguments: str, message: str, hint: str
+) -> None:
+    """Nothing is submitted."""
+    ran = bench.gsub(*arguments.split())
+
+    assert (ran.status, ran.stdout) == (2, "")
+    assert ran.stderr.startswith(f"gsub: {message}")
+    assert f"hint: {hint}" in ran.stderr or hint in ran.stderr.splitlines()[1]
+    assert bench.fake.submitted == []
+
+
+@pytest.mark.parametrize("arguments", ["-m n job.sh", "-m p job.sh", "-m n -M me job.sh"])
+def test_no_mail_may_be_asked_for(bench: Bench, arguments: str) -> None:
+    """As workflow engines do."""
+    assert bench.gsub(*arguments.split()).stderr == ""
+
+
+def test_mail_in_a_script_is_ignored_with_a_warning(bench: Bench) -> None:
+    """Scripts are shared with Torque; what is ignored is not kept with the job."""
+    bench.write("mail.sh", "#PBS -m abe\n#PBS -M me@site\n#PBS -N x\ndate\n")
+    ran = bench.gsub("mail.sh")
+
+    assert ran.status == 0
+    assert ran.stderr.splitlines() == [
+        "gsub: warning: mail.sh:1: -m abe is ignored: gsched sends no mail yet",
+        "gsub: warning: mail.sh:2: -M me@site is ignored: gsched sends no mail yet",
+    ]
+    job = bench.fake.submitted[-1]
+    assert (job.mail_points, job.mail_to, job.name) == ("", "", "x")
+
+    assert bench.gsub("-m", "n", "mail.sh").stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("-t 1-3", "-t: job arrays are not supported yet"),
+        ("--gres=gpu:1", "--gres is an option of Slurm"),
+        ("-l mem=lots", "mem=lots: 'lots' is not a size"),
+        ("-l nodes=1:gpu=1", "nodes=1:gpu=1: "),
+        ("-l walltime=soon", "walltime=soon: "),
+        ("-l select=1 -l gpus=1", "select= together with gpus=1"),
+        ("-v 1A=b", "-v: '1A' is not a valid name"),
+    ],
+)
+def test_a_mistake_in_a_directive_is_named_by_file_and_line(
+    bench: Bench, line: str, message: str
+) -> None:
+    """Also a wrong resource, which was refused by the head without either."""
+    bench.write("wrong.sh", f"#!/bin/sh\n#PBS -N x\n#PBS {line}\ndate\n")
+    ran = bench.gsub("wrong.sh")
+
+    assert (ran.status, ran.stdout) == (65, "")
+    assert ran.stderr.startswith(f"gsub: wrong.sh:3: {message}")
+    assert bench.fake.submitted == []
+
+
+def test_a_resource_that_only_the_head_can_judge_is_named_by_its_line(cluster: Cluster) -> None:
+    """It knows which counted resources the nodes declare."""
+    cluster.start_head()
+    script = cluster.jobs / "wrong.sh"
+    script.write_text("#!/bin/sh\n#PBS -N x\n#PBS -l walltime=60,gpuz=1\ndate\n")
+    ran = run_command("gsub", "wrong.sh", head=cluster.socket, cwd=cluster.jobs)
+
+    assert (ran.status, ran.stdout) == (65, "")
+    assert ran.stderr.startswith("gsub: wrong.sh:3: unknown resource 'gpuz'")
+
+    on_command_line = run_command(
+        "gsub", "-l", "gpuz=1", "--", "date", head=cluster.socket, cwd=cluster.jobs
+    )
+    assert on_command_line.status == 2
+    assert on_command_line.stderr.startswith("gsub: unknown resource 'gpuz'")
+
+
+def test_where_a_script_was_looked_for_is_told_only_of_a_relative_path(bench: Bench) -> None:
+    """An absolute one says it itself."""
+    assert f"(looked in {bench.directory})" in bench.gsub("no.sh").stderr
+    assert "looked in" not in bench.gsub("/no/such.sh").stderr
+
+
+def test_a_refusal_of_the_head_without_a_directive_is_as_it_is(bench: Bench) -> None:
+    """There is no line to name."""
+    bench.fake.refuse = api.ErrorBody(code="bad_resource", message="unknown 'foo'", hint="try mem")
+    assert bench.gsub("job.sh").stderr.startswith("gsub: unknown 'foo'")
