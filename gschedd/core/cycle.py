@@ -8,6 +8,7 @@ from gsched.model.states import JobState
 from gschedd.core import facts as f
 from gschedd.core.assigning import Assigner
 from gschedd.core.due import Running
+from gschedd.core.elsewhere import elsewhere
 from gschedd.core.goals import Goals
 from gschedd.core.learning import Kinds, Loads
 from gschedd.core.moving import judged, movable, moved
@@ -106,9 +107,10 @@ def run_cycle(
         lambda job: movable(state, job),
     )
     assigner = Assigner(state, settings, now_s, predictor)
+    # moves keep more room than the starts take: then a start stays where it was planned
+    starts = checked.accepted if checked.moves else elsewhere(state, checked.accepted)
     facts = [
-        assigner.assign(state.jobs[start.job], start.allocation, start.why)
-        for start in checked.accepted
+        assigner.assign(state.jobs[start.job], start.allocation, start.why) for start in starts
     ]
     waits = {wait.shape: wait for wait in plan.waits}
     for refusal in checked.refused:

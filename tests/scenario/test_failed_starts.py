@@ -5,13 +5,22 @@ import errno
 import pytest
 
 from gsched.model.job import LaunchFailure
+from gsched.model.resources import Share
 from gsched.model.states import HoldKind, LaunchStage, OutcomeKind, Subject
 from gschedd.core import facts as f
+from gschedd.core.elsewhere import elsewhere
+from gschedd.core.settings import QueueSettings, Settings
+from gschedd.plan.snapshot import Start
 from tests.support.evidence import FORK, LEASE, UNKNOWN_USER
-from tests.support.world import ALICE, BOB, World, node
+from tests.support.world import ALICE, BOB, World, node, settings
 
 HOME_GONE = LaunchFailure(stage=LaunchStage.HOME, subject=Subject.USER, errno=errno.ENOENT)
 HIDDEN = LaunchFailure(stage=LaunchStage.ACCOUNT, subject=Subject.USER, errno=errno.ETIMEDOUT)
+
+
+def stopped() -> Settings:
+    """Return the settings of a cluster that starts nothing by itself."""
+    return settings(queues={"batch": QueueSettings(started=False)})
 
 
 def failing(failure: LaunchFailure | None, *names: str, message: str = "no") -> World:
@@ -135,3 +144,91 @@ def test_h6_a_full_quota_ends_the_job_in_words() -> None:
         "cannot write out: Disk quota exceeded",
     )
     assert len(world.told(f.AttemptAssigned, job)) == 1
+
+
+# --- elsewhere first ---
+
+
+def places(world: World, job: int) -> list[str]:
+    """Return where each attempt of a job was, the first share of each."""
+    told = world.told(f.AttemptAssigned, job)
+    return [fact.allocation[0].node for fact in told if isinstance(fact, f.AttemptAssigned)]
+
+
+def test_a_retry_goes_to_another_node_first() -> None:
+    world = World(node("n1"), node("n2", cpus=8), node("n3", cpus=9))
+    for name in ("n1", "n2"):
+        world.machines[name].launch_fault = "cannot fork"
+    job = world.submit()
+
+    world.run_until(100)
+
+    assert places(world, job) == ["n1", "n2", "n3"]
+    assert world.state(job) == "done"
+    last = world.told(f.AttemptAssigned, job)[-1]
+    assert isinstance(last, f.AttemptAssigned)
+    assert last.why.endswith("not on n2, n1, where it failed to start")
+
+
+def test_a_retry_goes_to_the_same_node_where_no_other_is_free() -> None:
+    """Also where none other could ever hold it: to wait for nothing would be worse."""
+    world = World(node("n1", cpus=8), node("n2", cpus=2))
+    world.machines["n1"].launch_fault = "cannot fork"
+    job = world.submit("nodes=1:ppn=4")
+    world.run_until(1)
+    world.machines["n1"].launch_fault = ""
+
+    world.run_until(100)
+
+    assert places(world, job) == ["n1", "n1"]
+    assert world.state(job) == "done"
+
+
+@pytest.mark.parametrize(("cpus", "expected"), [(2, "n1"), (1, "n2")])
+def test_a_retry_takes_nothing_that_was_planned_for_others(cpus: int, expected: str) -> None:
+    """Of two starts in one cycle the other one may need all of the other node, or half of it."""
+    world = World(node("n1", cpus=2), node("n2", cpus=2), config=stopped())
+    retry, other = world.submit("nodes=1:ppn=1"), world.submit(f"nodes=1:ppn={cpus}")
+    state = world.head.state
+    state.jobs[retry].avoid = ("n1", "gone")
+    starts = [
+        Start(
+            job=number,
+            shape=state.shape_of(state.jobs[number]),
+            allocation=(Share(node=name, cpus=wanted),),
+            why="planned",
+        )
+        for number, name, wanted in ((retry, "n1", 1), (other, "n2", cpus))
+    ]
+
+    found = elsewhere(state, starts)
+
+    assert [start.allocation[0].node for start in found] == [expected, "n2"]
+    assert state.spaces["n2"].cpus == 2
+
+
+def test_a_job_of_two_nodes_leaves_out_the_one_that_failed() -> None:
+    world = World(node("n1"), node("n2"), node("n3", cpus=8))
+    world.machines["n2"].launch_fault = "cannot fork"
+    job = world.torchrun("nodes=2")
+
+    world.run_until(100)
+
+    attempts = [
+        {share.node for share in fact.allocation}
+        for fact in world.told(f.AttemptAssigned, job)
+        if isinstance(fact, f.AttemptAssigned)
+    ]
+    assert attempts == [{"n1", "n2"}, {"n1", "n3"}]
+
+
+def test_what_a_job_avoids_outlives_the_head() -> None:
+    world = World(node("n1"), node("n2", cpus=8))
+    world.machines["n1"].launch_fault = "cannot fork"
+    job = world.submit()
+    world.run_until(1)
+
+    world.restart_head()
+    world.run_until(100)
+
+    assert places(world, job) == ["n1", "n2"]
