@@ -5,6 +5,9 @@ VENV   = .venv
 BIN    = $(VENV)/bin
 PREFIX = /usr
 DESTDIR =
+# With PYTHON, an interpreter that has docutils, the manual pages need no .venv: `make install`.
+PYTHON = $(BIN)/python
+MAN_NEEDS = $(if $(filter $(BIN)/python,$(PYTHON)),$(VENV)/.gsched-base)
 MAN_PAGES = $(patsubst man/%.rst,build/man/%,$(wildcard man/*.[1-8].rst))
 
 .PHONY: check format lint types imports tidy docs-check quick test integration bench demo man \
@@ -52,9 +55,9 @@ demo:
 
 man: $(MAN_PAGES)
 
-build/man/%: man/%.rst $(VENV)/.gsched-base
+build/man/%: man/%.rst $(MAN_NEEDS)
 	mkdir -p build/man
-	$(BIN)/python -m docutils --writer manpage $< $@
+	$(PYTHON) -m docutils --writer manpage $< $@
 
 # The programs come with `pip install .`; this installs what pip does not.
 install: man

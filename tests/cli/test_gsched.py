@@ -41,6 +41,7 @@ def test_a_healthy_head_is_ok(head: CannedHead) -> None:
     assert json.loads(ran.stdout)["ok"] is True
     assert found(ran.stdout)["head"] == "ok"
     assert found(ran.stdout)["nodes"] == "ok"
+    assert "state directory" not in found(ran.stdout), "this machine's own is no concern here"
     assert ran.status == 0
 
 
@@ -76,6 +77,7 @@ def test_the_files_of_a_stopped_cluster_are_looked_at(tmp_path: Path) -> None:
     directory.mkdir()
     (directory / "gsched.toml").write_text(
         f'[head]\nsocket = "{directory}/head.sock"\nstate_dir = "{directory}"\n'
+        f'key_file = "{directory}/cluster.key"\n'
     )
     (directory / "cluster.key").write_text("0" * 64)
     (directory / "cluster.key").chmod(0o644)
@@ -84,6 +86,7 @@ def test_the_files_of_a_stopped_cluster_are_looked_at(tmp_path: Path) -> None:
 
     findings = {each["subject"]: each for each in json.loads(ran.stdout)["findings"]}
     assert findings["cluster key"]["level"] == "FAIL"
+    assert "others can read it" in findings["cluster key"]["text"]
     assert findings["head"]["level"] == "FAIL"
     assert findings["state directory"]["level"] == "ok"
     assert any(
@@ -131,7 +134,7 @@ def test_config_check_names_what_is_wrong(tmp_path: Path, text: str, message: st
 
 
 def test_init_makes_a_site_that_can_be_read_back(tmp_path: Path) -> None:
-    """Configuration, private key, directories; a second time nothing is overwritten."""
+    """Configuration, private key, directories; a second time all is left as it is."""
     site = tmp_path / "site"
     ran = run_command("gsched", "init", "--dir", str(site), "--name", "atlas")
     assert ran.status == 0
@@ -144,12 +147,64 @@ def test_init_makes_a_site_that_can_be_read_back(tmp_path: Path) -> None:
     assert stat.S_IMODE((site / "cluster.key").stat().st_mode) == 0o600
 
     key = (site / "cluster.key").read_bytes()
-    again = run_command("gsched", "init", "--dir", str(site))
-    assert again.status == 156
-    assert "is there already" in again.stderr
+    again = run_command("gsched", "init", "--dir", str(site), "--name", "other")
+    assert again.status == 0
+    assert "made" not in again.stdout
+    assert f"left {site}/gsched.toml as it was" in again.stdout
+    assert f"left the cluster's key {site}/cluster.key as it was" in again.stdout
+    assert "server_name in " in again.stdout
+    assert load_config(str(site / "gsched.toml")).head.server_name == "atlas"
+    assert (site / "cluster.key").read_bytes() == key
     forced = run_command("gsched", "init", "--dir", str(site), "--force", "--json")
     assert json.loads(forced.stdout)["made_key"] is False
     assert (site / "cluster.key").read_bytes() == key
+
+
+def test_init_makes_what_is_missing_where_the_configuration_says(tmp_path: Path) -> None:
+    """A file that came with the installation: the key and directories that it names are made."""
+    site = tmp_path / "site"
+    site.mkdir()
+    text = (
+        f'[head]\nsocket = "{site}/sockets/s"\nstate_dir = "{site}/jobs"\n'
+        f'key_file = "{site}/keys/k"\n[node]\nkey_file = "{site}/other"\n'
+    )
+    (site / "gsched.toml").write_text(text)
+
+    ran = run_command("gsched", "init", "--dir", str(site))
+
+    assert ran.status == 0
+    assert (site / "gsched.toml").read_text() == text
+    assert stat.S_IMODE((site / "keys/k").stat().st_mode) == 0o600
+    assert stat.S_IMODE((site / "jobs").stat().st_mode) == 0o700
+    assert stat.S_IMODE((site / "sockets").stat().st_mode) == 0o755
+    assert f"made the cluster's key {site}/keys/k" in ran.stdout
+    assert f"warning: the node's key_file is {site}/other" in ran.stdout
+
+    (site / "keys/k").chmod(0o644)
+    again = run_command("gsched", "init", "--dir", str(site), "--json")
+    document = json.loads(again.stdout)
+    assert (document["made"], document["made_key"]) == ([], False)
+    assert any("others may read" in warning for warning in document["warnings"])
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to others")
+def test_init_gives_the_heads_files_to_the_heads_account(tmp_path: Path) -> None:
+    """The configuration stays root's: who may change it says what a node runs."""
+    site = tmp_path / "site"
+
+    assert run_command("gsched", "init", "--dir", str(site), "--user", "daemon").status == 0
+
+    owners = {name: (site / name).owner() for name in ("cluster.key", "state", "run")}
+    assert owners == dict.fromkeys(owners, "daemon")
+    assert {(site / name).owner() for name in (".", "gsched.toml")} == {"root"}
+
+
+def test_init_names_an_account_that_is_not_there(tmp_path: Path) -> None:
+    ran = run_command("gsched", "init", "--dir", str(tmp_path / "site"), "--user", "no-such-user")
+
+    assert ran.status == 156
+    assert "there is no account 'no-such-user' for the head to run as" in ran.stderr
+    assert not (tmp_path / "site").exists()
 
 
 # --- recover, version, completion ---

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+NOWHERE = Path(__file__).with_name("nowhere.toml")
 TIMEOUT_S = 60.0
 
 
@@ -22,8 +23,12 @@ class Ran:
 
 
 def command_environment(head: Path | str = "", **more: str) -> dict[str, str]:
-    """Return the environment of a command that talks to ``head``."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **more}
+    """Return the environment of a command that talks to ``head``.
+
+    The machine's own installation is nobody's business here: its configuration is not read.
+    """
+    own = {"PYTHONPATH": str(ROOT), "GSCHED_CONFIG": str(NOWHERE)}
+    environment = {**os.environ, **own, **more}
     environment.pop("GSCHED_HEAD", None)
     if head:
         environment["GSCHED_HEAD"] = str(head)

@@ -1,6 +1,9 @@
-"""``gsched init``: configuration, cluster key and directories of a new site."""
+"""``gsched init``: makes what a new site lacks: configuration, cluster key and directories."""
 
 import os
+import pwd
+import stat
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
@@ -9,10 +12,18 @@ from gsched.cli.common import print_json
 from gsched.cli.umbrella.cluster import host_name, make_key
 from gsched.cli.umbrella.options import subcommand
 from gsched.cli.umbrella.toml import write_file
-from gsched.config import DEFAULT_NODE_STATE_DIR, DEFAULT_STATE_DIR, parse_config
+from gsched.config import (
+    DEFAULT_CONFIG,
+    DEFAULT_NODE_STATE_DIR,
+    DEFAULT_SOCKET,
+    DEFAULT_STATE_DIR,
+    Config,
+    load_config,
+    parse_config,
+)
 from gsched.errors import CannotWriteError, InvalidRequestError
 
-DEFAULT_DIRECTORY = "/etc/gsched"
+HEAD_ACCOUNT = "gsched"
 
 TEMPLATE = """# Configuration of gsched; every key is described in gsched.toml(5).
 # Check it with: gsched config check {path}
@@ -25,7 +36,7 @@ node_port = 15010
 state_dir = "{state}"
 key_file = "{key}"
 # operators = ["alice"] # may do everything, besides root
-
+{single_user}
 [[queue]]
 name = "batch"
 # max_walltime_s = 604800.0
@@ -36,6 +47,27 @@ state_dir = "{node_state}"
 key_file = "{key}"
 # cpus = 16 # default: all of this machine's
 """
+SINGLE_USER = "single_user = true # without root the daemons run jobs of this user only\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Where a configuration that is written anew puts everything."""
+
+    config: Path
+    key: Path
+    socket: Path
+    state: Path
+    node_state: Path
+
+
+@dataclass(kw_only=True)
+class Done:
+    """What was made, what was there already and left as it was, and what should be looked at."""
+
+    made: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 @subcommand("init")
@@ -47,51 +79,166 @@ key_file = "{key}"
     help="Put everything below D instead of /etc/gsched, /run/gsched and /var/lib/gsched.",
 )
 @click.option("--name", metavar="SERVER", default="", help="Name of the head in job ids.")
+@click.option(
+    "--user",
+    metavar="USER",
+    default="",
+    help="Account that the head runs as; by default gsched, or with --dir who you are.",
+)
 @click.option("--force", is_flag=True, help="Write the configuration anew; a key is always kept.")
-def init(*, directory: str | None, name: str, force: bool, as_json: bool) -> int:
-    """Write a configuration and make the cluster's key for a new site."""
-    base = Path(directory or DEFAULT_DIRECTORY).expanduser().absolute()
-    state = base / "state" if directory else Path(DEFAULT_STATE_DIR)
-    node_state = base / "node" if directory else Path(DEFAULT_NODE_STATE_DIR)
-    run_directory = base / "run" if directory else Path("/run/gsched")
-    config, key = base / "gsched.toml", base / "cluster.key"
-    if config.exists() and not force:
-        raise InvalidRequestError(
-            f"{config} is there already", hint="edit it, or give --force to write it anew"
-        )
-    text = TEMPLATE.format(
-        path=config,
-        name=name or host_name(),
-        socket=run_directory / "head.sock",
-        state=state,
-        node_state=node_state,
-        key=key,
-    )
-    parse_config(text, where=str(config))
-    _make_directory(base, 0o755)
-    _make_directory(state, 0o750)
-    _make_directory(run_directory, 0o755)
-    made_key = make_key(key)
-    write_file(config, text)
+def init(*, directory: str | None, name: str, user: str, force: bool, as_json: bool) -> int:
+    """Make what a new site lacks: a configuration, the cluster's key and the head's directories.
+
+    What is there already is left as it is, so that it may be run again at any time.
+    """
+    site = _site(directory)
+    account = _account(user, directory)
+    done = Done()
+    _make_directory(site.config.parent, 0o755, None, done)
+    config = _configuration(site, name=name, force=force, done=done)
+    _make_directory(Path(config.head.state_dir), 0o700, account, done)
+    _make_directory(Path(config.head.socket).parent, 0o755, account, done)
+    key = Path(config.head.key_file)
+    made_key = _key(key, account, done)
+    _warn_of_other_key(config, key, done)
     if as_json:
-        print_json({"config": str(config), "key": str(key), "made_key": made_key})
+        print_json(
+            {
+                "config": str(site.config),
+                "key": str(key),
+                "made_key": made_key,
+                "made": done.made,
+                "left": done.left,
+                "warnings": done.warnings,
+            }
+        )
         return 0
-    print(f"wrote {config}")
-    print(f"{'made' if made_key else 'kept'} the cluster's key {key}: copy it to every node")
-    print(f"next: gschedd --config {config}, and on every node gnode --config FILE")
+    for what in done.made:
+        print(f"made {what}")
+    for what in done.left:
+        print(f"left {what} as it was")
+    for warning in done.warnings:
+        print(f"warning: {warning}")
+    print(f"next: copy the key {key} to every other node, by a secret way")
     return 0
 
 
-def _make_directory(path: Path, mode: int) -> None:
-    try:
-        path.mkdir(mode=mode, parents=True, exist_ok=True)
-    except OSError as error:
-        raise CannotWriteError(
-            f"{path}: cannot be made: {error.strerror}",
-            hint="run it as root, or put everything below a directory of yours with --dir",
-        ) from error
-    if not os.access(path, os.W_OK):
-        raise CannotWriteError(
-            f"{path}: you may not write there",
-            hint="run it as root, or put everything below a directory of yours with --dir",
+def _site(directory: str | None) -> Site:
+    if directory is None:
+        config = Path(DEFAULT_CONFIG)
+        return Site(
+            config=config,
+            key=config.with_name("cluster.key"),
+            socket=Path(DEFAULT_SOCKET),
+            state=Path(DEFAULT_STATE_DIR),
+            node_state=Path(DEFAULT_NODE_STATE_DIR),
         )
+    base = Path(directory).expanduser().absolute()
+    return Site(
+        config=base / "gsched.toml",
+        key=base / "cluster.key",
+        socket=base / "run" / "head.sock",
+        state=base / "state",
+        node_state=base / "node",
+    )
+
+
+def _account(user: str, directory: str | None) -> pwd.struct_passwd | None:
+    """Return the account that the head's files are to belong to; None: the caller's.
+
+    Raises:
+        InvalidRequestError: there is no such account, or only root can give files to it.
+    """
+    if not user and (directory is not None or os.geteuid() != 0):
+        return None
+    name = user or HEAD_ACCOUNT
+    try:
+        account = pwd.getpwnam(name)
+    except KeyError:
+        raise InvalidRequestError(
+            f"there is no account {name!r} for the head to run as",
+            hint="make it with systemd-sysusers or useradd --system, or name another with --user",
+        ) from None
+    if account.pw_uid == os.geteuid():
+        return None
+    if os.geteuid() != 0:
+        raise InvalidRequestError(
+            f"only root can give files to {name!r}", hint="run it as root, or leave --user out"
+        )
+    return account
+
+
+def _configuration(site: Site, *, name: str, force: bool, done: Done) -> Config:
+    """Return the configuration that is there, or one that is made now."""
+    if site.config.exists() and not force:
+        config = load_config(str(site.config))
+        done.left.append(str(site.config))
+        if name and config.head.server_name != name:
+            done.warnings.append(
+                f"server_name in {site.config} is {config.head.server_name!r}, not {name!r}: edit "
+                "it, or give --force to write it anew"
+            )
+        return config
+    text = TEMPLATE.format(
+        path=site.config,
+        name=name or host_name(),
+        socket=site.socket,
+        state=site.state,
+        node_state=site.node_state,
+        key=site.key,
+        single_user=SINGLE_USER if os.geteuid() != 0 else "",
+    )
+    config = parse_config(text, where=str(site.config))
+    write_file(site.config, text)
+    done.made.append(str(site.config))
+    return config
+
+
+def _key(path: Path, account: pwd.struct_passwd | None, done: Done) -> bool:
+    """Make the key if there is none; return whether it was made."""
+    _make_directory(path.parent, 0o755, None, done, quiet=True)
+    if make_key(path):
+        if account is not None:
+            os.chown(path, account.pw_uid, account.pw_gid)
+        done.made.append(f"the cluster's key {path}")
+        return True
+    done.left.append(f"the cluster's key {path}")
+    wanted = account.pw_uid if account is not None else os.geteuid()
+    status = path.stat()
+    if status.st_uid != wanted:
+        owner = account.pw_name if account is not None else str(wanted)
+        done.warnings.append(f"the head, as {owner}, cannot read {path}: chown {owner}: {path}")
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        done.warnings.append(f"others may read {path}: chmod 600 {path}, or make a new key")
+    return False
+
+
+def _warn_of_other_key(config: Config, key: Path, done: Done) -> None:
+    if config.node.key_file != str(key):
+        done.warnings.append(
+            f"the node's key_file is {config.node.key_file}, the head's {key}: they must be equal"
+        )
+
+
+def _make_directory(
+    path: Path, mode: int, account: pwd.struct_passwd | None, done: Done, *, quiet: bool = False
+) -> None:
+    hint = "run it as root, or put everything below a directory of yours with --dir"
+    if path.is_dir():
+        if not quiet:
+            done.left.append(str(path))
+        if account is not None and path.stat().st_uid != account.pw_uid:
+            done.warnings.append(
+                f"{path} does not belong to {account.pw_name}, who runs the head: "
+                f"chown {account.pw_name}: {path}"
+            )
+        return
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        path.mkdir(mode=mode)
+        path.chmod(mode)  # whatever the umask is
+        if account is not None:
+            os.chown(path, account.pw_uid, account.pw_gid)
+    except OSError as error:
+        raise CannotWriteError(f"{path}: cannot be made: {error.strerror}", hint=hint) from error
+    done.made.append(str(path))
