@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gnode.core.agent import Agent
@@ -30,7 +30,7 @@ from gnode.supervisor import __file__ as supervisor_file
 from gsched.clock import SystemClock
 from gsched.config import DEFAULT_NODE_STATE_DIR, Config, environment, load_config
 from gsched.daemon_files import check_config, read_key
-from gsched.errors import ConfigError, GschedError, InternalError
+from gsched.errors import CannotWriteError, ConfigError, GschedError, InternalError
 from gsched.model.node_name import NODE_NAME_RULE, is_node_name
 from gsched.model.units import format_size
 
@@ -86,16 +86,24 @@ def serve(config: Config) -> None:
     lock_fd = spool.lock(state.state_dir)
     try:
         roots = cgroups.find_roots(node.cgroup, state.state_dir)
-        shell = _compose(config, state, roots)
+        shell = _compose(config, state, roots, lambda: state.is_locked_by(lock_fd))
         _raise_open_files()
         asyncio.run(_run(shell))
         cgroups.remove_if_empty(roots)
     finally:
-        Path(state.state_dir, "gnode.pid").unlink(missing_ok=True)
+        if state.is_locked_by(lock_fd):  # else what is there is another gnode's
+            Path(state.state_dir, "gnode.pid").unlink(missing_ok=True)
         os.close(lock_fd)
+    if shell.spool_lost:
+        raise CannotWriteError(
+            f"the state directory {state.state_dir} was removed or replaced while gnode ran",
+            hint="start gnode again: it ends what is left of the jobs that it does not know",
+        )
 
 
-def _compose(config: Config, state: Spool, roots: cgroups.Roots) -> Shell:
+def _compose(
+    config: Config, state: Spool, roots: cgroups.Roots, has_spool: Callable[[], bool]
+) -> Shell:
     node = config.node
     name = node_name(config)
     key = read_key(node.key_file)
@@ -155,6 +163,7 @@ def _compose(config: Config, state: Spool, roots: cgroups.Roots) -> Shell:
             sample_s=node.sample_s,
         ),
         clock=clock,
+        has_spool=has_spool,
     )
 
 
@@ -183,8 +192,14 @@ def _log_confinement(confinement: Confinement) -> None:
 
 
 def _kill_strays(roots: cgroups.Roots, state: Spool) -> None:
-    """Kill what runs in our groups without an attempt in the spool: a spool that was wiped."""
+    """Kill what runs without an attempt in the spool: a spool that was wiped.
+
+    It happens before the head hears that there is no such attempt, and starts another one.
+    """
     keep = {key.name for key in state.attempts()}
+    killed = leftovers.kill_foreign(state.state_dir, state.user_dirs, keep)
+    if killed:
+        log.warning("killed processes of attempts that are not in the spool: %s", killed)
     for root in filter(None, (roots.tracking, roots.memory[1] if roots.memory else None)):
         for name in leftovers.kill_strays(root, keep):
             log.warning("killed the processes of %s, which is not in the spool", name)

@@ -3,7 +3,10 @@
 import asyncio
 import logging
 import os
+import select
 import signal
+from collections.abc import Collection
+from pathlib import Path
 
 from gnode.core.effects import KillLeftover
 from gnode.hw import cgroups
@@ -13,6 +16,8 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 2.0
+FOREIGN_TRIES = 250  # 5 s: what does not die by then is the kernel's
+LAUNCHER_WORD = b"gnode.supervisor.launcher"
 
 
 async def kill_leftover(order: KillLeftover) -> None:
@@ -44,6 +49,83 @@ def kill_once(order: KillLeftover) -> bool:
     found = proc.descendants(roots, processes) - {os.getpid()}
     proc.send(found, signal.SIGKILL)
     return bool(found)
+
+
+def kill_foreign(state_dir: str, user_roots: Collection[str], keep: Collection[str]) -> list[int]:
+    """Kill what runs for a spool that once was where ours is, and was wiped or moved away.
+
+    Such launchers and supervisors hold a file that is not at its place any more. Jobs are known
+    by descent from them, and by the directory that their environment names.
+
+    Args:
+        state_dir: our state directory.
+        user_roots: directories in which jobs get theirs.
+        keep: names of the attempts that are in the spool.
+
+    Returns:
+        The processes that were killed.
+    """
+    marks = [os.fsencode(f"GSCHED_JOB_DIR={root}/") for root in user_roots]
+    killed: set[int] = set()
+    for _ in range(FOREIGN_TRIES):
+        processes = proc.snapshot()
+        roots = {
+            pid
+            for pid in processes
+            if _is_foreign_daemon(pid, state_dir) or _is_foreign_job(pid, marks, keep)
+        }
+        found = proc.descendants(roots, processes) - {os.getpid()}
+        if not found:
+            break
+        killed |= found
+        proc.send(found, signal.SIGKILL)
+        _await_end(min(found), FIRST_PAUSE_S)
+    return sorted(killed)
+
+
+def _await_end(pid: int, timeout_s: float) -> None:
+    """Return when a process has ended, or after the time."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        ended = select.poll()
+        ended.register(pidfd, select.POLLIN)
+        ended.poll(timeout_s * 1000)
+    finally:
+        os.close(pidfd)
+
+
+def _is_foreign_daemon(pid: int, state_dir: str) -> bool:
+    """Return whether a process is a launcher or supervisor of another spool at our place."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if os.fsencode(state_dir) not in words or LAUNCHER_WORD not in b" ".join(words):
+            return False
+        links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return False  # gone, or another user's
+    return any(_is_misplaced(link, state_dir) for link in links)
+
+
+def _is_misplaced(link: str, state_dir: str) -> bool:
+    """Return whether an open file is a spool's lock or task, but not one of the spool there is."""
+    plain = link.removesuffix(" (deleted)")
+    directory, name = os.path.split(plain)
+    if name == "launcher.lock":
+        ours = directory == state_dir
+    elif name == "task.json":
+        ours = os.path.dirname(directory) == os.path.join(state_dir, "attempts")
+    else:
+        return False
+    return not ours or plain != link
+
+
+def _is_foreign_job(pid: int, marks: list[bytes], keep: Collection[str]) -> bool:
+    """Return whether a process belongs to an attempt that is not in the spool."""
+    names = (proc.environment_text_after(pid, mark) for mark in marks)
+    return any(name and os.fsdecode(name) not in keep for name in names)
 
 
 def kill_strays(root: str, keep: set[str]) -> list[str]:

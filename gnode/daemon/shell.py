@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import singledispatchmethod
 
@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 INPUTS_AT_ONCE = 500  # then the loop serves connections again
 REMOVALS_AT_ONCE = 200
+SPOOL_LOOK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,14 @@ class Meters:
 
 
 class Shell:
-    """One node daemon, without process-wide matters (signals, lock): those are `main`'s."""
+    """One node daemon, without process-wide matters (signals, lock): those are `main`'s.
+
+    Args:
+        has_spool: whether the state directory is still the one that gnode has locked.
+
+    Attributes:
+        spool_lost: it ended since that was not so.
+    """
 
     def __init__(
         self,
@@ -94,7 +102,10 @@ class Shell:
         spool: Spool,
         meters: Meters,
         clock: Clock,
+        has_spool: Callable[[], bool],
     ) -> None:
+        self.spool_lost = False
+        self._has_spool = has_spool
         self._identity = identity
         self._agent = agent
         self._spool = spool
@@ -139,6 +150,7 @@ class Shell:
                 group.create_task(self._elastic.run()),
                 group.create_task(self._sample()),
                 group.create_task(self._remover.run()),
+                group.create_task(self._watch_spool()),
             ]
             await self._finished.wait()
             for task in running:
@@ -150,6 +162,14 @@ class Shell:
         self._starts.close()
         if self._alarm is not None:
             self._alarm.cancel()
+
+    async def _watch_spool(self) -> None:
+        """End the daemon once its spool was wiped: it knows nothing of what it will find there."""
+        while True:
+            await asyncio.sleep(SPOOL_LOOK_S)
+            if not self._has_spool():
+                self.spool_lost = True
+                self.finish()
 
     def finish(self) -> None:
         """End the daemon and leave the jobs to their supervisors."""

@@ -29,6 +29,7 @@ TASK = "task.json"
 SUPERVISOR = "supervisor.json"
 COMMANDS = "commands"
 EXIT = "exit.json"
+LOCK = "gnode.lock"
 _KNOWN_FILES = (TASK, SUPERVISOR, COMMANDS, EXIT, records.RESERVED_EXIT)
 
 _encoder = msgspec.json.Encoder()
@@ -52,6 +53,7 @@ class Spool:
         self.state_dir = os.path.abspath(state_dir)
         self.attempts_dir = os.path.join(self.state_dir, "attempts")
         self.user_dir = os.path.join(self.state_dir, "user")
+        self.user_dirs = (self.user_dir,)
         self._mark_path = os.path.join(self.state_dir, "head.json")
 
     def prepare(self) -> None:
@@ -86,6 +88,10 @@ class Spool:
                 f"state directory {self.state_dir}: {error.strerror}",
                 hint="set state_dir in [node] to a directory that gnode may write",
             ) from error
+
+    def is_locked_by(self, lock_fd: int) -> bool:
+        """Return whether this is still the state directory of which `lock` gave the descriptor."""
+        return records.is_same_file(os.path.join(self.state_dir, LOCK), lock_fd)
 
     def directory(self, key: AttemptKey) -> str:
         """Return the directory of an attempt's records."""
@@ -289,7 +295,7 @@ def lock(state_dir: str) -> int:
     Raises:
         TryAgainError: another gnode has it; the message names its process.
     """
-    path = os.path.join(state_dir, "gnode.lock")
+    path = os.path.join(state_dir, LOCK)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

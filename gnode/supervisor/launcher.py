@@ -34,6 +34,8 @@ from gnode.supervisor.privilege import Rules
 from gsched import failpoint, trust
 
 _NAME = re.compile(r"[0-9]{1,18}\.[0-9]{1,9}")
+_LOCK = "launcher.lock"
+_SPOOL_LOOK_S = 10.0  # how often an idle launcher makes sure that its spool is still there
 _REPLIES_AT_ONCE = 16  # gnode hears of the first of a thousand launches before the last
 
 
@@ -59,12 +61,29 @@ class Launcher:
         """Serve until told to stop and no supervisor is left."""
         self._lost.look_for_strays()
         while not self._stopping or self._pool.by_name or self._lost.adopted():
-            for fd, events in self._epoll.poll(self._lost.patience_s()):
+            patience_s = self._lost.patience_s()
+            if not self._stopping and patience_s < 0:
+                patience_s = _SPOOL_LOOK_S
+            for fd, events in self._epoll.poll(patience_s):
                 self._handle(fd, events)
+            self._look_after_spool()
             for name, pid in self._lost.step(self._pool.by_pid.keys()):
                 self._tell_all({"ended": name, "pid": pid})
             for connection in tuple(self._connections.values()):
                 self._flush(connection)
+
+    def _look_after_spool(self) -> None:
+        """Leave once the supervisors have, if the spool was wiped: another one has its place."""
+        if not self._stopping and not self.has_spool():
+            spool.log(f"launcher: {self._state} is gone or replaced: leaving")
+            self._stopping = True
+            for connection in tuple(self._connections.values()):
+                self._drop(connection, "closed")
+            self._epoll.unregister(self._listener.fileno())
+
+    def has_spool(self) -> bool:
+        """Return whether the state directory is still the one that this launcher locked."""
+        return spool.is_same_file(f"{self._state}/{_LOCK}", self._lock_fd)
 
     def _handle(self, fd: int, events: int) -> None:
         if fd == self._signals:
@@ -228,7 +247,7 @@ def _listen(path: str) -> socket.socket:
 
 def _lock(state: str) -> int:
     """Return a descriptor whose lock makes this the only launcher of ``state``."""
-    fd = os.open(f"{state}/launcher.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(f"{state}/{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -300,7 +319,8 @@ def main() -> None:
     gc.freeze()
     _announce(state)
     launcher.serve()
-    os.unlink(socket_path)
+    if launcher.has_spool():  # else the socket there is another launcher's
+        os.unlink(socket_path)
 
 
 if __name__ == "__main__":

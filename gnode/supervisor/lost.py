@@ -155,7 +155,7 @@ class LostAttempts:
     def _settle(self, name: str) -> bool:
         """Find out about a stray; return True if it is none any more."""
         directory = f"{self._attempts}/{name}"
-        if spool.exists(directory, spool.EXIT):
+        if spool.exists(directory, spool.EXIT) or not spool.exists(directory, spool.TASK):
             return True
         started = spool.read_started(directory)
         if started is None:

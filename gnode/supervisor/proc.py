@@ -86,19 +86,30 @@ def descendants(roots: Iterable[int], processes: dict[int, Process]) -> set[int]
 
 def has_environment_text(pid: int, text: bytes) -> bool:
     """Return whether a process was started with ``text`` somewhere in its environment."""
+    return text in _environment(pid)
+
+
+def environment_text_after(pid: int, start: bytes) -> bytes:
+    """Return what follows ``start`` in the variable that begins so, empty if none does."""
+    _, found, rest = (b"\0" + _environment(pid)).partition(b"\0" + start)
+    return rest.partition(b"\0")[0] if found else b""
+
+
+def _environment(pid: int) -> bytes:
+    """Return the environment that a process was started with, empty if it may not be read."""
     try:
         fd = os.open(f"/proc/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:  # gone, or another user's
-        return False
+        return b""
     try:
         content = b""
         while chunk := os.read(fd, 1 << 16):
             content += chunk
     except OSError:
-        return False
+        return b""
     finally:
         os.close(fd)
-    return text in content
+    return content
 
 
 def send(pids: Iterable[int], number: int) -> None:

@@ -167,6 +167,20 @@ def is_claimed(directory: str) -> bool:
     return False
 
 
+def is_same_file(path: str, fd: int) -> bool:
+    """Return whether a path still leads to an open file; a disk that fails counts as yes.
+
+    It does not once the spool was wiped, or another one was put in its place.
+    """
+    try:
+        there = os.stat(path, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return os.path.samestat(there, os.fstat(fd))
+
+
 def exists(directory: str, name: str) -> bool:
     """Return whether a record is there."""
     try:

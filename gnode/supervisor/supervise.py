@@ -23,6 +23,7 @@ _ORDERS = (signal.SIGUSR1, signal.SIGTERM)
 _LAUNCH_TIMEOUT_S = 120.0  # a dead file server hangs for ever, a slow one answers within this
 _LAUNCH_LOOK_S = 0.2  # how often a launch that hangs looks for an order to stop
 _WRITE_AGAIN_S = 1.0
+_SPOOL_LOOK_S = 10.0  # how often a supervisor makes sure that its attempt is still in the spool
 
 
 class Identity:
@@ -41,7 +42,7 @@ def run(directory: str, around: Surroundings, own: Identity) -> bool:
     if claimed is None:
         return False
     task, lock_fd = claimed
-    _Supervisor(directory, task, own).run(around)
+    _Supervisor(directory, task, own, lock_fd).run(around)
     os.close(lock_fd)
     return True
 
@@ -49,10 +50,22 @@ def run(directory: str, around: Surroundings, own: Identity) -> bool:
 class _Supervisor:
     """One attempt's part on this node, from the fork to the exit record."""
 
-    __slots__ = ("_commands", "_directory", "_ending", "_job_pid", "_own", "_seen", "_task")
+    __slots__ = (
+        "_commands",
+        "_directory",
+        "_ending",
+        "_job_pid",
+        "_lock_fd",
+        "_look_s",
+        "_own",
+        "_seen",
+        "_task",
+    )
 
-    def __init__(self, directory: str, task: Task, own: Identity) -> None:
+    def __init__(self, directory: str, task: Task, own: Identity, lock_fd: int) -> None:
         self._own = own
+        self._lock_fd = lock_fd
+        self._look_s = 0.0
         self._directory = directory
         self._task = task
         self._commands = spool.Commands(directory)
@@ -84,6 +97,8 @@ class _Supervisor:
         """Write the exit record, however long the disk is full: it is the only copy."""
         warned = False
         while (error := record.try_to_finish(self._directory, self._task, result)) is not None:
+            if self._is_abandoned():
+                return  # nobody will ever look for it
             if not warned:
                 spool.log(f"{self._directory}: cannot write the exit record yet: {error}")
             warned = True
@@ -238,8 +253,10 @@ class _Supervisor:
         """Return when no process of the job is left."""
         timer = kernel.BootTimer()
         while True:
+            self._look_after_spool()
             self._act(self._ending.step(kernel.boottime_s()))
-            timer.arm(self._ending.deadline_s())
+            deadline_s = self._ending.deadline_s()
+            timer.arm(self._look_s if deadline_s is None else min(deadline_s, self._look_s))
             number = signal.sigwaitinfo(WATCHED).si_signo
             if number == signal.SIGUSR1:
                 self._obey()
@@ -247,6 +264,22 @@ class _Supervisor:
                 self._ending.stop("node_stop", self._task["grace_s"], kernel.boottime_s())
             elif self._reap() and cgroup.is_empty(self._task):
                 return  # an alarm looks, too: others may have put processes into the group
+
+    def _look_after_spool(self) -> None:
+        """End the job if its attempt was taken out of the spool.
+
+        Then gnode knows nothing of it, and the head may have started another attempt elsewhere.
+        """
+        now_s = kernel.boottime_s()
+        if now_s < self._look_s:
+            return
+        self._look_s = now_s + _SPOOL_LOOK_S
+        if self._ending.reason is None and self._is_abandoned():
+            spool.log(f"{self._directory} is gone: ending the job")
+            self._ending.stop("node_stop", 0.0, now_s)
+
+    def _is_abandoned(self) -> bool:
+        return not spool.is_same_file(f"{self._directory}/{spool.TASK}", self._lock_fd)
 
     def _reap(self) -> bool:
         """Take in every process that has ended; return whether that was the last one.

@@ -161,6 +161,8 @@ class LostAttempt:
         now_s = kernel.boottime_s()
         for number in orders.obey(self._commands.read(), self._ending, now_s):
             proc.send(self._members, number)
+        if self._ending.reason is None and not spool.exists(self._directory, spool.TASK):
+            self._ending.stop("node_stop", 0.0, now_s)  # as its supervisor would have
         gone = not self._main_may_be_waited_for()
         if gone:
             self._ending.main_exited(now_s)
@@ -176,6 +178,8 @@ class LostAttempt:
 
     def _write_down(self) -> bool:
         """Write the exit record; False (try again later) while the disk does not take it."""
+        if not spool.exists(self._directory, spool.TASK):
+            return True  # nobody will ever look for it
         error = record.try_to_finish(self._directory, self._task, self._record())
         if error is not None and not self._warned:
             spool.log(f"{self._directory}: cannot write the exit record yet: {error}")
