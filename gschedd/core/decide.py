@@ -43,11 +43,18 @@ def authorize(caller: Caller, job: Job) -> None:
     Raises:
         NotPermittedError: the caller is neither.
     """
-    if caller.uid != job.spec.owner.uid and not caller.operator:
-        raise NotPermittedError(
-            f"job {job.id} belongs to {job.spec.owner.user}",
-            hint="its owner or an operator can do this",
-        )
+    owner = job.spec.owner
+    if caller.owns(owner) or caller.operator:
+        return
+    if caller.uid != owner.uid:
+        why = ""
+    elif caller.is_nameless:
+        why = f", and the head's machine knows no user with your uid {caller.uid} now"
+    else:
+        why = f", who had uid {caller.uid} before you ({caller.user})"
+    raise NotPermittedError(
+        f"job {job.id} belongs to {owner.user}{why}", hint="its owner or an operator can do this"
+    )
 
 
 def delete_job(

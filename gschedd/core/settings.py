@@ -1,9 +1,11 @@
 """What the configuration says to the core, checked and ready to use."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from msgspec import Struct
 
+from gsched.model.job import Owner
 from gsched.model.training import Profiling
 from gschedd.plan.training import Fabric
 
@@ -25,6 +27,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         server: the part of a job id behind the dot.
         queues: by name; the first is the default one.
         operator_uids: who may do everything; root is always among them.
+        operator_names: the names of those that the configuration names, by uid: a uid that was
+            given to another user since is no operator's.
+        min_uid: users below it, but root, are system accounts and may not submit.
         only_uid: the one user who may submit, or None for all.
         default_walltime_s: of jobs that state none, for planning only; 0: unknown.
         predicted_times: jobs are planned to run as long as their kind did before.
@@ -45,6 +50,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     server: str
     queues: Mapping[str, QueueSettings]
     operator_uids: frozenset[int] = frozenset({0})
+    operator_names: Mapping[int, str] = MappingProxyType({})
+    min_uid: int = 0
     allow_root_jobs: bool = False
     only_uid: int | None = None
     warn_unknown_resource: bool = False
@@ -75,3 +82,15 @@ class Caller(Struct, frozen=True, kw_only=True):
     uid: int
     gid: int
     operator: bool = False
+
+    def owns(self, owner: Owner) -> bool:
+        """Return whether the caller is that owner: by uid and name.
+
+        A uid alone would give the jobs of a deleted user to whoever gets the number next.
+        """
+        return self.uid == owner.uid and self.user == owner.user
+
+    @property
+    def is_nameless(self) -> bool:
+        """Return whether the head's machine knows no user with this uid now."""
+        return self.user == str(self.uid)

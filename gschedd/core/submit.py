@@ -156,6 +156,17 @@ def _check_caller(caller: Caller, state: State, settings: Settings) -> None:
             "jobs of root are not taken here",
             hint="submit as an ordinary user, or set head.allow_root_jobs = true",
         )
+    if 0 < caller.uid < settings.min_uid and caller.uid != settings.only_uid:
+        raise NotPermittedError(
+            f"{caller.user} (uid {caller.uid}) is a system account, below {settings.min_uid}: "
+            "jobs of system accounts are not taken here",
+            hint="submit as an ordinary user; head.min_uid and node.min_uid say who is one",
+        )
+    if caller.is_nameless:
+        raise TryAgainError(
+            f"the head's machine knows no user with uid {caller.uid}",
+            hint="try again if its name service was away; else an administrator adds the account",
+        )
     if settings.only_uid is not None and caller.uid != settings.only_uid:
         raise NotPermittedError(
             f"this cluster runs jobs of uid {settings.only_uid} only",

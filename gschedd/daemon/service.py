@@ -32,7 +32,7 @@ from gschedd.daemon.setup import (
 from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace
 from gschedd.http.answers import errors
-from gschedd.http.callers import Callers
+from gschedd.http.callers import Callers, UserNames
 from gschedd.http.commands import Commands, Parts
 from gschedd.http.handshake import Handshake
 from gschedd.http.launches import BlobCache, Launches
@@ -161,7 +161,7 @@ class Service:
         )
         self._links.on_older = self._heard_of_loss
         self._engine.sink = self._links
-        callers = Callers(operator_uids=head.settings.operator_uids)
+        callers = Callers(settings=head.settings, names=UserNames(self._clock))
         self._queries = Queries(
             engine=self._engine,
             callers=callers,

@@ -6,6 +6,7 @@ import socket
 import zlib
 from types import MappingProxyType
 
+from gsched import trust
 from gsched.config import Config
 from gsched.errors import ConfigError
 from gsched.model.training import Profiling
@@ -40,6 +41,8 @@ def settings_from(config: Config) -> Settings:
             }
         ),
         operator_uids=frozenset({0, os.getuid(), *(_uid(name) for name in head.operators)}),
+        operator_names=MappingProxyType({_uid(name): name for name in head.operators}),
+        min_uid=head.min_uid or trust.uid_min(),
         allow_root_jobs=head.allow_root_jobs,
         only_uid=os.getuid() if head.single_user else None,
         warn_unknown_resource=head.unknown_resource == "warn",

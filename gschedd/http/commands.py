@@ -242,7 +242,7 @@ class Commands:
             every = True
             jobs = self._head.state.jobs.values()
             expanded.extend(
-                format_job_id(job.id, server) for job in jobs if job.spec.owner.uid == caller.uid
+                format_job_id(job.id, server) for job in jobs if caller.owns(job.spec.owner)
             )
         return expanded
 

@@ -108,7 +108,8 @@ def prediction_row(scored: Scored, caller: Caller) -> p.PredictionRow:
     """Return a past run as a caller sees it; a kind names programs, its owner's own business."""
     run = scored.run
     record, said = run.record, run.prediction
-    allowed = caller.operator or caller.uid == record.kind.owner_uid
+    is_owner = caller.uid == record.kind.owner_uid and caller.user == scored.user
+    allowed = caller.operator or is_owner
     cpu, memory, gpu, gpu_memory, wall = scored.errors
     return p.PredictionRow(
         job=run.job,

@@ -191,7 +191,7 @@ class Queries:
         story = self._teller().story(
             job, attempts=attempts, events=events, now_s=self._clock.wall_s()
         )
-        if caller.uid == job.spec.owner.uid or caller.operator:
+        if caller.owns(job.spec.owner) or caller.operator:
             return story
         return structs.replace(story, arguments=())
 

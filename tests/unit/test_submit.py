@@ -192,6 +192,28 @@ def test_who_may_submit() -> None:
     assert submit(settings(only_uid=1001), ALICE)[0].job == 1
 
 
+def test_a_system_account_is_refused_when_it_submits() -> None:
+    """Not first at the launch; a cluster of one user may be a system account's own."""
+    www = Caller(user="www-data", uid=33, gid=33)
+    config = settings(min_uid=1000)
+
+    error = refused(config, www)
+
+    assert isinstance(error, NotPermittedError)
+    assert "www-data (uid 33) is a system account, below 1000" in error.message
+    assert submit(config, ALICE)[0].job == 1
+    assert submit(settings(min_uid=1000, only_uid=33), www)[0].job == 1
+    assert submit(settings(min_uid=1000, allow_root_jobs=True), ROOT)[0].job == 1
+
+
+def test_a_user_without_a_name_cannot_submit_now() -> None:
+    """A name service may be away: a job that stored a number as its user could never run."""
+    error = refused(caller=Caller(user="1001", uid=1001, gid=1001))
+
+    assert isinstance(error, TryAgainError)
+    assert "knows no user with uid 1001" in error.message
+
+
 def test_an_operator_may_hold_as_one() -> None:
     """Kinds are kept once and in order."""
     step, head = submit(caller=ADMIN, holds=("user", "operator", "user"))

@@ -1,0 +1,88 @@
+"""Who a caller is: names are asked for again, and a uid alone makes nobody an operator."""
+
+import threading
+
+from gschedd.core.settings import Settings
+from gschedd.http.callers import KEPT_S, KEPT_UNKNOWN_S, Callers, UserNames
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_s(self) -> float:
+        return self.now_s
+
+
+class Directory:
+    """A name service of which each question is counted."""
+
+    def __init__(self, **users: int) -> None:
+        self.users = {uid: name for name, uid in users.items()}
+        self.asked = 0
+        self.hangs: threading.Event | None = None
+
+    def name(self, uid: int) -> str:
+        self.asked += 1
+        if self.hangs is not None:
+            self.hangs.wait(20)
+        return self.users.get(uid, str(uid))
+
+
+def test_t25_a_uid_that_was_given_to_another_user_gets_the_new_name() -> None:
+    clock, directory = HandClock(), Directory(alice=1001)
+    names = UserNames(clock, directory.name)
+
+    assert [names.name(1001) for _ in range(5)] == ["alice"] * 5
+    assert directory.asked == 1
+    directory.users = {1001: "mallory"}
+    clock.now_s += KEPT_S
+
+    assert names.name(1001) == "mallory"
+
+
+def test_an_unknown_user_is_soon_asked_for_again() -> None:
+    clock, directory = HandClock(), Directory()
+    names = UserNames(clock, directory.name)
+
+    assert names.name(1001) == "1001"
+    directory.users = {1001: "alice"}
+    clock.now_s += KEPT_UNKNOWN_S
+
+    assert names.name(1001) == "alice"
+
+
+def test_a_name_service_that_hangs_is_waited_for_once() -> None:
+    """The last answers hold; no second question is put while the first has no answer."""
+    clock, directory = HandClock(), Directory(alice=1001)
+    names = UserNames(clock, directory.name)
+    names.name(1001)
+    clock.now_s += KEPT_S
+    directory.hangs = threading.Event()
+
+    assert names.name(1001) == "alice"
+    assert [names.name(1002), names.name(1001)] == ["1002", "alice"]
+    assert directory.asked == 2
+    directory.hangs.set()
+
+
+def test_an_operators_uid_that_another_user_has_now_is_no_operator() -> None:
+    directory = Directory(root=0, gsched=990, olga=1005, mallory=1007)
+    config = Settings(
+        server="head", queues={}, operator_uids=frozenset({0, 990, 1005}),
+        operator_names={1005: "olga"},
+    )  # fmt: skip
+    clock = HandClock()
+    callers = Callers(settings=config, names=UserNames(clock, directory.name))
+
+    assert [callers.caller(uid, 1).operator for uid in (0, 990, 1005, 1007)] == [
+        *(True, True, True, False)
+    ]
+    directory.users = {1005: "mallory"}
+    clock.now_s += KEPT_S
+
+    assert not callers.caller(1005, 1).operator
+    assert callers.caller(0, 0).operator, "root is one whatever its name"
