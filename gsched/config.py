@@ -1,7 +1,6 @@
 """The configuration file (TOML) and the few environment variables, read here and nowhere else."""
 
 import os
-from collections.abc import Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -19,8 +18,17 @@ DEFAULT_KEY = "/etc/gsched/cluster.key"
 #: Not negative, and finite: a node that claims more than this would drown all others.
 Quantity = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
+#: Ranges of keys. Each key that is a number has one: a site's slip must not become a daemon that
+#: polls a thousand times a second, or waits for a port that there is not.
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+RendezvousPort = Annotated[int, msgspec.Meta(ge=1024, le=65535)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Period = Annotated[float, msgspec.Meta(ge=0.05, le=86400)]
+Days = Annotated[float, msgspec.Meta(ge=0, le=36500)]
+
 #: The largest weight in ``[balance]``: any sum of them is a finite number.
 MAX_WEIGHT: Final = 1e6
+Weight = Annotated[float, msgspec.Meta(ge=0, le=MAX_WEIGHT)]
 
 
 class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,7 +59,7 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     server_name: str = ""
     socket: str = DEFAULT_SOCKET
     node_host: str = "127.0.0.1"
-    node_port: int = 15010
+    node_port: Port = 15010
     state_dir: str = DEFAULT_STATE_DIR
     key_file: str = DEFAULT_KEY
     allow_root_jobs: bool = False
@@ -61,11 +69,11 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     unknown_resource: str = "refuse"
     plaintext_node_channel: bool = False
     node_tunnel: bool = False
-    master_port_first: int = 20000
-    master_port_last: int = 29999
-    node_timeout_s: float = 15.0
-    default_walltime_s: float = 0.0
-    max_queued_per_user: int = 1_000_000
+    master_port_first: RendezvousPort = 20000
+    master_port_last: RendezvousPort = 29999
+    node_timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=1e6)] = 15.0
+    default_walltime_s: Seconds = 0.0
+    max_queued_per_user: Annotated[int, msgspec.Meta(ge=1, le=100_000_000)] = 1_000_000
     max_user_priority: Annotated[int, msgspec.Meta(ge=-1024, le=1023)] = 0
 
 
@@ -75,8 +83,6 @@ POLICIES: Final = ("balance", "fewest", "fifo", "paper", "roundrobin", "torque")
 DEADLINE_POLICIES: Final = ("deadline", "drs", "edf", "elasticflow", "fifowhole", "themis")
 #: Whose DRS is meant; a test holds it against gschedd's.
 DRS_VARIANTS: Final = ("paper", "ours")
-#: What the simulator calls them, and how a site says the same.
-_SIMULATED: Final = {"drs-paper": 'variant = "paper"', "drs-still": "moves_max = 0"}
 
 #: What ``[deadline] profile`` may say; a test holds it against the head's.
 PROFILING: Final = ("auto", "asked", "never")
@@ -97,9 +103,9 @@ class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     name: str
     policy: str = "balance"
-    priority: int = 0
-    max_walltime_s: float = 0.0
-    default_walltime_s: float = 0.0
+    priority: Annotated[int, msgspec.Meta(ge=-1_000_000, le=1_000_000)] = 0
+    max_walltime_s: Seconds = 0.0
+    default_walltime_s: Seconds = 0.0
     enabled: bool = True
     started: bool = True
 
@@ -107,10 +113,10 @@ class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class WeightsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``weights`` in ``[balance]``: how much each resource counts, k1 to k4, of any sum."""
 
-    cpu: float = 0.25
-    memory: float = 0.25
-    gpu: float = 0.25
-    gpu_memory: float = 0.25
+    cpu: Weight = 0.25
+    memory: Weight = 0.25
+    gpu: Weight = 0.25
+    gpu_memory: Weight = 0.25
 
 
 class BalanceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,11 +136,11 @@ class BalanceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     rule: str = "gsched"
     weights: WeightsConfig = WeightsConfig()
     reserve: bool = True
-    window_s: float = 10.0
+    window_s: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 10.0
     predictor: str = "robust"
     predicted_times: bool = True
-    latest: int = 20
-    newest_weight: float = 0.6
+    latest: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 20
+    newest_weight: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.6
 
 
 class GpuConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -145,7 +151,7 @@ class GpuConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             the node.
     """
 
-    count: int
+    count: Annotated[int, msgspec.Meta(ge=0, le=1024)]
     type: str = "declared"
     memory: str = "16gb"
     rate_mhz: Quantity = 0.0
@@ -184,17 +190,17 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     allow_root_jobs: bool = False
     min_uid: Annotated[int, msgspec.Meta(ge=0, le=65533)] = 0
     address: str = ""
-    cpus: int = 0
+    cpus: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 0
     cpu_capacity_cores: Quantity = 0.0
     cpu_clock_mhz: Quantity = 0.0
     memory: str = ""
     gpu_rate_mhz: Quantity = 0.0
     gpu: tuple[GpuConfig, ...] = ()
     features: tuple[str, ...] = ()
-    resources: dict[str, int] = {}
+    resources: dict[str, Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]] = {}
     cgroup: str = "auto"
-    heartbeat_s: float = 300.0
-    sample_s: float = 10.0
+    heartbeat_s: Period = 300.0
+    sample_s: Period = 10.0
     enforce_memory: bool = True
 
 
@@ -212,9 +218,9 @@ class HistoryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     learn: bool = True
     learn_rows: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 5000
-    keep_days: Annotated[float, msgspec.Meta(ge=0)] = 365.0
-    keep_rows: Annotated[int, msgspec.Meta(ge=0)] = 500_000
-    keep_jobs_days: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    keep_days: Days = 365.0
+    keep_rows: Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)] = 500_000
+    keep_jobs_days: Days = 0.0
 
 
 class LinkConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -272,7 +278,7 @@ class DeadlineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     share_for_others: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     variant: str = "ours"
     moves_max: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 8
-    patience_s: Annotated[float, msgspec.Meta(ge=0)] = 86400.0
+    patience_s: Seconds = 86400.0
     profile: str = "auto"
 
 
@@ -301,21 +307,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fabric: FabricConfig = FabricConfig()
     deadline: DeadlineConfig = DeadlineConfig()
     moves: MovesConfig = MovesConfig()
-
-
-_TABLES: Final[tuple[type[Struct], ...]] = (
-    Config,
-    HeadConfig,
-    QueueConfig,
-    BalanceConfig,
-    WeightsConfig,
-    NodeConfig,
-    GpuConfig,
-    HistoryConfig,
-    FabricConfig,
-    LinkConfig,
-    DeadlineConfig,
-)
 
 
 def config_path(given: str | None) -> str:
@@ -352,127 +343,31 @@ def parse_config(text: str, *, where: str) -> Config:
     """
     import tomllib
 
+    from gsched import config_rules  # late: as above
+
     try:
-        config = msgspec.convert(tomllib.loads(text), Config)
+        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
             f"{where}: {error}", hint="the file is TOML: see gsched.toml(5)"
         ) from error
+    try:
+        config = msgspec.convert(document, Config)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {error}", hint=_suggestion(str(error))) from error
-    _check(config, where)
+        from gsched import config_errors  # late: few files have a mistake
+
+        raise config_errors.from_validation(
+            error, root=Config, document=document, text=text, where=where
+        ) from None
+    try:
+        config_rules.check(config)
+    except config_rules.BrokenRuleError as broken:
+        from gsched import config_errors  # late: as above
+
+        raise config_errors.located(
+            broken.keys, broken.message, hint=broken.hint, text=text, where=where
+        ) from None
     return config
-
-
-def _check(config: Config, where: str) -> None:
-    names = [queue.name for queue in config.queue]
-    if not names:
-        raise ConfigError(
-            f"{where}: no [[queue]] at all", hint="leave [[queue]] out for the default"
-        )
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"{where}: queue {name!r} is there twice")
-    if config.head.unknown_resource not in {"refuse", "warn"}:
-        raise ConfigError(
-            f"{where}: head.unknown_resource is {config.head.unknown_resource!r}",
-            hint="say refuse or warn",
-        )
-    if not 1024 <= config.head.master_port_first <= config.head.master_port_last <= 65535:
-        raise ConfigError(
-            f"{where}: master ports {config.head.master_port_first} to "
-            f"{config.head.master_port_last} are no range",
-            hint="give master_port_first <= master_port_last, both 1024 to 65535",
-        )
-    _check_node_name(config.node.name, where)
-    for queue in config.queue:
-        if queue.policy not in POLICIES:
-            raise ConfigError(
-                f"{where}: queue {queue.name!r} names an unknown policy {queue.policy!r}",
-                hint=_closest(queue.policy, POLICIES) or f"known are: {', '.join(POLICIES)}",
-            )
-    _check_deadline(config.deadline, where)
-    _check_balance(config.balance, where)
-
-
-def _check_node_name(name: str, where: str) -> None:
-    from gsched.model.node_name import NODE_NAME_RULE, is_node_name  # late: as above
-
-    if name and not is_node_name(name):
-        raise ConfigError(f"{where}: node.name {name!r} is not valid", hint=NODE_NAME_RULE)
-
-
-def _check_deadline(deadline: DeadlineConfig, where: str) -> None:
-    for key, word, known in (
-        ("profile", deadline.profile, PROFILING),
-        ("variant", deadline.variant, DRS_VARIANTS),
-    ):
-        if word not in known:
-            raise ConfigError(
-                f"{where}: deadline.{key} is {word!r}",
-                hint=_closest(word, known) or f"say {', '.join(known)}",
-            )
-    name = deadline.policy
-    if name in _SIMULATED:
-        raise ConfigError(
-            f"{where}: deadline.policy is {name!r}, which is a name for gsim",
-            hint=f'write policy = "drs" and {_SIMULATED[name]}',
-        )
-    if name not in DEADLINE_POLICIES:
-        raise ConfigError(
-            f"{where}: deadline.policy is {name!r}, which plans no trainings",
-            hint=_closest(name, DEADLINE_POLICIES) or f"known are: {', '.join(DEADLINE_POLICIES)}",
-        )
-
-
-def _check_balance(balance: BalanceConfig, where: str) -> None:
-    for key, word, known in (
-        ("rule", balance.rule, ("gsched", "paper")),
-        ("predictor", balance.predictor, ("robust", "paper")),
-    ):
-        if word not in known:
-            raise ConfigError(
-                f"{where}: balance.{key} is {word!r}", hint=f"say {' or '.join(known)}"
-            )
-    weights = msgspec.structs.asdict(balance.weights)
-    for key, number in weights.items():
-        if not 0 <= number <= MAX_WEIGHT:
-            raise ConfigError(
-                f"{where}: balance.weights.{key} is {number:g}",
-                hint=f"give a number from 0 to {MAX_WEIGHT:g}: only their ratios count",
-            )
-    if weights["cpu"] + weights["memory"] == 0:
-        raise ConfigError(
-            f"{where}: balance.weights.cpu and .memory are both 0",
-            hint="give one of them a weight: for a job without GPUs nothing else counts",
-        )
-    for key, number, low, high in (
-        ("window_s", balance.window_s, 0, 86400),
-        ("latest", balance.latest, 1, 100_000),
-        ("newest_weight", balance.newest_weight, 0, 1),
-    ):
-        if not low <= number <= high:
-            raise ConfigError(
-                f"{where}: balance.{key} is {number:g}", hint=f"give a number from {low} to {high}"
-            )
-
-
-def _suggestion(message: str) -> str:
-    if "unknown field" not in message:
-        return "see gsched.toml(5)"
-    unknown = message.split("`")[1]
-    known: list[str] = []
-    for struct in _TABLES:
-        known.extend(struct.__struct_fields__)
-    return _closest(unknown, known) or "see gsched.toml(5) for the keys"
-
-
-def _closest(word: str, known: Sequence[str]) -> str:
-    """Return ``did you mean 'x'?``, or the empty string if nothing known is like the word."""
-    import difflib  # late: every command imports this module, few have a mistake to explain
-
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else ""
 
 
 def environment(name: str, default: str = "") -> str:

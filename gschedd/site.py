@@ -3,7 +3,6 @@
 from msgspec import structs
 
 from gsched.config import Config, FabricConfig
-from gsched.errors import BadResourceError, ConfigError
 from gsched.model.units import parse_bandwidth_bytes_s
 from gschedd.plan.training import Fabric
 from gschedd.policies import drs
@@ -13,39 +12,17 @@ from gschedd.policies.registry import Chosen, Predictor, Tuning, choose_for
 
 
 def fabric_from(config: FabricConfig) -> Fabric:
-    """Return how nodes are connected.
-
-    Raises:
-        ConfigError: a bandwidth that is none, or a link that is named twice.
-    """
-    links = {}
-    for link in config.link:
-        pair = (min(link.nodes), max(link.nodes))
-        where = f"fabric.link of {pair[0]} and {pair[1]}"
-        if pair[0] == pair[1]:
-            raise ConfigError(
-                f"{where}: that is one node", hint="its own bandwidth goes into fabric.inside_of"
-            )
-        if pair in links:
-            raise ConfigError(f"{where}: is there twice", hint="keep one of them")
-        links[pair] = _bandwidth(where, link.bandwidth)
+    """Return how nodes are connected; `gsched.config_rules` has checked it."""
     return Fabric(
-        inside_bytes_s=_bandwidth("fabric.inside", config.inside),
-        between_bytes_s=_bandwidth("fabric.between", config.between),
-        inside={
-            node: _bandwidth(f"fabric.inside_of.{node}", text)
-            for node, text in config.inside_of.items()
+        inside_bytes_s=parse_bandwidth_bytes_s(config.inside),
+        between_bytes_s=parse_bandwidth_bytes_s(config.between),
+        inside={node: parse_bandwidth_bytes_s(text) for node, text in config.inside_of.items()},
+        between={
+            (min(link.nodes), max(link.nodes)): parse_bandwidth_bytes_s(link.bandwidth)
+            for link in config.link
         },
-        between=links,
         devices=config.gpu_speeds,
     )
-
-
-def _bandwidth(key: str, text: str) -> float:
-    try:
-        return parse_bandwidth_bytes_s(text)
-    except BadResourceError as error:
-        raise ConfigError(f"{key}: {error.message}", hint=error.hint) from None
 
 
 def chosen_policy(config: Config) -> Chosen:

@@ -23,7 +23,6 @@ from gschedd.core.state import State
 from gschedd.daemon.housekeeping import Housekeeping
 from gschedd.daemon.lock import HeadLock, write_file
 from gschedd.daemon.setup import (
-    check_node_host,
     keep_from,
     make_state_dir,
     relearn,
@@ -69,7 +68,6 @@ class Service:
         self._clock = SystemClock()
         self._started_s = self._clock.wall_s()
         settings = settings_from(config)
-        check_node_host(config)
         make_state_dir(config.head.state_dir)
         self._key = read_key(config.head.key_file)
         self._lock = HeadLock(config.head.state_dir)

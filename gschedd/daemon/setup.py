@@ -16,8 +16,6 @@ from gschedd.site import chosen_policy, fabric_from
 from gschedd.store.purge import Keep
 from gschedd.store.sqlite import Store
 
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-
 
 def settings_from(config: Config) -> Settings:
     """Return what the configuration says to the core.
@@ -69,20 +67,6 @@ def _uid(name: str) -> int:
         raise ConfigError(
             f"head.operators: {name!r} is no user of this machine", hint="name users that exist"
         ) from None
-
-
-def check_node_host(config: Config) -> None:
-    """Refuse to offer an unencrypted node channel beyond this machine by accident.
-
-    Raises:
-        ConfigError: the host is not loopback, and the site has not said that it may be.
-    """
-    head = config.head
-    if head.node_host not in LOOPBACK and not head.plaintext_node_channel:
-        raise ConfigError(
-            f"head.node_host is {head.node_host}, but the node channel is not encrypted",
-            hint="use 127.0.0.1, or say head.plaintext_node_channel = true on a network you trust",
-        )
 
 
 def keep_from(config: Config) -> Keep:

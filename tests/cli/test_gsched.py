@@ -5,6 +5,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from gsched.config import load_config
 from gsched.protocol.api import NodeList
 from gsched.version import VERSION
 from tests.support.canned_head import CannedHead, canned_head, node, status
-from tests.support.commands import run_command
+from tests.support.commands import command_environment, run_command
 
 
 @pytest.fixture
@@ -119,7 +120,10 @@ def test_config_check_says_what_a_file_makes(tmp_path: Path) -> None:
         ("[head\n", "line 1"),
         ("[head]\nnode_port = 'x'\n", "int"),
         ('[node]\nmemory = "lots"\n', "'lots' is not a size"),
-        ("[head]\nmaster_port_first = 30000\nmaster_port_last = 20000\n", "no range"),
+        (
+            "[head]\nmaster_port_first = 30000\nmaster_port_last = 20000\n",
+            "is above master_port_last",
+        ),
     ],
 )
 def test_config_check_names_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
@@ -131,6 +135,53 @@ def test_config_check_names_what_is_wrong(tmp_path: Path, text: str, message: st
     assert ran.status == 78
     assert message in ran.stderr
     assert str(bad) in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            '[[queue]]\nname = "a"\n[[queue]]\nname = "b"\npolicy = "fifo"\n',
+            "5: [[queue]] policy 'fifo' of queue 'b' differs",
+        ),
+        ("[head]\nnode_port = 99999999\n", "2: [head] node_port must be an integer from 0"),
+        ("[head]\nnode_timeout_s = -1\n", "2: [head] node_timeout_s must be from 0.1"),
+        ("[node]\ncpus = -4\n", "2: [node] cpus must be an integer from 0 to 65536, got -4"),
+        ("[node]\nheartbeat_s = 0\n", "2: [node] heartbeat_s must be from 0.05"),
+        ('[head]\nnode_host = "0.0.0.0"\n', "2: [head] node_host is 0.0.0.0, but"),
+        ('[fabric]\ninside = "fast"\n', "2: [fabric] inside 'fast' is not a bandwidth"),
+    ],
+)
+def test_config_check_and_the_daemons_refuse_the_same_files(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    """It called files good that gschedd refused, or that made gnode poll without a pause."""
+    bad = tmp_path / "bad.toml"
+    bad.write_text(text)
+    checked = run_command("gsched", "config", "check", str(bad))
+    daemons = [
+        subprocess.run(
+            [sys.executable, "-m", module, "--config", str(bad)],
+            env=command_environment(), capture_output=True, text=True, timeout=60, check=False,
+        )
+        for module in ("gschedd.main", "gnode.main")
+    ]  # fmt: skip
+
+    assert checked.status == 78
+    assert f"{bad}:{message}" in checked.stderr
+    for daemon in daemons:
+        assert daemon.returncode == 78, daemon
+        assert f"{bad}:{message}" in daemon.stderr
+
+
+def test_config_check_refuses_an_operator_whom_the_machine_does_not_have(tmp_path: Path) -> None:
+    """As the head does when it starts."""
+    bad = tmp_path / "bad.toml"
+    bad.write_text('[head]\noperators = ["root", "no-such-user"]\n')
+    ran = run_command("gsched", "config", "check", str(bad))
+
+    assert ran.status == 78
+    assert "[head] operators: 'no-such-user' is no user of this machine" in ran.stderr
 
 
 def test_init_makes_a_site_that_can_be_read_back(tmp_path: Path) -> None:

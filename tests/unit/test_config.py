@@ -1,7 +1,9 @@
 """The configuration file: every mistake has an answer that names it."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gsched.config import Config, environment, full_environment, load_config, parse_config
@@ -49,45 +51,171 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("[head\n", "at line 1", "TOML"),
-        ("[head]\nsokcet = '/x'\n", "sokcet", "did you mean 'socket'?"),
-        ("[head]\nzzzzzz = 1\n", "zzzzzz", "see gsched.toml(5) for the keys"),
-        ("[head]\nnode_port = 'x'\n", "head.node_port", "see gsched.toml(5)"),
-        ("queue = []\n", "no [[queue]]", "leave [[queue]] out"),
-        ("[[queue]]\nname='a'\n[[queue]]\nname='a'\n", "queue 'a' is there twice", ""),
-        ("[head]\nunknown_resource = 'x'\n", "unknown_resource is 'x'", "refuse or warn"),
-        ("[head]\nmaster_port_first = 80\n", "are no range", "1024 to 65535"),
-        ("[node]\nname = 'a b'\n", "node.name 'a b' is not valid", "1 to 64 letters"),
-        ("[node]\nname = '-n1'\n", "node.name '-n1' is not valid", "begins with a letter"),
-        ("[[queue]]\nname='a'\npolicy='ballance'\n", "queue 'a' names", "did you mean 'balance'?"),
-        ("[[queue]]\nname='a'\npolicy='x'\n", "unknown policy 'x'", "known are: balance, "),
-        ("[deadline]\nprofile = 'askd'\n", "deadline.profile is 'askd'", "did you mean 'asked'?"),
-        ("[deadline]\nvariant = 'our'\n", "deadline.variant is 'our'", "did you mean 'ours'?"),
+        # syntax, names and types
+        ("[head\n", ": Expected ']' at the end of a table declaration (at line 1", "TOML"),
+        ("[head]\nsokcet = '/x'\n", ":2: [head] has no key 'sokcet'", "did you mean 'socket'?"),
+        ("[head]\nzzzzzz = 1\n", ":2: [head] has no key 'zzzzzz'", "it has: server_name, socket"),
+        ("[head]\ncgroup = 'x'\n", "[head] has no key 'cgroup'", "cgroup belongs into [node]"),
+        ("[moves]\nat_onec = 1\n", "[moves] has no key 'at_onec'", "did you mean 'at_once'?"),
+        ("[[queue]]\nnaem = 'a'\n", ":2: [[queue]] has no key 'naem'", "did you mean 'name'?"),
+        ("[[node.gpu]]\ncuont = 1\n", "[[node.gpu]] has no key 'cuont'", "did you mean 'count'?"),
+        ("[[fabric.link]]\nnode = 1\n", "[[fabric.link]] has no key 'node'", "mean 'nodes'?"),
+        ("[balance.weights]\ngpumemory = 1\n", "has no key 'gpumemory'", "mean 'gpu_memory'?"),
+        ("[hed]\nx = 1\n", ":1: there is no table or key 'hed'", "did you mean 'head'?"),
+        ("node_port = 1\n", ":1: there is no table or key 'node_port'", "belongs into [head]"),
+        ("[node]\ncpus = 'x'\n", ":2: [node] cpus must be an integer, got 'x'", ""),
+        ("[node]\ncpus = 1.5\n", "must be an integer from 0 to 65536, got 1.5", ""),
+        ("[head]\nsocket = 1\n", "[head] socket must be a text in quotation marks, got 1", ""),
+        ("[head]\nsingle_user = 1\n", "[head] single_user must be true or false, got 1", ""),
+        ("[head]\noperators = 'a'\n", "[head] operators must be a list in brackets, got 'a'", ""),
+        ("head = 1\n", ":1: head must be a table, got 1", ""),
+        ("\n[[queue]]\npriority = 1\n", ":2: [[queue]] name is missing", "write name = ..."),
+        ("[node]\nresources = { lic = -1 }\n", ":2: [node] resources", "gsched.toml(5)"),
+        # ranges
+        ("[head]\nnode_port = 99999999\n", ":2: [head] node_port must be an integer from 0 to", ""),
+        ("[head]\nnode_timeout_s = -1\n", "[head] node_timeout_s must be from 0.1 to", "toml(5)"),
+        ("[node]\ncpus = -4\n", "[node] cpus must be an integer from 0 to 65536, got -4", ""),
+        ("[node]\nheartbeat_s = 0\n", "[node] heartbeat_s must be from 0.05 to 86400, got 0", ""),
+        ("[node]\nsample_s = nan\n", "[node] sample_s must be from 0.05 to 86400, got nan", ""),
+        ("[history]\nkeep_days = inf\n", "[history] keep_days must be from 0 to 36500", ""),
+        ("[deadline]\nshare_for_others = 1.0\n", "must be from 0 to below 1, got 1.0", ""),
+        ("[deadline]\nmoves_max = -1\n", "[deadline] moves_max must be an integer from 0", ""),
+        ("[deadline]\npatience_s = nan\n", "[deadline] patience_s must be from 0", ""),
+        ("[head]\nmaster_port_first = 80\n", "master_port_first must be an integer from 1024", ""),
+        ("[balance]\nweights.gpu = -0.5\n", "[balance.weights] gpu must be from 0 to 1000000", ""),
+        ("[balance.weights]\ncpu = nan\n", ":2: [balance.weights] cpu must be from 0 to", ""),
+        ("[balance.weights]\ncpu = inf\n", "[balance.weights] cpu must be from 0 to", ""),
+        ("[balance]\nlatest = 0\n", "[balance] latest must be an integer from 1 to 100000", ""),
+        ("[balance]\nnewest_weight = 1.5\n", "[balance] newest_weight must be from 0 to 1", ""),
+        ("[balance]\nwindow_s = -1\n", "[balance] window_s must be from 0 to 86400, got -1", ""),
+        # rules
+        ("queue = []\n", ":1: queue is empty", "leave queue out"),
+        ("[[queue]]\nname='a'\n[[queue]]\nname='a'\n", ":4: [[queue]] name 'a' is there twice", ""),
+        ("[[queue]]\nname='a b'\n", ":2: [[queue]] name 'a b' is not valid", "one word"),
+        ("[[queue]]\nname='a@b'\n", "[[queue]] name 'a@b' is not valid", "one word"),
+        ("[[queue]]\nname=''\n", "[[queue]] name '' is not valid", "one word"),
+        (
+            "[[queue]]\nname='a'\npolicy='ballance'\n",
+            ":3: [[queue]] policy 'ballance'",
+            "'balance'?",
+        ),
+        (
+            "[[queue]]\nname='a'\npolicy='x'\n",
+            "policy 'x' of queue 'a' is unknown",
+            "known are: bal",
+        ),
+        (
+            "[[queue]]\nname='a'\n[[queue]]\nname='b'\npolicy='fifo'\n",
+            ":5: [[queue]] policy 'fifo' of queue 'b' differs from 'balance' of queue 'a'",
+            "the same policy in every [[queue]]",
+        ),
+        (
+            "[[queue]]\nname='a'\nmax_walltime_s=10\ndefault_walltime_s=20\n",
+            ":4: [[queue]] default_walltime_s 20 is more than max_walltime_s 10",
+            "lower default_walltime_s",
+        ),
+        ("[head]\nserver_name = 'a b'\n", "[head] server_name 'a b' is not valid", "every job id"),
+        ("[head]\nserver_name = 'a@b'\n", "[head] server_name 'a@b' is not valid", "every job id"),
+        ("[head]\nsocket = ''\n", "[head] socket has 0 bytes", "1 to 107"),
+        (f"[head]\nsocket = '/{'x' * 107}'\n", "[head] socket has 108 bytes", "1 to 107"),
+        ("[head]\nstate_dir = ''\n", "[head] state_dir is empty", "a directory"),
+        ("[head]\nnode_host = '0.0.0.0'\n", "node_host is 0.0.0.0, but", "plaintext_node_channel"),
+        ("[head]\nunknown_resource = 'x'\n", "unknown_resource is 'x'", "use one of: refuse, warn"),
+        (
+            "[head]\nmaster_port_first=3000\nmaster_port_last=2000\n",
+            ":2: [head] master_port_first 3000 is above master_port_last 2000",
+            "both 1024 to 65535",
+        ),
+        ("[node]\nname = 'a b'\n", ":2: [node] name 'a b' is not valid", "1 to 64 letters"),
+        ("[node]\nname = '-n1'\n", "[node] name '-n1' is not valid", "begins with a letter"),
+        ("[node]\nhead = 'x'\n", "[node] head 'x' is not an address", "HOST:PORT"),
+        ("[node]\nhead = 'x:0'\n", "[node] head 'x:0' is not an address", "HOST:PORT"),
+        ("[node]\nhead = 'x:99999'\n", "[node] head 'x:99999' is not an address", "HOST:PORT"),
+        ("[node]\nmemory = 'lots'\n", "[node] memory 'lots' is not a size", "4gb"),
+        ("[[node.gpu]]\ncount=1\nmemory='x'\n", ":3: [[node.gpu]] memory 'x' is not a size", "4gb"),
+        ("[node]\ncgroup = 'here'\n", "[node] cgroup is 'here'", "full path"),
+        ("[node]\nfeatures = ['a b']\n", "[node] features 'a b' is not valid", "begin with"),
+        ("[node]\nresources = { mem = 1 }\n", "[node] resources 'mem' is not valid", "gsub(1)"),
+        ("[deadline]\nprofile = 'askd'\n", "[deadline] profile is 'askd'", "mean 'asked'?"),
+        ("[deadline]\nvariant = 'our'\n", "[deadline] variant is 'our'", "did you mean 'ours'?"),
         ("[deadline]\npolicy = 'drs-paper'\n", "a name for gsim", 'variant = "paper"'),
         ("[deadline]\npolicy = 'drs-still'\n", "a name for gsim", "moves_max = 0"),
-        ("[deadline]\nmoves_max = -1\n", "deadline.moves_max", "see gsched.toml(5)"),
-        ("[deadline]\npatience_s = nan\n", "deadline.patience_s", "see gsched.toml(5)"),
-        ("[balance]\nrule = 'x'\n", "balance.rule is 'x'", "say gsched or paper"),
-        ("[balance]\npredictor = 'x'\n", "balance.predictor is 'x'", "say robust or paper"),
-        ("[balance.weights]\ngpu = -0.5\n", "weights.gpu is -0.5", "from 0 to"),
-        ("[balance.weights]\ncpu = nan\n", "weights.cpu is nan", "from 0 to"),
-        ("[balance.weights]\ncpu = inf\n", "weights.cpu is inf", "from 0 to"),
-        ("[balance.weights]\ncpu = 0\nmemory = 0\n", "both 0", "one of them"),
-        ("[balance.weights]\ngpumemory = 1\n", "gpumemory", "did you mean 'gpu_memory'?"),
-        ("[balance]\nlatest = 0\n", "balance.latest is 0", "from 1 to 100000"),
-        ("[balance]\nnewest_weight = 1.5\n", "newest_weight is 1.5", "from 0 to 1"),
-        ("[balance]\nwindow_s = -1\n", "balance.window_s is -1", "from 0 to 86400"),
-        ("[head]\nmaster_port_first=3000\nmaster_port_last=2000\n", "are no range", "both"),
+        ("[balance]\nrule = 'x'\n", "[balance] rule is 'x'", "use one of: gsched, paper"),
+        ("[balance]\npredictor = 'x'\n", "[balance] predictor is 'x'", "one of: robust, paper"),
+        (
+            "[balance.weights]\ncpu = 0\nmemory = 0\n",
+            ":1: [balance] weights have cpu and",
+            "one of",
+        ),
+        ("[fabric]\ninside = 'fast'\n", ":2: [fabric] inside 'fast' is not a bandwidth", ""),
     ],
 )
-def test_a_mistake_is_named_with_the_file(text: str, message: str, hint: str) -> None:
+def test_a_mistake_is_named_with_file_line_table_and_key(
+    text: str, message: str, hint: str
+) -> None:
     """And what to do about it."""
     with pytest.raises(ConfigError) as refused:
         parse_config(text, where="/etc/x.toml")
 
-    assert refused.value.message.startswith("/etc/x.toml: ")
+    assert refused.value.message.startswith("/etc/x.toml:")
     assert message in refused.value.message
     assert hint in refused.value.hint
+    assert "`" not in refused.value.message
+
+
+def numbers() -> "Iterator[tuple[str, str, msgspec.inspect.IntType | msgspec.inspect.FloatType]]":
+    """Yield table header, key and type of each key that is a number."""
+
+    def of_table(
+        header: str, struct: type[msgspec.Struct], name: str
+    ) -> "Iterator[tuple[str, str, msgspec.inspect.IntType | msgspec.inspect.FloatType]]":
+        info = msgspec.inspect.type_info(struct)
+        assert isinstance(info, msgspec.inspect.StructType)
+        for field in info.fields:
+            kind = field.type
+            if isinstance(kind, (msgspec.inspect.IntType, msgspec.inspect.FloatType)):
+                yield header, field.name, kind
+            elif isinstance(kind, msgspec.inspect.StructType):
+                inner = f"{name}.{field.name}".lstrip(".")
+                yield from of_table(f"[{inner}]\n", kind.cls, inner)
+            elif isinstance(kind, msgspec.inspect.VarTupleType) and isinstance(
+                kind.item_type, msgspec.inspect.StructType
+            ):
+                inner = f"{name}.{field.name}".lstrip(".")
+                needed = "name = 'a'\n" if inner == "queue" else ""
+                yield from of_table(f"[[{inner}]]\n{needed}", kind.item_type.cls, inner)
+
+    yield from of_table("", Config, "")
+
+
+@pytest.mark.parametrize(("header", "key", "kind"), list(numbers()))
+def test_every_number_has_a_range_that_is_kept(
+    header: str, key: str, kind: "msgspec.inspect.IntType | msgspec.inspect.FloatType"
+) -> None:
+    """A port that there is not, or a period of 0 s, is refused before a daemon meets it."""
+    low = kind.ge if kind.ge is not None else kind.gt
+    high = kind.le if kind.le is not None else kind.lt
+    assert low is not None
+    assert high is not None
+
+    wrong: list[int | str] = [int(low) - 1, int(high) + 1]
+    if isinstance(kind, msgspec.inspect.FloatType):
+        wrong += ["nan", "inf", "-inf"]
+    for value in wrong:
+        with pytest.raises(ConfigError) as refused:
+            parse_config(f"{header}{key} = {value}\n", where="x")
+        assert f"] {key} must be " in refused.value.message
+        assert f"got {value}" in refused.value.message
+
+
+def test_a_line_is_found_in_the_right_entry_of_a_list() -> None:
+    """Also where a comment, another table or another entry has the same words."""
+    text = (
+        "# policy = 'x'\n[deadline]\npolicy = 'drs'\n[[queue]]\nname = 'a'\npolicy = 'fifo'\n"
+        "[[queue]] # the second\nname = 'b'\n  policy='x'\n"
+    )
+    with pytest.raises(ConfigError, match=r"^f:9: \[\[queue\]\] policy 'x' of queue 'b'"):
+        parse_config(text, where="f")
 
 
 def test_the_environment_is_read_here_only(monkeypatch: pytest.MonkeyPatch) -> None:

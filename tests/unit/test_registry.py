@@ -167,7 +167,7 @@ def test_queues_that_name_different_policies_are_refused() -> None:
     with pytest.raises(ConfigError) as refused:
         chosen(text)
 
-    assert "a names fifo, b names balance" in refused.value.message
+    assert "'balance' of queue 'b' differs from 'fifo' of queue 'a'" in refused.value.message
     assert "the same policy in every" in refused.value.hint
 
 

@@ -1,12 +1,13 @@
 """``gsched config check``: whether a configuration can be used."""
 
+import pwd
+
 import click
 
 from gsched.cli.common import print_json
 from gsched.cli.umbrella.options import SETTINGS, HelpfulGroup, subcommand
 from gsched.config import Config, load_config
-from gsched.errors import BadResourceError, ConfigError
-from gsched.model.units import parse_size_bytes
+from gsched.errors import ConfigError
 
 
 @click.group("config", cls=HelpfulGroup, context_settings=SETTINGS)
@@ -24,7 +25,7 @@ def check(*, file: str | None, as_json: bool) -> int:
     """
     loaded = load_config(file)
     name = file or "the configuration"
-    _check_sizes(loaded, name)
+    _check_operators(loaded, name)
     if as_json:
         print_json({"ok": True, "config": loaded})
         return 0
@@ -39,14 +40,20 @@ def check(*, file: str | None, as_json: bool) -> int:
     return 0
 
 
-def _check_sizes(loaded: Config, name: str) -> None:
-    sizes = [("node.memory", loaded.node.memory)] if loaded.node.memory else []
-    sizes += [("node.gpu.memory", gpu.memory) for gpu in loaded.node.gpu]
-    for key, text in sizes:
+def _check_operators(loaded: Config, name: str) -> None:
+    """Refuse operators whom the head would refuse: users that this machine does not have.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    for user in loaded.head.operators:
         try:
-            parse_size_bytes(text)
-        except BadResourceError as error:
-            raise ConfigError(f"{name}: {key}: {error.message}", hint=error.hint) from error
+            pwd.getpwnam(user)
+        except KeyError:
+            raise ConfigError(
+                f"{name}: [head] operators: {user!r} is no user of this machine",
+                hint="name users that exist; check the file on the head's machine",
+            ) from None
 
 
 config.add_command(check)

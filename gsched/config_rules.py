@@ -1,0 +1,253 @@
+"""What a configuration must fulfil beyond the types and ranges of its keys.
+
+`gsched.config.parse_config` applies all of it, so that gschedd, gnode, gsim, the commands and
+``gsched config check`` refuse the same files. What depends on the machine, as whether a directory
+can be written, is not looked at here.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from gsched.config import (
+    DEADLINE_POLICIES,
+    DRS_VARIANTS,
+    POLICIES,
+    PROFILING,
+    BalanceConfig,
+    Config,
+    DeadlineConfig,
+    FabricConfig,
+    HeadConfig,
+    NodeConfig,
+    QueueConfig,
+)
+from gsched.errors import BadResourceError
+from gsched.model.node_name import NODE_NAME_RULE, is_node_name
+from gsched.model.units import parse_bandwidth_bytes_s, parse_size_bytes
+
+LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_SOCKET_BYTES: Final = 107  # sun_path of unix(7), less its closing zero
+#: What the simulator calls policies, and how a site says the same.
+_SIMULATED: Final = {"drs-paper": 'variant = "paper"', "drs-still": "moves_max = 0"}
+_WORD: Final = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
+_SERVER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+_ADDRESS: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
+
+
+class BrokenRuleError(Exception):
+    """A rule that a configuration breaks; `gsched.config` adds the place in the file.
+
+    Attributes:
+        keys: the way to the key, ``("queue", 1, "policy")``.
+        message: what is wrong; begins with the verb, as the key is put before it.
+        hint: what to do.
+    """
+
+    def __init__(self, keys: Sequence[str | int], message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.keys = tuple(keys)
+        self.message = message
+        self.hint = hint
+
+
+def check(config: Config) -> None:
+    """Check the whole configuration.
+
+    Raises:
+        BrokenRuleError: the first rule that is broken.
+    """
+    _check_head(config.head)
+    _check_queues(config.queue)
+    _check_node(config.node)
+    _check_deadline(config.deadline)
+    _check_balance(config.balance)
+    _check_fabric(config.fabric)
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """Return ``did you mean 'x'?``, or the empty string if nothing known is like the word."""
+    import difflib  # late: commands read the configuration, too, and few files have a mistake
+
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
+def _check_word(keys: Sequence[str | int], word: str, known: Sequence[str]) -> None:
+    if word not in known:
+        hint = closest(word, known) or f"use one of: {', '.join(known)}"
+        raise BrokenRuleError(keys, f"is {word!r}", hint=hint)
+
+
+def _check_size(keys: Sequence[str | int], text: str) -> None:
+    try:
+        parse_size_bytes(text)
+    except BadResourceError as error:
+        raise BrokenRuleError(keys, error.message, hint=error.hint) from None
+
+
+def _check_bandwidth(keys: Sequence[str | int], text: str) -> None:
+    try:
+        parse_bandwidth_bytes_s(text)
+    except BadResourceError as error:
+        raise BrokenRuleError(keys, error.message, hint=error.hint) from None
+
+
+def _check_head(head: HeadConfig) -> None:
+    if head.server_name and not _SERVER.fullmatch(head.server_name):
+        raise BrokenRuleError(
+            ("head", "server_name"),
+            f"{head.server_name!r} is not valid",
+            hint="use letters, digits, '.', '_' and '-': it is a part of every job id",
+        )
+    if not head.socket or len(os.fsencode(head.socket)) > _SOCKET_BYTES:
+        raise BrokenRuleError(
+            ("head", "socket"),
+            f"has {len(os.fsencode(head.socket))} bytes",
+            hint=f"the path of a Unix socket has 1 to {_SOCKET_BYTES} bytes",
+        )
+    if not head.state_dir:
+        raise BrokenRuleError(("head", "state_dir"), "is empty", hint="name a directory")
+    if head.node_host not in LOOPBACK and not head.plaintext_node_channel:
+        raise BrokenRuleError(
+            ("head", "node_host"),
+            f"is {head.node_host}, but the node channel is not encrypted",
+            hint="use 127.0.0.1, or plaintext_node_channel = true on a network that you trust",
+        )
+    _check_word(("head", "unknown_resource"), head.unknown_resource, ("refuse", "warn"))
+    if head.master_port_first > head.master_port_last:
+        raise BrokenRuleError(
+            ("head", "master_port_first"),
+            f"{head.master_port_first} is above master_port_last {head.master_port_last}",
+            hint="give master_port_first <= master_port_last, both 1024 to 65535",
+        )
+
+
+def _check_queues(queues: Sequence[QueueConfig]) -> None:
+    if not queues:
+        raise BrokenRuleError(
+            ("queue",), "is empty: a head needs a queue", hint="leave queue out for the default"
+        )
+    seen: set[str] = set()
+    for at, queue in enumerate(queues):
+        if not queue.name or not queue.name.isprintable() or set(queue.name) & set(" @,"):
+            raise BrokenRuleError(
+                ("queue", at, "name"),
+                f"{queue.name!r} is not valid",
+                hint="a queue's name is one word without blanks, '@' and ','",
+            )
+        if queue.name in seen:
+            raise BrokenRuleError(("queue", at, "name"), f"{queue.name!r} is there twice")
+        seen.add(queue.name)
+        if queue.policy not in POLICIES:
+            raise BrokenRuleError(
+                ("queue", at, "policy"),
+                f"{queue.policy!r} of queue {queue.name!r} is unknown",
+                hint=closest(queue.policy, POLICIES) or f"known are: {', '.join(POLICIES)}",
+            )
+        if queue.policy != queues[0].policy:
+            raise BrokenRuleError(
+                ("queue", at, "policy"),
+                f"{queue.policy!r} of queue {queue.name!r} differs from {queues[0].policy!r} of "
+                f"queue {queues[0].name!r}: queues share nodes, which one policy plans",
+                hint="name the same policy in every [[queue]]; priorities and limits may differ",
+            )
+        if 0 < queue.max_walltime_s < queue.default_walltime_s:
+            raise BrokenRuleError(
+                ("queue", at, "default_walltime_s"),
+                f"{queue.default_walltime_s:g} is more than max_walltime_s "
+                f"{queue.max_walltime_s:g}: jobs without a walltime would be refused",
+                hint="lower default_walltime_s",
+            )
+
+
+def _check_node(node: NodeConfig) -> None:
+    if node.name and not is_node_name(node.name):
+        raise BrokenRuleError(("node", "name"), f"{node.name!r} is not valid", hint=NODE_NAME_RULE)
+    address = _ADDRESS.fullmatch(node.head)
+    if address is None or not 0 < int(address["port"]) < 65536:
+        raise BrokenRuleError(
+            ("node", "head"), f"{node.head!r} is not an address", hint="write HOST:PORT"
+        )
+    if node.memory:
+        _check_size(("node", "memory"), node.memory)
+    for at, gpu in enumerate(node.gpu):
+        _check_size(("node", "gpu", at, "memory"), gpu.memory)
+    if node.cgroup not in {"auto", "none"} and not node.cgroup.startswith("/"):
+        raise BrokenRuleError(
+            ("node", "cgroup"), f"is {node.cgroup!r}", hint='use "auto", "none" or a full path'
+        )
+    for feature in node.features:
+        if not _WORD.fullmatch(feature):
+            raise BrokenRuleError(
+                ("node", "features"),
+                f"{feature!r} is not valid: no request could name it",
+                hint="begin with a letter; use letters, digits, '.', '_' and '-'",
+            )
+    _check_counted(node)
+
+
+def _check_counted(node: NodeConfig) -> None:
+    from gsched.model.request import SINGLE_TERMS, UNENFORCED_TERMS  # late: few sites have any
+
+    for name in node.resources:
+        if not _WORD.fullmatch(name) or name in SINGLE_TERMS | UNENFORCED_TERMS:
+            raise BrokenRuleError(
+                ("node", "resources"),
+                f"{name!r} is not valid as the name of a counted resource",
+                hint="begin with a letter, and take no name that -l has already: see gsub(1)",
+            )
+
+
+def _check_deadline(deadline: DeadlineConfig) -> None:
+    _check_word(("deadline", "profile"), deadline.profile, PROFILING)
+    _check_word(("deadline", "variant"), deadline.variant, DRS_VARIANTS)
+    name = deadline.policy
+    if name in _SIMULATED:
+        raise BrokenRuleError(
+            ("deadline", "policy"),
+            f"is {name!r}, which is a name for gsim",
+            hint=f'write policy = "drs" and {_SIMULATED[name]}',
+        )
+    if name not in DEADLINE_POLICIES:
+        raise BrokenRuleError(
+            ("deadline", "policy"),
+            f"is {name!r}, which plans no trainings",
+            hint=closest(name, DEADLINE_POLICIES) or f"known are: {', '.join(DEADLINE_POLICIES)}",
+        )
+
+
+def _check_balance(balance: BalanceConfig) -> None:
+    _check_word(("balance", "rule"), balance.rule, ("gsched", "paper"))
+    _check_word(("balance", "predictor"), balance.predictor, ("robust", "paper"))
+    if balance.weights.cpu + balance.weights.memory == 0:
+        raise BrokenRuleError(
+            ("balance", "weights"),
+            "have cpu and memory both 0",
+            hint="give one of them a weight: for a job without GPUs nothing else counts",
+        )
+
+
+def _check_fabric(fabric: FabricConfig) -> None:
+    _check_bandwidth(("fabric", "inside"), fabric.inside)
+    _check_bandwidth(("fabric", "between"), fabric.between)
+    for node, text in fabric.inside_of.items():
+        _check_bandwidth(("fabric", "inside_of", node), text)
+    seen: set[frozenset[str]] = set()
+    for at, link in enumerate(fabric.link):
+        pair = frozenset(link.nodes)
+        if len(pair) == 1:
+            raise BrokenRuleError(
+                ("fabric", "link", at, "nodes"),
+                f"are both {link.nodes[0]!r}: that is one node",
+                hint="its own bandwidth goes into [fabric] inside_of",
+            )
+        if pair in seen:
+            raise BrokenRuleError(
+                ("fabric", "link", at, "nodes"),
+                f"{link.nodes[0]!r} and {link.nodes[1]!r} have a link already",
+                hint="keep one of them",
+            )
+        seen.add(pair)
+        _check_bandwidth(("fabric", "link", at, "bandwidth"), link.bandwidth)
