@@ -5,6 +5,7 @@ import asyncio
 import importlib.metadata
 import logging
 import os
+import pwd
 import resource
 import signal
 import socket
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from gnode.core.agent import Agent
 from gnode.core.binding import Site
+from gnode.core.inputs import Account
 from gnode.daemon import leftovers, spool
 from gnode.daemon.elastic import socket_name
 from gnode.daemon.launching import Rules
@@ -37,6 +39,7 @@ from gsched.model.units import format_size
 log = logging.getLogger(__name__)
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+PROBE_USER = "nobody"
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
 
@@ -111,6 +114,7 @@ def _compose(
     confinement = find_confinement()
     inventory = take_inventory(node, nvml, confinement)
     _kill_strays(roots, state)
+    rules = Rules(allow_root=node.allow_root_jobs, uid_min=node.min_uid)
     site = Site(
         node=name,
         user_root=state.user_dir,
@@ -122,6 +126,7 @@ def _compose(
         cgroup_root=roots.tracking,
         memory_root=roots.memory if node.enforce_memory else None,
         elastic_socket=socket_name(state.state_dir),
+        probe_account=_probe_account(rules),
     )
     mark = state.read_mark()
     agent = Agent(
@@ -140,7 +145,7 @@ def _compose(
         version=site.version,
         inventory=inventory,
         elastic_socket=site.elastic_socket,
-        rules=Rules(allow_root=node.allow_root_jobs, uid_min=node.min_uid),
+        rules=rules,
     )
     log.info(
         "gnode %s on %s: %d CPUs, %d GPUs, state in %s, groups in %s",
@@ -180,6 +185,25 @@ def node_name(config: Config) -> str:
             hint="set name in [node]",
         )
     return name
+
+
+def _probe_account(rules: Rules) -> Account | None:
+    """Return as whom this node probes itself: as root an ordinary user who owns nothing."""
+    try:
+        entry = pwd.getpwnam(PROBE_USER) if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
+    except KeyError as error:
+        log.warning("this node cannot probe itself: %s", error)
+        return None
+    if os.geteuid() == 0 and entry.pw_uid < rules.uid_min:
+        log.warning("this node cannot probe itself: %s is below min_uid", PROBE_USER)
+        return None
+    return Account(
+        user=entry.pw_name,
+        uid=entry.pw_uid,
+        gid=entry.pw_gid,
+        home=entry.pw_dir,
+        shell=entry.pw_shell,
+    )
 
 
 def _log_confinement(confinement: Confinement) -> None:

@@ -3,7 +3,7 @@
 The daemon drives it with real processes and a real connection, the simulator with modelled ones.
 """
 
-from gnode.core import lives, orders, trainings
+from gnode.core import lives, orders, probe, trainings
 from gnode.core.binding import Site
 from gnode.core.effects import Effect, Finish, RefuseHead, SaveMark, Send, SendRegister, Warn
 from gnode.core.inputs import (
@@ -15,6 +15,8 @@ from gnode.core.inputs import (
     InventoryChanged,
     JobSaid,
     LaunchAsked,
+    LauncherDown,
+    LauncherUp,
     Measured,
     SpoolFound,
     StopAllAsked,
@@ -30,6 +32,7 @@ from gsched.protocol.node import (
     ExitAck,
     GoOn,
     Heartbeat,
+    Probe,
     ReadOutput,
     Retime,
     Signal,
@@ -67,6 +70,7 @@ class Agent:
             highest_job=highest_job,
             saved_job=highest_job,
         )
+        self._prober = probe.Prober(self._table)
         self._heartbeat_s = heartbeat_s
         self._heartbeat_at_s: float | None = None
         self._finish_at_s: float | None = None
@@ -100,6 +104,8 @@ class Agent:
             times.extend(kill_at_s for kill_at_s in kills if kill_at_s is not None)
         if table.removals:
             times.append(table.removals[0][0])
+        if self._prober.due_s is not None:
+            times.append(self._prober.due_s)
         return min(times, default=None)
 
     # --- the one step ---
@@ -125,14 +131,29 @@ class Agent:
             case Measured() | InventoryChanged() | StopAllAsked():
                 self._on_machine(event, now_s, wall_s)
             case SpoolFound():
-                for found in sorted(event.found, key=lambda found: found.key):
-                    lives.spool_found(table, found, now_s, wall_s)
+                self._on_spool(event, now_s, wall_s)
             case _:
-                lives.supervisor_event(table, event, wall_s)
+                self._on_supervisor(event, wall_s)
         if table.ending:
             self._maybe_finish(now_s)
         effects, table.out = table.out, []
         return effects
+
+    def _on_spool(self, event: SpoolFound, now_s: float, wall_s: float) -> None:
+        for found in sorted(event.found, key=lambda found: found.key):
+            if found.key.job == probe.JOB:
+                self._prober.on_found(found)
+            else:
+                lives.spool_found(self._table, found, now_s, wall_s)
+
+    def _on_supervisor(self, event: lives.SupervisorEvent, wall_s: float) -> None:
+        if isinstance(event, LauncherUp | LauncherDown):
+            lives.supervisor_event(self._table, event, wall_s)
+            self._prober.on_launcher_up()
+        elif event.key.job == probe.JOB:
+            self._prober.on_event(event)
+        else:
+            lives.supervisor_event(self._table, event, wall_s)
 
     def _maybe_finish(self, now_s: float) -> None:
         attempts = self._table.attempts.values()
@@ -177,6 +198,7 @@ class Agent:
                 attempts=reports,
                 highest_epoch=table.highest_epoch,
                 highest_job=table.highest_job,
+                probes=table.site.probe_account is not None,
             )
         )
 
@@ -241,6 +263,8 @@ class Agent:
                 orders.read_output(table, message)
             case Checkpoint() | GoOn():
                 trainings.order(table, message)
+            case Probe():
+                self._prober.on_order(message, now_s)
 
     # --- the machine ---
 
@@ -265,6 +289,7 @@ class Agent:
         while table.removals and table.removals[0][0] <= now_s:
             orders.remove(table, table.removals.popleft()[1])
         lives.kill_disobedient(table, now_s)
+        self._prober.on_alarm(now_s)
         if table.highest_job != table.saved_job and table.cluster:
             self._save_mark()
         if self._heartbeat_at_s is not None and self._heartbeat_at_s <= now_s:

@@ -38,6 +38,7 @@ class Site:
         memory_root: version and directory below which memory is limited, or None.
         boot_id: of the machine.
         elastic_socket: on which trainings talk to gnode; a leading @ means an abstract one.
+        probe_account: as whom the node probes itself; None: it cannot.
     """
 
     node: str
@@ -50,6 +51,7 @@ class Site:
     cgroup_root: str | None = None
     memory_root: tuple[int, str] | None = None
     elastic_socket: str = ""
+    probe_account: Account | None = None
 
 
 def bind(launch: Launch, account: Account, site: Site) -> Task:

@@ -11,6 +11,7 @@ from gsched.protocol.node import (
     GoOn,
     Heartbeat,
     OutputRead,
+    Probed,
     UnknownAttempt,
 )
 
@@ -88,6 +89,7 @@ class SendRegister(Struct, frozen=True, kw_only=True):
     attempts: tuple[AttemptReport, ...]
     highest_epoch: int
     highest_job: int
+    probes: bool = False
 
 
 class RefuseHead(Struct, frozen=True, kw_only=True):
@@ -99,7 +101,7 @@ class RefuseHead(Struct, frozen=True, kw_only=True):
 class Send(Struct, frozen=True, kw_only=True):
     """Send a message to the head."""
 
-    message: Heartbeat | OutputRead | UnknownAttempt | AttemptMessage
+    message: Heartbeat | OutputRead | UnknownAttempt | Probed | AttemptMessage
 
 
 class TellJob(Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from gsched.protocol.node import (
     ExitAck,
     GoOn,
     Launch,
+    Probe,
     Progress,
     ReadOutput,
     Retime,
@@ -65,7 +66,7 @@ class LaunchAsked(Struct, frozen=True, kw_only=True):
 class HeadSaid(Struct, frozen=True, kw_only=True):
     """Any other order of the head."""
 
-    message: Stop | Signal | Retime | ExitAck | ReadOutput | Checkpoint | GoOn
+    message: Stop | Signal | Retime | ExitAck | ReadOutput | Checkpoint | GoOn | Probe
 
 
 # --- the jobs themselves ---

@@ -346,6 +346,7 @@ class Shell:
                 load=self._meters.load.load(),
                 highest_epoch=effect.highest_epoch,
                 highest_job=effect.highest_job,
+                probes=effect.probes,
             )
 
         self._channel.register(register)

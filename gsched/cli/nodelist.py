@@ -49,7 +49,7 @@ def _line(row: NodeRow) -> Sequence[str]:
         f"{_used_memory(row)}/{format_size(row.memory_bytes)}",
         f"{row.load.load1:.2f}" if row.load else "",
         ",".join(row.features),
-        row.reason,
+        _reason(row),
     )
 
 
@@ -73,11 +73,31 @@ def node_fields(row: NodeRow, *, now_s: float) -> None:
     print()
 
 
+def _reason(row: NodeRow) -> str:
+    """Return why a node takes no jobs, and when that may end by itself."""
+    if not row.probe_due_s:
+        return row.reason
+    return f"{row.reason} (next probe {format_time(row.probe_due_s)})"
+
+
+def _probe_fields(row: NodeRow) -> list[tuple[str, str]]:
+    fields = []
+    if row.faults:
+        fields.append(("failed_starts", f"{row.faults} in a row"))
+    if row.automatic:
+        due = format_time(row.probe_due_s) if row.probe_due_s else "none: see gnodes resume"
+        fields.extend([("next_probe", due), ("probes_failed", f"{row.probes_failed} in a row")])
+    if row.resumptions:
+        fields.append(("resumed_by_probes", f"{row.resumptions} times within a day"))
+    return fields
+
+
 def _fields(row: NodeRow, now_s: float) -> list[tuple[str, str]]:
     fields = [
         ("state", shown_state(row)),
         ("since", format_time(row.since_s or None)),
         ("reason", row.reason),
+        *_probe_fields(row),
         ("jobs", " ".join(map(str, row.jobs))),
         ("cpus", f"{row.cpus - row.cpus_free} of {row.cpus} in use"),
         ("gpus", f"{row.gpus - row.gpus_free} of {row.gpus} in use"),

@@ -448,7 +448,15 @@ class OutputChunk(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One node. ``state`` is ``up``, ``unreachable``, with ``drained`` beside it."""
+    """One node. ``state`` is ``up``, ``unreachable``, with ``drained`` beside it.
+
+    Attributes:
+        faults: starts in a row that failed through the node's own fault.
+        automatic: gsched has drained it itself.
+        probe_due_s: when it is probed next, seconds since the epoch; 0: it is not.
+        probes_failed: probes in a row that failed.
+        resumptions: how often it was resumed without an operator within a day.
+    """
 
     name: str
     state: str
@@ -471,6 +479,11 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     heartbeat_s: float | None = None
     load: Load | None = None
     jobs: tuple[int, ...] = ()
+    faults: int = 0
+    automatic: bool = False
+    probe_due_s: float = 0.0
+    probes_failed: int = 0
+    resumptions: int = 0
 
 
 class NodeList(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from gsched.model.job import ExitRecord, Owner
+from gsched.model.job import ExitRecord, LaunchFailure, Owner
 from gsched.model.resources import Inventory, Load, Share, Usage
 from gsched.model.states import Join, LaunchKind, PartState, StopReason
 
@@ -71,6 +71,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
         incarnation: a UUID of this start of gnode.
         highest_epoch: of any head this node has obeyed; a head with a lower one is an old copy.
         highest_job: number of any job this node has seen.
+        probes: this node understands `Probe`.
     """
 
     boot_id: str
@@ -82,6 +83,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
     load: Load
     highest_epoch: int = 0
     highest_job: int = 0
+    probes: bool = False
 
 
 class Welcome(Struct, frozen=True, kw_only=True, tag="welcome"):
@@ -226,6 +228,15 @@ class GoOn(Struct, frozen=True, kw_only=True, tag="go_on"):
     request: int
 
 
+class Probe(Struct, frozen=True, kw_only=True, tag="probe"):
+    """Find out whether this node can start jobs. Answered by `Probed` with the same request.
+
+    Sent only to nodes that have said in `Register` that they understand it.
+    """
+
+    request: int
+
+
 HeadMessage = (
     Challenge
     | Welcome
@@ -238,6 +249,7 @@ HeadMessage = (
     | ReadOutput
     | Checkpoint
     | GoOn
+    | Probe
 )
 
 # --- node to head ---
@@ -352,9 +364,23 @@ class Progress(Struct, frozen=True, kw_only=True, tag="progress", omit_defaults=
     gradient_bytes: float = 0.0
 
 
+class Probed(Struct, frozen=True, kw_only=True, tag="probed", omit_defaults=True):
+    """Whether a program that does nothing could be started here, by the way that jobs take.
+
+    Attributes:
+        message: why not, in words.
+        failure: the evidence.
+    """
+
+    request: int
+    passed: bool
+    message: str = ""
+    failure: LaunchFailure | None = None
+
+
 #: Reports about one attempt.
 AttemptMessage = Started | Exited | Checkpointed | CheckpointFailed | Progress
-NodeMessage = Hello | Register | Heartbeat | OutputRead | UnknownAttempt | AttemptMessage
+NodeMessage = Hello | Register | Heartbeat | OutputRead | UnknownAttempt | Probed | AttemptMessage
 
 _head_decoder = msgspec.json.Decoder(list[HeadMessage])
 _node_decoder = msgspec.json.Decoder(list[NodeMessage])

@@ -369,6 +369,8 @@ _APPLIERS: Final[Mapping[type[f.Fact], Applier]] = MappingProxyType(
             _on(f.NodeDrained, apply_nodes.drained),
             _on(f.NodeResumed, apply_nodes.resumed),
             _on(f.NodeFaulted, apply_nodes.faulted),
+            _on(f.NodeProbeAsked, apply_nodes.probe_asked),
+            _on(f.NodeProbed, apply_nodes.probed),
         )
     )
 )

@@ -2,14 +2,18 @@
 
 from typing import Final
 
+from msgspec import structs
+
 from gsched.model.states import NodeState
 from gschedd.core import facts as f
 from gschedd.core.owning import refresh_space
-from gschedd.core.state import Node, State
+from gschedd.core.state import Node, Probation, State
 from gschedd.core.transitions import next_node_state
 
 #: How far job ids jump when the database is found to be an old copy: no id is given out twice.
 SAFE_ID_JUMP: Final = 1000
+#: Resumptions without an operator that are remembered of a node.
+MAX_KEPT: Final = 16
 
 
 def registered(state: State, fact: f.NodeRegistered) -> None:
@@ -27,6 +31,11 @@ def registered(state: State, fact: f.NodeRegistered) -> None:
     node.address, node.version, node.since_s = fact.address, fact.version, fact.at_s
     node.load, node.heartbeat_s = fact.load, fact.at_s
     _clear(node)
+    node.probes = fact.probes
+    if node.probation.drained and node.probation.due_s:  # it may have been mended meanwhile
+        _watch(state, node, structs.replace(node.probation, due_s=fact.at_s, failed=0))
+    else:
+        _watch(state, node, structs.replace(node.probation, due_s=0.0))
     if fact.highest_job >= state.next_job:  # the database is an old copy: no number comes again
         state.next_job = fact.highest_job + SAFE_ID_JUMP
     refresh_space(state, node)
@@ -49,6 +58,19 @@ def drained(state: State, fact: f.NodeDrained) -> None:
     node = state.nodes[fact.node]
     node.state = next_node_state(node.state, fact, node.state)
     node.drained, node.vacating, node.reason = True, fact.migrate, fact.reason
+    before = node.probation
+    if fact.automatic:
+        after = structs.replace(
+            before,
+            drained=True,
+            exhausted=fact.exhausted,
+            due_s=fact.due_s,
+            request=before.request + 1,  # an answer that is under way comes too late
+            failed=0,
+        )
+    else:
+        after = Probation(request=before.request + 1)
+    _watch(state, node, after)
     if not state.vacating:
         state.turns.clear()
     (state.vacating.add if fact.migrate else state.vacating.discard)(node.name)
@@ -63,6 +85,13 @@ def resumed(state: State, fact: f.NodeResumed) -> None:
     node.state = next_node_state(node.state, fact, node.state)
     node.drained, node.vacating, node.reason = False, False, ""
     _clear(node)
+    before = node.probation
+    resumed_s = (*before.resumed_s, fact.at_s)[-MAX_KEPT:] if fact.automatic else ()
+    _watch(
+        state,
+        node,
+        Probation(request=before.request + 1, passed_s=before.passed_s, resumed_s=resumed_s),
+    )
     state.vacating.discard(node.name)
     refresh_space(state, node)
     state.look_anew()
@@ -81,3 +110,31 @@ def faulted(state: State, fact: f.NodeFaulted) -> None:
     node.faults, node.fault_uids = fact.faults, fact.uids
     node.fault_s, node.fault_message = fact.at_s, fact.message
     state.touched_nodes[node.name] = node
+
+
+def probe_asked(state: State, fact: f.NodeProbeAsked) -> None:
+    """A node is to find out whether it can start jobs."""
+    node = state.nodes[fact.node]
+    node.state = next_node_state(node.state, fact, node.state)
+    before = node.probation
+    _watch(state, node, structs.replace(before, request=fact.request, due_s=fact.due_s))
+    state.touched_nodes[node.name] = node
+
+
+def probed(state: State, fact: f.NodeProbed) -> None:
+    """A node has found out whether it can start jobs."""
+    node = state.nodes[fact.node]
+    node.state = next_node_state(node.state, fact, node.state)
+    before = node.probation
+    if fact.passed:
+        after = structs.replace(before, due_s=fact.due_s, failed=0, passed_s=fact.at_s)
+    else:
+        after = structs.replace(before, due_s=fact.due_s, failed=before.failed + 1)
+    _watch(state, node, after)
+    state.touched_nodes[node.name] = node
+
+
+def _watch(state: State, node: Node, probation: Probation) -> None:
+    """Note how far a node is trusted now."""
+    node.probation = probation
+    (state.on_probation.add if probation.due_s else state.on_probation.discard)(node.name)

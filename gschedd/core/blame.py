@@ -3,7 +3,8 @@
 A node reports which step failed, on whose thing, with which error (`LaunchFailure`). A step on the
 job's or its user's things never counts against the node, since a user can make each of them fail
 at will. A step on the node's own things makes the node *suspected*. Suspicion alone drains nothing:
-a node is drained once the starts of different users have failed there.
+a node is drained when a probe fails (`gschedd.core.probation`), or once the starts of different
+users have failed there.
 """
 
 import errno
@@ -13,6 +14,7 @@ from typing import Final
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.states import LaunchStage, OutcomeKind, Subject
 from gschedd.core import facts as f
+from gschedd.core.probation import ask_if_suspected, drained
 from gschedd.core.state import Attempt, State
 
 #: Errors that pass: of a file system, a network or a machine that is short of something.
@@ -128,5 +130,11 @@ def suspect(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
         reason = (
             f"{faults} launches of {len(uids)} users failed in a row, the last: {record.message}"
         )
-        facts.append(f.NodeDrained(at_s=fact.at_s, node=node.name, reason=reason, by="gsched"))
-    return facts
+        lacks = is_exhausted(record.failure)
+        return [*facts, drained(node, reason, fact.at_s, exhausted=lacks)]
+    return [*facts, *ask_if_suspected(node, fact.at_s)]
+
+
+def is_exhausted(failure: LaunchFailure | None) -> bool:
+    """Return whether a start failed for want of something that jobs use up."""
+    return failure is not None and failure.errno in EXHAUSTED

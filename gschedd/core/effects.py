@@ -60,6 +60,20 @@ class SendGoOn(NodeEffect, frozen=True, kw_only=True):
     request: int
 
 
+class SendProbe(Struct, frozen=True, kw_only=True):
+    """Let a node find out whether it can start jobs; what is lost is asked again."""
+
+    node: str
+    request: int
+
+
 AnyEffect = (
-    SendLaunch | SendStop | SendSignal | SendRetime | SendExitAck | SendCheckpoint | SendGoOn
+    SendProbe
+    | SendLaunch
+    | SendStop
+    | SendSignal
+    | SendRetime
+    | SendExitAck
+    | SendCheckpoint
+    | SendGoOn
 )

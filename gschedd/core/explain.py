@@ -209,7 +209,11 @@ def _describe_node_fact(fact: f.AnyFact) -> str:
             leave = ", its jobs move away" if fact.migrate else ""
             return f"drained by {fact.by}{leave}: {fact.reason}"
         case f.NodeResumed():
-            return f"resumed by {fact.by}"
+            return f"resumed by {fact.by}" + (", its probe has passed" if fact.automatic else "")
+        case f.NodeProbeAsked():
+            return f"asked whether it can start jobs (probe {fact.request})"
+        case f.NodeProbed():
+            return "its probe has passed" if fact.passed else f"its probe failed: {fact.message}"
         case f.NodeFaulted():
             return f"launch faults in a row: {fact.faults} {fact.message}".rstrip()
         case _:

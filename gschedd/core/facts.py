@@ -262,7 +262,10 @@ class JobEnded(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True)
 
 
 class NodeRegistered(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """A node connected and said what it has; ``highest_job`` is the highest number it has seen."""
+    """A node connected and said what it has.
+
+    ``highest_job`` is the highest number it has seen; ``probes``: it can probe itself.
+    """
 
     inventory: Inventory
     boot_id: str
@@ -271,6 +274,7 @@ class NodeRegistered(NodeFact, frozen=True, kw_only=True, omit_defaults=True, ta
     version: str
     load: Load
     highest_job: int = 0
+    probes: bool = False
 
 
 class NodeDisconnected(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -280,17 +284,40 @@ class NodeDisconnected(NodeFact, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class NodeDrained(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """The node takes no new work; with ``migrate`` its jobs are to leave it."""
+    """The node takes no new work; with ``migrate`` its jobs are to leave it.
+
+    ``automatic``: gsched did it itself, and probes the node at ``due_s`` (0: it does not);
+    ``exhausted``: the node lacked something that jobs use up.
+    """
 
     reason: str
     by: str
     migrate: bool = False
+    automatic: bool = False
+    exhausted: bool = False
+    due_s: float = 0.0
 
 
 class NodeResumed(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """The node takes new work again."""
+    """The node takes new work again; ``automatic``: since a probe has passed."""
 
     by: str
+    automatic: bool = False
+
+
+class NodeProbeAsked(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The node is to find out whether it can start jobs; it is asked again at ``due_s``."""
+
+    request: int
+    due_s: float
+
+
+class NodeProbed(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The node has found out; it is probed again at ``due_s``, 0 for not."""
+
+    passed: bool
+    message: str
+    due_s: float = 0.0
 
 
 class NodeFaulted(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -332,4 +359,6 @@ AnyFact = (
     | NodeDrained
     | NodeResumed
     | NodeFaulted
+    | NodeProbeAsked
+    | NodeProbed
 )

@@ -30,6 +30,7 @@ from gschedd.core.learning import Run, run_of
 from gschedd.core.migrating import migrate_job, next_vacating
 from gschedd.core.moving import arrivals, next_overdue_s, overdue
 from gschedd.core.overtaken import is_overtaken
+from gschedd.core.probation import due_probes, next_probe_s
 from gschedd.core.react import react
 from gschedd.core.retry import Retry
 from gschedd.core.settings import Settings
@@ -237,6 +238,10 @@ class Head:
         self.heard_from(node, said.load, now_s)
         return self._hear(reports.on_exited(self.state, node, said, now_s))
 
+    def probed(self, node: str, said: n.Probed, now_s: float) -> Step:
+        """Take in whether a node can start jobs."""
+        return self._hear(reports.on_probed(self.state, node, said, now_s))
+
     def disconnected(self, node: str, reason: str, now_s: float) -> Step:
         """Take in that a node's connection is gone."""
         return self._hear(reports.on_disconnected(self.state, node, reason, now_s))
@@ -262,7 +267,7 @@ class Head:
         if self.retry.take(now_s):
             self.state.look_anew()
         ask_again(self.state, now_s)
-        facts = decide.due_jobs(self.state, now_s)
+        facts = [*decide.due_jobs(self.state, now_s), *due_probes(self.state, now_s)]
         return self._advance([*facts, *overdue(self.state, self.settings, now_s)])
 
     def next_alarm_s(self) -> float | None:
@@ -276,6 +281,7 @@ class Head:
                 self.again_s,
                 next_overdue_s(state, self.settings) if state.targets else None,
                 next_asked_again_s(state),
+                next_probe_s(state) if state.on_probation else None,
             )
             if at_s is not None
         ]

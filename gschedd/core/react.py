@@ -26,6 +26,8 @@ def react(state: State, fact: f.AnyFact) -> Iterator[e.AnyEffect]:
         case f.AttemptAssigned():
             for node in fact.active:
                 yield e.SendLaunch(node=node, job=fact.job, attempt=fact.attempt)
+        case f.NodeProbeAsked():
+            yield e.SendProbe(node=fact.node, request=fact.request)
         case f.PartEnded():
             yield e.SendExitAck(node=fact.node, job=fact.job, attempt=fact.attempt)
         case _ if isinstance(fact, _OfAttempt):

@@ -16,8 +16,10 @@ from gsched.protocol import node as n
 from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.apply_moves import note_progress
+from gschedd.core.blame import is_exhausted
 from gschedd.core.decide import lost_part
 from gschedd.core.movecosts import told_by_resuming
+from gschedd.core.probation import answered
 from gschedd.core.react import ask_checkpoint, asked_nodes, retime, stop
 from gschedd.core.startups import told_by_step
 from gschedd.core.state import Attempt, Job, Part, Reached, State
@@ -78,6 +80,7 @@ def on_register(state: State, node: str, said: n.Register, now_s: float) -> Hear
             version=said.gnode_version,
             load=said.load,
             highest_job=said.highest_job,
+            probes=said.probes,
         )
     )
     reported: dict[tuple[int, int], n.AttemptReport] = {}
@@ -362,6 +365,18 @@ def _reached(said: n.Progress, now_s: float) -> Reached:
         since_work=said.work_done,
         world_sizes=said.world_sizes,
     )
+
+
+def on_probed(state: State, node: str, said: n.Probed, now_s: float) -> Heard:
+    """A node has found out whether it can start jobs."""
+    heard = nothing()
+    known = state.nodes.get(node)
+    if known is None or said.request != known.probation.request or not known.probation.due_s:
+        heard.oddities.append("probe_not_asked_for")
+        return heard
+    lacks = is_exhausted(said.failure)
+    heard.facts.extend(answered(known, said, now_s, exhausted=lacks))
+    return heard
 
 
 def on_disconnected(state: State, node: str, reason: str, now_s: float) -> Heard:

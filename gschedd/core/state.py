@@ -225,6 +225,29 @@ class Job(Struct, kw_only=True, omit_defaults=True):
         return max(self.spec.start_after_s, self.not_before_s)
 
 
+class Probation(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far a node is trusted; see `gschedd.core.probation`.
+
+    Attributes:
+        drained: gsched has drained it itself, and may resume it.
+        exhausted: for want of something that jobs use up.
+        due_s: when it is probed, or asked again for a probe that it has not answered, seconds since
+            the epoch; 0: no probe is planned.
+        request: the number of the last request for a probe.
+        failed: probes in a row that failed.
+        passed_s: when one passed last.
+        resumed_s: when it was resumed without an operator; the last few.
+    """
+
+    drained: bool = False
+    exhausted: bool = False
+    due_s: float = 0.0
+    request: int = 0
+    failed: int = 0
+    passed_s: float = 0.0
+    resumed_s: tuple[float, ...] = ()
+
+
 class Node(Struct, kw_only=True, omit_defaults=True):
     """A machine that has registered at least once.
 
@@ -234,6 +257,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
         fault_uids: whose jobs they were.
         fault_s: when the last of them was, seconds since the epoch.
         fault_message: what it said.
+        probes: it can probe itself.
     """
 
     name: str
@@ -251,6 +275,8 @@ class Node(Struct, kw_only=True, omit_defaults=True):
     fault_uids: tuple[int, ...] = ()
     fault_s: float = 0.0
     fault_message: str = ""
+    probes: bool = False
+    probation: Probation = Probation()
     load: Load | None = None
     heartbeat_s: float | None = None
 
@@ -315,6 +341,7 @@ class State:
         targets: jobs that move, until they are where they go to.
         targets_on: the same by the nodes that they go to.
         vacating: nodes that jobs are to leave.
+        on_probation: nodes of which a probe is planned.
         turns: how many jobs of each user have left such nodes, or are about to. Not durable.
         stuck: when jobs that run could not be moved, seconds since the epoch. Not durable.
         trainings: jobs that are planned by what is known of their run time and deadline.
@@ -354,6 +381,7 @@ class State:
         self.targets: dict[int, Job] = {}
         self.targets_on: dict[str, dict[int, Job]] = {}
         self.vacating: set[str] = set()
+        self.on_probation: set[str] = set()
         self.turns: Counter[int] = Counter()
         self.stuck: dict[int, float] = {}
         self.trainings: dict[int, Job] = {}

@@ -16,6 +16,7 @@ from gschedd.core.forecast import predict_start
 from gschedd.core.foresight import Outlook, is_planned, outlook_of
 from gschedd.core.head import Head
 from gschedd.core.journeys import checkpoint_dir, checkpoint_row, move_row, progress_row
+from gschedd.core.probation import recent_resumptions
 from gschedd.core.startups import expected_startup_s
 from gschedd.core.state import Attempt, Job, Node, Part
 from gschedd.models.sizes import stated_size
@@ -242,6 +243,11 @@ class Teller:
             heartbeat_s=node.heartbeat_s,
             load=node.load,
             jobs=tuple(sorted(self._state.by_node.get(node.name, {}))),
+            faults=node.faults,
+            automatic=node.probation.drained,
+            probe_due_s=node.probation.due_s if node.probation.drained else 0.0,
+            probes_failed=node.probation.failed,
+            resumptions=recent_resumptions(node.probation, self._now_s),
         )
 
 

@@ -105,10 +105,13 @@ NODE_MOVES: Final[Mapping[tuple[N, type[f.Fact]], frozenset[N]]] = MappingProxyT
         (N.UP, f.NodeDrained): frozenset({N.UP}),
         (N.UP, f.NodeResumed): frozenset({N.UP}),
         (N.UP, f.NodeFaulted): frozenset({N.UP}),
+        (N.UP, f.NodeProbeAsked): frozenset({N.UP}),
+        (N.UP, f.NodeProbed): frozenset({N.UP}),
         (N.UNREACHABLE, f.NodeRegistered): frozenset({N.UP}),
         (N.UNREACHABLE, f.NodeDrained): frozenset({N.UNREACHABLE}),
         (N.UNREACHABLE, f.NodeResumed): frozenset({N.UNREACHABLE}),
         (N.UNREACHABLE, f.NodeFaulted): frozenset({N.UNREACHABLE}),
+        (N.UNREACHABLE, f.NodeProbed): frozenset({N.UNREACHABLE}),
     }
 )
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import assert_never
 
 import msgspec
@@ -149,6 +150,8 @@ class Links:
                 )
             case e.SendGoOn():
                 return n.GoOn(job=effect.job, attempt=effect.attempt, request=effect.request)
+            case e.SendProbe():
+                return n.Probe(request=effect.request)
             case _:
                 assert_never(effect)
 
@@ -289,6 +292,8 @@ class Links:
                     waiting = self._requests.pop((node, message.request), None)
                     if waiting is not None and not waiting.done():
                         waiting.set_result(message)
+                case n.Probed():
+                    await self._engine.tell(partial(self._probed, node, message))
                 case n.UnknownAttempt():
                     self._engine.head.oddities["unknown_attempt"] += 1
                 case n.Hello() | n.Register():
@@ -300,6 +305,9 @@ class Links:
 
     def _report(self, node: str, reports: list[n.AttemptMessage], now_s: float) -> Sequence[Step]:
         return [self._engine.head.reported(node, report, now_s) for report in reports]
+
+    def _probed(self, node: str, said: n.Probed, now_s: float) -> Sequence[Step]:
+        return [self._engine.head.probed(node, said, now_s)]
 
     # --- output of running jobs ---
 

@@ -86,6 +86,7 @@ class HeadProcess:
             e.SendCheckpoint: _checkpoint,
             e.SendGoOn: _go_on,
             e.SendExitAck: _ack,
+            e.SendProbe: _probe,
         }
 
     # --- life ---
@@ -151,6 +152,9 @@ class HeadProcess:
                 head.heard_from(name, message.load, self.wall_s())
             case n.Register():
                 self._admit(head, link, message)
+            case n.Probed():
+                answer = message
+                self._inbox.append((lambda now_s: head.probed(name, answer, now_s), None))
             case n.UnknownAttempt():
                 head.oddities["unknown_attempt"] += 1
             case n.Hello() | n.OutputRead():
@@ -301,6 +305,10 @@ def _retime(effect: e.SendRetime) -> n.Retime:
 
 def _ack(effect: e.SendExitAck) -> n.ExitAck:
     return n.ExitAck(job=effect.job, attempt=effect.attempt)
+
+
+def _probe(effect: e.SendProbe) -> n.Probe:
+    return n.Probe(request=effect.request)
 
 
 def _no_blob(digest: str) -> bytes:

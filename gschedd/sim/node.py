@@ -204,6 +204,7 @@ class NodeProcess:
                 | n.ReadOutput()
                 | n.Checkpoint()
                 | n.GoOn()
+                | n.Probe()
             ):
                 self.post(HeadSaid(message=message))
             case n.Challenge() | n.Refused():
@@ -324,6 +325,7 @@ class NodeProcess:
                 load=self.load(),
                 highest_epoch=effect.highest_epoch,
                 highest_job=effect.highest_job,
+                probes=effect.probes,
             ),
         )
 

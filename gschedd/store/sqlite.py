@@ -186,6 +186,8 @@ class Store:
             state.nodes[node.name] = node
             if node.vacating:
                 state.vacating.add(node.name)
+            if node.probation.due_s:
+                state.on_probation.add(node.name)
             refresh_space(state, node)
         attempts: dict[int, Attempt] = {}
         live = "SELECT job, data FROM attempts WHERE state <> 'ended'"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gsched.cli.times import format_time
 from gsched.model.resources import Load
 from gsched.protocol.api import ActionReply, ActionResult, ErrorBody, NodeActionRequest, NodeList
 from tests.support.canned_head import CannedHead, canned_head, node
@@ -85,6 +86,35 @@ def test_l_shows_only_what_takes_no_jobs(head: CannedHead) -> None:
         f"{'n3':<20} {'draining':<20} new driver",
         f"{'n4':<20} {'drained':<20} broken fan",
     ]
+
+
+def test_a_node_that_was_drained_by_itself_shows_its_next_probe(head: CannedHead) -> None:
+    """In the list, and with how often probes have failed and passed; else when there is none."""
+    broken = node(
+        "n5",
+        drained=True,
+        automatic=True,
+        reason="it cannot start jobs: cannot fork",
+        probe_due_s=1030.0,
+        probes_failed=2,
+        resumptions=3,
+        faults=1,
+    )
+    given_up = node("n6", drained=True, automatic=True, reason="resumed 6 times within a day")
+    rows = NodeList(server="head", now_s=1000.0, nodes=(broken, given_up))
+    head.answers["GET /v1/nodes"] = rows
+
+    listed = run_command("gnodes", head=head.path).stdout.splitlines()
+    shown = run_command("gnodes", "n5", "n6", head=head.path).stdout
+
+    due = format_time(1030.0)
+    assert listed[1].endswith(f"\tit cannot start jobs: cannot fork (next probe {due})")
+    assert listed[2].endswith("\tresumed 6 times within a day")
+    assert f"    next_probe = {due}\n" in shown
+    assert "    failed_starts = 1 in a row\n" in shown
+    assert "    probes_failed = 2 in a row\n" in shown
+    assert "    resumed_by_probes = 3 times within a day\n" in shown
+    assert "    next_probe = none: see gnodes resume\n" in shown
 
 
 def test_json_is_one_document(head: CannedHead) -> None:

@@ -19,9 +19,17 @@ from gnode.core.task import (
 from gnode.supervisor import orders
 from gnode.supervisor import spool as reader
 from gnode.supervisor.ending import Do, Ending
-from gsched.model.job import ExitRecord, Owner
+from gsched.model.job import ExitRecord, LaunchFailure, Owner
 from gsched.model.resources import Gpu, Inventory, Load, Share, Usage
-from gsched.model.states import Join, LaunchKind, OutcomeKind, PartState, StopReason
+from gsched.model.states import (
+    Join,
+    LaunchKind,
+    LaunchStage,
+    OutcomeKind,
+    PartState,
+    StopReason,
+    Subject,
+)
 from gsched.protocol.node import (
     MAX_FRAME_BYTES,
     AttemptReport,
@@ -38,6 +46,8 @@ from gsched.protocol.node import (
     Launch,
     NodeMessage,
     OutputRead,
+    Probe,
+    Probed,
     Progress,
     ReadOutput,
     Refused,
@@ -69,6 +79,7 @@ HEAD_MESSAGES: list[HeadMessage] = [
     ReadOutput(request=3, job=1, attempt=2, stream="stderr", offset=-5, max_bytes=10),
     Checkpoint(job=1, attempt=2, request=3),
     GoOn(job=1, attempt=2, request=3),
+    Probe(request=4),
 ]
 NODE_MESSAGES: list[NodeMessage] = [
     Hello(version=2, node="n1", nonce="00", here="127.0.0.1:5", there="127.0.0.1:6"),
@@ -88,6 +99,12 @@ NODE_MESSAGES: list[NodeMessage] = [
     Heartbeat(load=LOAD, usage=((1, 1, USAGE),)),
     OutputRead(request=3, path="/x", data=bytes(range(256)), size_bytes=256),
     UnknownAttempt(job=1, attempt=1),
+    Probed(
+        request=4,
+        passed=False,
+        message="cannot fork",
+        failure=LaunchFailure(stage=LaunchStage.FORK, subject=Subject.NODE, errno=11),
+    ),
     Checkpointed(job=1, attempt=1, request=3, step=4, work_done=5.0, path="/c", waits=True),
     CheckpointFailed(job=1, attempt=1, request=3, message="no room"),
     Progress(job=1, attempt=1, step=4, work_done=5.0, at_s=6.0, step_s=0.5, gpus=2),

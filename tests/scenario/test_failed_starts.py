@@ -43,9 +43,11 @@ def test_no_number_of_jobs_of_one_user_drains_a_node(failure: LaunchFailure | No
     assert [name for name in world.machines if world.seen_node(name).faults] == []
 
 
-def test_one_users_jobs_do_not_drain_a_node_even_where_it_is_to_blame() -> None:
+def test_one_users_jobs_do_not_drain_a_node_whose_probe_passes() -> None:
     """It may be that user's jobs that use up all its processes."""
     world = failing(FORK)
+    for machine in world.machines.values():
+        machine.probe_fault = ""
     for _ in range(20):
         world.submit()
 
@@ -58,6 +60,7 @@ def test_one_users_jobs_do_not_drain_a_node_even_where_it_is_to_blame() -> None:
 def test_failures_of_different_users_an_hour_apart_are_not_in_a_row() -> None:
     world = World(node("n1"))
     machine = world.machines["n1"]
+    machine.probe_fault = ""
     for who in (ALICE, BOB, ALICE, BOB):
         machine.launch_fault = "cannot fork"
         job = world.submit(by=who)
@@ -159,6 +162,7 @@ def test_a_retry_goes_to_another_node_first() -> None:
     world = World(node("n1"), node("n2", cpus=8), node("n3", cpus=9))
     for name in ("n1", "n2"):
         world.machines[name].launch_fault = "cannot fork"
+        world.machines[name].probe_fault = ""  # else they are drained
     job = world.submit()
 
     world.run_until(100)
@@ -210,6 +214,7 @@ def test_a_retry_takes_nothing_that_was_planned_for_others(cpus: int, expected: 
 def test_a_job_of_two_nodes_leaves_out_the_one_that_failed() -> None:
     world = World(node("n1"), node("n2"), node("n3", cpus=8))
     world.machines["n2"].launch_fault = "cannot fork"
+    world.machines["n2"].probe_fault = ""
     job = world.torchrun("nodes=2")
 
     world.run_until(100)
@@ -225,6 +230,7 @@ def test_a_job_of_two_nodes_leaves_out_the_one_that_failed() -> None:
 def test_what_a_job_avoids_outlives_the_head() -> None:
     world = World(node("n1"), node("n2", cpus=8))
     world.machines["n1"].launch_fault = "cannot fork"
+    world.machines["n1"].probe_fault = ""
     job = world.submit()
     world.run_until(1)
 

@@ -198,8 +198,11 @@ def test_after_five_faults_in_a_row_the_system_holds_the_job() -> None:
 
 
 def test_a_node_that_cannot_start_jobs_is_drained_and_the_jobs_run_elsewhere() -> None:
-    """Three launches in a row failed through the node's own fault (C15)."""
-    world = World(node("n1", cpus=4), node("n2", cpus=4))
+    """Three launches in a row failed through the node's own fault, which cannot be probed (C15)."""
+    world = World(node("n1", cpus=4), node("n2", cpus=4), connect=False)
+    world.machines["n1"].can_probe = False
+    for name in world.machines:
+        world.connect(name)
     world.machines["n1"].launch_fault = "fork: resource temporarily unavailable"
     users = (ALICE, BOB, ALICE, BOB)
     jobs = [world.submit("nodes=1:ppn=2", runs_s=10, by=who) for who in users]

@@ -73,7 +73,7 @@ class Sent(Struct, frozen=True):
     """A report that is somewhere between a node and the head."""
 
     node: str
-    message: n.Started | n.Exited
+    message: n.Started | n.Exited | n.Probed
 
 
 class Body:
@@ -349,6 +349,7 @@ class HeadMachine(RuleBasedStateMachine):
             inventory=body.has,
             attempts=tuple(reports),
             load=Load(),
+            probes=True,
         )
         self.take(self.head.registered(name, said, self.now_s))
 
@@ -392,9 +393,13 @@ class HeadMachine(RuleBasedStateMachine):
 
     def obey(self, effect: e.AnyEffect) -> None:
         body = self.bodies[effect.node]
-        key = (effect.job, effect.attempt)
         if not body.connected:
             return
+        if isinstance(effect, e.SendProbe):
+            passed = effect.request % 3 != 0
+            self.bag.append(Sent(body.name, n.Probed(request=effect.request, passed=passed)))
+            return
+        key = (effect.job, effect.attempt)
         match effect:
             case e.SendLaunch():
                 self.launch(body, key)
@@ -501,6 +506,8 @@ class HeadMachine(RuleBasedStateMachine):
     def deliver(self, sent: Sent) -> None:
         if isinstance(sent.message, n.Started):
             self.take(self.head.started(sent.node, sent.message, self.now_s))
+        elif isinstance(sent.message, n.Probed):
+            self.take(self.head.probed(sent.node, sent.message, self.now_s))
         else:
             self.take(self.head.exited(sent.node, sent.message, self.now_s))
 

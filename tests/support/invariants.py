@@ -31,6 +31,7 @@ def content(state: State) -> dict[str, object]:
         "running": sorted(state.running),
         "by_node": {name: sorted(jobs) for name, jobs in state.by_node.items() if jobs},
         "ports": state.ports,
+        "on_probation": state.on_probation,
         "users": state.jobs_by_user,
         "keys": state.keys,
         "next_job": state.next_job,

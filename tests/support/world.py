@@ -8,19 +8,17 @@ Times in stories are seconds since the world began: ``world.run_until(60)``.
 """
 
 import heapq
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 
 from msgspec import structs
 
 from gsched.errors import GschedError
 from gsched.model.job import ExitRecord, LaunchFailure
-from gsched.model.resources import Gpu, Inventory, Load, Usage
+from gsched.model.resources import Inventory, Load, Usage
 from gsched.model.states import (
     HoldKind,
     LaunchKind,
     OutcomeKind,
-    PartState,
     StopReason,
 )
 from gsched.protocol import api
@@ -37,14 +35,14 @@ from gschedd.core.state import Job, Node, State
 from gschedd.plan.snapshot import Policy, Wait
 from gschedd.policies import fifo
 from gschedd.sim.booking import check_head
-from tests.support.evidence import FORK, NO_DIRECTORY
+from tests.support.evidence import NO_DIRECTORY
 from tests.support.invariants import check_history
+from tests.support.machines import GIB, Machine, inventory, node
 from tests.support.saving import Program, Running, save_state
 
-__all__ = ["Program"]  # beside what is made here
+__all__ = ["GIB", "Machine", "Program", "inventory", "node"]  # beside what is made here
 
 BEGIN_S = 1_700_000_000.0
-GIB = 1024**3
 REPEAT_S = 5.0  # between two tries of a node to tell of an exit
 TERM = 15
 KILL = 9
@@ -64,90 +62,12 @@ def settings(**changes: object) -> Settings:
     return structs.replace(plain, **changes)
 
 
-def inventory(
-    *,
-    cpus: int = 4,
-    gpus: int = 0,
-    gpu_types: tuple[str, ...] = (),
-    memory_bytes: int = 16 * GIB,
-    features: tuple[str, ...] = (),
-    generic: Mapping[str, int] = MappingProxyType({}),
-) -> Inventory:
-    """Return what a node has; ``gpu_types`` names one GPU each, else ``gpus`` untyped ones."""
-    types = gpu_types or ("",) * gpus
-    return Inventory(
-        cpus=cpus,
-        memory_bytes=memory_bytes,
-        gpus=tuple(Gpu(index=index, type=name) for index, name in enumerate(types)),
-        features=features,
-        generic=tuple(sorted(generic.items())),
-    )
-
-
 def submission(**changes: object) -> api.SubmitJob:
     """Return a job that asks for one CPU, with changes."""
     plain = api.SubmitJob(
         key="", name="job", workdir="/home/alice", launch="command", arguments=("true",)
     )
     return structs.replace(plain, **changes)
-
-
-class Machine:
-    """A modelled node: it owns processes and a spool, and obeys the head.
-
-    Attributes:
-        launch_fault: why it can start nothing, in words; empty: it can.
-        fault: the evidence that it gives of that.
-    """
-
-    def __init__(self, name: str, has: Inventory) -> None:
-        self.name = name
-        self.has = has
-        self.boots = 1
-        self.connected = False
-        self.dead = False
-        self.launch_fault = ""
-        self.fault: LaunchFailure | None = FORK
-        self.running: dict[tuple[int, int], Running] = {}
-        self.ended: dict[tuple[int, int], n.Exited] = {}
-        self.seen: dict[int, int] = {}
-        self.signals: list[tuple[int, int]] = []
-        self.launches: list[tuple[int, int]] = []
-        self.going_on: list[int] = []
-
-    @property
-    def boot_id(self) -> str:
-        """Return the id of this boot."""
-        return f"{self.name}-boot-{self.boots}"
-
-    def reports(self) -> tuple[n.AttemptReport, ...]:
-        """Return every attempt in the spool, as a registration tells it."""
-        live = [
-            n.AttemptReport(
-                job=job,
-                attempt=attempt,
-                state=PartState.RUNNING,
-                pid=1000 + job,
-                started_s=part.started_s,
-            )
-            for (job, attempt), part in self.running.items()
-        ]
-        over = [
-            n.AttemptReport(
-                job=job,
-                attempt=attempt,
-                state=PartState.ENDED,
-                exit=said.record,
-                usage=said.usage,
-            )
-            for (job, attempt), said in self.ended.items()
-        ]
-        return (*live, *over)
-
-
-def node(name: str, **has: object) -> Machine:
-    """Return a machine; keywords as `inventory`."""
-    return Machine(name, inventory(**has))  # type: ignore[arg-type] # passed on as they are
 
 
 class World:
@@ -261,6 +181,7 @@ class World:
             inventory=machine.has,
             attempts=machine.reports(),
             load=Load(),
+            probes=machine.can_probe,
         )
         for part in machine.running.values():
             part.reported = True
@@ -463,6 +384,20 @@ class World:
                 save_state(self, machine, effect)
             case e.SendGoOn():
                 machine.going_on.append(effect.request)
+            case e.SendProbe():
+                self._probe(machine, effect)
+
+    def _probe(self, machine: Machine, order: e.SendProbe) -> None:
+        machine.probes.append(self.elapsed_s)
+        fault = machine.probe_fault if machine.probe_fault is not None else machine.launch_fault
+        failure = machine.fault if fault else None
+        said = n.Probed(request=order.request, passed=not fault, message=fault, failure=failure)
+
+        def deliver() -> None:
+            if machine.connected:
+                self._take(self.head.probed(machine.name, said, self.now_s))
+
+        self._post(order, deliver)
 
     def _launch(self, machine: Machine, order: e.SendLaunch) -> None:
         key = (order.job, order.attempt)

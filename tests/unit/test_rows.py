@@ -154,6 +154,14 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
             f.NodeFaulted(at_s=5.0, node="n1", faults=2, message="fork"),
             "launch faults in a row: 2 fork",
         ),
+        (
+            f.NodeProbeAsked(at_s=5.0, node="n1", request=3, due_s=125.0),
+            "asked whether it can start jobs (probe 3)",
+        ),
+        (
+            f.NodeProbed(at_s=5.0, node="n1", passed=False, message="cannot fork", due_s=35.0),
+            "its probe failed: cannot fork",
+        ),
     )
 }
 
