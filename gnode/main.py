@@ -18,7 +18,7 @@ from gnode.core.agent import Agent
 from gnode.core.binding import Site
 from gnode.core.inputs import Account
 from gnode.daemon import leftovers, spool
-from gnode.daemon.elastic import socket_name
+from gnode.daemon.elastic import socket_path
 from gnode.daemon.launching import Rules
 from gnode.daemon.shell import Identity, Meters, Shell
 from gnode.daemon.spool import Spool
@@ -125,7 +125,7 @@ def _compose(
         root_jobs=node.allow_root_jobs,
         cgroup_root=roots.tracking,
         memory_root=roots.memory if node.enforce_memory else None,
-        elastic_socket=socket_name(state.state_dir),
+        elastic_socket=socket_path(state.state_dir),
         probe_account=_probe_account(rules),
     )
     mark = state.read_mark()

@@ -37,7 +37,7 @@ class Site:
         cgroup_root: version 2 directory below which attempts get a group, or None.
         memory_root: version and directory below which memory is limited, or None.
         boot_id: of the machine.
-        elastic_socket: on which trainings talk to gnode; a leading @ means an abstract one.
+        elastic_socket: path of the socket on which trainings talk to gnode.
         probe_account: as whom the node probes itself; None: it cannot.
     """
 

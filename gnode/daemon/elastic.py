@@ -10,7 +10,7 @@ and an order to one that is not connected waits for some seconds where it may ye
 """
 
 import asyncio
-import hashlib
+import contextlib
 import logging
 import os
 import socket
@@ -37,6 +37,8 @@ LINES_AT_ONCE = 50  # a training says one line in ten seconds; who says more is 
 LINES_PER_S = 5.0
 UNSENT_BYTES_MAX = 64 * 1024
 BIND_PAUSE_S = 1.0
+SOCKET_MODE = 0o666  # anybody may connect; whose process it is, the kernel says
+LISTEN_BACKLOG = 100
 COMPLAINT_PAUSE_S = 60.0
 _UCRED = struct.Struct("3i")  # pid, uid, gid: struct ucred of unix(7)
 
@@ -44,13 +46,41 @@ NOT_CONNECTED = "it is not connected to gnode: does the script use gsched.elasti
 CONNECTION_LOST = "it has lost its connection to gnode and has not come back"
 
 
-def socket_name(state_dir: str) -> str:
-    """Return the name of the socket of the gnode with this state directory.
+def socket_path(state_dir: str) -> str:
+    """Return the path of the socket of the gnode with this state directory.
 
-    It is abstract (the leading @ stands for the null byte), and the same after a restart.
+    Nobody but gnode can write that directory, so while gnode is away nobody can listen in its
+    place; an abstract name would belong to whoever takes it first.
     """
-    digest = hashlib.sha256(os.path.realpath(state_dir).encode()).hexdigest()
-    return f"@{wire.SOCKET_PREFIX}{digest[:32]}"
+    return os.path.join(os.path.realpath(state_dir), wire.SOCKET_NAME)
+
+
+def listen(path: str) -> socket.socket:
+    """Return a socket that everybody can connect to, in place of that of an earlier gnode.
+
+    It gets its mode under another name, so that nobody is ever refused by the old one. The
+    directory is reached by a descriptor, since the address of a Unix socket holds 107 bytes only.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    directory, name = os.path.split(path)
+    new = f"{name}.new"
+    place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new, dir_fd=place)
+        listener.bind(f"/proc/self/fd/{place}/{new}")
+        os.chmod(new, SOCKET_MODE, dir_fd=place)
+        listener.listen(LISTEN_BACKLOG)
+        os.rename(new, name, src_dir_fd=place, dst_dir_fd=place)
+    except BaseException:
+        listener.close()
+        raise
+    finally:
+        os.close(place)
+    return listener
 
 
 class _RefusedError(Exception):
@@ -98,7 +128,7 @@ class ElasticServer:
     """Serves the socket.
 
     Args:
-        name: of the socket, as `socket_name` gives it.
+        path: of the socket, as `socket_path` gives it.
         attempts: what gnode knows of its attempts; only read.
         post: takes inputs for the agent.
         clock: for the age of attempts and the rate of lines.
@@ -107,12 +137,12 @@ class ElasticServer:
     def __init__(
         self,
         *,
-        name: str,
+        path: str,
         attempts: Mapping[AttemptKey, Attempt],
         post: Callable[[Input], None],
         clock: Clock,
     ) -> None:
-        self._name = name
+        self._path = path
         self._attempts = attempts
         self._post = post
         self._clock = clock
@@ -124,15 +154,14 @@ class ElasticServer:
         self._complained_s: float | None = None
 
     async def run(self) -> None:
-        """Serve until cancelled; a name that somebody else has is tried again and again."""
-        address = self._name.replace("@", "\0", 1) if self._name.startswith("@") else self._name
+        """Serve until cancelled; a disk that is full is waited for."""
         while True:
             try:
                 server = await asyncio.start_unix_server(
-                    self._serve, address, limit=wire.MAX_LINE_BYTES
+                    self._serve, sock=listen(self._path), limit=wire.MAX_LINE_BYTES
                 )
             except OSError as error:
-                self._complain(f"the socket {self._name} of trainings: {error}")
+                self._complain(f"the socket {self._path} of trainings: {error}")
                 await asyncio.sleep(BIND_PAUSE_S)
                 continue
             try:

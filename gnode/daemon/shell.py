@@ -125,7 +125,7 @@ class Shell:
         self._starts = starts.Starts(spool, self.post)
         self._launcher = LauncherClient(spool.state_dir, self.post, self._on_ended, identity.rules)
         self._elastic = ElasticServer(
-            name=identity.elastic_socket, attempts=agent.attempts, post=self.post, clock=clock
+            path=identity.elastic_socket, attempts=agent.attempts, post=self.post, clock=clock
         )
         self._channel = Channel(
             url=identity.url,

@@ -75,8 +75,7 @@ class Link:
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             channel.settimeout(_SEND_TIMEOUT_S)
-            name = self._address
-            channel.connect("\0" + name[1:] if name.startswith("@") else name)
+            _connect_to(channel, self._address)
             check_peer(channel)
         except BaseException:
             channel.close()
@@ -115,6 +114,19 @@ class Link:
                 f"gsched.elastic: no connection to the node daemon at {self._address} ({error}); "
                 "it is tried again in the background, and the training goes on\n"
             )
+
+
+def _connect_to(channel: socket.socket, address: str) -> None:
+    """Connect by the directory: the address of a Unix socket holds 107 bytes at most."""
+    if address.startswith("@"):
+        channel.connect("\0" + address[1:])
+        return
+    directory, name = os.path.split(address)
+    place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        channel.connect(f"/proc/self/fd/{place}/{name}")
+    finally:
+        os.close(place)
 
 
 def check_peer(channel: socket.socket) -> None:

@@ -13,7 +13,7 @@ from gsched.protocol import node as n
 
 VERSION = 1
 MAX_LINE_BYTES = 64 * 1024
-SOCKET_PREFIX = "gsched-"
+SOCKET_NAME = "elastic.sock"  # in gnode's state directory
 
 _Count = Annotated[int, Meta(ge=0, le=2**53)]
 _Amount = Annotated[float, Meta(ge=0.0, le=1e300)]

@@ -4,16 +4,20 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gnode.daemon.elastic import CONNECT_S, CONNECTIONS_OF_ONE_UID, socket_name
+from gnode.daemon.elastic import CONNECT_S, CONNECTIONS_OF_ONE_UID, listen, socket_path
+from gsched.elastic.conversation import Conversation
+from gsched.elastic.link import Link
 from gsched.model.states import StopReason
 from gsched.protocol.node import (
     Checkpoint,
@@ -37,6 +41,18 @@ def world(tmp_path: Path, process_marker: str) -> Iterator[GnodeWorld]:
     yield made
     print(made.log())
     made.stop()
+
+
+@pytest.fixture
+def open_world(process_marker: str) -> Iterator[GnodeWorld]:
+    """A world that other users reach: pytest's own directories are closed to them."""
+    top = Path(tempfile.mkdtemp(prefix="gsched-elastic-"))
+    top.chmod(0o755)
+    made = GnodeWorld(top / "w", process_marker)
+    yield made
+    print(made.log())
+    made.stop()
+    shutil.rmtree(top)
 
 
 def train(world: GnodeWorld, job: int = 1, *words: str, **settings: object) -> None:
@@ -68,7 +84,7 @@ class Client:
 
     def __init__(self, world: GnodeWorld) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.socket.connect(socket_name(str(world.state)).replace("@", "\0", 1))
+        self.socket.connect(socket_path(str(world.state)))
         self.socket.settimeout(20.0)
 
     def send(self, data: bytes) -> None:
@@ -193,7 +209,7 @@ def test_the_environment_says_where_to_connect_only_to_what_can_be_moved(
     world.head.wait_for_exit(2)
 
     said = (world.work / "job1.o1").read_text().splitlines()
-    assert f"GSCHED_ELASTIC_SOCKET={socket_name(str(world.state))}" in said
+    assert f"GSCHED_ELASTIC_SOCKET={socket_path(str(world.state))}" in said
     assert "GSCHED_CHECKPOINT_DIR=/data/saved" in said
     assert "GSCHED_CHECKPOINT_INTERVAL_S=90" in said
     assert "GSCHED_ELASTIC" not in (world.work / "job2.o2").read_text()
@@ -297,7 +313,8 @@ def test_a_flood_of_lines_is_read_slowly_and_all_else_goes_on(world: GnodeWorld)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to be another user")
-def test_another_user_cannot_speak_for_a_training(world: GnodeWorld) -> None:
+def test_another_user_cannot_speak_for_a_training(open_world: GnodeWorld) -> None:
+    world = open_world
     world.start()
     train(world)
     world.head.wait_for(Progress)
@@ -305,7 +322,7 @@ def test_another_user_cannot_speak_for_a_training(world: GnodeWorld) -> None:
     code = (
         "import os, socket; os.setgroups([]); os.setgid(54321); os.setuid(54321)\n"
         "s = socket.socket(socket.AF_UNIX)\n"
-        f"s.connect({socket_name(str(world.state)).replace('@', chr(0), 1)!r})\n"
+        f"s.connect({socket_path(str(world.state))!r})\n"
         's.sendall(b\'{"hello": {"version": 1, "job": 1, "attempt": 1, "saved": {"step": 9}}}\'\n'
         '          b"\\n")\n'
         "print(s.recv(999).decode())"
@@ -318,17 +335,60 @@ def test_another_user_cannot_speak_for_a_training(world: GnodeWorld) -> None:
     ended(world)
 
 
-def test_a_name_that_is_taken_is_tried_again(world: GnodeWorld) -> None:
-    """Whoever was faster gets nothing that a training would believe: it looks at his uid."""
-    squatter = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    squatter.bind(socket_name(str(world.state)).replace("@", "\0", 1))
+SQUAT = """
+import os, socket, sys
+os.setgroups([]); os.setgid(54321); os.setuid(54321)
+path = sys.argv[1]
+def tried(what, *arguments):
+    try:
+        what(*arguments)
+    except OSError as error:
+        return type(error).__name__
+    return "done"
+listener = socket.socket(socket.AF_UNIX)
+print(tried(listener.bind, path), tried(listener.bind, path + ".new"), tried(os.unlink, path),
+      tried(os.rename, path, path + "~"), tried(os.chmod, path, 0))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to be another user")
+def test_nobody_takes_the_sockets_place_while_gnode_is_away(open_world: GnodeWorld) -> None:
+    """A training that comes back finds the new gnode and nobody else."""
+    world = open_world
     world.start()
     train(world)
-    world.head.wait_for_start(1)
-    squatter.close()
+    world.head.wait_for(Progress)
+    path = socket_path(str(world.state))
+    world.kill()
 
-    assert world.head.wait_for(Progress)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", SQUAT, path], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["OSError", *["PermissionError"] * 4]
+    world.start()
+
+    heard(world, "connected", count=2)
     ended(world)
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_none_for_a_training(tmp_path: Path) -> None:
+    """The kernel takes addresses of 107 bytes; state directories may be longer."""
+    directory = tmp_path / ("d" * 120)
+    directory.mkdir()
+    path = socket_path(str(directory))
+    for _ in range(2):  # the second takes the place of the first
+        with listen(path) as listener:
+            link = Link(path)
+            conversation = Conversation({}, wake=link.wake, refuse=lambda _: None)
+            link.start(conversation)
+            listener.settimeout(20.0)
+            accepted, _ = listener.accept()
+            with accepted:
+                assert accepted.recv(100).startswith(b'{"hello"')
+            link.close()
+
+    assert os.listdir(directory) == ["elastic.sock"]
+    assert os.stat(path).st_mode & 0o777 == 0o666
 
 
 # --- jobs that only know a signal ---
