@@ -33,6 +33,7 @@ from gsched.clock import SystemClock
 from gsched.config import DEFAULT_NODE_STATE_DIR, Config, environment, load_config
 from gsched.daemon_files import check_config, read_key
 from gsched.errors import CannotWriteError, ConfigError, GschedError, InternalError
+from gsched.logs import HANGUP, Complaints, LineFormatter, survive_hangups
 from gsched.model.node_name import NODE_NAME_RULE, is_node_name
 from gsched.model.units import format_size
 
@@ -58,7 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--version", action="version", version=f"gnode {version()}")
     given = parser.parse_args(arguments)
     level = logging.DEBUG if given.verbose else logging.INFO
-    logging.basicConfig(stream=sys.stderr, level=level, format=LOG_FORMAT)
+    survive_hangups()
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(LOG_FORMAT))
+    logging.basicConfig(level=level, handlers=[handler])
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     try:
         check_config(given.config)
@@ -254,6 +258,8 @@ async def _run(shell: Shell) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, shell.finish)
     loop.add_signal_handler(signal.SIGUSR2, shell.stop_all)
+    hangups = Complaints(log, SystemClock())
+    loop.add_signal_handler(signal.SIGHUP, hangups.say, "SIGHUP", HANGUP)
     await shell.run()
     if broken:
         raise InternalError(

@@ -26,10 +26,12 @@ from gsched.errors import (
     UsageError,
 )
 from gsched.model.ids import read_job_id
+from gsched.model.limits import MAX_DRY_RUN_JOBS, MAX_REQUEST_BYTES
 from gsched.model.states import JobState
 from gsched.protocol import api
 from gsched.transport import (
     DEFAULT_TIMEOUT_S,
+    Answer,
     LostConnectionError,
     Transport,
     find_head,
@@ -45,6 +47,7 @@ RETRY_S = 30.0  # how long a submission whose answer was lost is tried again: a 
 _WAIT_RETRY_S = 600.0  # `wait` has time: it outlasts an upgrade of the head
 _POLL_SLACK_S = 15.0
 _PAUSE_S = 0.2
+_NO_ROOM = frozenset({429, 503})  # with Retry-After: nothing was done, the request may come again
 _MAX_IDS_TEXT = 6000  # HTTP servers bound the request line, ours at about 8 kB
 T = TypeVar("T", bound=msgspec.Struct)
 _ERRORS_BY_CODE: dict[str, type[GschedError]] = {error.code: error for error in ALL_ERRORS}
@@ -109,10 +112,10 @@ class Head:
         Raises:
             LostConnectionError: no answer in all that time; the jobs may be queued or not.
         """
-        if len(jobs) > api.MAX_JOBS_PER_REQUEST:
+        if len(jobs) > (MAX_DRY_RUN_JOBS if dry_run else api.MAX_JOBS_PER_REQUEST):
             return self._submit_halves(jobs, dry_run=dry_run)
         body = _encoded(api.SubmitRequest(jobs=tuple(jobs), dry_run=dry_run))
-        if len(body) > api.MAX_BODY_BYTES and len(jobs) > 1:
+        if len(body) > MAX_REQUEST_BYTES and len(jobs) > 1:
             return self._submit_halves(jobs, dry_run=dry_run)
         return self._decode(self._post_again("/v1/jobs", body), api.SubmitReply, "/v1/jobs")
 
@@ -285,7 +288,7 @@ class Head:
     def _send(
         self, method: str, target: str, body: bytes = b"", *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> bytes | bytearray:
-        answer = self.transport.exchange(method, target, body, timeout_s=timeout_s)
+        answer = self._exchange(method, target, body, timeout_s=timeout_s)
         if answer.status < 300:
             return answer.body
         try:
@@ -297,6 +300,19 @@ class Head:
                 hint="is it a gschedd of the same version? see `gsched version`",
             ) from None
         raise error_from(reply.error)
+
+    def _exchange(self, method: str, target: str, body: bytes, *, timeout_s: float) -> Answer:
+        """Return the answer of a head that has room for the request; wait while it has none."""
+        clock = SystemClock()
+        give_up_s = clock.monotonic_s() + RETRY_S
+        while True:
+            answer = self.transport.exchange(method, target, body, timeout_s=timeout_s)
+            wait_s = answer.retry_after_s
+            if answer.status not in _NO_ROOM or wait_s is None:
+                return answer
+            if clock.monotonic_s() + wait_s > give_up_s:
+                return answer
+            pause(wait_s)
 
     def _get(self, target: str, kind: type[T], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> T:
         return self._decode(self._send("GET", target, timeout_s=timeout_s), kind, target)

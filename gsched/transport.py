@@ -8,6 +8,7 @@ the end of the connection, all of them bounded.
 import errno
 import os
 import socket
+import stat
 import time
 
 from gsched.clock import SystemClock
@@ -53,13 +54,17 @@ class Address:
 
 
 class Answer:
-    """What came back: the HTTP status and the body."""
+    """What came back: the HTTP status, the body, and when to try again (None: it does not say).
 
-    __slots__ = ("body", "status")
+    A head that says when to try again has not begun with the request.
+    """
 
-    def __init__(self, status: int, body: bytes | bytearray):
+    __slots__ = ("body", "retry_after_s", "status")
+
+    def __init__(self, status: int, body: bytes | bytearray, *, retry_after_s: float | None = None):
         self.status = status
         self.body = body
+        self.retry_after_s = retry_after_s
 
 
 def find_head(explicit: str = "") -> Address:
@@ -149,7 +154,10 @@ class Transport:
         """
         connection = self._connect_patiently(timeout_s)
         try:
-            connection.sendall(_request_bytes(self.address, method, target, body))
+            try:
+                connection.sendall(_request_bytes(self.address, method, target, body))
+            except (BrokenPipeError, ConnectionResetError):
+                return _Reader(connection).answer()  # it was refused before all of it was sent
             return _Reader(connection).answer()
         except TimeoutError as error:
             raise LostConnectionError(
@@ -173,10 +181,25 @@ class Transport:
             try:
                 return self._connect(timeout_s)
             except OSError as error:
-                if error.errno not in _PASSING or clock.monotonic_s() >= give_up_s:
+                if not self._may_pass(error) or clock.monotonic_s() >= give_up_s:
                     raise _unreachable(self.address, error) from error
             pause(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    def _may_pass(self, error: OSError) -> bool:
+        """Return whether a connection may be had in a moment, as a head may be starting.
+
+        A socket that nobody but its owner may write to was bound by a head that has yet to open it
+        to all.
+        """
+        if error.errno in _PASSING:
+            return True
+        if error.errno != errno.EACCES or not self.address.path:
+            return False
+        try:
+            return not os.stat(self.address.path).st_mode & stat.S_IWOTH
+        except OSError:
+            return False  # its directory is closed to this user
 
     def _connect(self, timeout_s: float) -> socket.socket:
         address = self.address
@@ -248,16 +271,22 @@ class _Reader:
             status, headers = self._header()
             if status >= 200:  # 1xx come before the real one
                 break
+        answer = Answer(status, self._body(status, headers))
+        wait = headers.get("retry-after", "")
+        answer.retry_after_s = float(wait) if wait.isdigit() and len(wait) < 4 else None
+        return answer
+
+    def _body(self, status: int, headers: dict[str, str]) -> bytes | bytearray:
         if headers.get("transfer-encoding", "").lower().endswith("chunked"):
-            return Answer(status, self._chunks())
+            return self._chunks()
         if status in {204, 304}:
-            return Answer(status, b"")
+            return b""
         length = headers.get("content-length")
         if length is None:
-            return Answer(status, self._until_end())
+            return self._until_end()
         if not length.isdigit() or int(length) > MAX_ANSWER_BYTES:
             raise InternalError(f"the head announced an answer of {length!r} bytes")
-        return Answer(status, self._exactly(int(length)))
+        return self._exactly(int(length))
 
     def _header(self) -> tuple[int, dict[str, str]]:
         lines = self._through(b"\r\n\r\n").decode("latin-1").split("\r\n")

@@ -9,6 +9,7 @@ import click
 from gsched.config import load_config
 from gsched.daemon_files import check_config
 from gsched.errors import CannotWriteError, GschedError
+from gsched.logs import LineFormatter, survive_hangups
 from gsched.version import VERSION
 from gschedd.daemon.service import Service
 from gschedd.site import chosen_policy
@@ -32,9 +33,10 @@ def main(config_path: str | None, log_level: str) -> None:
 
     Example: gschedd --config /etc/gsched/gsched.toml
     """
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)-8s %(name)s: %(message)s"
-    )
+    survive_hangups()
+    handler = logging.StreamHandler()
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)-8s %(name)s: %(message)s"))
+    logging.basicConfig(level=log_level.upper(), handlers=[handler])
     sys.exit(run(config_path))
 
 

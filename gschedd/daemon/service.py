@@ -7,20 +7,31 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from aiohttp import web
 
 from gsched.clock import SystemClock
 from gsched.config import Config
 from gsched.daemon_files import read_key
-from gsched.errors import ConfigError, StorageError
+from gsched.errors import StorageError
+from gsched.logs import HANGUP, Complaints
 from gsched.protocol import api
 from gsched.protocol import node as n
 from gsched.version import VERSION
 from gschedd.core.head import Head
 from gschedd.core.state import State
 from gschedd.daemon.housekeeping import Housekeeping
+from gschedd.daemon.listening import (
+    UserSource,
+    address_source,
+    free_port_like,
+    listen_for_nodes,
+    listen_for_users,
+    raise_open_files,
+    rules_for_nodes,
+    rules_for_users,
+)
 from gschedd.daemon.lock import HeadLock, write_file
 from gschedd.daemon.setup import (
     keep_from,
@@ -31,8 +42,10 @@ from gschedd.daemon.setup import (
 from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace
 from gschedd.http.answers import errors
+from gschedd.http.bodies import Bodies, watched
 from gschedd.http.callers import Callers, UserNames
 from gschedd.http.commands import Commands, Parts
+from gschedd.http.door import Door, Rules, Source
 from gschedd.http.handshake import Handshake
 from gschedd.http.launches import BlobCache, Launches
 from gschedd.http.links import Links
@@ -46,7 +59,6 @@ from gschedd.store.sqlite import Opened, Store
 
 log = logging.getLogger("gschedd")
 
-SOCKET_MODE = 0o666  # anybody may ask; who asks is known from the kernel
 SHUTDOWN_S = 2.0
 GC_THRESHOLDS = (20_000, 50, 100)  # objects, then collections, before the next generation
 
@@ -86,6 +98,8 @@ class Service:
         if self._opened.behind:
             self._enter_safe_mode(self._opened.behind)
         self._runners: list[web.AppRunner] = []
+        self._doors: list[Door] = []
+        self._bodies = Bodies()
         self._node_port = 0
 
     def _enter_safe_mode(self, why: str) -> None:
@@ -109,6 +123,7 @@ class Service:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(signal.SIGHUP, Complaints(log, self._clock).say, "SIGHUP", HANGUP)
         engine = asyncio.create_task(self._engine.run(), name="engine")
         await self._listen()
         log.info(
@@ -178,6 +193,7 @@ class Service:
             Parts(
                 engine=self._engine,
                 callers=callers,
+                bodies=self._bodies,
                 blobs=blobs,
                 space=space,
                 store=self._store,
@@ -189,74 +205,46 @@ class Service:
         )
 
     async def _listen(self) -> None:
-        commands = web.Application(
-            middlewares=[errors], client_max_size=api.MAX_BODY_BYTES, logger=log
-        )
+        head = self._config.head
+        open_files = raise_open_files()
+        commands = web.Application(middlewares=[watched(self._bodies), errors], logger=log)
         for part in (self._queries, self._predictions, self._commands):
             commands.add_routes(part.routes())
         commands.router.add_get("/v1/openapi.json", openapi)
-        await self._serve_commands(commands)
+        await self._serve(
+            commands,
+            listen_for_users(head.socket),
+            UserSource(self._head.settings.operator_uids),
+            rules_for_users(open_files),
+        )
         nodes = web.Application(logger=log)
         nodes.router.add_get("/v1/node", self._links.handle)
-        await self._serve_nodes(nodes)
-
-    async def _serve_commands(self, app: web.Application) -> None:
-        path = self._config.head.socket
-        runner = await self._runner(app)
-        os.makedirs(os.path.dirname(path) or ".", mode=0o755, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # of a head that was killed: we hold the lock, so it is not in use
-        try:
-            await web.UnixSite(runner, path).start()
-        except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {path}: {error}", hint="see head.socket"
-            ) from error
-        os.chmod(path, SOCKET_MODE)
-
-    async def _serve_nodes(self, app: web.Application) -> None:
-        head = self._config.head
-        runner = await self._runner(app)
-        family = socket.AF_INET6 if ":" in head.node_host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((head.node_host, self._port_wanted()))
-        except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {head.node_host}:{head.node_port}: {error.strerror}",
-                hint="another program has the port: change head.node_port",
-            ) from error
+        port_path = os.path.join(head.state_dir, "gschedd.port")
+        listener = listen_for_nodes(head, free_port_like(head, port_path))
         self._node_port = listener.getsockname()[1]
-        await web.SockSite(runner, listener).start()
-        write_file(self._port_path, f"{self._node_port}\n".encode())
+        await self._serve(nodes, listener, address_source, rules_for_nodes(open_files))
+        write_file(port_path, f"{self._node_port}\n".encode())
 
-    @property
-    def _port_path(self) -> str:
-        return os.path.join(self._config.head.state_dir, "gschedd.port")
-
-    def _port_wanted(self) -> int:
-        """Return the configured port; for 0 that of the last start: nodes look for it there."""
-        if self._config.head.node_port:
-            return self._config.head.node_port
-        try:
-            with open(self._port_path, encoding="ascii") as file:
-                port = int(file.read())
-        except (OSError, ValueError):
-            return 0
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((self._config.head.node_host, port))
-            except OSError:
-                return 0
-        return port
-
-    async def _runner(self, app: web.Application) -> web.AppRunner:
+    async def _serve(
+        self,
+        app: web.Application,
+        listener: socket.socket,
+        source_of: Callable[[socket.socket], Source],
+        rules: Rules,
+    ) -> None:
         runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await runner.setup()
         self._runners.append(runner)
-        return runner
+        assert runner.server is not None, "it was set up"
+        door = Door(
+            listener=listener,
+            server=runner.server,
+            source_of=source_of,
+            rules=rules,
+            clock=self._clock,
+        )
+        door.open()
+        self._doors.append(door)
 
     def _why_stopped(self, work: Iterable[asyncio.Task[None]]) -> int:
         ended = [task for task in work if task.done()]
@@ -274,6 +262,8 @@ class Service:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for door in self._doors:
+            door.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SHUTDOWN_S):
                 await self._links.close()

@@ -2,19 +2,19 @@
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Final
 
 import msgspec
 from aiohttp import web
 
-from gsched.errors import GschedError, InternalError, InvalidRequestError
+from gsched.errors import GschedError, InternalError, InvalidRequestError, TryAgainError
 from gsched.protocol.api import ErrorBody, ErrorReply
 
 log = logging.getLogger("gschedd.http")
 
 _encoder = msgspec.json.Encoder()
-T = TypeVar("T")
-
+#: Characters of a message or hint: it may quote what somebody wrote.
+MAX_ERROR_TEXT: Final = 2000
 #: HTTP status by error code; all others are 400.
 _STATUS = {
     "unknown_job": 404,
@@ -27,6 +27,21 @@ _STATUS = {
 }
 
 
+class TooLargeError(InvalidRequestError):
+    """A request is larger than its kind may be (HTTP status 413)."""
+
+    status = 413
+
+
+class BusyError(TryAgainError):
+    """A user, or all of them, have too much in flight (HTTP status 429 or 503)."""
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message, hint="try again in a moment")
+        self.status = status
+        self.retry_after_s = 1
+
+
 def answer(body: object, *, status: int = 200) -> web.Response:
     """Return a JSON answer."""
     return web.Response(body=_encoder.encode(body), status=status, content_type="application/json")
@@ -34,27 +49,18 @@ def answer(body: object, *, status: int = 200) -> web.Response:
 
 def error_body(error: GschedError) -> ErrorBody:
     """Return an error as it stands in an answer."""
-    return ErrorBody(code=error.code, message=error.message, hint=error.hint)
+    return ErrorBody(
+        code=error.code, message=error.message[:MAX_ERROR_TEXT], hint=error.hint[:MAX_ERROR_TEXT]
+    )
 
 
 def refusal(error: GschedError) -> web.Response:
     """Return the answer that refuses a whole request."""
-    return answer(ErrorReply(error=error_body(error)), status=_STATUS.get(error.code, 400))
-
-
-async def read_body(request: web.Request, kind: type[T]) -> T:
-    """Return a request's body, decoded and checked.
-
-    Raises:
-        InvalidRequestError: it is no JSON or does not follow the schema; says where.
-    """
-    body = await request.read()
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequestError(
-            f"{request.method} {request.path}: {error}", hint="see /v1/openapi.json"
-        ) from None
+    status = getattr(error, "status", 0) or _STATUS.get(error.code, 400)
+    response = answer(ErrorReply(error=error_body(error)), status=status)
+    if isinstance(error, BusyError):
+        response.headers["Retry-After"] = str(error.retry_after_s)
+    return response
 
 
 @web.middleware

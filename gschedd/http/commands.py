@@ -1,8 +1,11 @@
 """The commands' side of the HTTP API: routes that change something."""
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -17,7 +20,9 @@ from gsched.errors import (
     UnknownJobError,
 )
 from gsched.failpoint import failpoint
+from gsched.model import limits
 from gsched.model.ids import format_job_id, own_job_number
+from gsched.model.limits import MAX_DRY_RUN_JOBS, MAX_JOBS_PER_REQUEST
 from gsched.model.states import HoldKind
 from gsched.protocol import api
 from gschedd.core import commands as c
@@ -30,14 +35,20 @@ from gschedd.core.settings import Caller
 from gschedd.core.submit import checked_holds, known_submission, prepare
 from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace
-from gschedd.http.answers import answer, error_body, read_body
+from gschedd.http.answers import answer, error_body
+from gschedd.http.bodies import SMALL_BYTES, Bodies, read_body, read_submission
 from gschedd.http.callers import Callers
 from gschedd.http.launches import BlobCache
 from gschedd.http.outlooks import outlooks_of, with_outlook
 from gschedd.store.sqlite import Store
 
+_ACTION_TEXTS: Final = limits.texts_of(api.ActionRequest)
+_NODE_TEXTS: Final = limits.texts_of(api.NodeActionRequest)
 _encoder = msgspec.json.Encoder(order="deterministic")
 
+Item = TypeVar("Item")
+
+SLICE: Final = 100  # jobs of a request that are worked on before others get their turn
 JOB_ACTIONS = ("delete", "hold", "release", "signal", "rerun", "migrate", "alter")
 PLAN_WAIT_S = 5.0  # for the cycle after a submission: an answer without a plan is better than none
 NODE_ACTIONS = ("drain", "resume", "confirm-dead")
@@ -55,6 +66,7 @@ class Parts:
 
     engine: Engine
     callers: Callers
+    bodies: Bodies
     blobs: BlobCache
     space: DiskSpace
     store: Store
@@ -64,6 +76,17 @@ class Parts:
     on_accepted: Callable[[], Awaitable[None]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Blob:
+    """A script or an environment as it is stored, and its digest; empty for nothing."""
+
+    data: bytes
+    digest: str
+
+
+_Content = tuple[_Blob, _Blob]
+
+
 class Commands:
     """Handlers of all POST routes."""
 
@@ -71,6 +94,7 @@ class Commands:
         self._parts = parts
         self._engine = parts.engine
         self._callers = parts.callers
+        self._bodies = parts.bodies
 
     @property
     def _head(self) -> Head:
@@ -90,33 +114,77 @@ class Commands:
     async def submit(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/jobs``: the ids are sent after the jobs are durable."""
         caller = self._callers.of(request)
-        asked = await read_body(request, api.SubmitRequest)
-        if not 1 <= len(asked.jobs) <= api.MAX_JOBS_PER_REQUEST:
+        asked = await read_submission(request, self._bodies)
+        if not 1 <= len(asked.jobs) <= MAX_JOBS_PER_REQUEST:
             raise InvalidRequestError(
-                f"{len(asked.jobs)} jobs in one request",
-                hint=f"send 1 to {api.MAX_JOBS_PER_REQUEST}",
+                f"{len(asked.jobs)} jobs in one request", hint=f"send 1 to {MAX_JOBS_PER_REQUEST}"
             )
         if asked.dry_run:
-            return answer(self._reply([self._dry_run(job, caller) for job in asked.jobs]))
-        if self._parts.space.is_low():
-            raise TryAgainError("the head's disk is full: no new jobs are taken", hint="free space")
-        known = await self._known(asked.jobs, caller)
-        pairs = [(job, *_content(job)) for job in asked.jobs]
-
-        def queue(now_s: float) -> list[Step]:
-            return [
-                Step(job=known[job.key])
-                if job.key in known
-                else self._submit(job, (script, environment), caller, now_s)
-                for job, script, environment in pairs
-            ]
-
-        steps = await self._engine.ask(queue)
-        response = answer(self._reply(await self._results(steps)))
+            return await self._try_out(asked.jobs, caller)
+        async with self._bodies.turn_if(is_large(request, len(asked.jobs)), caller.uid):
+            results = await self._queue(asked.jobs, caller)
+        response = answer(self._reply(results))
         await response.prepare(request)
         await response.write_eof()
         failpoint("head.submit.after_ack")
         return response
+
+    async def _queue(self, jobs: Sequence[api.SubmitJob], caller: Caller) -> list[api.SubmitResult]:
+        """Queue jobs, some at a time, so that nobody waits for all of a large request."""
+        if self._parts.space.is_low():
+            raise TryAgainError("the head's disk is full: no new jobs are taken", hint="free space")
+        known = await self._known(jobs, caller)
+
+        def queue(part: Sequence[tuple[api.SubmitJob, _Content]], now_s: float) -> list[Step]:
+            return [
+                Step(job=known[job.key])
+                if job.key in known
+                else self._submit(job, content, caller, now_s)
+                for job, content in part
+            ]
+
+        loop = asyncio.get_running_loop()
+        contents = [
+            await loop.run_in_executor(None, _content, job)
+            if len(job.script) > SMALL_BYTES
+            else _content(job)
+            for job in jobs
+        ]
+        steps = await self._in_slices(list(zip(jobs, contents, strict=True)), queue)
+        return await self._results(steps)
+
+    async def _in_slices(
+        self, items: Sequence[Item], work: Callable[[Sequence[Item], float], list[Step]]
+    ) -> list[Step]:
+        """Have work done for all items, slice by slice: others get their turn between two.
+
+        What was done for earlier slices is durable; if a later one cannot be, each item of the rest
+        gets that as its error.
+        """
+        steps: list[Step] = []
+        for begin in range(0, len(items), SLICE):
+            action = partial(work, items[begin : begin + SLICE])
+            try:
+                steps.extend(await self._engine.ask(action))
+            except TryAgainError as error:
+                if not steps:
+                    raise
+                steps.extend(Step(error=error) for _ in items[begin:])
+                break
+        return steps
+
+    async def _try_out(self, jobs: Sequence[api.SubmitJob], caller: Caller) -> web.StreamResponse:
+        """Answer a dry run: jobs one by one, as each asks the policy up to some hundred times."""
+        if len(jobs) > MAX_DRY_RUN_JOBS:
+            raise InvalidRequestError(
+                f"{len(jobs)} jobs in a dry run", hint=f"send 1 to {MAX_DRY_RUN_JOBS}"
+            )
+        results: list[api.SubmitResult] = []
+        for job in jobs:
+            async with self._bodies.turn(caller.uid):
+                results.append(self._dry_run(job, caller))
+                await asyncio.sleep(0)
+        return answer(self._reply(results))
 
     async def _known(self, jobs: Sequence[api.SubmitJob], caller: Caller) -> Mapping[str, int]:
         """Return jobs of earlier tries that memory has forgotten and the database has not."""
@@ -127,17 +195,15 @@ class Commands:
         ]
         return await self._parts.jobs_of_keys(caller.uid, keys) if keys else {}
 
-    def _submit(
-        self, job: api.SubmitJob, content: tuple[bytes, bytes], caller: Caller, now_s: float
-    ) -> Step:
+    def _submit(self, job: api.SubmitJob, content: _Content, caller: Caller, now_s: float) -> Step:
         """Queue one job; what it brings is kept only if it is taken."""
-        digests = (_digest(content[0]), _digest(content[1]))
+        digests = (content[0].digest, content[1].digest)
         step = self._head.command(c.Submit(caller=caller, asked=job, digests=digests), now_s)
         if step.facts:
-            for digest, data in zip(digests, content, strict=True):
-                if digest:
-                    self._engine.keep_blob(digest, data)
-                    self._parts.blobs.put(digest, data)
+            for blob in content:
+                if blob.digest:
+                    self._engine.keep_blob(blob.digest, blob.data)
+                    self._parts.blobs.put(blob.digest, blob.data)
         return step
 
     def _dry_run(self, job: api.SubmitJob, caller: Caller) -> api.SubmitResult:
@@ -168,10 +234,10 @@ class Commands:
             await self._engine.planned(PLAN_WAIT_S)
         now_s = self._parts.clock.wall_s()
         told = [step.job for step in steps if step.job in head.state.trainings]
-        outlooks = outlooks_of(head, told, now_s)
+        outlooks = await outlooks_of(head, told, now_s)
         return [
             with_outlook(_result(step), head.state.trainings[step.job].spec, outlooks[step.job])
-            if step.job in outlooks
+            if step.job in outlooks and step.job in head.state.trainings
             else _result(step)
             for step in steps
         ]
@@ -184,29 +250,17 @@ class Commands:
     async def act(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/jobs/actions``: each id by itself, in order."""
         caller = self._callers.of(request)
-        asked = await read_body(request, api.ActionRequest)
+        asked = await read_body(request, self._bodies, api.ActionRequest)
         if asked.action not in JOB_ACTIONS:
             raise InvalidRequestError(
                 f"action {asked.action!r} is not known", hint=f"one of {', '.join(JOB_ACTIONS)}"
             )
-        if len(asked.ids) > api.MAX_JOBS_PER_REQUEST:
-            raise InvalidRequestError(
-                f"{len(asked.ids)} ids in one request",
-                hint=f"send up to {api.MAX_JOBS_PER_REQUEST}",
-            )
+        _check_action(asked)
         await self._engine.settled()
         items = [self._parse(text, asked, caller) for text in self._expand(asked.ids, caller)]
         commands = [command for _, command, _ in items if command is not None]
-        head = self._head
-        if asked.dry_run:
-            now_s = self._parts.clock.wall_s()
-            steps = iter([head.preview(command, now_s) for command in commands])
-        else:
-            steps = iter(
-                await self._engine.ask(
-                    lambda now_s: [head.command(command, now_s) for command in commands]
-                )
-            )
+        async with self._bodies.turn_if(len(commands) > SLICE, caller.uid):
+            steps = iter(await self._carry_out(commands, dry_run=asked.dry_run))
         results = []
         for text, command, error in items:
             step = Step(error=error) if command is None else next(steps)
@@ -214,6 +268,22 @@ class Commands:
             words = _words(asked, step, dry_run=asked.dry_run)
             results.append(_action_result(text, failure, words))
         return answer(api.ActionReply(results=tuple(results)))
+
+    async def _carry_out(
+        self, commands: Sequence[c.AnyCommand], *, dry_run: bool
+    ) -> Sequence[Step]:
+        head = self._head
+        if not dry_run:
+            return await self._in_slices(
+                commands, lambda part, now_s: [head.command(each, now_s) for each in part]
+            )
+        steps: list[Step] = []
+        now_s = self._parts.clock.wall_s()
+        for number, command in enumerate(commands, start=1):
+            steps.append(head.preview(command, now_s))
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
+        return steps
 
     async def _explain(self, text: str, error: GschedError | None) -> GschedError | None:
         """Say of a job that is not among the unfinished whether it is done, or never was."""
@@ -260,16 +330,21 @@ class Commands:
     async def act_on_nodes(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/nodes/actions``."""
         caller = self._callers.of(request)
-        asked = await read_body(request, api.NodeActionRequest)
+        asked = await read_body(request, self._bodies, api.NodeActionRequest)
         if asked.action not in NODE_ACTIONS:
             raise InvalidRequestError(
                 f"action {asked.action!r} is not known", hint=f"one of {', '.join(NODE_ACTIONS)}"
             )
-        commands = [_node_command(node, asked, caller) for node in asked.nodes]
-        head = self._head
-        steps = await self._engine.ask(
-            lambda now_s: [head.command(command, now_s) for command in commands]
+        limits.check_texts(asked, _NODE_TEXTS)
+        limits.check_words(
+            "nodes",
+            asked.nodes,
+            most=limits.MAX_NODES_PER_REQUEST,
+            longest=limits.MAX_WORD,
         )
+        commands = [_node_command(node, asked, caller) for node in asked.nodes]
+        async with self._bodies.turn_if(len(commands) > SLICE, caller.uid):
+            steps = await self._carry_out(commands, dry_run=False)
         done = {"drain": "drained", "resume": "resumed", "confirm-dead": "confirmed dead"}
         results = tuple(
             _action_result(node, step.error, done[asked.action] + self._leaving(node, asked))
@@ -291,7 +366,7 @@ class Commands:
     async def recover(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/recover``: an operator has looked at what is missing and goes on."""
         caller = self._callers.of(request)
-        asked = await read_body(request, api.RecoverRequest)
+        asked = await read_body(request, self._bodies, api.RecoverRequest)
         if not caller.operator:
             raise NotPermittedError("only an operator ends safe mode")
         head = self._head
@@ -308,13 +383,35 @@ class Commands:
         return answer(api.Health(ok=not head.safe_mode))
 
 
-def _content(job: api.SubmitJob) -> tuple[bytes, bytes]:
+def _check_action(asked: api.ActionRequest) -> None:
+    """Check the sizes of an action on jobs; its texts are kept once for each job.
+
+    Raises:
+        InvalidRequestError: one is too large.
+    """
+    if len(asked.ids) > MAX_JOBS_PER_REQUEST:
+        raise InvalidRequestError(
+            f"{len(asked.ids)} ids in one request", hint=f"send up to {MAX_JOBS_PER_REQUEST}"
+        )
+    limits.check_texts(asked, _ACTION_TEXTS)
+    limits.check_words("ids", asked.ids, most=MAX_JOBS_PER_REQUEST, longest=limits.MAX_ID)
+    limits.check_words("nodes", asked.nodes, most=limits.MAX_NAMED_NODES, longest=limits.MAX_WORD)
+    limits.check_words("holds", asked.holds, most=len(HoldKind), longest=limits.MAX_WORD)
+
+
+def is_large(request: web.Request, items: int) -> bool:
+    """Return whether a request takes its user's turn at work that takes long."""
+    return items > SLICE or (request.content_length or 0) > SMALL_BYTES
+
+
+def _content(job: api.SubmitJob) -> _Content:
     """Return a job's script and environment as they are stored."""
-    return job.script.encode(), _encoder.encode(job.environment) if job.environment else b""
+    environment = _encoder.encode(job.environment) if job.environment else b""
+    return _blob(job.script.encode(errors="surrogatepass")), _blob(environment)
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest() if data else ""
+def _blob(data: bytes) -> _Blob:
+    return _Blob(data=data, digest=hashlib.sha256(data).hexdigest() if data else "")
 
 
 def _result(step: Step) -> api.SubmitResult:

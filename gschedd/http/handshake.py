@@ -5,7 +5,7 @@ is opened from then on. See `gsched.protocol.sealing`.
 """
 
 import secrets
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from aiohttp import WSMsgType, web
 from msgspec import Struct
@@ -14,6 +14,8 @@ from gsched.model.node_name import NODE_NAME_RULE, is_node_name
 from gsched.protocol import node as n
 from gsched.protocol.endpoint import endpoint, is_on_loopback
 from gsched.protocol.sealing import NONCE_BYTES, Opener, Sealer, challenge_key, session_keys
+
+MAX_HELLO: Final = 4096  # characters that are decoded before anything is proven
 
 M = TypeVar("M", n.Hello, n.Register)
 
@@ -120,6 +122,8 @@ async def _text(socket: web.WebSocketResponse) -> str:
     frame = await socket.receive()
     if frame.type is not WSMsgType.TEXT or not isinstance(frame.data, str):
         raise ValueError(f"a plain hello expected, got a {frame.type.name} frame")
+    if len(frame.data) > MAX_HELLO:
+        raise ValueError(f"a hello of {len(frame.data)} characters, {MAX_HELLO} are the limit")
     return frame.data
 
 

@@ -13,11 +13,13 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from gsched.clock import Clock
 from gsched.errors import BadStateError, GschedError, TryAgainError
 from gsched.failpoint import failpoint
+from gsched.logs import Complaints
 from gsched.protocol import node as n
 from gsched.protocol.sealing import Opener, Sealer, SealError
 from gschedd.core import effects as e
 from gschedd.core.head import Step
 from gschedd.engine.loop import Engine
+from gschedd.http.door import Visitor
 from gschedd.http.handshake import Handshake, HandshakeRefusedError, Introduced
 from gschedd.http.launches import Launches
 
@@ -94,6 +96,7 @@ class Links:
         self._engine = engine
         self._launches = launches
         self._clock = clock
+        self._complaints = Complaints(log, clock)
         self._handshake = handshake
         self._identity = identity
         self._ping_s = timeout_s / PING_TIMEOUT_RATIO
@@ -161,7 +164,9 @@ class Links:
         """Serve one node from handshake to disconnection."""
         self._calls += 1
         call = self._calls
-        socket = web.WebSocketResponse(heartbeat=self._ping_s, max_msg_size=n.MAX_FRAME_BYTES)
+        socket = web.WebSocketResponse(
+            heartbeat=self._ping_s, max_msg_size=n.MAX_FRAME_BYTES, compress=False
+        )
         await socket.prepare(request)
         who = await self._introduced(socket, request)
         if who is not None:
@@ -174,19 +179,26 @@ class Links:
         self, socket: web.WebSocketResponse, request: web.Request
     ) -> Introduced | None:
         """Return who has called, or None for who was not let in."""
+        source = request.remote or "unknown"
         try:
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                return await self._handshake.shake(socket, request.transport)
+                who = await self._handshake.shake(socket, request.transport)
         except HandshakeRefusedError as error:
-            log.error("a node is refused: %s", error.message)
+            self._complaints.say(source, f"a node is refused: {error.message}")
             refused = n.Refused(message=error.message, fatal=error.fatal)
             with contextlib.suppress(ConnectionError):
                 await socket.send_str(n.encode([refused]).decode())
         except SealError as error:
             self._engine.head.oddities["frame_not_authentic"] += 1
-            log.error("a node's handshake failed, it does not know the cluster's key: %s", error)
+            self._complaints.say(
+                source, f"a node's handshake failed, it does not know the cluster's key: {error}"
+            )
         except (TimeoutError, ValueError, msgspec.DecodeError, RecursionError) as error:
-            log.warning("a node's handshake failed: %s", str(error) or "too slow")
+            self._complaints.say(source, f"a node's handshake failed: {str(error) or 'too slow'}")
+        else:
+            if isinstance(request.protocol, Visitor):
+                request.protocol.prove()
+            return who
         await _close_badly(socket, "the handshake failed: the head's log says why")
         return None
 

@@ -1,5 +1,6 @@
 """What a submission is answered about its deadline."""
 
+import asyncio
 from collections.abc import Iterable
 from typing import Final
 
@@ -17,18 +18,26 @@ from gschedd.core.state import Job
 #: Jobs of one request whose start is worked out where the policy does not say when they end; each
 #: costs up to some hundred questions to the policy.
 MAX_FORECASTS: Final = 8
+#: Jobs that are looked at before other requests get their turn.
+AT_ONCE: Final = 100
 
 
-def outlooks_of(head: Head, jobs: Iterable[int], now_s: float) -> dict[int, Outlook]:
+async def outlooks_of(head: Head, jobs: Iterable[int], now_s: float) -> dict[int, Outlook]:
     """Return what is expected of trainings that were just submitted, by job."""
     found: dict[int, Outlook] = {}
     forecasts = 0
-    for number in jobs:
-        job = head.state.trainings[number]
+    for count, number in enumerate(jobs, start=1):
+        if count % AT_ONCE == 0:
+            await asyncio.sleep(0)
+        job = head.state.trainings.get(number)
+        if job is None:
+            continue  # it was deleted meanwhile
         start_s = None
         if job.state is JobState.QUEUED and number not in head.verdicts:
             forecasts += 1
-            start_s = _start_s(head, job, now_s) if forecasts <= MAX_FORECASTS else None
+            if forecasts <= MAX_FORECASTS:
+                start_s = _start_s(head, job, now_s)
+                await asyncio.sleep(0)
         found[number] = outlook_of(
             job,
             state=head.state,

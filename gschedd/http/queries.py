@@ -16,6 +16,7 @@ from msgspec import structs
 from gsched.clock import Clock
 from gsched.errors import InvalidRequestError, UnknownJobError
 from gsched.model.ids import format_job_id, own_job_number
+from gsched.model.limits import MAX_HISTORY_ROWS, MAX_PATTERN_WILDCARDS, MAX_WORD, shown
 from gsched.model.states import JobState, NodeState, PartState
 from gsched.protocol import api
 from gschedd.core.decide import authorize
@@ -33,7 +34,6 @@ T = TypeVar("T")
 
 ROWS_PER_SLICE = 1000  # rows encoded before other requests get their turn
 MAX_WAIT_S = 300.0
-MAX_HISTORY = 100_000
 MAX_OFFSET = 2**62  # of a byte in a file; the kernel counts in 63 bits
 _encoder = msgspec.json.Encoder()
 
@@ -110,7 +110,7 @@ class Queries:
             if (not user or job.spec.owner.user == user) and (not states or job.state in states)
         ]
         if query.get("all", "") == "1" and (not states or JobState.DONE in states):
-            limit = MAX_HISTORY
+            limit = MAX_HISTORY_ROWS
             done, _ = await self._read(
                 lambda: self._reader.history(HistoryFilter(user=user, limit=limit))
             )
@@ -309,6 +309,7 @@ def history_filter(query: Mapping[str, str], *, server: str) -> HistoryFilter:
         UnknownJobError: an id that is none, or of another head.
     """
     outcome = query.get("outcome", "")
+    _check_pattern(query.get("name", ""))
     return HistoryFilter(
         ids=tuple(
             own_job_number(text, server=server) for text in query.get("ids", "").split(",") if text
@@ -320,8 +321,23 @@ def history_filter(query: Mapping[str, str], *, server: str) -> HistoryFilter:
         failed=outcome == "failed",
         since_s=_number(query["since"], "since") if query.get("since") else None,
         until_s=_number(query["until"], "until") if query.get("until") else None,
-        limit=max(1, min(int(_number(query.get("limit", "1000"), "limit")), MAX_HISTORY)),
+        limit=max(1, min(int(_number(query.get("limit", "1000"), "limit")), MAX_HISTORY_ROWS)),
     )
+
+
+def _check_pattern(pattern: str) -> None:
+    """Check a pattern of job names; each wildcard may be tried at each place of each name.
+
+    Raises:
+        InvalidRequestError: it is too long, or has too many wildcards.
+    """
+    wildcards = sum(pattern.count(each) for each in "*[")
+    if len(pattern) > MAX_WORD or wildcards > MAX_PATTERN_WILDCARDS:
+        raise InvalidRequestError(
+            f"a pattern of {len(pattern)} characters with {wildcards} wildcards: "
+            f"{MAX_WORD} and {MAX_PATTERN_WILDCARDS} are the limits",
+            hint="give a simpler pattern",
+        )
 
 
 def _states(text: str) -> set[JobState]:
@@ -331,7 +347,7 @@ def _states(text: str) -> set[JobState]:
         state = letters.get(word.upper()) or next((s for s in JobState if s == word.lower()), None)
         if state is None:
             known = ", ".join(JobState)
-            raise InvalidRequestError(f"state {word!r} is not known", hint=f"one of {known}")
+            raise InvalidRequestError(f"state {shown(word)} is not known", hint=f"one of {known}")
         states.add(state)
     return states
 
@@ -342,7 +358,7 @@ def _number(text: str, name: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InvalidRequestError(f"{name}={text!r} is no number")
+        raise InvalidRequestError(f"{name}={shown(text)} is no number")
     return value
 
 

@@ -1,5 +1,6 @@
 """The published description of the API, made from the very types that encode it."""
 
+from functools import cache
 from typing import Final
 
 import msgspec
@@ -29,6 +30,7 @@ ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
 )
 
 
+@cache
 def document() -> dict[str, object]:
     """Return the OpenAPI 3.1 document."""
     types = sorted(

@@ -1,10 +1,13 @@
 """The HTTP client against whatever may listen at the other end."""
 
+import os
 import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -96,6 +99,43 @@ def test_answers_that_end_early_or_lie_are_errors(
 ) -> None:
     with answering(tmp_path / "s", *parts), pytest.raises(kind):
         at(tmp_path / "s").exchange("GET", "/")
+
+
+def test_an_answer_that_comes_before_all_was_sent_is_understood(tmp_path: Path) -> None:
+    """A head that has no room for a request refuses it and hangs up."""
+    refusal = b"HTTP/1.1 429 Too Many\r\nRetry-After: 1\r\nContent-Length: 2\r\n\r\nno"
+    with answering(tmp_path / "s", refusal):
+        answer = at(tmp_path / "s").exchange("POST", "/", b" " * 16_000_000)
+
+    assert (answer.status, bytes(answer.body), answer.retry_after_s) == (429, b"no", 1.0)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="another user is needed, whom the mode keeps out")
+def test_a_socket_that_is_being_set_up_is_waited_for() -> None:
+    """Its mode follows a moment after it: a command in the gap once gave up."""
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o755)
+        path = Path(directory, "s")
+        with answering(path, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"):
+            path.chmod(0o755)
+            child = os.fork()
+            if not child:
+                _ask_as_other(path)
+            threading.Timer(0.3, path.chmod, [0o666]).start()
+            _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def _ask_as_other(path: Path) -> NoReturn:
+    """In a child: become another user and ask; exit with 0 if there is an answer."""
+    code = 1
+    try:
+        os.setuid(12_345)
+        transport = Transport(Address(str(path), source="test", path=str(path)), patience_s=10.0)
+        code = 0 if transport.exchange("GET", "/").status == 200 else 2
+    finally:
+        os._exit(code)
 
 
 def test_silence_is_given_up(tmp_path: Path) -> None:

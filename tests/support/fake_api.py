@@ -67,6 +67,8 @@ class FakeApi:
         self.output_of: Callable[[tuple[int, str]], bytes] = lambda key: self.output.get(key, b"")
         self.fail_output = ""
         self.lose_answers = 0
+        self.no_room = 0
+        self.sizes: list[int] = []
         self.on_wait: Callable[[int], None] = lambda job: None
         self.refuse: api.ErrorBody | None = None
 
@@ -91,7 +93,15 @@ class FakeApi:
         return app
 
     async def _submit(self, request: web.Request) -> web.StreamResponse:
-        asked = msgspec.json.decode(await request.read(), type=api.SubmitRequest)
+        body = await request.read()
+        if self.no_room:
+            self.no_room -= 1
+            error = api.ErrorReply(error=api.ErrorBody(code="try_again", message="no room"))
+            answer = _answer(error, status=429)
+            answer.headers["Retry-After"] = "0"
+            return answer
+        asked = msgspec.json.decode(body, type=api.SubmitRequest)
+        self.sizes.append(len(body))
         self.submitted.extend(asked.jobs)
         if self.refuse is not None:
             return _answer(api.ErrorReply(error=self.refuse), status=422)

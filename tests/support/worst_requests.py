@@ -22,7 +22,7 @@ class Worst:
         name: what is large in it.
         method, target: of the request.
         make: returns its body; called anew each time, as bodies are large.
-        taken: whether the head takes it; else it refuses it, or each of its jobs.
+        taken: whether a head without nodes takes it; else it refuses it, or each of its jobs.
     """
 
     name: str
@@ -47,12 +47,15 @@ def _submit(name: str, make: Callable[[], bytes], *, taken: bool = False) -> Wor
     return Worst(name=name, method="POST", target="/v1/jobs", make=make, taken=taken)
 
 
-def _asks(name: str, *texts: Callable[[], str]) -> Worst:
-    return _submit(name, lambda: submission(job(resources=[text() for text in texts])))
+def _asks(name: str, *texts: Callable[[], str], taken: bool = False) -> Worst:
+    def make() -> bytes:
+        return submission(job(resources=[text() for text in texts]))
+
+    return _submit(name, make, taken=taken)
 
 
-def _says(name: str, changes: Callable[[], Mapping[str, object]]) -> Worst:
-    return _submit(name, lambda: submission(job(**changes())))
+def _says(name: str, changes: Callable[[], Mapping[str, object]], *, taken: bool = False) -> Worst:
+    return _submit(name, lambda: submission(job(**changes())), taken=taken)
 
 
 def _act(name: str, request: Callable[[], Mapping[str, object]]) -> Worst:
@@ -82,13 +85,14 @@ RESOURCES: Final = (
     _asks("words of a chunk", lambda: "nodes=1:" + ":".join(["a"] * 8000)),
     _asks("value without end", lambda: "mem=" + "9" * 10_000_000),
     _asks("walltime without end", lambda: "walltime=" + "9" * 16_000),
-    _asks("walltime of many units", lambda: "walltime=" + "1h" * 8000),
+    _asks("walltime of many units", lambda: "walltime=" + "1h" * 8000, taken=True),
     _asks("texts", *[lambda: "mem=1gb"] * 100_000),
-    _asks("places", lambda: f"nodes={limits.MAX_PLACES}"),
-    _asks("chunks that all differ", lambda: distinct_chunks(limits.MAX_CHUNKS)),
+    _asks("places", lambda: f"nodes={limits.MAX_PLACES}", taken=True),
+    _asks("chunks that all differ", lambda: distinct_chunks(limits.MAX_CHUNKS), taken=True),
     _asks(
         "large chunks that all differ",
         lambda: "+".join(["select=1", *(f"100:ncpus={i}" for i in range(1, 200))]),
+        taken=True,
     ),
 )
 
@@ -99,7 +103,7 @@ SUBMISSIONS: Final = (
     _says("argument", lambda: {"arguments": ["x" * 10_000_000]}),
     _says("arguments", lambda: {"arguments": ["x"] * 3_000_000}),
     _says("script", lambda: {"launch": "script", "script": "#" * 15_000_000}),
-    _says("escaped script", lambda: {"launch": "script", "script": "\x01" * 2_500_000}),
+    _says("escaped script", lambda: {"launch": "script", "script": "\x01" * 2_500_000}, taken=True),
     _says("variables", lambda: {"environment": {f"{i:x}": "" for i in range(1_000_000)}}),
     _says("value of a variable", lambda: {"environment": {"A": "x" * 10_000_000}}),
     _says("holds", lambda: {"holds": ["user"] * 1_000_000}),

@@ -16,6 +16,7 @@ from gsched.errors import (
     UnknownJobError,
     UsageError,
 )
+from gsched.model.limits import MAX_REQUEST_BYTES
 from gsched.protocol import api
 from tests.support.fake_api import FakeApi, make_row, serve
 
@@ -171,3 +172,21 @@ def test_output_can_be_read_from_its_end(fake: FakeApi, head: Head) -> None:
 def test_a_job_with_a_field_that_does_not_exist_is_refused() -> None:
     with pytest.raises(UsageError, match="frob"):
         new_job(name="a", workdir="/", frob=1)
+
+
+def test_a_head_without_room_is_asked_again_when_it_says(fake: FakeApi, head: Head) -> None:
+    """It has not begun with the request, so it may come again."""
+    fake.no_room = 2
+
+    assert head.submit([new_job(name="a", workdir="/")]).results[0].id == 1
+    assert len(fake.submitted) == 1
+
+
+def test_jobs_that_are_too_large_together_are_sent_in_parts(fake: FakeApi, head: Head) -> None:
+    """The head takes a request beyond 1 MiB only with one job in it."""
+    jobs = [new_job(name=f"j{n}", workdir="/", script="#" * 300_000) for n in range(8)]
+
+    reply = head.submit(jobs)
+
+    assert [each.id for each in reply.results] == list(range(1, 9))
+    assert max(fake.sizes) <= MAX_REQUEST_BYTES

@@ -1,0 +1,104 @@
+"""Logs that outsiders can neither fill nor forge.
+
+Whoever can open a connection can make a daemon complain: a user, a job, any program that finds the
+node port. Such lines go through `Complaints`, which bounds how many there are for each source and
+in all, and counts the rest. `LineFormatter` keeps every record on one line, whatever is in it.
+"""
+
+import logging
+import signal
+from collections import Counter
+from typing import Final
+
+from gsched.clock import Clock
+
+PERIOD_S: Final = 60.0
+LINES_OF_SOURCE: Final = 5  # in a period
+LINES_IN_ALL: Final = 60  # in a period
+LONGEST: Final = 400  # characters of a complaint
+SOURCES_NAMED: Final = 3  # in the line that says how many lines were left out
+SOURCES_COUNTED: Final = 1000  # in a period; all others are counted together
+OTHERS: Final = "others"
+
+
+def one_line(text: str) -> str:
+    """Return a text without control characters: what is not printable is escaped."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else _escaped(each) for each in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+HANGUP: Final = "ignored: logs go to stderr, and a changed configuration needs a restart"
+
+
+def survive_hangups() -> None:
+    """Let SIGHUP not end this process from its very beginning.
+
+    What it starts gets the default again, as a handler is not inherited and an ignored signal is.
+    """
+    signal.signal(signal.SIGHUP, lambda *_: None)
+
+
+class LineFormatter(logging.Formatter):
+    """Formats records; control characters in a message are escaped, a traceback is kept."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
+        """Return the line of a record."""
+        record.message = one_line(record.message)
+        return super().formatMessage(record)
+
+
+class Complaints:
+    """Warnings about outsiders: so many lines for each source and in all, the rest is counted.
+
+    Args:
+        log: where they go.
+        clock: tells when a period is over.
+    """
+
+    def __init__(self, log: logging.Logger, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self._begun_s = clock.monotonic_s()
+        self._said: Counter[str] = Counter()
+        self._left_out: Counter[str] = Counter()
+        self._lines = 0
+
+    def say(self, source: str, text: str, *, level: int = logging.WARNING) -> None:
+        """Log a line about a source (``uid 1001``, ``10.0.0.7``), or count it.
+
+        A complaint is about what a source did; it never comes with a traceback.
+        """
+        self._begin_anew()
+        if source not in self._said and len(self._said) >= SOURCES_COUNTED:
+            source = OTHERS
+        self._said[source] += 1
+        if self._lines >= LINES_IN_ALL or self._said[source] > LINES_OF_SOURCE:
+            self._left_out[source] += 1
+            return
+        self._lines += 1
+        self._log.log(level, "%s: %s", source, one_line(text[:LONGEST]))
+
+    def _begin_anew(self) -> None:
+        """Begin a period if the last one is over, and say how many lines it left out."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._begun_s < PERIOD_S:
+            return
+        if self._left_out:
+            most = ", ".join(
+                f"{count} of {source}"
+                for source, count in self._left_out.most_common(SOURCES_NAMED)
+            )
+            self._log.warning(
+                "%d more lines like these in %.0f s were left out: %s",
+                self._left_out.total(),
+                now_s - self._begun_s,
+                most,
+            )
+        self._begun_s, self._lines = now_s, 0
+        self._said.clear()
+        self._left_out.clear()

@@ -1,0 +1,141 @@
+"""The head's two sockets: where users and nodes come in, and how many of them."""
+
+import contextlib
+import os
+import resource
+import socket
+import struct
+from typing import Final
+
+from gsched.config import HeadConfig
+from gsched.errors import ConfigError
+from gschedd.http.door import Rules, Source
+
+SOCKET_MODE: Final = 0o666  # anybody may ask; who asks is known from the kernel
+BACKLOG: Final = 1024
+OWN_FILES: Final = 64  # database, log, readers, and some to spare
+MAX_USERS: Final = 16_384  # connections of all users: each costs some kilobytes
+MAX_OF_USER: Final = 1024  # a `gwait` for each of a thousand jobs
+UNPROVEN_OF_ADDRESS: Final = 64
+UNPROVEN: Final = 256
+_UCRED: Final = struct.Struct("3i")  # pid, uid, gid: struct ucred of unix(7)
+_MAX_SOCKET_PATH_BYTES: Final = 107  # sun_path of unix(7), less its closing zero
+
+
+def raise_open_files() -> int:
+    """Allow as many open files as the system does, and return how many that is."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20
+
+
+def rules_for_users(open_files: int) -> Rules:
+    """Return what connections of users are allowed; a quarter of all files is kept for nodes."""
+    in_all = max(16, min(MAX_USERS, open_files - open_files // 4 - OWN_FILES))
+    return Rules(
+        of_source=max(4, min(MAX_OF_USER, in_all // 4)), in_all=in_all, reserved=in_all // 16
+    )
+
+
+def rules_for_nodes(open_files: int) -> Rules:
+    """Return what connections are allowed that have not proven that they are nodes."""
+    in_all = max(8, min(UNPROVEN, open_files // 16))
+    return Rules(of_source=min(UNPROVEN_OF_ADDRESS, in_all), in_all=in_all, evict=True)
+
+
+class UserSource:
+    """Tells who is at the other end of a Unix socket."""
+
+    def __init__(self, operator_uids: frozenset[int]) -> None:
+        self._operator_uids = operator_uids
+
+    def __call__(self, connection: socket.socket) -> Source:
+        """Return the user, as the kernel saw it when the other side connected."""
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+        uid = int(_UCRED.unpack(raw)[1])
+        return Source(name=f"uid {uid}", uid=uid, operator=uid in self._operator_uids)
+
+
+def address_source(connection: socket.socket) -> Source:
+    """Return the address at the other end of a TCP connection."""
+    try:
+        return Source(name=str(connection.getpeername()[0]))
+    except OSError:  # it has gone already
+        return Source(name="unknown")
+
+
+def listen_for_users(path: str) -> socket.socket:
+    """Return the listening Unix socket of commands.
+
+    It gets its mode under another name and is renamed when it listens: whoever finds it may open
+    it, and there is no moment without one while a head is replaced.
+
+    Raises:
+        ConfigError: it cannot be made there.
+    """
+    directory, name = os.path.split(os.path.abspath(path))
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.makedirs(directory, mode=0o755, exist_ok=True)
+        _bind(listener, directory, f"{name}.new")
+        os.chmod(os.path.join(directory, f"{name}.new"), SOCKET_MODE)
+        listener.listen(BACKLOG)
+        os.rename(os.path.join(directory, f"{name}.new"), os.path.join(directory, name))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on {path}: {error}", hint="see head.socket") from error
+    return listener
+
+
+def _bind(listener: socket.socket, directory: str, name: str) -> None:
+    path = os.path.join(directory, name)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)  # of a head that was killed just then: we hold the lock
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH_BYTES:
+        listener.bind(path)
+        return
+    # The kernel takes 107 bytes; a directory's descriptor gives a long path a short name.
+    directory_fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        listener.bind(f"/proc/self/fd/{directory_fd}/{name}")
+    finally:
+        os.close(directory_fd)
+
+
+def listen_for_nodes(head: HeadConfig, port: int) -> socket.socket:
+    """Return the listening TCP socket of the node channel.
+
+    Raises:
+        ConfigError: another program has the port, or there is no such address here.
+    """
+    family = socket.AF_INET6 if ":" in head.node_host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((head.node_host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"cannot listen on {head.node_host}:{head.node_port}: {error.strerror}",
+            hint="another program has the port: change head.node_port",
+        ) from error
+    return listener
+
+
+def free_port_like(head: HeadConfig, port_path: str) -> int:
+    """Return the configured port; for 0 that of the last start: nodes look for it there."""
+    if head.node_port:
+        return head.node_port
+    try:
+        with open(port_path, encoding="ascii") as file:
+            port = int(file.read())
+    except (OSError, ValueError):
+        return 0
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((head.node_host, port))
+        except OSError:
+            return 0
+    return port

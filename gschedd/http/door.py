@@ -1,0 +1,337 @@
+"""Who gets a connection, and how long it may say nothing.
+
+A connection is counted for its source from the moment it is accepted: for the user at the other end
+of a Unix socket, as the kernel tells it, or for an address. Nobody's connections can shut others
+out: each source has a limit, some descriptors are kept for operators and for nodes, and a
+connection that is silent, slow or does not read is closed. All of that happens before a byte of a
+request is looked at.
+"""
+
+import asyncio
+import contextlib
+import errno
+import json
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from aiohttp import web
+from msgspec import Struct
+
+from gsched.clock import Clock
+from gsched.logs import Complaints
+
+log = logging.getLogger("gschedd.http")
+
+ACCEPTS_AT_ONCE: Final = 64  # then others get their turn
+NO_DESCRIPTORS_PAUSE_S: Final = 0.2
+LINGERING_S: Final = 2.0  # for the rest of a request that was refused
+MAX_LINE: Final = 8190  # a request line; the client keeps to it
+_NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Rules(Struct, frozen=True, kw_only=True):
+    """What connections are allowed.
+
+    Attributes:
+        of_source: open connections of one source.
+        in_all: open connections of all sources.
+        reserved: how many of ``in_all`` are for operators only.
+        header_s: from the connection, or from the last answer, to the end of a request's header.
+        stall_s: a peer that takes less than ``least_read_bytes`` of an answer in that time is cut
+            off.
+        least_read_bytes: see above.
+        unproven_bytes: of all connections that have not proven who they are, together.
+        evict: a connection beyond the limits takes the place of the oldest that has not proven who
+            it is, instead of being refused.
+    """
+
+    of_source: int
+    in_all: int
+    reserved: int = 0
+    header_s: float = 10.0
+    stall_s: float = 30.0
+    least_read_bytes: int = 64 * 1024
+    unproven_bytes: int = 128 * 1024 * 1024
+    evict: bool = False
+
+
+class Source(Struct, frozen=True, kw_only=True):
+    """Where a connection comes from: ``uid 1001`` or an address."""
+
+    name: str
+    operator: bool = False
+    uid: int = -1
+
+
+class Visitor(web.RequestHandler):
+    """One connection; aiohttp speaks HTTP on it, this class watches how it behaves."""
+
+    __slots__ = ("_door", "_drained", "_request", "_timer", "proven", "received", "source")
+
+    def __init__(self, door: "Door", source: Source, server: web.Server) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=door.rules.header_s,
+            logger=log,
+            access_log=None,  # type: ignore[arg-type] # aiohttp means none by it
+            lingering_time=LINGERING_S,
+            auto_decompress=False,
+            max_line_size=MAX_LINE,
+        )
+        self._door = door
+        self.source = source
+        self.received = 0
+        self.proven = False
+        self._drained = 0
+        self._request: web.BaseRequest | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        self._await_header()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Give the place back."""
+        self._stop()
+        self._request = None
+        self._door.left(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Count what comes in before the peer has proven who it is."""
+        if not self.proven:
+            self.received += len(data)
+            self._door.heard(self, len(data))
+        super().data_received(data)
+
+    def log_exception(self, *args: object, **more: object) -> None:
+        """Complain of a peer in one line: aiohttp has a traceback for each malformed request."""
+        text, error = str(args[0]) if args else "", more.get("exc_info")
+        if len(args) > 1:
+            text %= args[1:]
+        if isinstance(error, BaseException):
+            text = f"{text}: {type(error).__name__}: {error}"
+        self._door.complaints.say(self.source.name, text)
+
+    def begin(self, request: web.BaseRequest) -> None:
+        """Note that a request's header is complete and it is being answered."""
+        self._request = request
+        self._drained = 0
+        self._watch()
+
+    def end(self) -> None:
+        """Note that a request was handled: its answer leaves, and the next one may come."""
+        self._watch()
+
+    def prove(self) -> None:
+        """Note that the peer has proven who it is: from now on others watch the connection."""
+        self._stop()
+        self.proven = True
+        self._door.proved(self)
+
+    def cut_off(self, why: str) -> None:
+        """Close the connection at once and log why."""
+        self._stop()
+        self._door.complaints.say(self.source.name, why)
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _await_header(self) -> None:
+        self._stop()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._door.rules.header_s, self._too_slow)
+
+    def _too_slow(self) -> None:
+        self.cut_off(f"no whole request within {self._door.rules.header_s:g} s: closed")
+
+    def _watch(self) -> None:
+        self._stop()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._door.rules.stall_s, self._look)
+
+    def _look(self) -> None:
+        """Cut off a peer that does not read its answer; an idle one gets the time of a header."""
+        request, transport = self._request, self.transport
+        if request is None or transport is None:
+            return
+        left = transport.get_write_buffer_size()
+        drained = request.writer.output_size - left
+        rules = self._door.rules
+        if left and drained - self._drained < rules.least_read_bytes:
+            self.cut_off(f"does not read its answer ({left} bytes are left): closed")
+            return
+        self._drained = drained
+        self._watch()
+
+
+class Door:
+    """Accepts connections on a listening socket.
+
+    Args:
+        listener: bound, listening or not yet; owned from now on.
+        server: aiohttp's, as `web.AppRunner.server` gives it.
+        source_of: who is at the other end of an accepted socket.
+        rules: what is allowed.
+        clock: for the log's limits.
+    """
+
+    def __init__(
+        self,
+        *,
+        listener: socket.socket,
+        server: web.Server,
+        source_of: Callable[[socket.socket], Source],
+        rules: Rules,
+        clock: Clock,
+    ) -> None:
+        self._listener = listener
+        self._server = server
+        self._source_of = source_of
+        self.rules = rules
+        self.complaints = Complaints(log, clock)
+        self._open: Counter[str] = Counter()
+        self._visitors: dict[Visitor, None] = {}  # a set in the order of arrival
+        self._unproven_bytes = 0
+        self._arriving: set[asyncio.Task[object]] = set()
+        self._resume: asyncio.TimerHandle | None = None
+
+    def open(self) -> None:
+        """Begin to accept."""
+        self._listener.settimeout(0.0)
+        asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
+
+    def close(self) -> None:
+        """Accept nobody any more; connections that are open stay."""
+        if self._resume is not None:
+            self._resume.cancel()
+        asyncio.get_running_loop().remove_reader(self._listener.fileno())
+        self._listener.close()
+
+    # --- accepting ---
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_AT_ONCE):
+            try:
+                connection, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTORS:
+                    raise
+                self._pause(error)
+                return
+            self._welcome(connection)
+
+    def _pause(self, error: OSError) -> None:
+        """Let those that are there finish; the kernel keeps who waits."""
+        self.complaints.say("this process", f"cannot accept a connection: {error.strerror}")
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._listener.fileno())
+        self._resume = loop.call_later(NO_DESCRIPTORS_PAUSE_S, self.open)
+
+    def _welcome(self, connection: socket.socket) -> None:
+        connection.settimeout(0.0)
+        source = self._source_of(connection)
+        refusal = self._refusal(source)
+        if refusal is not None:
+            status, text = refusal
+            self.complaints.say(source.name, f"refused: {text}")
+            with contextlib.suppress(OSError):
+                connection.send(_refusal_bytes(status, text))
+            connection.close()
+            return
+        self._open[source.name] += 1
+        visitor = Visitor(self, source, self._server)
+        self._visitors[visitor] = None
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._take_in(visitor, connection))
+        self._arriving.add(task)
+        task.add_done_callback(self._arriving.discard)
+
+    async def _take_in(self, visitor: Visitor, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(lambda: visitor, connection)
+        except OSError:
+            self.left(visitor)
+            connection.close()
+
+    def _refusal(self, source: Source) -> tuple[int, str] | None:
+        """Return why a connection is refused; make room for it where rules say so."""
+        of_source, in_all = self._open[source.name], self._open.total()
+        if of_source >= self.rules.of_source:
+            if self.rules.evict and self._evict(source):
+                return None
+            text = f"{source.name} has {of_source} open connections, the limit"
+            return 429, text
+        most = self.rules.in_all if source.operator else self.rules.in_all - self.rules.reserved
+        if in_all >= most:
+            if self.rules.evict and self._evict(None):
+                return None
+            return 503, f"the head has {in_all} open connections, the limit"
+        return None
+
+    def _evict(self, source: Source | None) -> bool:
+        """Close the oldest connection (of a source) that has not proven who it is, if any."""
+        for visitor in self._visitors:
+            if not visitor.proven and (source is None or visitor.source == source):
+                visitor.cut_off("closed, as many more connections came that prove nothing")
+                self._forget(visitor)
+                return True
+        return False
+
+    # --- what visitors tell ---
+
+    def heard(self, visitor: Visitor, count: int) -> None:
+        """Count bytes of a connection that has not proven who it is."""
+        if not self.rules.evict:
+            return  # a user's: the kernel has said who it is
+        self._unproven_bytes += count
+        if self._unproven_bytes > self.rules.unproven_bytes:
+            largest = max(
+                (each for each in self._visitors if not each.proven),
+                key=lambda each: each.received,
+                default=visitor,
+            )
+            largest.cut_off(f"closed after {largest.received} bytes that prove nothing")
+            self._forget(largest)
+
+    def proved(self, visitor: Visitor) -> None:
+        """Count a connection no longer: it belongs to a node."""
+        self._forget(visitor)
+
+    def left(self, visitor: Visitor) -> None:
+        """Give the place of a connection back."""
+        self._forget(visitor)
+
+    def _forget(self, visitor: Visitor) -> None:
+        if visitor not in self._visitors:
+            return
+        del self._visitors[visitor]
+        self._unproven_bytes -= visitor.received if self.rules.evict else 0
+        name = visitor.source.name
+        self._open[name] -= 1
+        if not self._open[name]:
+            del self._open[name]
+
+
+def _refusal_bytes(status: int, text: str) -> bytes:
+    body = json.dumps(
+        {"error": {"code": "try_again", "message": text, "hint": "try again in a moment"}}
+    ).encode()
+    reason = "Too Many Requests" if status == 429 else "Service Unavailable"
+    head = (
+        f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode("ascii") + body
