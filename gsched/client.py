@@ -157,14 +157,20 @@ class Head:
             except UnknownJobError as error:
                 errors[text] = body_of(error)
         rows: dict[int, api.JobRow] = {}  # 17 and 17.server are one job
-        server, now_s = "", 0.0
+        server, now_s, warning = "", 0.0, ""
         for part in _bounded(list(texts)):
             reply = self._get(f"/v1/jobs{_query(filters | {'ids': part})}", api.JobList)
-            server, now_s = reply.server, reply.now_s
+            server, now_s, warning = reply.server, reply.now_s, reply.warning
             rows.update((row.id, row) for row in reply.jobs)
             errors.update({texts.get(key, key): body for key, body in reply.errors.items()})
         ordered = {text: errors[text] for text in wanted if text in errors}
-        return api.JobList(server=server, now_s=now_s, jobs=tuple(rows.values()), errors=ordered)
+        return api.JobList(
+            server=server,
+            now_s=now_s,
+            jobs=tuple(rows.values()),
+            errors=ordered,
+            warning=warning,
+        )
 
     def job(self, job: int | str) -> api.JobStory:
         """Return all that is known of one job.

@@ -220,7 +220,7 @@ class HistoryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     learn_rows: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 5000
     keep_days: Days = 365.0
     keep_rows: Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)] = 500_000
-    keep_jobs_days: Days = 0.0
+    keep_jobs_days: Days = 365.0
 
 
 class LinkConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

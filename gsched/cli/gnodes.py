@@ -106,6 +106,8 @@ def gnodes(
     if reason:
         raise UsageError("-m belongs to drain", hint="gnodes drain NODE... -m REASON")
     listing = head.nodes()
+    if listing.warning:
+        print_note(listing.warning, command="gnodes")
     rows, errors = _chosen(listing.nodes, names)
     if as_json:
         print_json({"server": listing.server, "now_s": listing.now_s, "nodes": rows})

@@ -4,12 +4,14 @@ import sys
 from collections.abc import Iterable, Sequence
 
 import click
+from msgspec import structs
 
 from gsched.cli.common import (
     color_option,
     connected,
     gsched_command,
     print_json,
+    print_note,
     report_errors,
     run,
 )
@@ -62,6 +64,8 @@ def gstat(head: Head, /, jobs: tuple[str, ...], **given: object) -> int:
     if options.full or (options.why and jobs):
         return _stories(head, jobs, options)
     reply = _jobs(head, jobs, options)
+    if reply.warning:
+        print_note(reply.warning, command="gstat")
     if options.as_json:
         print_json(reply)
     elif options.why:
@@ -126,7 +130,7 @@ def _jobs(head: Head, jobs: Sequence[str], options: _Options) -> JobList:
         for row in reply.jobs
         if (not options.users or row.user in options.users) and (not states or row.state in states)
     )
-    return JobList(server=reply.server, now_s=reply.now_s, jobs=rows, errors=reply.errors)
+    return structs.replace(reply, jobs=rows)
 
 
 def _stories(head: Head, jobs: Sequence[str], options: _Options) -> int:

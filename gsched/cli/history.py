@@ -69,6 +69,12 @@ def print_history(reply: HistoryReply, *, color: str) -> None:
             (*line, *_deadline(reply, row)) for line, row in zip(lines, reply.jobs, strict=True)
         ]
     print_table(columns, lines, color=color)
+    if reply.damaged:
+        named = ", ".join(str(job) for job in reply.damaged[:10])
+        print_note(
+            f"the records of {len(reply.damaged)} jobs in the head's database are damaged: {named}",
+            command="ghist",
+        )
     totals = describe_totals(reply)
     if is_terminal(sys.stdout):
         print(f"\n{totals}")

@@ -198,12 +198,16 @@ class JobRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JobList(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """``GET /v1/jobs``: the jobs asked for, and an error for each id that is none."""
+    """``GET /v1/jobs``: the jobs asked for, and an error for each id that is none.
+
+    ``warning`` says why what is shown may not be durable yet.
+    """
 
     server: str
     now_s: float
     jobs: tuple[JobRow, ...]
     errors: dict[str, ErrorBody] = {}
+    warning: str = ""
 
 
 class PartRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -487,11 +491,12 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeList(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """``GET /v1/nodes``."""
+    """``GET /v1/nodes``; ``warning`` says why what is shown may not be durable yet."""
 
     server: str
     now_s: float
     nodes: tuple[NodeRow, ...]
+    warning: str = ""
 
 
 class NodeActionRequest(
@@ -512,7 +517,8 @@ class NodeActionRequest(
 class HistoryReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """``GET /v1/history``: past jobs, newest first, and totals over all that matched.
 
-    ``more`` is true where the limit cut the list; the totals count what was cut, too.
+    ``more`` is true where the limit cut the list; the totals count what was cut, too. ``damaged``
+    names jobs that would be in the list, but whose records in the database cannot be read.
     """
 
     server: str
@@ -524,6 +530,7 @@ class HistoryReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     total_gpu_s: float
     total_failed: int
     more: bool = False
+    damaged: tuple[int, ...] = ()
 
 
 class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -535,6 +542,7 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
         cycles: scheduling cycles since the start.
         dropped: counted warnings by name: messages that did not fit.
         queues: their names; the first is the default one.
+        damaged: rows of the database that cannot be read, in words; at most 100.
     """
 
     server: str
@@ -557,6 +565,7 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     database: str = ""
     dropped: dict[str, int] = {}
     queues: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
 
 
 class RecoverRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

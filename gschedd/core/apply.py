@@ -309,6 +309,10 @@ def _requeued(state: State, fact: f.JobRequeued) -> None:
         give_up_move(state, job)
 
 
+def _discarded(state: State, fact: f.JobDiscarded) -> None:
+    state.damaged.discard(fact.job)
+
+
 def _ended(state: State, fact: f.JobEnded) -> None:
     job = state.jobs[fact.job]
     move(state, job, fact, JobState.DONE)
@@ -343,6 +347,7 @@ _APPLIERS: Final[Mapping[type[f.Fact], Applier]] = MappingProxyType(
     dict(
         (
             _on(f.JobSubmitted, _submitted),
+            _on(f.JobDiscarded, _discarded),
             _on(f.JobHeld, _held),
             _on(f.JobReleased, _released),
             _on(f.JobDue, _due),

@@ -30,6 +30,11 @@ def own_job(state: State, settings: Settings, command: c.JobCommand) -> Job:
     job = state.jobs.get(command.job)
     if job is None:
         name = format_job_id(command.job, settings.server)
+        if command.job in state.damaged:
+            raise BadStateError(
+                f"the record of job {name} in the head's database is damaged",
+                hint="an operator can give the job up with gdel, or restore a backup",
+            )
         if command.job in state.finished:
             raise BadStateError(f"job {name} is done already")
         raise UnknownJobError(f"Unknown Job Id {name}", hint="see gstat for jobs, ghist for past")
@@ -61,6 +66,8 @@ def delete_job(
     state: State, settings: Settings, command: c.DeleteJob, now_s: float
 ) -> list[f.AnyFact]:
     """Return what deleting means: an end at once, or a stop of what runs."""
+    if command.job in state.damaged and command.caller.operator:
+        return [f.JobDiscarded(at_s=now_s, job=command.job, by=command.caller.user)]
     job = own_job(state, settings, command)
     by = command.caller.user
     if job.attempt is None:

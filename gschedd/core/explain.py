@@ -132,6 +132,8 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 
     match fact:
         case f.JobSubmitted():
             return f"submitted by {fact.spec.owner.user} to queue {fact.spec.queue}"
+        case f.JobDiscarded():
+            return f"given up by {fact.by}: its record in the database was damaged"
         case f.JobHeld():
             because = f": {fact.reason}" if fact.reason else ""
             return f"held ({', '.join(fact.holds)}) by {fact.by}{because}"

@@ -44,6 +44,12 @@ class JobSubmitted(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=T
     state: JobState
 
 
+class JobDiscarded(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """An operator gave up a job whose record is damaged; its rows are removed."""
+
+    by: str
+
+
 class JobHeld(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """Holds were put on a job."""
 
@@ -333,6 +339,7 @@ class NodeFaulted(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=T
 
 AnyFact = (
     JobSubmitted
+    | JobDiscarded
     | JobHeld
     | JobReleased
     | JobDue

@@ -242,6 +242,10 @@ class Head:
         """Take in whether a node can start jobs."""
         return self._hear(reports.on_probed(self.state, node, said, now_s))
 
+    def failed_to_launch(self, node: str, said: n.Exited, now_s: float) -> Step:
+        """Take in that the head itself cannot launch a part."""
+        return self._hear(reports.on_exited(self.state, node, said, now_s))
+
     def disconnected(self, node: str, reason: str, now_s: float) -> Step:
         """Take in that a node's connection is gone."""
         return self._hear(reports.on_disconnected(self.state, node, reason, now_s))

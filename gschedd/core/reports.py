@@ -95,8 +95,29 @@ def on_register(state: State, node: str, said: n.Register, now_s: float) -> Hear
         report = reported.pop((job.id, job.attempt.number), None)
         _compare(heard, job, node, report, boot_id=said.boot_id, now_s=now_s)
     for report in reported.values():
-        _unowned(heard, state, node, report)
+        if report.job in state.damaged:
+            heard.oddities.append("attempt_of_damaged_job")
+        else:
+            _unowned(heard, state, node, report)
+    if job_id := next((each.job for each in reported.values() if _runs(state, each)), 0):
+        heard.facts.extend(_keep_clear(state, node, job_id, now_s))
     return heard
+
+
+def _runs(state: State, report: n.AttemptReport) -> bool:
+    """Return whether an attempt of a job runs of which the head cannot read what it owns."""
+    return report.job in state.damaged and report.exit is None
+
+
+def _keep_clear(state: State, node: str, job: int, now_s: float) -> Iterator[f.AnyFact]:
+    """Yield that a node takes no work: what the job owns there is not known."""
+    known = state.nodes.get(node)
+    if known is None or not known.drained:
+        reason = (
+            f"job {job} runs here, and its record in the head's database is damaged; "
+            f"give it up with gdel {job}, then resume the node"
+        )
+        yield f.NodeDrained(at_s=now_s, node=node, reason=reason, by="gsched")
 
 
 def _compare(
@@ -206,6 +227,8 @@ def on_started(state: State, node: str, said: n.Started, now_s: float) -> Heard:
     found = _part(state, node, said.job, said.attempt)
     if said.job >= state.next_job:
         heard.oddities.append("attempt_of_unknown_job")
+    elif said.job in state.damaged:
+        heard.oddities.append("attempt_of_damaged_job")
     elif found is None:
         heard.oddities.append("started_unowned")
         heard.effects.append(_fence(node, said.job, said.attempt))
@@ -234,6 +257,8 @@ def on_exited(state: State, node: str, said: n.Exited, now_s: float) -> Heard:
         heard.facts.append(_part_ended(node, record, said.usage, now_s))
     elif record.job >= state.next_job:
         heard.oddities.append("exit_of_unknown_job")
+    elif record.job in state.damaged:
+        heard.oddities.append("exit_of_damaged_job")  # the node keeps it: it may be needed
     else:
         heard.oddities.append("exit_again")
         heard.effects.append(e.SendExitAck(node=node, job=record.job, attempt=record.attempt))

@@ -350,6 +350,8 @@ class State:
         startups: how long trainings have taken until their first steps.
         move_costs: how long moves have kept trainings from working.
         step_times: how long steps of trainings have taken where.
+        damaged: jobs whose records could not be read when the head started. Nothing is known of
+            them but their ids, so what nodes run of them is left alone.
         next_job: the id the next job gets.
         ports: master ports in use.
         shapes_of: shapes of ``groups`` by their request.
@@ -370,6 +372,7 @@ class State:
         self.queue_priorities = dict(queue_priorities or {})
         self.plans_goals = plans_goals
         self.jobs: dict[int, Job] = {}
+        self.damaged: set[int] = set()
         self.finished: dict[int, Job] = {}
         self.nodes: dict[str, Node] = {}
         self.spaces = SortedSpaces()

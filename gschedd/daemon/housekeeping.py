@@ -1,4 +1,4 @@
-"""The head's daily work: what need not be kept any longer is removed.
+"""The head's daily work: old rows are removed, and all others looked at for damage.
 
 A task of the event loop and no scheduler library: there is one job, once a day and at the start;
 nothing about it must be remembered over a restart, and it has to take turns with commits on the
@@ -7,23 +7,38 @@ store's own thread, which a scheduler would not do for us.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from gsched.clock import Clock
 from gsched.errors import TryAgainError
 from gschedd.store.purge import DAY_S, Keep, Purged
+from gschedd.store.scrub import Place
+from gschedd.store.seals import Damaged
 
 log = logging.getLogger("gschedd.housekeeping")
 
 RETRY_S = 3600.0  # after the database could not be written
+AHEAD_S = 7 * DAY_S  # of the clock, before it is said
+MAX_TOLD = 100  # damaged rows that are kept to be told
+REST_RATIO = 4.0  # a check rests so many times as long as each slice took: questions go first
 
 
 class Purger(Protocol):
     """The store, as far as it is needed here."""
 
+    def purge_time_s(self, now_s: float) -> float:
+        """Return by which time rows are old."""
+
     def purge(self, keep: Keep, now_s: float) -> Purged:
         """Remove a slice of what need not be kept."""
+
+
+class Checker(Protocol):
+    """The store's reader, as far as it is needed here."""
+
+    def check(self, place: Place) -> tuple[list[Damaged], Place | None]:
+        """Look at a slice of all rows."""
 
 
 class Housekeeping:
@@ -63,7 +78,7 @@ class Housekeeping:
 
     async def purge(self) -> None:
         """Remove all that need not be kept, slice by slice; commits take their turn between."""
-        now_s = self._clock.wall_s()
+        now_s = await self._time_s()
         runs = jobs = events = 0
         more = True
         while more:
@@ -73,7 +88,60 @@ class Housekeeping:
         if runs or jobs or events:
             log.info("removed %d old runs, %d jobs and %d events of nodes", runs, jobs, events)
 
+    async def _time_s(self) -> float:
+        clock_s = self._clock.wall_s()
+        found: list[float] = []
+        await self._in_writer(lambda: found.append(self._store.purge_time_s(clock_s)))
+        ahead_s = clock_s - found[0]
+        if ahead_s > AHEAD_S:
+            log.warning(
+                "the clock is %.0f days ahead of the last events in the database: rows are removed "
+                "as if it were earlier, a day more each day; is the clock right?",
+                ahead_s / DAY_S,
+            )
+        return found[0]
+
     async def _slice(self, now_s: float) -> Purged:
         done: list[Purged] = []
         await self._in_writer(lambda: done.append(self._store.purge(self._keep, now_s)))
         return done[0]
+
+
+class Check:
+    """Compares all rows with their checksums once a day, slowly.
+
+    Args:
+        reader: has a connection of its own, used in one thread at a time.
+        damaged: what was found when the head started.
+
+    Attributes:
+        damaged: rows that cannot be read, by their words; at most `MAX_TOLD`.
+    """
+
+    def __init__(self, reader: Checker, clock: Clock, damaged: Sequence[Damaged] = ()) -> None:
+        self._reader = reader
+        self._clock = clock
+        self.damaged: dict[str, Damaged] = {}
+        self._note(damaged)
+
+    async def run(self) -> None:
+        """Look at all rows now and then every day, until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(DAY_S)
+
+    async def look(self) -> None:
+        """Look at all rows once."""
+        place: Place | None = Place()
+        while place is not None:
+            began_s = self._clock.monotonic_s()
+            damaged, place = await asyncio.to_thread(self._reader.check, place)
+            self._note(damaged)
+            await asyncio.sleep(REST_RATIO * (self._clock.monotonic_s() - began_s))
+
+    def _note(self, damaged: Sequence[Damaged]) -> None:
+        for each in damaged:
+            if str(each) in self.damaged or len(self.damaged) >= MAX_TOLD:
+                continue
+            self.damaged[str(each)] = each
+            log.critical("a row of the database is damaged: %s", each)

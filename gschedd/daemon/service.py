@@ -21,7 +21,7 @@ from gsched.protocol import node as n
 from gsched.version import VERSION
 from gschedd.core.head import Head
 from gschedd.core.state import State
-from gschedd.daemon.housekeeping import Housekeeping
+from gschedd.daemon.housekeeping import Check, Housekeeping
 from gschedd.daemon.listening import (
     UserSource,
     address_source,
@@ -88,7 +88,15 @@ class Service:
         self._opened: Opened = self._store.open()
         queues = {name: queue.priority for name, queue in settings.queues.items()}
         state = State(queues, plans_goals=plans_goals)
-        self._store.load(state)
+        self._damaged = self._store.load(state)
+        self._set_aside = frozenset(state.damaged)
+        for job in sorted(state.damaged):
+            log.critical(
+                "job %d is set aside: its record is damaged. What runs of it is left alone; an "
+                "operator can give it up with gdel %d",
+                job,
+                job,
+            )
         if not config.history.learn:
             model = None
         if model is not None:
@@ -137,7 +145,8 @@ class Service:
         )
         stopping = asyncio.create_task(stop.wait())
         keeping = asyncio.create_task(self._housekeeping.run(), name="housekeeping")
-        work = {engine, keeping}
+        checking = asyncio.create_task(self._check.run(), name="check of the database")
+        work = {engine, keeping, checking}
         await asyncio.wait({*work, stopping}, return_when=asyncio.FIRST_COMPLETED)
         code = self._why_stopped(work)
         await self._shut(*work, stopping)
@@ -153,6 +162,8 @@ class Service:
             clock=self._clock,
             keep=keep_from(self._config),
         )
+        self._check_reader = Reader(self._store.path)
+        self._check = Check(self._check_reader, self._clock, self._damaged)
         self._blob_reader = Reader(self._store.path)
         blobs = BlobCache(self._blob_reader.blob)
         launches = Launches(
@@ -273,6 +284,7 @@ class Service:
         self._queries.close()
         self._predictions.close()
         self._blob_reader.close()
+        self._check_reader.close()
         self._store.close()
         self._lock.release()
 
@@ -303,4 +315,9 @@ class Service:
             database=self._store.path,
             dropped=dict(head.oddities),
             queues=tuple(head.settings.queues),
+            damaged=tuple(
+                text
+                for text, row in self._check.damaged.items()
+                if row.job not in self._set_aside or row.job in head.state.damaged
+            ),
         )

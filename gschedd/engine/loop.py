@@ -55,6 +55,7 @@ class Engine:
         self._blobs: dict[str, bytes] = {}
         self._changed = asyncio.Condition()
         self._await_plan: list[asyncio.Future[None]] = []
+        self._unanswered: list[asyncio.Future[Sequence[Step]]] = []
         self.sink: EffectSink | None = None
         self.last_cycle_s = 0.0
         self.stalled = ""
@@ -70,7 +71,7 @@ class Engine:
             TryAgainError: too much waits already, or the database cannot be written now.
         """
         if self.stalled:
-            raise TryAgainError(self.stalled, hint="try again when that is mended")
+            raise self._stall()
         future: asyncio.Future[Sequence[Step]] = asyncio.get_running_loop().create_future()
         try:
             self._inbox.put_nowait((action, future))
@@ -90,7 +91,18 @@ class Engine:
         """
         await self._settled.wait()
         if self.stalled:
-            raise TryAgainError(self.stalled, hint="try again when that is mended")
+            raise self._stall()
+
+    async def shown(self) -> str:
+        """Wait as `settled` does, but not for a database that cannot be written.
+
+        Returns:
+            Why what is in the state may not be durable yet, for whoever is shown it; else empty.
+        """
+        await self._settled.wait()
+        if not self.stalled:
+            return ""
+        return f"{self.stalled}; what is shown may not be durable yet"
 
     async def changed(self, timeout_s: float) -> None:
         """Wait until something was committed, or the time is over."""
@@ -133,9 +145,10 @@ class Engine:
             # the commit of the ends that made room for them: half the flushes, and no idle slot
             # in the time of one.
             planned = not answers and self._plan(steps)
+            self._unanswered = [future for future, _ in answers]
             await self._commit(steps)
             for future, results in answers:
-                if not future.cancelled():
+                if not future.done():  # its asker has gone, or was told of a stall
                     future.set_result(results)
             if planned:
                 failpoint("head.assign.after_commit")
@@ -244,7 +257,34 @@ class Engine:
                 self.stalled = ""
                 return
             self._settled.set()  # whoever waits is told of the stall instead
+            self._refuse_waiting()
             await asyncio.sleep(RETRY_S)
+
+    def _refuse_waiting(self) -> None:
+        """Answer all who wait for a commit that may take long; reports of nodes stay.
+
+        What is part of the commit is done once that succeeds, what is still in the inbox is not.
+        """
+        for future in self._unanswered:
+            if not future.done():
+                future.set_exception(
+                    TryAgainError(
+                        f"{self.stalled}. What you asked for may still be done afterwards",
+                        hint="look with gstat before you ask again",
+                    )
+                )
+        kept: list[tuple[Action, asyncio.Future[Sequence[Step]] | None]] = []
+        while not self._inbox.empty():
+            action, asked = self._inbox.get_nowait()
+            if asked is None:
+                kept.append((action, None))
+            elif not asked.done():
+                asked.set_exception(self._stall())
+        for each in kept:
+            self._inbox.put_nowait(each)
+
+    def _stall(self) -> TryAgainError:
+        return TryAgainError(self.stalled, hint="try again when that is mended")
 
     async def in_writer(self, work: Callable[[], None]) -> None:
         """Run something on the writer's thread, between commits."""

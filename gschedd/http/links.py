@@ -11,9 +11,12 @@ import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from gsched.clock import Clock
-from gsched.errors import BadStateError, GschedError, TryAgainError
+from gsched.errors import BadStateError, GschedError, StorageError, TryAgainError
 from gsched.failpoint import failpoint
 from gsched.logs import Complaints
+from gsched.model.job import ExitRecord, LaunchFailure
+from gsched.model.resources import Load, Usage
+from gsched.model.states import LaunchStage, OutcomeKind, Subject
 from gsched.protocol import node as n
 from gsched.protocol.sealing import Opener, Sealer, SealError
 from gschedd.core import effects as e
@@ -105,6 +108,7 @@ class Links:
         self._newest: dict[str, int] = {}
         self._requests: dict[tuple[str, int], asyncio.Future[n.OutputRead]] = {}
         self._next_request = 1
+        self._tasks: set[asyncio.Task[None]] = set()
         self.on_older: Callable[[str], Awaitable[None]] = _log_older
 
     # --- effects ---
@@ -124,10 +128,32 @@ class Links:
             if message is not None:
                 link.send(message)
 
+    def _launch(self, effect: e.SendLaunch) -> n.Launch | None:
+        """Return a launch; where the job's script is damaged, let the attempt fail instead."""
+        try:
+            return self._launches.message(effect)
+        except StorageError as error:
+            log.critical("job %d cannot be started: %s", effect.job, error)
+            record = ExitRecord(
+                job=effect.job,
+                attempt=effect.attempt,
+                kind=OutcomeKind.LAUNCH_FAILED,
+                failure=LaunchFailure(stage=LaunchStage.FILES, subject=Subject.JOB),
+                message=error.message,
+            )
+            said = n.Exited(record=record, usage=Usage(), load=Load())
+            told = self._engine.tell(
+                lambda now_s: (self._engine.head.failed_to_launch(effect.node, said, now_s),)
+            )
+            task = asyncio.create_task(told)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return None
+
     def _message(self, effect: e.AnyEffect) -> n.HeadMessage | None:
         match effect:
             case e.SendLaunch():
-                return self._launches.message(effect)
+                return self._launch(effect)
             case e.SendStop():
                 return n.Stop(
                     job=effect.job,

@@ -14,7 +14,7 @@ from aiohttp import web
 from msgspec import structs
 
 from gsched.clock import Clock
-from gsched.errors import InvalidRequestError, UnknownJobError
+from gsched.errors import InvalidRequestError, StorageError, UnknownJobError
 from gsched.model.ids import format_job_id, own_job_number
 from gsched.model.limits import MAX_HISTORY_ROWS, MAX_PATTERN_WILDCARDS, MAX_WORD, shown
 from gsched.model.states import JobState, NodeState, PartState
@@ -99,9 +99,10 @@ class Queries:
         """``GET /v1/jobs``: unfinished jobs, or those named by ``ids``, in the order of ids."""
         self._callers.of(request)
         query = request.query
-        await self._engine.settled()
+        warning = await self._engine.shown()
         if "ids" in query:
-            return await self._jobs_by_id([text for text in query["ids"].split(",") if text])
+            ids = [text for text in query["ids"].split(",") if text]
+            return await self._jobs_by_id(ids, warning)
         states = _states(query.get("state", ""))
         user = query.get("user", "")
         chosen = [
@@ -115,9 +116,11 @@ class Queries:
                 lambda: self._reader.history(HistoryFilter(user=user, limit=limit))
             )
             chosen = sorted([*done, *chosen], key=lambda job: job.id)
-        return await self._stream(request, chosen)
+        return await self._stream(request, chosen, warning)
 
-    async def _stream(self, request: web.Request, jobs: list[Job]) -> web.StreamResponse:
+    async def _stream(
+        self, request: web.Request, jobs: list[Job], warning: str
+    ) -> web.StreamResponse:
         """Send a list of any length, slice by slice, so that nobody else waits for it."""
         teller = self._teller()
         if len(jobs) <= ROWS_PER_SLICE:
@@ -126,6 +129,7 @@ class Queries:
                     server=self._head.settings.server,
                     now_s=self._clock.wall_s(),
                     jobs=tuple(teller.row(job) for job in jobs),
+                    warning=warning,
                 )
             )
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
@@ -139,18 +143,18 @@ class Queries:
             )
             await response.write((b"," if begin else b"") + part[1:-1])
             await asyncio.sleep(0)
-        await response.write(b"]}")
+        await response.write(b'],"warning":' + _encoder.encode(warning) + b"}")
         await response.write_eof()
         return response
 
-    async def _jobs_by_id(self, texts: list[str]) -> web.StreamResponse:
+    async def _jobs_by_id(self, texts: list[str], warning: str) -> web.StreamResponse:
         teller = self._teller()
         rows: list[api.JobRow] = []
         errors: dict[str, api.ErrorBody] = {}
         for text in texts:
             try:
                 rows.append(teller.row(await self._find(text)))
-            except UnknownJobError as error:
+            except (UnknownJobError, StorageError) as error:
                 errors[text] = error_body(error)
         return answer(
             api.JobList(
@@ -158,6 +162,7 @@ class Queries:
                 now_s=self._clock.wall_s(),
                 jobs=tuple(rows),
                 errors=errors,
+                warning=warning,
             )
         )
 
@@ -255,7 +260,7 @@ class Queries:
     async def nodes(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/nodes``."""
         self._callers.of(request)
-        await self._engine.settled()
+        warning = await self._engine.shown()
         teller = self._teller()
         nodes = self._head.state.nodes
         return answer(
@@ -263,6 +268,7 @@ class Queries:
                 server=self._head.settings.server,
                 now_s=self._clock.wall_s(),
                 nodes=tuple(teller.node(nodes[name]) for name in sorted(nodes)),
+                warning=warning,
             )
         )
 
@@ -283,7 +289,8 @@ class Queries:
                 total_wall_s=totals.wall_s,
                 total_gpu_s=totals.gpu_s,
                 total_failed=totals.failed,
-                more=totals.jobs > len(jobs),
+                more=totals.jobs > len(jobs) + len(totals.damaged),
+                damaged=totals.damaged,
             )
         )
 

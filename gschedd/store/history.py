@@ -3,6 +3,7 @@
 A row stays when its job's own rows are purged, and the other way round.
 """
 
+import contextlib
 import math
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +15,8 @@ from gschedd.core.learning import Run
 from gschedd.models.measures import FLOORS, Q
 from gschedd.models.records import Record
 from gschedd.plan.load import Basis, Kind, NodeRates, Prediction, Use
-from gschedd.store.rows import Row, SqlValue
+from gschedd.store.rows import Row
+from gschedd.store.seals import DamagedRowError, SqlValue, read_row
 
 #: Of the run itself, in the order of `_run_values`.
 RUN_COLUMNS: Final = (
@@ -33,10 +35,13 @@ PREDICTION_COLUMNS: Final = (
 )
 COLUMNS: Final = RUN_COLUMNS + PREDICTION_COLUMNS
 
+#: Of a row with its checksum.
 INSERT: Final = (
-    f"INSERT INTO history ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 # names are constants
+    f"INSERT INTO history ({', '.join(COLUMNS)}, seal) "  # noqa: S608 # names are constants
+    f"VALUES ({', '.join('?' * len(COLUMNS))}, ?)"
 )
 _NAMES: Final = ", ".join("history." + name for name in COLUMNS)
+SELECT_ROWS: Final = f"SELECT id, {_NAMES}, seal FROM history "  # noqa: S608 # names are constants
 
 #: What was measured of each predicted quantity.
 MEASURED: Final = {
@@ -169,9 +174,29 @@ def run_from_row(row: Row) -> Run:
 
 def newest(db: sqlite3.Connection, most: int) -> list[Run]:
     """Return the newest rows, oldest first: models learn in the order in which the head did."""
-    query = f"SELECT {_NAMES} FROM history ORDER BY id DESC LIMIT ?"  # noqa: S608 # constants
-    found = db.execute(query, (most,)).fetchall()
-    return [run_from_row(row) for row in reversed(found)]
+    query = f"SELECT {_NAMES}, seal FROM history ORDER BY id DESC LIMIT ?"  # noqa: S608 # constants
+    runs: list[Run] = []
+    for row in reversed(db.execute(query, (most,)).fetchall()):
+        with contextlib.suppress(DamagedRowError):
+            runs.append(read_run(row[:-1], row[-1]))
+    return runs
+
+
+def read_run(values: Row, checksum: SqlValue) -> Run:
+    """Return the run of a row, of the columns in `COLUMNS`, with its checksum.
+
+    Raises:
+        DamagedRowError: the row is not what was written.
+    """
+    job = cast("int", values[0])
+    return read_row(
+        lambda: run_from_row(values),
+        values,
+        checksum,
+        kind="run",
+        key=f"{job}.{values[1]!r} on {values[2]!r}",
+        job=job,
+    )
 
 
 def _use(number: Callable[[str], float], prefix: str) -> Use:

@@ -1,8 +1,9 @@
 """Reading the store: past jobs, their stories, scripts; from its own connection and thread."""
 
+import hashlib
 import sqlite3
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar, cast
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -12,6 +13,10 @@ from gschedd.core import facts as f
 from gschedd.core.state import Attempt, Job, Node
 from gschedd.store import rows
 from gschedd.store.history import Scored, Spreads, node_spreads, scored
+from gschedd.store.scrub import Place, check_slice
+from gschedd.store.seals import Damaged, DamagedRowError, SqlValue
+
+T = TypeVar("T")
 
 
 class HistoryFilter(Struct, frozen=True, kw_only=True):
@@ -29,13 +34,17 @@ class HistoryFilter(Struct, frozen=True, kw_only=True):
 
 
 class HistoryTotals(Struct, frozen=True, kw_only=True):
-    """Sums over all past jobs that match a filter."""
+    """Sums over all past jobs that match a filter.
+
+    ``damaged`` names those of the listed jobs whose records cannot be read.
+    """
 
     jobs: int
     cpu_s: float
     wall_s: float
     gpu_s: float
     failed: int
+    damaged: tuple[int, ...] = ()
 
 
 class Reader:
@@ -48,12 +57,23 @@ class Reader:
         self._specs = rows.SpecReader()
 
     def jobs(self, ids: Sequence[int]) -> list[Job]:
-        """Return jobs by id, done or not, as they are in the database; unknown ids are left out."""
+        """Return jobs by id, done or not, as they are in the database; unknown ids are left out.
+
+        Raises:
+            StorageError: the record of one of them is damaged.
+        """
         found: list[Job] = []
         for number in ids:
             row = self._db.execute(rows.SELECT_JOBS + "WHERE jobs.id = ?", (number,)).fetchone()
             if row is not None:
-                found.append(self._job(row))
+                try:
+                    found.append(self._job(row))
+                except DamagedRowError as error:
+                    raise StorageError(
+                        f"the record of job {number} in the head's database is damaged: "
+                        f"{error.damaged.reason}",
+                        hint="an operator finds more with gsched doctor; a backup may have it",
+                    ) from error
         return found
 
     def jobs_of_keys(self, uid: int, keys: Sequence[str]) -> dict[str, int]:
@@ -63,45 +83,59 @@ class Reader:
         return {key: row[0] for key, row in found if row is not None}
 
     def _job(self, row: rows.Row) -> Job:
-        job = rows.job_from_row(row, self._specs.read(cast("bytes", row[-1])))
+        job = rows.read_job(row, self._specs)
         attempts = self.attempts(job.id)
         job.attempt = attempts[-1] if attempts else None
         return job
 
     def nodes(self) -> list[Node]:
         """Return every node that has ever registered, by name."""
-        query = "SELECT data FROM nodes ORDER BY name"
-        return [rows.node_from_data(data) for (data,) in self._db.execute(query)]
+        return [
+            rows.read_node(row) for row in self._db.execute(rows.SELECT_NODES + "ORDER BY name")
+        ]
 
     def attempts(self, job: int) -> list[Attempt]:
-        """Return all attempts of a job, oldest first."""
-        query = "SELECT data FROM attempts WHERE job = ? ORDER BY attempt"
-        return [rows.attempt_from_data(data) for (data,) in self._db.execute(query, (job,))]
+        """Return all attempts of a job, oldest first; damaged ones are left out."""
+        query = rows.SELECT_ATTEMPTS + "WHERE job = ? ORDER BY attempt"
+        return list(_whole(rows.read_attempt, self._db.execute(query, (job,))))
 
     def events(self, job: int) -> list[tuple[int, f.AnyFact]]:
-        """Return what happened to a job: (sequence number, fact), oldest first."""
-        query = "SELECT seq, data FROM events WHERE job = ? ORDER BY seq"
-        return [(seq, rows.fact_from_data(data)) for seq, data in self._db.execute(query, (job,))]
+        """Return what happened to a job: (sequence number, fact), oldest first.
+
+        Damaged rows are left out.
+        """
+        query = rows.SELECT_EVENTS + "WHERE job = ? ORDER BY seq"
+
+        def read(row: rows.Row) -> tuple[int, f.AnyFact]:
+            return cast("int", row[0]), rows.read_event(row)
+
+        return list(_whole(read, self._db.execute(query, (job,))))
 
     def all_facts(self) -> list[f.AnyFact]:
         """Return every fact there is, oldest first."""
-        query = "SELECT data FROM events ORDER BY seq"
-        return [rows.fact_from_data(data) for (data,) in self._db.execute(query)]
+        query = rows.SELECT_EVENTS + "ORDER BY seq"
+        return [rows.read_event(row) for row in self._db.execute(query)]
 
     def blob(self, digest: str) -> bytes:
         """Return a script or environment by its digest.
 
         Raises:
-            StorageError: it is not there: the database is damaged.
+            StorageError: it is not there, or not what was stored: the database is damaged.
         """
         query = "SELECT data FROM blobs WHERE digest = ?"
         row = self._db.execute(query, (digest,)).fetchone()
         if row is None:
             raise StorageError(f"the database holds no script or environment {digest}")
-        return cast("bytes", row[0])
+        data = cast("bytes", row[0])
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise StorageError(f"the script or environment {digest} in the database is damaged")
+        return data
 
     def history(self, wanted: HistoryFilter) -> tuple[list[Job], HistoryTotals]:
-        """Return past jobs, newest first, and totals over all that match (the limit aside)."""
+        """Return past jobs, newest first, and totals over all that match (the limit aside).
+
+        Jobs with damaged records are left out of the list and named with the totals.
+        """
         where, values = _conditions(wanted)
         totals = self._db.execute(
             "SELECT count(*), coalesce(sum(cpu_s), 0), coalesce(sum(wall_s), 0), "  # noqa: S608 # bound
@@ -109,14 +143,20 @@ class Reader:
             values,
         ).fetchone()
         query = rows.SELECT_JOBS + where + " ORDER BY ended_s DESC, id DESC LIMIT ?"
-        found = [self._job(row) for row in self._db.execute(query, (*values, wanted.limit))]
+        damaged: list[Damaged] = []
+        found = list(_whole(self._job, self._db.execute(query, (*values, wanted.limit)), damaged))
         return found, HistoryTotals(
             jobs=totals[0],
             cpu_s=totals[1],
             wall_s=totals[2],
             gpu_s=totals[3],
             failed=totals[4],
+            damaged=tuple(each.job for each in damaged),
         )
+
+    def check(self, place: Place) -> tuple[list[Damaged], Place | None]:
+        """Compare a slice of all rows with their checksums; see `check_slice`."""
+        return check_slice(self._db, place)
 
     def scored(self, wanted: HistoryFilter) -> tuple[list[Scored], int, Spreads]:
         """Return predicted against measured: newest rows, how many there are, and their errors.
@@ -135,14 +175,24 @@ class Reader:
         self._db.close()
 
 
-def _conditions(
-    wanted: HistoryFilter, *, done_only: bool = True
-) -> tuple[str, list[rows.SqlValue]]:
+def _whole(
+    read: Callable[[rows.Row], T], found: Iterable[rows.Row], damaged: list[Damaged] | None = None
+) -> Iterator[T]:
+    """Yield what whole rows stand for; ``damaged`` takes the others."""
+    for row in found:
+        try:
+            yield read(row)
+        except DamagedRowError as error:
+            if damaged is not None:
+                damaged.append(error.damaged)
+
+
+def _conditions(wanted: HistoryFilter, *, done_only: bool = True) -> tuple[str, list[SqlValue]]:
     """Return the WHERE clause and its values; every value of a user's is bound, never pasted."""
     terms = ["jobs.state = 'done'"] if done_only else []
-    values: list[rows.SqlValue] = []
+    values: list[SqlValue] = []
 
-    def term(text: str, *given: rows.SqlValue) -> None:
+    def term(text: str, *given: SqlValue) -> None:
         terms.append(text)
         values.extend(given)
 

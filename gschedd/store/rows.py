@@ -10,8 +10,8 @@ from gsched.model.states import HoldKind, JobState
 from gschedd.core import facts as f
 from gschedd.core.learning import Run
 from gschedd.core.state import Attempt, Job, Node, Relocation, Saved, Trip
+from gschedd.store.seals import SqlValue, read_row
 
-SqlValue = str | int | float | bytes | None
 Row = tuple[SqlValue, ...]
 
 _encode = msgspec.json.Encoder().encode
@@ -33,8 +33,11 @@ JOB_COLUMNS: Final = (
 SELECT_JOBS: Final = (
     "SELECT "  # noqa: S608 # the names are constants
     + ", ".join("jobs." + name for name in JOB_COLUMNS)
-    + ", specs.spec FROM jobs JOIN specs ON specs.job = jobs.id "
+    + ", jobs.seal, specs.seal, specs.spec FROM jobs LEFT JOIN specs ON specs.job = jobs.id "
 )
+SELECT_ATTEMPTS: Final = "SELECT job, attempt, state, data, seal FROM attempts "
+SELECT_EVENTS: Final = "SELECT seq, at_s, kind, job, node, data, seal FROM events "
+SELECT_NODES: Final = "SELECT name, data, seal FROM nodes "
 
 
 class Batch(Struct, kw_only=True):
@@ -201,24 +204,82 @@ class SpecReader:
         return spec
 
 
+def read_job(row: Row, specs: SpecReader) -> Job:
+    """Return the job of a row of `SELECT_JOBS`, without its attempt.
+
+    Raises:
+        DamagedRowError: the row, or that of its spec, is not what was written.
+    """
+    values, (job_seal, spec_seal, data) = row[: len(JOB_COLUMNS)], row[-3:]
+    number = cast("int", row[0])
+    spec = read_row(
+        lambda: specs.read(cast("bytes", data)),
+        (number, data),
+        spec_seal,
+        kind="job",
+        key=number,
+        job=number,
+    )
+    return read_row(
+        lambda: job_from_row(values, spec), values, job_seal, kind="job", key=number, job=number
+    )
+
+
+def read_attempt(row: Row) -> Attempt:
+    """Return the attempt of a row of `SELECT_ATTEMPTS`.
+
+    Raises:
+        DamagedRowError: the row is not what was written.
+    """
+    *values, checksum = row
+    job, number, _, data = values
+    return read_row(
+        lambda: _decode_attempt(cast("bytes", data)),
+        values,
+        checksum,
+        kind="attempt",
+        key=f"{job!r}.{number!r}",
+        job=cast("int", job),
+    )
+
+
+def read_node(row: Row) -> Node:
+    """Return the node of a row of `SELECT_NODES`.
+
+    Raises:
+        DamagedRowError: the row is not what was written.
+    """
+    name, data, checksum = row
+    return read_row(
+        lambda: _decode_node(cast("bytes", data)), (name, data), checksum, kind="node", key=name
+    )
+
+
+def read_event(row: Row) -> f.AnyFact:
+    """Return the fact of a row of `SELECT_EVENTS`.
+
+    Raises:
+        DamagedRowError: the row is not what was written.
+    """
+    *values, checksum = row
+    return read_row(
+        lambda: _fact_decoder.decode(cast("bytes", values[5])),
+        values,
+        checksum,
+        kind="event",
+        key=values[0],
+        job=cast("int", values[3] or 0),
+    )
+
+
 def attempt_row(job: int, attempt: Attempt) -> Row:
     """Return an attempt's row."""
     return (job, attempt.number, attempt.state.value, _encode(attempt))
 
 
-def attempt_from_data(data: bytes) -> Attempt:
-    """Return an attempt from its row's data."""
-    return _decode_attempt(data)
-
-
 def node_row(node: Node) -> Row:
     """Return a node's row."""
     return (node.name, _encode(node))
-
-
-def node_from_data(data: bytes) -> Node:
-    """Return a node from its row's data."""
-    return _decode_node(data)
 
 
 def event_row(seq: int, fact: f.AnyFact) -> Row:
@@ -228,11 +289,13 @@ def event_row(seq: int, fact: f.AnyFact) -> Row:
     return (seq, fact.at_s, type(fact).__name__, job, node, _encode(fact))
 
 
-def fact_from_data(data: bytes) -> f.AnyFact:
-    """Return a fact from its event row."""
-    return _fact_decoder.decode(data)
-
-
+#: What is removed of a job whose record is damaged; its events stay.
+DISCARD: Final = (
+    "DELETE FROM gpu_owners WHERE job = ?",
+    "DELETE FROM attempts WHERE job = ?",
+    "DELETE FROM specs WHERE job = ?",
+    "DELETE FROM jobs WHERE id = ?",
+)
 OWN_GPU: Final = "INSERT INTO gpu_owners (node, gpu, job, attempt) VALUES (?, ?, ?, ?)"
 FREE_GPUS: Final = "DELETE FROM gpu_owners WHERE job = ? AND attempt = ?"
 

@@ -155,6 +155,15 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     CREATE INDEX measured_steps ON events (seq) WHERE kind = 'StepsMeasured';
     CREATE INDEX measured_moves ON events (seq) WHERE kind = 'MoveMeasured';
     """,
+    # Checksums of rows (see gschedd.store.seals); rows written before have none.
+    """
+    ALTER TABLE jobs ADD COLUMN seal INTEGER;
+    ALTER TABLE specs ADD COLUMN seal INTEGER;
+    ALTER TABLE attempts ADD COLUMN seal INTEGER;
+    ALTER TABLE nodes ADD COLUMN seal INTEGER;
+    ALTER TABLE events ADD COLUMN seal INTEGER;
+    ALTER TABLE history ADD COLUMN seal INTEGER;
+    """,
 )
 
 SCHEMA_VERSION: Final = len(MIGRATIONS)

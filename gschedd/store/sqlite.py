@@ -7,7 +7,7 @@ import contextlib
 import os
 import sqlite3
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -24,8 +24,9 @@ from gschedd.core.owning import refresh_space
 from gschedd.core.state import Attempt, State, client_key
 from gschedd.store import history, rows
 from gschedd.store.mark import Mark, MarkFile
-from gschedd.store.purge import Keep, Purged, purge_blobs, purge_some
+from gschedd.store.purge import DAY_S, Keep, Purged, purge_blobs, purge_some
 from gschedd.store.schema import MIGRATIONS, SCHEMA_VERSION
+from gschedd.store.seals import Damaged, DamagedRowError, sealed
 
 #: A fact from which something is learned.
 Measured = TypeVar("Measured", f.StartupMeasured, f.StepsMeasured, f.MoveMeasured)
@@ -35,13 +36,18 @@ LEARNED_AGAIN: Final = 2_000
 BUSY_TIMEOUT_S: Final = 5.0
 #: Client keys of ended jobs that a restarted head still knows without asking the database.
 KEYS_LOADED: Final = 100_000
-#: Larger databases are not read whole at every start.
+#: Larger databases are not read whole at every start: the daily check of rows finds damage there.
+FULL_CHECK_MAX_BYTES: Final = 128 * 1024 * 1024
 QUICK_CHECK_MAX_BYTES: Final = 512 * 1024 * 1024
 
+#: How far the time by which rows are old goes on at a time; it is asked for daily, so a head that
+#: was away catches up by a day each day.
+PURGE_STEP_S: Final = 2 * DAY_S
+_COLUMNS: Final = (*rows.JOB_COLUMNS, "seal")
 _JOB_SQL = (
-    f"INSERT INTO jobs ({', '.join(rows.JOB_COLUMNS)}) "  # noqa: S608 # names are constants
-    f"VALUES ({', '.join('?' * len(rows.JOB_COLUMNS))}) ON CONFLICT (id) DO UPDATE SET "
-    + ", ".join(f"{name} = excluded.{name}" for name in rows.JOB_COLUMNS if name != "id")
+    f"INSERT INTO jobs ({', '.join(_COLUMNS)}) "  # noqa: S608 # names are constants
+    f"VALUES ({', '.join('?' * len(_COLUMNS))}) ON CONFLICT (id) DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name != "id")
 )
 
 
@@ -72,6 +78,7 @@ class Store:
         self._next_job = 1
         self._cluster = ""
         self._epoch = 0
+        self._newest_s: float | None = None  # when the last event happened before this start
 
     def open(self) -> Opened:
         """Open or create the database, migrate it, compare it with its mark, begin an epoch.
@@ -103,8 +110,11 @@ class Store:
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("PRAGMA foreign_keys = ON")
-        if Path(self.path).stat().st_size <= QUICK_CHECK_MAX_BYTES:
-            verdict = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        size_bytes = Path(self.path).stat().st_size
+        if size_bytes <= QUICK_CHECK_MAX_BYTES:
+            # only the full check compares indexes with rows, and what is live is found by an index
+            how = "integrity_check" if size_bytes <= FULL_CHECK_MAX_BYTES else "quick_check"
+            verdict = self._db.execute(f"PRAGMA {how}(1)").fetchone()[0]
             if verdict != "ok":
                 raise sqlite3.DatabaseError(str(verdict))
 
@@ -133,6 +143,8 @@ class Store:
         self._cluster = meta.get("cluster") or (mark.cluster if mark else uuid.uuid4().hex)
         self._next_job = int(meta.get("next_job", "1"))
         newest = int(self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
+        last = self._db.execute("SELECT at_s FROM events WHERE seq = ?", (newest,)).fetchone()
+        self._newest_s = None if last is None else float(last[0])
         self._seq = max(newest, int(meta.get("seq", "0")))
         self._epoch = int(meta.get("epoch", "0")) + 1
         behind = ""
@@ -173,16 +185,26 @@ class Store:
             list(values.items()),
         )
 
-    def load(self, state: State) -> None:
-        """Fill an empty state with all that is not over."""
+    def load(self, state: State) -> tuple[Damaged, ...]:
+        """Fill an empty state with all that is not over.
+
+        Returns:
+            What could not be read. Damaged jobs are left out and stand in ``state.damaged``: their
+            rows stay as they are, and what nodes run of them is left alone.
+        """
         try:
-            self._load(state)
+            return tuple(self._load(state))
         except sqlite3.Error as error:
             raise _storage_error(self.path, error) from error
 
-    def _load(self, state: State) -> None:
-        for (data,) in self._db.execute("SELECT data FROM nodes ORDER BY name"):
-            node = rows.node_from_data(data)
+    def _load(self, state: State) -> list[Damaged]:
+        damaged: list[Damaged] = []
+        for row in self._db.execute(rows.SELECT_NODES + "ORDER BY name"):
+            try:
+                node = rows.read_node(row)
+            except DamagedRowError as error:
+                damaged.append(error.damaged)  # it is known anew when it registers
+                continue
             state.nodes[node.name] = node
             if node.vacating:
                 state.vacating.add(node.name)
@@ -190,17 +212,14 @@ class Store:
                 state.on_probation.add(node.name)
             refresh_space(state, node)
         attempts: dict[int, Attempt] = {}
-        live = "SELECT job, data FROM attempts WHERE state <> 'ended'"
-        attempts.update((job, rows.attempt_from_data(data)) for job, data in self._db.execute(live))
-        reader = rows.SpecReader()
-        query = rows.SELECT_JOBS + "WHERE jobs.state <> 'done' ORDER BY jobs.id"
-        for row in self._db.execute(query):
-            job = rows.job_from_row(row, reader.read(row[-1]))
-            job.attempt = attempts.get(job.id)
-            add_job(state, job)
-            if job.spec.client_key:
-                state.keys[client_key(job.spec.owner.uid, job.spec.client_key)] = job.id
-        self._learn_anew(state)
+        for row in self._db.execute(rows.SELECT_ATTEMPTS + "WHERE state <> 'ended'"):
+            try:
+                attempts[row[0]] = rows.read_attempt(row)
+            except DamagedRowError as error:
+                damaged.append(error.damaged)
+        state.damaged.update(each.job for each in damaged if each.job)
+        self._load_jobs(state, attempts, damaged)
+        self._learn_anew(state, damaged)
         state.next_job = max(state.next_job, self._next_job)
         keys = (
             "SELECT uid, client_key, id FROM (SELECT uid, client_key, id FROM jobs "
@@ -209,31 +228,83 @@ class Store:
         count = len(state.jobs) + KEYS_LOADED
         for uid, key, job_id in self._db.execute(keys, (count,)):
             state.keys[client_key(uid, key)] = job_id
+        return damaged
 
-    def _learn_anew(self, state: State) -> None:
+    def _load_jobs(
+        self, state: State, attempts: Mapping[int, Attempt], damaged: list[Damaged]
+    ) -> None:
+        """Load the jobs that are not done; those with a damaged row or attempt are left out."""
+        reader = rows.SpecReader()
+        query = rows.SELECT_JOBS + "WHERE jobs.state <> 'done' ORDER BY jobs.id"
+        for row in self._db.execute(query):
+            try:
+                job = rows.read_job(row, reader)
+            except DamagedRowError as error:
+                damaged.append(error.damaged)
+                state.damaged.add(error.damaged.job)
+                continue
+            if job.id in state.damaged:
+                continue
+            job.attempt = attempts.get(job.id)
+            add_job(state, job)
+            if job.spec.client_key:
+                state.keys[client_key(job.spec.owner.uid, job.spec.client_key)] = job.id
+
+    def _learn_anew(self, state: State, damaged: list[Damaged]) -> None:
         """Let the state know again what trainings took to start, for their steps, to be moved."""
-        for startup in self._newest(f.StartupMeasured):
+        for startup in self._newest(f.StartupMeasured, damaged):
             startups.learn(state, startup)
-        for steps in self._newest(f.StepsMeasured):
+        for steps in self._newest(f.StepsMeasured, damaged):
             steptimes.learn(state, steps)
-        for move in self._newest(f.MoveMeasured):
+        for move in self._newest(f.MoveMeasured, damaged):
             movecosts.learn(state, move)
 
-    def _newest(self, kind: type[Measured]) -> Iterator[Measured]:
+    def _newest(self, kind: type[Measured], damaged: list[Damaged]) -> Iterator[Measured]:
         """Yield the newest facts of a kind that has an index of its own, oldest first."""
         # The kind stands in the text, as SQLite uses a partial index only for a constant.
-        query = f"SELECT data FROM events WHERE kind = '{kind.__name__}' ORDER BY seq DESC LIMIT ?"  # noqa: S608 - the name of a class of ours
-        for (data,) in reversed(self._db.execute(query, (LEARNED_AGAIN,)).fetchall()):
-            fact = rows.fact_from_data(data)
-            assert isinstance(fact, kind), "the kind of an event is its fact's"
-            yield fact
+        query = f"{rows.SELECT_EVENTS} WHERE kind = '{kind.__name__}' ORDER BY seq DESC LIMIT ?"
+        for row in reversed(self._db.execute(query, (LEARNED_AGAIN,)).fetchall()):
+            try:
+                fact = rows.read_event(row)
+            except DamagedRowError as error:
+                damaged.append(error.damaged)
+                continue
+            if isinstance(fact, kind):
+                yield fact
 
     def newest_runs(self, most: int) -> list[Run]:
-        """Return the newest rows of the history, in the order in which they were learned."""
+        """Return the newest rows of the history, in the order in which they were learned.
+
+        Damaged rows are left out.
+        """
         try:
             return history.newest(self._db, most)
         except sqlite3.Error as error:
             raise _storage_error(self.path, error) from error
+
+    def purge_time_s(self, now_s: float) -> float:
+        """Return by which time rows are old: the clock, unless it is far ahead of the last time.
+
+        A clock that is years ahead when the head starts would let everything be removed at once.
+        So this time goes on from the last event that was there when the database was opened, by at
+        most `PURGE_STEP_S` a call.
+
+        Raises:
+            TryAgainError, StorageError: as `commit`.
+        """
+        try:
+            row = self._db.execute("SELECT value FROM meta WHERE key = 'purged_s'").fetchone()
+            last_s = self._newest_s if row is None else float(row[0])
+            if last_s is None:
+                return now_s
+            time_s = min(now_s, last_s + PURGE_STEP_S)
+            if time_s > last_s or row is None:
+                self._db.execute("BEGIN IMMEDIATE")
+                self._set_meta(purged_s=repr(max(time_s, last_s)))
+                self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+        return time_s
 
     def purge(self, keep: Keep, now_s: float) -> Purged:
         """Remove a bounded number of the oldest rows that are not to be kept.
@@ -294,35 +365,41 @@ class Store:
                 list(batch.blobs.items()),
             )
         many(
-            "INSERT INTO events (seq, at_s, kind, job, node, data) VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT INTO events (seq, at_s, kind, job, node, data, seal) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
             [
-                rows.event_row(self._seq + number, fact)
+                sealed(rows.event_row(self._seq + number, fact))
                 for number, fact in enumerate(batch.facts, start=1)
             ],
         )
-        many(_JOB_SQL, [rows.job_row(job) for job in batch.jobs])
+        many(_JOB_SQL, [sealed(rows.job_row(job)) for job in batch.jobs])
         many(
-            "INSERT INTO specs (job, spec) VALUES (?, ?) "
-            "ON CONFLICT (job) DO UPDATE SET spec = excluded.spec",
+            "INSERT INTO specs (job, spec, seal) VALUES (?, ?, ?) "
+            "ON CONFLICT (job) DO UPDATE SET spec = excluded.spec, seal = excluded.seal",
             [
-                (fact.job, rows.spec_blob(fact.spec))
+                sealed((fact.job, rows.spec_blob(fact.spec)))
                 for fact in batch.facts
                 if isinstance(fact, f.JobSubmitted | f.JobAltered)
             ],
         )
         many(
-            "INSERT INTO attempts (job, attempt, state, data) VALUES (?, ?, ?, ?) "
-            "ON CONFLICT (job, attempt) DO UPDATE SET state = excluded.state, data = excluded.data",
-            [rows.attempt_row(job, attempt) for job, attempt in batch.attempts],
+            "INSERT INTO attempts (job, attempt, state, data, seal) VALUES (?, ?, ?, ?, ?) "
+            "ON CONFLICT (job, attempt) DO UPDATE SET state = excluded.state, "
+            "data = excluded.data, seal = excluded.seal",
+            [sealed(rows.attempt_row(job, attempt)) for job, attempt in batch.attempts],
         )
         for statement, row in rows.gpu_changes(batch.facts):
             db.execute(statement, row)
+        for fact in batch.facts:
+            if isinstance(fact, f.JobDiscarded):
+                for statement in rows.DISCARD:
+                    db.execute(statement, (fact.job,))
         many(
-            "INSERT INTO nodes (name, data) VALUES (?, ?) "
-            "ON CONFLICT (name) DO UPDATE SET data = excluded.data",
-            [rows.node_row(node) for node in batch.nodes],
+            "INSERT INTO nodes (name, data, seal) VALUES (?, ?, ?) "
+            "ON CONFLICT (name) DO UPDATE SET data = excluded.data, seal = excluded.seal",
+            [sealed(rows.node_row(node)) for node in batch.nodes],
         )
-        many(history.INSERT, [history.run_row(run) for run in batch.runs])
+        many(history.INSERT, [sealed(history.run_row(run)) for run in batch.runs])
         if batch.next_job != self._next_job:
             self._set_meta(next_job=str(batch.next_job))
 

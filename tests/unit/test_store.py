@@ -1,5 +1,6 @@
 """The store: what was committed is there again, and every failure is what it is."""
 
+import hashlib
 import os
 import sqlite3
 from pathlib import Path
@@ -171,12 +172,14 @@ def test_a_jobs_story_is_kept(books: Books) -> None:
 
 def test_scripts_are_kept_once_by_digest(books: Books) -> None:
     """A digest that is not there means that the database is damaged."""
-    submit = c.Submit(caller=ALICE, asked=submission(), digests=("d1", ""))
+    script = b"#!/bin/sh\n"
+    digest = hashlib.sha256(script).hexdigest()
+    submit = c.Submit(caller=ALICE, asked=submission(), digests=(digest, ""))
     for _ in range(2):
-        books.take(books.head.command(submit, books.now_s), {"d1": b"#!/bin/sh\n"})
+        books.take(books.head.command(submit, books.now_s), {digest: script})
     past = reader(books)
 
-    assert past.blob("d1") == b"#!/bin/sh\n"
+    assert past.blob(digest) == script
     with pytest.raises(StorageError, match="holds no script"):
         past.blob("d2")
     past.close()

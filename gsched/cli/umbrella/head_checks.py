@@ -83,6 +83,16 @@ def check_status(status: StatusReply, *, now_s: float) -> list[Finding]:
         )
     else:
         findings.append(ok("clock", "this machine and the head agree"))
+    if status.damaged:
+        shown = "; ".join(status.damaged[:3])
+        more = f" and {len(status.damaged) - 3} more" if len(status.damaged) > 3 else ""
+        findings.append(
+            fail(
+                "database",
+                f"rows of {status.database} are damaged: {shown}{more}",
+                "restore a backup, or give the jobs up with gdel; see gsched(1), Damaged records",
+            )
+        )
     if status.dropped:
         shown = ", ".join(f"{name} {count}" for name, count in sorted(status.dropped.items()))
         findings.append(

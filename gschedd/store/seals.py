@@ -1,0 +1,97 @@
+"""Checksums of rows, and reading rows so that damage names its row instead of ending the head.
+
+SQLite has no checksums of its own: a flipped bit in a page that still parses is data like any
+other. Each row that is not addressed by its contents carries the CRC-32 of its other columns.
+"""
+
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+SqlValue = str | int | float | bytes | None
+T = TypeVar("T")
+
+_pack = msgspec.msgpack.Encoder().encode
+
+#: What decoding raises when a row holds what cannot be there.
+_SPOILED: Final = (msgspec.MsgspecError, ValueError, TypeError, KeyError, AttributeError)
+
+
+class Damaged(Struct, frozen=True, kw_only=True):
+    """A row that cannot be used.
+
+    Attributes:
+        kind: "job", "attempt", "node", "event", "run" or "script".
+        key: of the row, in words.
+        reason: why.
+        job: whose row it is; 0: of no job.
+    """
+
+    kind: str
+    key: str
+    reason: str
+    job: int = 0
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        return f"{self.kind} {self.key}: {self.reason}"
+
+
+class DamagedRowError(Exception):
+    """A row of the database does not match its checksum, or cannot be decoded."""
+
+    def __init__(self, damaged: Damaged) -> None:
+        super().__init__(str(damaged))
+        self.damaged = damaged
+
+
+def seal(values: Iterable[SqlValue]) -> int:
+    """Return the checksum of a row's other columns.
+
+    Numbers count as floats: SQLite returns an integer of a REAL column as one.
+    """
+    plain = [float(value) if isinstance(value, int) else value for value in values]
+    return zlib.crc32(_pack(plain))
+
+
+def sealed(values: tuple[SqlValue, ...]) -> tuple[SqlValue, ...]:
+    """Return a row with its checksum at its end."""
+    return (*values, seal(values))
+
+
+def read_row(
+    decode: Callable[[], T],
+    values: Iterable[SqlValue],
+    checksum: SqlValue,
+    *,
+    kind: str,
+    key: object,
+    job: int = 0,
+) -> T:
+    """Return what a row stands for.
+
+    Args:
+        decode: makes it of the row.
+        values: the row's columns, in the order in which they were written.
+        checksum: the row's; None: it was written before rows had one.
+        kind: of the row, for messages.
+        key: of the row, for messages.
+        job: whose row it is; 0: of no job.
+
+    Raises:
+        DamagedRowError: the row is not what was written.
+    """
+    if checksum is not None and checksum != seal(values):
+        raise DamagedRowError(
+            Damaged(kind=kind, key=str(key), reason="its checksum does not match", job=job)
+        )
+    try:
+        return decode()
+    except _SPOILED as error:
+        reason = f"it cannot be decoded ({type(error).__name__}: {error})"
+        raise DamagedRowError(
+            Damaged(kind=kind, key=str(key), reason=reason[:300], job=job)
+        ) from error
