@@ -21,6 +21,7 @@ from gnode.daemon import leftovers, spool
 from gnode.daemon.elastic import socket_path
 from gnode.daemon.launching import Rules
 from gnode.daemon.shell import Identity, Meters, Shell
+from gnode.daemon.space import SpoolSpace
 from gnode.daemon.spool import Spool
 from gnode.hw import cgroups
 from gnode.hw.confinement import Confinement, find_confinement
@@ -35,7 +36,7 @@ from gsched.daemon_files import check_config, read_key
 from gsched.errors import CannotWriteError, ConfigError, GschedError, InternalError
 from gsched.logs import HANGUP, Complaints, LineFormatter, survive_hangups
 from gsched.model.node_name import NODE_NAME_RULE, is_node_name
-from gsched.model.units import format_size
+from gsched.model.units import format_size, parse_size_bytes
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +171,7 @@ def _compose(
             load=LoadMeter(clock, confinement, cores=usable_cores(node, confinement)),
             attempts=Sampler(nvml),
             sample_s=node.sample_s,
+            space=SpoolSpace(state.state_dir, parse_size_bytes(node.least_spool)),
         ),
         clock=clock,
         has_spool=has_spool,

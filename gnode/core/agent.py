@@ -18,6 +18,7 @@ from gnode.core.inputs import (
     LauncherDown,
     LauncherUp,
     Measured,
+    ProblemChanged,
     SpoolFound,
     StopAllAsked,
     Welcomed,
@@ -128,7 +129,7 @@ class Agent:
                 self._on_alarm(now_s)
             case JobSaid():
                 trainings.said(table, event.message)
-            case Measured() | InventoryChanged() | StopAllAsked():
+            case Measured() | InventoryChanged() | ProblemChanged() | StopAllAsked():
                 self._on_machine(event, now_s, wall_s)
             case SpoolFound():
                 self._on_spool(event, now_s, wall_s)
@@ -199,6 +200,7 @@ class Agent:
                 highest_epoch=table.highest_epoch,
                 highest_job=table.highest_job,
                 probes=table.site.probe_account is not None,
+                problem=table.problem,
             )
         )
 
@@ -269,7 +271,10 @@ class Agent:
     # --- the machine ---
 
     def _on_machine(
-        self, event: Measured | InventoryChanged | StopAllAsked, now_s: float, wall_s: float
+        self,
+        event: Measured | InventoryChanged | ProblemChanged | StopAllAsked,
+        now_s: float,
+        wall_s: float,
     ) -> None:
         table = self._table
         match event:
@@ -281,22 +286,39 @@ class Agent:
                         attempt.usage = usage
             case InventoryChanged():
                 table.inventory = event.inventory
+            case ProblemChanged():
+                table.problem = event.problem
+                self._remove_due(now_s)
+                if table.welcomed:
+                    self._beat(now_s)
             case StopAllAsked():
                 orders.stop_all(table, now_s, wall_s)
 
     def _on_alarm(self, now_s: float) -> None:
         table = self._table
-        while table.removals and table.removals[0][0] <= now_s:
-            orders.remove(table, table.removals.popleft()[1])
+        self._remove_due(now_s)
         lives.kill_disobedient(table, now_s)
         self._prober.on_alarm(now_s)
         if table.highest_job != table.saved_job and table.cluster:
             self._save_mark()
         if self._heartbeat_at_s is not None and self._heartbeat_at_s <= now_s:
-            self._heartbeat_at_s = now_s + self._heartbeat_s
-            usage = tuple(
-                (attempt.key.job, attempt.key.attempt, attempt.usage)
-                for attempt in table.attempts.values()
-                if attempt.live and attempt.usage is not None
-            )
-            table.out.append(Send(message=Heartbeat(load=table.load, usage=usage)))
+            self._beat(now_s)
+
+    def _remove_due(self, now_s: float) -> None:
+        """Remove the records whose time has come; where space is short, all that nobody needs."""
+        table = self._table
+        while table.removals and (table.removals[0][0] <= now_s or table.problem):
+            orders.remove(table, table.removals.popleft()[1])
+
+    def _beat(self, now_s: float) -> None:
+        """Send how the node is."""
+        table = self._table
+        self._heartbeat_at_s = now_s + self._heartbeat_s
+        usage = tuple(
+            (attempt.key.job, attempt.key.attempt, attempt.usage)
+            for attempt in table.attempts.values()
+            if attempt.live and attempt.usage is not None
+        )
+        table.out.append(
+            Send(message=Heartbeat(load=table.load, usage=usage, problem=table.problem))
+        )

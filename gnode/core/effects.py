@@ -90,6 +90,7 @@ class SendRegister(Struct, frozen=True, kw_only=True):
     highest_epoch: int
     highest_job: int
     probes: bool = False
+    problem: str = ""
 
 
 class RefuseHead(Struct, frozen=True, kw_only=True):

@@ -164,6 +164,12 @@ class Measured(Struct, frozen=True, kw_only=True):
     usage: dict[AttemptKey, Usage]
 
 
+class ProblemChanged(Struct, frozen=True, kw_only=True):
+    """The machine can take no new jobs, for a reason in words, or can again (empty)."""
+
+    problem: str
+
+
 class InventoryChanged(Struct, frozen=True, kw_only=True):
     """What the machine has."""
 
@@ -194,6 +200,7 @@ Input = (
     | LeftoverGone
     | SpoolFound
     | Measured
+    | ProblemChanged
     | InventoryChanged
     | AlarmRang
     | StopAllAsked

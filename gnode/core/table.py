@@ -128,6 +128,7 @@ class Table:
         live_of_job: the live attempts of each job, in order of their numbers.
         latest: the highest attempt known of each job, oldest entries first.
         removals: when which spool is removed, in order of time.
+        problem: why the machine takes no new jobs; empty: it does.
         out: effects of the step that is going on.
         dropped: counted warnings, by name: messages that did not fit.
     """
@@ -148,6 +149,7 @@ class Table:
     launcher_up: bool = False
     ending: bool = False
     load: Load = field(default_factory=Load)
+    problem: str = ""
     out: list[Effect] = field(default_factory=list)
     dropped: dict[str, int] = field(default_factory=dict)
 

@@ -16,6 +16,7 @@ from gnode.core.inputs import (
     LaunchFailed,
     LeftoverGone,
     Measured,
+    ProblemChanged,
     SpoolFound,
     StopAllAsked,
     SupervisorEnded,
@@ -29,6 +30,7 @@ from gnode.daemon.elastic import ElasticServer
 from gnode.daemon.launching import LauncherClient, Rules
 from gnode.daemon.reading import Reader
 from gnode.daemon.removals import Remover
+from gnode.daemon.space import LOOK_S, SpoolSpace
 from gnode.daemon.spool import Mark, Spool
 from gnode.daemon.writes import Writes
 from gnode.hw.load import LoadMeter
@@ -77,11 +79,13 @@ class Meters:
 
     Attributes:
         sample_s: seconds between two samples of the attempts.
+        space: what is left of the spool's file system.
     """
 
     load: LoadMeter
     attempts: Sampler[AttemptKey]
     sample_s: float
+    space: SpoolSpace
 
 
 class Shell:
@@ -151,6 +155,7 @@ class Shell:
                 group.create_task(self._sample()),
                 group.create_task(self._remover.run()),
                 group.create_task(self._watch_spool()),
+                group.create_task(self._watch_space()),
             ]
             await self._finished.wait()
             for task in running:
@@ -170,6 +175,21 @@ class Shell:
             if not self._has_spool():
                 self.spool_lost = True
                 self.finish()
+
+    async def _watch_space(self) -> None:
+        """Tell the agent when the spool's space gets short, and when it is enough again."""
+        known = ""
+        while True:
+            problem = await asyncio.to_thread(self._meters.space.problem)
+            if problem != known:
+                known = problem
+                if problem:
+                    log.warning("taking no new jobs: %s", problem)
+                else:
+                    log.info("taking new jobs again")
+                self.post(ProblemChanged(problem=problem))
+                self._writes.again()
+            await asyncio.sleep(LOOK_S)
 
     def finish(self) -> None:
         """End the daemon and leave the jobs to their supervisors."""
@@ -347,6 +367,7 @@ class Shell:
                 highest_epoch=effect.highest_epoch,
                 highest_job=effect.highest_job,
                 probes=effect.probes,
+                problem=effect.problem,
             )
 
         self._channel.register(register)

@@ -25,12 +25,15 @@ COLUMNS = (
 
 
 def shown_state(row: NodeRow) -> str:
-    """Return ``up``, ``draining`` (jobs still run), ``drained`` or ``unreachable``."""
+    """Return ``up``, ``draining`` (jobs still run), ``drained`` or ``unreachable``.
+
+    A node that takes no jobs by its own word is ``up, closed``.
+    """
     if row.state != NodeState.UP:
         return f"{row.state}, drained" if row.drained else row.state
     if row.drained:
         return "draining" if row.jobs else "drained"
-    return row.state
+    return f"{row.state}, closed" if row.problem else row.state
 
 
 def print_nodes(rows: Iterable[NodeRow], *, color: str) -> None:
@@ -61,7 +64,7 @@ def _used_memory(row: NodeRow) -> str:
 def print_state_list(rows: Iterable[NodeRow]) -> None:
     """Print name, state and reason of the nodes that take no jobs, as ``pbsnodes -l`` does."""
     for row in rows:
-        if row.state != NodeState.UP or row.drained:
+        if row.state != NodeState.UP or row.drained or row.problem:
             line = f"{row.name:<20} {shown_state(row):<20} {row.reason}"
             print(printable(line.rstrip()))
 

@@ -460,6 +460,8 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         probe_due_s: when it is probed next, seconds since the epoch; 0: it is not.
         probes_failed: probes in a row that failed.
         resumptions: how often it was resumed without an operator within a day.
+        problem: why the node takes no new jobs by its own word; empty: it does.
+        reason: why it takes no jobs, whoever said so.
     """
 
     name: str
@@ -476,6 +478,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     generic_free: dict[str, int] = {}
     drained: bool = False
     vacating: bool = False
+    problem: str = ""
     reason: str = ""
     address: str = ""
     version: str = ""

@@ -72,6 +72,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
         highest_epoch: of any head this node has obeyed; a head with a lower one is an old copy.
         highest_job: number of any job this node has seen.
         probes: this node understands `Probe`.
+        problem: why the node takes no new jobs, in words; empty: it does.
     """
 
     boot_id: str
@@ -84,6 +85,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
     highest_epoch: int = 0
     highest_job: int = 0
     probes: bool = False
+    problem: str = ""
 
 
 class Welcome(Struct, frozen=True, kw_only=True, tag="welcome"):
@@ -275,10 +277,16 @@ class Exited(Struct, frozen=True, kw_only=True, tag="exited"):
 
 
 class Heartbeat(Struct, frozen=True, kw_only=True, tag="heartbeat"):
-    """How busy the node is, and what each running attempt has used so far."""
+    """How busy the node is, and what each running attempt has used so far.
+
+    Attributes:
+        usage: job, attempt and its use.
+        problem: as in `Register`; a change of it is told at once.
+    """
 
     load: Load
-    usage: tuple[tuple[int, int, Usage], ...]  # job, attempt, usage
+    usage: tuple[tuple[int, int, Usage], ...]
+    problem: str = ""
 
 
 class OutputRead(Struct, frozen=True, kw_only=True, tag="output_read", omit_defaults=True):

@@ -371,6 +371,7 @@ _APPLIERS: Final[Mapping[type[f.Fact], Applier]] = MappingProxyType(
             _on(f.JobEnded, _ended),
             _on(f.NodeRegistered, apply_nodes.registered),
             _on(f.NodeDisconnected, apply_nodes.disconnected),
+            _on(f.NodeProblemChanged, apply_nodes.problem_changed),
             _on(f.NodeDrained, apply_nodes.drained),
             _on(f.NodeResumed, apply_nodes.resumed),
             _on(f.NodeFaulted, apply_nodes.faulted),

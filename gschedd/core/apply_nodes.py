@@ -29,6 +29,7 @@ def registered(state: State, fact: f.NodeRegistered) -> None:
         state.forget_hardware()
     node.inventory, node.boot_id, node.incarnation = fact.inventory, fact.boot_id, fact.incarnation
     node.address, node.version, node.since_s = fact.address, fact.version, fact.at_s
+    node.problem = fact.problem
     node.load, node.heartbeat_s = fact.load, fact.at_s
     _clear(node)
     node.probes = fact.probes
@@ -38,6 +39,16 @@ def registered(state: State, fact: f.NodeRegistered) -> None:
         _watch(state, node, structs.replace(node.probation, due_s=0.0))
     if fact.highest_job >= state.next_job:  # the database is an old copy: no number comes again
         state.next_job = fact.highest_job + SAFE_ID_JUMP
+    refresh_space(state, node)
+    state.look_anew()
+    state.touched_nodes[node.name] = node
+
+
+def problem_changed(state: State, fact: f.NodeProblemChanged) -> None:
+    """A node has said that it takes no new work, or that it does again."""
+    node = state.nodes[fact.node]
+    node.state = next_node_state(node.state, fact, node.state)
+    node.problem = fact.problem
     refresh_space(state, node)
     state.look_anew()
     state.touched_nodes[node.name] = node

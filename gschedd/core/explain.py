@@ -212,11 +212,20 @@ def _describe_node_fact(fact: f.AnyFact) -> str:
             return f"drained by {fact.by}{leave}: {fact.reason}"
         case f.NodeResumed():
             return f"resumed by {fact.by}" + (", its probe has passed" if fact.automatic else "")
+        case f.NodeFaulted():
+            return f"launch faults in a row: {fact.faults} {fact.message}".rstrip()
+        case _:
+            return _describe_fitness(fact)
+
+
+def _describe_fitness(fact: f.AnyFact) -> str:
+    """Say what a node has found out about itself."""
+    match fact:
+        case f.NodeProblemChanged():
+            return f"takes no new jobs: {fact.problem}" if fact.problem else "takes new jobs again"
         case f.NodeProbeAsked():
             return f"asked whether it can start jobs (probe {fact.request})"
         case f.NodeProbed():
             return "its probe has passed" if fact.passed else f"its probe failed: {fact.message}"
-        case f.NodeFaulted():
-            return f"launch faults in a row: {fact.faults} {fact.message}".rstrip()
         case _:
             return type(fact).__name__

@@ -281,6 +281,13 @@ class NodeRegistered(NodeFact, frozen=True, kw_only=True, omit_defaults=True, ta
     load: Load
     highest_job: int = 0
     probes: bool = False
+    problem: str = ""
+
+
+class NodeProblemChanged(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The node itself takes no new jobs, for a reason in words, or does again (empty)."""
+
+    problem: str = ""
 
 
 class NodeDisconnected(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -362,6 +369,7 @@ AnyFact = (
     | JobRequeued
     | JobEnded
     | NodeRegistered
+    | NodeProblemChanged
     | NodeDisconnected
     | NodeDrained
     | NodeResumed

@@ -246,6 +246,10 @@ class Head:
         """Take in that the head itself cannot launch a part."""
         return self._hear(reports.on_exited(self.state, node, said, now_s))
 
+    def has_problem(self, node: str, problem: str, now_s: float) -> Step:
+        """Take in whether a node takes new jobs: why not, empty if it does."""
+        return self._hear(reports.on_problem(self.state, node, problem, now_s))
+
     def disconnected(self, node: str, reason: str, now_s: float) -> Step:
         """Take in that a node's connection is gone."""
         return self._hear(reports.on_disconnected(self.state, node, reason, now_s))

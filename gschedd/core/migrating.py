@@ -136,6 +136,8 @@ def _target(state: State, name: str) -> Node:
         raise BadStateError(f"node {name} is not connected", hint="see gnodes for others")
     if node.drained:
         raise BadStateError(f"node {name} is drained: {node.reason}", hint="see gnodes for others")
+    if node.problem:
+        raise BadStateError(f"node {name} takes no jobs: {node.problem}", hint="see gnodes")
     return node
 
 

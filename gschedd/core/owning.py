@@ -125,7 +125,7 @@ def owned_space(state: State, node: Node) -> NodeSpace:
         features=frozenset(
             {*inventory.features, node.name, *(gpu.type for gpu in inventory.gpus if gpu.type)}
         ),
-        open=node.state is NodeState.UP and not node.drained,
+        open=node.state is NodeState.UP and not node.drained and not node.problem,
     )
     for job in state.by_node.get(node.name, {}).values():
         assert job.attempt is not None, "a job that owns something has an attempt"

@@ -25,6 +25,8 @@ from gschedd.core.startups import told_by_step
 from gschedd.core.state import Attempt, Job, Part, Reached, State
 from gschedd.core.steptimes import told_by_steps
 
+#: Characters that are kept of a node's own word on why it takes no new jobs.
+MAX_PROBLEM = 200
 #: TERM to KILL for an attempt that should not be there at all, seconds.
 FENCED_GRACE_S = 5.0
 
@@ -81,6 +83,7 @@ def on_register(state: State, node: str, said: n.Register, now_s: float) -> Hear
             load=said.load,
             highest_job=said.highest_job,
             probes=said.probes,
+            problem=said.problem[:MAX_PROBLEM],
         )
     )
     reported: dict[tuple[int, int], n.AttemptReport] = {}
@@ -118,6 +121,16 @@ def _keep_clear(state: State, node: str, job: int, now_s: float) -> Iterator[f.A
             f"give it up with gdel {job}, then resume the node"
         )
         yield f.NodeDrained(at_s=now_s, node=node, reason=reason, by="gsched")
+
+
+def on_problem(state: State, node: str, problem: str, now_s: float) -> Heard:
+    """A node has said whether it takes new jobs."""
+    heard = nothing()
+    known = state.nodes.get(node)
+    problem = problem[:MAX_PROBLEM]
+    if known is not None and known.state is NodeState.UP and known.problem != problem:
+        heard.facts.append(f.NodeProblemChanged(at_s=now_s, node=node, problem=problem))
+    return heard
 
 
 def _compare(

@@ -320,7 +320,7 @@ def _on_the_way(state: State, job: Job, at_s: float) -> list[f.AnyFact]:
 
 def _is_open(state: State, name: str) -> bool:
     node = state.nodes.get(name)
-    return node is not None and node.state is NodeState.UP and not node.drained
+    return node is not None and node.state is NodeState.UP and not (node.drained or node.problem)
 
 
 def _without_place(state: State, fact: f.NodeDisconnected | f.NodeDrained) -> list[f.AnyFact]:

@@ -258,6 +258,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
         fault_s: when the last of them was, seconds since the epoch.
         fault_message: what it said.
         probes: it can probe itself.
+        problem: why it takes no new jobs by its own word; empty: it does.
     """
 
     name: str
@@ -271,6 +272,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
     drained: bool = False
     vacating: bool = False
     reason: str = ""
+    problem: str = ""
     faults: int = 0
     fault_uids: tuple[int, ...] = ()
     fault_s: float = 0.0

@@ -236,7 +236,9 @@ class Teller:
             generic_free=dict(space.generic),
             drained=node.drained,
             vacating=node.vacating,
-            reason=node.reason or ("not connected" if node.state is not NodeState.UP else ""),
+            problem=node.problem,
+            reason=node.reason
+            or ("not connected" if node.state is not NodeState.UP else node.problem),
             address=node.address,
             version=node.version,
             since_s=node.since_s,

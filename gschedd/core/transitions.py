@@ -101,6 +101,7 @@ PART_MOVES: Final[Mapping[tuple[P, type[f.Fact]], frozenset[P]]] = MappingProxyT
 NODE_MOVES: Final[Mapping[tuple[N, type[f.Fact]], frozenset[N]]] = MappingProxyType(
     {
         (N.UP, f.NodeRegistered): frozenset({N.UP}),
+        (N.UP, f.NodeProblemChanged): frozenset({N.UP}),
         (N.UP, f.NodeDisconnected): frozenset({N.UNREACHABLE}),
         (N.UP, f.NodeDrained): frozenset({N.UP}),
         (N.UP, f.NodeResumed): frozenset({N.UP}),

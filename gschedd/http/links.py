@@ -21,6 +21,7 @@ from gsched.protocol import node as n
 from gsched.protocol.sealing import Opener, Sealer, SealError
 from gschedd.core import effects as e
 from gschedd.core.head import Step
+from gschedd.core.reports import MAX_PROBLEM
 from gschedd.engine.loop import Engine
 from gschedd.http.door import Visitor
 from gschedd.http.handshake import Handshake, HandshakeRefusedError, Introduced
@@ -326,6 +327,7 @@ class Links:
                 case n.Heartbeat():
                     now_s = self._clock.wall_s()
                     self._engine.head.heard_from(node, message.load, now_s, message.usage)
+                    await self._take_problem(node, message.problem)
                 case n.OutputRead():
                     waiting = self._requests.pop((node, message.request), None)
                     if waiting is not None and not waiting.done():
@@ -340,6 +342,13 @@ class Links:
                     assert_never(message)
         if reports:
             await self._engine.tell(lambda now_s: self._report(node, reports, now_s))
+
+    async def _take_problem(self, node: str, problem: str) -> None:
+        """Let the head hear that a node takes no new jobs, or does again."""
+        head = self._engine.head
+        known = head.state.nodes.get(node)
+        if known is not None and known.problem != problem[:MAX_PROBLEM]:
+            await self._engine.tell(lambda now_s: (head.has_problem(node, problem, now_s),))
 
     def _report(self, node: str, reports: list[n.AttemptMessage], now_s: float) -> Sequence[Step]:
         return [self._engine.head.reported(node, report, now_s) for report in reports]

@@ -73,7 +73,7 @@ def _explain_chunk(chunk: Chunk, request: Request, spaces: Spaces) -> str:
 
 
 _REASON_WORDS = {
-    "closed": "drained or unreachable",
+    "closed": "drained, unreachable or full",
     "exclusive": "not to be shared",
     "cpus": "short of CPUs",
     "memory": "short of memory",

@@ -470,7 +470,7 @@ def test_a_node_that_died_with_the_old_head_is_not_up_for_the_new_one() -> None:
 
     assert world.seen_node("n1").state.value == "unreachable"
     assert world.state(job) == "queued"
-    assert "drained or unreachable" in world.why(job)
+    assert "drained, unreachable or full" in world.why(job)
 
 
 def test_a_retried_submission_gets_its_job_also_from_the_next_head() -> None:

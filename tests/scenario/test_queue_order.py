@@ -255,7 +255,7 @@ def test_a_drained_node_takes_nothing_new_and_keeps_what_runs() -> None:
 
     world.run_until(60)
     assert world.state(first) == "done"
-    assert "drained or unreachable" in world.why(second)
+    assert "drained, unreachable or full" in world.why(second)
     assert world.seen_node("n1").reason == "new kernel"
     world.do(c.ResumeNode(caller=ADMIN, node="n1"))
     world.run_until(200)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gsched.model.states import OutcomeKind, StopReason
-from gsched.protocol.node import Exited, Stop
+from gsched.protocol.node import Exited, Heartbeat, Register, Stop
 from tests.support.disks import fill, free, small_disk
 from tests.support.gnode_world import GnodeWorld, wait_until_gone
 from tests.support.processes import attempts
@@ -25,7 +25,7 @@ def world(tmp_path: Path, process_marker: str) -> Iterator[GnodeWorld]:
     """A node whose state directory is a file system of 4 MB."""
     with small_disk(tmp_path / "n1", "4m"):
         made = GnodeWorld(tmp_path, process_marker)
-        made.settings["cgroup"] = "none"
+        made.settings |= {"cgroup": "none", "least_spool": "1mb"}
         yield made
         made.stop()
 
@@ -66,6 +66,23 @@ def test_a_stop_ends_a_job_while_the_spool_is_full(world: GnodeWorld) -> None:
     assert record.stop_reason is StopReason.DELETE
     wait_until_gone(pid)
     assert world.process.poll() is None, world.log()
+
+
+def test_a_node_says_that_it_takes_no_jobs_while_its_spool_is_nearly_full(
+    world: GnodeWorld,
+) -> None:
+    world.start()
+    fill(world.state)
+
+    short = world.head.wait_for(Heartbeat, lambda beat: bool(beat.problem))[0]
+    world.kill()
+    world.start()
+    registered = world.head.wait_for(Register, count=2)[-1].problem
+    free(world.state)
+    world.head.wait_for(Heartbeat, lambda beat: not beat.problem)
+
+    assert short.problem == f"its spool {world.state} has less than 1mb left"
+    assert registered == short.problem
 
 
 def test_a_launch_on_a_full_spool_fails_in_words_and_leaves_nothing(world: GnodeWorld) -> None:

@@ -274,7 +274,7 @@ def test_the_reason_counts_the_nodes_and_names_the_best() -> None:
     text = explain(Request(chunks=(Chunk(cpus=4),)), nodes)
 
     assert text == (
-        "needs 4 CPUs; 0 of 3 nodes can take it (2 short of CPUs, 1 drained or unreachable); "
+        "needs 4 CPUs; 0 of 3 nodes can take it (2 short of CPUs, 1 drained, unreachable or full); "
         "most free: n2 with 3 CPUs"
     )
 

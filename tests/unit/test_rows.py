@@ -151,6 +151,11 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
             ),
             "registered with 3 CPUs, 1 GPUs",
         ),
+        (
+            f.NodeProblemChanged(at_s=5.0, node="n1", problem="full"),
+            "takes no new jobs: full",
+        ),
+        (f.NodeProblemChanged(at_s=5.0, node="n1"), "takes new jobs again"),
         (f.NodeDisconnected(at_s=5.0, node="n1", reason="gone"), "disconnected: gone"),
         (f.NodeDrained(at_s=5.0, node="n1", reason="kernel", by="bob"), "drained by bob: kernel"),
         (f.NodeResumed(at_s=5.0, node="n1", by="bob"), "resumed by bob"),

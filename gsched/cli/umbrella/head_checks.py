@@ -146,6 +146,14 @@ def check_nodes(nodes: Iterable[NodeRow], *, now_s: float) -> list[Finding]:
                     f"gnodes resume {row.name}",
                 )
             )
+        elif row.problem:
+            findings.append(
+                warn(
+                    f"node {row.name}",
+                    f"takes no new jobs: {row.problem}",
+                    "it takes jobs again by itself once that is over",
+                )
+            )
         elif row.heartbeat_s is not None and now_s - row.heartbeat_s > HEARTBEATS_LATE_S:
             findings.append(
                 warn(
