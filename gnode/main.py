@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gnode.core.agent import Agent
-from gnode.core.binding import Site
+from gnode.core.binding import Limits, Site
 from gnode.core.inputs import Account
 from gnode.daemon import leftovers, spool
 from gnode.daemon.elastic import socket_path
@@ -93,7 +93,9 @@ def serve(config: Config) -> None:
     state.prepare()
     lock_fd = spool.lock(state.state_dir)
     try:
-        roots = cgroups.find_roots(node.cgroup, state.state_dir)
+        roots = cgroups.find_roots(
+            node.cgroup, state.state_dir, limit_processes=node.job_processes > 0
+        )
         shell = _compose(config, state, roots, lambda: state.is_locked_by(lock_fd))
         _raise_open_files()
         asyncio.run(_run(shell))
@@ -132,6 +134,12 @@ def _compose(
         memory_root=roots.memory if node.enforce_memory else None,
         elastic_socket=socket_path(state.state_dir),
         probe_account=_probe_account(rules),
+        limits=Limits(
+            no_new_privileges=node.no_new_privileges,
+            open_files=node.job_open_files,
+            processes=node.job_processes,
+        ),
+        processes_root=roots.processes,
     )
     mark = state.read_mark()
     agent = Agent(
@@ -230,7 +238,7 @@ def _kill_strays(roots: cgroups.Roots, state: Spool) -> None:
     killed = leftovers.kill_foreign(state.state_dir, state.user_dirs, keep)
     if killed:
         log.warning("killed processes of attempts that are not in the spool: %s", killed)
-    for root in filter(None, (roots.tracking, roots.memory[1] if roots.memory else None)):
+    for root in roots.all:
         for name in leftovers.kill_strays(root, keep):
             log.warning("killed the processes of %s, which is not in the spool", name)
 

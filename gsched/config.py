@@ -183,6 +183,10 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             new jobs, as ``32mb``.
         heartbeat_s, sample_s: how often load is sent, and each job's use is sampled.
         enforce_memory: kill a job that uses more memory than it asked for.
+        no_new_privileges: setuid programs in jobs gain no rights.
+        job_open_files: soft limit on open files of each process of a job.
+        job_processes: processes and threads of a job, 0: no limit; by a control group, or without
+            one of all that its user has on the machine.
     """
 
     name: str = ""
@@ -205,6 +209,9 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     heartbeat_s: Period = 300.0
     sample_s: Period = 10.0
     enforce_memory: bool = True
+    no_new_privileges: bool = False
+    job_open_files: Annotated[int, msgspec.Meta(ge=64, le=1_048_576)] = 1024
+    job_processes: Annotated[int, msgspec.Meta(ge=0, le=4_194_304)] = 0
 
 
 class HistoryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -26,6 +26,15 @@ KEPT_PREFIX = "PBS_O_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the node's configuration says of every job: see `gsched.config.NodeConfig`."""
+
+    no_new_privileges: bool = False
+    open_files: int = 1024
+    processes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """What binding must know of this node.
 
@@ -39,6 +48,8 @@ class Site:
         boot_id: of the machine.
         elastic_socket: path of the socket on which trainings talk to gnode.
         probe_account: as whom the node probes itself; None: it cannot.
+        limits: of each job's processes.
+        processes_root: directory below which the number of processes is limited, or None.
     """
 
     node: str
@@ -52,6 +63,8 @@ class Site:
     memory_root: tuple[int, str] | None = None
     elastic_socket: str = ""
     probe_account: Account | None = None
+    limits: Limits = Limits()
+    processes_root: str | None = None
 
 
 def bind(launch: Launch, account: Account, site: Site) -> Task:
@@ -88,7 +101,17 @@ def bind(launch: Launch, account: Account, site: Site) -> Task:
         ),
         boot_id=site.boot_id,
         gpu_indices=launch.share.gpu_indices,
+        no_new_privileges=site.limits.no_new_privileges,
+        open_files=site.limits.open_files,
+        processes=site.limits.processes,
+        processes_cgroup=_processes_group(site, key),
     )
+
+
+def _processes_group(site: Site, key: AttemptKey) -> str | None:
+    if not site.limits.processes or site.processes_root is None:
+        return None
+    return posixpath.join(site.processes_root, key.name)
 
 
 def _memory_limit(launch: Launch, site: Site, key: AttemptKey) -> MemoryCgroup | None:

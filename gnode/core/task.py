@@ -63,6 +63,10 @@ class Task(Struct, frozen=True, kw_only=True):
         failure_report: file in which torchrun's agent leaves the first failing rank, or None.
         boot_id: of the machine's start in which this was accepted; another one proves death.
         gpu_indices: what the attempt owns here, so that a restarted gnode knows it.
+        no_new_privileges: programs gain no rights by being setuid.
+        open_files: soft limit on open files; the hard one is gnode's.
+        processes: limit on processes and threads; 0: none. ``processes_cgroup``, of either version,
+            counts those of the attempt; without it those of its user count.
     """
 
     job: int
@@ -91,6 +95,10 @@ class Task(Struct, frozen=True, kw_only=True):
     nice: int = 0
     boot_id: str = ""
     gpu_indices: tuple[int, ...] = ()
+    no_new_privileges: bool = False
+    open_files: int = 1024
+    processes: int = 0
+    processes_cgroup: str | None = None
 
     @property
     def key(self) -> AttemptKey:

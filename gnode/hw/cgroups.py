@@ -24,18 +24,28 @@ class Roots:
     Attributes:
         tracking: of version 2, or None: processes are then tracked by descent.
         memory: version and directory for the memory limit, or None: then there is no limit.
+        processes: of either version, for the limit on processes; None: there is no controller for
+            it, or no limit is wanted.
     """
 
     tracking: str | None = None
     memory: tuple[int, str] | None = None
+    processes: str | None = None
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Return the directories, each once."""
+        found = (self.tracking, self.memory[1] if self.memory else None, self.processes)
+        return tuple(dict.fromkeys(path for path in found if path))
 
 
-def find_roots(setting: str, state_dir: str) -> Roots:
+def find_roots(setting: str, state_dir: str, *, limit_processes: bool = False) -> Roots:
     """Make and return the groups of this node.
 
     Args:
         setting: ``auto``, ``none`` or a version 2 directory.
         state_dir: of the node; two nodes on one machine get different groups.
+        limit_processes: jobs have a limit on their processes.
     """
     if setting == "none":
         return Roots()
@@ -43,13 +53,18 @@ def find_roots(setting: str, state_dir: str) -> Roots:
     paths = own_paths()
     parent = Path(setting) if setting != "auto" else _version2_parent(paths)
     tracking = _make(parent / name) if parent else None
-    memory = _version2_memory(tracking) if tracking else None
+    memory = (2, tracking) if tracking and _pass_down("memory", tracking) else None
     if memory is None and "memory" in paths and setting == "auto":
         made = _make(MOUNT / "memory" / paths["memory"].lstrip("/") / name)
         memory = (1, made) if made else None
+    processes = None
+    if limit_processes:
+        processes = tracking if tracking and _pass_down("pids", tracking) else None
+        if processes is None and "pids" in paths and setting == "auto":
+            processes = _make(MOUNT / "pids" / paths["pids"].lstrip("/") / name)
     if tracking is None:
         log.warning("no control groups (%s): jobs' processes are tracked by descent", setting)
-    return Roots(tracking=tracking, memory=memory)
+    return Roots(tracking=tracking, memory=memory, processes=processes)
 
 
 def own_paths(proc: Path = Path("/proc/self")) -> dict[str, str]:
@@ -82,19 +97,19 @@ def _make(path: Path) -> str | None:
     return str(path) if os.access(path / "cgroup.procs", os.W_OK) else None
 
 
-def _version2_memory(tracking: str) -> tuple[int, str] | None:
-    """Return where version 2 limits memory, having passed the controller down if need be."""
+def _pass_down(controller: str, tracking: str) -> bool:
+    """Pass a controller of version 2 down to the attempts' groups; return whether they have it."""
     path = Path(tracking)
     for group in (path.parent, path):
         try:
-            if "memory" not in (group / "cgroup.controllers").read_text().split():
-                return None
-            if "memory" not in (group / "cgroup.subtree_control").read_text().split():
-                (group / "cgroup.subtree_control").write_text("+memory")
+            if controller not in (group / "cgroup.controllers").read_text().split():
+                return False
+            if controller not in (group / "cgroup.subtree_control").read_text().split():
+                (group / "cgroup.subtree_control").write_text(f"+{controller}")
         except OSError as error:  # EBUSY: the group above holds processes of its own
             log.debug("%s: %s", group, error)
-            return None
-    return (2, tracking)
+            return False
+    return True
 
 
 def is_populated(path: str) -> bool:
@@ -159,7 +174,7 @@ def remove(path: str) -> None:
 
 def remove_if_empty(roots: Roots) -> None:
     """Remove the node's own groups, unless attempts still have theirs below them."""
-    for path in filter(None, (roots.tracking, roots.memory[1] if roots.memory else None)):
+    for path in roots.all:
         try:
             os.rmdir(path)
         except OSError as error:

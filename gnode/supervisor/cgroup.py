@@ -40,7 +40,7 @@ def _field(text: str, name: str) -> int:
 
 def _groups(task: Task) -> list[str]:
     memory = task["memory_cgroup"]
-    found = [task["cgroup"], memory["path"] if memory else None]
+    found = [task["cgroup"], memory["path"] if memory else None, task.get("processes_cgroup")]
     return list(dict.fromkeys(path for path in found if path))
 
 
@@ -55,6 +55,8 @@ def prepare(task: Task) -> None:
             os.makedirs(path, mode=0o755, exist_ok=True)
         if task["memory_cgroup"]:
             _limit_memory(task["memory_cgroup"])
+        if group := task.get("processes_cgroup"):
+            _write(f"{group}/pids.max", str(task["processes"]))
     except OSError as error:
         raise LaunchError(
             f"cannot set up the control group {error.filename}: {reason(error)}: see gsched doctor",

@@ -12,13 +12,14 @@ import signal
 from collections.abc import Callable
 from typing import NoReturn, TypeVar, cast
 
-from gnode.supervisor import cgroup, output, privilege
+from gnode.supervisor import cgroup, kernel, output, privilege
 from gnode.supervisor.errors import LaunchError, Stage, Subject, reason
 from gnode.supervisor.spool import Task
 
 READY, FAILED, GO = b"R", b"F", b"G"
 MESSAGE_BYTES_MAX = 16384  # two paths of 4096 bytes, or a message about one
 
+_OPEN_FILES = 1024  # what programs expect: select(2) can watch no more
 _NEVER_STARTED = 254  # of a process that nobody asks for its code
 
 
@@ -102,6 +103,8 @@ def _run(task: Task, around: Surroundings, channel: int) -> None:
         return
     for number, fd in enumerate(descriptors):
         os.dup2(fd, number)
+    if task.get("no_new_privileges"):
+        kernel.forbid_new_privileges()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     start_program(task, os.execve)
 
@@ -148,6 +151,22 @@ def _set_limits(task: Task, around: Surroundings) -> None:
             file.write("0")
     if task["nice"]:
         os.nice(task["nice"])
+    limit_open_files(task)
+    processes = task.get("processes", 0)
+    if processes and not task.get("processes_cgroup"):
+        resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
+
+
+def limit_open_files(task: Task) -> tuple[int, int]:
+    """Give this process the job's soft limit instead of the daemons'; return what it had.
+
+    Programs that use select(2), or close every descriptor that they could have, rely on a small
+    one; whoever needs more raises it (``ulimit -n``) up to the hard one.
+    """
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft = min(task.get("open_files", _OPEN_FILES), before[1])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
+    return before
 
 
 def _write_files(task: Task) -> None:

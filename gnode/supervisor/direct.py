@@ -25,6 +25,8 @@ Spawn = Callable[[str, list[str], dict[str, str]], int]
 def is_possible(task: Task, around: Surroundings) -> bool:
     """Return whether the job's process needs nothing that only a fork can do."""
     needs_fork = task["switch_user"] or task["memory_cgroup"] or task["nice"]
+    if task.get("no_new_privileges") or task.get("processes"):
+        return False  # they cannot be taken back
     if task["cgroup"] and not around.home.is_known:
         return False
     return not needs_fork and not around.oom_protected and task["uid"] == os.getuid()
@@ -39,12 +41,14 @@ def start(task: Task, around: Surroundings, mark: int) -> tuple[int, tuple[str, 
         LaunchError: the program did not start; the message says why.
     """
     limits = resource.getrlimit(resource.RLIMIT_CORE)
+    open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     descriptors: tuple[int, ...] = ()
     umask = os.umask(task["umask"])
     try:
         paths, descriptors = child.prepare_as_owner(task)
         actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(descriptors)]
         resource.setrlimit(resource.RLIMIT_CORE, around.core_limits)
+        child.limit_open_files(task)
         spool.announce_run(mark)
 
         def spawn(path: str, argv: list[str], env: dict[str, str]) -> int:
@@ -53,6 +57,7 @@ def start(task: Task, around: Surroundings, mark: int) -> tuple[int, tuple[str, 
         return _in_group(task, around, spawn), paths
     finally:
         resource.setrlimit(resource.RLIMIT_CORE, limits)
+        resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
         os.umask(umask)
         os.chdir("/")  # or the user's file system would stay busy
         for fd in set(descriptors):

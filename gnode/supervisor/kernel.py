@@ -17,6 +17,7 @@ _PR_SET_NAME = 15
 _PR_CAPBSET_READ = 23
 _PR_CAPBSET_DROP = 24
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 _CAPABILITIES_MAX = 64  # capability sets are 64 bits wide
@@ -65,6 +66,11 @@ def become_subreaper() -> None:
 def forbid_dumps() -> None:
     """Keep others of the same user from tracing or dumping this process; exec undoes it."""
     _checked(_prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl(PR_SET_DUMPABLE)")
+
+
+def forbid_new_privileges() -> None:
+    """Let no program that this process or its children exec gain rights (setuid); for good."""
+    _checked(_prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
 
 
 def set_name(name: bytes) -> None:

@@ -60,6 +60,10 @@ class Task(TypedDict):
         failure_report: where a torchrun agent writes which rank failed first.
         leftover_grace_s: what leftovers get between TERM and KILL, at most ``grace_s``.
         launch_timeout_s: how long the steps before the program may take (a dead file server).
+        no_new_privileges: programs gain no rights by being setuid.
+        open_files: soft limit on open files.
+        processes: limit on processes and threads, 0: none: of the attempt by its group, of either
+            version, else of its user.
     """
 
     job: int
@@ -87,6 +91,10 @@ class Task(TypedDict):
     failure_report: str | None
     nice: int
     leftover_grace_s: NotRequired[float]
+    no_new_privileges: NotRequired[bool]
+    open_files: NotRequired[int]
+    processes: NotRequired[int]
+    processes_cgroup: NotRequired[str | None]
     launch_timeout_s: NotRequired[float]
 
 

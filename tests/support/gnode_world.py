@@ -172,9 +172,9 @@ def _own_groups(state: Path) -> list[str]:
     """Return the control groups that a killed gnode has left, children first."""
     from gnode.hw import cgroups
 
-    roots = cgroups.find_roots("auto", str(state))
+    roots = cgroups.find_roots("auto", str(state), limit_processes=True)
     found: list[str] = []
-    for root in filter(None, (roots.tracking, roots.memory[1] if roots.memory else None)):
+    for root in roots.all:
         found += [os.path.join(root, name) for name in cgroups.children(root)]
         found.append(root)
     return found

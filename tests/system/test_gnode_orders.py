@@ -489,3 +489,25 @@ def test_without_control_groups_a_job_is_still_ended_with_its_children(world: Gn
 
     assert world.head.wait_for_exit(1).record.stop_reason is StopReason.DELETE
     wait_until_gone(int(child.read_text()))
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_jobs_get_the_limits_that_the_nodes_configuration_says(
+    world: GnodeWorld, *, asked: bool
+) -> None:
+    """By default few descriptors and nothing else; the group for processes goes with the job."""
+    if asked:
+        world.settings |= {"no_new_privileges": True, "job_open_files": 300, "job_processes": 99}
+    world.start()
+    world.launch(
+        1,
+        "ulimit -Sn; grep NoNewPrivs /proc/self/status; ulimit -u\n"
+        "group=$(grep :pids: /proc/self/cgroup | cut -d: -f3)\n"
+        "cat /sys/fs/cgroup/pids$group/pids.max || true",
+    )
+
+    world.head.wait_for_exit(1)
+
+    said = (world.work / "job1.o1").read_text().split()
+    assert said[:3] == (["300", "NoNewPrivs:", "1"] if asked else ["1024", "NoNewPrivs:", "0"])
+    assert ("99" in said[3:]) is asked

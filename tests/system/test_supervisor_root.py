@@ -4,6 +4,7 @@ import errno
 import os
 import pathlib
 import pwd
+import resource
 import shutil
 import sys
 import tempfile
@@ -70,6 +71,138 @@ def test_t39_job_has_exactly_its_owner_s_rights(launcher: Launcher) -> None:
         "CapBnd:": 0,
         "CapAmb:": 0,
     }
+
+
+LIMITS = "ulimit -Sn; ulimit -Hn; ulimit -u; grep NoNewPrivs /proc/self/status"
+
+
+def limits_of(launcher: Launcher, **changes: Any) -> list[str]:
+    """Return what a job's process says of its own limits."""
+    record = launcher.run(as_user(launcher, [BASH, "-c", LIMITS], **changes))
+    assert record["exit_code"] == 0, record
+    return launcher.output(1).split()
+
+
+@pytest.fixture
+def open_top() -> Iterator[pathlib.Path]:
+    top = pathlib.Path(tempfile.mkdtemp(prefix="gsched-root-test-"))
+    top.chmod(0o711)
+    yield top
+    shutil.rmtree(top)
+
+
+def test_t39_a_job_has_bounded_descriptors_whatever_gnode_has(open_top: pathlib.Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    try:
+        launcher = Launcher(open_top / "state")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    try:
+        said = limits_of(launcher)
+    finally:
+        launcher.close()
+
+    assert said == ["1024", str(before[1]), said[2], "NoNewPrivs:", "0"]
+
+
+def test_t39_a_job_is_not_kept_from_the_oom_killer_as_daemons_are(open_top: pathlib.Path) -> None:
+    """It cannot take that back, either."""
+    own = pathlib.Path("/proc/self/oom_score_adj")
+    before = own.read_text()
+    try:
+        own.write_text("-300")
+    except PermissionError:
+        pytest.skip("this root may not protect processes from the OOM killer")
+    try:
+        launcher = Launcher(open_top / "state")
+    finally:
+        own.write_text(before)
+    look = "cat /proc/self/oom_score_adj; echo -300 > /proc/self/oom_score_adj; true"
+    try:
+        launcher.run(as_user(launcher, [BASH, "-c", look]))
+        assert launcher.output(1) == "0\n"
+        assert "Permission denied" in launcher.output(1, "e")
+    finally:
+        launcher.close()
+
+
+def test_limits_that_the_site_asks_for(launcher: Launcher) -> None:
+    said = limits_of(launcher, no_new_privileges=True, open_files=300, processes=4000)
+
+    assert (said[0], said[2], said[4]) == ("300", "4000", "1")
+
+
+@pytest.mark.parametrize("nice", [0, 1], ids=["spawned", "forked"])
+def test_limits_of_jobs_that_need_no_other_user(launcher: Launcher, nice: int) -> None:
+    """The supervisor's own are not changed by it."""
+    argv = [BASH, "-c", "ulimit -Sn; grep NoNewPrivs /proc/self/status"]
+    for job, changes in enumerate(({}, {"open_files": 300}, {"no_new_privileges": True}), 1):
+        launcher.run(launcher.task(job, argv, nice=nice, **changes))  # type: ignore[arg-type] # fields
+
+    said = [launcher.output(job).split() for job in (1, 2, 3)]
+    assert said == [
+        ["1024", "NoNewPrivs:", "0"],
+        ["300", "NoNewPrivs:", "0"],
+        ["1024", "NoNewPrivs:", "1"],
+    ]
+
+
+def test_a_setuid_program_gains_nothing_where_the_site_says_so(launcher: Launcher) -> None:
+    """The same program as root's, with and without."""
+    program = launcher.state.parent / "id"
+    shutil.copy("/usr/bin/id", program)
+    program.chmod(0o4755)
+    uid = str(ordinary_user().pw_uid)
+
+    for job, no_new_privileges in ((1, False), (2, True)):
+        task = as_user(launcher, [str(program), "-u"]) | {
+            "job": job, "stdout_name": f"job.o{job}", "user_dir": f"{launcher.state}/user/{job}.1",
+            "no_new_privileges": no_new_privileges,
+        }  # fmt: skip
+        launcher.run(task)
+
+    assert launcher.output(2).split() == [uid]
+    if not os.statvfs(program).f_flag & os.ST_NOSUID:
+        assert launcher.output(1).split() == ["0"]
+
+
+FORKS = """
+import os, time
+made = 0
+try:
+    while made < 50:
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        made += 1
+except BlockingIOError:
+    pass
+print(made, flush=True)
+"""
+
+
+def test_forks_stop_at_the_limit_of_the_attempts_group(launcher: Launcher) -> None:
+    """The kernel refuses them in the job; a second job of the same user has its own limit."""
+    parent = pathlib.Path("/sys/fs/cgroup/pids")
+    if not (parent / "cgroup.procs").exists():
+        pytest.skip("no version 1 controller of processes here")
+    groups = [parent / f"gsched-test-{uuid.uuid4().hex}" for _ in range(2)]
+    for job, group in enumerate(groups, 1):
+        task = as_user(launcher, [sys.executable, "-I", "-S", "-c", FORKS])
+        own = {"job": job, "stdout_name": f"job.o{job}", "processes": 8}
+        launcher.launch(task | own | {"processes_cgroup": str(group)})
+    for job in (1, 2):
+        launcher.exit(job)
+
+    assert [launcher.output(job) for job in (1, 2)] == ["7\n", "7\n"]
+    assert not any(group.exists() for group in groups)
+
+
+def test_without_a_group_forks_stop_at_the_limit_of_the_user(launcher: Launcher) -> None:
+    launcher.run(as_user(launcher, [sys.executable, "-I", "-S", "-c", FORKS], processes=8))
+
+    assert 0 <= int(launcher.output(1)) < 8
 
 
 def test_output_and_files_belong_to_the_owner(launcher: Launcher) -> None:
