@@ -247,6 +247,9 @@ def report_results(
         for result in results:
             if result.error is None and result.text:
                 print(printable(result.text))
+    for result in results:
+        if result.note and not as_json:
+            print_note(result.note, command=command_name())
     errors = [result.error for result in results if result.error is not None]
     return report_errors(errors, as_json=as_json)
 

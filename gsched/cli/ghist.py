@@ -20,7 +20,7 @@ from gsched.protocol.api import ErrorBody, HistoryReply
 
 DEFAULT_LIMIT = 50
 NO_LIMIT = 10**9  # the head gives as many as it can in one answer
-FAILED = "failed"  # the head's word for every outcome but exit code 0
+FAILED = "failed"  # the head's word for every outcome but exit code 0 and a deletion
 
 EPILOG = """\b
 Examples:
@@ -46,7 +46,7 @@ Examples:
     metavar="KIND",
     help=f"Only jobs that ended so: {', '.join(OutcomeKind)}.",
 )
-@click.option("--failed", is_flag=True, help="Only jobs that did not end by themselves with 0.")
+@click.option("--failed", is_flag=True, help="Only jobs that failed, without those deleted.")
 @click.option("-q", "--queue", metavar="QUEUE", help="Only jobs of this queue.")
 @click.option("-N", "--name", metavar="NAME", help="Only jobs of this name; * and ? stand for any.")
 @click.option(

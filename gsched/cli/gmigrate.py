@@ -15,7 +15,7 @@ from gsched.cli.common import (
     report_results,
     run,
 )
-from gsched.cli.operands import normal_ids
+from gsched.cli.operands import ALL, normal_ids
 from gsched.cli.times import local_times
 from gsched.client import Head
 from gsched.errors import BadStateError, UsageError
@@ -73,14 +73,21 @@ def gmigrate(  # noqa: PLR0913 - one parameter for each option
         dry_run=dry_run,
     )
     follows = waits and not dry_run
-    if follows and job.lower() == "all":
+    if follows and job.lower() == ALL:
         raise UsageError("--wait follows one job, not all", hint="name it, or leave --wait out")
     before = head.job(job) if follows else None
     results = head.act(request).results
     if not as_json:
         results = tuple(structs.replace(each, text=f"{each.id}: {each.text}") for each in results)
     if before is None or results[0].error is not None:
-        return report_results(results, as_json=as_json, show_text=True)
+        status = report_results(results, as_json=as_json, show_text=True)
+        if not (dry_run or as_json) and any(each.error is None for each in results):
+            print_note(
+                f"gstat -f {job if job.lower() != ALL else 'JOB'} tells how it ends; "
+                "--wait waits for that",
+                command=command_name(),
+            )
+        return status
     if not as_json:
         print(printable(results[0].text), flush=True)
     story = _follow(head, before, quiet=as_json)

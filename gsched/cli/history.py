@@ -125,11 +125,20 @@ def _deadline(reply: HistoryReply, row: JobRow) -> Sequence[str]:
 def describe_totals(reply: HistoryReply) -> str:
     """Return one line about all jobs that matched, also those that the limit left out."""
     cut = f" (the newest {len(reply.jobs)} are shown: see --limit)" if reply.more else ""
+    deleted = f", {reply.total_cancelled} deleted" if reply.total_cancelled else ""
     jobs = "1 job" if reply.total_jobs == 1 else f"{reply.total_jobs} jobs"
     return (
-        f"{jobs}{cut}, {reply.total_failed} failed, "
+        f"{jobs}{cut}, {reply.total_failed} failed{deleted}, "
         f"{reply.total_cpu_s / 3600:.2f} CPU hours used, {reply.total_gpu_s / 3600:.2f} GPU hours"
     )
+
+
+def _cancelled(row: JobRow) -> bool:
+    return row.outcome is not None and row.outcome.kind == OutcomeKind.CANCELLED
+
+
+def _failed(row: JobRow) -> bool:
+    return describe_outcome(row.outcome) != "ok" and not _cancelled(row)
 
 
 def totals_of(rows: Sequence[JobRow], *, server: str, now_s: float) -> HistoryReply:
@@ -144,5 +153,6 @@ def totals_of(rows: Sequence[JobRow], *, server: str, now_s: float) -> HistoryRe
         total_cpu_s=sum(row.cpu_s for row in ordered),
         total_wall_s=sum(elapsed_s(row) or 0.0 for row in ordered),
         total_gpu_s=sum((elapsed_s(row) or 0.0) * row.gpus for row in ordered),
-        total_failed=sum(describe_outcome(row.outcome) != "ok" for row in done),
+        total_failed=sum(_failed(row) for row in done),
+        total_cancelled=sum(_cancelled(row) for row in done),
     )

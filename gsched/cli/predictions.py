@@ -168,6 +168,10 @@ def _cells(use: UseRow | None) -> tuple[str, str, str, str]:
     return _count(use.cpu_cores), sizes[0], _count(use.gpus), sizes[1]
 
 
+#: Next to nothing was measured, as of the memory of a declared GPU: by how much says no more.
+_LARGE = 10.0
+
+
 def _count(value: float) -> str:
     """Return cores or GPUs: ``0.98``, ``12``."""
     return f"{value:.2f}".removesuffix(".00")
@@ -179,8 +183,14 @@ def _size(value: float) -> str:
 
 def _error(error: float | None) -> str:
     """Return ``+12%``: more was predicted than measured."""
+    if error is not None and error > _LARGE:  # it is never below -100%
+        return f">{_LARGE:+.0%}"
     return "" if error is None else f"{error:+.0%}"
 
 
 def _spread(spread: SpreadRow | None) -> str:
-    return "" if spread is None else f"{spread.median:.0%}/{spread.p90:.0%}"
+    return "" if spread is None else f"{_share(spread.median)}/{_share(spread.p90)}"
+
+
+def _share(error: float) -> str:
+    return f">{_LARGE:.0%}" if error > _LARGE else f"{error:.0%}"

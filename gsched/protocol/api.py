@@ -421,10 +421,15 @@ class ActionRequest(
 
 
 class ActionResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one id: ``text`` says it in words, or ``error`` why not."""
+    """What became of one id: ``text`` says it in words, or ``error`` why not.
+
+    Attributes:
+        note: what the user should know although it was done.
+    """
 
     id: str
     text: str = ""
+    note: str = ""
     error: ErrorBody | None = None
 
 
@@ -521,7 +526,8 @@ class HistoryReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """``GET /v1/history``: past jobs, newest first, and totals over all that matched.
 
     ``more`` is true where the limit cut the list; the totals count what was cut, too. ``damaged``
-    names jobs that would be in the list, but whose records in the database cannot be read.
+    names jobs that would be in the list, but whose records in the database cannot be read. Jobs
+    that somebody deleted are in ``total_cancelled`` and not in ``total_failed``.
     """
 
     server: str
@@ -534,6 +540,7 @@ class HistoryReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     total_failed: int
     more: bool = False
     damaged: tuple[int, ...] = ()
+    total_cancelled: int = 0
 
 
 class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):

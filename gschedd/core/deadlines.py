@@ -270,7 +270,7 @@ def _check_possible(aim: Aim, best: Best, now_s: float) -> None:
     on = f" on {format_gpus(best.gpus)}" if best.gpus else ""
     run = format_duration(best.run_s)
     if aim.training is not None:
-        how, hint = f"it runs for {run} at least{on}", "allow more GPUs with --gpus LEAST..MOST"
+        how, hint = f"it runs for {run} at least{on}", _faster(aim.request, best)
     else:
         how, hint = f"by its walltime it may run for {run}{on}", "a shorter walltime"
     if aim.start_after_s > now_s:
@@ -278,8 +278,24 @@ def _check_possible(aim: Aim, best: Best, now_s: float) -> None:
     raise InvalidRequestError(
         f"the deadline {moment(aim.deadline_s)} cannot be met even if all nodes were idle: "
         f"{how}, so the earliest end is {moment(end_s)}",
-        hint=f"give a later deadline, or {hint}",
+        hint=f"{_later(aim)}, or {hint}",
     )
+
+
+def _later(aim: Aim) -> str:
+    if aim.urgency in {Urgency.URGENT, Urgency.NORMAL}:
+        return "say a less urgent --urgency, or --deadline"
+    return "give a later deadline"
+
+
+def _faster(request: Request, best: Best) -> str:
+    """Return what could make a training shorter than its shortest run."""
+    if best.gpus < best.most_gpus:
+        return f"less work: it runs no faster on {format_gpus(best.most_gpus)}"
+    most = max(request.gpus, request.places_max * request.chunks[0].gpus)
+    if best.most_gpus < most:
+        return f"less work: the cluster has no more than {format_gpus(best.most_gpus)} for it"
+    return f"allow more than {format_gpus(most)} with --gpus LEAST..MOST"
 
 
 def _gpus_of(request: Request) -> str:

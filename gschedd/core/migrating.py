@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from gsched.errors import (
     BadStateError,
@@ -237,11 +237,51 @@ def vacating(state: State) -> Iterator[Node]:
     return (state.nodes[name] for name in sorted(state.vacating) if name in state.nodes)
 
 
-def leaving_node(state: State, node: str) -> tuple[int, int]:
-    """Return how many jobs of a node can move away from it, and how many cannot."""
-    jobs = state.by_node.get(node, {})
-    count = sum(1 for job in jobs.values() if job.spec.movable)
-    return count, len(jobs) - count
+class Leaving(Struct, frozen=True, kw_only=True):
+    """How many jobs of a node that is drained leave it.
+
+    Attributes:
+        now: there is room for each of them, or it is on its way already.
+        later: other nodes could hold each of them, but have no room now, or it is still starting.
+        never: it cannot save its state, or the nodes that take jobs could not hold it even idle.
+    """
+
+    now: int = 0
+    later: int = 0
+    never: int = 0
+
+
+def leaving_node(state: State, node: str) -> Leaving:
+    """Return what becomes of the jobs of a node that is drained already; ending ones not counted.
+
+    The check is that of a migration: `gmigrate --dry-run` of each job says the same.
+    """
+    counts = {"now": 0, "later": 0, "never": 0}
+    for job in state.by_node.get(node, {}).values():
+        if job.state is not JobState.EXITING:
+            counts[_leaves(state, job)] += 1
+    return Leaving(**counts)
+
+
+def _leaves(state: State, job: Job) -> str:
+    if not job.spec.movable:
+        return "never"
+    if job.state is JobState.MIGRATING:
+        return "now"
+    what = movable(state, job.id)
+    if what is not None and _anywhere(state, job, what) is not None:
+        return "now"
+    request = job.spec.request if what is None else what.request
+    if is_elastic(request):
+        request = at_count(request, request.places)
+    idle = Spaces(
+        {
+            name: emptied(state.spaces[name])
+            for name, each in state.nodes.items()
+            if each.state is NodeState.UP and not each.drained and name in state.spaces
+        }
+    )
+    return "never" if isinstance(_best(request, idle), NoFit) else "later"
 
 
 def next_vacating(state: State, settings: Settings, now_s: float) -> f.MoveRequested | None:

@@ -266,7 +266,8 @@ class Commands:
             step = Step(error=error) if command is None else next(steps)
             failure = await self._explain(text, step.error)
             words = _words(asked, step, dry_run=asked.dry_run)
-            results.append(_action_result(text, failure, words))
+            note = self._note(asked, text) if failure is None else ""
+            results.append(_action_result(text, failure, words, note))
         return answer(api.ActionReply(results=tuple(results)))
 
     async def _carry_out(
@@ -297,6 +298,19 @@ class Commands:
             return error
         name = format_job_id(number, self._head.settings.server)
         return BadStateError(f"job {name} is done already", hint=f"ghist {number} tells how")
+
+    def _note(self, asked: api.ActionRequest, text: str) -> str:
+        """Return what the user should know of an action that was carried out, empty if nothing.
+
+        A hold keeps a job from starting, so it does nothing to one that runs, as in PBS.
+        """
+        if asked.action != "hold":
+            return ""
+        job = self._head.state.jobs.get(own_job_number(text, server=self._head.settings.server))
+        if job is None or job.attempt is None:
+            return ""
+        name = format_job_id(job.id, self._head.settings.server)
+        return f"job {name} is {job.state} and runs on; the hold takes effect if it is queued again"
 
     def _expand(self, ids: tuple[str, ...], caller: Caller) -> list[str]:
         """Replace ``all`` by the ids of all of the caller's jobs."""
@@ -356,10 +370,18 @@ class Commands:
         """Return what becomes of the jobs of a node that is drained for good, in words."""
         if asked.action != "drain" or not asked.migrate:
             return ""
-        leave, stay = leaving_node(self._head.state, node)
-        stays = f", {stay} cannot be moved and run{'s' * (stay == 1)} on" if stay else ""
-        goes = "job goes" if leave == 1 else "jobs go"
-        return f": {leave} {goes} on elsewhere{stays}"
+        leaving = leaving_node(self._head.state, node)
+        forms = (
+            (leaving.now, "migrates to other nodes", "migrate to other nodes"),
+            (leaving.later, "waits for room on other nodes", "wait for room on other nodes"),
+            (leaving.never, "cannot migrate and runs on", "cannot migrate and run on"),
+        )
+        parts = [f"{count} {one if count == 1 else many}" for count, one, many in forms if count]
+        if not parts:
+            return ": no job runs there"
+        number, _, rest = parts[0].partition(" ")
+        parts[0] = f"{number} {'job' if number == '1' else 'jobs'} {rest}"
+        return f": {', '.join(parts)}"
 
     # --- safe mode ---
 
@@ -420,17 +442,20 @@ def _result(step: Step) -> api.SubmitResult:
     return api.SubmitResult(id=step.job, warnings=step.warnings)
 
 
-def _action_result(text: str, error: GschedError | None, words: str) -> api.ActionResult:
+def _action_result(
+    text: str, error: GschedError | None, words: str, note: str = ""
+) -> api.ActionResult:
     if error is not None:
         return api.ActionResult(id=text, error=error_body(error))
-    return api.ActionResult(id=text, text=words)
+    return api.ActionResult(id=text, text=words, note=note)
 
 
 def _words(asked: api.ActionRequest, step: Step, *, dry_run: bool = False) -> str:
     if not step.facts:
         return "nothing to change"
     if asked.action == "migrate":
-        return f"{'would go' if dry_run else 'goes'} on {_where(step)}"
+        where = _where(step)
+        return f"would migrate to {where}" if dry_run else f"migration to {where} requested"
     if dry_run:
         return f"would {asked.action}"
     done = {

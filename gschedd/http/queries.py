@@ -289,6 +289,7 @@ class Queries:
                 total_wall_s=totals.wall_s,
                 total_gpu_s=totals.gpu_s,
                 total_failed=totals.failed,
+                total_cancelled=totals.cancelled,
                 more=totals.jobs > len(jobs) + len(totals.damaged),
                 damaged=totals.damaged,
             )

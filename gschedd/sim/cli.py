@@ -79,9 +79,9 @@ def common_options(function: Callable[..., int]) -> Callable[..., int]:
         if wanted.parquet:
             if not wanted.csv_dir:
                 raise UsageError("--parquet goes with --csv", hint="say where with --csv DIR")
-            output.require("pyarrow", option="--parquet", extra="'gsched[parquet]'")
+            output.require("pyarrow", option="--parquet", extra="'.[parquet]'")
         if wanted.figures_dir:
-            output.require("matplotlib", option="--figures", extra="'gsched[figures]'")
+            output.require("matplotlib", option="--figures", extra="'.[figures]'")
         return function(wanted, **values)
 
     wrapped = update_wrapper(gathered, function)

@@ -127,7 +127,8 @@ def require(module: str, *, option: str, extra: str) -> None:
     """
     if importlib.util.find_spec(module) is None:
         raise UsageError(
-            f"{option} needs {module}, which is not installed", hint=f"pip install {extra}"
+            f"{option} needs {module}, which is not installed",
+            hint=f"in the checkout of gsched: pip install {extra}",
         )
 
 

@@ -36,7 +36,10 @@ class HistoryFilter(Struct, frozen=True, kw_only=True):
 class HistoryTotals(Struct, frozen=True, kw_only=True):
     """Sums over all past jobs that match a filter.
 
-    ``damaged`` names those of the listed jobs whose records cannot be read.
+    Attributes:
+        failed: jobs that did not succeed, without those that somebody deleted.
+        cancelled: jobs that somebody deleted.
+        damaged: those of the listed jobs whose records cannot be read.
     """
 
     jobs: int
@@ -44,6 +47,7 @@ class HistoryTotals(Struct, frozen=True, kw_only=True):
     wall_s: float
     gpu_s: float
     failed: int
+    cancelled: int
     damaged: tuple[int, ...] = ()
 
 
@@ -139,7 +143,9 @@ class Reader:
         where, values = _conditions(wanted)
         totals = self._db.execute(
             "SELECT count(*), coalesce(sum(cpu_s), 0), coalesce(sum(wall_s), 0), "  # noqa: S608 # bound
-            "coalesce(sum(gpu_s), 0), coalesce(sum(failed), 0) FROM jobs" + where,
+            "coalesce(sum(gpu_s), 0), "
+            "coalesce(sum(failed AND outcome != 'cancelled'), 0), "
+            "coalesce(sum(outcome = 'cancelled'), 0) FROM jobs" + where,
             values,
         ).fetchone()
         query = rows.SELECT_JOBS + where + " ORDER BY ended_s DESC, id DESC LIMIT ?"
@@ -151,6 +157,7 @@ class Reader:
             wall_s=totals[2],
             gpu_s=totals[3],
             failed=totals[4],
+            cancelled=totals[5],
             damaged=tuple(each.job for each in damaged),
         )
 
@@ -205,7 +212,7 @@ def _conditions(wanted: HistoryFilter, *, done_only: bool = True) -> tuple[str, 
     if wanted.name:
         term("jobs.name GLOB ?", wanted.name)
     if wanted.failed:
-        term("jobs.failed = 1")
+        term("jobs.failed = 1 AND jobs.outcome != 'cancelled'")
     if wanted.since_s is not None:
         term("jobs.ended_s >= ?", wanted.since_s)
     if wanted.until_s is not None:

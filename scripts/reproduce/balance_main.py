@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.width = WIDTH
     try:
         if asked.figures:
-            output.require("matplotlib", option="--figures", extra="'gsched[figures]'")
+            output.require("matplotlib", option="--figures", extra="'.[figures]'")
             output.make_directory(asked.figures)
         results = real(asked, console) if asked.real else simulated(asked, console)
         write(asked, results)

@@ -163,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             report.draw_figures(wanted.sweeps, found, wanted.figures)
         except ImportError as error:
-            print(f"no drawings: {error}: pip install 'gsched[figures]'", file=sys.stderr)
+            print(f"no drawings: {error}: pip install '.[figures]'", file=sys.stderr)
             return 1
     return 0
 

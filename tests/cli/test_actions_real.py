@@ -194,6 +194,25 @@ def test_a_drained_node_gets_no_job_until_it_is_resumed(desk: Desk) -> None:
     assert alive.status == 170, "a node that is connected is not dead"
 
 
+def test_a_hold_of_a_running_job_says_when_it_takes_effect(desk: Desk) -> None:
+    """As in PBS it is kept, and holds the job when it is queued again."""
+    job = desk.submit("touch started; sleep 600")
+    desk.wait_for("started")
+
+    held = desk.run("ghold", job)
+
+    assert (held.status, held.stdout) == (0, "")
+    assert held.stderr == (
+        f"ghold: job {job}.test is running and runs on; the hold takes effect if it is queued "
+        "again\n"
+    )
+    document = json.loads(desk.run("ghold", "--json", job).stdout)
+    assert "takes effect if it is queued again" in document["results"][0]["note"]
+    assert desk.run("grerun", "-W", "0", job).status == 0
+    wait_until(lambda: desk.row(job).state == "held", what="the hold")
+    assert desk.run("ghold", "-h", "o", job).stderr == ""  # it waits: nothing to explain
+
+
 def test_ghist_filters_and_counts(desk: Desk) -> None:
     """From the database, also after the head was killed."""
     good = desk.submit("true", name="good")
@@ -213,6 +232,11 @@ def test_ghist_filters_and_counts(desk: Desk) -> None:
     assert "2 jobs, 2 failed" in failed.stderr
     assert "3 jobs (the newest 1 are shown" in desk.run("ghist", "--limit", "1").stderr
     assert "3 jobs, 2 failed" in desk.run("ghist", "--limit", "0").stderr
+    unwanted = desk.submit("sleep 600", name="unwanted")
+    assert desk.run("gdel", "-W", "0", "--wait", unwanted).status == 0
+    assert "4 jobs, 2 failed, 1 deleted" in desk.run("ghist", "--limit", "0").stderr
+    assert "2 jobs, 2 failed" in desk.run("ghist", "--failed").stderr
+    assert "1 job, 0 failed, 1 deleted" in desk.run("ghist", unwanted).stderr
     named = json.loads(desk.run("ghist", "--name", "bad-*", "--json").stdout)
     assert sorted(row["name"] for row in named["jobs"]) == ["bad-1", "bad-2"]
     assert json.loads(desk.run("ghist", "--until", "1h", "--json").stdout)["jobs"] == []

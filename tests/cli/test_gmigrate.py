@@ -68,12 +68,12 @@ def test_a_job_moves_and_every_phase_is_told(desk: Desk) -> None:
     assert desk.nodes(job) == ("n1",)
 
     would = desk.run("gmigrate", job, "--to", "n2", "--dry-run")
-    assert (would.status, would.stdout) == (0, f"{job}: would go on n2 (1 CPU, GPU 0)\n")
+    assert (would.status, would.stdout) == (0, f"{job}: would migrate to n2 (1 CPU, GPU 0)\n")
     ran = desk.run("gmigrate", job, "--to", "n2", "--wait", "-m", "loud fan")
 
     assert ran.status == 0, ran.stderr
     lines = ran.stdout.splitlines()
-    assert lines[0] == f"{job}: goes on n2 (1 CPU, GPU 0)"
+    assert lines[0] == f"{job}: migration to n2 (1 CPU, GPU 0) requested"
     phases = [line.split("  ")[1].strip() for line in lines[1:]]
     assert phases == [*("requested", "checkpointed", "stopped", "placed", "starting", "first step")]
     assert desk.nodes(job) == ("n2",)
@@ -98,7 +98,7 @@ def test_json_is_one_document(desk: Desk) -> None:
     job = desk.train()
 
     asked = json.loads(desk.run("gmigrate", job, "--json", "--dry-run").stdout)
-    assert asked["results"][0]["text"] == "would go on n2 (1 CPU, GPU 0)"
+    assert asked["results"][0]["text"] == "would migrate to n2 (1 CPU, GPU 0)"
     moved = json.loads(desk.run("gmigrate", job, "--json", "--wait").stdout)
 
     assert moved["job"]["nodes"] == ["n2"]
@@ -146,7 +146,9 @@ def test_a_drain_with_migrate_moves_what_can_be_moved(desk: Desk) -> None:
     ran = desk.run("gnodes", "drain", "n1", "--migrate", "-m", "new driver")
 
     assert ran.status == 0, ran.stderr
-    assert ran.stdout == "n1: drained: 1 job goes on elsewhere, 1 cannot be moved and runs on\n"
+    assert (
+        ran.stdout == "n1: drained: 1 job migrates to other nodes, 1 cannot migrate and runs on\n"
+    )
     wait_until(lambda: desk.nodes(job) == ("n2",), what="the move")
     assert desk.nodes(plain) == ("n1",)
     assert desk.story(plain).row.attempt == 1
@@ -156,8 +158,37 @@ def test_a_drain_with_migrate_moves_what_can_be_moved(desk: Desk) -> None:
     assert (refused.status, "--wait follows one job" in refused.stderr) == (2, True)
     assert desk.run("gnodes", "resume", "n1").status == 0
     everything = desk.run("gmigrate", "all", "--dry-run")
-    assert everything.stdout.startswith(f"{job}.test: would go on n1")
+    assert everything.stdout.startswith(f"{job}.test: would migrate to n1")
     assert f"job {plain.partition('.')[0]} does not say that" in everything.stderr
+
+
+def test_a_drain_says_of_each_job_what_gmigrate_would_say(desk: Desk) -> None:
+    """A job on both of two nodes was said to go on elsewhere; there is nowhere to go."""
+    wide = desk.run(
+        *("gsub", "-l", "nodes=2:gpus=1", "--every-node", "--checkpoint-signal", "USR1"),
+        *("--", "sleep", "600"),
+    ).stdout.strip()
+    wait_until(
+        lambda: {each.state for each in desk.story(wide).attempts} == {"running"}, what="its start"
+    )
+
+    assert desk.run("gmigrate", wide, "--dry-run").status != 0
+    drained = desk.run("gnodes", "drain", "n2", "--migrate", "-m", "fans")
+
+    assert drained.stdout == "n2: drained: 1 job cannot migrate and runs on\n"
+    assert desk.run("gdel", "-W", "0", "--wait", wide).status == 0
+    again = desk.run("gnodes", "drain", "n1", "--migrate", "-m", "fans")
+    assert again.stdout == "n1: drained: no job runs there\n"
+
+
+def test_gmigrate_without_wait_says_where_to_look(desk: Desk) -> None:
+    """It has only asked: the move may still fail, as this one does."""
+    job = desk.train("--fails", "no space left on device")
+
+    ran = desk.run("gmigrate", job)
+
+    assert (ran.status, ran.stdout) == (0, f"{job}: migration to n2 (1 CPU, GPU 0) requested\n")
+    assert ran.stderr == f"gmigrate: gstat -f {job} tells how it ends; --wait waits for that\n"
 
 
 def test_gsub_says_how_a_job_saves_its_state(desk: Desk) -> None:

@@ -41,6 +41,7 @@ ROW = PredictionRow(
     predicted=CostRow(use=UseRow(cpu_cores=1.5, memory_bytes=6 * GB, gpus=1), wall_s=3700),
     errors=ErrorsRow(cpu=-0.25, memory=0.5, gpu=1 / 3, wall=0.028),
 )
+FAR_OFF = structs.replace(ROW, errors=ErrorsRow(gpu=16384.0, memory=-0.5, cpu=9.99))
 UNKNOWN = PredictionRow(
     job=17,
     attempt=1,
@@ -233,3 +234,17 @@ def test_plain_commands_do_not_load_predictions() -> None:
         "sys.exit('gsched.protocol.predictions' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_error_that_is_beyond_measure_is_not_told_in_digits(head: CannedHead) -> None:
+    """Of a declared GPU next to nothing is used: the median was 1638400%."""
+    far = SpreadsRow(gpu_memory=SpreadRow(runs=3, median=16384.0, p90=20000.0))
+    head.answers["GET /v1/history/predictions"] = structs.replace(
+        PAST, rows=(FAR_OFF,), errors=far, more=False, total_runs=1
+    )
+    ran = run_command("ghist", "--predictions", head=head.path)
+
+    assert "GPU memory >1000%/>1000%" in ran.stderr
+    assert "1638400%" not in ran.stdout + ran.stderr
+    assert ">+1000%" in ran.stdout
+    assert "+999%" in ran.stdout

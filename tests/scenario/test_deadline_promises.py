@@ -86,5 +86,24 @@ def test_an_urgency_leaves_time_for_the_start(
 
 def test_an_urgent_job_on_one_gpu_is_refused() -> None:
     """Half of the run time on one GPU is not enough there, whatever is added."""
-    with pytest.raises(InvalidRequestError, match="cannot be met even if all nodes were idle"):
+    with pytest.raises(InvalidRequestError, match="even if all nodes were idle") as refused:
         Site().submit(ONE, training=size(3600.0), urgency="urgent")
+    assert refused.value.hint.startswith("say a less urgent --urgency, or --deadline, or ")
+    assert refused.value.hint.endswith("allow more than 1 GPU with --gpus LEAST..MOST")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "hint"),
+    [
+        (4, "give a later deadline, or less work: it runs no faster on 4 GPUs"),
+        (1, "give a later deadline, or less work: the cluster has no more than 1 GPU for it"),
+    ],
+)
+def test_more_gpus_are_advised_only_where_they_help(gpus: int, hint: str) -> None:
+    """Somebody who gave 1..4 was told to allow more; communication takes longer than computing."""
+    world = World(node("a", cpus=8, gpus=gpus))
+    slow = Training(iterations=3600.0, rates=((1, 1.0), (2, 0.9), (4, 0.8)))
+
+    with pytest.raises(InvalidRequestError) as refused:
+        world.submit(ONE, training=slow, deadline_after_s=60.0, places_max=4)
+    assert refused.value.hint == hint

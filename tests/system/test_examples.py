@@ -95,7 +95,7 @@ def test_the_script_of_the_guide_is_moved_as_the_guide_says(cluster: Cluster) ->
     wait_until(lambda: "progress = step" in ask("gstat", "-f", job), 120.0, what="its first step")
     before = cluster.head.job(job).row.nodes
     there = "n2" if before == ("n1",) else "n1"
-    assert ask("gmigrate", job, "--dry-run") == f"{job}: would go on {there} (1 CPU, GPU 0)\n"
+    assert ask("gmigrate", job, "--dry-run") == f"{job}: would migrate to {there} (1 CPU, GPU 0)\n"
     phases = ask("gmigrate", job, "--to", there, "--wait").splitlines()
     shown = ask("gstat", "-f", job)
     (story,) = cluster.head.wait([job], timeout_s=TRAINING_TIMEOUT_S)

@@ -84,7 +84,7 @@ def test_all_trainings_of_a_drained_node_go_on_elsewhere(cluster: Cluster, tmp_p
         assert site.story(number).row.nodes == ("n1",)
 
     ran = run_command("gnodes", "drain", "n1", "--migrate", "-m", "new driver", head=cluster.socket)
-    assert (ran.status, ran.stdout) == (0, "n1: drained: 2 jobs go on elsewhere\n"), ran
+    assert (ran.status, ran.stdout) == (0, "n1: drained: 2 jobs migrate to other nodes\n"), ran
     for name in names:
         (cluster.jobs / name / f"go-{HOLD_AT}").touch()
     wait_until(lambda: not site.node("n1").jobs, TIMEOUT_S, what="an empty node")
