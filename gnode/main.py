@@ -19,6 +19,7 @@ from gnode.core.binding import Limits, Site
 from gnode.core.inputs import Account
 from gnode.daemon import leftovers, spool
 from gnode.daemon.elastic import socket_path
+from gnode.daemon.identity import own_identity
 from gnode.daemon.launching import Rules
 from gnode.daemon.shell import Identity, Meters, Shell
 from gnode.daemon.space import SpoolSpace
@@ -27,6 +28,7 @@ from gnode.hw import cgroups
 from gnode.hw.confinement import Confinement, find_confinement
 from gnode.hw.inventory import take_inventory, usable_cores
 from gnode.hw.load import LoadMeter
+from gnode.hw.machine import read_machine
 from gnode.hw.nvml import Nvml
 from gnode.hw.sampling import Sampler
 from gnode.supervisor import __file__ as supervisor_file
@@ -150,6 +152,8 @@ def _compose(
     )
     identity = Identity(
         node=name,
+        identity=own_identity(state.state_dir),
+        machine=read_machine(),
         url=f"ws://{node.head}/v1/node",
         key=key,
         address=node.address,
@@ -161,9 +165,10 @@ def _compose(
         rules=rules,
     )
     log.info(
-        "gnode %s on %s: %d CPUs, %d GPUs, state in %s, groups in %s",
+        "gnode %s on %s (identity %s…): %d CPUs, %d GPUs, state in %s, groups in %s",
         site.version,
         name,
+        identity.identity[:8],
         inventory.cpus,
         len(inventory.gpus),
         state.state_dir,

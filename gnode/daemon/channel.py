@@ -28,6 +28,8 @@ from gsched.protocol.node import (
     Hello,
     Launch,
     NodeMessage,
+    Ping,
+    Pong,
     Refused,
     Register,
     Started,
@@ -48,6 +50,8 @@ log = logging.getLogger(__name__)
 
 BACKOFF_FIRST_S = 0.2
 BACKOFF_LONGEST_S = 10.0
+BACKOFF_FLAPPING_S = 2.0  # the longest pause after connections that were short
+STEADY_S = 10.0  # a connection that has lasted so long was none of those
 BACKOFF_FATAL_S = 60.0  # the head said that trying again is of no use: somebody must change things
 CONNECT_TIMEOUT_S = 10.0
 HANDSHAKE_TIMEOUT_S = 15.0
@@ -122,11 +126,12 @@ class Channel:
     async def run(self) -> None:
         """Connect again and again, with a growing and jittered pause between."""
         wait_s = BACKOFF_FIRST_S
+        loop = asyncio.get_running_loop()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:
                 self._welcomed = self._registered = False
-                fatal = False
+                begun_s, fatal = loop.time(), False
                 try:
                     await self._connection(session)
                 except HandshakeError as error:
@@ -136,7 +141,9 @@ class Channel:
                     self._complain(f"{error}" or type(error).__name__)
                 self._post(Disconnected())
                 if self._welcomed:
-                    wait_s = BACKOFF_FIRST_S
+                    lasted_s = loop.time() - begun_s
+                    longest_s = BACKOFF_FIRST_S if lasted_s >= STEADY_S else BACKOFF_FLAPPING_S
+                    wait_s = min(wait_s, longest_s)
                 pause_s = BACKOFF_FATAL_S if fatal else wait_s
                 await asyncio.sleep(pause_s * self._random.uniform(0.5, 1.0))
                 wait_s = min(2 * wait_s, BACKOFF_LONGEST_S)
@@ -260,9 +267,7 @@ class Channel:
                     await self._on_orders(messages[number + 1 :])
                     return
                 case Refused():
-                    raise HandshakeError(
-                        f"the head refuses this node: {message.message}", fatal=message.fatal
-                    )
+                    raise HandshakeError(f"refused: {message.message}", fatal=message.fatal)
                 case _:
                     raise HandshakeError(f"{type(message).__name__} before the welcome")
 
@@ -287,6 +292,8 @@ class Channel:
                     raise HandshakeError(
                         f"the head sends this node away: {message.message}", fatal=message.fatal
                     )
+                case Ping():
+                    self.send(Pong(number=message.number))
                 case Challenge() | Welcome():
                     log.warning("%s in the middle of a connection: ignored", type(message).__name__)
                 case _:

@@ -38,6 +38,7 @@ from gnode.hw.sampling import Sampler, Target
 from gsched.clock import Clock
 from gsched.failpoint import failpoint
 from gsched.model.job import LaunchFailure
+from gsched.model.machine import Machine
 from gsched.model.resources import Inventory
 from gsched.model.states import LaunchStage, Subject
 from gsched.protocol.node import Register
@@ -55,6 +56,8 @@ class Identity:
 
     Attributes:
         url: of the head's node channel.
+        identity: of this node, beside its name, for ever.
+        machine: on which it runs.
         address: where other nodes reach this one; empty: the connection's own.
         elastic_socket: on which trainings talk to this gnode.
         incarnation: of this start of gnode.
@@ -64,6 +67,8 @@ class Identity:
     node: str
     url: str
     key: bytes
+    identity: str
+    machine: Machine
     address: str
     boot_id: str
     incarnation: str
@@ -357,6 +362,8 @@ class Shell:
 
         def register(own_address: str) -> Register:
             return Register(
+                identity=identity.identity,
+                machine=identity.machine,
                 boot_id=identity.boot_id,
                 incarnation=identity.incarnation,
                 address=identity.address or own_address,

@@ -54,7 +54,7 @@ _PAST: Final = frozenset({"ghist", "gpeek"})  # these also take jobs that have e
 _RESOURCES: Final = (
     *("nodes=", "ncpus=", "gpus=", "mem=", "walltime=", "select=", "place=", "procs=", "pmem="),
 )
-_VERBS: Final = ("drain", "resume", "confirm-dead")
+_VERBS: Final = ("drain", "resume", "confirm-dead", "remove", "replace")
 
 
 def answer(command: click.Command, variable: str) -> NoReturn:

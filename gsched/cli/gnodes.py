@@ -24,7 +24,7 @@ from gsched.client import Head, body_of
 from gsched.errors import UnknownNodeError, UsageError
 from gsched.protocol.api import ErrorBody, NodeActionRequest, NodeList, NodeRow
 
-VERBS = ("drain", "resume", "confirm-dead")
+VERBS = ("drain", "resume", "confirm-dead", "remove", "replace")
 
 EPILOG = """\b
 Examples:
@@ -34,6 +34,8 @@ Examples:
   gnodes drain n1 --migrate -m fans   its jobs go on elsewhere, as far as they can
   gnodes resume n1 n2
   gnodes confirm-dead n3              it is gone for good: its jobs may run elsewhere
+  gnodes remove n3                    forget it: it is not listed any more
+  gnodes replace n4                   it has a new disk or is another machine now
   gnodes --predictions                what runs there, predicted and measured
 """
 
@@ -51,7 +53,9 @@ def _reason_option(function: Callback) -> Callback:
 
 
 @gsched_command("gnodes", epilog=EPILOG)
-@click.argument("operands", nargs=-1, metavar="[drain|resume|confirm-dead] [NODE...]")
+@click.argument(
+    "operands", nargs=-1, metavar="[drain|resume|confirm-dead|remove|replace] [NODE...]"
+)
 @_reason_option
 @click.option(
     "--migrate",
@@ -59,6 +63,12 @@ def _reason_option(function: Callback) -> Callback:
     help="drain: jobs that can be moved go on elsewhere, a few at once.",
 )
 @click.option("-y", "--yes", is_flag=True, help="confirm-dead: it is certain, do not ask.")
+@click.option(
+    "--identity",
+    default="",
+    metavar="BEGINNING",
+    help="replace: which gnode is meant, where several were refused.",
+)
 @click.option("-a", "all_fields", is_flag=True, help="Everything about all nodes (pbsnodes -a).")
 @click.option(
     "-l", "down_only", is_flag=True, help="Only nodes that take no jobs: name, state, reason."
@@ -88,7 +98,9 @@ def gnodes(
     A drained node takes no new jobs; those that run there go on, or with --migrate leave it as
     far as they can. confirm-dead says that a machine
     is gone for good and nothing runs on it any more: its jobs are ended there, and those that may
-    are queued again. If it still lives, they then run twice.
+    are queued again. If it still lives, they then run twice. remove forgets a node that has no
+    jobs. replace lets another gnode have a node's name: one with a new state directory, or on
+    another machine, which the head refuses until an operator says so.
     """
     verb, names = _verb(operands, offline=bool(flags["offline"]), clear=bool(flags["clear"]))
     if predictions:
@@ -98,11 +110,16 @@ def gnodes(
         if flags["migrate"]:
             _check_drain(verb)
         asked = NodeActionRequest(
-            action=verb, nodes=names, reason=reason.strip(), migrate=bool(flags["migrate"])
+            action=verb,
+            nodes=names,
+            reason=reason.strip(),
+            migrate=bool(flags["migrate"]),
+            identity=_checked_identity(verb, str(flags["identity"])),
         )
         return _act(head, asked, yes=yes, as_json=as_json)
     if flags["migrate"]:
         _check_drain(verb)
+    _checked_identity(verb, str(flags["identity"]))
     if reason:
         raise UsageError("-m belongs to drain", hint="gnodes drain NODE... -m REASON")
     listing = head.nodes()
@@ -125,6 +142,25 @@ def _verb(operands: tuple[str, ...], *, offline: bool, clear: bool) -> tuple[str
     if operands and operands[0] in VERBS:
         return operands[0], operands[1:]
     return "", operands
+
+
+def _checked_identity(verb: str, beginning: str) -> str:
+    """Return how the identity that is meant begins.
+
+    Raises:
+        UsageError: nothing is replaced, or it is no beginning of an identity.
+    """
+    text = beginning.strip().lower().rstrip("…")
+    if text and verb != "replace":
+        raise UsageError(
+            "--identity belongs to replace", hint="gnodes replace --identity BEGINNING NODE"
+        )
+    if not set(text) <= set("0123456789abcdef"):
+        raise UsageError(
+            f"--identity {beginning!r} is not the beginning of an identity",
+            hint="give hex digits as `gnodes NODE` and gnode's log show them",
+        )
+    return text
 
 
 def _check_drain(verb: str) -> None:

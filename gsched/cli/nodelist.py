@@ -52,7 +52,7 @@ def _line(row: NodeRow) -> Sequence[str]:
         f"{_used_memory(row)}/{format_size(row.memory_bytes)}",
         f"{row.load.load1:.2f}" if row.load else "",
         ",".join(row.features),
-        _reason(row),
+        "; ".join(filter(None, (_reason(row), row.refused))),
     )
 
 
@@ -101,6 +101,7 @@ def _fields(row: NodeRow, now_s: float) -> list[tuple[str, str]]:
         ("since", format_time(row.since_s or None)),
         ("reason", row.reason),
         *_probe_fields(row),
+        ("refused", row.refused),
         ("jobs", " ".join(map(str, row.jobs))),
         ("cpus", f"{row.cpus - row.cpus_free} of {row.cpus} in use"),
         ("gpus", f"{row.gpus - row.gpus_free} of {row.gpus} in use"),
@@ -111,7 +112,7 @@ def _fields(row: NodeRow, now_s: float) -> list[tuple[str, str]]:
     for name, count in sorted(row.generic.items()):
         fields.append((name, f"{count - row.generic_free.get(name, 0)} of {count} in use"))
     fields.extend(_load_fields(row, now_s))
-    fields.extend([("address", row.address), ("version", row.version)])
+    fields.extend([("address", row.address), ("version", row.version), ("identity", row.identity)])
     return [(name, text) for name, text in fields if text]
 
 

@@ -467,6 +467,8 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         resumptions: how often it was resumed without an operator within a day.
         problem: why the node takes no new jobs by its own word; empty: it does.
         reason: why it takes no jobs, whoever said so.
+        identity: the beginning of the identity of its gnode.
+        refused: in words, another gnode that wanted its place in the last minutes.
     """
 
     name: str
@@ -490,6 +492,8 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     since_s: float = 0.0
     heartbeat_s: float | None = None
     load: Load | None = None
+    identity: str = ""
+    refused: str = ""
     jobs: tuple[int, ...] = ()
     faults: int = 0
     automatic: bool = False
@@ -510,9 +514,11 @@ class NodeList(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class NodeActionRequest(
     Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """``POST /v1/nodes/actions``: ``drain`` (needs a reason), ``resume`` or ``confirm-dead``.
+    """``POST /v1/nodes/actions``: something about nodes, for operators.
 
     Attributes:
+        action: ``drain`` (needs a reason), ``resume``, ``confirm-dead``, ``remove`` or ``replace``.
+        identity: for ``replace``: how the identity of the gnode that is meant begins.
         migrate: for ``drain``: running jobs go on elsewhere, as far as they can.
     """
 
@@ -520,6 +526,7 @@ class NodeActionRequest(
     nodes: tuple[str, ...]
     reason: str = ""
     migrate: bool = False
+    identity: str = ""
 
 
 class HistoryReply(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from gsched.model.job import ExitRecord, LaunchFailure, Owner
+from gsched.model.machine import Machine
 from gsched.model.resources import Inventory, Load, Share, Usage
 from gsched.model.states import Join, LaunchKind, PartState, StopReason
 
@@ -67,7 +68,10 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
     """Node to head: what I have, and every attempt in my spool.
 
     Attributes:
-        boot_id: of the machine; another one proves that everything that ran before is dead.
+        identity: 32 hex digits that gnode made when its state directory was new.
+        machine: marks of the machine.
+        boot_id: of the machine; of the same identity and machine, another one proves that
+            everything that ran before is dead.
         incarnation: a UUID of this start of gnode.
         highest_epoch: of any head this node has obeyed; a head with a lower one is an old copy.
         highest_job: number of any job this node has seen.
@@ -86,6 +90,8 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
     highest_job: int = 0
     probes: bool = False
     problem: str = ""
+    identity: str = ""
+    machine: Machine = Machine()
 
 
 class Welcome(Struct, frozen=True, kw_only=True, tag="welcome"):
@@ -103,6 +109,12 @@ class Refused(Struct, frozen=True, kw_only=True, tag="refused"):
 
 
 # --- head to node ---
+
+
+class Ping(Struct, frozen=True, kw_only=True, tag="ping"):
+    """Are you still there? Answered by `Pong` with the same number, at once."""
+
+    number: int
 
 
 class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True):
@@ -252,6 +264,7 @@ HeadMessage = (
     | Checkpoint
     | GoOn
     | Probe
+    | Ping
 )
 
 # --- node to head ---
@@ -274,6 +287,12 @@ class Exited(Struct, frozen=True, kw_only=True, tag="exited"):
     record: ExitRecord
     usage: Usage
     load: Load
+
+
+class Pong(Struct, frozen=True, kw_only=True, tag="pong"):
+    """The answer to `Ping`."""
+
+    number: int
 
 
 class Heartbeat(Struct, frozen=True, kw_only=True, tag="heartbeat"):
@@ -388,7 +407,9 @@ class Probed(Struct, frozen=True, kw_only=True, tag="probed", omit_defaults=True
 
 #: Reports about one attempt.
 AttemptMessage = Started | Exited | Checkpointed | CheckpointFailed | Progress
-NodeMessage = Hello | Register | Heartbeat | OutputRead | UnknownAttempt | Probed | AttemptMessage
+NodeMessage = (
+    Hello | Register | Pong | Heartbeat | OutputRead | UnknownAttempt | Probed | AttemptMessage
+)
 
 _head_decoder = msgspec.json.Decoder(list[HeadMessage])
 _node_decoder = msgspec.json.Decoder(list[NodeMessage])

@@ -377,6 +377,8 @@ _APPLIERS: Final[Mapping[type[f.Fact], Applier]] = MappingProxyType(
             _on(f.NodeFaulted, apply_nodes.faulted),
             _on(f.NodeProbeAsked, apply_nodes.probe_asked),
             _on(f.NodeProbed, apply_nodes.probed),
+            _on(f.NodeRemoved, apply_nodes.removed),
+            _on(f.NodeReplaced, apply_nodes.replaced),
         )
     )
 )

@@ -23,10 +23,12 @@ def registered(state: State, fact: f.NodeRegistered) -> None:
     if node is None:
         node = Node(name=fact.node, state=NodeState.UP, inventory=fact.inventory)
         state.nodes[node.name] = node
+        state.removed_nodes.discard(node.name)
     else:
         node.state = next_node_state(node.state, fact, NodeState.UP)
     if changed:
         state.forget_hardware()
+    node.identity, node.machine = fact.identity, fact.machine
     node.inventory, node.boot_id, node.incarnation = fact.inventory, fact.boot_id, fact.incarnation
     node.address, node.version, node.since_s = fact.address, fact.version, fact.at_s
     node.problem = fact.problem
@@ -112,6 +114,34 @@ def resumed(state: State, fact: f.NodeResumed) -> None:
 def _clear(node: Node) -> None:
     """Forget what a node was suspected of."""
     node.faults, node.fault_uids, node.fault_s, node.fault_message = 0, (), 0.0, ""
+
+
+def removed(state: State, fact: f.NodeRemoved) -> None:
+    """A node is forgotten."""
+    node = state.nodes[fact.node]
+    next_node_state(node.state, fact, node.state)
+    del state.nodes[fact.node]
+    if fact.node in state.spaces:
+        del state.spaces[fact.node]
+    state.by_node.pop(fact.node, None)
+    state.targets_on.pop(fact.node, None)
+    state.vacating.discard(fact.node)
+    state.freed.discard(fact.node)
+    state.rivals.pop(fact.node, None)
+    state.touched_nodes.pop(fact.node, None)
+    state.removed_nodes.add(fact.node)
+    state.forget_hardware()
+    state.look_anew()
+
+
+def replaced(state: State, fact: f.NodeReplaced) -> None:
+    """A node is another installation or machine from now on; nothing of the old one is proof."""
+    node = state.nodes[fact.node]
+    node.state = next_node_state(node.state, fact, node.state)
+    node.identity, node.machine = fact.identity, fact.machine
+    node.boot_id = node.incarnation = ""
+    state.rivals.pop(fact.node, None)
+    state.touched_nodes[node.name] = node
 
 
 def faulted(state: State, fact: f.NodeFaulted) -> None:

@@ -99,6 +99,19 @@ class ConfirmDead(NodeCommand, frozen=True, kw_only=True):
     """An operator vouches that nothing runs on an unreachable node any more."""
 
 
+class RemoveNode(NodeCommand, frozen=True, kw_only=True):
+    """Forget a node that will not come back."""
+
+
+class ReplaceNode(NodeCommand, frozen=True, kw_only=True):
+    """Take the gnode that was refused for the node from now on.
+
+    ``identity`` is the beginning of its identity, where several were refused; empty: there is one.
+    """
+
+    identity: str = ""
+
+
 AnyCommand = (
     Submit
     | DeleteJob
@@ -111,4 +124,6 @@ AnyCommand = (
     | DrainNode
     | ResumeNode
     | ConfirmDead
+    | RemoveNode
+    | ReplaceNode
 )

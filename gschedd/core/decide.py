@@ -11,6 +11,7 @@ from gsched.model.ids import format_job_id
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.resources import Usage
 from gsched.model.states import NodeState, OutcomeKind, PartState, StopReason
+from gschedd.core import admission
 from gschedd.core import commands as c
 from gschedd.core import facts as f
 from gschedd.core.settings import Caller, Settings
@@ -204,6 +205,16 @@ def resume_node(state: State, command: c.ResumeNode, now_s: float) -> list[f.Any
     if not node.drained:
         return []
     return [f.NodeResumed(at_s=now_s, node=node.name, by=command.caller.user)]
+
+
+def remove_node(state: State, command: c.RemoveNode, now_s: float) -> list[f.AnyFact]:
+    """Return that a node is forgotten: see `gschedd.core.admission`."""
+    return admission.remove_node(state, _node(state, command), command, now_s)
+
+
+def replace_node(state: State, command: c.ReplaceNode, now_s: float) -> list[f.AnyFact]:
+    """Return that another gnode is the node: see `gschedd.core.admission`."""
+    return admission.replace_node(state, _node(state, command), command, now_s)
 
 
 def confirm_dead(state: State, command: c.ConfirmDead, now_s: float) -> list[f.AnyFact]:

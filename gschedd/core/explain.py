@@ -200,7 +200,7 @@ def _describe_judgement(fact: f.DeadlineJudged) -> str:
     return f"expected to miss its deadline{gpus}{end}{because}"
 
 
-def _describe_node_fact(fact: f.AnyFact) -> str:
+def _describe_node_fact(fact: f.AnyFact) -> str:  # one line a fact
     match fact:
         case f.NodeRegistered():
             gpus = len(fact.inventory.gpus)
@@ -214,6 +214,10 @@ def _describe_node_fact(fact: f.AnyFact) -> str:
             return f"resumed by {fact.by}" + (", its probe has passed" if fact.automatic else "")
         case f.NodeFaulted():
             return f"launch faults in a row: {fact.faults} {fact.message}".rstrip()
+        case f.NodeRemoved():
+            return f"removed by {fact.by}"
+        case f.NodeReplaced():
+            return f"replaced by {fact.by}: its identity begins with {fact.identity[:8]} now"
         case _:
             return _describe_fitness(fact)
 

@@ -7,6 +7,7 @@ the same facts to the same state always gives the same state.
 from msgspec import Struct
 
 from gsched.model.job import ExitRecord, JobSpec, Outcome
+from gsched.model.machine import Machine
 from gsched.model.resources import Allocation, Inventory, Load, Usage
 from gsched.model.states import HoldKind, JobState, StopReason
 from gschedd.models.steptimes import Steps
@@ -270,7 +271,8 @@ class JobEnded(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True)
 class NodeRegistered(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """A node connected and said what it has.
 
-    ``highest_job`` is the highest number it has seen; ``probes``: it can probe itself.
+    ``highest_job`` is the highest number it has seen; ``probes``: it can probe itself. From its
+    first registration on, the node's name belongs to ``identity``, on ``machine``.
     """
 
     inventory: Inventory
@@ -282,6 +284,8 @@ class NodeRegistered(NodeFact, frozen=True, kw_only=True, omit_defaults=True, ta
     highest_job: int = 0
     probes: bool = False
     problem: str = ""
+    identity: str = ""
+    machine: Machine = Machine()
 
 
 class NodeProblemChanged(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -333,6 +337,20 @@ class NodeProbed(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=Tr
     due_s: float = 0.0
 
 
+class NodeRemoved(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """An operator has the node forgotten; who registers with its name is a new one."""
+
+    by: str
+
+
+class NodeReplaced(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """An operator says that the node is another installation, or another machine, from now on."""
+
+    identity: str
+    machine: Machine
+    by: str
+
+
 class NodeFaulted(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """The node could not start an attempt for reasons of its own, or did again.
 
@@ -376,4 +394,6 @@ AnyFact = (
     | NodeFaulted
     | NodeProbeAsked
     | NodeProbed
+    | NodeRemoved
+    | NodeReplaced
 )

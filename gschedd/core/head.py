@@ -11,15 +11,16 @@ from typing import Final, assert_never
 
 from msgspec import Struct, structs
 
-from gsched.errors import GschedError, InvalidTransitionError
+from gsched.errors import GschedError, InvalidTransitionError, NotPermittedError
 from gsched.model.job import JobSpec
 from gsched.model.resources import Load, Request, Usage
 from gsched.model.states import JobState, NodeState
 from gsched.protocol import node as n
+from gschedd.core import admission, decide, reports
 from gschedd.core import commands as c
-from gschedd.core import decide, reports
 from gschedd.core import effects as e
 from gschedd.core import facts as f
+from gschedd.core.admission import Refusal
 from gschedd.core.alter import alter_job
 from gschedd.core.apply import apply, note_heartbeat
 from gschedd.core.assigning import Assigner
@@ -134,7 +135,7 @@ class Head:
         except GschedError as error:
             return Step(error=error)
 
-    def _decide(  # noqa: C901, PLR0911 # one line a command
+    def _decide(  # noqa: C901, PLR0911, PLR0912 # one line a command
         self, command: c.AnyCommand, now_s: float
     ) -> list[f.AnyFact]:
         state, settings = self.state, self.settings
@@ -159,6 +160,10 @@ class Head:
                 return decide.resume_node(state, command, now_s)
             case c.ConfirmDead():
                 return decide.confirm_dead(state, command, now_s)
+            case c.RemoveNode():
+                return decide.remove_node(state, command, now_s)
+            case c.ReplaceNode():
+                return decide.replace_node(state, command, now_s)
             case c.Submit():
                 raise AssertionError("submissions take another way")
             case _:
@@ -210,8 +215,18 @@ class Head:
         return self._requests.setdefault(request, request)
 
     def registered(self, node: str, said: n.Register, now_s: float) -> Step:
-        """Take in a node's registration."""
+        """Take in a node's registration, or refuse a gnode that is another one than the node."""
+        refusal = self.refused(node, said, now_s)
+        if refusal is not None:
+            return Step(error=NotPermittedError(refusal.message))
         return self._hear(reports.on_register(self.state, node, said, now_s))
+
+    def refused(self, node: str, said: n.Register, now_s: float) -> Refusal | None:
+        """Return why a gnode may not register as a node, and remember it; None if it may."""
+        refusal = admission.refusal(self.state, node, said, now_s)
+        if refusal is not None:
+            self.oddities["node_refused"] += 1
+        return refusal
 
     def reported(self, node: str, said: n.AttemptMessage, now_s: float) -> Step:
         """Take in what a node reports of an attempt."""

@@ -84,6 +84,8 @@ def on_register(state: State, node: str, said: n.Register, now_s: float) -> Hear
             highest_job=said.highest_job,
             probes=said.probes,
             problem=said.problem[:MAX_PROBLEM],
+            identity=said.identity,
+            machine=said.machine,
         )
     )
     reported: dict[tuple[int, int], n.AttemptReport] = {}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from gsched.model.job import ExitRecord, JobSpec, Outcome
+from gsched.model.machine import Machine
 from gsched.model.resources import Allocation, Inventory, Load, Request, Share, Usage
 from gsched.model.states import (
     AttemptState,
@@ -248,6 +249,22 @@ class Probation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     resumed_s: tuple[float, ...] = ()
 
 
+class Rival(Struct, frozen=True, kw_only=True):
+    """A gnode that was refused. Not durable: it comes again.
+
+    Attributes:
+        name: that it gave; another one than the node's whose identity it has.
+        why: in words, for its log and the head's.
+    """
+
+    name: str
+    identity: str
+    machine: Machine
+    address: str
+    why: str
+    at_s: float
+
+
 class Node(Struct, kw_only=True, omit_defaults=True):
     """A machine that has registered at least once.
 
@@ -259,11 +276,15 @@ class Node(Struct, kw_only=True, omit_defaults=True):
         fault_message: what it said.
         probes: it can probe itself.
         problem: why it takes no new jobs by its own word; empty: it does.
+        identity: to whom the name belongs; empty: it has registered before nodes had one.
+        machine: on which it runs.
     """
 
     name: str
     state: NodeState
     inventory: Inventory
+    identity: str = ""
+    machine: Machine = Machine()
     boot_id: str = ""
     incarnation: str = ""
     address: str = ""
@@ -365,10 +386,12 @@ class State:
         possible: requests that some idle hardware here can hold; kept, as to find out costs a look
             at every node.
         plans_goals: the policy plans trainings one by one, by their deadlines.
+        rivals: gnodes that were refused, by the node whose place they wanted. Not durable.
         touched_jobs, touched_attempts, touched_nodes: changed since the shell last stored them.
+        removed_nodes: names of nodes that are forgotten, until the shell has stored it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 # one line an attribute
         self, queue_priorities: Mapping[str, int] | None = None, *, plans_goals: bool = False
     ) -> None:
         self.queue_priorities = dict(queue_priorities or {})
@@ -410,6 +433,8 @@ class State:
         self.touched_jobs: dict[int, Job] = {}
         self.touched_attempts: dict[tuple[int, int], Attempt] = {}
         self.touched_nodes: dict[str, Node] = {}
+        self.removed_nodes: set[str] = set()
+        self.rivals: dict[str, dict[object, Rival]] = {}
 
     def note_moved(self, job: int) -> None:
         """Note that a job runs, does not run any more, or has got another end."""

@@ -10,6 +10,7 @@ from gsched.model.resources import Request
 from gsched.model.states import JobState, NodeState
 from gsched.protocol import api
 from gschedd.core import facts as f
+from gschedd.core.admission import SHOWN, refused_words
 from gschedd.core.cycle import snapshot
 from gschedd.core.explain import describe, jobs_ahead, waiting_reason
 from gschedd.core.forecast import predict_start
@@ -244,6 +245,8 @@ class Teller:
             since_s=node.since_s,
             heartbeat_s=node.heartbeat_s,
             load=node.load,
+            identity=node.identity[:SHOWN],
+            refused=refused_words(self._state, node.name, self._now_s),
             jobs=tuple(sorted(self._state.by_node.get(node.name, {}))),
             faults=node.faults,
             automatic=node.probation.drained,

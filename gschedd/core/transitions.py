@@ -113,6 +113,8 @@ NODE_MOVES: Final[Mapping[tuple[N, type[f.Fact]], frozenset[N]]] = MappingProxyT
         (N.UNREACHABLE, f.NodeResumed): frozenset({N.UNREACHABLE}),
         (N.UNREACHABLE, f.NodeFaulted): frozenset({N.UNREACHABLE}),
         (N.UNREACHABLE, f.NodeProbed): frozenset({N.UNREACHABLE}),
+        (N.UNREACHABLE, f.NodeRemoved): frozenset({N.UNREACHABLE}),  # there is none any more
+        (N.UNREACHABLE, f.NodeReplaced): frozenset({N.UNREACHABLE}),
     }
 )
 

@@ -232,9 +232,11 @@ class Engine:
             blobs=self._blobs,
             next_job=state.next_job,
             runs=runs,
+            removed_nodes=frozenset(state.removed_nodes),
         )
         self._blobs = {}
         state.touched_jobs, state.touched_attempts, state.touched_nodes = {}, {}, {}
+        state.removed_nodes = set()
         return batch
 
     async def _write(self, batch: Batch) -> None:

@@ -51,7 +51,14 @@ Item = TypeVar("Item")
 SLICE: Final = 100  # jobs of a request that are worked on before others get their turn
 JOB_ACTIONS = ("delete", "hold", "release", "signal", "rerun", "migrate", "alter")
 PLAN_WAIT_S = 5.0  # for the cycle after a submission: an answer without a plan is better than none
-NODE_ACTIONS = ("drain", "resume", "confirm-dead")
+#: What can be done with nodes, and what is said when it is done.
+NODE_ACTIONS = {
+    "drain": "drained",
+    "resume": "resumed",
+    "confirm-dead": "confirmed dead",
+    "remove": "removed",
+    "replace": "replaced",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,9 +366,10 @@ class Commands:
         commands = [_node_command(node, asked, caller) for node in asked.nodes]
         async with self._bodies.turn_if(len(commands) > SLICE, caller.uid):
             steps = await self._carry_out(commands, dry_run=False)
-        done = {"drain": "drained", "resume": "resumed", "confirm-dead": "confirmed dead"}
         results = tuple(
-            _action_result(node, step.error, done[asked.action] + self._leaving(node, asked))
+            _action_result(
+                node, step.error, NODE_ACTIONS[asked.action] + self._leaving(node, asked)
+            )
             for node, step in zip(asked.nodes, steps, strict=True)
         )
         return answer(api.ActionReply(results=results))
@@ -518,5 +526,9 @@ def _node_command(node: str, asked: api.NodeActionRequest, caller: Caller) -> c.
             return c.DrainNode(caller=caller, node=node, reason=asked.reason, migrate=asked.migrate)
         case "resume":
             return c.ResumeNode(caller=caller, node=node)
+        case "remove":
+            return c.RemoveNode(caller=caller, node=node)
+        case "replace":
+            return c.ReplaceNode(caller=caller, node=node, identity=asked.identity)
         case _:
             return c.ConfirmDead(caller=caller, node=node)

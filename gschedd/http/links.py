@@ -15,6 +15,7 @@ from gsched.errors import BadStateError, GschedError, StorageError, TryAgainErro
 from gsched.failpoint import failpoint
 from gsched.logs import Complaints
 from gsched.model.job import ExitRecord, LaunchFailure
+from gsched.model.node_name import is_identity
 from gsched.model.resources import Load, Usage
 from gsched.model.states import LaunchStage, OutcomeKind, Subject
 from gsched.protocol import node as n
@@ -32,6 +33,7 @@ log = logging.getLogger("gschedd.nodes")
 HANDSHAKE_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 20.0
 PING_TIMEOUT_RATIO = 1.5  # a ping every T, and half of T for its answer: aiohttp's heartbeat
+ANSWER_TIMEOUT_S = 5.0  # for a connected gnode, when another one wants its place
 MAX_CLOSE_BYTES = 120  # of the reason in a closing frame, which WebSocket limits to 123
 MAX_OUTBOX = 50_000  # messages a slow node may have waiting before it is cut off
 
@@ -41,6 +43,8 @@ class Link:
 
     Attributes:
         call: which of all connections this is, in the order in which they were opened.
+        is_gone: it has ended.
+        twins: how often another gnode wanted its place while it answered.
     """
 
     def __init__(self, who: Introduced, socket: web.WebSocketResponse, *, call: int) -> None:
@@ -50,6 +54,10 @@ class Link:
         self.socket = socket
         self.opener: Opener = who.opener
         self._sealer: Sealer = who.sealer
+        self.is_gone = False
+        self.twins = 0
+        self._heard = asyncio.Event()
+        self._pinged = self._ponged = 0
         self._outbox: list[n.HeadMessage] = []
         self._filled = asyncio.Event()
 
@@ -57,12 +65,38 @@ class Link:
         """Put a message into the outbox; a node that does not read is cut off."""
         if len(self._outbox) >= MAX_OUTBOX:
             log.warning("%s does not read: cut off", self.node)
-            transport = self.socket._req.transport if self.socket._req else None  # noqa: SLF001 # aiohttp has no public abort
-            if transport is not None:
-                transport.abort()
+            self.abort()
             return
         self._outbox.append(message)
         self._filled.set()
+
+    def abort(self) -> None:
+        """End the connection at once; what was to be sent is lost."""
+        transport = self.socket._req.transport if self.socket._req else None  # noqa: SLF001 # aiohttp has no public abort
+        if transport is not None:
+            transport.abort()
+
+    async def answers(self) -> bool:
+        """Return whether the gnode at the other end still answers."""
+        if self._pinged == self._ponged:  # else another one is asking already
+            self._pinged += 1
+            self._heard.clear()
+            self.send(n.Ping(number=self._pinged))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                await self._heard.wait()
+        return self._ponged == self._pinged and not self.is_gone
+
+    def heard(self, pong: n.Pong) -> None:
+        """Take in an answer."""
+        if pong.number == self._pinged:
+            self._ponged = pong.number
+            self._heard.set()
+
+    def end(self) -> None:
+        """Note that the connection has ended."""
+        self.is_gone = True
+        self._heard.set()
 
     async def sender(self) -> None:
         """Send the outbox for ever, all that waits in one frame."""
@@ -233,11 +267,8 @@ class Links:
         if not await self._is_newest(link):
             return False
         self._newest[link.node] = link.call
-        present = self._links.get(link.node)
-        if present is not None and present.boot_id != link.boot_id:
-            text = f"another machine is connected as {link.node}: every node needs its own name"
-            log.error("%s", text)
-            await link.refuse(text, fatal=False)
+        head = self._engine.head
+        if not await self._is_itself(link, said):
             return False
         if said.highest_epoch > self._identity.epoch:
             text = (
@@ -247,26 +278,65 @@ class Links:
             await self.on_older(text)
             await link.refuse(text, fatal=False)
             return False
-        head = self._engine.head
         if said.highest_job >= head.state.next_job:
             await self.on_older(
                 f"{link.node} has seen job {said.highest_job}, but the database ends at job "
                 f"{head.state.next_job - 1}: it is an old copy"
             )
-        if present is not None:
-            await present.socket.close()
+        if not await self._is_free(link):
+            return False
         if not await self._is_newest(link):  # it may have dialled again while we waited
             return False
         self._links[link.node] = link
         link.send(self._identity)
         try:
-            await self._engine.ask(lambda now_s: (head.registered(link.node, said, now_s),))
+            (step,) = await self._engine.ask(
+                lambda now_s: (head.registered(link.node, said, now_s),)
+            )
+            failed = step.error
         except TryAgainError as error:
+            failed = error
+        if failed is not None:
             if self._links.get(link.node) is link:
                 del self._links[link.node]
-            await link.refuse(error.message, fatal=False)
+            await link.refuse(failed.message, fatal=False)
             return False
         log.info("%s registered: %d attempts in its spool", link.node, len(said.attempts))
+        return True
+
+    async def _is_itself(self, link: Link, said: n.Register) -> bool:
+        """Refuse a gnode that is another one than the node whose name it has."""
+        if not is_identity(said.identity):
+            await link.refuse("a registration needs an identity of 32 hex digits", fatal=True)
+            return False
+        refusal = self._engine.head.refused(link.node, said, self._clock.wall_s())
+        if refusal is None:
+            return True
+        if refusal.is_new:
+            log.error("a gnode at %s is refused: %s", said.address, refusal.message)
+        await link.refuse(refusal.message, fatal=True)
+        return False
+
+    async def _is_free(self, link: Link) -> bool:
+        """Refuse a second gnode of the same identity while the first one answers.
+
+        A node that has dialled again has given its connection up, so that does not answer. Two that
+        both do have copied state directories, and would displace each other for ever.
+        """
+        present = self._links.get(link.node)
+        if present is None:
+            return True
+        if await present.answers():
+            text = (
+                f"a gnode with the name and identity of {link.node} is connected, and answers: "
+                "this one is a copy. Stop one of them, and empty the copy's state directory"
+            )
+            if present.twins == 0:
+                log.error("%s: %s", link.node, text)
+            present.twins += 1
+            await link.refuse(text, fatal=True)
+            return False
+        present.abort()
         return True
 
     async def _is_newest(self, link: Link) -> bool:
@@ -290,13 +360,14 @@ class Links:
                     reason, is_fault = f"a frame that is not sealed ({frame.type.name})", True
                     self._engine.head.oddities["frame_not_authentic"] += 1
                     break
-                await self._hear(link.node, n.decode_from_node(link.opener.open(frame.data)))
+                await self._hear(link, n.decode_from_node(link.opener.open(frame.data)))
         except SealError as error:
             reason, is_fault = str(error), True
             self._engine.head.oddities["frame_not_authentic"] += 1
         except (msgspec.DecodeError, RecursionError) as error:
             reason, is_fault = f"unreadable message: {error}", True
         finally:
+            link.end()
             sender.cancel()
             with contextlib.suppress(asyncio.CancelledError, ConnectionError):
                 await sender
@@ -311,8 +382,11 @@ class Links:
                     lambda now_s: (head.disconnected(link.node, reason, now_s),)
                 )
 
-    async def _hear(self, node: str, messages: list[n.NodeMessage]) -> None:
+    async def _hear(  # noqa: C901 # one line a message
+        self, link: Link, messages: list[n.NodeMessage]
+    ) -> None:
         """Take in one frame: all of its reports become one input."""
+        node = link.node
         reports: list[n.AttemptMessage] = []
         for message in messages:
             match message:
@@ -334,6 +408,8 @@ class Links:
                         waiting.set_result(message)
                 case n.Probed():
                     await self._engine.tell(partial(self._probed, node, message))
+                case n.Pong():
+                    link.heard(message)
                 case n.UnknownAttempt():
                     self._engine.head.oddities["unknown_attempt"] += 1
                 case n.Hello() | n.Register():

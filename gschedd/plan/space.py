@@ -188,6 +188,11 @@ class SortedSpaces(dict[str, NodeSpace]):
         _reorder(self.order, before, space)
         self.touch(name)
 
+    def __delitem__(self, name: str) -> None:
+        del self.order[bisect_left(self.order, room_key(self[name]))]
+        super().__delitem__(name)
+        self._indices.clear()  # each is made anew, without it
+
     def touch(self, name: str) -> None:
         """Note that something else has changed that a snapshot says of a node: its load, say."""
         for index in self._indices.values():

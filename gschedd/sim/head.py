@@ -160,7 +160,7 @@ class HeadProcess:
                 self._inbox.append((lambda now_s: head.probed(name, answer, now_s), None))
             case n.UnknownAttempt():
                 head.oddities["unknown_attempt"] += 1
-            case n.Hello() | n.OutputRead():
+            case n.Hello() | n.OutputRead() | n.Pong():
                 pass
             case _:
                 assert_never(message)

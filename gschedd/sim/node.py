@@ -207,7 +207,7 @@ class NodeProcess:
                 | n.Probe()
             ):
                 self.post(HeadSaid(message=message))
-            case n.Challenge() | n.Refused():
+            case n.Challenge() | n.Refused() | n.Ping():
                 pass
 
     def disconnected(self) -> None:

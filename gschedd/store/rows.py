@@ -44,7 +44,8 @@ class Batch(Struct, kw_only=True):
     """Everything one transaction makes durable.
 
     ``jobs`` and ``attempts`` are the records as they are after ``facts``; each is written once,
-    however many facts touched it. ``runs`` are new rows of the history.
+    however many facts touched it. ``runs`` are new rows of the history. ``removed_nodes`` lose
+    their rows.
     """
 
     facts: list[f.AnyFact]
@@ -54,6 +55,7 @@ class Batch(Struct, kw_only=True):
     blobs: dict[str, bytes]
     next_job: int
     runs: list[Run] = []
+    removed_nodes: frozenset[str] = frozenset()
 
 
 def job_row(job: Job) -> Row:

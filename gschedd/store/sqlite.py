@@ -400,6 +400,7 @@ class Store:
             [sealed(rows.node_row(node)) for node in batch.nodes],
         )
         many(history.INSERT, [sealed(history.run_row(run)) for run in batch.runs])
+        many("DELETE FROM nodes WHERE name = ?", [(name,) for name in batch.removed_nodes])
         if batch.next_job != self._next_job:
             self._set_meta(next_job=str(batch.next_job))
 

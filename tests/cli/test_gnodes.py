@@ -133,6 +133,12 @@ def test_json_is_one_document(head: CannedHead) -> None:
             ["drain", "n1", "n2", "-m", "new driver"],
             NodeActionRequest(action="drain", nodes=("n1", "n2"), reason="new driver"),
         ),
+        (["remove", "n1"], NodeActionRequest(action="remove", nodes=("n1",))),
+        (["replace", "n1"], NodeActionRequest(action="replace", nodes=("n1",))),
+        (
+            ["replace", "--identity", "3F2A…", "n1"],
+            NodeActionRequest(action="replace", nodes=("n1",), identity="3f2a"),
+        ),
         (["-o", "n1", "-N", "fan"], NodeActionRequest(action="drain", nodes=("n1",), reason="fan")),
         (["resume", "n1"], NodeActionRequest(action="resume", nodes=("n1",))),
         (["-c", "n1"], NodeActionRequest(action="resume", nodes=("n1",))),
@@ -157,6 +163,10 @@ def test_a_verb_is_sent_to_the_head(
         (["drain", "-m", "x"], "which nodes?"),
         (["-o", "-c", "n1"], "opposites"),
         (["n1", "-m", "x"], "-m belongs to drain"),
+        (["remove"], "which nodes?"),
+        (["n1", "--identity", "3f"], "--identity belongs to replace"),
+        (["drain", "n1", "-m", "x", "--identity", "3f"], "--identity belongs to replace"),
+        (["replace", "n1", "--identity", "xyz"], "is not the beginning of an identity"),
     ],
 )
 def test_half_a_wish_is_refused(head: CannedHead, arguments: list[str], message: str) -> None:

@@ -20,6 +20,7 @@ from gnode.supervisor import orders
 from gnode.supervisor import spool as reader
 from gnode.supervisor.ending import Do, Ending
 from gsched.model.job import ExitRecord, LaunchFailure, Owner
+from gsched.model.machine import Machine
 from gsched.model.resources import Gpu, Inventory, Load, Share, Usage
 from gsched.model.states import (
     Join,
@@ -46,6 +47,8 @@ from gsched.protocol.node import (
     Launch,
     NodeMessage,
     OutputRead,
+    Ping,
+    Pong,
     Probe,
     Probed,
     Progress,
@@ -80,6 +83,7 @@ HEAD_MESSAGES: list[HeadMessage] = [
     Checkpoint(job=1, attempt=2, request=3),
     GoOn(job=1, attempt=2, request=3),
     Probe(request=4),
+    Ping(number=4),
 ]
 NODE_MESSAGES: list[NodeMessage] = [
     Hello(version=2, node="n1", nonce="00", here="127.0.0.1:5", there="127.0.0.1:6"),
@@ -93,7 +97,10 @@ NODE_MESSAGES: list[NodeMessage] = [
             AttemptReport(job=1, attempt=1, state=PartState.ENDED, exit=record(), usage=USAGE),
         ),
         load=LOAD,
+        identity="0" * 32,
+        machine=Machine(product="p", macs=("m",), system="s"),
     ),
+    Pong(number=4),
     Started(job=1, attempt=1, pid=5, started_s=1.0, stdout_path="/x"),
     Exited(record=record(code=3), usage=USAGE, load=LOAD),
     Heartbeat(load=LOAD, usage=((1, 1, USAGE),)),

@@ -78,6 +78,7 @@ class Dialler:
 def registration(**changes: object) -> n.Register:
     """Return what a small node says of itself, with changes."""
     fields: dict[str, object] = {
+        "identity": "0123456789abcdef" * 2,
         "boot_id": "boot",
         "incarnation": "start",
         "address": "127.0.0.1",

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from gsched.model.job import LaunchFailure
+from gsched.model.machine import Machine as Marks
 from gsched.model.resources import Gpu, Inventory
 from gsched.model.states import PartState
 from gsched.protocol import node as n
@@ -47,6 +48,8 @@ class Machine:
         self.name = name
         self.has = has
         self.boots = 1
+        self.identity = ""
+        self.marks = Marks()
         self.connected = False
         self.dead = False
         self.launch_fault = ""

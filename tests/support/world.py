@@ -182,6 +182,8 @@ class World:
             attempts=machine.reports(),
             load=Load(),
             probes=machine.can_probe,
+            identity=machine.identity,
+            machine=machine.marks,
         )
         for part in machine.running.values():
             part.reported = True

@@ -6,6 +6,7 @@ import pytest
 from msgspec import structs
 
 from gsched.model.job import ExitRecord, Outcome
+from gsched.model.machine import Machine
 from gsched.model.resources import Load, Share, Usage
 from gsched.model.states import HoldKind, JobState, OutcomeKind, StopReason
 from gschedd.core import facts as f
@@ -159,6 +160,13 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
         (f.NodeDisconnected(at_s=5.0, node="n1", reason="gone"), "disconnected: gone"),
         (f.NodeDrained(at_s=5.0, node="n1", reason="kernel", by="bob"), "drained by bob: kernel"),
         (f.NodeResumed(at_s=5.0, node="n1", by="bob"), "resumed by bob"),
+        (f.NodeRemoved(at_s=5.0, node="n1", by="bob"), "removed by bob"),
+        (
+            f.NodeReplaced(
+                at_s=5.0, node="n1", identity="0123456789", machine=Machine(product="p"), by="bob"
+            ),
+            "replaced by bob: its identity begins with 01234567 now",
+        ),
         (
             f.NodeFaulted(at_s=5.0, node="n1", faults=2, message="fork"),
             "launch faults in a row: 2 fork",

@@ -129,6 +129,14 @@ def check_nodes(nodes: Iterable[NodeRow], *, now_s: float) -> list[Finding]:
         return [fail("nodes", "none has ever registered", "start gnode: see gnode(8) and its log")]
     findings = []
     for row in rows:
+        if row.refused:
+            findings.append(
+                warn(
+                    f"node {row.name}",
+                    f"another gnode wants its place, {row.refused}",
+                    "see gnodes(1) about replace",
+                )
+            )
         reason = f": {row.reason}" if row.reason else ""
         if row.state != "up":
             findings.append(
