@@ -151,7 +151,7 @@ class JobRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of ``gstat`` or ``ghist``.
 
     Attributes:
-        reason: why it waits, in words; empty unless queued, held or waiting.
+        reason: why it waits, or that a node it runs on does not answer, in words; else empty.
         predicted_start_s: when it starts if all runs as long as is expected; no promise, and None
             if nothing can be said.
         nodes: names of the nodes of the present (or last) attempt.

@@ -6,7 +6,7 @@ from typing import assert_never
 from gsched.model.job import Outcome
 from gsched.model.resources import Share
 from gsched.model.signals import describe_signal
-from gsched.model.states import JobState, OutcomeKind
+from gsched.model.states import JobState, NodeState, OutcomeKind, PartState
 from gsched.model.units import format_duration, format_gpus, format_size
 from gschedd.core import facts as f
 from gschedd.core.settings import Settings
@@ -35,6 +35,30 @@ def waiting_reason(
             return _queued_reason(job, state, settings, waits, safe_mode)
         case _:
             return ""
+
+
+def unanswered_reason(job: Job, state: State, now_s: float) -> str:
+    """Return that nodes of a running job do not answer, and what that means; else nothing."""
+    if job.attempt is None:
+        return ""
+    silent = [
+        node
+        for name, part in job.attempt.parts.items()
+        if part.state in {PartState.PENDING, PartState.RUNNING}
+        and (node := state.nodes.get(name)) is not None
+        and node.state is NodeState.UNREACHABLE
+    ]
+    if not silent:
+        return ""
+    first = min(silent, key=lambda node: node.since_s)
+    others = f" (and {len(silent) - 1} more)" if len(silent) > 1 else ""
+    ends = job.state is JobState.EXITING
+    then = "the job ends once it answers" if ends else "the job may still run there"
+    again = "queues the job again" if job.spec.rerunnable and not ends else "ends the job"
+    return (
+        f"node {first.name} has not answered for {format_duration(now_s - first.since_s)}{others}; "
+        f"{then}; if the machine is gone, gnodes confirm-dead {first.name} {again}"
+    )
 
 
 def _hold_letters(job: Job) -> str:

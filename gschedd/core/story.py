@@ -12,7 +12,7 @@ from gsched.protocol import api
 from gschedd.core import facts as f
 from gschedd.core.admission import SHOWN, refused_words
 from gschedd.core.cycle import snapshot
-from gschedd.core.explain import describe, jobs_ahead, waiting_reason
+from gschedd.core.explain import describe, jobs_ahead, unanswered_reason, waiting_reason
 from gschedd.core.forecast import predict_start
 from gschedd.core.foresight import Outlook, is_planned, outlook_of
 from gschedd.core.head import Head
@@ -113,7 +113,9 @@ class Teller:
             attempt=job.attempts,
             nodes=tuple(attempt.parts) if attempt is not None else (),
             cpu_s=job.cpu_s + _present_cpu_s(job),
-            reason=self._reason(job) if waits else "",
+            reason=(
+                self._reason(job) if waits else unanswered_reason(job, self._state, self._now_s)
+            ),
             predicted_start_s=self._predicted(job) if waits else None,
             outcome=outcome_row(job.outcome),
             moves=job.moves,

@@ -127,3 +127,54 @@ def test_a_node_tells_what_is_free() -> None:
 
     row = teller(world).node(nodes["n1"])
     assert (row.state, row.cpus_free, row.reason) == ("unreachable", 0, "not connected")
+
+
+def test_a_job_on_a_node_that_does_not_answer_says_so_and_what_can_be_done() -> None:
+    world = World(node("n1"), node("n2"))
+    rerunnable = world.submit("nodes=n1", runs_s=1000)
+    fixed = world.submit("nodes=n1", runs_s=1000, rerunnable=False)
+    spread = world.submit("nodes=n1+n2", runs_s=1000)
+    healthy = world.submit("nodes=n2", runs_s=1000)
+    world.run_until(5)
+    assert {teller(world).row(world.job(each)).reason for each in (rerunnable, healthy)} == {""}
+
+    world.disconnect("n1")
+    world.run_for(190)
+    rows = {each: teller(world).row(world.job(each)) for each in (rerunnable, fixed, spread)}
+
+    silent = "node n1 has not answered for 00:03:10; the job may still run there; "
+    gone = "if the machine is gone, gnodes confirm-dead n1 "
+    assert rows[rerunnable].reason == silent + gone + "queues the job again"
+    assert rows[fixed].reason == silent + gone + "ends the job"
+    assert rows[spread].reason == rows[rerunnable].reason
+    assert {row.letter for row in rows.values()} == {"R"}
+    assert teller(world).row(world.job(healthy)).reason == ""
+
+
+def test_a_deleted_job_on_a_node_that_does_not_answer_says_what_it_waits_for() -> None:
+    world = World(node("n1"), node("n2"))
+    job = world.submit("nodes=n1+n2", runs_s=1000)
+    world.run_until(5)
+    world.disconnect("n1")
+    world.disconnect("n2")
+    world.delete(job)
+    world.run_for(60)
+
+    reason = teller(world).row(world.job(job)).reason
+
+    assert reason == (
+        "node n1 has not answered for 00:01:00 (and 1 more); the job ends once it answers; "
+        "if the machine is gone, gnodes confirm-dead n1 ends the job"
+    )
+
+
+def test_the_reason_goes_when_the_node_answers() -> None:
+    world = World(node("n1"))
+    job = world.submit(runs_s=1000)
+    world.run_until(5)
+    world.disconnect("n1")
+    world.run_for(30)
+
+    world.connect("n1")
+
+    assert teller(world).row(world.job(job)).reason == ""
