@@ -15,6 +15,7 @@ torch only when `start` is called.
 """
 
 from gsched.elastic.errors import (
+    BadArgumentError,
     BadEnvironmentError,
     CheckpointMismatchError,
     CheckpointUnusableError,
@@ -27,6 +28,7 @@ from gsched.elastic.starting import start
 from gsched.elastic.training import Settings, Training
 
 __all__ = [
+    "BadArgumentError",
     "BadEnvironmentError",
     "CheckpointMismatchError",
     "CheckpointUnusableError",

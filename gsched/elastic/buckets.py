@@ -6,30 +6,43 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from torch.nn.parallel import DistributedDataParallel
 
 
-def settle_buckets(model: nn.Module, world_size: int) -> None:
-    """Let the model, if it is a DistributedDataParallel, lay its gradients out for good.
+def settle_buckets(model: DistributedDataParallel, world_size: int) -> None:
+    """Let a model lay its gradients out for good.
 
     It puts gradients into buckets in the order of the parameters for one step, and from the second
     on in the order in which gradients became ready in the first. A sum over more than two ranks is
     rounded differently in another place of a bucket, so a training that is restored, whose first
     step is not the first of all, would differ in the last bits from one that was never stopped.
 
-    Here a step is pretended whose gradients are zero and become ready from the last parameter to
-    the first. No parameter is changed. Called by all ranks.
+    Called by all ranks.
     """
-    from torch.nn.parallel import DistributedDataParallel
-
     # Of two numbers, the order in which they are added does not matter.
-    if not isinstance(model, DistributedDataParallel) or world_size <= 2:
+    if world_size <= 2:
         return
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    pretend_step(model)
+    for parameter, gradient in gradients:
+        parameter.grad = gradient
+    # It would do so in the first step that ranks share, with what gradients there are by then.
+    rebuild = getattr(getattr(model, "reducer", None), "_rebuild_buckets", None)
+    if rebuild is not None:
+        rebuild()
+
+
+def pretend_step(model: DistributedDataParallel) -> None:
+    """Do a backward pass whose gradients are zero and become ready from the last to the first.
+
+    No parameter is changed; gradients are zero afterwards, in the buckets if the model keeps them
+    there. Called by all ranks.
+    """
     if model.static_graph or _has_sparse_gradients(model):
         return  # the first step is taken for what all will be, or has gradients of another kind
     if not hasattr(model, "_run_ddp_forward"):  # another torch: all the same but the last bits
         return
     wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    gradients = [parameter.grad for parameter in wanted]
 
     def zero() -> Tensor:
         # What was computed last is differentiated first.
@@ -45,8 +58,6 @@ def settle_buckets(model: nn.Module, world_size: int) -> None:
         model().backward()
     finally:
         del model._run_ddp_forward  # noqa: SLF001 - the class's own is seen again
-        for parameter, gradient in zip(wanted, gradients, strict=True):
-            parameter.grad = gradient
 
 
 def _has_sparse_gradients(model: nn.Module) -> bool:

@@ -31,6 +31,10 @@ class CheckpointUnusableError(ElasticError):
     """There are checkpoints, and none of them can be loaded."""
 
 
+class BadArgumentError(ElasticError):
+    """`start` was given something that cannot be saved."""
+
+
 class BadEnvironmentError(ElasticError):
     """A GSCHED_ variable that makes no sense."""
 

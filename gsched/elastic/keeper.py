@@ -11,11 +11,14 @@ from gsched.elastic.errors import (
     CheckpointUnusableError,
     SaveError,
 )
+from gsched.elastic.generators import restore_generators, seed_generators
 from gsched.elastic.manifest import File, Manifest, check_size, first_fault, read_manifest, share_of
+from gsched.elastic.pickles import RankState
 from gsched.elastic.ranks import Ranks
 from gsched.elastic.samples import Position, Samples
 from gsched.elastic.shelf import LOADS_MAX, Entry, Shelf
-from gsched.elastic.state import State, TrainingState, has_tensors
+from gsched.elastic.state import TrainingState
+from gsched.elastic.tensors import has_tensors
 from gsched.failpoint import failpoint
 
 #: What makes the order of the samples, and so must stay as it was.
@@ -38,13 +41,13 @@ class Restored:
     Attributes:
         entry: which.
         position: where the training goes on.
-        generators: state of this rank's random number generators; empty: it did not exist.
+        own: what is to be as it was before the first step.
         wall_s: from looking for checkpoints to the loaded state, seconds.
     """
 
     entry: Entry
     position: Position
-    generators: State
+    own: RankState
     wall_s: float
 
 
@@ -109,22 +112,38 @@ class Keeper:
         for entry in entries:
             try:
                 manifest = self._look_at(entry)
-                generators = self._load(entry, manifest)
+                own = self._load(entry, manifest)
             except BadCheckpointError as error:
                 if self._ranks.rank == 0:
                     _say(f"{entry.path} cannot be used: {error}")
                 continue
             wall_s = time.monotonic() - began_s
             failpoint("training.restore.after_load")
-            return Restored(
-                entry=entry, position=manifest.position, generators=generators, wall_s=wall_s
-            )
+            return Restored(entry=entry, position=manifest.position, own=own, wall_s=wall_s)
         if entries:
             raise CheckpointUnusableError(
                 f"none of the {len(entries)} checkpoints in {self._shelf.path} can be used: repair "
                 "them, or move them away to let the training begin anew"
             )
         return None
+
+    def may_save(self) -> bool:
+        """Return whether a checkpoint that is saved now lacks nothing."""
+        return all(self._ranks.gather(self._state.may_be_saved()))
+
+    def give_back(self, restored: Restored, seed: int) -> None:
+        """Set what is this rank's own to what it was when ``restored`` was saved.
+
+        Args:
+            restored: the checkpoint that was loaded.
+            seed: for the generators of a rank that did not exist then.
+        """
+        self._state.give_gradients_their_place(restored.own, self._ranks.world_size)
+        if restored.own.generators:
+            restore_generators(restored.own.generators)
+        else:
+            seed_generators(seed, restored.position.step, self._ranks.rank)
+        self._state.give_back(restored.own)
 
     def first_step_done(self, restored: Restored) -> None:
         """Note that the training has survived this checkpoint."""
@@ -200,7 +219,7 @@ class Keeper:
         except BadCheckpointError as error:
             return None, str(error)
 
-    def _load(self, entry: Entry, manifest: Manifest) -> State:
+    def _load(self, entry: Entry, manifest: Manifest) -> RankState:
         """Prove the files good, each rank a part of them, and load them.
 
         Files that are pickles are proven first. Those with tensors, nearly all of it, are loaded
@@ -222,16 +241,14 @@ class Keeper:
         try:
             with ThreadPoolExecutor(1, "gsched-elastic-proof") as pool:
                 proof = pool.submit(first_fault, entry.path, large)
-                generators = self._state.load(
-                    entry.path, self._ranks, manifest.world_size, proof.result
-                )
+                own = self._state.load(entry.path, self._ranks, manifest.world_size, proof.result)
         except BadCheckpointError:
             if self._ranks.rank == 0:
                 self._shelf.forget_loads(entry)  # it was survived
             raise
         if self._ranks.rank == 0:
             self._shelf.prove(entry)
-        return generators
+        return own
 
     def _part(self, files: list[File]) -> list[File]:
         return share_of(files, self._ranks.rank, self._ranks.world_size)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from gsched.elastic.errors import BadCheckpointError
 from gsched.elastic.samples import Position
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST_NAME = "manifest.json"
 MANIFEST_BYTES_MAX = 64 << 20  # a line for each file; a million ranks would fit
 _BLOCK_BYTES = 1 << 20

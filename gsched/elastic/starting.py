@@ -16,11 +16,13 @@ from gsched.elastic.buckets import settle_buckets
 from gsched.elastic.environment import Environment
 from gsched.elastic.errors import ElasticError, WorldSizeError
 from gsched.elastic.keeper import Keeper
+from gsched.elastic.plain import distributed_parts
 from gsched.elastic.ranks import Ranks
 from gsched.elastic.reporter import Reporter
 from gsched.elastic.samples import Samples
 from gsched.elastic.shelf import Shelf
-from gsched.elastic.state import Stateful, TrainingState
+from gsched.elastic.state import TrainingState
+from gsched.elastic.stateful import statefuls
 from gsched.elastic.training import Settings, Training
 
 if TYPE_CHECKING:
@@ -33,7 +35,8 @@ def start(
     optimizer: Optimizer | Sequence[Optimizer],
     samples: Samples,
     *,
-    also: Mapping[str, Stateful] | None = None,
+    also: Mapping[str, object] | None = None,
+    per_rank: Mapping[str, object] | None = None,
     settings: Settings | None = None,
 ) -> Training:
     """Return a training that goes on where its newest good checkpoint is, or begins anew.
@@ -44,8 +47,9 @@ def start(
         model: bare, or wrapped by DistributedDataParallel or FSDP.
         optimizer: of this model, or several.
         samples: the data, and how it is gone through.
-        also: what else has a state, by name: a scheduler, a gradient scaler, averaged weights;
-            its state is the same on all ranks.
+        also: what else has a state, by name: schedulers, a gradient scaler, averaged weights, a
+            random number generator. After a change of the number of ranks all have rank 0's.
+        per_rank: the same of what belongs to one rank: it begins anew after such a change.
         settings: where checkpoints are and how often, if the environment is not to say it.
 
     Raises:
@@ -58,7 +62,8 @@ def start(
             TrainingState(
                 model,
                 list(optimizer) if isinstance(optimizer, Sequence) else [optimizer],
-                also or {},
+                statefuls("also", also or {}),
+                statefuls("per_rank", per_rank or {}),
             ),
             settings or Settings(),
         )
@@ -100,7 +105,8 @@ def _start(
     training = Training(
         model, samples, ranks, Reporter(speaking, samples, ranks.world_size), settings
     )
-    settle_buckets(model, ranks.world_size)
+    for part in distributed_parts(model):
+        settle_buckets(part, ranks.world_size)
     keeper, restored = None, None
     # Rank 0 decides for all: one that saved while others did not would wait for them for ever.
     directory = ranks.share(settings.directory)

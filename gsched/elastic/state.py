@@ -1,51 +1,51 @@
 """What a checkpoint holds of a training, and how it gets out of and into it.
 
 Weights and optimiser state go through torch.distributed.checkpoint, which lets every rank write a
-part of them and any number of ranks read them. What is small and the same everywhere (a scheduler,
-a gradient scaler) is one file that rank 0 writes; random number generators are one file for each
-rank.
+part of them and any number of ranks read them. Everything else is small, mostly: rank 0 writes its
+own into one file, and each rank into another what it has otherwise than rank 0, and what is its own
+by nature, as its random number generators.
 """
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import os
-import random
 import sys
 import threading
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from gsched.elastic.errors import BadCheckpointError, SaveError
+from gsched.elastic import buffers, gradients, plain, sharded
+from gsched.elastic.buckets import pretend_step
+from gsched.elastic.differences import Digests, Entries, differences, digests_of
+from gsched.elastic.errors import BadArgumentError, BadCheckpointError, SaveError
+from gsched.elastic.generators import generators_state
 from gsched.elastic.manifest import File, describe_file
+from gsched.elastic.pickles import (
+    OBJECTS_NAME,
+    RankState,
+    rank_name,
+    read_pickles,
+    save_pickles,
+)
 from gsched.elastic.ranks import Ranks
-from gsched.elastic.room import make_room
-from gsched.elastic.samples import order_seed
 from gsched.elastic.shelf import flush_file
+from gsched.elastic.stateful import Stateful
+from gsched.elastic.tensors import (
+    METADATA_NAME,
+    first_failure,
+    load_tensors,
+    save_tensors,
+    words,
+)
 from gsched.failpoint import failpoint
 
 if TYPE_CHECKING:
-    from torch import nn
-    from torch.distributed.checkpoint.api import CheckpointException
+    from torch import Tensor, nn
     from torch.optim import Optimizer
 
-OBJECTS_NAME = "objects.pt"
-METADATA_NAME = ".metadata"
-TENSORS_SUFFIX = ".distcp"
-
-State = dict[str, object]
+State = dict[str, Any]
 Fault = str | None  # in words; None: there is none
-
-
-class Stateful(Protocol):
-    """Anything whose state can be taken and given back: a scheduler, a gradient scaler."""
-
-    def state_dict(self) -> dict[str, object]:
-        """Return the state."""
-
-    def load_state_dict(self, state: dict[str, object], /) -> object:
-        """Take over a state."""
 
 
 class TrainingState:
@@ -54,15 +54,40 @@ class TrainingState:
     Args:
         model: bare, or wrapped by DistributedDataParallel or FSDP.
         optimizers: of this model.
-        also: further objects by name, their state the same on all ranks.
+        also: further objects by name; on another number of ranks all get rank 0's state.
+        per_rank: further objects by name; on another number of ranks they begin anew.
+
+    Raises:
+        BadArgumentError: an optimiser has parameters that the model has not, or a name is in both.
     """
 
     def __init__(
-        self, model: nn.Module, optimizers: Sequence[Optimizer], also: Mapping[str, Stateful]
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        also: Mapping[str, Stateful],
+        per_rank: Mapping[str, Stateful],
     ) -> None:
         self.model = model
         self.optimizers = tuple(optimizers)
         self.also = dict(also)
+        self.per_rank = dict(per_rank)
+        twice = sorted(set(also) & set(per_rank))
+        if twice:
+            raise BadArgumentError(f"{twice[0]!r} is named in both also and per_rank")
+        fault = self._unknown_parameters()
+        if fault is not None:
+            raise BadArgumentError(fault)
+        self._is_plain = plain.is_plain(model)
+        self._watch = gradients.GradientWatch(self.optimizers)
+
+    def may_be_saved(self) -> bool:
+        """Return whether nothing is lost between two steps here.
+
+        Gradients that are being accumulated are saved for models whose parameters are simply
+        tensors of a rank, and for no others.
+        """
+        return self._is_plain or not self._watch.any_unused()
 
     def save(self, directory: str, ranks: Ranks) -> list[File]:
         """Write the state into ``directory``, flushed; return what all ranks have written.
@@ -72,23 +97,25 @@ class TrainingState:
         Raises:
             SaveError: the disk is full, or an object cannot be saved; the words say which.
         """
-        state, fault = self._collect()
+        tensors, entries, own, digests, fault = self._collect()
         _raise_first(ranks.gather(fault))
         failpoint("training.save.before_data")
-        _save_distributed(state, directory, ranks)
+        save_tensors(tensors, directory, ranks)
+        rank_0s = ranks.share(digests)
         files: list[File] = []
         try:
-            self._save_small(directory, ranks.rank)
+            own["differences"] = differences(entries, digests, rank_0s)
+            save_pickles(directory, ranks.rank, entries, own)
             files = _flushed(directory, _own_files(directory, ranks.rank))
         except Exception as error:  # noqa: BLE001 - an object's pickle may raise anything; it is told
-            fault = _words(error)
+            fault = words(error)
         outcomes = ranks.gather((files, fault))
         _raise_first([fault for _, fault in outcomes])
         return [file for files, _ in outcomes for file in files]
 
     def load(
         self, directory: str, ranks: Ranks, world_size: int, fault_of_tensors: Callable[[], Fault]
-    ) -> State:
+    ) -> RankState:
         """Take the state over from ``directory``; called by all ranks together.
 
         Args:
@@ -98,195 +125,216 @@ class TrainingState:
             fault_of_tensors: returns, when it is known, what is wrong with a file with tensors.
 
         Returns:
-            What `restore_generators` needs; empty if this rank did not exist when it was saved.
+            What `give_back` needs before the first step.
 
         Raises:
             BadCheckpointError: it cannot be loaded into these objects; some may have been changed.
         """
-        import torch
         from torch.distributed.checkpoint.api import CheckpointException
 
         template, fault = self._template(directory)
         _refuse_first(ranks.gather(fault))
         failure = None
         try:
-            self._load_distributed(template, directory, ranks)
+            load_tensors(template, directory, ranks)
         except CheckpointException as error:  # no Exception; the same on all ranks
-            failure = _first_failure(error)
+            failure = first_failure(error)
         except Exception as error:  # noqa: BLE001 - torch's own are many; it is told
-            fault = _words(error)
+            fault = words(error)
         # Here it is seen that what was loaded is what was saved. If not, an older checkpoint is
         # loaded over it, or the training does not start.
         _refuse_first(ranks.gather(fault_of_tensors() or fault))
         if failure is not None:
             raise BadCheckpointError(failure)
+        state = RankState({}, {}, is_same_size=False)
         try:
-            # Whole pickles, as schedulers and generators need them: the digests were checked, and
-            # who can write here could as well change the training script.
-            objects: dict[str, State] = torch.load(
-                os.path.join(directory, OBJECTS_NAME), map_location="cpu", weights_only=False
-            )
-            for name, thing in self.also.items():
-                if name in objects:
-                    thing.load_state_dict(objects[name])
-            generators: State = {}
-            if ranks.rank < world_size:
-                path = os.path.join(directory, generators_name(ranks.rank))
-                generators = torch.load(path, map_location="cpu", weights_only=False)
+            state = read_pickles(directory, ranks, world_size)
+            self._take_over(template, state)
         except Exception as error:  # noqa: BLE001 - an object may raise anything; it is told
-            objects, generators, fault = {}, {}, _words(error)
+            fault = words(error)
         _refuse_first(ranks.gather(fault))
-        _tell_differences(set(objects), set(self.also), ranks.rank)
-        return generators
+        if ranks.rank == 0:
+            _tell_differences(set(state.named("also")), set(self.also))
+            _tell_differences(set(state.objects), set(self.per_rank))
+            if self.per_rank and not state.is_same_size:
+                names = ", ".join(sorted(self.per_rank))
+                sys.stderr.write(
+                    f"gsched.elastic: there were {world_size} ranks, and now there are "
+                    f"{ranks.world_size}: per_rank objects begin anew: {names}\n"
+                )
+        return state
 
-    def _collect(self) -> tuple[State, Fault]:
-        """Return weights and optimiser state by name, or why they cannot be had."""
-        from torch.distributed.checkpoint.state_dict import get_state_dict
+    def give_gradients_their_place(self, state: RankState, world_size: int) -> None:
+        """Let gradients that are to be given back lie in the model's buckets, if they did.
 
-        own = set(self.model.parameters())
-        if any(not own.issuperset(group["params"]) for group in self._groups()):
-            return {}, (
-                "an optimiser has parameters that the model has not: put all modules that are "
-                "trained into one, as nn.ModuleDict, and give `start` that"
-            )
+        DistributedDataParallel divides those that do by the number of ranks, and multiplies others
+        with its inverse: not the same for three. Called by all ranks together.
+        """
+        if not self._is_plain or not state.entries["in_buckets"] or world_size <= 2:
+            return
+        for part in plain.distributed_parts(self.model):
+            if part.gradient_as_bucket_view:
+                pretend_step(part)
+
+    def give_back(self, state: RankState) -> None:
+        """Set all but weights and what optimisers keep of them to what it was.
+
+        Args:
+            state: what `load` has returned; objects of the script may keep parts of it.
+        """
+        names = plain.Names(self.model)
+        entries = state.entries
+        buffers.give_back(
+            self.model,
+            names,
+            state.named("buffer"),
+            entries["transient"],
+            strict=self._is_plain,
+        )
+        if self._is_plain:
+            gradients.give_back(entries["gradients"], self._optimized(names))
+            for number, optimizer in enumerate(self.optimizers):
+                plain.give_back_groups(optimizer, entries[f"optimizer {number}"])
+        parts = plain.distributed_parts(self.model)
+        for part, syncs in zip(parts, entries["forward_syncs"], strict=False):
+            part.require_forward_param_sync = syncs
+        for name, saved in state.named("also").items():
+            if name in self.also:
+                self.also[name].load_state_dict(saved)
+        for name, saved in state.objects.items() if state.is_same_size else ():
+            if name in self.per_rank:
+                self.per_rank[name].load_state_dict(saved)
+
+    def _collect(self) -> tuple[State, Entries, State, Digests, Fault]:
+        """Return all that is to be saved, or why it cannot be had.
+
+        Returns:
+            What torch.distributed.checkpoint saves; what rank 0 saves for all, and the others where
+            they have it otherwise; what each rank saves; digests of the second.
+        """
+        fault = self._unknown_parameters()
+        if fault is not None:
+            return {}, {}, {}, {}, fault
         try:
-            model, optimizer = get_state_dict(self.model, self.optimizers)
+            names = plain.Names(self.model)
+            held, transient = buffers.buffers_of(self.model, names)
+            entries: Entries = {f"buffer {name}": tensor for name, tensor in held.items()}
+            entries["transient"] = transient
+            parts = plain.distributed_parts(self.model)
+            entries["forward_syncs"] = tuple(part.require_forward_param_sync for part in parts)
+            if self._is_plain:
+                tensors, rest = self._collect_plain(names)
+                entries.update(rest)
+            else:
+                tensors = sharded.collect(self.model, self.optimizers)
+            for name, thing in self.also.items():
+                entries[f"also {name}"] = thing.state_dict()
+            own: State = {
+                **generators_state(),
+                "objects": {name: thing.state_dict() for name, thing in self.per_rank.items()},
+            }
+            return tensors, entries, own, digests_of(entries), None
         except Exception as error:  # noqa: BLE001 - told, and the training goes on
-            return {}, _words(error)
-        return {"model": model, "optimizer": optimizer}, None
+            return {}, {}, {}, {}, words(error)
 
-    def _groups(self) -> Iterator[dict[str, Any]]:
-        return (group for optimizer in self.optimizers for group in optimizer.param_groups)
-
-    def _save_small(self, directory: str, rank: int) -> None:
+    def _collect_plain(self, names: plain.Names) -> tuple[State, Entries]:
         import torch
 
-        torch.save(generators_state(), os.path.join(directory, generators_name(rank)))
-        if rank == 0:
-            objects = {name: thing.state_dict() for name, thing in self.also.items()}
-            torch.save(objects, os.path.join(directory, OBJECTS_NAME))
+        known = names.parameters(self.model)
+        weights = plain.weights(self.model, names)
+        tensors: State = {
+            "model": {name: at for name, at in weights.items() if isinstance(at, torch.Tensor)},
+            "optimizers": {},
+        }
+        entries: Entries = {
+            "gradients": self._watch.collect(known),
+            "in_buckets": self._watch.in_buckets(),
+        }
+        entries["extra"] = {
+            name: value for name, value in weights.items() if name not in tensors["model"]
+        }
+        for number, optimizer in enumerate(self.optimizers):
+            parts, rest = plain.optimizer_state(optimizer, known)
+            tensors["optimizers"][str(number)] = parts
+            entries[f"optimizer {number}"] = rest
+        return tensors, entries
+
+    def _unknown_parameters(self) -> Fault:
+        own = set(self.model.parameters())
+        groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
+        if all(own.issuperset(group["params"]) for group in groups):
+            return None
+        return (
+            "an optimiser has parameters that the model has not: put all modules that are "
+            "trained into one, as nn.ModuleDict, and give `start` that"
+        )
+
+    def _optimized(self, names: plain.Names) -> dict[Tensor, str]:
+        """Return the names of the parameters that an optimiser changes."""
+        known = names.parameters(self.model)
+        groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
+        return {parameter: known[parameter] for group in groups for parameter in group["params"]}
 
     def _template(self, directory: str) -> tuple[State, Fault]:
-        """Return what is to be loaded, with room for it, or why that cannot be said.
-
-        A parameter that never had a gradient has no optimiser state in the checkpoint, but would
-        have in a freshly made optimiser's: what was not saved is not asked for.
-        """
+        """Return what is to be loaded, with room for it, or why that cannot be said."""
         from torch.distributed import checkpoint
 
         try:
-            saved = checkpoint.FileSystemReader(directory).read_metadata().state_dict_metadata
-            make_room(self.model, self.optimizers, saved)
+            metadata = checkpoint.FileSystemReader(directory).read_metadata()
+            saved = metadata.state_dict_metadata
+            if not self._is_plain:
+                return sharded.template(self.model, self.optimizers, saved), None
+            tree = plain.saved_parts(saved, metadata.planner_data or {})
+            names = plain.Names(self.model)
+            known = names.parameters(self.model)
+            weights, _ = self._collect_plain(names)
+            missing = sorted(set(tree.get("model", ())) - set(weights["model"]))
+            if missing:
+                return {}, f"it has weights {missing[0]!r}, which the model has not"
+            states: State = tree.get("optimizers", {})
+            if any(int(number) >= len(self.optimizers) for number in states):
+                return {}, f"it is of {len(states)} optimisers, and here are {len(self.optimizers)}"
+            optimizers = {
+                str(number): plain.optimizer_template(optimizer, known, states.get(str(number), {}))
+                for number, optimizer in enumerate(self.optimizers)
+            }
+            return {"model": weights["model"], "optimizers": optimizers}, None
         except Exception as error:  # noqa: BLE001 - a pickle may raise anything; it is told
-            return {}, _words(error)
-        state, fault = self._collect()
-        if fault is not None:
-            return {}, fault
-        moments: State = state["optimizer"].get("state", {})  # type: ignore[attr-defined]  # torch's
-        for name in list(moments):
-            if not any(key.startswith(f"optimizer.state.{name}.") for key in saved):
-                del moments[name]
-        return state, None
+            return {}, words(error)
 
-    def _load_distributed(self, template: State, directory: str, ranks: Ranks) -> None:
-        from torch.distributed import checkpoint
-        from torch.distributed.checkpoint import state_dict
-
-        with _quiet():
-            checkpoint.load(
-                template,
-                storage_reader=checkpoint.FileSystemReader(directory),
-                # Flattened, the tensors of which FSDP gives a rank nothing seem to be missing, and
-                # torch 2.13 takes the checkpoint for one of before 2.4.
-                planner=checkpoint.DefaultLoadPlanner(flatten_sharded_tensors=False),
-                process_group=ranks.group,
-                no_dist=ranks.group is None,
+    def _take_over(self, tensors: State, state: RankState) -> None:
+        """Let all objects have what was loaded."""
+        missing = [
+            number
+            for number in range(len(self.optimizers))
+            if self._is_plain and f"optimizer {number}" not in state.entries
+        ]
+        if missing:
+            raise BadCheckpointError(
+                f"it is of {missing[0]} optimisers, and here are {len(self.optimizers)}"
             )
-        state_dict.set_model_state_dict(self.model, template["model"])
-        state_dict.set_optimizer_state_dict(
-            self.model,
-            self.optimizers,
-            template["optimizer"],
-            options=state_dict.StateDictOptions(strict=False),  # see _template
-        )
-
-
-def has_tensors(name: str) -> bool:
-    """Return whether a file of a checkpoint is one of those that hold weights and the like."""
-    return name.endswith(TENSORS_SUFFIX)
-
-
-def generators_name(rank: int) -> str:
-    """Return the file of a rank's random number generators."""
-    return f"rank-{rank:05d}.pt"
-
-
-def generators_state() -> State:
-    """Return the state of Python's, NumPy's and torch's generators in this process.
-
-    NumPy's only if it was imported, CUDA's (of the current device) only if it is in use.
-    """
-    import torch
-
-    state: State = {"python": random.getstate(), "torch": torch.get_rng_state()}
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        state["numpy"] = numpy.random.get_state()
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state
-
-
-def restore_generators(state: State) -> None:
-    """Set this process's generators to what `generators_state` has returned."""
-    import torch
-
-    random.setstate(state["python"])  # type: ignore[arg-type]  # what getstate has returned
-    torch.set_rng_state(state["torch"])
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and "numpy" in state:
-        numpy.random.set_state(state["numpy"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
-
-
-def seed_generators(seed: int, step: int, rank: int) -> None:
-    """Seed the generators of a rank that did not exist when the checkpoint was saved."""
-    import torch
-
-    mixed = order_seed(seed ^ (rank << 40), step)
-    random.seed(mixed)
-    torch.manual_seed(mixed)  # CUDA's, too
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(mixed & 0xFFFF_FFFF)
-
-
-def _save_distributed(state: State, directory: str, ranks: Ranks) -> None:
-    from torch.distributed import checkpoint
-    from torch.distributed.checkpoint.api import CheckpointException
-
-    # Flushed later, while the digests are computed.
-    writer = checkpoint.FileSystemWriter(directory, sync_files=False)
-    try:
-        with _quiet():
-            checkpoint.save(
-                state,
-                storage_writer=writer,
-                process_group=ranks.group,
-                no_dist=ranks.group is None,
-            )
-    except CheckpointException as error:  # the same on all ranks
-        raise SaveError(_first_failure(error)) from error
-    except (OSError, RuntimeError) as error:  # where there is one rank
-        raise SaveError(_words(error)) from error
+        self.give_back(copy.deepcopy(state))
+        if not self._is_plain:
+            sharded.give_back(self.model, self.optimizers, tensors)
+            return
+        # Weights are where they belong; the model's own way of loading may do more with them.
+        names = plain.Names(self.model)
+        known = names.parameters(self.model)
+        whole = self.model.state_dict()
+        extra: State = state.entries["extra"]
+        for key in whole:
+            whole[key] = extra.get(names.of(key), whole[key])
+        self.model.load_state_dict(whole, strict=False)
+        for number, optimizer in enumerate(self.optimizers):
+            rest = copy.deepcopy(state.entries[f"optimizer {number}"])
+            plain.load_optimizer(optimizer, known, tensors["optimizers"][str(number)], rest)
 
 
 def _own_files(directory: str, rank: int) -> list[str]:
     """Return the names of the files that a rank has written."""
     # torch names what a rank writes __RANK_NUMBER.distcp.
     names = [name for name in os.listdir(directory) if name.startswith(f"__{rank}_")]
-    names.append(generators_name(rank))
+    names.append(rank_name(rank))
     return [*names, METADATA_NAME, OBJECTS_NAME] if rank == 0 else names
 
 
@@ -312,9 +360,7 @@ def _flushed(directory: str, names: Sequence[str]) -> list[File]:
     return files
 
 
-def _tell_differences(saved: set[str], given: set[str], rank: int) -> None:
-    if rank != 0:
-        return
+def _tell_differences(saved: set[str], given: set[str]) -> None:
     for name in sorted(given - saved):
         sys.stderr.write(
             f"gsched.elastic: the checkpoint has no state of {name!r}: it begins anew\n"
@@ -336,22 +382,3 @@ def _refuse_first(faults: Sequence[str | None]) -> None:
     for rank, fault in enumerate(faults):
         if fault is not None:
             raise BadCheckpointError(f"rank {rank}: {fault}" if len(faults) > 1 else fault)
-
-
-def _first_failure(error: CheckpointException) -> str:
-    rank, (cause, _) = min(error.failures.items())
-    return f"rank {rank}: {_words(cause)}"
-
-
-def _words(error: BaseException) -> str:
-    """Return an error in one line: the first of torch's, which like to go on."""
-    text = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {text}" if not isinstance(error, OSError) else text
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep torch from warning that a single process is a single process."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        yield

@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gsched.elastic.plain import distributed_parts
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -69,12 +71,13 @@ def communication_s(model: nn.Module) -> float:
 
     It is DistributedDataParallel's own figure: from the start of the first bucket's all-reduce to
     the end of the last one's, what runs beside the backward pass included, mean over the steps that
-    it samples (the first ten, then every hundredth).
+    it samples (the first ten, then every hundredth). Of several models it is the sum.
     """
-    logged = getattr(model, "_get_ddp_logging_data", None)
-    if logged is None:
-        return 0.0
-    return float(logged().get("avg_backward_comm_time", 0)) / 1e9
+    nanoseconds = 0.0
+    for part in distributed_parts(model):
+        logged = part._get_ddp_logging_data()  # noqa: SLF001 - told nowhere else
+        nanoseconds += float(logged.get("avg_backward_comm_time", 0))
+    return nanoseconds / 1e9
 
 
 def gradient_bytes(model: nn.Module) -> int:

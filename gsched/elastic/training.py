@@ -18,7 +18,6 @@ from gsched.elastic.keeper import Keeper, Restored
 from gsched.elastic.ranks import Ranks
 from gsched.elastic.reporter import Reporter
 from gsched.elastic.samples import Order, Position, Samples, order_seed
-from gsched.elastic.state import restore_generators, seed_generators
 from gsched.elastic.timing import StepTimer, StepTimes, communication_s, gradient_bytes
 from gsched.failpoint import failpoint
 
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
 #: The head gives a move up after 300 s. A training that hears nothing for three times as long takes
 #: it that nobody will ever tell it to go on.
 WAIT_TIMEOUT_S = 900.0
+#: Steps that a checkpoint waits for gradients to be used that cannot be saved.
+PUT_OFF_MAX = 64
 _WORD_PERIOD_S = 1.0  # how often rank 0 tells the others that it still waits
 
 
@@ -76,7 +77,7 @@ class Training:
         self._keeper: Keeper | None = None
         self._restored: Restored | None = None
         self._agreement: Agreement | None = None
-        self._fresh_generators = False
+        self._is_fresh = False  # of a checkpoint, and has done no step
         self._has_stepped = False
         self._is_in_epoch = False
         self._has_begun = False  # the batches of this epoch were asked for
@@ -84,7 +85,8 @@ class Training:
         self._cost_s: float | None = None
         self._saved_s = time.perf_counter()
         self._is_signalled = False
-        self._is_put_off = False
+        self._is_due = False  # a checkpoint, as soon as the script asks for the next batch
+        self._put_off = 0
 
     # --- what a script uses ---
 
@@ -129,11 +131,16 @@ class Training:
         done what it does at the epoch's end: it would be left out otherwise, or done without what
         the steps before it have set.
 
+        A training that goes on from there finds its generators, buffers and gradients as they were
+        then; one that goes on within an epoch, when it asks for its first batch (see `_begin`).
+
         Raises:
             StepError: an epoch has passed without `batches` or `loader`.
         """
         while self._position.epoch < self._samples.epochs:
             self._is_in_epoch, self._has_begun = True, False
+            if self._position.offset == 0:
+                self._become_what_was_saved()
             yield self._position.epoch
             if not self._has_begun:
                 raise StepError(
@@ -141,9 +148,8 @@ class Training:
                     "training.batches() anew in each epoch"
                 )
             self._position = self._position.next_epoch()
-            if self._is_put_off and self._position.epoch < self._samples.epochs:
-                self._checkpoint()
-            self._is_put_off = False
+            if self._position.epoch < self._samples.epochs:
+                self._checkpoint_if_due()
         self._is_in_epoch = False
         self._reporter.over("the training has done its last step")
 
@@ -192,7 +198,9 @@ class Training:
             self._expect_step(offset)
 
     def step(self) -> None:
-        """Say that a step is done: this is where checkpoints are saved, between two steps.
+        """Say that a step is done.
+
+        A checkpoint that is due is saved when the script asks for its next batch.
 
         Raises:
             StepError: the epoch has no further step.
@@ -208,10 +216,14 @@ class Training:
         if self._agreement is not None and self._agreement.at(
             self._position.step, self._wants_checkpoint, self._timer.step_s
         ):
-            self._is_put_off = self._samples.batch_at(self._position.offset) <= 0  # see `epochs`
-            if not self._is_put_off:
-                self._checkpoint()
-                self._timer.begin()
+            self._is_due = True
+
+    def checkpoint(self) -> None:
+        """Let a checkpoint be saved when the script asks for its next batch.
+
+        Called by all ranks at the same step. Where there is no directory for it, nothing is saved.
+        """
+        self._is_due = self._keeper is not None
 
     def finish(self, *, end_process: bool = False) -> None:
         """Say that the training is over; call it once, on all ranks.
@@ -241,7 +253,7 @@ class Training:
         self._restored = restored
         if restored is not None:
             self._position = restored.position
-            self._fresh_generators = True
+            self._is_fresh = True
         if keeper is not None:
             self._agreement = Agreement(self._ranks, self._position.step + 1)
         else:
@@ -256,21 +268,24 @@ class Training:
         self._is_signalled = True
 
     def _begin(self) -> None:
-        """Set the generators as they were after the last step, just before the next one.
+        """Note that the batches of an epoch begin.
 
-        Not earlier, since a script may draw numbers between `start` and its first batch, which it
-        did only once in a training that was never stopped.
+        Within an epoch a restored training becomes only here what was saved: what a script does
+        before an epoch's batches, as drawing numbers, it has done once in a training that was never
+        stopped. Before the first batch of an epoch it has to do it (see `epochs`).
         """
         if not self._is_in_epoch:
             raise StepError("ask for batches within `for epoch in training.epochs()`")
         self._has_begun = True
-        if self._fresh_generators and self._restored is not None:
-            self._fresh_generators = False
-            if self._restored.generators:
-                restore_generators(self._restored.generators)
-            else:
-                seed_generators(self._samples.seed, self._position.step, self.rank)
+        self._become_what_was_saved()
         self._timer.begin()
+
+    def _become_what_was_saved(self) -> None:
+        """Set generators, buffers and gradients of this rank to what they were after the step."""
+        if not self._is_fresh or self._restored is None or self._keeper is None:
+            return
+        self._is_fresh = False
+        self._keeper.give_back(self._restored, self._samples.seed)
 
     # --- the data ---
 
@@ -290,6 +305,8 @@ class Training:
     def _expect_step(self, offset: int) -> None:
         if self._position.offset != offset + self._samples.batch_at(offset):
             raise StepError("call training.step() once after each batch, before the next one")
+        if self._samples.batch_at(self._position.offset) > 0:  # else at the end of the epoch
+            self._checkpoint_if_due()
 
     def _loader_seed(self) -> int:
         """Return a seed for what the loader's workers draw, other in every epoch and rank."""
@@ -307,6 +324,22 @@ class Training:
         if interval_s is None:
             interval_s = checkpoint_interval_s(self._cost_s, self.world_size)
         return interval_s > 0 and time.perf_counter() - self._saved_s >= interval_s
+
+    def _checkpoint_if_due(self) -> None:
+        """Save one if it is due, unless something would be lost of it here but not soon."""
+        if not self._is_due or self._keeper is None:
+            return
+        if self._put_off < PUT_OFF_MAX and not self._keeper.may_save():
+            self._put_off += 1
+            return
+        if self._put_off == PUT_OFF_MAX and self.rank == 0:
+            sys.stderr.write(
+                "gsched.elastic: gradients that are being accumulated are not saved for models "
+                "that FSDP has cut: call training.step() only after optimizer.step()\n"
+            )
+        self._is_due, self._put_off = False, 0
+        self._checkpoint()
+        self._timer.begin()
 
     def _checkpoint(self) -> None:
         """Save, tell, and wait if it was asked for; all ranks together."""

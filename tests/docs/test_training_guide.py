@@ -37,7 +37,7 @@ def test_example_trains_and_goes_on_where_it_was(
     killed = run_torchrun(
         script,
         ranks=2,
-        GSCHED_CHECKPOINT_INTERVAL_S="0.01",
+        GSCHED_CHECKPOINT_INTERVAL_S="0.000001",
         GSCHED_FAIL=f"training.save.after_publish:{last}:kill",
         **directory,
     )

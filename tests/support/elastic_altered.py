@@ -31,7 +31,7 @@ def keeper(directory: pathlib.Path, width: int) -> Keeper:
     optimizer = torch.optim.AdamW(network.parameters())
     network(torch.ones(8, 8)).sum().backward()
     optimizer.step()
-    state = TrainingState(network, [optimizer], {})
+    state = TrainingState(network, [optimizer], {}, {})
     return Keeper(Shelf(str(directory)), Ranks(), state, SAMPLES, job=1, attempt=1)
 
 

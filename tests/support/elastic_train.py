@@ -1,21 +1,27 @@
 """A training that the tests stop, move and resize: digits, or a small transformer on made-up text.
 
+With ``--model=batchnorm`` each rank has its own running averages, and draws noise from all three
+generators.
+
 Runs in the Python that has torch, under torchrun. Each rank appends a line to ``log-RANK`` for each
 step: its sample ids and its loss, as they were before the step counted as done.
 """
 
 import argparse
+import hashlib
 import importlib.util
 import json
 import os
 import pathlib
+import random
 import sys
 import time
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
-from torch.distributed import init_process_group
+from torch.distributed import all_gather_object, init_process_group
 from torch.nn.parallel import DistributedDataParallel
 
 from gsched import elastic
@@ -63,6 +69,44 @@ class Transformer(nn.Module):  # type: ignore[misc]  # torch is Any here
         return self.out(hidden).transpose(1, 2)
 
 
+class Noisy(nn.Module):  # type: ignore[misc]  # torch is Any here
+    """Adds noise of all generators to its input, in training."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            return images
+        drawn = random.random() + np.random.random()
+        return images + 0.1 * drawn * torch.randn_like(images)
+
+
+def batchnorm(dropout: float) -> nn.Module:
+    """Return a network whose running averages differ between ranks."""
+    return nn.Sequential(
+        nn.Flatten(),
+        Noisy(),
+        nn.Linear(64, 32),
+        nn.BatchNorm1d(32),
+        nn.GELU(),
+        nn.Dropout(dropout),
+        nn.Linear(32, 10),
+    )
+
+
+def digests(network: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
+    """Return, for each rank, a digest of all tensors that it has of network and optimiser."""
+    total = hashlib.sha256()
+    tensors = [*network.parameters(), *network.buffers()]
+    for state in optimizer.state.values():
+        tensors += [part for part in state.values() if isinstance(part, torch.Tensor)]
+    for tensor in tensors:
+        total.update(tensor.detach().numpy().tobytes())
+    if "RANK" not in os.environ:
+        return [total.hexdigest()]
+    found = [""] * int(os.environ["WORLD_SIZE"])
+    all_gather_object(found, total.hexdigest())
+    return found
+
+
 def example() -> Any:
     """Return the module of examples/elastic_digits.py."""
     spec = importlib.util.spec_from_file_location("elastic_digits", EXAMPLES / "elastic_digits.py")
@@ -76,7 +120,9 @@ def example() -> Any:
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("directory", type=pathlib.Path)
-    parser.add_argument("--model", choices=("digits", "transformer"), default="transformer")
+    parser.add_argument(
+        "--model", choices=("batchnorm", "digits", "transformer"), default="transformer"
+    )
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--global-batch", type=int, default=8)
     parser.add_argument("--count", type=int, default=0, help="use that many samples only")
@@ -115,27 +161,49 @@ def hold(directory: pathlib.Path, step: int) -> None:
         time.sleep(0.01)
 
 
+def data_and_network(args: argparse.Namespace, digits: Any) -> tuple[Any, nn.Module]:
+    """Return what is trained, and on what; seeds torch's generator."""
+    torch.manual_seed(args.seed)
+    if args.model == "digits":
+        data, network = digits.Digits(0, 512), digits.network()
+        network[4].p = args.dropout
+    elif args.model == "batchnorm":
+        random.seed(args.seed)
+        np.random.seed(args.seed)
+        data, network = digits.Digits(0, 512), batchnorm(args.dropout)
+    else:
+        data, network = Text(), Transformer(args.dropout)
+    if args.count:
+        data = torch.utils.data.Subset(data, range(args.count))
+    return data, network
+
+
+def made_optimizer(
+    args: argparse.Namespace, model: nn.Module, count: int
+) -> tuple[torch.optim.Optimizer, Any, Any]:
+    """Return an optimiser, and the schedules of each batch and of each epoch, or None."""
+    if args.model == "batchnorm":
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)
+        steps = args.epochs * count // args.global_batch
+        cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=steps)
+        return optimizer, cycle, None
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    return optimizer, None, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+
 def main() -> None:
     args = options()
     torch.set_num_threads(1)
     if "RANK" in os.environ:
         init_process_group("gloo")
-    torch.manual_seed(args.seed)
     digits = example()
-    if args.model == "digits":
-        data, network = digits.Digits(0, 512), digits.network()
-        network[4].p = args.dropout
-    else:
-        data, network = Text(), Transformer(args.dropout)
-    if args.count:
-        data = torch.utils.data.Subset(data, range(args.count))
+    data, network = data_and_network(args, digits)
     model = network
     if "RANK" in os.environ:
         unused = args.model == "transformer"
         model = DistributedDataParallel(network, find_unused_parameters=unused)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-    also = {"schedule": schedule}
+    optimizer, each_step, each_epoch = made_optimizer(args, model, len(data))
+    also = {"schedule": each_step or each_epoch}
     if args.bad_state:
         also["awkward"] = Awkward(args.bad_state, args.directory)
     training = elastic.start(
@@ -159,6 +227,8 @@ def main() -> None:
                 loss = nn.functional.cross_entropy(model(inputs), wanted)
                 (loss * training.weight).backward()
                 optimizer.step()
+                if each_step is not None:
+                    each_step.step()
                 done = {
                     "epoch": epoch,
                     "step": training.step_count + 1,
@@ -172,10 +242,13 @@ def main() -> None:
                     hold(args.directory, args.hold_at)
                 time.sleep(args.step_s)
                 training.step()
-            schedule.step()
+            if each_epoch is not None:
+                each_epoch.step()
+    ranks = digests(network, optimizer)
     if training.rank == 0:
         result = {
             "weights": digits.digest(network),
+            "ranks": ranks,
             "steps": training.step_count,
             "samples": training.samples_done,
             "restored_step": training.restored_step,

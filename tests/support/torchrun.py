@@ -9,7 +9,7 @@ from tests.support.torch_python import torch_python
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 AGENT = ROOT / "gnode" / "supervisor" / "torchrun_agent.py"
-TIMEOUT_S = 240.0
+TIMEOUT_S = 900.0
 
 
 def run_torchrun(

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("elastic")]
 OPTIONS = {
     "transformer": ("--model=transformer", "--epochs=5", "--global-batch=8"),
     "digits": ("--model=digits", "--epochs=4", "--global-batch=16"),
+    "batchnorm": ("--model=batchnorm", "--epochs=4", "--global-batch=16"),
 }
 #: Of the mean loss of a step, absolute, without dropout, which draws other numbers on other ranks:
 #: what is left is the order of additions. Measured: 2e-7; the losses are 1 to 2.5.
@@ -42,6 +43,7 @@ def undisturbed(directory: pathlib.Path, world_size: int, *options: str) -> tupl
     ("model", "world_size", "moves"),
     [
         ("transformer", 2, 3),
+        ("batchnorm", 2, 2),
         pytest.param("digits", 2, 3, marks=pytest.mark.sweep),
         pytest.param("digits", 4, 1, marks=pytest.mark.sweep),
     ],
@@ -71,6 +73,7 @@ def test_moved_training_ends_with_the_same_bits(
     assert result["steps"] == expected["steps"]
     assert result["learning_rate"] == expected["learning_rate"]
     assert result["weights"] == expected["weights"]
+    assert result["ranks"] == expected["ranks"]
     # A training that waits to be moved does no further step: none was done twice.
     counted = [row["step"] for row in run.rows()]
     assert sorted(counted) == sorted(list(range(1, expected["steps"] + 1)) * world_size)

@@ -21,7 +21,8 @@ from gsched import elastic
 model, other = torch.nn.Linear(2, 1), torch.nn.Linear(1, 1)
 data = torch.utils.data.TensorDataset(torch.zeros(16, 2))
 {optimizer}
-training = elastic.start(model, optimizer, elastic.Samples(16, global_batch=8, epochs=2))
+samples = elastic.Samples(16, global_batch=8, epochs=2)
+training = elastic.start(model, optimizer, samples{more})
 {loop}
     for (x,) in batches:
         model(x).sum().backward()
@@ -48,11 +49,16 @@ while True:
 
 
 def run(
-    folder: pathlib.Path, *, optimizer: str = OPTIMIZER, loop: str = LOOP, **variables: str
+    folder: pathlib.Path,
+    *,
+    optimizer: str = OPTIMIZER,
+    loop: str = LOOP,
+    more: str = "",
+    **variables: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run the script on one rank."""
     script = folder / "train.py"
-    script.write_text(SCRIPT.format(optimizer=optimizer, loop=loop))
+    script.write_text(SCRIPT.format(optimizer=optimizer, loop=loop, more=more))
     return subprocess.run(
         [torch_python(), str(script)],
         env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
@@ -94,18 +100,50 @@ def test_ranks_without_a_process_group_are_refused(tmp_path: pathlib.Path) -> No
     assert run(tmp_path, RANK="0", WORLD_SIZE="1").stdout == "trained\n"
 
 
-def test_parameters_that_are_not_the_models_are_named(tmp_path: pathlib.Path) -> None:
+def test_parameters_that_are_not_the_models_are_refused_at_the_start(
+    tmp_path: pathlib.Path,
+) -> None:
     both = "optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], 0.1)"
-    directory = str(tmp_path / "checkpoints")
+    ran = run(tmp_path, optimizer=both)
+
+    assert ran.returncode == 78
+    assert "an optimiser has parameters that the model has not" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_parameters_that_are_added_later_are_told_with_the_checkpoint(
+    tmp_path: pathlib.Path,
+) -> None:
+    loop = f"optimizer.add_param_group({{'params': list(other.parameters())}})\n{LOOP}"
     ran = run(
         tmp_path,
-        optimizer=both,
-        GSCHED_CHECKPOINT_DIR=directory,
+        loop=loop,
+        GSCHED_CHECKPOINT_DIR=str(tmp_path / "checkpoints"),
         GSCHED_CHECKPOINT_INTERVAL_S="0.000001",
     )
 
     assert "an optimiser has parameters that the model has not" in ran.stderr
     assert ran.stdout == "trained\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (", also={'rate': 0.1}", "also={'rate': …}: a float cannot be saved"),
+        (", per_rank={'log': open('/dev/null')}", "per_rank={'log': …}: a TextIOWrapper cannot"),
+        (", also={'m': torch.nn.Linear}", "also={'m': …}: the class Linear cannot be saved"),
+        (", also={'m': model}, per_rank={'m': model}", "'m' is named in both also and per_rank"),
+    ],
+)
+def test_what_has_no_state_is_refused_at_the_start(
+    tmp_path: pathlib.Path, more: str, words: str
+) -> None:
+    """Not at the first checkpoint, minutes later, and in each move."""
+    ran = run(tmp_path, more=more)
+
+    assert ran.returncode == 78
+    assert words in ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 def test_kinds_of_models_are_trained_as_without_it_and_restored(tmp_path: pathlib.Path) -> None:

@@ -79,7 +79,7 @@ def test_manifest_of_another_version_says_so() -> None:
         position=Position(), world_size=1, job=0, attempt=0, samples={}, files=(), version=1
     )
     with pytest.raises(
-        BadCheckpointError, match="is of version 1, and this gsched reads version 2"
+        BadCheckpointError, match="is of version 1, and this gsched reads version 3"
     ):
         Manifest.from_bytes(other.to_bytes())
 
