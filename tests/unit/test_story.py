@@ -153,7 +153,7 @@ def test_a_job_on_a_node_that_does_not_answer_says_so_and_what_can_be_done() -> 
 
 def test_a_deleted_job_on_a_node_that_does_not_answer_says_what_it_waits_for() -> None:
     world = World(node("n1"), node("n2"))
-    job = world.submit("nodes=n1+n2", runs_s=1000)
+    job = world.torchrun("nodes=n1+n2", program=Program(runs_s=1000))
     world.run_until(5)
     world.disconnect("n1")
     world.disconnect("n2")
