@@ -143,13 +143,7 @@ def _compose(
         ),
         processes_root=roots.processes,
     )
-    mark = state.read_mark()
-    agent = Agent(
-        site,
-        inventory,
-        mark=(mark.cluster, mark.epoch, mark.highest_job),
-        heartbeat_s=node.heartbeat_s,
-    )
+    agent = Agent(site, inventory, mark=state.read_mark(), heartbeat_s=node.heartbeat_s)
     identity = Identity(
         node=name,
         identity=own_identity(state.state_dir),

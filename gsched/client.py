@@ -41,6 +41,7 @@ from gsched.transport import (
 
 if TYPE_CHECKING:
     from gsched.protocol.predictions import NodePredictions, PredictionsReply
+    from gsched.protocol.recover import RecoverReply
 
 POLL_S = 30.0  # one long poll of `wait`; the head answers earlier when the job ends
 RETRY_S = 30.0  # how long a submission whose answer was lost is tried again: a head's restart
@@ -280,10 +281,27 @@ class Head:
         """Return how the head is."""
         return self._get("/v1/status", api.StatusReply)
 
-    def recover(self, *, accept: bool) -> api.StatusReply:
-        """End safe mode (operators only) and return how the head is then."""
-        self._send("POST", "/v1/recover", _encoded(api.RecoverRequest(accept=accept)))
+    def recover(
+        self, *, accept: bool, without_nodes: bool = False, believe: str = ""
+    ) -> api.StatusReply:
+        """End safe mode (operators only) and return how the head is then.
+
+        Args:
+            accept: end it; else only ``believe`` is done.
+            without_nodes: also where known nodes have not said what they know.
+            believe: the name of a refused node whose word is to be taken.
+        """
+        from gsched.protocol.recover import RecoverRequest  # late: few commands need it
+
+        asked = RecoverRequest(accept=accept, without_nodes=without_nodes, believe=believe)
+        self._send("POST", "/v1/recover", _encoded(asked))
         return self.status()
+
+    def recovery(self) -> "RecoverReply":
+        """Return why the head is in safe mode, and what nodes know (operators only)."""
+        from gsched.protocol.recover import RecoverReply  # late: few commands need it
+
+        return self._get("/v1/recover", RecoverReply)
 
     def health(self) -> api.Health:
         """Return whether the head answers."""

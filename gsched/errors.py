@@ -114,6 +114,13 @@ class ConfigError(GschedError):
     exit_code = 78
 
 
+class FencedError(GschedError):
+    """Another head has taken the nodes over; this one must not go on (as a configuration error)."""
+
+    code = "fenced"
+    exit_code = 78
+
+
 class UnknownJobError(GschedError):
     """No job of that id (PBSE_UNKJOBID & 255)."""
 
@@ -174,6 +181,7 @@ ALL_ERRORS: tuple[type[GschedError], ...] = (
     TryAgainError,
     NotPermittedError,
     ConfigError,
+    FencedError,
     UnknownJobError,
     InvalidRequestError,
     BadStateError,

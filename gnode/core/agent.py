@@ -3,9 +3,20 @@
 The daemon drives it with real processes and a real connection, the simulator with modelled ones.
 """
 
+from msgspec import structs
+
 from gnode.core import lives, orders, probe, trainings
 from gnode.core.binding import Site
-from gnode.core.effects import Effect, Finish, RefuseHead, SaveMark, Send, SendRegister, Warn
+from gnode.core.effects import (
+    Effect,
+    Finish,
+    RefuseHead,
+    SaveMark,
+    Send,
+    SendRegister,
+    TellKnown,
+    Warn,
+)
 from gnode.core.inputs import (
     AlarmRang,
     Disconnected,
@@ -19,10 +30,13 @@ from gnode.core.inputs import (
     LauncherUp,
     Measured,
     ProblemChanged,
+    Recalled,
     SpoolFound,
     StopAllAsked,
+    SurveyAsked,
     Welcomed,
 )
+from gnode.core.mark import HeadMark, objection_to
 from gnode.core.table import Attempt, Table
 from gnode.core.task import AttemptKey
 from gnode.core.transitions import Phase
@@ -33,6 +47,7 @@ from gsched.protocol.node import (
     ExitAck,
     GoOn,
     Heartbeat,
+    HighWater,
     Probe,
     ReadOutput,
     Retime,
@@ -40,6 +55,8 @@ from gsched.protocol.node import (
     Stop,
 )
 
+#: How old the durable mark may be, seconds: each time costs a flush.
+MARK_SAVE_S = 2.0
 LAST_WORDS_S = 10.0  # how long a node that ends its jobs waits for the head to hear of it
 
 
@@ -49,8 +66,8 @@ class Agent:
     Args:
         site: what the machine is and allows.
         inventory: what the machine has.
-        mark: the cluster, the highest epoch obeyed and the highest job seen, as `SaveMark` kept
-            them; an empty cluster joins whichever head knows the key.
+        mark: of the heads that were obeyed, as `SaveMark` kept it; one without a cluster joins
+            whichever head knows the key.
         heartbeat_s: seconds between two heartbeats.
     """
 
@@ -59,18 +76,12 @@ class Agent:
         site: Site,
         inventory: Inventory,
         *,
-        mark: tuple[str, int, int] = ("", 0, 0),
+        mark: HeadMark | None = None,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
-        cluster, epoch, highest_job = mark
-        self._table = Table(
-            site=site,
-            inventory=inventory,
-            cluster=cluster,
-            highest_epoch=epoch,
-            highest_job=highest_job,
-            saved_job=highest_job,
-        )
+        kept = mark or HeadMark()
+        self._table = Table(site=site, inventory=inventory, mark=kept, saved_mark=kept)
+        self._save_at_s: float | None = None
         self._prober = probe.Prober(self._table)
         self._heartbeat_s = heartbeat_s
         self._heartbeat_at_s: float | None = None
@@ -94,10 +105,18 @@ class Agent:
         """Return whether a head is being obeyed."""
         return self._table.welcomed
 
+    @property
+    def unsaved_mark(self) -> HeadMark | None:
+        """Return the mark if the durable one is older; None: there is nothing to save."""
+        table = self._table
+        return table.mark if table.mark != table.saved_mark and table.mark.cluster else None
+
     def next_alarm_s(self) -> float | None:
         """Return when `AlarmRang` is due next, on the clock of ``now_s``; None for never."""
         table = self._table
         times = [] if self._heartbeat_at_s is None else [self._heartbeat_at_s]
+        if self._save_at_s is not None:
+            times.append(self._save_at_s)
         if self._finish_at_s is not None and not self._finished:
             times.append(self._finish_at_s)
         if table.stopping:
@@ -123,6 +142,8 @@ class Agent:
         match event:
             case LaunchAsked() | HeadSaid():
                 self._on_order(event, now_s, wall_s)
+            case Recalled() | SurveyAsked():
+                self._on_past(event, wall_s)
             case HeadOffered() | Welcomed() | Disconnected():
                 self._on_connection(event, now_s)
             case AlarmRang():
@@ -135,12 +156,16 @@ class Agent:
                 self._on_spool(event, now_s, wall_s)
             case _:
                 self._on_supervisor(event, wall_s)
+        if self.unsaved_mark is not None:
+            self._plan_save(now_s)
         if table.ending:
             self._maybe_finish(now_s)
         effects, table.out = table.out, []
         return effects
 
     def _on_spool(self, event: SpoolFound, now_s: float, wall_s: float) -> None:
+        for key in event.ended:
+            self._table.remember(key)
         for found in sorted(event.found, key=lambda found: found.key):
             if found.key.job == probe.JOB:
                 self._prober.on_found(found)
@@ -167,6 +192,15 @@ class Agent:
             self._finished = True
             self._table.out.append(Finish())
 
+    def _on_past(self, event: Recalled | SurveyAsked, wall_s: float) -> None:
+        table = self._table
+        match event:
+            case Recalled():
+                orders.recalled(table, event, wall_s)
+            case SurveyAsked():
+                known = tuple(attempt.known() for attempt in table.attempts.values())
+                table.out.append(TellKnown(attempts=known, survey=event.survey))
+
     # --- the connection ---
 
     def _on_connection(self, event: HeadOffered | Welcomed | Disconnected, now_s: float) -> None:
@@ -181,8 +215,8 @@ class Agent:
 
     def _on_offer(self, event: HeadOffered) -> None:
         table = self._table
-        objection = self._objection(event.cluster, event.epoch)
-        if objection is not None and event.cluster != table.cluster:
+        objection = self._objection(event)
+        if objection is not None and event.cluster != table.mark.cluster:
             table.out.append(RefuseHead(message=objection))
             return
         if objection is not None:
@@ -197,36 +231,38 @@ class Agent:
         table.out.append(
             SendRegister(
                 attempts=reports,
-                highest_epoch=table.highest_epoch,
-                highest_job=table.highest_job,
+                mark=table.mark,
                 probes=table.site.probe_account is not None,
                 problem=table.problem,
             )
         )
 
-    def _objection(self, cluster: str, epoch: int) -> str | None:
-        table = self._table
-        if table.cluster and cluster != table.cluster:
-            return (
-                f"the head is of cluster {cluster}, but this node has obeyed {table.cluster}: "
-                "give it another state_dir to join another cluster"
-            )
-        if epoch < table.highest_epoch:
-            return (
-                f"the head's epoch is {epoch}, but this node has obeyed epoch "
-                f"{table.highest_epoch}: it is an old copy"
-            )
-        return None
+    def _objection(self, event: HeadOffered | Welcomed) -> str | None:
+        return objection_to(
+            self._table.mark, cluster=event.cluster, epoch=event.epoch, epoch_id=event.epoch_id
+        )
 
     def _on_welcome(self, event: Welcomed, now_s: float) -> None:
         table = self._table
-        objection = self._objection(event.cluster, event.epoch)
+        objection = self._objection(event)
         if objection is not None:
             table.out.append(RefuseHead(message=objection))
             return
-        if (table.cluster, table.highest_epoch) != (event.cluster, event.epoch):
-            table.cluster, table.highest_epoch = event.cluster, event.epoch
-            self._save_mark()
+        before = table.mark
+        table.mark = structs.replace(
+            before,
+            cluster=event.cluster,
+            epoch=event.epoch,
+            epoch_id=event.epoch_id,
+            seq=event.seq,
+            next_job=event.next_job,
+        )
+        if (before.cluster, before.epoch, before.epoch_id) != (
+            event.cluster,
+            event.epoch,
+            event.epoch_id,
+        ):
+            self._save_mark()  # before anything that this head orders is done
         table.welcomed = True
         self._heartbeat_at_s = now_s + self._heartbeat_s
         for attempt in table.attempts.values():
@@ -234,14 +270,26 @@ class Agent:
                 orders.answer_state(table, attempt)
                 trainings.repeat(table, attempt)
 
+    def _on_high_water(self, message: HighWater) -> None:
+        mark = self._table.mark
+        self._table.mark = structs.replace(
+            mark,
+            seq=max(mark.seq, message.seq),
+            next_job=max(mark.next_job, message.next_job),
+        )
+
+    def _plan_save(self, now_s: float) -> None:
+        """Save the mark soon: not each time that it changes, as that costs a flush."""
+        if self._save_at_s is None:
+            self._save_at_s = now_s + MARK_SAVE_S
+        elif self._save_at_s <= now_s:
+            self._save_mark()
+
     def _save_mark(self) -> None:
         table = self._table
-        table.saved_job = table.highest_job
-        table.out.append(
-            SaveMark(
-                cluster=table.cluster, epoch=table.highest_epoch, highest_job=table.highest_job
-            )
-        )
+        self._save_at_s = None
+        table.saved_mark = table.mark
+        table.out.append(SaveMark(mark=table.mark))
 
     # --- orders ---
 
@@ -267,6 +315,8 @@ class Agent:
                 trainings.order(table, message)
             case Probe():
                 self._prober.on_order(message, now_s)
+            case HighWater():
+                self._on_high_water(message)
 
     # --- the machine ---
 
@@ -299,8 +349,6 @@ class Agent:
         self._remove_due(now_s)
         lives.kill_disobedient(table, now_s)
         self._prober.on_alarm(now_s)
-        if table.highest_job != table.saved_job and table.cluster:
-            self._save_mark()
         if self._heartbeat_at_s is not None and self._heartbeat_at_s <= now_s:
             self._beat(now_s)
 

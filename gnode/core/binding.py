@@ -105,6 +105,7 @@ def bind(launch: Launch, account: Account, site: Site) -> Task:
         open_files=site.limits.open_files,
         processes=site.limits.processes,
         processes_cgroup=_processes_group(site, key),
+        origin=launch.origin,
     )
 
 

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from gnode.core.mark import HeadMark
 from gnode.core.task import AttemptKey, Command, Task
 from gsched.model.job import ExitRecord
 from gsched.protocol.node import (
@@ -10,8 +11,11 @@ from gsched.protocol.node import (
     Checkpoint,
     GoOn,
     Heartbeat,
+    KnownAttempt,
+    Launch,
     OutputRead,
     Probed,
+    Survey,
     UnknownAttempt,
 )
 
@@ -71,6 +75,28 @@ class RemoveFiles(Struct, frozen=True, kw_only=True):
     user_dir: str
 
 
+class Bury(Struct, frozen=True, kw_only=True):
+    """Keep what is known of an ended attempt in the log of ended attempts, before its records go.
+
+    A head whose database was restored asks for it: else it would run the job again.
+    """
+
+    known: KnownAttempt
+
+
+class RecallEnded(Struct, frozen=True, kw_only=True):
+    """Look into the log of ended attempts for the attempt of a launch: `Recalled`."""
+
+    launch: Launch
+
+
+class TellKnown(Struct, frozen=True, kw_only=True):
+    """Answer a `Survey` with those of these attempts, and of the ended ones, that it asks for."""
+
+    attempts: tuple[KnownAttempt, ...]
+    survey: Survey
+
+
 class RemoveSpool(Struct, frozen=True, kw_only=True):
     """Remove the records of an attempt; the head has its outcome."""
 
@@ -84,11 +110,10 @@ class SetAside(Struct, frozen=True, kw_only=True):
 
 
 class SendRegister(Struct, frozen=True, kw_only=True):
-    """Answer the head's challenge with all attempts and marks (the shell adds proof and load)."""
+    """Answer the head's challenge with all attempts and the mark (the shell adds proof, load)."""
 
     attempts: tuple[AttemptReport, ...]
-    highest_epoch: int
-    highest_job: int
+    mark: HeadMark
     probes: bool = False
     problem: str = ""
 
@@ -113,11 +138,9 @@ class TellJob(Struct, frozen=True, kw_only=True):
 
 
 class SaveMark(Struct, frozen=True, kw_only=True):
-    """Keep which cluster and epoch this node has obeyed, and the highest job it has seen."""
+    """Keep which heads this node has obeyed, and how far they had come."""
 
-    cluster: str
-    epoch: int
-    highest_job: int
+    mark: HeadMark
 
 
 class ReadFile(Struct, frozen=True, kw_only=True):
@@ -157,6 +180,9 @@ Effect = (
     | KillLeftover
     | WriteExit
     | RemoveFiles
+    | Bury
+    | RecallEnded
+    | TellKnown
     | RemoveSpool
     | SetAside
     | SendRegister

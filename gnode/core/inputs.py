@@ -11,6 +11,8 @@ from gsched.protocol.node import (
     CheckpointFailed,
     ExitAck,
     GoOn,
+    HighWater,
+    KnownAttempt,
     Launch,
     Probe,
     Progress,
@@ -18,6 +20,7 @@ from gsched.protocol.node import (
     Retime,
     Signal,
     Stop,
+    Survey,
 )
 
 
@@ -39,6 +42,7 @@ class HeadOffered(Struct, frozen=True, kw_only=True):
 
     cluster: str
     epoch: int
+    epoch_id: str = ""
 
 
 class Welcomed(Struct, frozen=True, kw_only=True):
@@ -46,6 +50,9 @@ class Welcomed(Struct, frozen=True, kw_only=True):
 
     cluster: str
     epoch: int
+    epoch_id: str = ""
+    seq: int = 0
+    next_job: int = 0
 
 
 class Disconnected(Struct, frozen=True, kw_only=True):
@@ -63,10 +70,23 @@ class LaunchAsked(Struct, frozen=True, kw_only=True):
     lookup_failed: bool = False
 
 
+class SurveyAsked(Struct, frozen=True, kw_only=True):
+    """A head whose database may be an old copy asks what this node knows; it is not obeyed."""
+
+    survey: Survey
+
+
+class Recalled(Struct, frozen=True, kw_only=True):
+    """What the log of ended attempts holds of a launched attempt; None: nothing."""
+
+    launch: Launch
+    found: KnownAttempt | None
+
+
 class HeadSaid(Struct, frozen=True, kw_only=True):
     """Any other order of the head."""
 
-    message: Stop | Signal | Retime | ExitAck | ReadOutput | Checkpoint | GoOn | Probe
+    message: Stop | Signal | Retime | ExitAck | ReadOutput | Checkpoint | GoOn | HighWater | Probe
 
 
 # --- the jobs themselves ---
@@ -149,9 +169,14 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 class SpoolFound(Struct, frozen=True, kw_only=True):
-    """What lies in the spool: all of it at the start, or what `LookAtSpool` asked for."""
+    """What lies in the spool: all of it at the start, or what `LookAtSpool` asked for.
+
+    Attributes:
+        ended: attempts of which only the log of ended ones knows; at the start only.
+    """
 
     found: tuple[Found, ...]
+    ended: tuple[AttemptKey, ...] = ()
 
 
 # --- the machine ---
@@ -188,7 +213,9 @@ Input = (
     HeadOffered
     | Welcomed
     | Disconnected
+    | SurveyAsked
     | LaunchAsked
+    | Recalled
     | HeadSaid
     | JobSaid
     | LauncherUp

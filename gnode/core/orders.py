@@ -7,21 +7,26 @@ from gnode.core.binding import bind
 from gnode.core.effects import (
     AcceptTask,
     AskLaunch,
+    Bury,
     CommandSupervisor,
     ReadFile,
+    RecallEnded,
     RemoveFiles,
     RemoveSpool,
     Send,
     WriteExit,
 )
-from gnode.core.inputs import LaunchAsked
+from gnode.core.inputs import LaunchAsked, Recalled
 from gnode.core.table import Attempt, Table
 from gnode.core.task import AttemptKey, Command, RetimeCommand, SignalCommand, StopCommand, Task
 from gnode.core.transitions import Happening, Phase
 from gsched.model.job import ExitRecord, LaunchFailure
+from gsched.model.origin import Origin
+from gsched.model.resources import Usage
 from gsched.model.states import Join, LaunchStage, OutcomeKind, StopReason, Subject
 from gsched.protocol.node import (
     ExitAck,
+    Exited,
     Launch,
     OutputRead,
     ReadOutput,
@@ -31,6 +36,10 @@ from gsched.protocol.node import (
     UnknownAttempt,
 )
 
+OTHER_HISTORY = (
+    "attempt {} is known on this node from a history that the head does not know: its database "
+    "is, or was, an old copy"
+)
 REMOVE_DELAY_S = 60.0  # a repeated launch of an acknowledged attempt still gets its exit
 OBEY_MARGIN_S = 30.0  # what a supervisor may take beyond the grace before gnode kills it
 
@@ -40,20 +49,25 @@ def launch(table: Table, order: LaunchAsked, now_s: float, wall_s: float) -> Non
     asked = order.launch
     key = AttemptKey(asked.job, asked.attempt)
     known = table.attempts.get(key)
-    if known is not None:
+    if known is not None and known.is_of(asked.token):
         answer_state(table, known)
         return
+    if known is not None:
+        _tell_unstarted(
+            table, asked, _failure(key, Refusal(OTHER_HISTORY.format(key.name), UNFIT), wall_s)
+        )
+        return
     if asked.attempt <= table.latest.get(asked.job, 0):
-        table.drop("launch of an attempt that is over or replaced", key)
+        table.out.append(RecallEnded(launch=asked))
         return
     refusal = _refusal(table, order)
     if refusal is not None:
-        _end_unstarted(table, key, _failure(key, refusal, wall_s))
+        _end_unstarted(table, key, _failure(key, refusal, wall_s), asked.origin)
         return
     if table.ending:
         refusal = Refusal("the node daemon is ending its jobs", UNFIT)
         record = _failure(key, refusal, wall_s, StopReason.NODE_STOP)
-        _end_unstarted(table, key, record)
+        _end_unstarted(table, key, record, asked.origin)
         return
     assert order.account is not None
     task = bind(asked, order.account, table.site)
@@ -63,6 +77,43 @@ def launch(table: Table, order: LaunchAsked, now_s: float, wall_s: float) -> Non
     table.add(attempt)
     table.out.append(AcceptTask(task=task))
     ask_launch(table, attempt)
+
+
+def recalled(table: Table, event: Recalled, wall_s: float) -> None:
+    """Answer a launch of an attempt that is over, or that a later one has replaced.
+
+    It is never started (again): the head hears how it ended, or that nobody knows any more.
+    """
+    asked, found = event.launch, event.found
+    key = AttemptKey(asked.job, asked.attempt)
+    if key in table.attempts:
+        return  # of a launch that was repeated meanwhile
+    if found is None or found.exit is None:
+        record = ExitRecord(
+            job=key.job,
+            attempt=key.attempt,
+            kind=OutcomeKind.NODE_LOST,
+            message=f"{table.site.node} has had this attempt or a later one of the job, and does "
+            "not know any more how it ended",
+            ended_s=wall_s,
+        )
+        _tell_unstarted(table, asked, record)
+    elif asked.token and found.token and asked.token != found.token:
+        _tell_unstarted(
+            table, asked, _failure(key, Refusal(OTHER_HISTORY.format(key.name), UNFIT), wall_s)
+        )
+    else:
+        attempt = Attempt(
+            key=key,
+            phase=Phase.ENDED,
+            record=found.exit,
+            usage=found.usage,
+            origin=found.origin or asked.origin,
+            has_spool=False,
+            buried=True,
+        )
+        table.add(attempt)
+        table.tell_exit(attempt)
 
 
 def fence_older(table: Table, key: AttemptKey, now_s: float, wall_s: float) -> None:
@@ -88,6 +139,7 @@ def attempt_of(task: Task) -> Attempt:
         cgroup=task.cgroup,
         user_dir=task.user_dir,
         grace_s=task.grace_s,
+        origin=task.origin,
     )
 
 
@@ -190,9 +242,20 @@ def _failure(
     )
 
 
-def _end_unstarted(table: Table, key: AttemptKey, record: ExitRecord) -> None:
+def _tell_unstarted(table: Table, asked: Launch, record: ExitRecord) -> None:
+    """Report a launch that is refused because its number is taken: the table has another one."""
+    if table.welcomed:
+        exited = Exited(record=record, usage=Usage(), load=table.load, token=asked.token)
+        table.out.append(Send(message=exited))
+
+
+def _end_unstarted(
+    table: Table, key: AttemptKey, record: ExitRecord, origin: Origin | None = None
+) -> None:
     """Take up an attempt that ended before it began: nothing of it is on disk."""
-    attempt = Attempt(key=key, phase=Phase.ENDED, record=record, has_spool=False)
+    attempt = Attempt(
+        key=key, phase=Phase.ENDED, record=record, origin=origin, has_spool=False, buried=True
+    )
     table.add(attempt)
     table.tell_exit(attempt)
 
@@ -204,7 +267,9 @@ def stop(table: Table, order: Stop, now_s: float, wall_s: float) -> None:
     """Stop an attempt; an unknown one gets a tombstone, so that a late launch is refused."""
     key = AttemptKey(order.job, order.attempt)
     attempt = table.attempts.get(key)
-    if attempt is not None:
+    if attempt is not None and not attempt.is_of(order.token):
+        table.drop("stop of an attempt of another history", key)
+    elif attempt is not None:
         command = StopCommand(reason=order.reason, grace_s=order.grace_s)
         _stop(table, attempt, command, now_s)
         if attempt.deferred:
@@ -302,6 +367,9 @@ def acknowledge(table: Table, order: ExitAck, now_s: float) -> None:
     if attempt is None:
         table.drop("acknowledgement of an unknown attempt", key)
         return
+    if not attempt.is_of(order.token):
+        table.drop("acknowledgement of an attempt of another history", key)
+        return
     first = attempt.phase is Phase.ENDED
     if table.move(attempt, Happening.ACKED) and first:
         table.removals.append((now_s + REMOVE_DELAY_S, key))
@@ -311,6 +379,8 @@ def remove(table: Table, key: AttemptKey) -> None:
     """Forget an acknowledged attempt and remove its records."""
     attempt = table.attempts[key]
     table.forget(key)
+    if not attempt.buried:
+        table.out.append(Bury(known=attempt.known()))
     if attempt.has_spool:
         table.out.append(RemoveSpool(key=key))
 

@@ -3,14 +3,25 @@
 from collections import deque
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from gnode.core.binding import Site
 from gnode.core.effects import Effect, Send, Warn
+from gnode.core.mark import HeadMark
 from gnode.core.task import AttemptKey, Command, SupervisorInfo
 from gnode.core.transitions import LIVE, PART_STATES, Happening, Phase, next_phase
 from gsched.model.job import ExitRecord
+from gsched.model.origin import Origin
 from gsched.model.resources import Inventory, Load, Usage
 from gsched.model.states import StopReason
-from gsched.protocol.node import AttemptReport, Checkpointed, Exited, Progress, Started
+from gsched.protocol.node import (
+    AttemptReport,
+    Checkpointed,
+    Exited,
+    KnownAttempt,
+    Progress,
+    Started,
+)
 
 LATEST_MAX = 100_000  # jobs whose last attempt is remembered after its spool is gone (~10 MB)
 LEAST_TAIL_S = 1.0  # from the last sample to the end, or its busy cores are noise
@@ -26,6 +37,8 @@ class Attempt:
         asked: the launcher was asked for it.
         info: of its supervisor, once seen.
         waiting: commands for a supervisor that was not seen yet.
+        origin: where it comes from, as its launch said.
+        buried: its record lies in the log of ended attempts already.
         saved, reached: what a training has said last of its checkpoints and its steps.
         kill_at_s: when gnode kills it itself, since the supervisor did not obey a stop.
     """
@@ -53,6 +66,8 @@ class Attempt:
     waiting: list[Command] = field(default_factory=list)
     stop_reason: StopReason | None = None
     kill_at_s: float | None = None
+    origin: Origin | None = None
+    buried: bool = False
     saved: Checkpointed | None = None
     reached: Progress | None = None
 
@@ -71,6 +86,32 @@ class Attempt:
             started_s=self.info.started_s if self.info else 0.0,
             exit=self.record,
             usage=self.total_usage(),
+            token=self.token,
+        )
+
+    @property
+    def token(self) -> str:
+        """Return what tells it from an attempt of the same number in a lost history."""
+        return self.origin.token if self.origin is not None else ""
+
+    def is_of(self, token: str) -> bool:
+        """Return whether a message with this token is about this very attempt."""
+        return not token or not self.token or token == self.token
+
+    def known(self) -> KnownAttempt:
+        """Return all that is known of it."""
+        info = self.info
+        return KnownAttempt(
+            job=self.key.job,
+            attempt=self.key.attempt,
+            state=PART_STATES[self.phase],
+            pid=info.job_pid if info else 0,
+            started_s=info.started_s if info else 0.0,
+            stdout_path=(info.stdout_path if info else "") or self.stdout_path,
+            stderr_path=(info.stderr_path if info else "") or self.stderr_path,
+            exit=self.record,
+            usage=self.total_usage(),
+            origin=self.origin,
         )
 
     def started(self) -> Started:
@@ -83,6 +124,7 @@ class Attempt:
             started_s=self.info.started_s,
             stdout_path=self.info.stdout_path or self.stdout_path,
             stderr_path=self.info.stderr_path or self.stderr_path,
+            token=self.token,
         )
 
     def busy_cores_at_end(self, record: ExitRecord) -> float:
@@ -127,6 +169,7 @@ class Table:
         gpu_owner: which live attempt owns a GPU, by index.
         live_of_job: the live attempts of each job, in order of their numbers.
         latest: the highest attempt known of each job, oldest entries first.
+        mark: of the heads that were obeyed; ``saved_mark`` is what of it is durable.
         removals: when which spool is removed, in order of time.
         problem: why the machine takes no new jobs; empty: it does.
         out: effects of the step that is going on.
@@ -141,10 +184,8 @@ class Table:
     latest: dict[int, int] = field(default_factory=dict)
     removals: deque[tuple[float, AttemptKey]] = field(default_factory=deque)
     stopping: dict[AttemptKey, Attempt] = field(default_factory=dict)
-    cluster: str = ""
-    highest_epoch: int = 0
-    highest_job: int = 0
-    saved_job: int = 0
+    mark: HeadMark = field(default_factory=HeadMark)
+    saved_mark: HeadMark = field(default_factory=HeadMark)
     welcomed: bool = False
     launcher_up: bool = False
     ending: bool = False
@@ -166,7 +207,8 @@ class Table:
 
     def remember(self, key: AttemptKey) -> None:
         """Note that this attempt exists, so that orders about earlier ones are recognised."""
-        self.highest_job = max(self.highest_job, key.job)
+        if key.job > self.mark.highest_job:
+            self.mark = structs.replace(self.mark, highest_job=key.job)
         self.latest[key.job] = max(key.attempt, self.latest.pop(key.job, 0))
         if len(self.latest) > LATEST_MAX:
             del self.latest[next(iter(self.latest))]
@@ -217,7 +259,10 @@ class Table:
             self.out.append(
                 Send(
                     message=Exited(
-                        record=attempt.record, usage=attempt.total_usage(), load=self.load
+                        record=attempt.record,
+                        usage=attempt.total_usage(),
+                        load=self.load,
+                        token=attempt.token,
                     )
                 )
             )

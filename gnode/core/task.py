@@ -5,6 +5,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from gsched.errors import InvalidRequestError
+from gsched.model.origin import Origin
 from gsched.model.states import Join, StopReason
 
 
@@ -67,6 +68,7 @@ class Task(Struct, frozen=True, kw_only=True):
         open_files: soft limit on open files; the hard one is gnode's.
         processes: limit on processes and threads; 0: none. ``processes_cgroup``, of either version,
             counts those of the attempt; without it those of its user count.
+        origin: where it comes from, so that a head on a restored database can adopt it.
     """
 
     job: int
@@ -99,6 +101,7 @@ class Task(Struct, frozen=True, kw_only=True):
     open_files: int = 1024
     processes: int = 0
     processes_cgroup: str | None = None
+    origin: Origin | None = None
 
     @property
     def key(self) -> AttemptKey:

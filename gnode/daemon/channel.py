@@ -13,7 +13,15 @@ from typing import Protocol
 import aiohttp
 import msgspec
 
-from gnode.core.inputs import Account, Disconnected, HeadOffered, HeadSaid, Input, LaunchAsked
+from gnode.core.inputs import (
+    Account,
+    Disconnected,
+    HeadOffered,
+    HeadSaid,
+    Input,
+    LaunchAsked,
+    SurveyAsked,
+)
 from gnode.core.inputs import Welcomed as WelcomedInput
 from gsched.failpoint import failpoint
 from gsched.protocol.endpoint import endpoint
@@ -33,6 +41,7 @@ from gsched.protocol.node import (
     Refused,
     Register,
     Started,
+    Survey,
     Welcome,
     decode_from_head,
     encode,
@@ -263,8 +272,23 @@ class Channel:
                     self._welcomed = True
                     self._last_error = ""
                     log.info("the head at %s has taken us in, epoch %d", self._url, message.epoch)
-                    self._post(WelcomedInput(cluster=message.cluster, epoch=message.epoch))
+                    self._post(
+                        WelcomedInput(
+                            cluster=message.cluster,
+                            epoch=message.epoch,
+                            epoch_id=message.epoch_id,
+                            seq=message.seq,
+                            next_job=message.next_job,
+                        )
+                    )
                     await self._on_orders(messages[number + 1 :])
+                    return
+                case Survey():
+                    if not self._registered:
+                        raise HandshakeError("the head asks a node that has not registered")
+                    self._welcomed = True
+                    log.warning("the head at %s asks what this node knows: safe mode", self._url)
+                    await self._on_orders(messages[number:])
                     return
                 case Refused():
                     raise HandshakeError(f"refused: {message.message}", fatal=message.fatal)
@@ -278,7 +302,9 @@ class Channel:
                 f"this gnode {PROTOCOL_VERSION}: install the same gsched on both",
                 fatal=True,
             )
-        self._post(HeadOffered(cluster=message.cluster, epoch=message.epoch))
+        self._post(
+            HeadOffered(cluster=message.cluster, epoch=message.epoch, epoch_id=message.epoch_id)
+        )
 
     async def _on_orders(self, messages: Sequence[HeadMessage]) -> None:
         users = {message.owner.user for message in messages if isinstance(message, Launch)}
@@ -288,6 +314,8 @@ class Channel:
                 case Launch():
                     failpoint("node.launch.received")
                     self._post(LaunchAsked(launch=message, account=accounts[message.owner.user]))
+                case Survey():
+                    self._post(SurveyAsked(survey=message))
                 case Refused():
                     raise HandshakeError(
                         f"the head sends this node away: {message.message}", fatal=message.fatal

@@ -17,6 +17,7 @@ from gnode.core.inputs import (
     LeftoverGone,
     Measured,
     ProblemChanged,
+    Recalled,
     SpoolFound,
     StopAllAsked,
     SupervisorEnded,
@@ -27,11 +28,12 @@ from gnode.daemon import leftovers, starts
 from gnode.daemon.accounts import Accounts
 from gnode.daemon.channel import Channel
 from gnode.daemon.elastic import ElasticServer
+from gnode.daemon.ended import EndedLog
 from gnode.daemon.launching import LauncherClient, Rules
 from gnode.daemon.reading import Reader
 from gnode.daemon.removals import Remover
 from gnode.daemon.space import LOOK_S, SpoolSpace
-from gnode.daemon.spool import Mark, Spool
+from gnode.daemon.spool import Spool
 from gnode.daemon.writes import Writes
 from gnode.hw.load import LoadMeter
 from gnode.hw.sampling import Sampler, Target
@@ -41,13 +43,14 @@ from gsched.model.job import LaunchFailure
 from gsched.model.machine import Machine
 from gsched.model.resources import Inventory
 from gsched.model.states import LaunchStage, Subject
-from gsched.protocol.node import Register
+from gsched.protocol.node import Known, Register
 
 log = logging.getLogger(__name__)
 
 INPUTS_AT_ONCE = 500  # then the loop serves connections again
 REMOVALS_AT_ONCE = 200
 SPOOL_LOOK_S = 5.0
+KNOWN_AT_ONCE = 500  # attempts in one answer to a survey: a frame stays small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +130,8 @@ class Shell:
         self._finished = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._killing: set[AttemptKey] = set()
-        self._removals: list[do.RemoveSpool] = []
+        self._removals: list[do.RemoveSpool | do.Bury] = []
+        self._ended = EndedLog(spool.state_dir)
         self._reader = Reader()
         self._remover = Remover()
         self._writes = Writes()
@@ -149,7 +153,7 @@ class Shell:
     async def run(self) -> None:
         """Run until `finish`, or until the agent says that all its attempts have ended."""
         found = tuple(self._spool.look(key) for key in self._spool.attempts())
-        self._step(SpoolFound(found=found))
+        self._step(SpoolFound(found=found, ended=self._ended.keys()))
         for path in self._spool.abandoned():
             self._remover.remove(path)
         async with asyncio.TaskGroup() as group:
@@ -167,6 +171,9 @@ class Shell:
                 task.cancel()
             for helper in self._tasks:
                 helper.cancel()
+        mark = self._agent.unsaved_mark
+        if mark is not None:
+            self._spool.write_mark(mark)
         self._launcher.stop()
         self._writes.close()
         self._starts.close()
@@ -324,10 +331,18 @@ class Shell:
             self._remover.add(effect.user_dir)
 
     @_do.register
-    def _(self, effect: do.RemoveSpool) -> None:
+    def _(self, effect: do.Bury | do.RemoveSpool) -> None:
         self._removals.append(effect)
         if len(self._removals) == 1:
             self._start(self._remove())
+
+    @_do.register
+    def _(self, effect: do.RecallEnded) -> None:
+        self._start(self._recall(effect))
+
+    @_do.register
+    def _(self, effect: do.TellKnown) -> None:
+        self._start(self._tell_known(effect))
 
     @_do.register
     def _(self, effect: do.WriteExit) -> None:
@@ -371,8 +386,11 @@ class Shell:
                 inventory=identity.inventory,
                 attempts=effect.attempts,
                 load=self._meters.load.load(),
-                highest_epoch=effect.highest_epoch,
-                highest_job=effect.highest_job,
+                highest_epoch=effect.mark.epoch,
+                highest_job=effect.mark.highest_job,
+                epoch_id=effect.mark.epoch_id,
+                seq=effect.mark.seq,
+                next_job=effect.mark.next_job,
                 probes=effect.probes,
                 problem=effect.problem,
             )
@@ -385,7 +403,7 @@ class Shell:
 
     @_do.register
     def _(self, effect: do.SaveMark) -> None:
-        mark = Mark(cluster=effect.cluster, epoch=effect.epoch, highest_job=effect.highest_job)
+        mark = effect.mark
         self._writes.replace("the mark of the head", lambda: self._spool.write_mark(mark))
 
     @_do.register
@@ -412,6 +430,17 @@ class Shell:
         if not task.cancelled():
             task.result()  # a fault of ours ends the daemon: see the loop's exception handler
 
+    async def _recall(self, effect: do.RecallEnded) -> None:
+        key = AttemptKey(effect.launch.job, effect.launch.attempt)
+        found = await asyncio.to_thread(self._ended.find, key)
+        self.post(Recalled(launch=effect.launch, found=found))
+
+    async def _tell_known(self, effect: do.TellKnown) -> None:
+        known = await asyncio.to_thread(self._ended.answer, effect)
+        for first in range(0, len(known), KNOWN_AT_ONCE):
+            self._channel.send(Known(attempts=known[first : first + KNOWN_AT_ONCE]))
+        self._channel.send(Known(attempts=(), done=True))
+
     async def _remove(self) -> None:
         """Remove records, in one trip to a thread for many."""
         while self._removals:
@@ -420,8 +449,13 @@ class Shell:
                 self._remover.remove(path)
             del self._removals[: len(batch)]
 
-    def _remove_all(self, batch: list[do.RemoveSpool]) -> list[str]:
-        left = (self._spool.remove(effect.key) for effect in batch)
+    def _remove_all(self, batch: list[do.RemoveSpool | do.Bury]) -> list[str]:
+        try:
+            self._ended.add([each.known for each in batch if isinstance(each, do.Bury)])
+        except OSError as error:  # the records must go all the same: their space may be needed
+            log.warning("ended attempts are not kept in their log: %s", error)
+        keys = [each.key for each in batch if isinstance(each, do.RemoveSpool)]
+        left = (self._spool.remove(key) for key in keys)
         return [path for path in left if path is not None]
 
     async def _kill(self, effect: do.KillLeftover) -> None:

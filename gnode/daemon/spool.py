@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from gnode.core.inputs import Found
+from gnode.core.mark import HeadMark
 from gnode.core.task import AttemptKey, Command, SupervisorInfo, Task, parse_key
 from gnode.supervisor import spool as records
 from gsched import trust
@@ -36,14 +37,6 @@ _encoder = msgspec.json.Encoder()
 _task_decoder = msgspec.json.Decoder(Task)
 _info_decoder = msgspec.json.Decoder(SupervisorInfo)
 _exit_decoder = msgspec.json.Decoder(ExitRecord)
-
-
-class Mark(Struct, frozen=True, kw_only=True):
-    """``head.json``: which cluster and epoch this node has obeyed, and the highest job seen."""
-
-    cluster: str = ""
-    epoch: int = 0
-    highest_job: int = 0
 
 
 class Spool:
@@ -142,22 +135,22 @@ class Spool:
         directory = self.directory(AttemptKey(record.job, record.attempt))
         records.write_exit(directory, msgspec.to_builtins(record))
 
-    def write_mark(self, mark: Mark) -> None:
+    def write_mark(self, mark: HeadMark) -> None:
         """Keep the marks of the head."""
         _replace(self._mark_path, _encoder.encode(mark), durable=True)
 
     # --- read ---
 
-    def read_mark(self) -> Mark:
+    def read_mark(self) -> HeadMark:
         """Return the marks of the head, empty ones if there are none (or they are broken)."""
         content = _read(self._mark_path)
         if content is None:
-            return Mark()
+            return HeadMark()
         try:
-            return msgspec.json.decode(content, type=Mark)
+            return msgspec.json.decode(content, type=HeadMark)
         except msgspec.MsgspecError as error:
             log.warning("%s is broken and ignored: %s", self._mark_path, error)
-            return Mark()
+            return HeadMark()
 
     def read_task(self, key: AttemptKey) -> Task | None:
         """Return an attempt's task, None if there is none that can be read."""

@@ -554,12 +554,13 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """``GET /v1/status``: how the head is.
 
     Attributes:
-        epoch: grows with each start of the head.
+        epoch: grows with each start of the head; ``epoch_id`` is of this start alone.
         safe_mode: why nothing is dispatched, or empty.
         cycles: scheduling cycles since the start.
         dropped: counted warnings by name: messages that did not fit.
         queues: their names; the first is the default one.
         damaged: rows of the database that cannot be read, in words; at most 100.
+        quarantined: nodes that are refused for what they claim to know, and why.
     """
 
     server: str
@@ -583,12 +584,8 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     dropped: dict[str, int] = {}
     queues: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
-
-
-class RecoverRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``POST /v1/recover``: an operator ends safe mode after having looked."""
-
-    accept: bool
+    epoch_id: str = ""
+    quarantined: dict[str, str] = {}
 
 
 class Health(Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from gsched.model.job import ExitRecord, LaunchFailure, Owner
 from gsched.model.machine import Machine
+from gsched.model.origin import Origin
 from gsched.model.resources import Inventory, Load, Share, Usage
 from gsched.model.states import Join, LaunchKind, PartState, StopReason
 
@@ -50,6 +51,7 @@ class Challenge(Struct, frozen=True, kw_only=True, tag="challenge"):
     cluster: str
     epoch: int
     nonce: str
+    epoch_id: str = ""
 
 
 class AttemptReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -62,6 +64,31 @@ class AttemptReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     started_s: float = 0.0
     exit: ExitRecord | None = None
     usage: Usage | None = None
+    token: str = ""
+
+
+class KnownAttempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything that a node knows of an attempt, for a head whose database may be an old copy.
+
+    Attributes:
+        origin: what its launch said; None: its task cannot be read any more.
+    """
+
+    job: int
+    attempt: int
+    state: PartState
+    pid: int = 0
+    started_s: float = 0.0
+    stdout_path: str = ""
+    stderr_path: str = ""
+    exit: ExitRecord | None = None
+    usage: Usage | None = None
+    origin: Origin | None = None
+
+    @property
+    def token(self) -> str:
+        """Return the token of the attempt; empty: it is not known."""
+        return self.origin.token if self.origin is not None else ""
 
 
 class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=True):
@@ -77,6 +104,8 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
         highest_job: number of any job this node has seen.
         probes: this node understands `Probe`.
         problem: why the node takes no new jobs, in words; empty: it does.
+        epoch_id: of the head of ``highest_epoch``: no two starts of a head have the same one.
+        seq, next_job: how far the head of that epoch had come, as it said last.
     """
 
     boot_id: str
@@ -92,13 +121,25 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
     problem: str = ""
     identity: str = ""
     machine: Machine = Machine()
+    epoch_id: str = ""
+    seq: int = 0
+    next_job: int = 0
 
 
-class Welcome(Struct, frozen=True, kw_only=True, tag="welcome"):
-    """Head to node: you are in; from now on obey this epoch."""
+class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=True):
+    """Head to node: you are in; from now on obey this epoch.
+
+    Attributes:
+        epoch_id: of this start of the head; no other start has the same one.
+        seq: of the newest event that is durable on the head.
+        next_job: the id that the next job gets.
+    """
 
     cluster: str
     epoch: int
+    epoch_id: str = ""
+    seq: int = 0
+    next_job: int = 0
 
 
 class Refused(Struct, frozen=True, kw_only=True, tag="refused"):
@@ -117,6 +158,31 @@ class Ping(Struct, frozen=True, kw_only=True, tag="ping"):
     number: int
 
 
+class Survey(Struct, frozen=True, kw_only=True, tag="survey"):
+    """Tell what you know of these attempts, and obey nothing: my database may be an old copy.
+
+    Sent in place of `Welcome`: a node that gets it keeps its mark, and goes on by itself. Answered
+    by `Known`.
+
+    Attributes:
+        first_unknown: jobs with this number and above may be missing in the database.
+        unfinished: jobs below it that are not done there.
+    """
+
+    first_unknown: int
+    unfinished: tuple[int, ...]
+
+
+class HighWater(Struct, frozen=True, kw_only=True, tag="high_water"):
+    """How far the head's database has come; the node keeps it, as a witness against old copies.
+
+    Sent before a launch or an acknowledgement that depends on it, and now and then.
+    """
+
+    seq: int
+    next_job: int
+
+
 class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True):
     """Start this attempt's part here. Idempotent by (job, attempt).
 
@@ -133,6 +199,7 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
         walltime_s: seconds from the start here, None for no limit.
         checkpoint_dir: where an elastic training keeps its checkpoints; empty: it is none.
         checkpoint_interval_s: between those that it makes by itself; None: it chooses.
+        origin: kept by the node, so that a head on a restored database can adopt the attempt.
     """
 
     job: int
@@ -166,18 +233,26 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
     environment: dict[str, str] = {}
     checkpoint_dir: str = ""
     checkpoint_interval_s: float | None = None
+    origin: Origin | None = None
+
+    @property
+    def token(self) -> str:
+        """Return what tells this attempt from one of the same number in a lost history."""
+        return self.origin.token if self.origin is not None else ""
 
 
 class Stop(Struct, frozen=True, kw_only=True, tag="stop", omit_defaults=True):
     """End this attempt here: TERM, ``grace_s`` seconds, KILL of everything it started.
 
     An attempt that the node does not know gets a tombstone, so that a late Launch is refused.
+    ``token`` is that of the attempt; one of another history is left alone.
     """
 
     job: int
     attempt: int
     reason: StopReason
     grace_s: float
+    token: str = ""
 
 
 class Signal(Struct, frozen=True, kw_only=True, tag="signal"):
@@ -196,11 +271,12 @@ class Retime(Struct, frozen=True, kw_only=True, tag="retime"):
     walltime_s: float | None
 
 
-class ExitAck(Struct, frozen=True, kw_only=True, tag="exit_ack"):
-    """The exit of this attempt is durable on the head: the node may forget it."""
+class ExitAck(Struct, frozen=True, kw_only=True, tag="exit_ack", omit_defaults=True):
+    """The exit of this attempt is durable on the head: the node may bury it."""
 
     job: int
     attempt: int
+    token: str = ""
 
 
 class ReadOutput(Struct, frozen=True, kw_only=True, tag="read_output"):
@@ -255,6 +331,8 @@ HeadMessage = (
     Challenge
     | Welcome
     | Refused
+    | Survey
+    | HighWater
     | Launch
     | Stop
     | Signal
@@ -279,14 +357,23 @@ class Started(Struct, frozen=True, kw_only=True, tag="started", omit_defaults=Tr
     started_s: float
     stdout_path: str = ""
     stderr_path: str = ""
+    token: str = ""
 
 
-class Exited(Struct, frozen=True, kw_only=True, tag="exited"):
+class Exited(Struct, frozen=True, kw_only=True, tag="exited", omit_defaults=True):
     """The part has ended and nothing of it is left; repeated until acknowledged."""
 
     record: ExitRecord
     usage: Usage
     load: Load
+    token: str = ""
+
+
+class Known(Struct, frozen=True, kw_only=True, tag="known", omit_defaults=True):
+    """The answer to `Survey`, in pieces; ``done`` with the last."""
+
+    attempts: tuple[KnownAttempt, ...]
+    done: bool = False
 
 
 class Pong(Struct, frozen=True, kw_only=True, tag="pong"):
@@ -408,7 +495,15 @@ class Probed(Struct, frozen=True, kw_only=True, tag="probed", omit_defaults=True
 #: Reports about one attempt.
 AttemptMessage = Started | Exited | Checkpointed | CheckpointFailed | Progress
 NodeMessage = (
-    Hello | Register | Pong | Heartbeat | OutputRead | UnknownAttempt | Probed | AttemptMessage
+    Hello
+    | Register
+    | Known
+    | Pong
+    | Heartbeat
+    | OutputRead
+    | UnknownAttempt
+    | Probed
+    | AttemptMessage
 )
 
 _head_decoder = msgspec.json.Decoder(list[HeadMessage])

@@ -19,6 +19,7 @@ from gsched.model.states import (
 )
 from gschedd.core import apply_moves, apply_nodes
 from gschedd.core import facts as f
+from gschedd.core.apply_recovery import recovered
 from gschedd.core.indexing import (
     enter,
     give_up_move,
@@ -70,6 +71,7 @@ def _submitted(state: State, fact: f.JobSubmitted) -> None:
         submitted_s=fact.at_s,
         eligible_s=max(fact.at_s, spec.start_after_s),
         holds=spec.holds,
+        recovered=fact.recovered,
     )
     add_job(state, job)
     if spec.client_key:
@@ -191,6 +193,7 @@ def _assigned(state: State, fact: f.AttemptAssigned) -> None:
         boot_ids={node: state.nodes[node].boot_id for node in fact.active},
         work_begun=job.work_done,
         steps_s=fact.steps_s,
+        token=fact.token,
     )
     if moving and job.trip is not None:
         job.trip = structs.replace(job.trip, placed_s=fact.at_s)
@@ -354,6 +357,7 @@ _APPLIERS: Final[Mapping[type[f.Fact], Applier]] = MappingProxyType(
             _on(f.JobAltered, _altered),
             _on(f.JobSignalled, _signalled),
             _on(f.AttemptAssigned, _assigned),
+            _on(f.AttemptRecovered, recovered),
             _on(f.MoveRequested, apply_moves.move_requested),
             _on(f.CheckpointTaken, apply_moves.checkpoint_taken),
             _on(f.MoveAbandoned, apply_moves.move_abandoned),

@@ -39,8 +39,6 @@ def registered(state: State, fact: f.NodeRegistered) -> None:
         _watch(state, node, structs.replace(node.probation, due_s=fact.at_s, failed=0))
     else:
         _watch(state, node, structs.replace(node.probation, due_s=0.0))
-    if fact.highest_job >= state.next_job:  # the database is an old copy: no number comes again
-        state.next_job = fact.highest_job + SAFE_ID_JUMP
     refresh_space(state, node)
     state.look_anew()
     state.touched_nodes[node.name] = node

@@ -47,6 +47,7 @@ class Assigner:
             why=why,
             predictions=said,
             steps_s=self._steps_s(job, allocation),
+            token=self._state.epoch_id,
         )
 
     def _steps_s(self, job: Job, allocation: Allocation) -> float:

@@ -25,6 +25,7 @@ class SendStop(NodeEffect, frozen=True, kw_only=True):
 
     reason: StopReason
     grace_s: float
+    token: str = ""
 
 
 class SendSignal(NodeEffect, frozen=True, kw_only=True):
@@ -40,7 +41,9 @@ class SendRetime(NodeEffect, frozen=True, kw_only=True):
 
 
 class SendExitAck(NodeEffect, frozen=True, kw_only=True):
-    """The end of the part is durable: the node may forget it."""
+    """The end of the part is durable: the node may bury it."""
+
+    token: str = ""
 
 
 class SendCheckpoint(NodeEffect, frozen=True, kw_only=True):

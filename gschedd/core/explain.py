@@ -155,7 +155,8 @@ def describe(fact: f.AnyFact) -> str:
 def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 # one line a fact
     match fact:
         case f.JobSubmitted():
-            return f"submitted by {fact.spec.owner.user} to queue {fact.spec.queue}"
+            again = ", recovered from what a node knew" if fact.recovered else ""
+            return f"submitted by {fact.spec.owner.user} to queue {fact.spec.queue}{again}"
         case f.JobDiscarded():
             return f"given up by {fact.by}: its record in the database was damaged"
         case f.JobHeld():
@@ -172,6 +173,9 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 
         case f.AttemptAssigned():
             places = ", ".join(map(describe_place, fact.allocation))
             return f"attempt {fact.attempt} assigned to {places}: {fact.why}"
+        case f.AttemptRecovered():
+            places = ", ".join(map(describe_place, fact.allocation))
+            return f"attempt {fact.attempt} on {places} recovered: its nodes knew it"
         case f.MoveRequested():
             there = ", ".join(map(describe_place, fact.allocation)) or "its queue"
             return f"is moved by {fact.by} to {there}: {fact.why}"

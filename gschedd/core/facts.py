@@ -39,10 +39,14 @@ class NodeFact(Fact, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JobSubmitted(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """A job was accepted; ``state`` is where it begins: queued, waiting or held."""
+    """A job was accepted; ``state`` is where it begins: queued, waiting or held.
+
+    With ``recovered`` it was accepted by a head whose database is lost, and a node knows it.
+    """
 
     spec: JobSpec
     state: JobState
+    recovered: bool = False
 
 
 class JobDiscarded(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -90,7 +94,8 @@ class AttemptAssigned(AttemptFact, frozen=True, kw_only=True, omit_defaults=True
 
     ``predictions`` are what it was expected to cost on each active node, where anything is learned.
     ``steps_s`` is how long all steps of a training take there by what its user said, seconds; 0
-    where that is not said, and where some of them are done.
+    where that is not said, and where some of them are done. ``token`` is the id of the head's
+    epoch: job and attempt numbers repeat when a database is restored, with it they do not.
     """
 
     allocation: Allocation
@@ -99,6 +104,24 @@ class AttemptAssigned(AttemptFact, frozen=True, kw_only=True, omit_defaults=True
     why: str
     predictions: dict[str, Prediction] = {}
     steps_s: float = 0.0
+    token: str = ""
+
+
+class AttemptRecovered(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """A node has an attempt that the database does not know, as it is an old copy.
+
+    It takes the place of whatever attempt of the job is known here. ``assigned_s`` and ``token``
+    are of the head that made it; ``stop`` is why that head has stopped it, as its record says.
+    """
+
+    allocation: Allocation
+    active: tuple[str, ...]
+    assigned_s: float
+    token: str
+    started_s: dict[str, float] = {}
+    boot_ids: dict[str, str] = {}
+    master_port: int = 0
+    stop: StopReason | None = None
 
 
 class MoveRequested(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -371,6 +394,7 @@ AnyFact = (
     | JobAltered
     | JobSignalled
     | AttemptAssigned
+    | AttemptRecovered
     | MoveRequested
     | CheckpointTaken
     | MoveAbandoned

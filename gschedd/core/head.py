@@ -11,10 +11,15 @@ from typing import Final, assert_never
 
 from msgspec import Struct, structs
 
-from gsched.errors import GschedError, InvalidTransitionError, NotPermittedError
+from gsched.errors import (
+    GschedError,
+    InvalidTransitionError,
+    NotPermittedError,
+    TryAgainError,
+)
 from gsched.model.job import JobSpec
 from gsched.model.resources import Load, Request, Usage
-from gsched.model.states import JobState, NodeState
+from gsched.model.states import HoldKind, JobState, NodeState
 from gsched.protocol import node as n
 from gschedd.core import admission, decide, reports
 from gschedd.core import commands as c
@@ -33,6 +38,7 @@ from gschedd.core.moving import arrivals, next_overdue_s, overdue
 from gschedd.core.overtaken import is_overtaken
 from gschedd.core.probation import due_probes, next_probe_s
 from gschedd.core.react import react
+from gschedd.core.recovery import Hold, Survey, adoption_of, cases_of, ends_of, held_jobs
 from gschedd.core.retry import Retry
 from gschedd.core.settings import Settings
 from gschedd.core.settle import follow
@@ -120,6 +126,11 @@ class Head:
     def command(self, command: c.AnyCommand, now_s: float) -> Step:
         """Carry out a command, or refuse it with a reason."""
         try:
+            if self.safe_mode and not isinstance(command, c.NodeCommand):
+                raise TryAgainError(
+                    f"nothing is submitted or changed in {self.safe_mode}",
+                    hint="ask an operator; jobs that run are not touched",
+                )
             if isinstance(command, c.Submit):
                 return self._submit(command, now_s)
             return self._advance(self._decide(command, now_s))
@@ -215,10 +226,15 @@ class Head:
         return self._requests.setdefault(request, request)
 
     def registered(self, node: str, said: n.Register, now_s: float) -> Step:
-        """Take in a node's registration, or refuse a gnode that is another one than the node."""
+        """Take in a node's registration, or refuse a gnode that is another one than the node.
+
+        In safe mode nothing is taken in but that it is there.
+        """
         refusal = self.refused(node, said, now_s)
         if refusal is not None:
             return Step(error=NotPermittedError(refusal.message))
+        if self.safe_mode:
+            return self._advance([reports.registration(node, said, now_s)])
         return self._hear(reports.on_register(self.state, node, said, now_s))
 
     def refused(self, node: str, said: n.Register, now_s: float) -> Refusal | None:
@@ -229,7 +245,13 @@ class Head:
         return refusal
 
     def reported(self, node: str, said: n.AttemptMessage, now_s: float) -> Step:
-        """Take in what a node reports of an attempt."""
+        """Take in what a node reports of an attempt; in safe mode it is to say it again later.
+
+        The database may be wrong then: whatever is concluded from it may be, too.
+        """
+        if self.safe_mode:
+            self.oddities["report_in_safe_mode"] += 1
+            return NOTHING
         match said:
             case n.Started():
                 return self.started(node, said, now_s)
@@ -281,6 +303,8 @@ class Head:
 
     def tick(self, now_s: float) -> Step:
         """Take in that time has passed."""
+        if self.safe_mode:
+            return NOTHING
         alarm_s = self.next_alarm_s()
         if alarm_s is None or alarm_s > now_s:
             return NOTHING
@@ -295,6 +319,8 @@ class Head:
 
     def next_alarm_s(self) -> float | None:
         """Return when `tick` has something to do next, seconds since the epoch."""
+        if self.safe_mode:
+            return None
         state = self.state
         alarms_s = [
             at_s
@@ -388,12 +414,32 @@ class Head:
         if heard.oddities:
             self.oddities.update(heard.oddities)
         step = self._advance(heard.facts)
-        if not heard.effects and not self.safe_mode:
+        if not heard.effects:
             return step
-        effects = (*step.effects, *heard.effects)
-        if self.safe_mode:
-            effects = reports.harmless(effects)
-        return structs.replace(step, effects=effects)
+        return structs.replace(step, effects=(*step.effects, *heard.effects))
+
+    def adopt(self, survey: Survey, now_s: float, *, hold: Hold = Hold.NOTHING) -> Step:
+        """Take back what nodes know: the ends of what is known here, then what is not."""
+        state = self.state
+        cases = cases_of(state, survey)
+        steps = [self._advance(ends_of(state, cases, now_s))]
+        steps.extend(self._advance(adoption_of(state, case, now_s)) for case in cases)
+        held = held_jobs(state, cases, hold)
+        steps.append(
+            self._advance(
+                f.JobHeld(
+                    at_s=now_s,
+                    job=case.job,
+                    holds=(HoldKind.OPERATOR,),
+                    by="gsched",
+                    reason=case.why,
+                )
+                for case in held
+            )
+        )
+        state.look_anew()
+        # Nothing is sent: the nodes register anew, and that says what is missing.
+        return structs.replace(_together(steps), effects=())
 
     def _learn(self, model: Model, fact: f.PartEnded) -> Sequence[Run]:
         run = run_of(self.state, fact)

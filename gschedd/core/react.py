@@ -29,7 +29,9 @@ def react(state: State, fact: f.AnyFact) -> Iterator[e.AnyEffect]:
         case f.NodeProbeAsked():
             yield e.SendProbe(node=fact.node, request=fact.request)
         case f.PartEnded():
-            yield e.SendExitAck(node=fact.node, job=fact.job, attempt=fact.attempt)
+            job = state.jobs.get(fact.job)
+            token = job.attempt.token if job is not None and job.attempt is not None else ""
+            yield e.SendExitAck(node=fact.node, job=fact.job, attempt=fact.attempt, token=token)
         case _ if isinstance(fact, _OfAttempt):
             job = state.jobs.get(fact.job)
             if job is not None and job.attempt is not None:
@@ -119,4 +121,5 @@ def stop(node: str, job: int, attempt: Attempt) -> e.SendStop:
         attempt=attempt.number,
         reason=attempt.stop,
         grace_s=attempt.stop_grace_s,
+        token=attempt.token,
     )

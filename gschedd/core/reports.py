@@ -5,7 +5,7 @@ exit that is recorded already is acknowledged again. That makes duplicates, reor
 reconnection harmless.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from msgspec import Struct
 
@@ -39,55 +39,52 @@ class Heard(Struct, kw_only=True):
     oddities: list[str]
 
 
-def harmless(effects: Iterable[e.AnyEffect]) -> tuple[e.AnyEffect, ...]:
-    """Return the effects that may be carried out in safe mode, where the database may be wrong.
-
-    Nothing is launched, nothing that only the nodes know of is ended or forgotten: a better copy
-    of the database may still be put in place. What is left out is said anew when the nodes
-    register after an operator has accepted the loss.
-    """
-    return tuple(
-        effect
-        for effect in effects
-        if not isinstance(effect, e.SendLaunch | e.SendExitAck)
-        and not (isinstance(effect, e.SendStop) and effect.reason is StopReason.FENCED)
-    )
-
-
 def nothing() -> Heard:
     """Return that a report means nothing."""
     return Heard(facts=[], effects=[], oddities=[])
 
 
-def _part(state: State, node: str, job: int, attempt: int) -> tuple[Job, Part] | None:
+def _part(
+    state: State, node: str, job: int, attempt: int, token: str = ""
+) -> tuple[Job, Part] | None:
     """Return the job and its part if this very attempt is the present one on this very node."""
     found = state.jobs.get(job)
     if found is None or found.attempt is None or found.attempt.number != attempt:
+        return None
+    if not is_same(found.attempt, token):
         return None
     part = found.attempt.parts.get(node)
     return None if part is None else (found, part)
 
 
+def is_same(attempt: Attempt, token: str) -> bool:
+    """Return whether a token is this attempt's, and not of the same number in a lost history."""
+    return not token or not attempt.token or token == attempt.token
+
+
+def registration(node: str, said: n.Register, now_s: float) -> f.NodeRegistered:
+    """Return that a node is here (again)."""
+    return f.NodeRegistered(
+        at_s=now_s,
+        node=node,
+        inventory=said.inventory,
+        boot_id=said.boot_id,
+        incarnation=said.incarnation,
+        address=said.address,
+        version=said.gnode_version,
+        load=said.load,
+        highest_job=said.highest_job,
+        probes=said.probes,
+        problem=said.problem[:MAX_PROBLEM],
+        identity=said.identity,
+        machine=said.machine,
+    )
+
+
 def on_register(state: State, node: str, said: n.Register, now_s: float) -> Heard:
     """A node is here (again): compare all it has with all it should have."""
     heard = nothing()
-    heard.facts.append(
-        f.NodeRegistered(
-            at_s=now_s,
-            node=node,
-            inventory=said.inventory,
-            boot_id=said.boot_id,
-            incarnation=said.incarnation,
-            address=said.address,
-            version=said.gnode_version,
-            load=said.load,
-            highest_job=said.highest_job,
-            probes=said.probes,
-            problem=said.problem[:MAX_PROBLEM],
-            identity=said.identity,
-            machine=said.machine,
-        )
-    )
+    heard.facts.append(registration(node, said, now_s))
     reported: dict[tuple[int, int], n.AttemptReport] = {}
     for told in said.attempts:
         end = told.exit
@@ -97,7 +94,12 @@ def on_register(state: State, node: str, said: n.Register, now_s: float) -> Hear
             reported[told.job, told.attempt] = told
     for job in state.by_node.get(node, {}).values():
         assert job.attempt is not None, "a job on a node has an attempt"
-        report = reported.pop((job.id, job.attempt.number), None)
+        report = reported.get((job.id, job.attempt.number))
+        if report is not None and is_same(job.attempt, report.token):
+            del reported[job.id, job.attempt.number]
+        elif report is not None:
+            heard.oddities.append("attempt_of_another_history")
+            report = None
         _compare(heard, job, node, report, boot_id=said.boot_id, now_s=now_s)
     for report in reported.values():
         if report.job in state.damaged:
@@ -149,7 +151,9 @@ def _compare(
     part = attempt.parts[node]
     if part.state not in {PartState.PENDING, PartState.RUNNING}:
         if report is not None and report.exit is not None:
-            heard.effects.append(e.SendExitAck(node=node, job=job.id, attempt=attempt.number))
+            heard.effects.append(
+                e.SendExitAck(node=node, job=job.id, attempt=attempt.number, token=attempt.token)
+            )
         return
     if report is not None and report.exit is not None:
         usage = report.usage or usage_of(report.exit)
@@ -220,33 +224,36 @@ def _unowned(heard: Heard, state: State, node: str, report: n.AttemptReport) -> 
         # is acknowledged away.
         heard.oddities.append("attempt_of_unknown_job")
     elif report.exit is not None:
-        heard.effects.append(e.SendExitAck(node=node, job=report.job, attempt=report.attempt))
+        heard.effects.append(
+            e.SendExitAck(node=node, job=report.job, attempt=report.attempt, token=report.token)
+        )
     else:
         heard.oddities.append("attempt_given_up")
-        heard.effects.append(_fence(node, report.job, report.attempt))
+        heard.effects.append(_fence(node, report.job, report.attempt, report.token))
 
 
-def _fence(node: str, job: int, attempt: int) -> e.SendStop:
+def _fence(node: str, job: int, attempt: int, token: str) -> e.SendStop:
     return e.SendStop(
         node=node,
         job=job,
         attempt=attempt,
         reason=StopReason.FENCED,
         grace_s=FENCED_GRACE_S,
+        token=token,
     )
 
 
 def on_started(state: State, node: str, said: n.Started, now_s: float) -> Heard:
     """A part runs."""
     heard = nothing()
-    found = _part(state, node, said.job, said.attempt)
+    found = _part(state, node, said.job, said.attempt, said.token)
     if said.job >= state.next_job:
         heard.oddities.append("attempt_of_unknown_job")
     elif said.job in state.damaged:
         heard.oddities.append("attempt_of_damaged_job")
     elif found is None:
         heard.oddities.append("started_unowned")
-        heard.effects.append(_fence(node, said.job, said.attempt))
+        heard.effects.append(_fence(node, said.job, said.attempt, said.token))
     elif found[1].state is PartState.PENDING:
         heard.facts.append(
             f.PartStarted(
@@ -267,7 +274,7 @@ def on_exited(state: State, node: str, said: n.Exited, now_s: float) -> Heard:
     """A part has ended. Repeated by the node until it is acknowledged."""
     heard = nothing()
     record = said.record
-    found = _part(state, node, record.job, record.attempt)
+    found = _part(state, node, record.job, record.attempt, said.token)
     if found is not None and found[1].state in {PartState.PENDING, PartState.RUNNING}:
         heard.facts.append(_part_ended(node, record, said.usage, now_s))
     elif record.job >= state.next_job:
@@ -276,7 +283,9 @@ def on_exited(state: State, node: str, said: n.Exited, now_s: float) -> Heard:
         heard.oddities.append("exit_of_damaged_job")  # the node keeps it: it may be needed
     else:
         heard.oddities.append("exit_again")
-        heard.effects.append(e.SendExitAck(node=node, job=record.job, attempt=record.attempt))
+        heard.effects.append(
+            e.SendExitAck(node=node, job=record.job, attempt=record.attempt, token=said.token)
+        )
     return heard
 
 

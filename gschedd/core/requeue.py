@@ -44,6 +44,8 @@ def after_fault(job: Job, outcome: Outcome, at_s: float) -> f.JobRequeued | f.Jo
     """
     attempt = job.attempt
     assert attempt is not None, "the attempt has just ended"
+    if job.recovered:
+        return None  # its script and environment are lost with the old database
     if _failed_to_go_on(job, attempt, outcome):
         return _after_load(job, outcome, at_s)
     if outcome.kind is OutcomeKind.LAUNCH_FAILED:

@@ -6,6 +6,8 @@ Every attempt that started ends with exactly one outcome (I5); a system's fault 
 from types import MappingProxyType
 from typing import Final
 
+from msgspec import structs
+
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.resources import Usage
 from gsched.model.signals import describe_signal
@@ -241,6 +243,8 @@ def total_usage(attempt: Attempt) -> Usage:
 def _after_attempt(state: State, fact: f.AttemptEnded) -> list[f.AnyFact]:
     job = state.jobs[fact.job]
     outcome = fact.outcome
+    if job.recovered:
+        return [_end_recovered(job, fact)]
     if job.move is not None:
         return _on_the_way(state, job, fact.at_s)
     if outcome.kind is OutcomeKind.RERUN:
@@ -252,6 +256,18 @@ def _after_attempt(state: State, fact: f.AttemptEnded) -> list[f.AnyFact]:
     if follows is not None:
         return [follows]
     return [f.JobEnded(at_s=fact.at_s, job=job.id, outcome=outcome, ended_s=fact.ended_s)]
+
+
+def _end_recovered(job: Job, fact: f.AttemptEnded) -> f.JobEnded:
+    """Return the end of a job that cannot be started again: only its attempt was recovered."""
+    outcome = fact.outcome
+    if outcome.kind in {OutcomeKind.RERUN, OutcomeKind.MOVED}:
+        outcome = structs.replace(
+            outcome,
+            kind=OutcomeKind.CANCELLED,
+            message=f"{outcome.message}; its script was lost with the database: submit it again",
+        )
+    return f.JobEnded(at_s=fact.at_s, job=job.id, outcome=outcome, ended_s=fact.ended_s)
 
 
 def _after_checkpoint(state: State, fact: f.CheckpointTaken) -> list[f.AnyFact]:

@@ -48,6 +48,7 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
     """One placement of a job.
 
     Attributes:
+        token: tells it from an attempt of the same number in a lost history; see `Origin`.
         boot_ids: of each active node when the attempt was assigned; another boot proves its death.
         work_begun: of a training, what was done before, as its checkpoint has it.
         resumed: it has gone on from there: its first step is done.
@@ -63,6 +64,7 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
     assigned_s: float
     parts: dict[str, Part]
     master_port: int = 0
+    token: str = ""
     boot_ids: dict[str, str] = field(default_factory=dict)
     work_begun: float = 0.0
     resumed: bool = False
@@ -184,6 +186,7 @@ class Job(Struct, kw_only=True, omit_defaults=True):
         promised: whether it was promised that it meets its deadline; None: nothing was said.
         meets: whether it is expected to now; None: nothing was said.
         expected_end_s: when it was expected to be done when that was said.
+        recovered: a node knew it and the database did not; it is never started (again).
     """
 
     id: int
@@ -219,6 +222,7 @@ class Job(Struct, kw_only=True, omit_defaults=True):
     promised: bool | None = None
     meets: bool | None = None
     expected_end_s: float | None = None
+    recovered: bool = False
 
     @property
     def start_after_s(self) -> float:
@@ -376,6 +380,7 @@ class State:
         damaged: jobs whose records could not be read when the head started. Nothing is known of
             them but their ids, so what nodes run of them is left alone.
         next_job: the id the next job gets.
+        epoch_id: of the start of the head that works on this state; the shell sets it.
         ports: master ports in use.
         shapes_of: shapes of ``groups`` by their request.
         stale: something changed that a scheduling cycle should look at: one of the next three.
@@ -419,6 +424,7 @@ class State:
         self.move_costs = Startups()
         self.step_times = StepTimes()
         self.next_job = 1
+        self.epoch_id = ""
         self.ports: set[int] = set()
         self.jobs_by_user: dict[int, int] = {}
         self.shapes_of: dict[Request, dict[Shape, None]] = {}

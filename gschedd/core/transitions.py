@@ -23,14 +23,17 @@ JOB_MOVES: Final[Mapping[tuple[J, type[f.Fact]], frozenset[J]]] = MappingProxyTy
         (J.QUEUED, f.JobHeld): frozenset({J.HELD}),
         (J.QUEUED, f.JobAltered): frozenset({J.QUEUED, J.WAITING}),
         (J.QUEUED, f.AttemptAssigned): frozenset({J.RUNNING}),
+        (J.QUEUED, f.AttemptRecovered): frozenset({J.RUNNING}),
         (J.QUEUED, f.JobEnded): frozenset({J.DONE}),
         (J.WAITING, f.JobDue): frozenset({J.QUEUED}),
         (J.WAITING, f.JobHeld): frozenset({J.HELD}),
         (J.WAITING, f.JobAltered): frozenset({J.QUEUED, J.WAITING}),
+        (J.WAITING, f.AttemptRecovered): frozenset({J.RUNNING}),
         (J.WAITING, f.JobEnded): frozenset({J.DONE}),
         (J.HELD, f.JobHeld): frozenset({J.HELD}),
         (J.HELD, f.JobReleased): frozenset({J.HELD, J.QUEUED, J.WAITING}),
         (J.HELD, f.JobAltered): frozenset({J.HELD}),
+        (J.HELD, f.AttemptRecovered): frozenset({J.RUNNING}),
         (J.HELD, f.JobEnded): frozenset({J.DONE}),
         (J.RUNNING, f.JobHeld): frozenset({J.RUNNING}),  # takes effect if the job is queued again
         (J.RUNNING, f.JobReleased): frozenset({J.RUNNING}),
@@ -43,6 +46,7 @@ JOB_MOVES: Final[Mapping[tuple[J, type[f.Fact]], frozenset[J]]] = MappingProxyTy
         (J.RUNNING, f.TrainingResumed): frozenset({J.RUNNING}),
         (J.RUNNING, f.StopRequested): frozenset({J.EXITING}),
         (J.RUNNING, f.AttemptEnded): frozenset({J.EXITING}),
+        (J.RUNNING, f.AttemptRecovered): frozenset({J.RUNNING}),  # of a later attempt
         (J.MIGRATING, f.JobHeld): frozenset({J.MIGRATING}),  # then it goes to its queue instead
         (J.MIGRATING, f.JobReleased): frozenset({J.MIGRATING}),
         (J.MIGRATING, f.JobAltered): frozenset({J.MIGRATING}),
@@ -56,6 +60,7 @@ JOB_MOVES: Final[Mapping[tuple[J, type[f.Fact]], frozenset[J]]] = MappingProxyTy
         (J.MIGRATING, f.StopRequested): frozenset({J.MIGRATING, J.EXITING}),  # a delete wins
         (J.MIGRATING, f.AttemptEnded): frozenset({J.MIGRATING, J.EXITING}),  # it may just be done
         (J.MIGRATING, f.AttemptAssigned): frozenset({J.RUNNING}),
+        (J.MIGRATING, f.AttemptRecovered): frozenset({J.RUNNING}),
         (J.MIGRATING, f.JobRequeued): frozenset({J.QUEUED, J.WAITING, J.HELD}),
         (J.MIGRATING, f.JobEnded): frozenset({J.DONE}),
         (J.EXITING, f.JobHeld): frozenset({J.EXITING}),
@@ -68,6 +73,7 @@ JOB_MOVES: Final[Mapping[tuple[J, type[f.Fact]], frozenset[J]]] = MappingProxyTy
         (J.EXITING, f.PartEnded): frozenset({J.EXITING}),
         (J.EXITING, f.StopRequested): frozenset({J.EXITING}),
         (J.EXITING, f.AttemptEnded): frozenset({J.EXITING}),
+        (J.EXITING, f.AttemptRecovered): frozenset({J.RUNNING}),
         (J.EXITING, f.JobRequeued): frozenset({J.QUEUED, J.WAITING, J.HELD}),
         (J.EXITING, f.JobEnded): frozenset({J.DONE}),
     }
@@ -78,15 +84,19 @@ ATTEMPT_MOVES: Final[Mapping[tuple[A, type[f.Fact]], frozenset[A]]] = MappingPro
         (A.ASSIGNED, f.PartStarted): frozenset({A.STARTING, A.RUNNING}),
         (A.ASSIGNED, f.PartEnded): frozenset({A.EXITING}),
         (A.ASSIGNED, f.StopRequested): frozenset({A.EXITING}),
+        (A.ASSIGNED, f.AttemptRecovered): frozenset({A.ENDED}),  # a later one took its place
         (A.STARTING, f.PartStarted): frozenset({A.STARTING, A.RUNNING}),
         (A.STARTING, f.PartEnded): frozenset({A.EXITING}),
         (A.STARTING, f.StopRequested): frozenset({A.EXITING}),
+        (A.STARTING, f.AttemptRecovered): frozenset({A.ENDED}),
         (A.RUNNING, f.PartEnded): frozenset({A.EXITING}),
         (A.RUNNING, f.StopRequested): frozenset({A.EXITING}),
+        (A.RUNNING, f.AttemptRecovered): frozenset({A.ENDED}),
         (A.EXITING, f.PartStarted): frozenset({A.EXITING}),  # a report that was under way
         (A.EXITING, f.PartEnded): frozenset({A.EXITING}),
         (A.EXITING, f.StopRequested): frozenset({A.EXITING}),
         (A.EXITING, f.AttemptEnded): frozenset({A.ENDED}),
+        (A.EXITING, f.AttemptRecovered): frozenset({A.ENDED}),
     }
 )
 

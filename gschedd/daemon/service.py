@@ -14,10 +14,9 @@ from aiohttp import web
 from gsched.clock import SystemClock
 from gsched.config import Config
 from gsched.daemon_files import read_key
-from gsched.errors import StorageError
+from gsched.errors import FencedError, StorageError
 from gsched.logs import HANGUP, Complaints
 from gsched.protocol import api
-from gsched.protocol import node as n
 from gsched.version import VERSION
 from gschedd.core.head import Head
 from gschedd.core.state import State
@@ -33,6 +32,7 @@ from gschedd.daemon.listening import (
     rules_for_users,
 )
 from gschedd.daemon.lock import HeadLock, write_file
+from gschedd.daemon.safemode import SafeMode
 from gschedd.daemon.setup import (
     keep_from,
     make_state_dir,
@@ -52,6 +52,7 @@ from gschedd.http.links import Links
 from gschedd.http.predictions import Predictions
 from gschedd.http.queries import Queries, up_nodes
 from gschedd.http.schema import openapi
+from gschedd.http.witnesses import Witnesses
 from gschedd.models.predict import Model
 from gschedd.plan.snapshot import Policy
 from gschedd.store.reader import Reader
@@ -103,22 +104,18 @@ class Service:
             learned = relearn(model, self._store, config.history.learn_rows)
             log.info("learned from %d past runs", learned)
         self._head = Head(state=state, settings=settings, policy=policy, model=model)
-        if self._opened.behind:
-            self._enter_safe_mode(self._opened.behind)
+        state.epoch_id = self._opened.epoch_id
         self._runners: list[web.AppRunner] = []
         self._doors: list[Door] = []
         self._bodies = Bodies()
         self._node_port = 0
+        self._stop = asyncio.Event()
+        self._fenced = ""
 
-    def _enter_safe_mode(self, why: str) -> None:
-        if not self._head.safe_mode:
-            log.critical("SAFE MODE: %s. Nothing is started until: gsched recover --accept", why)
-        self._head.safe_mode = f"safe mode, {why}; an operator ends it with gsched recover"
-
-    async def _heard_of_loss(self, why: str) -> None:
-        """Enter safe mode for what a node knows better; a restart does not end it."""
-        self._enter_safe_mode(why)
-        await self._engine.in_writer(lambda: self._store.note_loss(why))
+    async def _heard_of_successor(self, why: str) -> None:
+        """Stop at once: another head orders the nodes now."""
+        self._fenced = why
+        self._stop.set()
 
     async def run(self) -> int:
         """Serve until SIGTERM or SIGINT; return the exit code."""
@@ -127,10 +124,9 @@ class Service:
         # a full collection over 100,000 jobs would cost half a second and find nothing.
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
-        stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, self._stop.set)
         loop.add_signal_handler(signal.SIGHUP, Complaints(log, self._clock).say, "SIGHUP", HANGUP)
         engine = asyncio.create_task(self._engine.run(), name="engine")
         await self._listen()
@@ -143,10 +139,11 @@ class Service:
             len(self._head.state.jobs),
             self._node_port,
         )
-        stopping = asyncio.create_task(stop.wait())
+        stopping = asyncio.create_task(self._stop.wait())
         keeping = asyncio.create_task(self._housekeeping.run(), name="housekeeping")
         checking = asyncio.create_task(self._check.run(), name="check of the database")
-        work = {engine, keeping, checking}
+        telling = asyncio.create_task(self._links.keep_told(), name="high water")
+        work = {engine, keeping, checking, telling}
         await asyncio.wait({*work, stopping}, return_when=asyncio.FIRST_COMPLETED)
         code = self._why_stopped(work)
         await self._shut(*work, stopping)
@@ -172,18 +169,19 @@ class Service:
             server=head.settings.server,
             cluster=self._opened.cluster,
         )
-        identity = n.Welcome(cluster=self._opened.cluster, epoch=self._opened.epoch)
+        witnesses = Witnesses(self._opened.cluster, self._opened.lineage)
         self._links = Links(
             engine=self._engine,
             launches=launches,
             clock=self._clock,
             handshake=Handshake(
-                key=self._key, identity=identity, tunnel=self._config.head.node_tunnel
+                key=self._key, witnesses=witnesses, tunnel=self._config.head.node_tunnel
             ),
-            identity=identity,
+            witnesses=witnesses,
             timeout_s=self._config.head.node_timeout_s,
         )
-        self._links.on_older = self._heard_of_loss
+        self._links.reached(self._store.reached)
+        self._links.on_fenced = self._heard_of_successor
         self._engine.sink = self._links
         callers = Callers(settings=head.settings, names=UserNames(self._clock))
         self._queries = Queries(
@@ -194,6 +192,14 @@ class Service:
             clock=self._clock,
             status=self._status,
         )
+        self._safe_mode = SafeMode(
+            engine=self._engine,
+            store=self._store,
+            links=self._links,
+            opened=self._opened,
+            was_there=self._queries.was_there,
+        )
+        self._links.recovery = self._safe_mode
         self._predictions = Predictions(
             engine=self._engine,
             callers=callers,
@@ -211,7 +217,7 @@ class Service:
                 clock=self._clock,
                 was_there=self._queries.was_there,
                 jobs_of_keys=self._queries.jobs_of_keys,
-                on_accepted=self._links.close,  # nodes come back at once, and all is compared anew
+                safe_mode=self._safe_mode,
             )
         )
 
@@ -259,14 +265,18 @@ class Service:
 
     def _why_stopped(self, work: Iterable[asyncio.Task[None]]) -> int:
         ended = [task for task in work if task.done()]
+        if self._fenced:
+            error = FencedError(self._fenced, hint="keep only one of the two: see gschedd(8)")
+            log.critical("%s: stopping. %s", error, error.hint)
+            return error.exit_code
         if not ended:
             log.info("stopping: running jobs go on under their supervisors")
             return 0
-        error = ended[0].exception()
-        if isinstance(error, StorageError):
-            log.critical("%s: stopping at once, nothing more is promised. %s", error, error.hint)
-            return error.exit_code
-        log.critical("the head's own fault", exc_info=error)
+        fault = ended[0].exception()
+        if isinstance(fault, StorageError):
+            log.critical("%s: stopping at once, nothing more is promised. %s", fault, fault.hint)
+            return fault.exit_code
+        log.critical("the head's own fault", exc_info=fault)
         return 70
 
     async def _shut(self, *tasks: asyncio.Task[object]) -> None:
@@ -299,7 +309,9 @@ class Service:
             version=VERSION,
             api_version=api.API_VERSION,
             cluster=self._opened.cluster,
-            epoch=self._opened.epoch,
+            epoch=self._safe_mode.opened.epoch,
+            epoch_id=self._safe_mode.opened.epoch_id,
+            quarantined=dict(self._links.witnesses.quarantined),
             pid=os.getpid(),
             started_s=self._started_s,
             now_s=self._clock.wall_s(),

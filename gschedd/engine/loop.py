@@ -38,6 +38,9 @@ class EffectSink(Protocol):
     def deliver(self, effects: Sequence[e.AnyEffect]) -> None:
         """Send what can be sent now; what cannot is said again at the node's registration."""
 
+    def reached(self, reached: tuple[int, int]) -> None:
+        """Take in the newest event and the next job id that are durable."""
+
 
 class Engine:
     """Runs a `Head` for real: real clock, real database."""
@@ -217,6 +220,8 @@ class Engine:
         self._settled.clear()
         await self._write(batch)
         self._settled.set()
+        if self.sink is not None:
+            self.sink.reached(self._store.reached)
         _failpoints(facts, "after_commit")
         self.head.state.finished.clear()
         async with self._changed:

@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -24,7 +24,7 @@ from gsched.model import limits
 from gsched.model.ids import format_job_id, own_job_number
 from gsched.model.limits import MAX_DRY_RUN_JOBS, MAX_JOBS_PER_REQUEST
 from gsched.model.states import HoldKind
-from gsched.protocol import api
+from gsched.protocol import api, recover
 from gschedd.core import commands as c
 from gschedd.core import facts as f
 from gschedd.core.explain import describe_place
@@ -61,6 +61,19 @@ NODE_ACTIONS = {
 }
 
 
+class SafeModeLike(Protocol):
+    """What is done where the database may be an old copy; see `gschedd.daemon.safemode`."""
+
+    def believe(self, node: str) -> None:
+        """Take the word of a node that is refused."""
+
+    async def accept(self, *, without: bool) -> None:
+        """End safe mode."""
+
+    async def listing(self) -> recover.RecoverReply:
+        """Return why it is safe mode, and what accepting would do."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What commands work with.
@@ -68,7 +81,7 @@ class Parts:
     Attributes:
         was_there: whether the database knows a job, done or not.
         jobs_of_keys: the jobs of a user's client keys that the database knows.
-        on_accepted: called when an operator has ended safe mode.
+        safe_mode: what operators see and do where the database may be an old copy.
     """
 
     engine: Engine
@@ -80,7 +93,7 @@ class Parts:
     clock: Clock
     was_there: Callable[[int], Awaitable[bool]]
     jobs_of_keys: Callable[[int, Sequence[str]], Awaitable[Mapping[str, int]]]
-    on_accepted: Callable[[], Awaitable[None]]
+    safe_mode: "SafeModeLike"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +127,7 @@ class Commands:
             web.post("/v1/jobs/actions", self.act),
             web.post("/v1/nodes/actions", self.act_on_nodes),
             web.post("/v1/recover", self.recover),
+            web.get("/v1/recover", self.recovery),
         ]
 
     # --- submit ---
@@ -396,21 +410,21 @@ class Commands:
     async def recover(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/recover``: an operator has looked at what is missing and goes on."""
         caller = self._callers.of(request)
-        asked = await read_body(request, self._bodies, api.RecoverRequest)
+        asked = await read_body(request, self._bodies, recover.RecoverRequest)
         if not caller.operator:
             raise NotPermittedError("only an operator ends safe mode")
-        head = self._head
+        head, safe_mode = self._head, self._parts.safe_mode
+        if asked.believe:
+            safe_mode.believe(asked.believe)
         if asked.accept and head.safe_mode:
-            await self._engine.in_writer(self._parts.store.accept_loss)
-
-            def resume(_: float) -> list[Step]:
-                head.safe_mode = ""
-                head.state.look_anew()
-                return []
-
-            await self._engine.ask(resume)
-            await self._parts.on_accepted()
+            await safe_mode.accept(without=asked.without_nodes)
         return answer(api.Health(ok=not head.safe_mode))
+
+    async def recovery(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v1/recover``: what nodes know that the database does not (operators only)."""
+        if not self._callers.of(request).operator:
+            raise NotPermittedError("only an operator sees what would be recovered")
+        return answer(await self._parts.safe_mode.listing())
 
 
 def _check_action(asked: api.ActionRequest) -> None:

@@ -14,6 +14,7 @@ from gsched.model.node_name import NODE_NAME_RULE, is_node_name
 from gsched.protocol import node as n
 from gsched.protocol.endpoint import endpoint, is_on_loopback
 from gsched.protocol.sealing import NONCE_BYTES, Opener, Sealer, challenge_key, session_keys
+from gschedd.http.witnesses import Witnesses
 
 MAX_HELLO: Final = 4096  # characters that are decoded before anything is proven
 
@@ -53,13 +54,13 @@ class Handshake:
 
     Args:
         key: the cluster's key.
-        identity: what the head is.
+        witnesses: they know what the head is: its cluster and its epoch.
         tunnel: whether nodes may reach loopback through a tunnel, which changes the addresses.
     """
 
-    def __init__(self, *, key: bytes, identity: n.Welcome, tunnel: bool) -> None:
+    def __init__(self, *, key: bytes, witnesses: Witnesses, tunnel: bool) -> None:
         self._key = key
-        self._identity = identity
+        self._witnesses = witnesses
         self._tunnel = tunnel
 
     async def shake(self, socket: web.WebSocketResponse, names: Names | None) -> Introduced:
@@ -72,10 +73,12 @@ class Handshake:
         text = await _text(socket)
         hello = _only(n.decode_from_node(text), n.Hello)
         self._check(hello, names)
+        now = self._witnesses.now
         challenge = n.Challenge(
             version=n.PROTOCOL_VERSION,
-            cluster=self._identity.cluster,
-            epoch=self._identity.epoch,
+            cluster=self._witnesses.cluster,
+            epoch=now.number,
+            epoch_id=now.id,
             nonce=secrets.token_hex(NONCE_BYTES),
         )
         plain = text.encode()

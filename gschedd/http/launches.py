@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from gsched.model.states import LaunchKind
+from gsched.model.origin import Origin
+from gsched.model.states import LaunchKind, PartState
 from gsched.protocol import node as n
 from gschedd.core import effects as e
 from gschedd.core.journeys import checkpoint_dir
@@ -112,4 +113,17 @@ class Launches:
             environment=environment,
             checkpoint_dir=checkpoint_dir(job),
             checkpoint_interval_s=spec.checkpoint_interval_s,
+            origin=Origin(
+                token=attempt.token,
+                spec=spec,
+                submitted_s=job.submitted_s,
+                assigned_s=attempt.assigned_s,
+                allocation=shares,
+                active=tuple(
+                    name
+                    for name, part in attempt.parts.items()
+                    if part.state is not PartState.PASSIVE
+                ),
+                master_port=attempt.master_port,
+            ),
         )

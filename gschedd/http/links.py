@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import assert_never
+from typing import Protocol, assert_never
 
 import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -27,6 +28,7 @@ from gschedd.engine.loop import Engine
 from gschedd.http.door import Visitor
 from gschedd.http.handshake import Handshake, HandshakeRefusedError, Introduced
 from gschedd.http.launches import Launches
+from gschedd.http.witnesses import OnOlder, Witnesses, claim_of
 
 log = logging.getLogger("gschedd.nodes")
 
@@ -35,6 +37,9 @@ READ_TIMEOUT_S = 20.0
 PING_TIMEOUT_RATIO = 1.5  # a ping every T, and half of T for its answer: aiohttp's heartbeat
 ANSWER_TIMEOUT_S = 5.0  # for a connected gnode, when another one wants its place
 MAX_CLOSE_BYTES = 120  # of the reason in a closing frame, which WebSocket limits to 123
+#: So many nodes hear of each commit at once, before it is answered; all others soon after.
+PROMPT_WITNESSES = 3
+HIGH_WATER_S = 2.0
 MAX_OUTBOX = 50_000  # messages a slow node may have waiting before it is cut off
 
 
@@ -45,12 +50,18 @@ class Link:
         call: which of all connections this is, in the order in which they were opened.
         is_gone: it has ended.
         twins: how often another gnode wanted its place while it answered.
+        told: how far the head had come when the node heard of it last: event and next job.
+        late: the node comes from a history whose loss was accepted.
+        asked: the node is asked what it knows, and does not obey.
     """
 
     def __init__(self, who: Introduced, socket: web.WebSocketResponse, *, call: int) -> None:
         self.node = who.node
         self.boot_id = who.said.boot_id
         self.call = call
+        self.told = (0, 0)
+        self.asked = False
+        self.late = False
         self.socket = socket
         self.opener: Opener = who.opener
         self._sealer: Sealer = who.sealer
@@ -60,6 +71,12 @@ class Link:
         self._pinged = self._ponged = 0
         self._outbox: list[n.HeadMessage] = []
         self._filled = asyncio.Event()
+
+    def tell(self, reached: tuple[int, int]) -> None:
+        """Let the node know how far the head has come, unless it knows."""
+        if reached != self.told and not self.asked:
+            self.told = reached
+            self.send(n.HighWater(seq=reached[0], next_job=reached[1]))
 
     def send(self, message: n.HeadMessage) -> None:
         """Put a message into the outbox; a node that does not read is cut off."""
@@ -118,6 +135,19 @@ class Link:
         await self.socket.close()
 
 
+class Recovery(Protocol):
+    """What is done where the database may be an old copy; see `gschedd.daemon.safemode`."""
+
+    async def heard_older(self, why: str) -> None:
+        """Enter safe mode for what nodes know better."""
+
+    def question(self, node: str, *, late: bool) -> n.Survey | None:
+        """Return what a node that registers is to be asked; None: it is let in at once."""
+
+    async def told(self, node: str, said: n.Known) -> bool:
+        """Take in what a node knows; return whether it is to come again, to be let in."""
+
+
 class Links:
     """All connected nodes."""
 
@@ -128,7 +158,7 @@ class Links:
         launches: Launches,
         clock: Clock,
         handshake: Handshake,
-        identity: n.Welcome,
+        witnesses: Witnesses,
         timeout_s: float,
     ) -> None:
         self._engine = engine
@@ -136,7 +166,8 @@ class Links:
         self._clock = clock
         self._complaints = Complaints(log, clock)
         self._handshake = handshake
-        self._identity = identity
+        self.witnesses = witnesses
+        self._reached = (0, 0)
         self._ping_s = timeout_s / PING_TIMEOUT_RATIO
         self._links: dict[str, Link] = {}
         self._calls = 0
@@ -144,16 +175,30 @@ class Links:
         self._requests: dict[tuple[str, int], asyncio.Future[n.OutputRead]] = {}
         self._next_request = 1
         self._tasks: set[asyncio.Task[None]] = set()
-        self.on_older: Callable[[str], Awaitable[None]] = _log_older
+        self.on_fenced: OnOlder = _log_older
+        self.recovery: Recovery | None = None
 
     # --- effects ---
+
+    def reached(self, reached: tuple[int, int]) -> None:
+        """Take in how far the database has come; some nodes hear of it at once."""
+        self._reached = reached
+        for link in itertools.islice(self._links.values(), PROMPT_WITNESSES):
+            link.tell(reached)
+
+    async def keep_told(self) -> None:
+        """Let all nodes know, now and then, how far the database has come."""
+        while True:
+            await asyncio.sleep(HIGH_WATER_S)
+            for link in list(self._links.values()):
+                link.tell(self._reached)
 
     def deliver(self, effects: Sequence[e.AnyEffect]) -> None:
         """Send effects to the nodes that are connected."""
         launched = False
         for effect in effects:
             link = self._links.get(effect.node)
-            if link is None:
+            if link is None or link.asked:
                 continue
             if isinstance(effect, e.SendLaunch):
                 if launched:
@@ -161,6 +206,7 @@ class Links:
                 launched = True
             message = self._message(effect)
             if message is not None:
+                link.tell(self._reached)  # so that it never knows a job beyond its mark
                 link.send(message)
 
     def _launch(self, effect: e.SendLaunch) -> n.Launch | None:
@@ -195,6 +241,7 @@ class Links:
                     attempt=effect.attempt,
                     reason=effect.reason,
                     grace_s=effect.grace_s,
+                    token=effect.token,
                 )
             case e.SendSignal():
                 return n.Signal(job=effect.job, attempt=effect.attempt, signal=effect.signal)
@@ -203,7 +250,7 @@ class Links:
                     job=effect.job, attempt=effect.attempt, walltime_s=effect.walltime_s
                 )
             case e.SendExitAck():
-                return n.ExitAck(job=effect.job, attempt=effect.attempt)
+                return n.ExitAck(job=effect.job, attempt=effect.attempt, token=effect.token)
             case e.SendCheckpoint():
                 return n.Checkpoint(
                     job=effect.job,
@@ -268,27 +315,17 @@ class Links:
             return False
         self._newest[link.node] = link.call
         head = self._engine.head
-        if not await self._is_itself(link, said):
-            return False
-        if said.highest_epoch > self._identity.epoch:
-            text = (
-                f"{link.node} has obeyed a head of epoch {said.highest_epoch}, this one is of "
-                f"epoch {self._identity.epoch}: it runs on an old copy of the database"
-            )
-            await self.on_older(text)
-            await link.refuse(text, fatal=False)
-            return False
-        if said.highest_job >= head.state.next_job:
-            await self.on_older(
-                f"{link.node} has seen job {said.highest_job}, but the database ends at job "
-                f"{head.state.next_job - 1}: it is an old copy"
-            )
-        if not await self._is_free(link):
+        if not (
+            await self._is_itself(link, said)
+            and await self._is_trusted(link, said)
+            and await self._is_free(link)
+        ):
             return False
         if not await self._is_newest(link):  # it may have dialled again while we waited
             return False
         self._links[link.node] = link
-        link.send(self._identity)
+        if not self._greet(link) and not head.safe_mode:
+            return True  # it is let in when all that it knows has been taken back
         try:
             (step,) = await self._engine.ask(
                 lambda now_s: (head.registered(link.node, said, now_s),)
@@ -301,6 +338,8 @@ class Links:
                 del self._links[link.node]
             await link.refuse(failed.message, fatal=False)
             return False
+        if not link.asked:
+            self.witnesses.note_obeyed(link.node)
         log.info("%s registered: %d attempts in its spool", link.node, len(said.attempts))
         return True
 
@@ -339,6 +378,48 @@ class Links:
         present.abort()
         return True
 
+    def _greet(self, link: Link) -> bool:
+        """Let a node in; return False if it is asked what it knows instead."""
+        question = None
+        if self.recovery is not None:
+            question = self.recovery.question(link.node, late=link.late)
+        if question is not None:
+            link.asked = True
+            link.send(question)
+            return False
+        now = self.witnesses.now
+        link.told = self._reached
+        link.send(
+            n.Welcome(
+                cluster=self.witnesses.cluster,
+                epoch=now.number,
+                epoch_id=now.id,
+                seq=self._reached[0],
+                next_job=self._reached[1],
+            )
+        )
+        return True
+
+    async def _is_trusted(self, link: Link, said: n.Register) -> bool:
+        """Return whether a node may be let in by what it knows of heads; refuse it otherwise."""
+        head = self._engine.head
+        ruling = self.witnesses.rule(
+            link.node,
+            claim_of(said),
+            known=head.state.nodes.keys(),
+            reached=(self._reached[0], head.state.next_job),
+            safe_mode=bool(head.safe_mode),
+        )
+        if ruling.fenced:
+            await self.on_fenced(ruling.fenced)
+        elif ruling.older and self.recovery is not None:
+            await self.recovery.heard_older(ruling.older)
+        link.late = ruling.late
+        if ruling.fenced or ruling.refusal:
+            await link.refuse(ruling.fenced or ruling.refusal, fatal=False)
+            return False
+        return True
+
     async def _is_newest(self, link: Link) -> bool:
         """Refuse a connection that was held up on its way and that its node has given up since.
 
@@ -360,7 +441,10 @@ class Links:
                     reason, is_fault = f"a frame that is not sealed ({frame.type.name})", True
                     self._engine.head.oddities["frame_not_authentic"] += 1
                     break
-                await self._hear(link, n.decode_from_node(link.opener.open(frame.data)))
+                messages = n.decode_from_node(link.opener.open(frame.data))
+                if await self._hear(link, messages):
+                    reason = "all that it knows was taken back: it is to come again"
+                    break
         except SealError as error:
             reason, is_fault = str(error), True
             self._engine.head.oddities["frame_not_authentic"] += 1
@@ -384,10 +468,15 @@ class Links:
 
     async def _hear(  # noqa: C901 # one line a message
         self, link: Link, messages: list[n.NodeMessage]
-    ) -> None:
-        """Take in one frame: all of its reports become one input."""
+    ) -> bool:
+        """Take in one frame: all of its reports become one input.
+
+        Returns:
+            Whether the connection is to end.
+        """
         node = link.node
         reports: list[n.AttemptMessage] = []
+        over = False
         for message in messages:
             match message:
                 case (
@@ -398,14 +487,14 @@ class Links:
                     | n.Progress()
                 ):
                     reports.append(message)
+                case n.Known():
+                    over = self.recovery is None or await self.recovery.told(node, message)
                 case n.Heartbeat():
                     now_s = self._clock.wall_s()
                     self._engine.head.heard_from(node, message.load, now_s, message.usage)
                     await self._take_problem(node, message.problem)
                 case n.OutputRead():
-                    waiting = self._requests.pop((node, message.request), None)
-                    if waiting is not None and not waiting.done():
-                        waiting.set_result(message)
+                    self._answer_request(node, message)
                 case n.Probed():
                     await self._engine.tell(partial(self._probed, node, message))
                 case n.Pong():
@@ -418,6 +507,12 @@ class Links:
                     assert_never(message)
         if reports:
             await self._engine.tell(lambda now_s: self._report(node, reports, now_s))
+        return over
+
+    def _answer_request(self, node: str, message: n.OutputRead) -> None:
+        waiting = self._requests.pop((node, message.request), None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(message)
 
     async def _take_problem(self, node: str, problem: str) -> None:
         """Let the head hear that a node takes no new jobs, or does again."""

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from gsched.protocol import api
+from gsched.protocol import api, recover
 from gsched.protocol import predictions as p
 from gsched.version import VERSION
 from gschedd.http.answers import answer
@@ -26,7 +26,8 @@ ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
     ("get", "/v1/nodes/predictions", "nodes beside predictions", None, p.NodePredictions),
     ("get", "/v1/history", "past jobs and totals", None, api.HistoryReply),
     ("get", "/v1/history/predictions", "predicted and measured", None, p.PredictionsReply),
-    ("post", "/v1/recover", "end safe mode", api.RecoverRequest, api.Health),
+    ("post", "/v1/recover", "end safe mode", recover.RecoverRequest, api.Health),
+    ("get", "/v1/recover", "what nodes know that the database lacks", None, recover.RecoverReply),
 )
 
 

@@ -160,7 +160,7 @@ class HeadProcess:
                 self._inbox.append((lambda now_s: head.probed(name, answer, now_s), None))
             case n.UnknownAttempt():
                 head.oddities["unknown_attempt"] += 1
-            case n.Hello() | n.OutputRead() | n.Pong():
+            case n.Hello() | n.OutputRead() | n.Known() | n.Pong():
                 pass
             case _:
                 assert_never(message)
@@ -280,7 +280,11 @@ class HeadProcess:
 
 def _stop(effect: e.SendStop) -> n.Stop:
     return n.Stop(
-        job=effect.job, attempt=effect.attempt, reason=effect.reason, grace_s=effect.grace_s
+        job=effect.job,
+        attempt=effect.attempt,
+        reason=effect.reason,
+        grace_s=effect.grace_s,
+        token=effect.token,
     )
 
 
@@ -307,7 +311,7 @@ def _retime(effect: e.SendRetime) -> n.Retime:
 
 
 def _ack(effect: e.SendExitAck) -> n.ExitAck:
-    return n.ExitAck(job=effect.job, attempt=effect.attempt)
+    return n.ExitAck(job=effect.job, attempt=effect.attempt, token=effect.token)
 
 
 def _probe(effect: e.SendProbe) -> n.Probe:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gnode.core.inputs import Found
+from gnode.core.mark import HeadMark
 from gnode.core.task import (
     AttemptKey,
     Command,
@@ -23,6 +24,7 @@ from gnode.supervisor.ending import Do, Ending
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.resources import Inventory, Usage
 from gsched.model.states import LaunchStage, OutcomeKind, StopReason, Subject
+from gsched.protocol import node as n
 from gschedd.sim.agenda import FOREVER, Agenda
 from gschedd.sim.program import Program
 from gschedd.sim.work import Work
@@ -33,6 +35,9 @@ FIRST_PID: Final = 1000
 _NO_DIRECTORY: Final = LaunchFailure(
     stage=LaunchStage.WORKDIR, subject=Subject.JOB, errno=errno.ENOENT
 )
+
+
+ENDED_MAX: Final = 1_000  # attempts that a modelled node remembers after their end
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,7 +60,14 @@ class Spool:
     tasks: dict[AttemptKey, Task] = field(default_factory=dict)
     infos: dict[AttemptKey, SupervisorInfo] = field(default_factory=dict)
     records: dict[AttemptKey, ExitRecord] = field(default_factory=dict)
-    mark: tuple[str, int, int] = ("", 0, 0)
+    mark: HeadMark = field(default_factory=HeadMark)
+    ended: dict[AttemptKey, n.KnownAttempt] = field(default_factory=dict)
+
+    def bury(self, known: n.KnownAttempt) -> None:
+        """Keep what is known of an ended attempt; the oldest ones are dropped."""
+        self.ended[AttemptKey(known.job, known.attempt)] = known
+        if len(self.ended) > ENDED_MAX:
+            del self.ended[next(iter(self.ended))]
 
     def found(self, key: AttemptKey) -> Found:
         """Return what lies there of one attempt."""

@@ -267,7 +267,7 @@ class Wire:
             return
         self.connections.append(connection)
         self.node.link = connection
-        self.node.offer(challenge.cluster, challenge.epoch)
+        self.node.offer(challenge.cluster, challenge.epoch, challenge.epoch_id)
 
     def ended_at_node(self, connection: Connection) -> None:
         """Take in that the node has lost a connection."""

@@ -21,9 +21,11 @@ from gnode.core.inputs import (
     LauncherUp,
     LeftoverGone,
     Measured,
+    Recalled,
     SpoolFound,
     SupervisorEnded,
     SupervisorSeen,
+    SurveyAsked,
     Welcomed,
 )
 from gnode.core.task import AttemptKey
@@ -88,6 +90,9 @@ class NodeProcess:
             do.KillLeftover: self._kill_leftover,
             do.WriteExit: self._write_exit,
             do.RemoveFiles: self._pass,
+            do.Bury: self._bury,
+            do.RecallEnded: self._recall,
+            do.TellKnown: self._tell_known,
             do.RemoveSpool: self._remove_spool,
             do.SetAside: self._set_aside,
             do.SendRegister: self._register,
@@ -185,9 +190,9 @@ class NodeProcess:
 
     # --- the head ---
 
-    def offer(self, cluster: str, epoch: int) -> None:
+    def offer(self, cluster: str, epoch: int, epoch_id: str = "") -> None:
         """A head has answered the call and proved that it knows the key."""
-        self.post(HeadOffered(cluster=cluster, epoch=epoch))
+        self.post(HeadOffered(cluster=cluster, epoch=epoch, epoch_id=epoch_id))
 
     def hear(self, message: n.HeadMessage) -> None:
         """Take in a message of the head."""
@@ -195,7 +200,15 @@ class NodeProcess:
             case n.Launch():
                 self.post(LaunchAsked(launch=message, account=self._account(message.owner)))
             case n.Welcome():
-                self.post(Welcomed(cluster=message.cluster, epoch=message.epoch))
+                self.post(
+                    Welcomed(
+                        cluster=message.cluster,
+                        epoch=message.epoch,
+                        epoch_id=message.epoch_id,
+                        seq=message.seq,
+                        next_job=message.next_job,
+                    )
+                )
             case (
                 n.Stop()
                 | n.Signal()
@@ -205,8 +218,11 @@ class NodeProcess:
                 | n.Checkpoint()
                 | n.GoOn()
                 | n.Probe()
+                | n.HighWater()
             ):
                 self.post(HeadSaid(message=message))
+            case n.Survey():
+                self.post(SurveyAsked(survey=message))
             case n.Challenge() | n.Refused() | n.Ping():
                 pass
 
@@ -306,6 +322,18 @@ class NodeProcess:
         record = effect.record
         self.machine.spool.records[AttemptKey(record.job, record.attempt)] = record
 
+    def _bury(self, effect: do.Bury) -> None:
+        self.machine.spool.bury(effect.known)
+
+    def _recall(self, effect: do.RecallEnded) -> None:
+        asked = effect.launch
+        found = self.machine.spool.ended.get(AttemptKey(asked.job, asked.attempt))
+        self.post(Recalled(launch=asked, found=found))
+
+    def _tell_known(self, effect: do.TellKnown) -> None:
+        ended = tuple(self.machine.spool.ended.values())
+        self._to_head(n.Known(attempts=(*ended, *effect.attempts), done=True))
+
     def _remove_spool(self, effect: do.RemoveSpool) -> None:
         self.machine.spool.remove(effect.key)
 
@@ -323,8 +351,11 @@ class NodeProcess:
                 inventory=machine.inventory,
                 attempts=effect.attempts,
                 load=self.load(),
-                highest_epoch=effect.highest_epoch,
-                highest_job=effect.highest_job,
+                highest_epoch=effect.mark.epoch,
+                highest_job=effect.mark.highest_job,
+                epoch_id=effect.mark.epoch_id,
+                seq=effect.mark.seq,
+                next_job=effect.mark.next_job,
                 probes=effect.probes,
             ),
         )
@@ -364,7 +395,7 @@ class NodeProcess:
         self.post(JobSaid(message=message))
 
     def _save_mark(self, effect: do.SaveMark) -> None:
-        self.machine.spool.mark = (effect.cluster, effect.epoch, effect.highest_job)
+        self.machine.spool.mark = effect.mark
 
     def _pass(self, _effect: do.Effect) -> None:
         """Do nothing: output is not modelled, warnings are counted by the agent itself."""

@@ -2,7 +2,8 @@
 
 SQLite does not notice a truncated write-ahead log or an old copy of the database: fewer rows are
 there, and nothing is wrong with them. The mark is written after every commit, so a database that
-is behind its mark has lost something that was acknowledged.
+is behind its mark has lost something that was acknowledged. The mark also says which file the
+database was: where both were restored together, the database is another file.
 """
 
 import os
@@ -13,8 +14,9 @@ import msgspec
 from msgspec import Struct
 
 from gsched.errors import StorageError
+from gschedd.store.identity import FileIdentity
 
-SLOT_BYTES: Final = 256  # two slots, written in turn: a torn write leaves the other one
+SLOT_BYTES: Final = 512  # two slots, written in turn: a torn write leaves the other one
 
 
 class Mark(Struct, frozen=True, kw_only=True):
@@ -25,12 +27,16 @@ class Mark(Struct, frozen=True, kw_only=True):
         epoch: of the head that wrote it.
         seq: of the last event.
         next_job: the id the next job would get.
+        epoch_id: of the start of the head that wrote it.
+        file: which file the database was then: a copy of both is another one.
     """
 
     cluster: str
     epoch: int
     seq: int
     next_job: int
+    epoch_id: str = ""
+    file: FileIdentity = FileIdentity()
 
 
 class MarkFile:

@@ -92,7 +92,7 @@ def job_row(job: Job) -> Row:
 
 
 class Course(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is kept of a job that has a deadline, moves or failed to start; of others nothing.
+    """What is kept of a job that has a deadline, moves, failed to start or was recovered.
 
     The fields are those of `Job`.
     """
@@ -111,6 +111,7 @@ class Course(Struct, frozen=True, kw_only=True, omit_defaults=True):
     expected_end_s: float | None = None
     avoid: tuple[str, ...] = ()
     unknown_since_s: float = 0.0
+    recovered: bool = False
 
 
 _NO_COURSE: Final = Course()
@@ -133,6 +134,7 @@ def _course_data(job: Job) -> bytes | None:
         expected_end_s=job.expected_end_s,
         avoid=job.avoid,
         unknown_since_s=job.unknown_since_s,
+        recovered=job.recovered,
     )
     return None if course == _NO_COURSE else _encode(course)
 
@@ -176,6 +178,7 @@ def job_from_row(row: Row, spec: JobSpec) -> Job:
         expected_end_s=course.expected_end_s,
         avoid=course.avoid,
         unknown_since_s=course.unknown_since_s,
+        recovered=course.recovered,
     )
 
 
@@ -300,6 +303,7 @@ DISCARD: Final = (
 )
 OWN_GPU: Final = "INSERT INTO gpu_owners (node, gpu, job, attempt) VALUES (?, ?, ?, ?)"
 FREE_GPUS: Final = "DELETE FROM gpu_owners WHERE job = ? AND attempt = ?"
+FREE_OLDER_GPUS: Final = "DELETE FROM gpu_owners WHERE job = ?"
 
 
 def gpu_changes(facts: list[f.AnyFact]) -> list[tuple[str, Row]]:
@@ -307,6 +311,13 @@ def gpu_changes(facts: list[f.AnyFact]) -> list[tuple[str, Row]]:
     changes: list[tuple[str, Row]] = []
     for fact in facts:
         if isinstance(fact, f.AttemptAssigned):
+            changes.extend(
+                (OWN_GPU, (share.node, index, fact.job, fact.attempt))
+                for share in fact.allocation
+                for index in share.gpu_indices
+            )
+        elif isinstance(fact, f.AttemptRecovered):
+            changes.append((FREE_OLDER_GPUS, (fact.job,)))
             changes.extend(
                 (OWN_GPU, (share.node, index, fact.job, fact.attempt))
                 for share in fact.allocation

@@ -164,6 +164,18 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     ALTER TABLE events ADD COLUMN seal INTEGER;
     ALTER TABLE history ADD COLUMN seal INTEGER;
     """,
+    # Every start of a head on this database: see gschedd.core.lineage.
+    """
+    CREATE TABLE epochs (
+        number INTEGER PRIMARY KEY,
+        id TEXT NOT NULL,
+        began_s REAL NOT NULL,
+        prev_seq INTEGER NOT NULL,
+        prev_job INTEGER NOT NULL,
+        first_job INTEGER NOT NULL,
+        accepted INTEGER NOT NULL
+    );
+    """,
 )
 
 SCHEMA_VERSION: Final = len(MIGRATIONS)

@@ -20,9 +20,12 @@ from gschedd.core import movecosts, startups, steptimes
 from gschedd.core.apply import add_job
 from gschedd.core.apply_nodes import SAFE_ID_JUMP
 from gschedd.core.learning import Run
+from gschedd.core.lineage import Epoch
 from gschedd.core.owning import refresh_space
 from gschedd.core.state import Attempt, State, client_key
 from gschedd.store import history, rows
+from gschedd.store.identity import FileIdentity, identity_of
+from gschedd.store.lineage import add_epoch, new_epoch_id, read_epochs
 from gschedd.store.mark import Mark, MarkFile
 from gschedd.store.purge import DAY_S, Keep, Purged, purge_blobs, purge_some
 from gschedd.store.schema import MIGRATIONS, SCHEMA_VERSION
@@ -59,13 +62,29 @@ class Opened(Struct, frozen=True, kw_only=True):
     """What a store held when it was opened.
 
     Attributes:
-        epoch: of this start, already durable.
-        behind: in words, what is missing if the database is older than its mark, else empty.
+        lineage: all epochs that are kept; the last is that of this start, already durable.
+        behind: in words, why the database may be an old copy, else empty.
+        is_copy: nothing is known to be missing, but the database is a copy, and copies are old.
+        forgotten_from: the id from which on the database may lack jobs, where it may be old.
+        seq: of the newest event.
     """
 
     cluster: str
-    epoch: int
-    behind: str
+    lineage: tuple[Epoch, ...]
+    behind: str = ""
+    is_copy: bool = False
+    forgotten_from: int = 0
+    seq: int = 0
+
+    @property
+    def epoch(self) -> int:
+        """Return the number of this start."""
+        return self.lineage[-1].number
+
+    @property
+    def epoch_id(self) -> str:
+        """Return the id of this start, which no other has."""
+        return self.lineage[-1].id
 
 
 class Store:
@@ -77,8 +96,9 @@ class Store:
         self._seq = 0
         self._next_job = 1
         self._cluster = ""
-        self._epoch = 0
         self._newest_s: float | None = None  # when the last event happened before this start
+        self._lineage: tuple[Epoch, ...] = ()
+        self._file = FileIdentity()
 
     def open(self) -> Opened:
         """Open or create the database, migrate it, compare it with its mark, begin an epoch.
@@ -146,29 +166,67 @@ class Store:
         last = self._db.execute("SELECT at_s FROM events WHERE seq = ?", (newest,)).fetchone()
         self._newest_s = None if last is None else float(last[0])
         self._seq = max(newest, int(meta.get("seq", "0")))
-        self._epoch = int(meta.get("epoch", "0")) + 1
-        behind = ""
+        self._lineage = read_epochs(self._db)
+        self._file = identity_of(self.path)
+        number = int(meta.get("epoch", "0"))
+        held = (self._seq, self._next_job)
+        before = meta.get("behind", "")
+        missing, copied = "", ""
         if mark is not None:
-            behind = self._compare(mark)
-            self._epoch = max(self._epoch, mark.epoch + 1)
+            missing = self._compare(mark)
+            copied = self._compare_files(mark)
+            number = max(number, mark.epoch)
+        elif number:
+            copied = (
+                f"there is no mark ({self._mark_path}) beside the database: a backup was put back, "
+                "or the mark was removed"
+            )
+        if missing or copied:
+            forgotten_from = int(meta.get("forgotten_from", "0")) or held[1]
+        else:
+            forgotten_from = int(meta.get("forgotten_from", "0"))
+        is_copy = meta.get("is_copy", "1") == "1" and not missing
+        behind = missing or before or copied
         self._db.execute("BEGIN IMMEDIATE")
+        self._begin_epoch(number + 1, held=held, accepted=False)
         self._set_meta(
             cluster=self._cluster,
-            epoch=str(self._epoch),
             next_job=str(self._next_job),
             seq=str(self._seq),  # after a loss, numbers go on where the mark was
-            behind=behind or meta.get("behind", ""),
+            behind=behind,
+            is_copy="1" if is_copy else "0",
+            forgotten_from=str(forgotten_from),
         )
         self._db.execute("COMMIT")
-        behind = behind or meta.get("behind", "")
         self._write_mark()
-        return Opened(cluster=self._cluster, epoch=self._epoch, behind=behind)
+        return Opened(
+            cluster=self._cluster,
+            lineage=self._lineage,
+            behind=behind,
+            is_copy=bool(behind) and is_copy,
+            forgotten_from=forgotten_from,
+            seq=self._seq,
+        )
+
+    def _begin_epoch(self, number: int, *, held: tuple[int, int], accepted: bool) -> None:
+        epoch = Epoch(
+            number=number,
+            id=new_epoch_id(),
+            prev_seq=held[0],
+            prev_job=held[1],
+            first_job=self._next_job,
+            accepted=accepted,
+        )
+        add_epoch(self._db, epoch)
+        self._set_meta(epoch=str(number))
+        self._lineage = (*self._lineage, epoch)
 
     def _compare(self, mark: Mark) -> str:
         """Return what is missing; ids that may have been given out will not come again."""
         if mark.cluster != self._cluster:
             return f"the mark belongs to cluster {mark.cluster}, the database to {self._cluster}"
-        if mark.seq <= self._seq and mark.next_job <= self._next_job:
+        known = not mark.epoch_id or any(epoch.id == mark.epoch_id for epoch in self._lineage)
+        if known and mark.seq <= self._seq and mark.next_job <= self._next_job:
             return ""
         missing = (
             f"the database ends at event {self._seq} and job {self._next_job - 1}, but it had come "
@@ -177,6 +235,15 @@ class Store:
         self._next_job = max(self._next_job, mark.next_job) + SAFE_ID_JUMP
         self._seq = max(self._seq, mark.seq)
         return missing
+
+    def _compare_files(self, mark: Mark) -> str:
+        """Return that the database is another file than the one that the mark was written for."""
+        if not self._file.is_another(mark.file):
+            return ""
+        return (
+            f"{self.path} is a copy: it is another file than the one that the head used last, so "
+            "it may have been restored from a snapshot or a backup"
+        )
 
     def _set_meta(self, **values: str) -> None:
         self._db.executemany(
@@ -406,21 +473,65 @@ class Store:
 
     def _write_mark(self) -> None:
         self._marks.write(
-            Mark(cluster=self._cluster, epoch=self._epoch, seq=self._seq, next_job=self._next_job)
+            Mark(
+                cluster=self._cluster,
+                epoch=self._lineage[-1].number,
+                seq=self._seq,
+                next_job=self._next_job,
+                epoch_id=self._lineage[-1].id,
+                file=self._file,
+            )
         )
 
-    def note_loss(self, behind: str) -> None:
-        """Remember that the database is an old copy, until an operator has looked."""
+    @property
+    def reached(self) -> tuple[int, int]:
+        """Return the newest event and the next job id that are durable."""
+        return self._seq, self._next_job
+
+    def note_loss(self, behind: str, *, forgotten_from: int) -> None:
+        """Remember that the database is an old copy, until an operator has looked.
+
+        Args:
+            behind: in words, what shows it.
+            forgotten_from: the id from which on it may lack jobs.
+        """
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            self._set_meta(behind=behind)
+            self._set_meta(behind=behind, is_copy="0", forgotten_from=str(forgotten_from))
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             raise self._failed(error) from error
 
-    def accept_loss(self) -> None:
-        """Forget that the database was behind its mark: an operator has looked."""
-        self.note_loss("")
+    def accept_loss(
+        self, *, number: int = 0, seq: int = 0, next_job: int = 0, forgotten_from: int = 0
+    ) -> Opened:
+        """End safe mode: an operator has looked. It begins an epoch beyond what is said here.
+
+        Args:
+            number: of the newest epoch that any witness knows.
+            seq: of the newest event that any witness knows.
+            next_job: the id from which on none has been given out; what is durable is kept.
+            forgotten_from: the id from which on jobs may be missing.
+        """
+        held = (self._seq, forgotten_from or self._next_job)
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._seq = max(self._seq, seq)
+            self._next_job = max(self._next_job, next_job)
+            newest = max(self._lineage[-1].number, number)
+            self._begin_epoch(newest + 1, held=held, accepted=True)
+            self._set_meta(
+                next_job=str(self._next_job),
+                seq=str(self._seq),
+                behind="",
+                is_copy="1",
+                forgotten_from="0",
+            )
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+        self._write_mark()
+        return Opened(cluster=self._cluster, lineage=self._lineage, seq=self._seq)
 
     def close(self) -> None:
         """Close the database; all that was committed is in the one file."""

@@ -13,6 +13,7 @@ import pytest
 
 from gsched.config import load_config
 from gsched.protocol.api import NodeList
+from gsched.protocol.recover import RecoverCase, RecoverReply
 from gsched.version import VERSION
 from tests.support.canned_head import CannedHead, canned_head, node, status
 from tests.support.commands import command_environment, run_command
@@ -264,10 +265,35 @@ def test_init_names_an_account_that_is_not_there(tmp_path: Path) -> None:
 def test_recover_shows_why_and_ends_it_only_when_told(head: CannedHead) -> None:
     """Exit code 1 while nothing is dispatched."""
     head.answers["GET /v1/status"] = status(safe_mode="12 jobs are missing")
+    head.answers["GET /v1/recover"] = RecoverReply(
+        safe_mode="12 jobs are missing",
+        nodes=("n1",),
+        missing=("n2",),
+        first_unknown=7,
+        next_job=1042,
+        cases=(
+            RecoverCase(
+                job=5,
+                kind="finished",
+                attempt=1,
+                nodes=("n1",),
+                user="alice",
+                name="train",
+                text="exit code 3",
+            ),
+            RecoverCase(job=9, kind="adopted", nodes=("n1",), user="bob", script="ab" * 32),
+            RecoverCase(job=6, kind="held", user="bob", name="x\x1b[31m", text="may have run"),
+        ),
+    )
     ran = run_command("gsched", "recover", head=head.path)
     assert ran.status == 1
     assert "12 jobs are missing" in ran.stdout
-    assert [method for method, _, _ in head.asked] == ["GET"]
+    assert "5 alice train on n1: exit code 3" in ran.stdout
+    assert "9 bob (script abababababab) on n1" in ran.stdout
+    assert "\x1b" not in ran.stdout
+    assert "Not connected: n2" in ran.stdout
+    assert "next job gets number 1042" in ran.stdout
+    assert [method for method, _, _ in head.asked] == ["GET", "GET"]
 
     head.answers["POST /v1/recover"] = status()
     ran = run_command("gsched", "recover", "--accept", head=head.path)

@@ -44,6 +44,9 @@ from gsched.protocol.node import (
     HeadMessage,
     Heartbeat,
     Hello,
+    HighWater,
+    Known,
+    KnownAttempt,
     Launch,
     NodeMessage,
     OutputRead,
@@ -59,6 +62,7 @@ from gsched.protocol.node import (
     Signal,
     Started,
     Stop,
+    Survey,
     UnknownAttempt,
     Welcome,
     decode_from_head,
@@ -71,8 +75,10 @@ LOAD = Load(load1=1.5, cpu_percent=20.0, gpu_util_percent=(5.0,))
 USAGE = Usage(wall_s=2.0, cpu_s=1.0, samples=3)
 
 HEAD_MESSAGES: list[HeadMessage] = [
-    Challenge(version=2, cluster="c", epoch=2, nonce="ab"),
-    Welcome(cluster="c", epoch=2),
+    Challenge(version=2, cluster="c", epoch=2, nonce="ab", epoch_id="ef"),
+    Welcome(cluster="c", epoch=2, epoch_id="ef", seq=5, next_job=3),
+    HighWater(seq=7, next_job=4),
+    Survey(first_unknown=7, unfinished=(2, 3)),
     Refused(message="no", fatal=True),
     order(gpus=(0, 1), walltime_s=5.0, environment={"Ä": "\n"}, join=Join.INTO_ERR),
     Stop(job=1, attempt=2, reason=StopReason.PEER_FAILED, grace_s=1.5),
@@ -103,6 +109,10 @@ NODE_MESSAGES: list[NodeMessage] = [
     Pong(number=4),
     Started(job=1, attempt=1, pid=5, started_s=1.0, stdout_path="/x"),
     Exited(record=record(code=3), usage=USAGE, load=LOAD),
+    Known(
+        attempts=(KnownAttempt(job=1, attempt=1, state=PartState.ENDED, exit=record()),),
+        done=True,
+    ),
     Heartbeat(load=LOAD, usage=((1, 1, USAGE),)),
     OutputRead(request=3, path="/x", data=bytes(range(256)), size_bytes=256),
     UnknownAttempt(job=1, attempt=1),

@@ -1,5 +1,6 @@
 """Nodes that die, networks that lose, heads that restart: what becomes of the jobs."""
 
+from gsched.errors import TryAgainError
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Load, Usage
 from gsched.model.states import HoldKind, OutcomeKind
@@ -489,9 +490,12 @@ def test_a_retried_submission_gets_its_job_also_from_the_next_head() -> None:
 def test_safe_mode_starts_nothing_and_says_so() -> None:
     """Until an operator has looked."""
     world = World(node("n1"))
-    world.head.safe_mode = "the database is an old copy"
+    world.disconnect("n1")
     job = world.submit()
+    world.head.safe_mode = "the database is an old copy"
+    world.connect("n1")
 
+    assert isinstance(world.refusal(c.DeleteJob(caller=ALICE, job=job)), TryAgainError)
     assert world.why(job) == "nothing is started: the database is an old copy"
     world.head.safe_mode = ""
     world.settle()

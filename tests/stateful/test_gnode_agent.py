@@ -26,6 +26,7 @@ from gnode.core.inputs import (
     SupervisorSeen,
     Welcomed,
 )
+from gnode.core.mark import HeadMark
 from gnode.core.task import AttemptKey, SupervisorInfo, Task
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Gpu, Inventory
@@ -58,7 +59,7 @@ class NodeMachine(RuleBasedStateMachine):
         self.launches: dict[AttemptKey, tuple[int, Launch]] = {}  # connection, what was said
         self.replaced: dict[int, int] = {}  # the highest attempt launched of each job
         self.connection = 0
-        self.mark = ("", 0, 0)
+        self.mark = HeadMark()
         self.connected = self.launcher = False
         self.start()
 
@@ -107,7 +108,7 @@ class NodeMachine(RuleBasedStateMachine):
                 for book in (self.tasks, self.infos, self.records):
                     book.pop(effect.key, None)
             case do.SaveMark():
-                self.mark = (effect.cluster, effect.epoch, effect.highest_job)
+                self.mark = effect.mark
             case do.Send():
                 self.hear(effect)
             case _:

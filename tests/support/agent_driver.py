@@ -17,6 +17,7 @@ from gnode.core.inputs import (
     SupervisorSeen,
     Welcomed,
 )
+from gnode.core.mark import HeadMark
 from gnode.core.task import AttemptKey, SupervisorInfo
 from gsched.model.job import ExitRecord, Owner
 from gsched.model.resources import Gpu, Inventory, Share
@@ -91,7 +92,7 @@ class Driver:
         self,
         *,
         gpus: int = 0,
-        mark: tuple[str, int, int] = ("", 0, 0),
+        mark: HeadMark | None = None,
         welcome: bool = True,
         launcher: bool = True,
         **settings: object,
@@ -106,7 +107,7 @@ class Driver:
         if launcher:
             self.step(LauncherUp())
         if welcome:
-            self.step(Welcomed(cluster="c", epoch=max(1, mark[1])))
+            self.step(Welcomed(cluster="c", epoch=max(1, mark.epoch if mark else 0)))
         self.done.clear()
 
     def step(self, event: Input) -> list[do.Effect]:

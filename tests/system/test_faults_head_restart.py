@@ -126,13 +126,13 @@ def test_a13_a_head_on_an_old_copy_of_everything_starts_nothing_and_says_why(
 
     cluster.start_head()
 
-    why = wait_until(lambda: cluster.head.status().safe_mode, what="the old head to notice")
-    assert "old copy" in why
-    (job,) = Submission(cluster, a_job(cluster, judge)).ids()
+    assert "is a copy" in cluster.head.status().safe_mode
+    wait_until(lambda: "n1 has obeyed" in cluster.head.status().safe_mode, what="the node's word")
     cluster.kill_head()
     cluster.start_head()  # being restarted does not make it any younger
-    assert "old copy" in cluster.head.status().safe_mode
-    assert cluster.head.job(job).row.state == "queued"
+    assert "n1 has obeyed" in cluster.head.status().safe_mode
+    (result,) = cluster.head.submit([a_job(cluster, judge)]).results
+    assert result.error is not None
     assert judge.lines() == []
 
 
@@ -154,11 +154,11 @@ def test_a13_an_old_head_hears_from_nodes_which_job_numbers_are_used(
 
     cluster.start_head()  # of the same epoch as the one before: the numbers of jobs tell
     cluster.start_node("n1", wait=False)
-    wait_until(lambda: cluster.head.status().safe_mode, what="the old head to notice")
+    wait_until(lambda: cluster.head.recovery().nodes, what="the node to tell what it knows")
 
+    assert cluster.head.recover(accept=True).safe_mode == ""
     (job,) = Submission(cluster, a_job(cluster, judge)).ids()
     assert job > max(jobs)
-    assert cluster.head.recover(accept=True).safe_mode == ""
     wait_for_end(cluster, [job])
     assert judge.count("start", job) == 1
     assert [judge.count("start", old) for old in jobs] == [1, 1, 1]

@@ -249,25 +249,28 @@ def test_b6_a_database_that_lost_something_starts_nothing_until_an_operator_acce
         shutil.copy(backup, database(cluster))
 
     cluster.start_head()
-    (job,) = Submission(cluster, a_job(cluster, judge)).ids()
+    script = cluster.directory / "job.sh"
+    script.write_text(judge.script())
+    refused = run_command("gsub", str(script), head=str(cluster.socket))
     cluster.start_node("n1", wait=False)
 
-    assert job > max(known)
+    assert refused.status == 75
+    assert "nothing is submitted or changed in safe mode" in refused.stderr
     assert "cut or is an old copy" in cluster.head.status().safe_mode
-    shown = run_command("gstat", "-f", str(job), head=str(cluster.socket))
-    assert "safe mode" in shown.stdout
     told = run_command("gsched", "recover", head=str(cluster.socket))
     assert told.status == 1
     assert "Safe mode" in told.stdout
     cluster.kill_head()
     cluster.start_head()  # a restart is no operator's word
     cluster.wait_for_node("n1")
-    assert cluster.head.job(job).row.state == "queued"
-    assert judge.count("start", job) == 0
+    wait_until(lambda: cluster.head.recovery().nodes, what="the node to tell what it knows")
 
     accepted = run_command("gsched", "recover", "--accept", head=str(cluster.socket))
 
     assert accepted.status == 0, accepted
+    (job,) = Submission(cluster, a_job(cluster, judge)).ids()
+    assert job > max(known)
+    assert all(cluster.head.job(old).row.state == "done" for old in known)
     wait_for_end(cluster, [job])
     assert judge.count("start", job) == 1
     assert [judge.count("start", old) for old in known] == [1] * 10
@@ -320,8 +323,8 @@ def test_b6_in_safe_mode_what_only_nodes_know_is_neither_killed_nor_forgotten(
 
     shutil.copy(better, database(cluster))
     (cluster.state_dir / "gsched.mark").unlink()
-    cluster.start_head()
-    cluster.wait_for_node("n1")
+    cluster.start_head()  # it knows nothing of its past: the node confirms that nothing is missing
+    wait_until(lambda: not cluster.head.status().safe_mode, what="the node to confirm the copy")
 
     (story,) = wait_for_end(cluster, [ended])
     assert story.row.outcome is not None

@@ -364,9 +364,10 @@ def test_a_cut_database_is_told_shown_and_accepted(site: Site) -> None:
     shown = run_command("gsched", "recover", head=head)
     assert shown.status == 1
     assert shown.stdout.startswith("Safe mode: the database ends at event")
+    assert run_command("gsub", "--", "true", head=head).status == 75
+    assert run_command("gsched", "recover", "--accept", head=head).status == 0
     job = site.submit("true")
     assert job > 1000, "no number is handed out twice"
-    assert run_command("gsched", "recover", "--accept", head=head).status == 0
     site.outcome(job)
     assert run_command("gsched", "recover", head=head).status == 0
 

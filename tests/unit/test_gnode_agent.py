@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from gnode.core import effects as do
+from gnode.core.agent import MARK_SAVE_S
 from gnode.core.inputs import (
     Account,
     AlarmRang,
@@ -20,6 +21,7 @@ from gnode.core.inputs import (
     SupervisorSeen,
     Welcomed,
 )
+from gnode.core.mark import HeadMark
 from gnode.core.task import (
     AttemptKey,
     RetimeCommand,
@@ -113,19 +115,6 @@ def test_a_repeated_launch_says_where_the_attempt_is() -> None:
     assert exits(driver.launch(order()))[0].exit_code == 3
     assert len(only(driver.done, do.AskLaunch)) == 1
     assert len(only(driver.done, do.AcceptTask)) == 1
-
-
-def test_a_launch_of_a_forgotten_attempt_is_dropped() -> None:
-    driver = Driver()
-    driver.run()
-    driver.ended()
-    driver.ack()
-    driver.now_s += 61
-    assert only(driver.step(AlarmRang()), do.RemoveSpool)
-
-    assert not only(driver.launch(order()), do.AskLaunch)
-    assert not only(driver.launch(order(1, 0)), do.AskLaunch)
-    assert sum(driver.agent.dropped.values()) == 2
 
 
 def test_the_next_attempt_of_a_job_is_launched() -> None:
@@ -323,6 +312,8 @@ def test_a_supervisor_that_does_not_obey_is_killed_after_grace_and_margin() -> N
     driver = Driver(cgroup_root="/cg")
     driver.run()
     driver.stop()
+    driver.now_s += MARK_SAVE_S
+    driver.step(AlarmRang())  # keeps the mark
     assert driver.agent.next_alarm_s() == pytest.approx(1060.0)
 
     driver.now_s = 1059.9
@@ -450,7 +441,7 @@ def test_the_exit_carries_the_larger_of_sampled_and_recorded_use() -> None:
 
 
 def test_the_registration_lists_all_that_is_not_acknowledged() -> None:
-    driver = Driver(mark=("c", 3, 77))
+    driver = Driver(mark=HeadMark(cluster="c", epoch=3, highest_job=77))
     driver.launch(order(80))
     driver.run(81)
     driver.run(82)
@@ -468,16 +459,16 @@ def test_the_registration_lists_all_that_is_not_acknowledged() -> None:
         (82, PartState.ENDED),
     ]
     assert register.attempts[2].exit == record(82)
-    assert (register.highest_epoch, register.highest_job) == (3, 83)
+    assert (register.mark.epoch, register.mark.highest_job) == (3, 83)
 
 
 def test_a_lower_epoch_and_another_cluster_are_refused() -> None:
-    driver = Driver(mark=("c", 5, 0), welcome=False)
+    driver = Driver(mark=HeadMark(cluster="c", epoch=5), welcome=False)
 
     warned, told = driver.step(HeadOffered(cluster="c", epoch=4))
     assert isinstance(warned, do.Warn)
     assert isinstance(told, do.SendRegister)  # so that the old head hears of the newer one
-    assert told.highest_epoch == 5
+    assert told.mark.epoch == 5
     (refused,) = driver.step(Welcomed(cluster="c", epoch=4))
     assert isinstance(refused, do.RefuseHead)
     assert "epoch is 4, but this node has obeyed epoch 5" in refused.message
@@ -493,18 +484,10 @@ def test_a_new_epoch_is_kept_and_the_same_one_is_not_written_again() -> None:
     driver = Driver(welcome=False)
 
     assert driver.step(Welcomed(cluster="c", epoch=3)) == [
-        do.SaveMark(cluster="c", epoch=3, highest_job=0)
+        do.SaveMark(mark=HeadMark(cluster="c", epoch=3))
     ]
     driver.step(Disconnected())
     assert driver.step(Welcomed(cluster="c", epoch=3)) == []
-
-
-def test_the_highest_job_is_kept_with_the_next_alarm() -> None:
-    driver = Driver()
-    driver.launch(order(41))
-
-    assert driver.step(AlarmRang()) == [do.SaveMark(cluster="c", epoch=1, highest_job=41)]
-    assert driver.step(AlarmRang()) == []
 
 
 def test_orders_before_the_welcome_are_dropped() -> None:

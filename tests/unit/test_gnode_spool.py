@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from gnode.core.effects import AcceptTask
+from gnode.core.mark import HeadMark
 from gnode.core.task import AttemptKey, StopCommand, Task
 from gnode.daemon import spool
-from gnode.daemon.spool import Mark, Spool
+from gnode.daemon.spool import Spool
 from gnode.daemon.trees import TreeRemoval
 from gsched.errors import CannotWriteError, TryAgainError
 from gsched.model.states import StopReason
@@ -71,11 +72,11 @@ def test_commands_are_lines_in_the_supervisors_words(place: Spool) -> None:
 
 
 def test_the_mark_is_kept_and_a_broken_one_starts_anew(place: Spool) -> None:
-    assert place.read_mark() == Mark()
-    place.write_mark(Mark(cluster="c", epoch=4, highest_job=9))
-    assert place.read_mark() == Mark(cluster="c", epoch=4, highest_job=9)
+    assert place.read_mark() == HeadMark()
+    place.write_mark(HeadMark(cluster="c", epoch=4, highest_job=9))
+    assert place.read_mark() == HeadMark(cluster="c", epoch=4, highest_job=9)
     Path(place.state_dir, "head.json").write_bytes(b"{")
-    assert place.read_mark() == Mark()
+    assert place.read_mark() == HeadMark()
 
 
 def test_only_directories_below_ours_are_the_jobs(place: Spool, tmp_path: Path) -> None:

@@ -60,6 +60,17 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
             "attempt 2 assigned to n1 (2 CPUs, GPUs 0,1), n2 (1 CPU): next",
         ),
         (
+            f.AttemptRecovered(
+                **ATTEMPT,  # type: ignore[arg-type] # common fields
+                allocation=(SHARE,),
+                active=("n1",),
+                assigned_s=4.0,
+                token="ab",
+                started_s={"n1": 4.5},
+            ),
+            "attempt 2 on n1 (2 CPUs, GPUs 0,1) recovered: its nodes knew it",
+        ),
+        (
             f.MoveRequested(**ATTEMPT, allocation=(SHARE,), why="makes room", by="gsched"),  # type: ignore[arg-type] # common fields
             "is moved by gsched to n1 (2 CPUs, GPUs 0,1): makes room",
         ),
@@ -263,10 +274,13 @@ def test_a_job_with_everything_in_it_reads_back() -> None:
 
 
 def test_gpus_are_owned_from_assignment_to_the_end() -> None:
-    """Only these two facts change an owner."""
+    """Only these three facts change an owner."""
     changes = rows.gpu_changes([fact for fact, _ in EXAMPLES.values()])
 
     assert changes == [
+        (rows.OWN_GPU, ("n1", 0, 1, 2)),
+        (rows.OWN_GPU, ("n1", 1, 1, 2)),
+        (rows.FREE_OLDER_GPUS, (1,)),
         (rows.OWN_GPU, ("n1", 0, 1, 2)),
         (rows.OWN_GPU, ("n1", 1, 1, 2)),
         (rows.FREE_GPUS, (1, 2)),

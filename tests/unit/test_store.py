@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -274,13 +275,71 @@ def test_an_old_copy_of_the_database_is_noticed(books: Books, tmp_path: Path) ->
     books._open()
     assert "it was cut or is an old copy" in books.opened.behind
     assert f"job {last}" in books.opened.behind
+    assert books.opened.forgotten_from == 2
     books.reopen()
     assert books.opened.behind
+    assert books.opened.forgotten_from == 2
     assert books.submit() > last + SAFE_ID_JUMP
     books.store.accept_loss()
     books.reopen()
 
     assert books.opened.behind == ""
+
+
+def test_a_snapshot_of_all_files_is_another_file(books: Books, tmp_path: Path) -> None:
+    """Database and mark agree, and the copy may even get the same inode: its birth differs."""
+    books.submit()
+    books.store.close()
+    copy = tmp_path.with_name(tmp_path.name + "-copy")
+    shutil.copytree(books.directory, copy)
+    books._open()
+    books.submit()
+    books.store.close()
+    shutil.rmtree(books.directory)
+    shutil.copytree(copy, books.directory)
+
+    books._open()
+    assert "is a copy" in books.opened.behind
+    assert books.opened.is_copy
+    books.reopen()
+    assert books.opened.is_copy  # being restarted does not make it an original
+    books.store.accept_loss(next_job=books.head.state.next_job + SAFE_ID_JUMP)
+    books.reopen()
+
+    assert books.opened.behind == ""
+    assert books.opened.lineage[-2].accepted
+    assert books.submit() > SAFE_ID_JUMP
+
+
+def test_a_restart_a_rename_and_a_change_of_owner_are_no_copy(books: Books) -> None:
+    """What administrators and systemd do on ordinary days raises no alarm."""
+    books.submit()
+    books.store.close()
+    moved = books.directory.with_name(books.directory.name + "-moved")
+    books.directory.rename(moved)
+    books.directory = moved
+    for path in moved.iterdir():
+        os.chown(path, os.getuid(), os.getgid())
+        path.chmod(0o600)
+
+    books._open()
+
+    assert books.opened.behind == ""
+
+
+def test_every_start_has_an_id_of_its_own(books: Books) -> None:
+    """Also two starts on copies of one database, which count the same numbers."""
+    books.store.close()
+    twin = books.directory.with_name(books.directory.name + "-twin")
+    shutil.copytree(books.directory, twin)
+    books._open()
+    other = Store(str(twin))
+    opened = other.open()
+    other.close()
+
+    assert opened.epoch == books.opened.epoch
+    assert opened.epoch_id != books.opened.epoch_id
+    assert opened.lineage[:-1] == books.opened.lineage[:-1]
 
 
 def test_a_database_that_is_gone_is_not_begun_anew(books: Books) -> None:
@@ -307,15 +366,15 @@ def test_a_mark_of_another_cluster_is_noticed(books: Books, tmp_path: Path) -> N
     assert books.opened.behind.startswith("the mark belongs to cluster other")
 
 
-def test_a_lost_mark_is_no_loss(books: Books) -> None:
-    """The database goes on; the mark is written anew."""
+def test_a_database_without_its_mark_may_be_a_backup(books: Books) -> None:
+    """Put back on a new machine, say: nothing else would tell."""
     job = books.submit()
     books.store.close()
     (books.directory / "gsched.mark").unlink()
 
     books._open()
 
-    assert books.opened.behind == ""
+    assert "there is no mark" in books.opened.behind
     assert job in books.head.state.jobs
     assert MarkFile(str(books.directory / "gsched.mark")).read() is not None
 

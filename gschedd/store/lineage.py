@@ -1,0 +1,51 @@
+"""The table of epochs: every start of a head on this database."""
+
+import secrets
+import sqlite3
+from typing import Final
+
+from gschedd.core.lineage import KEPT_EPOCHS, Epoch
+
+_READ: Final = (
+    "SELECT number, id, prev_seq, prev_job, first_job, accepted FROM epochs ORDER BY number"
+)
+_ADD: Final = (
+    "INSERT INTO epochs (number, id, began_s, prev_seq, prev_job, first_job, accepted) "
+    "VALUES (?, ?, (julianday('now') - 2440587.5) * 86400.0, ?, ?, ?, ?)"
+)
+
+
+def read_epochs(db: sqlite3.Connection) -> tuple[Epoch, ...]:
+    """Return all epochs that are kept, oldest first."""
+    return tuple(
+        Epoch(
+            number=number,
+            id=epoch_id,
+            prev_seq=prev_seq,
+            prev_job=prev_job,
+            first_job=first_job,
+            accepted=bool(accepted),
+        )
+        for number, epoch_id, prev_seq, prev_job, first_job, accepted in db.execute(_READ)
+    )
+
+
+def new_epoch_id() -> str:
+    """Return an id that no other start of a head has, here or on a copy."""
+    return secrets.token_hex(16)
+
+
+def add_epoch(db: sqlite3.Connection, epoch: Epoch) -> None:
+    """Begin an epoch, in the transaction that is open."""
+    db.execute(
+        _ADD,
+        (
+            epoch.number,
+            epoch.id,
+            epoch.prev_seq,
+            epoch.prev_job,
+            epoch.first_job,
+            int(epoch.accepted),
+        ),
+    )
+    db.execute("DELETE FROM epochs WHERE number <= ?", (epoch.number - KEPT_EPOCHS,))
