@@ -192,9 +192,13 @@ class Head:
         stream: str = "stdout",
         offset: int = 0,
         max_bytes: int = api.MAX_OUTPUT_CHUNK_BYTES,
+        node: str = "",
     ) -> api.OutputChunk:
-        """Return bytes of a job's ``stdout`` or ``stderr``; a negative offset is from the end."""
-        fields = {"stream": stream, "offset": str(offset), "max": str(max_bytes)}
+        """Return bytes of a job's ``stdout`` or ``stderr``; a negative offset is from the end.
+
+        Each node of a job has files of its own; without ``node`` they are those of the first.
+        """
+        fields = {"stream": stream, "offset": str(offset), "max": str(max_bytes), "node": node}
         return self._get(f"/v1/jobs/{_named(job)}/output{_query(fields)}", api.OutputChunk)
 
     def wait(

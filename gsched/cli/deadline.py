@@ -230,5 +230,5 @@ def _deadline_words(result: SubmitResult, now_s: float) -> str:
     if result.predicted_end_s is not None and result.deadline_s is not None:
         spare = format_duration(abs(result.deadline_s - result.predicted_end_s))
     if result.meets_deadline:
-        return f"{deadline} will be met" + (f", with {spare} to spare" if spare else "")
+        return f"{deadline} is expected to be met" + (f", with {spare} to spare" if spare else "")
     return f"{deadline} will be missed" + (f" by {spare}" if spare else "") + because

@@ -1,6 +1,7 @@
 """Waiting for jobs and reading their output; what gwait, gpeek and gsub --wait share."""
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -24,6 +25,9 @@ from gsched.protocol.api import MAX_OUTPUT_CHUNK_BYTES, JobStory, OutcomeRow, Ou
 from gsched.transport import pause
 
 STDOUT, STDERR = "stdout", "stderr"
+SEARCHED_LINES = 300  # of a failed job's error output, in which its error is looked for
+_TITLE = "Traceback (most recent call last):"
+_RANK = re.compile(r"\[rank\d+\]:")
 TAIL_LINES = 10  # of a failing job: enough for the last lines of a Python traceback
 _LOOK_S = 0.5  # how often a growing file is looked at; the head asks the node each time
 _LOOK_IDLE_S = 2.0  # and a job that has not started
@@ -95,31 +99,72 @@ def report_failure(head: Head, story: JobStory, *, told: bool = False) -> None:
             f"job {format_job_id(story.row.id, story.server)} {outcome_words(story)}", command=name
         )
     stream = STDOUT if story.join == "oe" else STDERR
+    outcome = story.row.outcome
+    node = outcome.node if outcome is not None and len(story.row.nodes) > 1 else ""
     try:
-        data = b"".join(tail(head, story.row.id, stream=stream, lines=TAIL_LINES))
+        chunk, _ = _tail_chunk(head, story.row.id, stream=stream, lines=SEARCHED_LINES, node=node)
     except GschedError as error:
         print_note(f"its {stream} cannot be read: {error.message}", command=name)
         return
-    if data:
-        print_note(f"the last lines of its {stream}:", command=name)
-        for line in data.decode(errors="backslashreplace").splitlines():
+    text = chunk.data.decode(errors="backslashreplace")
+    lines = telling_lines(text, rank=outcome.rank if outcome is not None else None)
+    if lines:
+        where = f" on {node}" if node else ""
+        print_note(f"the last lines of its {stream}{where}:", command=name)
+        for line in lines:
             print(f"  | {printable(line.replace(chr(9), '    '))}", file=sys.stderr)
 
 
-def whole(head: Head, job: int | str, *, stream: str) -> Iterator[bytes]:
+def telling_lines(text: str, *, rank: int | None = None) -> list[str]:
+    """Return the last lines of an error output that say what went wrong.
+
+    torchrun writes a summary of its own after the error of a rank. Where the text holds Python
+    tracebacks, these are the last lines of the last one that is not torchrun's, of the failed rank
+    if its lines say of which they are.
+    """
+    lines = text.splitlines()
+    found = [block for block in _tracebacks(lines) if not _is_launchers(block)]
+    of_rank = [block for block in found if block[0].startswith(f"[rank{rank}]:")]
+    block = (of_rank or found or [lines])[-1]
+    return block[-TAIL_LINES:]
+
+
+def _tracebacks(lines: list[str]) -> Iterator[list[str]]:
+    """Yield each traceback: from its title to the line that names the exception."""
+    for begin, line in enumerate(lines):
+        prefix, title, _ = line.partition(_TITLE)
+        if not title or (prefix.strip() and not _RANK.fullmatch(prefix.strip())):
+            continue
+        block = [line]
+        for each in lines[begin + 1 :]:
+            if prefix.strip() and not each.startswith(prefix.strip()):
+                continue  # of another rank: their lines are mixed
+            block.append(each)
+            if not each.removeprefix(prefix).startswith((" ", "\t")):
+                break
+        yield block
+
+
+def _is_launchers(block: list[str]) -> bool:
+    """Return whether a traceback is torchrun's own, which only says that a rank failed."""
+    last = block[-1]
+    return "ChildFailedError" in last or "SignalException" in last
+
+
+def whole(head: Head, job: int | str, *, stream: str, node: str = "") -> Iterator[bytes]:
     """Yield all of a job's output as it is now."""
     offset = 0
     while True:
-        chunk = read_output(head, job, stream=stream, offset=offset)
+        chunk = read_output(head, job, stream=stream, offset=offset, node=node)
         yield chunk.data
         offset = chunk.offset + len(chunk.data)
         if not chunk.data or offset >= chunk.size_bytes:
             return
 
 
-def tail(head: Head, job: int | str, *, stream: str, lines: int) -> Iterator[bytes]:
+def tail(head: Head, job: int | str, *, stream: str, lines: int, node: str = "") -> Iterator[bytes]:
     """Yield the last ``lines`` lines of a job's output as it is now."""
-    chunk, start = _tail_chunk(head, job, stream=stream, lines=lines)
+    chunk, start = _tail_chunk(head, job, stream=stream, lines=lines, node=node)
     yield chunk.data[start:]
 
 
@@ -130,6 +175,7 @@ def read_output(
     stream: str,
     offset: int,
     max_bytes: int = MAX_OUTPUT_CHUNK_BYTES,
+    node: str = "",
 ) -> OutputChunk:
     """Return bytes of a job's output: from its node while it runs, then from its file.
 
@@ -141,8 +187,10 @@ def read_output(
         TryAgainError: the node cannot be asked, and the file is not here either.
     """
     try:
-        chunk = head.output(job, stream=stream, offset=offset, max_bytes=max_bytes)
+        chunk = head.output(job, stream=stream, offset=offset, max_bytes=max_bytes, node=node)
     except TryAgainError as error:
+        if node:
+            raise  # the story tells only where the files of the first node are
         story = head.job(job)
         path = story.stderr_path if stream == STDERR else story.stdout_path
         local = _local_chunk(path, offset, max_bytes)
@@ -181,11 +229,13 @@ def _local_chunk(path: str, offset: int, max_bytes: int) -> OutputChunk | None:
     )
 
 
-def _tail_chunk(head: Head, job: int | str, *, stream: str, lines: int) -> tuple[OutputChunk, int]:
+def _tail_chunk(
+    head: Head, job: int | str, *, stream: str, lines: int, node: str = ""
+) -> tuple[OutputChunk, int]:
     """Return the end of the output and where in it the last ``lines`` lines begin."""
     window = _TAIL_WINDOW_BYTES
     while True:
-        chunk = read_output(head, job, stream=stream, offset=-window, max_bytes=window)
+        chunk = read_output(head, job, stream=stream, offset=-window, max_bytes=window, node=node)
         start = _lines_start(chunk.data, lines)
         if start > 0 or chunk.offset == 0 or window >= MAX_OUTPUT_CHUNK_BYTES:
             return chunk, start
@@ -205,7 +255,13 @@ def _lines_start(data: bytes, lines: int) -> int:
 
 
 def follow(
-    head: Head, job: int | str, *, stream: str, out: BinaryIO, lines: int | None = None
+    head: Head,
+    job: int | str,
+    *,
+    stream: str,
+    out: BinaryIO,
+    lines: int | None = None,
+    node: str = "",
 ) -> None:
     """Copy a job's output to ``out`` as it comes, until the job is done.
 
@@ -215,16 +271,17 @@ def follow(
         stream: ``stdout`` or ``stderr``.
         out: unbuffered or flushed by us.
         lines: begin with this many of the last lines; None: with the first byte.
+        node: whose output; empty: that of the job's first node.
     """
     _until_started(head, job)
     offset = 0
     if lines is not None:
-        chunk, start = _tail_chunk(head, job, stream=stream, lines=lines)
+        chunk, start = _tail_chunk(head, job, stream=stream, lines=lines, node=node)
         _copy(out, chunk.data[start:])
         offset = chunk.offset + len(chunk.data)
     quiet = 0
     while True:
-        chunk = _output_patiently(head, job, stream=stream, offset=offset)
+        chunk = _output_patiently(head, job, stream=stream, offset=offset, node=node)
         if 0 < chunk.size_bytes < offset:  # the job has truncated its file: begin again
             offset = 0
             continue
@@ -259,13 +316,15 @@ def _until_started(head: Head, job: int | str) -> None:
         pause(_LOOK_IDLE_S)
 
 
-def _output_patiently(head: Head, job: int | str, *, stream: str, offset: int) -> OutputChunk:
+def _output_patiently(
+    head: Head, job: int | str, *, stream: str, offset: int, node: str
+) -> OutputChunk:
     """Return the next bytes; a head that restarts meanwhile is waited for, as in `Head.wait`."""
     clock = SystemClock()
     give_up_s = clock.monotonic_s() + RETRY_S
     while True:
         try:
-            return read_output(head, job, stream=stream, offset=offset)
+            return read_output(head, job, stream=stream, offset=offset, node=node)
         except HeadUnreachableError:
             if clock.monotonic_s() >= give_up_s:
                 raise

@@ -13,6 +13,7 @@ Examples:
   gpeek 12                               all of its stdout so far
   gpeek -n 20 -e 12                      the last 20 lines of its stderr
   gpeek -f 12                            as it comes; Ctrl-C leaves the job alone
+  gpeek -e --node gpu2 12                the stderr of a distributed job on its second node
 """
 
 
@@ -28,23 +29,34 @@ Examples:
     metavar="N",
     help="Only N last lines.",
 )
+@click.option("--node", default="", metavar="NODE", help="On this node, not the job's first.")
 @connected
-def gpeek(
-    head: Head, job: str, lines: int | None, *, follows: bool, errors: bool, as_json: bool
+def gpeek(  # noqa: PLR0913 # one for each option
+    head: Head,
+    job: str,
+    lines: int | None,
+    node: str,
+    *,
+    follows: bool,
+    errors: bool,
+    as_json: bool,
 ) -> int:
-    """Print what JOB has written so far, wherever it runs."""
+    """Print what JOB has written so far, wherever it runs.
+
+    A job on several nodes has files of its own on each; without --node they are the first node's.
+    """
     stream = STDERR if errors else STDOUT
     out = sys.stdout.buffer
     if as_json:
-        print_json(read_output(head, job, stream=stream, offset=0))
+        print_json(read_output(head, job, stream=stream, offset=0, node=node))
         return 0
     try:
         if follows:
-            follow(head, job, stream=stream, out=out, lines=lines)
+            follow(head, job, stream=stream, out=out, lines=lines, node=node)
             return 0
-        parts = whole(head, job, stream=stream)
+        parts = whole(head, job, stream=stream, node=node)
         if lines is not None:
-            parts = tail(head, job, stream=stream, lines=lines)
+            parts = tail(head, job, stream=stream, lines=lines, node=node)
         for data in parts:
             out.write(data)
     except KeyboardInterrupt:

@@ -50,7 +50,9 @@ def describe_outcome(outcome: OutcomeRow | None) -> str:
 
 
 def elapsed_s(row: JobRow) -> float | None:
-    """Return how long the job ran, from its first start to its end; None if it never did."""
+    """Return for how long the job's attempts ran; None if none did."""
+    if row.wall_s and row.ended_s is not None:
+        return row.wall_s
     if row.started_s is None or row.ended_s is None:
         return None
     return max(0.0, row.ended_s - row.started_s)

@@ -158,7 +158,9 @@ def cpu_time(job: JobRow) -> str:
 
 
 def elapsed(job: JobRow, now_s: float) -> str:
-    """Return how long the job has run, or nothing if it has not."""
+    """Return for how long the job's attempts have run, or nothing if none has."""
+    if job.wall_s:
+        return format_duration(job.wall_s)
     if job.started_s is None:
         return ""
     return format_duration(max(0.0, (job.ended_s or now_s) - job.started_s))

@@ -108,6 +108,8 @@ def _resource_list(story: JobStory) -> Iterator[tuple[str, str]]:
 
 def _walltime_used(story: JobStory) -> str:
     row = story.row
+    if row.wall_s:
+        return format_duration(row.wall_s)
     if row.started_s is None:
         return ""
     return format_duration(max(0.0, (row.ended_s or story.now_s) - row.started_s))

@@ -156,6 +156,8 @@ class JobRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
             if nothing can be said.
         nodes: names of the nodes of the present (or last) attempt.
         cpu_s: CPU time used by all attempts so far.
+        wall_s: for how long its attempts have run so far, without the time between them.
+        cpus: of a job that has an attempt those that it has, else those that it asks for.
         gpus: of an elastic training that runs those that it has, else the least that it takes.
         gpus_most: what an elastic training takes at most; 0: as many as it asks for.
         deadline_s: by when it is to be done; None: there is no deadline.
@@ -185,6 +187,7 @@ class JobRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: int = 0
     nodes: tuple[str, ...] = ()
     cpu_s: float = 0.0
+    wall_s: float = 0.0
     reason: str = ""
     predicted_start_s: float | None = None
     outcome: OutcomeRow | None = None

@@ -7,7 +7,7 @@ from msgspec import structs
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.request import format_resources
 from gsched.model.resources import Request
-from gsched.model.states import JobState, NodeState
+from gsched.model.states import AttemptState, JobState, NodeState
 from gsched.protocol import api
 from gschedd.core import facts as f
 from gschedd.core.admission import SHOWN, refused_words
@@ -93,6 +93,8 @@ class Teller:
     def _plain_row(self, job: Job) -> api.JobRow:
         spec, attempt = job.spec, job.attempt
         cpus, places, gpus, memory_bytes = self._size(spec.request)
+        if attempt is not None:
+            cpus = sum(share.cpus for share in attempt.allocation)
         waits = job.state in WAITING_STATES
         return api.JobRow(
             id=job.id,
@@ -113,6 +115,7 @@ class Teller:
             attempt=job.attempts,
             nodes=tuple(attempt.parts) if attempt is not None else (),
             cpu_s=job.cpu_s + _present_cpu_s(job),
+            wall_s=job.wall_s + self._present_wall_s(job),
             reason=(
                 self._reason(job) if waits else unanswered_reason(job, self._state, self._now_s)
             ),
@@ -121,6 +124,13 @@ class Teller:
             moves=job.moves,
             moves_cost_s=job.moves_cost_s,
         )
+
+    def _present_wall_s(self, job: Job) -> float:
+        """Return for how long the present attempt has run; what ended is charged already."""
+        attempt = job.attempt
+        if attempt is None or attempt.started_s is None or attempt.state is AttemptState.ENDED:
+            return 0.0
+        return max(0.0, self._now_s - attempt.started_s)
 
     def _started_s(self, job: Job) -> float | None:
         """Of a job that is not done, the start that its walltime counts from: the present one."""

@@ -226,7 +226,7 @@ class Queries:
         limit = int(_number(query.get("max", str(api.MAX_OUTPUT_CHUNK_BYTES)), "max"))
         job = await self._find(request.match_info["id"])
         authorize(caller, job)
-        node, part = _output_part(job)
+        node, part = _output_part(job, query.get("node", ""))
         window = (offset, max(1, min(limit, api.MAX_OUTPUT_CHUNK_BYTES)))
         return answer(await self._output(job, node, part, stream=stream, window=window))
 
@@ -370,13 +370,24 @@ def _number(text: str, name: str) -> float:
     return value
 
 
-def _output_part(job: Job) -> tuple[str, Part]:
-    """Return where the job's output is: the first node of its present or last attempt."""
+def _output_part(job: Job, node: str) -> tuple[str, Part]:
+    """Return where the job's output is: on a node of its present or last attempt, or the first.
+
+    Raises:
+        InvalidRequestError: the job has not run, or not on that node.
+    """
     if job.attempt is None or not job.attempt.parts:
         raise InvalidRequestError(
             f"job {job.id} has not run yet: there is no output", hint=f"gstat -f {job.id}"
         )
-    return next(iter(job.attempt.parts.items()))
+    parts = job.attempt.parts
+    if not node:
+        return next(iter(parts.items()))
+    if node not in parts:
+        raise InvalidRequestError(
+            f"job {job.id} did not run on {node[:100]!r}", hint=f"it ran on {', '.join(parts)}"
+        )
+    return node, parts[node]
 
 
 def up_nodes(head: Head) -> int:

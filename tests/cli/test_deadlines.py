@@ -97,7 +97,7 @@ def test_the_id_alone_is_on_stdout_and_the_plan_on_stderr(head: CannedHead) -> N
         "gsub: warning: first this",
         (
             "gsub: planned on 4 GPUs, expected to end 2096-10-02 07:06:40; "
-            "its deadline 2096-10-02 08:06:40 will be met, with 01:00:00 to spare"
+            "its deadline 2096-10-02 08:06:40 is expected to be met, with 01:00:00 to spare"
         ),
     ]
 

@@ -68,7 +68,7 @@ def test_a_fragment_is_moved_and_the_third_is_in_time_live_as_simulated(cluster:
 
     assert decided(told)[-2:] == ["left n1>n2", "whole n1"]
     assert told.met("whole")
-    assert "will be met" in live.said["whole"]
+    assert "expected to be met" in live.said["whole"]
     assert decided(simulate("drs", costs_of(told), PARTS)) == decided(told)
 
     left = live.story("left")

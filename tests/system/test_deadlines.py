@@ -54,7 +54,7 @@ def test_the_answer_says_what_then_is_so(cluster: Cluster, policy: str) -> None:
     first = desk.gsub("--deadline", "90s", "--gpus", "2")
     row = desk.row(first)
     assert "planned on 2 GPUs, expected to end " in first.stderr
-    assert "will be met, with 00:0" in first.stderr
+    assert "expected to be met, with 00:0" in first.stderr
     assert row.meets_deadline is True
     assert row.slack_s is not None
     assert 50 < row.slack_s < 75, "20 s of 90"
@@ -162,7 +162,7 @@ def test_a_dry_run_tells_the_same_and_keeps_nothing(desk: Desk) -> None:
 
     assert ran.status == 0
     assert "plan: planned on " in ran.stdout
-    assert "will be met" in ran.stdout
+    assert "expected to be met" in ran.stdout
     assert document["meets_deadline"] is True
     assert document["deadline_s"] > document["predicted_end_s"]
     assert desk.cluster.head.jobs().jobs == ()

@@ -294,7 +294,7 @@ def test_a_file_that_is_wrong_is_refused_with_the_key_that_is_meant(
             {"planned_gpus": 4, "predicted_end_s": NOW_S + 3600, "meets_deadline": True},
             (
                 "planned on 4 GPUs, expected to end 15:13:20; "
-                "its deadline 16:13:20 will be met, with 01:00:00 to spare"
+                "its deadline 16:13:20 is expected to be met, with 01:00:00 to spare"
             ),
         ),
         (
@@ -310,7 +310,7 @@ def test_a_file_that_is_wrong_is_refused_with_the_key_that_is_meant(
             {"late_reason": "it is held"},
             "it cannot be said whether its deadline 16:13:20 will be met: it is held",
         ),
-        ({"meets_deadline": True}, "its deadline 16:13:20 will be met"),
+        ({"meets_deadline": True}, "its deadline 16:13:20 is expected to be met"),
         (
             {"deadline_s": None, "planned_gpus": 2, "predicted_end_s": NOW_S + 60},
             "planned on 2 GPUs, expected to end 14:14:20",
