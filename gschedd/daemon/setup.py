@@ -3,6 +3,7 @@
 import os
 import pwd
 import socket
+import stat
 import zlib
 from types import MappingProxyType
 
@@ -91,12 +92,22 @@ def make_state_dir(path: str) -> None:
     """Make the state directory if it is not there.
 
     Raises:
-        ConfigError: it cannot be made or written.
+        ConfigError: it cannot be made or written, or others can.
     """
     try:
-        os.makedirs(path, mode=0o711, exist_ok=True)
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        status = os.stat(path)
     except OSError as error:
         raise ConfigError(f"state directory {path}: {error.strerror}") from error
+    if status.st_uid not in {0, os.geteuid()}:
+        raise ConfigError(
+            f"state directory {path} belongs to uid {status.st_uid}, who could change the database",
+            hint=f"chown it to the user that the head runs as (uid {os.geteuid()})",
+        )
+    if status.st_mode & stat.S_IWOTH:
+        raise ConfigError(
+            f"state directory {path} can be written by everybody", hint=f"chmod o-w {path}"
+        )
     if not os.access(path, os.W_OK | os.X_OK):
         raise ConfigError(
             f"state directory {path} cannot be written by uid {os.getuid()}",

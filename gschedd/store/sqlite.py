@@ -123,10 +123,10 @@ class Store:
             raise self._failed(error) from error
 
     def _connect(self) -> None:
+        _make_private(self.path)
         self._db = sqlite3.connect(
             self.path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_S
         )
-        os.chmod(self.path, 0o600)
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("PRAGMA foreign_keys = ON")
@@ -148,6 +148,7 @@ class Store:
         if existed and 0 < version < SCHEMA_VERSION:
             backup = f"{self.path}.schema-{version}"
             Path(backup).unlink(missing_ok=True)
+            _make_private(backup)  # SQLite takes an empty file as it is
             self._db.execute("VACUUM INTO ?", (backup,))
         for number in range(version, SCHEMA_VERSION):
             statements = [part for part in MIGRATIONS[number].split(";") if part.strip()]
@@ -539,6 +540,15 @@ class Store:
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._db.close()
         self._marks.close()
+
+
+def _make_private(path: str) -> None:
+    """Make a file, if it is not there, that is its owner's alone from its first moment."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.fchmod(fd, 0o600)
+    finally:
+        os.close(fd)
 
 
 def _storage_error(path: str, error: sqlite3.Error) -> StorageError:

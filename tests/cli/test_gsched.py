@@ -98,6 +98,22 @@ def test_the_files_of_a_stopped_cluster_are_looked_at(tmp_path: Path) -> None:
     assert ran.status == 1
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root's spool must be root's alone")
+def test_a_spool_that_another_account_can_change_is_broken(tmp_path: Path) -> None:
+    spool = tmp_path / "gsched" / "node"
+    spool.mkdir(parents=True)
+    config = tmp_path / "gsched.toml"
+    config.write_text(f'[head]\nstate_dir = "{tmp_path}/none"\n[node]\nstate_dir = "{spool}"\n')
+    asked = ("doctor", "--config", str(config), "--json")
+    assert found(run_command("gsched", *asked).stdout)["spool"] == "ok"
+    os.chown(spool.parent, 54321, 54321)
+
+    ran = run_command("gsched", *asked)
+
+    assert found(ran.stdout)["spool"] == "FAIL"
+    assert f"{spool.parent} belongs to uid 54321, not to root" in ran.stdout
+
+
 # --- config, init ---
 
 

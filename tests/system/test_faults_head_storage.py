@@ -56,7 +56,7 @@ def small_disk(cluster: Cluster) -> Iterator[Path]:
         pytest.skip("a file system of limited size is mounted by root only")
     where = cluster.state_dir
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(where)],
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=0700", "none", str(where)],
         capture_output=True,
         text=True,
         check=False,

@@ -1,5 +1,6 @@
 """Migrations: from nothing, from each older version, never from a newer one."""
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -38,6 +39,29 @@ def test_a_new_database_has_the_newest_schema(tmp_path: Path) -> None:
         tables(books.store.path)
     )
     assert not list(tmp_path.glob("*.schema-*")), "there was nothing to back up"
+
+
+def test_t65_database_and_backup_are_their_owners_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They hold scripts and environments; the umask of who starts the head says nothing of it."""
+    before = os.umask(0)
+    try:
+        books = Books(tmp_path)
+        books.submit()
+        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob("gsched.db*")}
+        books.store.close()
+        step = "ALTER TABLE jobs ADD COLUMN colour TEXT"
+        monkeypatch.setattr(sqlite, "MIGRATIONS", (*MIGRATIONS, step))
+        monkeypatch.setattr(sqlite, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
+        Books(tmp_path).store.close()
+    finally:
+        os.umask(before)
+    [backup] = tmp_path.glob("*.schema-*")
+    modes[backup.name] = backup.stat().st_mode & 0o777
+
+    assert len(modes) == 4
+    assert modes == dict.fromkeys(modes, 0o600)
 
 
 def test_a_newer_database_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from gsched.cli.umbrella import head_checks, machine_checks
 from gsched.cli.umbrella.findings import Finding, Level, ok
 from gsched.cli.umbrella.layout import ClusterLayout, layout_of
 from gsched.cli.umbrella.options import subcommand
-from gsched.config import Config, environment
+from gsched.config import DEFAULT_NODE_STATE_DIR, Config, environment
 
 _COLORS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
@@ -75,6 +75,9 @@ def examine(
     findings.append(finding)
     if config is not None and (layout is not None or _is_head_here(config)):
         findings.extend(_check_head_files(config))
+    if config is not None:
+        spool = Path(config.node.state_dir or DEFAULT_NODE_STATE_DIR)
+        findings.extend(machine_checks.check_spool(spool))
     if layout is not None:
         if os.access(layout.directory, os.W_OK):  # others may not read the pid files
             findings.extend(machine_checks.check_pid_files(layout))

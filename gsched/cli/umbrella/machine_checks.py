@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from gsched import trust
 from gsched.cli.umbrella.cluster import head_daemon, node_daemon
 from gsched.cli.umbrella.daemons import Daemon, read_pid, running_process
 from gsched.cli.umbrella.findings import Finding, fail, ok, warn
@@ -106,6 +107,18 @@ def check_state_directory(path: Path) -> list[Finding]:
             )
         )
     return findings
+
+
+def check_spool(path: Path) -> list[Finding]:
+    """Say whether root's node would use its spool, if there is one and we are root."""
+    if os.geteuid() != 0 or not os.path.isdir(path):
+        return []
+    try:
+        trust.check_directory(str(path))
+    except trust.UntrustedError as error:
+        text = f"{error}: who can change the spool can run programs as any user"
+        return [fail("spool", text, f"{error.hint}; see what lies in it before gnode starts again")]
+    return [ok("spool", f"only root can change {path}")]
 
 
 def check_space(path: Path, free_bytes: int) -> Finding:
