@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gnode.core.agent import Agent
-from gnode.core.binding import Limits, Site
+from gnode.core.binding import REMOVE_DELAY_S, Limits, Site
 from gnode.core.inputs import Account
 from gnode.daemon import leftovers, spool
 from gnode.daemon.elastic import socket_path
@@ -142,6 +142,7 @@ def _compose(
             processes=node.job_processes,
         ),
         processes_root=roots.processes,
+        remove_delay_s=float(environment("GSCHED_TEST_REMOVE_DELAY_S") or REMOVE_DELAY_S),
     )
     agent = Agent(site, inventory, mark=state.read_mark(), heartbeat_s=node.heartbeat_s)
     identity = Identity(

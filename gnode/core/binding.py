@@ -23,6 +23,7 @@ FAILURE_NAME = "failure.json"
 KEPT_NAMES = frozenset({"GSCHED_HEAD", "GSCHED_CONFIG"})  # so that gsub works inside a job
 CLUSTER_LETTERS = 12  # of its id: enough to tell clusters of one site apart
 KEPT_PREFIX = "PBS_O_"
+REMOVE_DELAY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,8 @@ class Site:
         probe_account: as whom the node probes itself; None: it cannot.
         limits: of each job's processes.
         processes_root: directory below which the number of processes is limited, or None.
+        remove_delay_s: how long the records of an acknowledged attempt stay: a repeated launch
+            still gets its exit.
     """
 
     node: str
@@ -65,6 +68,7 @@ class Site:
     probe_account: Account | None = None
     limits: Limits = Limits()
     processes_root: str | None = None
+    remove_delay_s: float = REMOVE_DELAY_S
 
 
 def bind(launch: Launch, account: Account, site: Site) -> Task:

@@ -40,7 +40,6 @@ OTHER_HISTORY = (
     "attempt {} is known on this node from a history that the head does not know: its database "
     "is, or was, an old copy"
 )
-REMOVE_DELAY_S = 60.0  # a repeated launch of an acknowledged attempt still gets its exit
 OBEY_MARGIN_S = 30.0  # what a supervisor may take beyond the grace before gnode kills it
 
 
@@ -372,7 +371,7 @@ def acknowledge(table: Table, order: ExitAck, now_s: float) -> None:
         return
     first = attempt.phase is Phase.ENDED
     if table.move(attempt, Happening.ACKED) and first:
-        table.removals.append((now_s + REMOVE_DELAY_S, key))
+        table.removals.append((now_s + table.site.remove_delay_s, key))
 
 
 def remove(table: Table, key: AttemptKey) -> None:

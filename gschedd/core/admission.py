@@ -90,6 +90,8 @@ def refusal(state: State, node: str, said: n.Register, now_s: float) -> Refusal 
 
 def refused_words(state: State, node: str, now_s: float) -> str:
     """Return what is to be said of gnodes that wanted a node's place and were refused lately."""
+    if node in state.quarantined:
+        return f"refused: {state.quarantined[node]}"
     known = state.rivals.get(node, {}).values()
     rivals = [rival for rival in known if rival.at_s >= now_s - REMEMBERED_S]
     if not rivals:

@@ -207,9 +207,7 @@ def _lost(state: State, survey: Survey) -> Iterator[Case]:
         for job in state.by_node.get(node, {}).values():
             attempt = job.attempt
             assert attempt is not None, "a job on a node has an attempt"
-            if attempt.parts[node].state not in _LIVE or (job.id, attempt.number) in known:
-                continue
-            if attempt.parts[node].state is PartState.RUNNING or not job.spec.rerunnable:
+            if attempt.parts[node].state in _LIVE and (job.id, attempt.number) not in known:
                 why = f"{node} knows nothing of it any more"
                 yield Case(kind=CaseKind.LOST, job=job.id, attempt=attempt.number, why=why)
 

@@ -380,6 +380,8 @@ class State:
         damaged: jobs whose records could not be read when the head started. Nothing is known of
             them but their ids, so what nodes run of them is left alone.
         next_job: the id the next job gets.
+        quarantined: why a node is refused that claims to know more than the database, by node; the
+            shell fills it. Not durable.
         epoch_id: of the start of the head that works on this state; the shell sets it.
         ports: master ports in use.
         shapes_of: shapes of ``groups`` by their request.
@@ -425,6 +427,7 @@ class State:
         self.step_times = StepTimes()
         self.next_job = 1
         self.epoch_id = ""
+        self.quarantined: dict[str, str] = {}
         self.ports: set[int] = set()
         self.jobs_by_user: dict[int, int] = {}
         self.shapes_of: dict[Request, dict[Shape, None]] = {}

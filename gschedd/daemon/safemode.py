@@ -182,9 +182,11 @@ class SafeMode:
     def _needed_job(self) -> int:
         """Return the id from which on none has been given out, as far as anybody knows."""
         claims = self._links.witnesses.claims.values()
-        needed = max((claim.needs_job for claim in claims), default=0)
         here = self._head.state.next_job
-        return max(here, needed + SAFE_ID_JUMP if needed > here or self.opened.is_copy else 0)
+        needed = max((claim.needs_job for claim in claims), default=here)
+        if needed > here or self.opened.is_copy:
+            return max(needed, here) + SAFE_ID_JUMP
+        return here  # it was raised when the loss was found
 
     def believe(self, node: str) -> None:
         """Take the word of a node that is refused: an operator knows that it is true.

@@ -169,7 +169,7 @@ class Service:
             server=head.settings.server,
             cluster=self._opened.cluster,
         )
-        witnesses = Witnesses(self._opened.cluster, self._opened.lineage)
+        witnesses = Witnesses(self._opened.cluster, self._opened.lineage, head.state.quarantined)
         self._links = Links(
             engine=self._engine,
             launches=launches,

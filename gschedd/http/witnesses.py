@@ -52,11 +52,16 @@ class Witnesses:
         believed: nodes that an operator believes.
     """
 
-    def __init__(self, cluster: str, lineage: tuple[Epoch, ...]) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        lineage: tuple[Epoch, ...],
+        quarantined: dict[str, str] | None = None,
+    ) -> None:
         self.cluster = cluster
         self.lineage = lineage
         self.claims: dict[str, Claim] = {}
-        self.quarantined: dict[str, str] = {}
+        self.quarantined = {} if quarantined is None else quarantined
         self.believed: set[str] = set()
         self._obeyed: set[str] = set()
 
@@ -107,16 +112,19 @@ class Witnesses:
             f"job {next_job - 1}"
         )
         if verdict is Verdict.ABSURD:
-            return self._quarantine(node, f"{words}: no head can have come so far")
+            hint = "remove head.json from that node's state directory, with gnode stopped"
+            return self._quarantine(node, f"{words}: no head can have come so far", hint)
         self.claims[node] = claim
         believed = safe_mode or self._is_believed(node, known)
-        if believed and node in self._obeyed and claim.epoch > self.now.number:
+        told = node in self.believed  # an operator wants to look: no reason to stop
+        if believed and not told and node in self._obeyed and claim.epoch > self.now.number:
             return Ruling(fenced=f"{words}: another head has taken over since this one started")
         if believed:
             self.quarantined.clear()
             older = f"{words}: this head runs on an old or restored copy"
             return Ruling(older=older)
-        return self._quarantine(node, f"{words}, and no other node confirms it")
+        hint = f"an operator can believe it with: gsched recover --believe {node}"
+        return self._quarantine(node, f"{words}, and no other node confirms it", hint)
 
     def _is_believed(self, node: str, known: Collection[str]) -> bool:
         if node in self.believed:
@@ -125,11 +133,10 @@ class Witnesses:
         ahead = voters & self.claims.keys()
         return len(ahead) >= MIN_WITNESSES or 2 * len(ahead) > len(voters)
 
-    def _quarantine(self, node: str, words: str) -> Ruling:
+    def _quarantine(self, node: str, words: str, hint: str) -> Ruling:
         if node not in self.quarantined:
             log.error("%s: the node is refused", words)
         self.quarantined[node] = words
-        hint = f"an operator can believe it with: gsched recover --believe {node}"
         return Ruling(refusal=f"{words}; {hint}")
 
 

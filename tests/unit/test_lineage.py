@@ -132,3 +132,7 @@ def test_nodes_that_have_left_for_another_head_fence_this_one() -> None:
     ruling = told.rule("n1", newer, known={"n1"}, reached=REACHED, safe_mode=False)
 
     assert "another head has taken over" in ruling.fenced
+    told.believed.add("n1")
+    looked = told.rule("n1", newer, known={"n1"}, reached=REACHED, safe_mode=False)
+    assert looked.fenced == ""
+    assert "old or restored copy" in looked.older

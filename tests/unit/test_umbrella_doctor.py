@@ -97,6 +97,16 @@ def test_a_broken_configuration_is_a_finding(tmp_path: Path) -> None:
     assert config is None
 
 
+def test_a_node_that_knows_more_than_the_database_is_told() -> None:
+    """With the command by which an operator believes it."""
+    told = status(quarantined={"n2": "n2 has obeyed another head"})
+    findings = head_checks.check_status(told, now_s=1000.0)
+
+    (found,) = [each for each in findings if each.subject == "node n2"]
+    assert "n2 has obeyed another head" in found.text
+    assert "gsched recover --believe n2" in found.todo
+
+
 def test_safe_mode_wrong_api_and_dropped_messages_are_told() -> None:
     """Each by itself."""
     good = status(version=VERSION)

@@ -72,6 +72,14 @@ def check_status(status: StatusReply, *, now_s: float) -> list[Finding]:
                 "see gsched-recover in gsched(1): `gsched recover` shows why, --accept ends it",
             )
         )
+    findings.extend(
+        fail(
+            f"node {name}",
+            f"is refused: {why}",
+            f"if it is right the database is an old copy: gsched recover --believe {name}",
+        )
+        for name, why in sorted(status.quarantined.items())
+    )
     skew_s = status.now_s - now_s
     if abs(skew_s) > SKEW_WARN_S:
         findings.append(

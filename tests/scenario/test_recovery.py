@@ -1,0 +1,296 @@
+"""A head on an old copy of its database takes back what its nodes know, and nothing else."""
+
+import pytest
+from msgspec import structs
+
+from gsched.errors import TryAgainError
+from gsched.model.job import ExitRecord, Owner
+from gsched.model.origin import Origin
+from gsched.model.resources import Load, Share, Usage
+from gsched.model.states import HoldKind, JobState, OutcomeKind, PartState, StopReason
+from gsched.protocol import node as n
+from gschedd.core import commands as c
+from gschedd.core.apply import apply
+from gschedd.core.head import Head
+from gschedd.core.recovery import CaseKind, Hold, Survey, cases_of
+from gschedd.core.state import Job, State
+from tests.support.world import ADMIN, ALICE, BEGIN_S, World, node
+
+TOKEN = "aa"
+
+
+def world_of(*machines: str, gpus: tuple[str, ...] = ()) -> World:
+    """Return a head whose attempts carry a token, and its machines."""
+    world = World(*(node(name, gpu_types=gpus) for name in machines))
+    world.head.state.epoch_id = TOKEN
+    return world
+
+
+def old_copy(world: World, facts: int) -> Head:
+    """Return a head on the database as it was after so many facts, in safe mode."""
+    state = State()
+    for fact in world.facts[:facts]:
+        apply(state, fact)
+    state.finished.clear()
+    state.epoch_id = "bb"
+    head = Head(state=state, settings=world.settings, policy=world.policy)
+    head.safe_mode = "safe mode, an old copy"
+    return head
+
+
+def known(job: Job, at: str, *, end: ExitRecord | None = None) -> n.KnownAttempt:
+    """Return what a node knows of a job's attempt."""
+    attempt = job.attempt
+    assert attempt is not None
+    return n.KnownAttempt(
+        job=job.id,
+        attempt=attempt.number,
+        state=PartState.RUNNING if end is None else PartState.ENDED,
+        started_s=attempt.assigned_s,
+        exit=end,
+        origin=Origin(
+            token=attempt.token,
+            spec=job.spec,
+            submitted_s=job.submitted_s,
+            assigned_s=attempt.assigned_s,
+            allocation=attempt.allocation,
+            active=tuple(
+                name for name, part in attempt.parts.items() if part.state is not PartState.PASSIVE
+            ),
+        ),
+    )
+
+
+def ended(job: Job, code: int = 0, **how: object) -> ExitRecord:
+    """Return the record of a job's attempt."""
+    assert job.attempt is not None
+    record = ExitRecord(
+        job=job.id,
+        attempt=job.attempt.number,
+        kind=OutcomeKind.EXITED,
+        exit_code=code,
+        ended_s=BEGIN_S + 5,
+    )
+    return structs.replace(record, **how)
+
+
+def survey_of(head: Head, told: dict[str, list[n.KnownAttempt]], first: int) -> Survey:
+    survey = Survey(first)
+    for name, attempts in told.items():
+        survey.begin(name)
+        survey.take(name, n.Known(attempts=tuple(attempts), done=True))
+    return survey
+
+
+def accept(head: Head, survey: Survey, hold: Hold = Hold.ONCE_ONLY) -> None:
+    head.safe_mode = ""
+    head.adopt(survey, BEGIN_S + 100, hold=hold)
+
+
+def kinds(head: Head, survey: Survey) -> dict[int, CaseKind]:
+    return {case.job: case.kind for case in cases_of(head.state, survey)}
+
+
+def test_in_safe_mode_nobody_changes_anything() -> None:
+    """An answer could be lost again; operators may still look after nodes."""
+    world = world_of("n1")
+    job = world.submit(runs_s=1000)
+    world.head.safe_mode = "safe mode, an old copy"
+
+    for command in (
+        c.DeleteJob(caller=ALICE, job=job),
+        c.HoldJob(caller=ADMIN, job=job, holds=(HoldKind.OPERATOR,)),
+        c.RerunJob(caller=ADMIN, job=job),
+    ):
+        assert isinstance(world.refusal(command), TryAgainError)
+    world.do(c.DrainNode(caller=ADMIN, node="n1", reason="for the time being"))
+
+    assert world.head.state.nodes["n1"].drained
+
+
+def test_a_queued_job_that_runs_by_now_is_not_started_again() -> None:
+    """The attempt is taken over with its place; its end is the job's."""
+    world = world_of("n1", gpus=("a", "a"))
+    world.submit("nodes=1:gpus=2", runs_s=50)
+    second = world.submit("nodes=1:gpus=1", runs_s=1000)
+    before = len(world.facts)
+    world.run_until(60)
+    job = world.job(second)
+    head = old_copy(world, before)
+    survey = survey_of(head, {"n1": [known(job, "n1")]}, head.state.next_job)
+    assert kinds(head, survey) == {1: CaseKind.LOST, second: CaseKind.STARTED}
+
+    accept(head, survey)
+
+    taken = head.state.jobs[second]
+    assert taken.state is JobState.RUNNING
+    assert taken.attempt is not None
+    assert (taken.attempt.number, taken.attempt.token) == (1, TOKEN)
+    assert taken.attempt.allocation == job.attempt.allocation if job.attempt else ()
+    assert not taken.recovered
+    record = ended(job, code=3)
+    end = n.Exited(record=record, usage=Usage(), load=Load(), token=TOKEN)
+    head.exited("n1", end, BEGIN_S + 200)
+    done = head.state.finished[second]
+    assert done.outcome is not None
+    assert done.outcome.exit_code == 3
+
+
+@pytest.mark.parametrize("rerunnable", [True, False])
+def test_a_queued_job_that_has_ended_since_has_its_outcome(*, rerunnable: bool) -> None:
+    """Although its end was acknowledged to the head whose database is lost."""
+    world = World(node("n1"), connect=False)
+    world.head.state.epoch_id = TOKEN
+    number = world.submit(rerunnable=rerunnable, runs_s=1000)
+    before = len(world.facts)
+    world.connect("n1")
+    job = world.job(number)
+    head = old_copy(world, before)
+    survey = survey_of(head, {"n1": [known(job, "n1", end=ended(job, 4))]}, 2)
+
+    accept(head, survey)
+
+    done = head.state.finished[number]
+    assert done.outcome is not None
+    assert (done.outcome.kind, done.outcome.exit_code) == (OutcomeKind.EXITED, 4)
+    assert number not in head.state.jobs
+
+
+def test_a_job_that_was_to_run_again_is_queued_again() -> None:
+    """Its last attempt was stopped for that; whoever restores must not take it for cancelled."""
+    world = World(node("n1"), connect=False)
+    world.head.state.epoch_id = TOKEN
+    number = world.submit(runs_s=1000)
+    before = len(world.facts)
+    world.connect("n1")
+    job = world.job(number)
+    head = old_copy(world, before)
+    record = ended(job, kind=OutcomeKind.SIGNALLED, exit_code=None, signal=15)
+    record = structs.replace(record, stop_reason=StopReason.RERUN)
+    accept(head, survey_of(head, {"n1": [known(job, "n1", end=record)]}, 2))
+
+    assert head.state.jobs[number].state is JobState.QUEUED
+    assert head.state.jobs[number].attempts == 1
+
+
+def test_an_unknown_job_is_adopted_and_never_started_again() -> None:
+    """It keeps number, owner and place; its script is lost with the database."""
+    world = world_of("n1", gpus=("a", "a"))
+    before = len(world.facts)
+    number = world.submit("nodes=1:gpus=1", runs_s=1000)
+    job = world.job(number)
+    head = old_copy(world, before)
+    survey = survey_of(head, {"n1": [known(job, "n1")]}, head.state.next_job)
+    assert kinds(head, survey) == {number: CaseKind.ADOPTED}
+
+    accept(head, survey)
+
+    taken = head.state.jobs[number]
+    assert (taken.state, taken.recovered) == (JobState.RUNNING, True)
+    assert taken.spec.owner == job.spec.owner
+    assert len(head.state.spaces["n1"].gpus) == 1
+    assert head.state.next_job > number
+    assert head.command(c.RerunJob(caller=ALICE, job=number), BEGIN_S + 101).error is not None
+    lost = ended(job, kind=OutcomeKind.NODE_LOST, exit_code=None)
+    head.exited("n1", n.Exited(record=lost, usage=Usage(), load=Load()), BEGIN_S + 102)
+    done = head.state.finished[number]
+    assert done.outcome is not None
+    assert done.outcome.kind is OutcomeKind.NODE_LOST
+
+
+def test_what_is_done_in_the_database_is_not_adopted_again() -> None:
+    """Neither what the backup knows to be done, nor what was taken back before."""
+    world = world_of("n1")
+    first = world.submit(runs_s=5)
+    second = world.submit(runs_s=1000)
+    copies = [known(world.job(number), "n1") for number in (first, second)]
+    world.run_until(10)
+    head = old_copy(world, len(world.facts))
+    survey = survey_of(head, {"n1": copies}, second)
+    head.state.jobs[second].attempts = 1
+
+    assert first not in kinds(head, survey)
+    head.state.jobs.pop(second)
+    survey.finished.update(survey.doubtful(head.state))
+    assert kinds(head, survey) == {}
+
+
+@pytest.mark.parametrize("wrong", ["owner", "time", "place", "record", "histories"])
+def test_what_cannot_be_true_is_not_taken_back(wrong: str) -> None:
+    """Another job's end becomes nobody's outcome (I5), and a node speaks only for itself."""
+    world = World(node("n1"), node("n2"), connect=False)
+    world.head.state.epoch_id = TOKEN
+    number = world.submit(runs_s=1000)
+    before = len(world.facts)
+    world.connect("n1")
+    told = known(world.job(number), "n1", end=ended(world.job(number), 4))
+    origin, record = told.origin, told.exit
+    assert origin is not None
+    assert record is not None
+    by: dict[str, list[n.KnownAttempt]] = {"n1": [told]}
+    match wrong:
+        case "owner":
+            owner = Owner(user="bob", uid=4711, gid=100)
+            spec = structs.replace(origin.spec, owner=owner)
+            by["n1"] = [structs.replace(told, origin=structs.replace(origin, spec=spec))]
+        case "time":
+            other = structs.replace(origin, submitted_s=origin.submitted_s + 1)
+            by["n1"] = [structs.replace(told, origin=other)]
+        case "place":
+            by = {"n2": [told]}
+        case "record":
+            by["n1"] = [structs.replace(told, exit=structs.replace(record, job=77))]
+        case _:
+            spread = structs.replace(
+                origin, allocation=(*origin.allocation, Share(node="n2", cpus=1))
+            )
+            other = structs.replace(spread, token="zz")
+            by = {
+                "n1": [structs.replace(told, origin=spread)],
+                "n2": [structs.replace(told, origin=other)],
+            }
+    head = old_copy(world, before)
+    survey = survey_of(head, by, head.state.next_job)
+
+    accept(head, survey)
+
+    assert set(kinds(old_copy(world, before), survey).values()) <= {CaseKind.CONFLICT}
+    assert head.state.jobs[number].state is JobState.QUEUED
+    assert head.state.finished == {}
+
+
+@pytest.mark.parametrize(
+    ("hold", "held"), [(Hold.NOTHING, []), (Hold.ONCE_ONLY, [2]), (Hold.ALL, [1, 2])]
+)
+def test_jobs_of_which_nobody_knows_are_held_where_they_may_have_run(
+    hold: Hold, held: list[int]
+) -> None:
+    """Those that must never run twice always; all of them where nodes are missing."""
+    world = World(node("n1"), connect=False)
+    world.submit()
+    world.submit(rerunnable=False)
+    head = old_copy(world, len(world.facts))
+
+    accept(head, survey_of(head, {}, head.state.next_job), hold)
+
+    found = [job.id for job in head.state.jobs.values() if job.state is JobState.HELD]
+    assert found == held
+    assert all(HoldKind.OPERATOR in head.state.jobs[job].holds for job in found)
+
+
+def test_an_exit_of_another_history_is_no_outcome_of_the_job_with_its_number() -> None:
+    """Nor does a registration with it end the job, or acknowledge it away."""
+    world = world_of("n1")
+    number = world.submit(runs_s=1000)
+    record = ended(world.job(number), 9)
+    end = n.Exited(record=record, usage=Usage(), load=Load(), token="zz")
+
+    step = world.head.exited("n1", end, world.now_s)
+
+    assert step.facts == ()
+    assert world.state(number) == "running"
+    assert world.head.oddities["exit_again"] == 1
+    started = n.Started(job=number, attempt=1, pid=5, started_s=1.0, token="zz")
+    (fence,) = world.head.started("n1", started, world.now_s).effects
+    assert getattr(fence, "token", "") == "zz"
+    assert getattr(fence, "reason", None) is StopReason.FENCED
