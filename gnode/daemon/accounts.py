@@ -1,10 +1,19 @@
-"""Who a user is on this machine, asked off the event loop: a name service may hang."""
+"""Who a user is on this machine, asked off the event loop: a name service may hang.
+
+A service that hangs costs threads, so each user is asked for once at a time and only a few threads
+may hang; then further users are not asked for until one of them has returned.
+"""
 
 import asyncio
 import logging
 import pwd
+import threading
+from collections.abc import Callable
+
+from msgspec import Struct
 
 from gnode.core.inputs import Account
+from gnode.supervisor import kernel
 from gsched.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -12,45 +21,100 @@ log = logging.getLogger(__name__)
 KEPT_S = 60.0
 KEPT_UNKNOWN_S = 5.0  # a name service may say "not found" for a moment
 TIMEOUT_S = 10.0
+MAX_THREADS = 8
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """What the name service says of a user.
+
+    Attributes:
+        account: None if there is none, or none is known.
+        failed: it did not answer, so that nothing is known.
+    """
+
+    account: Account | None = None
+    failed: bool = False
+
+
+FAILED = Found(failed=True)
+LookUp = Callable[[str], Found]
+
+
+def look_up(user: str) -> Found:
+    """Ask the name service for a user; it may hang."""
+    try:
+        entry = pwd.getpwnam(user)
+    except ValueError:  # a NUL in the name
+        return Found()
+    except KeyError:  # also where the service could not be asked: Python does not tell
+        return FAILED if kernel.name_service_error(user) else Found()
+    return Found(
+        account=Account(
+            user=entry.pw_name,
+            uid=entry.pw_uid,
+            gid=entry.pw_gid,
+            home=entry.pw_dir,
+            shell=entry.pw_shell,
+        )
+    )
 
 
 class Accounts:
-    """Looks up accounts and keeps the answers for a while."""
+    """Looks up accounts and keeps the answers for a while.
 
-    def __init__(self, clock: Clock) -> None:
+    Args:
+        clock: for how long they are kept.
+        look_up: asks the name service.
+        timeout_s: how long an answer is waited for, seconds.
+    """
+
+    def __init__(
+        self, clock: Clock, look_up: LookUp = look_up, *, timeout_s: float = TIMEOUT_S
+    ) -> None:
         self._clock = clock
-        self._known: dict[str, tuple[float, Account | None]] = {}
+        self._look_up = look_up
+        self._timeout_s = timeout_s
+        self._known: dict[str, tuple[float, Found]] = {}
+        self._asking: dict[str, asyncio.Future[Found]] = {}
 
-    async def accounts(self, users: set[str]) -> dict[str, Account | None]:
-        """Return each user's account here, None for one that is unknown or cannot be asked for."""
-        now_s = self._clock.monotonic_s()
-        for user in users:
-            until_s, _ = self._known.get(user, (0.0, None))
-            if until_s <= now_s:
-                await self._ask(user, now_s)
-        return {user: self._known[user][1] for user in users}
+    def known(self, user: str) -> Found | None:
+        """Return what is known of a user, None if the service has to be asked."""
+        until_s, found = self._known.get(user, (0.0, FAILED))
+        return found if until_s > self._clock.monotonic_s() else None
 
-    async def _ask(self, user: str, now_s: float) -> None:
+    async def ask(self, user: str) -> Found:
+        """Return what the service says of a user; a failure if it does not answer in time."""
+        found = self.known(user)
+        if found is not None:
+            return found
+        asking = self._asking.get(user)
+        if asking is None:
+            if len(self._asking) >= MAX_THREADS:
+                log.warning("the name service does not answer; user %s is not asked for", user)
+                return FAILED
+            asking = self._asking[user] = asyncio.get_running_loop().create_future()
+            threading.Thread(
+                target=self._run, args=(user, asyncio.get_running_loop()), daemon=True
+            ).start()
         try:
-            async with asyncio.timeout(TIMEOUT_S):
-                account = await asyncio.to_thread(look_up, user)
+            async with asyncio.timeout(self._timeout_s):
+                return await asyncio.shield(asking)
         except TimeoutError:
             log.warning("the name service does not answer for user %s", user)
-            account = None
-        kept_s = KEPT_UNKNOWN_S if account is None else KEPT_S
-        self._known[user] = (now_s + kept_s, account)
+            return FAILED
 
+    def _run(self, user: str, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            found = self._look_up(user)
+        except OSError as error:
+            log.warning("the name service failed for user %s: %s", user, error)
+            found = FAILED
+        try:
+            loop.call_soon_threadsafe(self._answered, user, found)
+        except RuntimeError:  # gnode has ended meanwhile
+            return
 
-def look_up(user: str) -> Account | None:
-    """Return the account of ``user``, None if there is none."""
-    try:
-        entry = pwd.getpwnam(user)
-    except (KeyError, ValueError):  # ValueError: a NUL in the name
-        return None
-    return Account(
-        user=entry.pw_name,
-        uid=entry.pw_uid,
-        gid=entry.pw_gid,
-        home=entry.pw_dir,
-        shell=entry.pw_shell,
-    )
+    def _answered(self, user: str, found: Found) -> None:
+        kept_s = KEPT_UNKNOWN_S if found.account is None else KEPT_S
+        self._known[user] = (self._clock.monotonic_s() + kept_s, found)
+        self._asking.pop(user).set_result(found)

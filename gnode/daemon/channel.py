@@ -8,21 +8,13 @@ import logging
 import random
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import aiohttp
 import msgspec
 
-from gnode.core.inputs import (
-    Account,
-    Disconnected,
-    HeadOffered,
-    HeadSaid,
-    Input,
-    LaunchAsked,
-    SurveyAsked,
-)
+from gnode.core.inputs import Disconnected, HeadOffered, HeadSaid, Input, SurveyAsked
 from gnode.core.inputs import Welcomed as WelcomedInput
+from gnode.daemon.arrivals import Arrivals, Lookup
 from gsched.failpoint import failpoint
 from gsched.protocol.endpoint import endpoint
 from gsched.protocol.node import (
@@ -67,13 +59,6 @@ HANDSHAKE_TIMEOUT_S = 15.0
 FRAME_MESSAGES_MAX = 2_000  # so that a frame stays far below MAX_FRAME_BYTES
 
 
-class Lookup(Protocol):
-    """Finds accounts without blocking the event loop."""
-
-    async def accounts(self, users: set[str]) -> dict[str, Account | None]:
-        """Return each user's account here, None for one that is unknown."""
-
-
 class HandshakeError(Exception):
     """The connection must be closed; the message says why."""
 
@@ -103,7 +88,8 @@ class Channel:
         lookup: Lookup,
     ) -> None:
         self._url, self._node, self._key = url, node, key
-        self._post, self._lookup = post, lookup
+        self._post = post
+        self._arrivals = Arrivals(lookup, post)
         self._out: list[NodeMessage] = []
         self._wake = asyncio.Event()
         self._random = random.Random(secrets.randbits(64))
@@ -181,6 +167,7 @@ class Channel:
                 for task in done:
                     task.result()
             finally:
+                self._arrivals.forget()
                 reader.cancel()
                 writer.cancel()
                 await asyncio.gather(reader, writer, return_exceptions=True)
@@ -230,7 +217,7 @@ class Channel:
             while not self._welcomed:
                 await self._handshake_frame(self._open(await _frame(socket)))
         while True:
-            await self._on_orders(self._open(await _frame(socket)))
+            self._on_orders(self._open(await _frame(socket)))
 
     def _open(self, frame: str | bytes) -> list[HeadMessage]:
         """Return the messages of a frame of which only the head can have sent them."""
@@ -281,14 +268,14 @@ class Channel:
                             next_job=message.next_job,
                         )
                     )
-                    await self._on_orders(messages[number + 1 :])
+                    self._on_orders(messages[number + 1 :])
                     return
                 case Survey():
                     if not self._registered:
                         raise HandshakeError("the head asks a node that has not registered")
                     self._welcomed = True
                     log.warning("the head at %s asks what this node knows: safe mode", self._url)
-                    await self._on_orders(messages[number:])
+                    self._on_orders(messages[number:])
                     return
                 case Refused():
                     raise HandshakeError(f"refused: {message.message}", fatal=message.fatal)
@@ -306,14 +293,12 @@ class Channel:
             HeadOffered(cluster=message.cluster, epoch=message.epoch, epoch_id=message.epoch_id)
         )
 
-    async def _on_orders(self, messages: Sequence[HeadMessage]) -> None:
-        users = {message.owner.user for message in messages if isinstance(message, Launch)}
-        accounts = await self._lookup.accounts(users) if users else {}
+    def _on_orders(self, messages: Sequence[HeadMessage]) -> None:
         for message in messages:
             match message:
                 case Launch():
                     failpoint("node.launch.received")
-                    self._post(LaunchAsked(launch=message, account=accounts[message.owner.user]))
+                    self._arrivals.take(message)
                 case Survey():
                     self._post(SurveyAsked(survey=message))
                 case Refused():

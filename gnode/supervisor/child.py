@@ -16,7 +16,7 @@ from gnode.supervisor import cgroup, kernel, output, privilege
 from gnode.supervisor.errors import LaunchError, Stage, Subject, reason
 from gnode.supervisor.spool import Task
 
-READY, FAILED, GO = b"R", b"F", b"G"
+IDENTIFIED, READY, FAILED, GO = b"I", b"R", b"F", b"G"
 MESSAGE_BYTES_MAX = 16384  # two paths of 4096 bytes, or a message about one
 
 _OPEN_FILES = 1024  # what programs expect: select(2) can watch no more
@@ -49,7 +49,8 @@ def become_job(task: Task, around: Surroundings, channel: int) -> NoReturn:
     Args:
         task: what to run.
         around: see `Surroundings`.
-        channel: a SOCK_SEQPACKET descriptor to the supervisor: we send ``READY`` and two
+        channel: a SOCK_SEQPACKET descriptor to the supervisor: we send ``IDENTIFIED`` if we had
+            to become the owner, then ``READY`` and two
             NUL-separated paths, or ``FAILED``, the evidence and a message (`failure_of`); it
             sends ``GO``.
     """
@@ -97,6 +98,7 @@ def _run(task: Task, around: Surroundings, channel: int) -> None:
     if task["switch_user"]:
         groups = privilege.resolve_groups(task["user"], task["uid"], task["gid"])
         privilege.become(task["uid"], task["gid"], groups)
+        os.write(channel, IDENTIFIED)  # what hangs from now on is no name service
     paths, descriptors = prepare_as_owner(task)
     os.write(channel, READY + b"\0".join(os.fsencode(path) for path in paths))
     if os.read(channel, 1) != GO:  # the supervisor is dead, or has been told to stop

@@ -28,6 +28,8 @@ _SFD_NONBLOCK = 0o4000
 _TIMER_ABSTIME = 1
 _KEYCTL_JOIN_SESSION_KEYRING = 1
 _FALLOC_FL_KEEP_SIZE = 1
+_PASSWD_BUFFER_BYTES = 1 << 16
+_PASSWD_BYTES_MAX = 256  # struct passwd has 48
 _PIDFD_GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes): Linux 6.13; the exit since 6.15
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_INFO_BYTES = 64
@@ -108,6 +110,20 @@ def open_signalfd(signals: tuple[int, ...]) -> int:
         mask[(number - 1) // 8] |= 1 << ((number - 1) % 8)
     buffer = (ctypes.c_char * _SIGSET_BYTES).from_buffer(mask)
     return _checked(_libc.signalfd(-1, buffer, _SFD_CLOEXEC | _SFD_NONBLOCK), "signalfd")
+
+
+def name_service_error(user: str) -> int:
+    """Return why the name service does not say that there is no such user; 0: it says so.
+
+    To be asked after Python's own functions, which say "not found" in both cases. It may hang.
+    """
+    buffer = ctypes.create_string_buffer(_PASSWD_BUFFER_BYTES)
+    entry = ctypes.create_string_buffer(_PASSWD_BYTES_MAX)
+    result = ctypes.c_void_p()
+    name = user.encode("utf-8", "surrogateescape")
+    size = ctypes.c_size_t(len(buffer))
+    number = int(_libc.getpwnam_r(name, entry, buffer, size, ctypes.byref(result)))
+    return errno.EAGAIN if result.value else number  # found now, so it was not answering just now
 
 
 def reserve(fd: int, size: int) -> None:

@@ -82,6 +82,14 @@ def resolve_groups(user: str, uid: int, gid: int) -> list[int]:
     try:
         account = pwd.getpwnam(user)
     except KeyError:
+        if number := kernel.name_service_error(user):
+            raise LaunchError(
+                f"the name service on this node does not answer for user {user}: "
+                f"{os.strerror(number)}",
+                stage="account",
+                subject="user",
+                errno=errno.ETIMEDOUT,
+            ) from None
         raise LaunchError(
             f"there is no user {user} on this node: the administrator has to add the account",
             stage="account",

@@ -13,7 +13,7 @@ import time
 from gnode.supervisor import cgroup, child, direct, kernel, orders, proc, record, spool
 from gnode.supervisor.child import Surroundings
 from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
-from gnode.supervisor.errors import LaunchError, reason
+from gnode.supervisor.errors import LaunchError, Stage, reason
 from gnode.supervisor.spool import Task
 from gsched.failpoint import failpoint
 
@@ -189,6 +189,7 @@ class _Supervisor:
         limit_s = self._task.get("launch_timeout_s", _LAUNCH_TIMEOUT_S)
         patience_s = kernel.boottime_s() + limit_s
         message: bytes | None = None
+        hangs: Stage = "account" if self._task["switch_user"] and expected else "workdir"
         while message is None:
             try:
                 message = channel.recv(child.MESSAGE_BYTES_MAX)
@@ -196,14 +197,11 @@ class _Supervisor:
                 if signal.sigtimedwait(_ORDERS, 0) is not None:
                     self._obey()
                 self._refuse_if_stopped()
-                if kernel.boottime_s() >= patience_s:
-                    raise LaunchError(
-                        f"the job could not start within {limit_s:.0f} s: a file system or the "
-                        "name service that it needs on this node may hang",
-                        stage="workdir",
-                        subject="job",
-                        errno=errno.ETIMEDOUT,
-                    ) from None
+                if kernel.boottime_s() < patience_s:
+                    continue
+                raise self._hanging(hangs, limit_s) from None
+            if message == child.IDENTIFIED:
+                message, hangs = None, "workdir"
         if message.startswith(child.FAILED):
             raise child.failure_of(message)
         if message[:1] != expected:  # its user may have killed it, or its memory limit
@@ -214,6 +212,20 @@ class _Supervisor:
                 errno=errno.EINTR,
             )
         return message[1:]
+
+    def _hanging(self, stage: Stage, limit_s: float) -> LaunchError:
+        """Return the failure of a start that hangs, by how far it has come."""
+        if stage == "account":
+            message = (
+                f"the name service on this node did not answer within {limit_s:.0f} s for user "
+                f"{self._task['user']}"
+            )
+            return LaunchError(message, stage=stage, subject="user", errno=errno.ETIMEDOUT)
+        message = (
+            f"the job could not start within {limit_s:.0f} s: a file system that it needs on this "
+            "node may hang"
+        )
+        return LaunchError(message, stage=stage, subject="job", errno=errno.ETIMEDOUT)
 
     def _refuse_if_stopped(self) -> None:
         if self._ending.reason is not None:

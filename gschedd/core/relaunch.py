@@ -43,7 +43,7 @@ class Patience(Struct, frozen=True, kw_only=True):
 PATIENCE: Final[Mapping[Verdict, Patience]] = MappingProxyType(
     {
         Verdict.USER: Patience(
-            tries=3, first_s=60.0, longest_s=240.0, hold=HoldKind.SYSTEM, least_s=UNKNOWN_S
+            tries=3, first_s=60.0, longest_s=60.0, hold=HoldKind.SYSTEM, least_s=UNKNOWN_S
         ),
         Verdict.OWN_PASSING: Patience(tries=5, first_s=2.0, longest_s=60.0, hold=HoldKind.USER),
         Verdict.NODE: Patience(tries=5, first_s=2.0, longest_s=60.0, hold=HoldKind.SYSTEM),

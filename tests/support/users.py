@@ -82,6 +82,10 @@ class Users:
         (self._directory / "passwd").write_text(passwd)
         (self._directory / "group").write_text(group)
 
+    def passwd(self) -> bytes:
+        """Return the present content of ``/etc/passwd``, as the daemons see it."""
+        return (self._directory / "passwd").read_bytes()
+
     def home(self, user: User) -> Path:
         """Return the user's own directory, made when it is first asked for."""
         path = self._directory / "home" / user.name

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -136,12 +137,12 @@ def test_a_deleted_users_job_drains_nothing(site: tuple[Cluster, Users]) -> None
     gone, other = users.add("gone"), users.add("other")
     cluster, _ = started(site)
     steady = users.submit(cluster, other, "--", "sleep", "1000")
-    jobs = [users.submit(cluster, gone, "-h", "--", "true") for _ in range(3)]
+    jobs = [users.submit(cluster, gone, "-h", "--", "true") for _ in range(8)]
     users.remove(gone)
 
     for job in jobs:
         cluster.head.act(ActionRequest(action="release", ids=(str(job),)))
-    wait_until(lambda: attempts_failed(cluster, jobs, 2), MEAN_S, what="the jobs to fail")
+    wait_until(lambda: attempts_failed(cluster, jobs), MEAN_S, what="the jobs to fail")
 
     holds_still(cluster, users, other, steady)
 
@@ -175,3 +176,43 @@ def test_a_node_that_cannot_start_anything_is_drained_and_resumes_when_it_can(
     assert story.row.outcome.exit_code == 0
     assert drained(cluster) == {}
     assert sorted(path.name for path in spool.iterdir()) == []
+
+
+def hide_passwd(cluster: Cluster, name: str, *, hidden: bool) -> None:
+    """Let a node's name service hang, or answer again: in its own mount namespace."""
+    pipe = cluster.directory / "passwd.pipe"
+    if hidden:
+        os.mkfifo(pipe)  # whoever opens it waits for a writer
+        what = ["mount", "--bind", str(pipe), "/etc/passwd"]
+    else:
+        what = ["umount", "--lazy", "/etc/passwd"]
+    pid = str(cluster.node_process(name).pid)
+    subprocess.run(["nsenter", "-t", pid, "-m", *what], check=True)
+
+
+def answer(pipe: Path, content: bytes) -> None:
+    """Let the one that waits for the pipe read this."""
+    fd = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    os.write(fd, content)
+    os.close(fd)
+
+
+def test_d22_a_name_service_that_hangs_blames_nobody(site: tuple[Cluster, Users]) -> None:
+    """The node stays connected meanwhile, and the job runs when the service is back."""
+    users = site[1]
+    first = users.add("first")
+    cluster, _ = started(site, nodes=1)
+    hide_passwd(cluster, "n1", hidden=True)
+
+    job = users.submit(cluster, first, "--", "true")
+    wait_until(lambda: row(cluster, job).state == "waiting", MEAN_S, what="the first failure")
+
+    assert "name service on n1 does not answer for user first" in row(cluster, job).reason
+    assert [node.state for node in cluster.head.nodes().nodes] == ["up"]
+    assert cluster.log("head.log").count("disconnected") == 0
+    hide_passwd(cluster, "n1", hidden=False)
+    answer(cluster.directory / "passwd.pipe", users.passwd())
+    (story,) = cluster.head.wait([job], timeout_s=60)
+    assert story.row.outcome is not None
+    assert story.row.outcome.exit_code == 0
+    assert drained(cluster) == {}
