@@ -57,6 +57,7 @@ from gsched.protocol.node import (
 
 #: How old the durable mark may be, seconds: each time costs a flush.
 MARK_SAVE_S = 2.0
+FIRST_USAGE_S = 5.0  # of its run time, when an attempt's use is told first
 LAST_WORDS_S = 10.0  # how long a node that ends its jobs waits for the head to hear of it
 
 
@@ -334,6 +335,8 @@ class Agent:
                     attempt = table.attempts.get(key)
                     if attempt is not None and attempt.live:
                         attempt.usage = usage
+                if table.welcomed:
+                    self._tell_young(now_s)
             case InventoryChanged():
                 table.inventory = event.inventory
             case ProblemChanged():
@@ -357,6 +360,29 @@ class Agent:
         table = self._table
         while table.removals and (table.removals[0][0] <= now_s or table.problem):
             orders.remove(table, table.removals.popleft()[1])
+
+    def _tell_young(self, now_s: float) -> None:
+        """Tell what young attempts use long before the next heartbeat, twice as late each time.
+
+        Else a user who looks at a job in its first minutes would see nothing.
+        """
+        table = self._table
+        young = [
+            (attempt, attempt.usage)
+            for attempt in table.attempts.values()
+            if attempt.live
+            and attempt.usage is not None
+            and max(FIRST_USAGE_S, 2 * attempt.told_wall_s) <= attempt.usage.wall_s
+            and attempt.usage.wall_s < self._heartbeat_s
+        ]
+        if not young or self._heartbeat_at_s is None or self._heartbeat_at_s <= now_s:
+            return
+        used = tuple((each.key.job, each.key.attempt, usage) for each, usage in young)
+        for attempt, usage in young:
+            attempt.told_wall_s = usage.wall_s
+        table.out.append(
+            Send(message=Heartbeat(load=table.load, usage=used, problem=table.problem))
+        )
 
     def _beat(self, now_s: float) -> None:
         """Send how the node is."""

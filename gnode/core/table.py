@@ -40,6 +40,7 @@ class Attempt:
         origin: where it comes from, as its launch said.
         buried: its record lies in the log of ended attempts already.
         saved, reached: what a training has said last of its checkpoints and its steps.
+        told_wall_s: its run time when the head was last told, before a heartbeat, what it uses.
         kill_at_s: when gnode kills it itself, since the supervisor did not obey a stop.
     """
 
@@ -63,6 +64,7 @@ class Attempt:
     info: SupervisorInfo | None = None
     record: ExitRecord | None = None
     usage: Usage | None = None
+    told_wall_s: float = 0.0
     waiting: list[Command] = field(default_factory=list)
     stop_reason: StopReason | None = None
     kill_at_s: float | None = None

@@ -125,6 +125,20 @@ def send(pids: Iterable[int], number: int) -> None:
             continue
 
 
+def handlers_of(pids: Iterable[int], number: int) -> set[int]:
+    """Return the processes that have a handler for a signal; it would end the others."""
+    return {pid for pid in pids if _catches(pid, number)}
+
+
+def _catches(pid: int, number: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            caught = next((line for line in file if line.startswith(b"SigCgt:")), b"SigCgt: 0")
+    except OSError:  # it has ended
+        return False
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
 def ask_to_end(pids: Iterable[int]) -> None:
     """Send TERM, and CONT so that stopped processes get to hear it."""
     pids = tuple(pids)

@@ -312,9 +312,14 @@ class _Supervisor:
                 self._ending.main_exited(kernel.boottime_s())
 
     def _obey(self) -> None:
-        for number in orders.obey(self._commands.read(), self._ending, kernel.boottime_s()):
+        asked = self._commands.read()
+        now_s = kernel.boottime_s()
+        for number, pids in orders.obey(asked, self._ending, now_s, self._handlers_of):
             if self._job_pid:
-                proc.send(self._members(), number)
+                proc.send(self._members() if pids is None else pids, number)
+
+    def _handlers_of(self, number: int) -> set[int]:
+        return proc.handlers_of(self._members(), number) if self._job_pid else set()
 
     def _act(self, what: Do) -> None:
         if what is Do.TERM:

@@ -78,7 +78,8 @@ class LostAttempt:
         )
         self._commands = spool.Commands(directory)
         # Stops and limits hold on; signals in the file were sent by the supervisor already.
-        orders.obey(self._commands.read(), self._ending, kernel.boottime_s())
+        sent = {self.job_pid}
+        orders.obey(self._commands.read(), self._ending, kernel.boottime_s(), lambda _: sent)
 
     def owns(self, pid: int) -> bool:
         """Return whether a process that has just been reaped was the job's."""
@@ -156,11 +157,16 @@ class LostAttempt:
         mark = f"{self._task['user_dir']}/".encode("utf-8", "surrogateescape")
         return proc.has_environment_text(process.pid, mark)
 
+    def _handlers_of(self, number: int) -> set[int]:
+        return proc.handlers_of(self._members, number)
+
     def step(self) -> bool:
         """Obey orders and limits; return True once nothing is left and the record is written."""
         now_s = kernel.boottime_s()
-        for number in orders.obey(self._commands.read(), self._ending, now_s):
-            proc.send(self._members, number)
+        for number, pids in orders.obey(
+            self._commands.read(), self._ending, now_s, self._handlers_of
+        ):
+            proc.send(self._members if pids is None else pids, number)
         if self._ending.reason is None and not spool.exists(self._directory, spool.TASK):
             self._ending.stop("node_stop", 0.0, now_s)  # as its supervisor would have
         gone = not self._main_may_be_waited_for()

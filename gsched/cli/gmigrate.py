@@ -27,6 +27,7 @@ from gsched.transport import pause
 
 _LOOK_S = 0.25  # the phases of a move take from a tenth of a second to minutes
 _WAITING = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
+_RESTARTED = "restarted"
 _PHASES = ("requested", "checkpointed", "stopped", "placed", "starting", "first step")
 
 EPILOG = """\b
@@ -142,6 +143,8 @@ def _phases(story: JobStory, from_attempt: int) -> Iterator[str]:
     for name, at_s in zip(_PHASES, moments, strict=True):
         if at_s is not None:
             after = f"{max(0.0, at_s - move.asked_s):8.1f} s"
+            if name == _PHASES[-1] and story.checkpoint_signal:
+                name = _RESTARTED  # noqa: PLW2901 # such a job tells no steps
             yield f"{job_id}  {name:<13}{after}{_note(name, story, move)}".rstrip()
 
 
@@ -154,6 +157,8 @@ def _note(phase: str, story: JobStory, move: MoveRow) -> str:
             return f"  step {step}{size}, written in {move.save_s:.1f} s"
         case "placed":
             return f"  on {printable(', '.join(story.row.nodes))}"
+        case "restarted":
+            return "  gsched cannot see when it works again"
         case "first step":
             read = f", checkpoint read in {move.restore_s:.1f} s" if move.restore_s else ""
             return f"  {move.cost_s or 0.0:.1f} s without progress{read}"

@@ -158,7 +158,10 @@ def _course(story: JobStory) -> Iterator[tuple[str, str]]:
     yield "moves", _moves(story.row)
     if story.move is not None:
         under_way = story.row.state == JobState.MIGRATING
-        yield "move" if under_way else "last_move", _move(story.move)
+        yield (
+            "move" if under_way else "last_move",
+            _move(story.move, by_signal=story.checkpoint_signal > 0),
+        )
 
 
 def _moves(row: JobRow) -> str:
@@ -192,11 +195,16 @@ def _progress(reached: ProgressRow) -> str:
     return ", ".join(words)
 
 
-def _move(move: MoveRow) -> str:
-    """Return ``done, 5.2 s without progress (saved in 0.3 s, read in 0.4 s), 12.0 s in all``."""
+def _move(move: MoveRow, *, by_signal: bool) -> str:
+    """Return ``done, 5.2 s without progress (saved in 0.3 s, read in 0.4 s), 12.0 s in all``.
+
+    Of a job that was asked by its signal it is not known when it works again.
+    """
     to = f" to {', '.join(move.to)}" if move.to else ""
     if move.resumed_s is None or move.cost_s is None:
         return f"{move.phase}{to}"
+    if by_signal:
+        return f"{move.phase}, restarted after {_seconds(move.resumed_s - move.asked_s)}"
     parts = []
     if move.save_s:
         parts.append(f"saved in {_seconds(move.save_s)}")

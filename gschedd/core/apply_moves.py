@@ -75,7 +75,8 @@ def training_resumed(state: State, fact: f.TrainingResumed) -> None:
     move(state, job, fact, job.state)
     if job.trip is not None and not job.trip.resumed_s:  # else it is over, and this a restart
         job.trip = structs.replace(job.trip, resumed_s=fact.at_s, restore_s=fact.restore_s)
-        job.moves_cost_s += job.trip.cost_s or 0.0
+        if not job.spec.checkpoint_signal:  # of its own program it is not known when it works again
+            job.moves_cost_s += job.trip.cost_s or 0.0
     job.spent_s -= fact.restore_s  # it could not work meanwhile
     state.note_moved(job.id)
 

@@ -225,12 +225,23 @@ def test_what_the_supervisor_says_of_itself_is_what_gnode_reads() -> None:
     assert msgspec.json.decode(msgspec.json.encode(info()), type=SupervisorInfo) == info()
 
 
+def nobody(_number: int) -> set[int]:
+    """No process of the job has a handler."""
+    return set()
+
+
+def rank(_number: int) -> set[int]:
+    """One of them has."""
+    return {7}
+
+
 @pytest.mark.parametrize("reason", list(StopReason))
 def test_the_supervisor_obeys_every_stop_that_gnode_writes(reason: StopReason) -> None:
     ending = Ending(walltime_s=None, grace_s=5.0, leftover_grace_s=1.0)
     ending.started(100.0)
 
-    assert orders.obey([_words(StopCommand(reason=reason, grace_s=2.0))], ending, 110.0) == []
+    stop = _words(StopCommand(reason=reason, grace_s=2.0))
+    assert orders.obey([stop], ending, 110.0, nobody) == []
 
     assert ending.reason == reason
     assert ending.step(110.0) is Do.TERM
@@ -242,10 +253,10 @@ def test_the_supervisor_obeys_signals_and_new_limits_that_gnode_writes() -> None
     ending.started(100.0)
     words = [_words(SignalCommand(signal=12)), _words(RetimeCommand(walltime_s=30.0))]
 
-    assert orders.obey(words, ending, 110.0) == [12]
+    assert orders.obey(words, ending, 110.0, nobody) == [(12, None)], "to all processes"
 
     assert ending.deadline_s() == pytest.approx(130.0)
-    orders.obey([_words(RetimeCommand(walltime_s=None))], ending, 111.0)
+    orders.obey([_words(RetimeCommand(walltime_s=None))], ending, 111.0, nobody)
     assert ending.deadline_s() is None
 
 
@@ -253,11 +264,14 @@ def test_the_supervisor_sends_the_signal_of_a_move_once() -> None:
     ending = Ending(walltime_s=None, grace_s=5.0, leftover_grace_s=1.0)
     word = _words(SignalCommand(signal=10, request=2))
 
-    assert orders.obey([word, word], ending, 110.0) == [10]
-    assert orders.obey([_words(SignalCommand(signal=10, request=1))], ending, 120.0) == []
+    assert orders.obey([word], ending, 109.0, nobody) == [], "it would only kill the job"
+    assert ending.asked == 0
+    assert orders.obey([word, word], ending, 110.0, rank) == [(10, {7})]
+    assert orders.obey([_words(SignalCommand(signal=10, request=1))], ending, 120.0, rank) == []
 
     assert (ending.asked, ending.asked_s) == (2, 110.0)
-    assert orders.obey([_words(SignalCommand(signal=10, request=3))], ending, 130.0) == [10]
+    third = _words(SignalCommand(signal=10, request=3))
+    assert orders.obey([third], ending, 130.0, rank) == [(10, {7})]
     assert ending.asked == 3
 
 

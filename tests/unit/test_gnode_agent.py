@@ -518,6 +518,26 @@ def test_heartbeats_come_at_their_interval_while_a_head_listens() -> None:
     assert driver.agent.next_alarm_s() is None
 
 
+def test_the_use_of_a_young_attempt_is_told_before_the_first_heartbeat() -> None:
+    """After 10, 20, 40, 80 and 160 s, where it is sampled every 10 s; only what is young."""
+    driver = Driver()
+    driver.run()
+    told: list[float] = []
+
+    for wall_s in range(10, 400, 10):
+        usage = Usage(wall_s=float(wall_s), cpu_s=float(wall_s), samples=1)
+        driver.now_s += 10
+        sent = only(driver.step(Measured(load=Load(load1=1.0), usage={KEY: usage})), do.Send)
+        beats = [each.message for each in sent if isinstance(each.message, Heartbeat)]
+        told += [used.wall_s for beat in beats for _, _, used in beat.usage]
+        driver.step(AlarmRang())
+
+    assert told == [10, 20, 40, 80, 160]
+    driver.step(Disconnected())
+    usage = Usage(wall_s=5.0)
+    assert only(driver.step(Measured(load=Load(), usage={KEY: usage})), do.Send) == []
+
+
 # --- output ---
 
 

@@ -125,9 +125,10 @@ def test_orders_change_the_limit_and_hand_signals_back() -> None:
         ],
         ending,
         1000,
+        lambda _number: set(),
     )
 
-    assert signals == [12, 9]
+    assert signals == [(12, None), (9, None)]
     assert ending.deadline_s() == 1100
     assert ending.reason is None
 
