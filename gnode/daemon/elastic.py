@@ -24,6 +24,7 @@ from gnode.core.inputs import Input, JobSaid
 from gnode.core.table import Attempt
 from gnode.core.task import AttemptKey
 from gsched.clock import Clock
+from gsched.logs import Complaints
 from gsched.protocol import training as wire
 from gsched.protocol.node import Checkpoint, CheckpointFailed, GoOn
 
@@ -39,7 +40,6 @@ UNSENT_BYTES_MAX = 64 * 1024
 BIND_PAUSE_S = 1.0
 SOCKET_MODE = 0o666  # anybody may connect; whose process it is, the kernel says
 LISTEN_BACKLOG = 100
-COMPLAINT_PAUSE_S = 60.0
 _UCRED = struct.Struct("3i")  # pid, uid, gid: struct ucred of unix(7)
 
 NOT_CONNECTED = "it is not connected to gnode: does the script use gsched.elastic?"
@@ -94,6 +94,7 @@ class _Peer:
     key: AttemptKey
     writer: asyncio.StreamWriter
     world_sizes: tuple[int, ...] = ()
+    replaced: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,7 +108,7 @@ class _Order:
 
 @dataclass(slots=True, kw_only=True)
 class _Rate:
-    """How many lines may still be read at once."""
+    """How many lines of an attempt may still be heard at once, whatever connection they are on."""
 
     clock: Clock
     left: float = LINES_AT_ONCE
@@ -117,7 +118,7 @@ class _Rate:
         self.at_s = self.clock.monotonic_s()
 
     def pause_s(self) -> float:
-        """Count a line and return how long to wait before the next is read, seconds."""
+        """Count a line and return how long to wait before it is heard, seconds."""
         now_s = self.clock.monotonic_s()
         self.left = min(LINES_AT_ONCE, self.left + LINES_PER_S * (now_s - self.at_s)) - 1.0
         self.at_s = now_s
@@ -149,9 +150,11 @@ class ElasticServer:
         self._begun_s = clock.monotonic_s()
         self._peers: dict[AttemptKey, _Peer] = {}
         self._orders: dict[AttemptKey, _Order] = {}
+        self._rates: dict[AttemptKey, _Rate] = {}
+        self._late: dict[AttemptKey, tuple[_Peer, wire.Line]] = {}
         self._open: Counter[int] = Counter()
         self._writers: set[asyncio.StreamWriter] = set()
-        self._complained_s: float | None = None
+        self._complaints = Complaints(log, clock)
 
     async def run(self) -> None:
         """Serve until cancelled; a disk that is full is waited for."""
@@ -161,7 +164,7 @@ class ElasticServer:
                     self._serve, sock=listen(self._path), limit=wire.MAX_LINE_BYTES
                 )
             except OSError as error:
-                self._complain(f"the socket {self._path} of trainings: {error}")
+                self._complaints.say("this node", f"the socket {self._path} of trainings: {error}")
                 await asyncio.sleep(BIND_PAUSE_S)
                 continue
             try:
@@ -247,7 +250,7 @@ class ElasticServer:
             await self._converse(reader, writer, uid)
         except (_RefusedError, wire.BadLineError, ValueError) as error:
             # ValueError is asyncio's word for a line that is too long
-            self._complain(f"a process of uid {uid} on the socket of trainings: {error}")
+            self._complaints.say(f"uid {uid}", f"on the socket of trainings: {error}")
             writer.write(wire.encode_refusal(str(error)[:500]))
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # it has gone, or never said anything
@@ -269,15 +272,16 @@ class ElasticServer:
             raise _RefusedError("the first line is no hello")
         peer = self._admit(first.hello, writer, uid)
         try:
-            rate = _Rate(clock=self._clock)
+            rate = self._rate(peer.key)
             while self._peers.get(peer.key) is peer:
                 line = await _line(reader)
                 if not self._lives(peer.key):
                     raise _RefusedError(f"attempt {peer.key.name} has ended")
-                self._hear(peer, line)
                 pause_s = rate.pause_s()
-                if pause_s:
-                    await asyncio.sleep(pause_s)
+                if pause_s and await _happens(peer.replaced, pause_s):
+                    rate.left += 1  # it is here anew, and has said in its hello what it saved last
+                    return
+                self._hear(peer, line)
         finally:
             self._leave(peer)
 
@@ -299,16 +303,44 @@ class ElasticServer:
             )
         older = self._peers.get(key)
         if older is not None:
+            older.replaced.set()
             older.writer.transport.abort()
         peer = _Peer(key=key, writer=writer, world_sizes=hello.world_sizes)
         self._peers[key] = peer
         if hello.saved is not None:
-            self._hear(peer, wire.Line(checkpointed=hello.saved))
+            self._hear_hello(peer, wire.Line(checkpointed=hello.saved))
         order = self._orders.get(key)
         if order is not None:
             _stop(order)
             self._send(peer, order.message)
         return peer
+
+    def _rate(self, key: AttemptKey) -> _Rate:
+        """Return how fast an attempt is heard, over all of its connections."""
+        if len(self._rates) > CONNECTIONS_MAX:
+            self._rates = {each: rate for each, rate in self._rates.items() if self._lives(each)}
+        return self._rates.setdefault(key, _Rate(clock=self._clock))
+
+    def _hear_hello(self, peer: _Peer, line: wire.Line) -> None:
+        """Hear what an attempt says to have saved: now, or as soon as it may say something again.
+
+        Of all that it says until then the newest is heard, so that the newest is always known.
+        """
+        key = peer.key
+        if key in self._late:
+            self._late[key] = (peer, line)
+            return
+        pause_s = self._rate(key).pause_s()
+        if not pause_s:
+            self._hear(peer, line)
+            return
+        self._late[key] = (peer, line)
+        asyncio.get_running_loop().call_later(pause_s, self._hear_late, key)
+
+    def _hear_late(self, key: AttemptKey) -> None:
+        peer, line = self._late.pop(key)
+        if self._lives(key):
+            self._hear(peer, line)
 
     def _leave(self, peer: _Peer) -> None:
         if self._peers.get(peer.key) is not peer:
@@ -345,12 +377,15 @@ class ElasticServer:
         if order is not None and order.message.request == request:
             order.answered = True
 
-    def _complain(self, text: str) -> None:
-        """Log a warning, unless there was one just now: peers must not be able to fill the log."""
-        now_s = self._clock.monotonic_s()
-        if self._complained_s is None or now_s - self._complained_s >= COMPLAINT_PAUSE_S:
-            self._complained_s = now_s
-            log.warning("%s", text)
+
+async def _happens(event: asyncio.Event, timeout_s: float) -> bool:
+    """Return whether something happens within a time; return as soon as it does."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 def _stop(order: _Order) -> None:

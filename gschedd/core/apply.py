@@ -272,6 +272,7 @@ def _attempt_ended(state: State, fact: f.AttemptEnded) -> None:
     attempt.outcome, attempt.usage, attempt.ended_s = fact.outcome, fact.usage, fact.ended_s
     disown(state, job, attempt)
     state.reached.pop(job.id, None)
+    state.paces.pop(job.id, None)
     state.stuck.pop(job.id, None)
     _charge(job, attempt, fact.usage)
     job.spent_s = spent_by(job, attempt, fact.usage.wall_s, fact.ended_s)

@@ -21,7 +21,7 @@ from gsched.model.job import JobSpec
 from gsched.model.resources import Load, Request, Usage
 from gsched.model.states import HoldKind, JobState, NodeState
 from gsched.protocol import node as n
-from gschedd.core import admission, decide, reports
+from gschedd.core import admission, coalescing, decide, reports
 from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
@@ -314,7 +314,11 @@ class Head:
         if self.retry.take(now_s):
             self.state.look_anew()
         ask_again(self.state, now_s)
-        facts = [*decide.due_jobs(self.state, now_s), *due_probes(self.state, now_s)]
+        facts = [
+            *decide.due_jobs(self.state, now_s),
+            *due_probes(self.state, now_s),
+            *coalescing.due(self.state, now_s),
+        ]
         return self._advance([*facts, *overdue(self.state, self.settings, now_s)])
 
     def next_alarm_s(self) -> float | None:
@@ -330,6 +334,7 @@ class Head:
                 self.again_s,
                 next_overdue_s(state, self.settings) if state.targets else None,
                 next_asked_again_s(state),
+                coalescing.next_due_s(state),
                 next_probe_s(state) if state.on_probation else None,
             )
             if at_s is not None
@@ -448,6 +453,13 @@ class Head:
         model.learn(run.record)
         return (run,)
 
+    def _with_unwritten(self, facts: Iterable[f.AnyFact]) -> Iterator[f.AnyFact]:
+        """Yield facts, and before the end of a part the checkpoint that its job has made last."""
+        for fact in facts:
+            if isinstance(fact, f.PartEnded) and fact.job in self.state.unwritten:
+                yield from coalescing.take(self.state, fact.job)
+            yield fact
+
     def _advance(self, facts: Iterable[f.AnyFact]) -> Step:
         """Apply facts and all that follows from them."""
         applied: list[f.AnyFact] = []
@@ -456,7 +468,7 @@ class Head:
         pending = list(facts)
         while pending:
             following: list[f.AnyFact] = []
-            for fact in pending:
+            for fact in self._with_unwritten(pending):
                 if is_overtaken(self.state, fact):
                     continue
                 apply(self.state, fact)

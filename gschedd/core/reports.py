@@ -13,6 +13,7 @@ from gsched.model.job import ExitRecord
 from gsched.model.resources import Usage
 from gsched.model.states import NodeState, PartState, StopReason
 from gsched.protocol import node as n
+from gschedd.core import coalescing
 from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.apply_moves import note_progress
@@ -310,21 +311,25 @@ def on_checkpointed(state: State, node: str, said: n.Checkpointed, now_s: float)
     save_s = said.wall_s
     if is_answer and job.move is not None:  # no more than it can be: it does not count as walltime
         save_s = min(save_s, max(0.0, now_s - job.move.asked_s))
-    heard.facts.append(
-        f.CheckpointTaken(
-            at_s=now_s,
-            job=job.id,
-            attempt=said.attempt,
-            request=said.request,
-            step=said.step,
-            work_done=said.work_done,
-            work_total=said.work_total,
-            path=said.path,
-            size_bytes=said.size_bytes,
-            wall_s=save_s,
-            world_sizes=_new_sizes(said, job),
-        )
+    fact = f.CheckpointTaken(
+        at_s=now_s,
+        job=job.id,
+        attempt=said.attempt,
+        request=said.request,
+        step=said.step,
+        work_done=said.work_done,
+        work_total=said.work_total,
+        path=said.path,
+        size_bytes=said.size_bytes,
+        wall_s=save_s,
+        world_sizes=_new_sizes(said, job),
     )
+    if not is_answer and not fact.world_sizes and coalescing.is_to_wait(state, job, now_s):
+        coalescing.keep(state, fact)
+        return heard
+    state.unwritten.pop(job.id, None)  # this one is newer
+    coalescing.note_written(state, job.id, now_s)
+    heard.facts.append(fact)
     return heard
 
 

@@ -3,6 +3,7 @@
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
@@ -23,6 +24,9 @@ from gschedd.plan.load import Prediction
 from gschedd.plan.snapshot import OrderKey, RunningJob, Shape
 from gschedd.plan.space import SortedSpaces
 from gschedd.plan.training import Size
+
+if TYPE_CHECKING:
+    from gschedd.core.facts import CheckpointTaken
 
 
 class Part(Struct, kw_only=True, omit_defaults=True):
@@ -422,6 +426,8 @@ class State:
         self.trainings: dict[int, Job] = {}
         self.sizes: dict[int, Size | None] = {}
         self.reached: dict[int, Reached] = {}
+        self.unwritten: dict[int, tuple[float, CheckpointTaken]] = {}
+        self.paces: dict[int, tuple[float, int]] = {}
         self.startups = Startups()
         self.move_costs = Startups()
         self.step_times = StepTimes()

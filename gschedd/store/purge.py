@@ -5,6 +5,7 @@ ever given out again: the next ones stand in ``meta``, not in the rows.
 """
 
 import sqlite3
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -42,6 +43,27 @@ _ORPHANS: Final = """
         WHERE digest IS NOT NULL
         UNION SELECT json_extract(CAST(spec AS TEXT), '$.environment_digest') AS digest FROM specs
         WHERE digest IS NOT NULL
+    )
+"""
+
+
+#: Facts that a job or its user can cause again and again; of each so many of a job are kept.
+REPEATED: Final = frozenset(
+    {
+        "CheckpointTaken",
+        "JobAltered",
+        "JobHeld",
+        "JobReleased",
+        "JobSignalled",
+        "MoveAbandoned",
+        "MoveMeasured",
+        "StepsMeasured",
+    }
+)
+KEPT_OF_JOB: Final = 100
+_REPEATED_TOO_OFTEN: Final = """
+    DELETE FROM events WHERE seq IN (
+        SELECT seq FROM events WHERE job = ? AND kind = ? ORDER BY seq DESC LIMIT ? OFFSET ?
     )
 """
 
@@ -85,6 +107,16 @@ def purge_some(db: sqlite3.Connection, keep: Keep, now_s: float) -> Purged:
         events=events,
         more=SLICE in {old, extra, jobs, events},
     )
+
+
+def compact(db: sqlite3.Connection, repeated: Iterable[tuple[int, str]]) -> None:
+    """Keep the newest of the facts that were just repeated, by job and kind, and remove the rest.
+
+    The last of them says all that is needed of the job; those before it are its story, of which
+    nobody reads more. At most `SLICE` rows of each are removed, within the caller's transaction.
+    """
+    for job, kind in repeated:
+        db.execute(_REPEATED_TOO_OFTEN, (job, kind, SLICE, KEPT_OF_JOB))
 
 
 def _delete(db: sqlite3.Connection, statement: str, before: float) -> int:

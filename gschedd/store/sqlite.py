@@ -7,7 +7,7 @@ import contextlib
 import os
 import sqlite3
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -27,7 +27,15 @@ from gschedd.store import history, rows
 from gschedd.store.identity import FileIdentity, identity_of
 from gschedd.store.lineage import add_epoch, new_epoch_id, read_epochs
 from gschedd.store.mark import Mark, MarkFile
-from gschedd.store.purge import DAY_S, Keep, Purged, purge_blobs, purge_some
+from gschedd.store.purge import (
+    DAY_S,
+    REPEATED,
+    Keep,
+    Purged,
+    compact,
+    purge_blobs,
+    purge_some,
+)
 from gschedd.store.schema import MIGRATIONS, SCHEMA_VERSION
 from gschedd.store.seals import Damaged, DamagedRowError, sealed
 
@@ -440,6 +448,7 @@ class Store:
                 for number, fact in enumerate(batch.facts, start=1)
             ],
         )
+        compact(db, _repeated(batch.facts))
         many(_JOB_SQL, [sealed(rows.job_row(job)) for job in batch.jobs])
         many(
             "INSERT INTO specs (job, spec, seal) VALUES (?, ?, ?) "
@@ -549,6 +558,16 @@ def _make_private(path: str) -> None:
         os.fchmod(fd, 0o600)
     finally:
         os.close(fd)
+
+
+def _repeated(facts: Iterable[f.AnyFact]) -> set[tuple[int, str]]:
+    """Return the jobs and kinds of those facts that may be repeated without end."""
+    found: set[tuple[int, str]] = set()
+    for fact in facts:
+        kind = type(fact).__name__
+        if kind in REPEATED and isinstance(fact, f.JobFact):
+            found.add((fact.job, kind))
+    return found
 
 
 def _storage_error(path: str, error: sqlite3.Error) -> StorageError:

@@ -250,7 +250,7 @@ def test_who_breaks_the_rules_is_cut_off_with_a_word_and_nobody_else_notices(
     world.head.send(Checkpoint(job=1, attempt=1, request=1))
     assert world.head.wait_for(Checkpointed)
     assert [type(m) for m in world.head.received if isinstance(m, Progress)] == [Progress]
-    assert world.log().count("on the socket of trainings") <= 2  # nobody fills the log
+    assert world.log().count("on the socket of trainings") <= 5  # nobody fills the log
     ended(world)
 
 
@@ -310,6 +310,25 @@ def test_a_flood_of_lines_is_read_slowly_and_all_else_goes_on(world: GnodeWorld)
     client.socket.close()
     ended(world)
     ended(world, 2)
+
+
+def test_a_job_that_connects_again_and_again_is_heard_as_slowly(world: GnodeWorld) -> None:
+    """58,310 checkpoints in 30 s once became as many facts; the newest must still be known."""
+    world.start()
+    train(world)
+    world.head.wait_for(Progress)
+    rounds = 400
+    for number in range(1, rounds + 1):
+        client = Client(world)
+        client.hello(saved={"step": number, "path": f"/saved/{number}"})
+        with contextlib.suppress(OSError):
+            client.send(json.dumps({"checkpointed": {"step": number}}).encode() + b"\n")
+        client.socket.close()
+
+    world.head.wait_for(Checkpointed, lambda m: m.path == f"/saved/{rounds}")
+    told = [m for m in world.head.received if isinstance(m, Checkpointed)]
+    assert len(told) < rounds // 2
+    ended(world)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to be another user")
