@@ -21,6 +21,7 @@ from gnode.daemon import leftovers, spool
 from gnode.daemon.elastic import socket_path
 from gnode.daemon.identity import own_identity
 from gnode.daemon.launching import Rules
+from gnode.daemon.scratch import DEFAULT_TMP_DIR
 from gnode.daemon.shell import Identity, Meters, Shell
 from gnode.daemon.space import SpoolSpace
 from gnode.daemon.spool import Spool
@@ -91,7 +92,7 @@ def serve(config: Config) -> None:
         GschedError: it cannot start, or something inside it broke.
     """
     node = config.node
-    state = Spool(node.state_dir or DEFAULT_NODE_STATE_DIR)
+    state = Spool(node.state_dir or DEFAULT_NODE_STATE_DIR, node.tmp_dir or DEFAULT_TMP_DIR)
     state.prepare()
     lock_fd = spool.lock(state.state_dir)
     try:
@@ -105,6 +106,8 @@ def serve(config: Config) -> None:
     finally:
         if state.is_locked_by(lock_fd):  # else what is there is another gnode's
             Path(state.state_dir, "gnode.pid").unlink(missing_ok=True)
+            if not state.attempts():
+                state.scratch.close()
         os.close(lock_fd)
     if shell.spool_lost:
         raise CannotWriteError(
@@ -126,7 +129,7 @@ def _compose(
     rules = Rules(allow_root=node.allow_root_jobs, uid_min=node.min_uid)
     site = Site(
         node=name,
-        user_root=state.user_dir,
+        user_root=state.scratch.root,
         agent_path=str(Path(supervisor_file).with_name("torchrun_agent.py")),
         version=version(),
         boot_id=read_boot_id(),
@@ -235,7 +238,7 @@ def _kill_strays(roots: cgroups.Roots, state: Spool) -> None:
     It happens before the head hears that there is no such attempt, and starts another one.
     """
     keep = {key.name for key in state.attempts()}
-    killed = leftovers.kill_foreign(state.state_dir, state.user_dirs, keep)
+    killed = leftovers.kill_foreign(state.state_dir, state.scratch.roots(), keep)
     if killed:
         log.warning("killed processes of attempts that are not in the spool: %s", killed)
     for root in roots.all:

@@ -179,6 +179,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         resources: counted resources by name.
         cgroup: directory below which attempts get a control group; ``auto`` finds one, ``none``
             tracks processes by descent.
+        tmp_dir: below which each job gets a directory of its own, its TMPDIR, which is removed at
+            its end; empty: ``/tmp``.
         least_spool: free space in the file system of ``state_dir`` below which the node takes no
             new jobs, as ``32mb``.
         heartbeat_s, sample_s: how often load is sent, and each job's use is sampled.
@@ -205,6 +207,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     features: tuple[str, ...] = ()
     resources: dict[str, Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]] = {}
     cgroup: str = "auto"
+    tmp_dir: str = ""
     least_spool: str = "32mb"
     heartbeat_s: Period = 300.0
     sample_s: Period = 10.0

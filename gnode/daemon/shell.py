@@ -154,7 +154,7 @@ class Shell:
         """Run until `finish`, or until the agent says that all its attempts have ended."""
         found = tuple(self._spool.look(key) for key in self._spool.attempts())
         self._step(SpoolFound(found=found, ended=self._ended.keys()))
-        for path in self._spool.abandoned():
+        for path in self._spool.scratch.abandoned({found.key.name for found in found}):
             self._remover.remove(path)
         async with asyncio.TaskGroup() as group:
             running = [
@@ -327,7 +327,7 @@ class Shell:
 
     @_do.register
     def _(self, effect: do.RemoveFiles) -> None:
-        if self._spool.is_user_dir(effect.user_dir):
+        if self._spool.scratch.owns(effect.user_dir):
             self._remover.add(effect.user_dir)
 
     @_do.register

@@ -16,6 +16,7 @@ from msgspec import Struct
 from gnode.core.inputs import Found
 from gnode.core.mark import HeadMark
 from gnode.core.task import AttemptKey, Command, SupervisorInfo, Task, parse_key
+from gnode.daemon.scratch import DEFAULT_TMP_DIR, Scratch
 from gnode.supervisor import spool as records
 from gsched import trust
 from gsched.errors import CannotWriteError, ConfigError, InvalidRequestError, TryAgainError
@@ -40,17 +41,21 @@ _exit_decoder = msgspec.json.Decoder(ExitRecord)
 
 
 class Spool:
-    """The files of one node below its state directory."""
+    """The files of one node below its state directory.
 
-    def __init__(self, state_dir: str) -> None:
+    Args:
+        state_dir: of the node.
+        tmp_dir: below which jobs get directories of their own.
+    """
+
+    def __init__(self, state_dir: str, tmp_dir: str = DEFAULT_TMP_DIR) -> None:
         self.state_dir = os.path.abspath(state_dir)
         self.attempts_dir = os.path.join(self.state_dir, "attempts")
-        self.user_dir = os.path.join(self.state_dir, "user")
-        self.user_dirs = (self.user_dir,)
+        self.scratch = Scratch(self.state_dir, tmp_dir)
         self._mark_path = os.path.join(self.state_dir, "head.json")
 
     def prepare(self) -> None:
-        """Make the directories; users may pass through to their own below ``user``.
+        """Make the directories.
 
         Whoever can write them, or put others in their place, can have programs run as any user:
         so directories that somebody else can change are refused, those on the way included.
@@ -63,13 +68,12 @@ class Spool:
             trust.check_way(self.state_dir)
             os.makedirs(self.state_dir, mode=0o711, exist_ok=True)
             trust.check_directory(self.state_dir)
-            for path, mode in ((self.attempts_dir, 0o700), (self.user_dir, 0o711)):
-                os.makedirs(path, exist_ok=True)
-                trust.check_directory(path)
-                os.chmod(path, mode)
+            os.makedirs(self.attempts_dir, exist_ok=True)
+            trust.check_directory(self.attempts_dir)
+            os.chmod(self.attempts_dir, 0o700)
             if os.geteuid() == 0:
                 mode = os.stat(self.state_dir).st_mode & 0o7777
-                os.chmod(self.state_dir, mode | 0o011)  # noqa: S103 - owners pass through to their own
+                os.chmod(self.state_dir, mode | 0o011)  # noqa: S103 - trainings reach their socket
         except UntrustedError as error:
             raise ConfigError(
                 f"the state directory {self.state_dir} cannot be used: {error}, "
@@ -81,6 +85,7 @@ class Spool:
                 f"state directory {self.state_dir}: {error.strerror}",
                 hint="set state_dir in [node] to a directory that gnode may write",
             ) from error
+        self.scratch.prepare()
 
     def is_locked_by(self, lock_fd: int) -> bool:
         """Return whether this is still the state directory of which `lock` gave the descriptor."""
@@ -102,6 +107,7 @@ class Spool:
             OSError: there is no space; nothing is left of the attempt.
         """
         directory = self.directory(task.key)
+        self.scratch.ensure()
         os.mkdir(directory, 0o700)
         try:
             records.reserve(directory)
@@ -199,16 +205,6 @@ class Spool:
         except OSError:
             return directory
         return None
-
-    def is_user_dir(self, path: str) -> bool:
-        """Return whether a path is that of a job's own directory, which is ours to remove."""
-        return os.path.dirname(path) == self.user_dir
-
-    def abandoned(self) -> list[str]:
-        """Return the jobs' directories whose attempt has no records any more."""
-        known = {key.name for key in self.attempts()}
-        left = (name for name in os.listdir(self.user_dir) if name not in known)
-        return [os.path.join(self.user_dir, name) for name in left]
 
     def set_aside(self, key: AttemptKey) -> None:
         """Move an unreadable attempt to ``lost+found``."""

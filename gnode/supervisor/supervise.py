@@ -4,6 +4,7 @@ It runs in a process that the launcher has forked, and outlives launcher and gno
 just runs, it sleeps in one system call until a signal comes: the job's end, an order, the alarm.
 """
 
+import contextlib
 import errno
 import os
 import signal
@@ -237,7 +238,8 @@ class _Supervisor:
         if not (task["files"] or task["failure_report"]):
             return
         try:
-            os.makedirs(task["user_dir"], mode=0o700, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(task["user_dir"], 0o700)
             if task["switch_user"]:
                 flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
                 fd = os.open(task["user_dir"], flags)

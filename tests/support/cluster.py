@@ -51,6 +51,7 @@ class Cluster:
         self.jobs = directory / "jobs"
         self.socket = directory / "head.sock"
         self.state_dir = directory / "head"
+        self.tmp_dir = directory / "tmp"
         self.key_file = directory / "cluster.key"
         self.head_settings: dict[str, object] = {}
         self.queues: str = ""  # [[queue]] tables, as TOML text
@@ -60,7 +61,7 @@ class Cluster:
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._client = Head(str(self.socket))
         self._node_port = 0
-        for path in (directory, self.jobs, self.state_dir):
+        for path in (directory, self.jobs, self.state_dir, self.tmp_dir):
             path.mkdir(parents=True, exist_ok=True)
         with open(os.open(self.key_file, os.O_CREAT | os.O_WRONLY, 0o600), "w") as stream:
             stream.write(secrets.token_hex(32))
@@ -156,6 +157,7 @@ class Cluster:
             "name": name,
             "head": f"127.0.0.1:{self._node_port}",
             "state_dir": str(directory),
+            "tmp_dir": str(self.tmp_dir),
             "key_file": str(self.key_file),
             "address": "127.0.0.1",
             "cpus": cpus,

@@ -36,6 +36,7 @@ class GnodeWorld:
         self.state = directory / "n1"
         self.work = directory / "work"
         self.work.mkdir()
+        (directory / "tmp").mkdir()
         self.head = FakeHead(KEY)
         self.head.start()
         self.owner = this_user()
@@ -48,6 +49,7 @@ class GnodeWorld:
             "name": "n1",
             "head": f"127.0.0.1:{self.head.port}",
             "state_dir": str(self.state),
+            "tmp_dir": str(directory / "tmp"),
             "key_file": str(key),
             "cpus": 4,
             "memory": "4gb",
@@ -118,6 +120,11 @@ class GnodeWorld:
                 **settings,  # type: ignore[arg-type]  # as launch_order takes them
             )
         )
+
+    @property
+    def scratch(self) -> Path:
+        """Return the directory below which jobs get their own."""
+        return next((self.directory / "tmp").glob("gsched-*"))
 
     def supervisor(self, job: int, attempt: int = 1) -> SupervisorInfo:
         """Return who runs an attempt, once it has started."""

@@ -41,7 +41,7 @@ def test_a_deep_directory_is_removed_at_the_jobs_end_before_the_head_acknowledge
     world.launch(1, DEEP)
 
     record = world.head.wait_for_exit(1).record
-    until_empty(world.state / "user")
+    until_empty(world.scratch)
 
     assert record.exit_code == 0, world.log()
     assert world.process.poll() is None, world.log()
@@ -50,7 +50,7 @@ def test_a_deep_directory_is_removed_at_the_jobs_end_before_the_head_acknowledge
 def test_what_a_job_left_is_removed_after_a_restart(world: GnodeWorld) -> None:
     world.start()
     world.kill()
-    left = world.state / "user" / "7.1"
+    left = world.scratch / "7.1"
     left.mkdir()
     deep = os.open(left, os.O_RDONLY)
     for _ in range(3000):
@@ -61,6 +61,6 @@ def test_what_a_job_left_is_removed_after_a_restart(world: GnodeWorld) -> None:
     os.close(deep)
 
     world.start()
-    until_empty(world.state / "user")
+    until_empty(world.scratch)
 
     assert world.process.poll() is None, world.log()

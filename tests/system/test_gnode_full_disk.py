@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gsched.model.states import OutcomeKind, StopReason
-from gsched.protocol.node import Exited, Heartbeat, Register, Stop
+from gsched.protocol.node import Heartbeat, Register, Stop
 from tests.support.disks import fill, free, small_disk
 from tests.support.gnode_world import GnodeWorld, wait_until_gone
 from tests.support.processes import attempts
@@ -131,21 +131,62 @@ def test_gnode_starts_on_a_full_spool_and_works_when_space_returns(
     assert "Traceback" not in world.log()
 
 
-def test_a_job_that_fills_its_directory_ends_and_its_files_go_without_the_head(
-    world: GnodeWorld,
+@pytest.mark.parametrize("size", ["3m"])
+def test_a_job_that_fills_the_jobs_disk_ends_no_other_and_the_spool_has_space(
+    world: GnodeWorld, size: str
 ) -> None:
-    world.start()
-    world.launch(1, gated(world, 1, 41))
-    world.head.wait_for_start(1)
-    world.launch(2, 'cd "$GSCHED_JOB_DIR" && cat /dev/zero > big; echo "$?" > /dev/null; exit 7')
+    """The job's files go at its end, without a word from the head; then others can start."""
+    with small_disk(world.directory / "tmp", size):
+        world.start()
+        world.launch(1, gated(world, 1, 41))
+        world.head.wait_for_start(1)
+        world.launch(2, f'cat /dev/zero > "$GSCHED_JOB_DIR/big"; {gated(world, 2, 7)}')
+        wait_for_full(world.directory / "tmp")
 
-    record = world.head.wait_for_exit(2).record
-    let_go(world, 1)
-    other = world.head.wait_for_exit(1).record
+        world.launch(3, "exit 43")
+        refused = world.head.wait_for_exit(3).record
+        let_go(world, 1)
+        other = world.head.wait_for_exit(1).record
+        let_go(world, 2)
+        record = world.head.wait_for_exit(2).record
+        for _ in attempts(20.0):
+            if not os.listdir(world.scratch):
+                break
+        world.launch(4, "exit 44")
+        again = world.head.wait_for_exit(4).record
 
-    assert (record.exit_code, other.exit_code) == (7, 41)
+        assert (other.exit_code, record.exit_code, again.exit_code) == (41, 7, 44)
+        assert refused.kind is OutcomeKind.LAUNCH_FAILED
+        assert "No space left on device" in refused.message
+        assert not any(m.problem for m in world.head.received if isinstance(m, Heartbeat))
+        assert world.terminate() == 0
+
+
+def wait_for_full(directory: Path) -> None:
+    """Return once a file system takes no more."""
     for _ in attempts(20.0):
-        if not list(world.state.glob("user/*")):
-            break
-    assert list(world.state.glob("user/*")) == []
-    assert not [m for m in world.head.received if isinstance(m, Exited) and m.record.job > 2]
+        if os.statvfs(directory).f_bavail == 0:
+            return
+    raise AssertionError(f"{directory} does not fill")
+
+
+@pytest.mark.parametrize("what", ["output", "checkpoints", "shm"])
+def test_a_disk_that_a_job_fills_elsewhere_ends_that_job_alone(
+    world: GnodeWorld, what: str
+) -> None:
+    """A directory for output or checkpoints, or shared memory, is full to the last byte."""
+    with small_disk(world.directory / what, "1m") as disk:
+        world.start()
+        world.launch(1, gated(world, 1, 41))
+        world.head.wait_for_start(1)
+        fill(disk)
+        output = f"{disk}/" if what == "output" else ""
+        script = f"echo much || exit 9; echo more > {disk}/file || exit 9"
+        world.launch(2, script, stdout_path=output)
+
+        record = world.head.wait_for_exit(2).record
+        let_go(world, 1)
+
+        assert record.exit_code == 9
+        assert world.head.wait_for_exit(1).record.exit_code == 41
+        assert world.process.poll() is None, world.log()

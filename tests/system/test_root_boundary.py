@@ -155,7 +155,7 @@ def behind_a_link(path: Path) -> None:
         (lambda state: behind_a_link(state.parent), "belongs to uid"),
     ],
     ids=[
-        *("owner", "owner of its parent", "owner further up", "owner of attempts", "owner of user"),
+        *("owner", "owner of its parent", "owner further up", "owner of attempts"),
         *("group may write", "sticky", "all may write its parent", "group may write further up"),
         *("a link", "a link on the way"),
     ],

@@ -79,21 +79,6 @@ def test_the_mark_is_kept_and_a_broken_one_starts_anew(place: Spool) -> None:
     assert place.read_mark() == HeadMark()
 
 
-def test_only_directories_below_ours_are_the_jobs(place: Spool, tmp_path: Path) -> None:
-    assert place.is_user_dir(os.path.join(place.user_dir, KEY.name))
-    assert not place.is_user_dir(str(tmp_path / "other"))
-    assert not place.is_user_dir(place.user_dir)
-    assert not place.is_user_dir("")
-
-
-def test_directories_without_an_attempt_are_abandoned(place: Spool) -> None:
-    place.write_task(a_task())
-    for name in (KEY.name, "9.9", ".removed-1"):
-        Path(place.user_dir, name).mkdir()
-
-    assert sorted(map(os.path.basename, place.abandoned())) == [".removed-1", "9.9"]
-
-
 def test_an_attempt_with_unknown_files_is_removed_whole(place: Spool) -> None:
     place.write_task(a_task())
     Path(place.directory(KEY), "task.json.tmp").touch()

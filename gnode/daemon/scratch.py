@@ -1,0 +1,106 @@
+"""Where jobs' own directories lie: away from the spool, so that no job can fill that.
+
+All of one node's lie in ``TMP_DIR/gsched-UID-NUMBER``, whose number follows from the state
+directory. Anybody can make a directory in ``/tmp``: one that is not ours alone is left alone, and
+the next name is tried.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+from collections.abc import Collection
+
+from gsched import trust
+from gsched.errors import CannotWriteError
+from gsched.trust import UntrustedError
+
+log = logging.getLogger(__name__)
+
+DEFAULT_TMP_DIR = "/tmp"  # noqa: S108 - what is made there is checked
+_NAMES = 10
+_MODE = 0o711  # owners have to pass through to their own
+
+
+class Scratch:
+    """The directory below which each job gets one of its own.
+
+    Attributes:
+        root: that directory, once `prepare` has found it.
+    """
+
+    def __init__(self, state_dir: str, tmp_dir: str) -> None:
+        state_dir = os.path.abspath(state_dir)
+        number = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:8]
+        base = os.path.join(os.path.abspath(tmp_dir), f"gsched-{os.geteuid()}-{number}")
+        self._candidates = [base, *(f"{base}-{count}" for count in range(1, _NAMES))]
+        self._before = os.path.join(state_dir, "user")  # where they once were
+        self.root = base
+
+    def prepare(self) -> None:
+        """Make the directory, or find it.
+
+        Raises:
+            CannotWriteError: it cannot be made, or all of its names are somebody else's.
+        """
+        refused = ""
+        for path in self._candidates:
+            try:
+                self._make(path)
+            except UntrustedError as error:
+                log.warning("%s is not used for jobs' files: %s", path, error)
+                refused = str(error)
+            except OSError as error:
+                raise CannotWriteError(
+                    f"directory for jobs' files {path}: {error.strerror}",
+                    hint="set tmp_dir in [node] to a directory that gnode may write",
+                ) from error
+            else:
+                self.root = path
+                return
+        raise CannotWriteError(
+            f"no directory for jobs' files can be made in {os.path.dirname(self.root)}: {refused}",
+            hint="set tmp_dir in [node] to a directory that only root can change",
+        )
+
+    def _make(self, path: str) -> None:
+        trust.check_way(path)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        trust.check_directory(path)
+        if os.stat(path).st_mode & 0o777 != _MODE:
+            os.chmod(path, _MODE)
+
+    def ensure(self) -> None:
+        """Make the directory again where something that cleans up has removed it.
+
+        Raises:
+            OSError: it cannot be made, or is somebody else's now.
+        """
+        if not os.path.isdir(self.root):
+            self._make(self.root)
+
+    def roots(self) -> tuple[str, ...]:
+        """Return all places where jobs of this node may have, or have had, their directories."""
+        return (*self._candidates, self._before)
+
+    def owns(self, path: str) -> bool:
+        """Return whether a path is that of a job's own directory, which is ours to remove."""
+        return os.path.dirname(path) in self.roots()
+
+    def abandoned(self, known: Collection[str]) -> list[str]:
+        """Return the jobs' directories of attempts that are not in ``known``, by name."""
+        found: list[str] = []
+        for root in self.roots():
+            try:
+                trust.check_directory(root)
+                names = os.listdir(root)
+            except OSError:  # not there, or not ours
+                continue
+            found += [os.path.join(root, name) for name in names if name not in known]
+        return found
+
+    def close(self) -> None:
+        """Remove the directory if no job has anything there."""
+        with contextlib.suppress(OSError):
+            os.rmdir(self.root)
