@@ -204,6 +204,8 @@ def _torchrun(launch: Launch, site: Site, user_dir: str) -> tuple[str, ...]:
         site.agent_path,
         "--report",
         posixpath.join(user_dir, FAILURE_NAME),
+        "--grace",
+        str(launch.grace_s),
         "--",
         "--nnodes",
         str(len(launch.hosts)),

@@ -2,7 +2,7 @@
 
 Runs in the *user's* Python, with the user's torch, as a script of its own:
 
-    python torchrun_agent.py --report FILE -- TORCHRUN-ARGUMENTS SCRIPT ARGUMENTS
+    python torchrun_agent.py --report FILE --grace SECONDS -- TORCHRUN-ARGUMENTS SCRIPT ARGUMENTS
 
 It does what ``torchrun`` does. If ranks fail, it also writes FILE (JSON: rank, local_rank,
 exit_code, signal, failed_s, message) and exits with the first one's exit code, 128 + n for a
@@ -13,6 +13,7 @@ two have to be told apart.
 An elastic training whose user gave torchrun no options of its own gets its ranks from here, with
 the environment that torchrun would give them: torchrun imports torch for that, which takes as long
 as a rank's own start and comes before it, in each move anew. Rank 0 then keeps the store itself.
+When one of these ranks has failed, the others have SECONDS to end, the job's grace period.
 
 The rendezvous port is the head's choice, who does not know what else is on a machine: another
 cluster, or any program. The agent of the first node claims it, before a rank is started anywhere,
@@ -34,9 +35,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-_USAGE = "usage: torchrun_agent.py --report FILE -- TORCHRUN-ARGUMENTS SCRIPT ARGUMENTS"
+_USAGE = (
+    "usage: torchrun_agent.py --report FILE --grace SECONDS -- TORCHRUN-ARGUMENTS SCRIPT ARGUMENTS"
+)
 _NO_TORCH = 127  # what a shell says of a program that is not there
-_GRACE_S = 30.0  # torchrun's: ranks that were asked to end for another one are killed after it
+_FOR_EVER_S = 10**6  # who ends the job kills what does not end in time
+_LOOK_S = 30.0  # between two looks at ranks of which no signal came
 _TOGETHER_S = 0.2  # between the first and the last signal of somebody who ends all processes
 _TAKEN = 75  # sysexits' EX_TEMPFAIL: the port is somebody else's
 _MEETING_S = 900.0  # for agents to find each other, as torchrun has it
@@ -227,7 +231,10 @@ def _word(channel: socket.socket, timeout_s: float) -> str:
 
 
 def _launch(report: str, arguments: list[str]) -> int:
-    """Run torchrun; return its exit code."""
+    """Run torchrun; return its exit code.
+
+    When one rank has failed, torchrun gives the others 30 s to end.
+    """
     try:
         from torch.distributed import run as torchrun
     except ModuleNotFoundError as error:
@@ -249,7 +256,10 @@ def _launch(report: str, arguments: list[str]) -> int:
         return 0
     deaths = _Deaths()
     try:
-        run(parse(arguments))
+        options = parse(arguments)
+        if getattr(options, "shutdown_timeout", 0) is None:  # its user says nothing else
+            options.shutdown_timeout = _FOR_EVER_S
+        run(options)
     except ChildFailedError as error:
         sys.stderr.write(f"{error}\n")
         noticed_s = time.time()
@@ -285,12 +295,16 @@ class _Ranks:
         options: what gsched says to torchrun, by option.
         command: the script and its arguments.
         report: file that is written if one fails.
+        grace_s: what the others get to end then. Whoever ends all of us kills who does not.
     """
 
-    def __init__(self, options: Mapping[str, str], command: Sequence[str], report: str) -> None:
+    def __init__(
+        self, options: Mapping[str, str], command: Sequence[str], report: str, grace_s: float
+    ) -> None:
         self._options = options
         self._command = list(command)
         self._report = report
+        self._grace_s = grace_s
         self._local: dict[int, int] = {}
         self._first: tuple[_Failure, float] | None = None
         self._asked: int | None = None
@@ -304,14 +318,15 @@ class _Ranks:
         for local_rank in range(int(self._options["--nproc-per-node"])):
             self._start(local_rank)
         while self._local:
-            wait_s = _GRACE_S if self._kill_s is None else max(0.0, self._kill_s - time.monotonic())
+            wait_s = _LOOK_S if self._kill_s is None else max(0.0, self._kill_s - time.monotonic())
             came = signal.sigtimedwait(watched, wait_s)
             if came is not None and came.si_signo in _ENDING and self._asked is None:
                 self._asked = came.si_signo
-                self._end()
+                self._send(signal.SIGTERM)
             self._reap()
             if self._kill_s is not None and time.monotonic() >= self._kill_s:
                 self._send(signal.SIGKILL)
+                self._kill_s = None
         if self._first is None:
             return 128 + self._asked if self._asked is not None else 0
         failure, failed_s = self._first
@@ -380,15 +395,12 @@ class _Ranks:
             came = signal.sigtimedwait(_ENDING, _TOGETHER_S) if self._asked is None else None
             if came is not None:
                 self._asked = came.si_signo
-                self._end()
+                self._send(signal.SIGTERM)
             if self._asked is None:
                 self._first = _Failure(local_rank, status, self._error_file(local_rank)), failed_s
-                self._end()
-
-    def _end(self) -> None:
-        """Ask those that are left to end, as there is nothing without the others."""
-        self._kill_s = time.monotonic() + _GRACE_S
-        self._send(signal.SIGTERM)
+                # There is nothing to do without it.
+                self._kill_s = time.monotonic() + self._grace_s
+                self._send(signal.SIGTERM)
 
     def _send(self, number: int) -> None:
         for pid in self._local:
@@ -405,7 +417,7 @@ def _options_of(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return options, rest
 
 
-def _own_ranks(report: str, arguments: list[str]) -> _Ranks | None:
+def _own_ranks(report: str, grace_s: float, arguments: list[str]) -> _Ranks | None:
     """Return the ranks of an elastic training that needs nothing else of torchrun."""
     if "GSCHED_ELASTIC_SOCKET" not in os.environ:
         return None
@@ -416,7 +428,7 @@ def _own_ranks(report: str, arguments: list[str]) -> _Ranks | None:
         return None
     if not rest or rest[0].startswith("-") or importlib.util.find_spec("torch") is None:
         return None
-    return _Ranks(options, rest, report)
+    return _Ranks(options, rest, report, grace_s)
 
 
 def main() -> None:
@@ -424,14 +436,14 @@ def main() -> None:
     # Python has put this script's folder first; its neighbours are not for the user's imports.
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
-    if len(sys.argv) < 5 or sys.argv[1] != "--report" or sys.argv[3] != "--":
+    if len(sys.argv) < 7 or sys.argv[1:6:2] != ["--report", "--grace", "--"]:
         sys.exit(_USAGE)
-    report, arguments = sys.argv[2], sys.argv[4:]
+    report, grace_s, arguments = sys.argv[2], float(sys.argv[4]), sys.argv[6:]
     for number in _FOR_RANKS:  # a handler: ranks get their own, but would inherit SIG_IGN
         signal.signal(number, lambda _number, _frame: None)
     try:
         claim = _claim_of(arguments)
-        ranks = _own_ranks(report, arguments)
+        ranks = _own_ranks(report, grace_s, arguments)
         code = _launch(report, arguments) if ranks is None else ranks.run()
         if claim is not None:
             claim.close()

@@ -33,7 +33,9 @@ def run_torchrun(
     )
 
 
-def agent_command(report: pathlib.Path, *script: str, ranks: int) -> list[str]:
+def agent_command(
+    report: pathlib.Path, *script: str, ranks: int, grace_s: float = 30.0
+) -> list[str]:
     """Return how gnode would call the agent for a script on one node."""
     options = {
         "--nnodes": "1",
@@ -45,4 +47,5 @@ def agent_command(report: pathlib.Path, *script: str, ranks: int) -> list[str]:
         "--max-restarts": "0",
     }
     words = [word for pair in options.items() for word in pair]
-    return [torch_python(), str(AGENT), "--report", str(report), "--", *words, *script]
+    agent = [torch_python(), str(AGENT), "--report", str(report), "--grace", str(grace_s), "--"]
+    return [*agent, *words, *script]

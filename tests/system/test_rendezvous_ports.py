@@ -54,7 +54,17 @@ def command(report: pathlib.Path, script: pathlib.Path, port: int, **said: objec
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     words += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
     words += ["--nproc-per-node", "1", "--max-restarts", "0"]
-    return [torch_python(), str(AGENT), "--report", str(report), "--", *words, str(script)]
+    return [
+        torch_python(),
+        str(AGENT),
+        "--report",
+        str(report),
+        "--grace",
+        "30",
+        "--",
+        *words,
+        str(script),
+    ]
 
 
 @pytest.mark.parametrize("taken", [listening, claimed])

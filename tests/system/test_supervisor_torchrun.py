@@ -68,7 +68,8 @@ def start_two(
         rendezvous = ["--nnodes", "2", "--node-rank", str(node_rank), "--nproc-per-node", "2"]
         rendezvous += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
         rendezvous += ["--rdzv-id", "1.1", "--max-restarts", "0", *options]
-        argv = [python, str(AGENT), "--report", report, "--", *rendezvous, "--", str(script)]
+        argv = [python, str(AGENT), "--report", report, "--grace", "10", "--"]
+        argv += [*rendezvous, "--", str(script)]
         by_torchrun = not elastic or bool(options)
         task = launcher.task(
             node_rank + 1,

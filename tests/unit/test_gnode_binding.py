@@ -72,19 +72,23 @@ def test_a_command_is_taken_word_by_word() -> None:
 
 def test_torchrun_gets_its_rendezvous_and_reports_failures() -> None:
     launch = two_nodes(
-        1, launch=LaunchKind.TORCHRUN, python="/venv/python", arguments=("train.py", "--lr=1")
+        1,
+        launch=LaunchKind.TORCHRUN,
+        python="/venv/python",
+        arguments=("train.py", "--lr=1"),
+        grace_s=45.0,
     )
 
     task = bind(launch, ALICE, site(node="n1"))
 
-    assert task.argv[:5] == (
+    assert task.argv[:7] == (
         "/venv/python",
         "/lib/torchrun_agent.py",
-        "--report",
-        "/s/user/7.3/failure.json",
+        *("--report", "/s/user/7.3/failure.json"),
+        *("--grace", "45.0"),
         "--",
     )
-    options = dict(zip(task.argv[5:-2:2], task.argv[6:-2:2], strict=True))
+    options = dict(zip(task.argv[7:-2:2], task.argv[8:-2:2], strict=True))
     assert options == {
         "--nnodes": "2",
         "--node-rank": "1",
