@@ -45,6 +45,8 @@ SINGLE_TERMS: Final = frozenset(
 UNENFORCED_TERMS: Final = frozenset(
     {"vmem", "pvmem", "cput", "pcput", "file", "nice", "naccesspolicy", "wd"}
 )
+#: A plain number below this is a typing error: a unit was forgotten.
+LEAST_PLAIN_BYTES: Final = 1024**2
 _PROPERTY: Final = re.compile(r"[A-Za-z][\w.-]*")
 _NO_PROPERTY: Final = GPU_MODES | {"prohibited"}
 _COUNTED_WORDS: Final = ("ppn", "gpus", "gpu_type")  # of nodes=, with a value
@@ -392,9 +394,15 @@ def _short(text: str) -> str:
 
 def _size(name: str, text: str) -> int:
     try:
-        return parse_size_bytes(text)
+        size_bytes = parse_size_bytes(text)
     except BadResourceError as error:
         raise BadResourceError(f"{name}={_short(text)}: {error.message}", hint=error.hint) from None
+    if 0 < size_bytes < LEAST_PLAIN_BYTES and text.isdecimal():
+        raise BadResourceError(
+            f"{name}={text} asks for {size_bytes} bytes, in which no program can run",
+            hint=f"did you mean {name}={text}mb? (a number without a unit is bytes)",
+        )
+    return size_bytes
 
 
 def _count(name: str, text: str, *, least: int = 1) -> int:

@@ -212,3 +212,21 @@ def test_counts_beside_select_are_refused(text: str, hint: str) -> None:
     with pytest.raises(BadResourceError, match="select= together with") as caught:
         parse_resources([text], generic_names=())
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["mem=512", "pmem=512", "select=1:mem=512", "mem=1048575"])
+def test_memory_without_a_unit_that_no_program_could_run_in_is_refused(text: str) -> None:
+    """Plain numbers are bytes, as in Torque; who writes so few has forgotten the unit."""
+    with pytest.raises(BadResourceError) as caught:
+        parse_resources([text], generic_names=())
+
+    number = text.rpartition("=")[2]
+    assert f"mem={number} asks for {number} bytes" in caught.value.message
+    assert f"mem={number}mb?" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"), [("mem=1048576", 1 << 20), ("mem=512b", 512), ("mem=1kb", 1024)]
+)
+def test_memory_is_taken_at_its_word_otherwise(text: str, size_bytes: int) -> None:
+    assert parse_resources([text], generic_names=()).request.memory_bytes == size_bytes
