@@ -146,7 +146,6 @@ def behind_a_link(path: Path) -> None:
         (lambda state: own(state.parent), "belongs to uid"),
         (lambda state: own(state.parent.parent), "belongs to uid"),
         (lambda state: own(state / "attempts"), "belongs to uid"),
-        (lambda state: own(state / "user"), "belongs to uid"),
         (lambda state: state.chmod(0o770), "can be written by others (mode 0770)"),
         (lambda state: state.chmod(0o1777), "can be written by others (mode 1777)"),
         (lambda state: state.parent.chmod(0o777), "can be written by others (mode 0777)"),
