@@ -8,12 +8,15 @@ node knows must have its right outcome after `gsched recover --accept`.
 import json
 import shutil
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from gsched.errors import GschedError
 from tests.support.cluster import Cluster, wait_until
+from tests.support.commands import run_command
+from tests.support.guide import shell_blocks
 from tests.support.judge import Judge
 from tests.support.mishaps import Submission, a_job, wait_for_end, wait_for_starts
 
@@ -328,3 +331,54 @@ def test_one_node_of_several_that_claims_a_huge_epoch_is_refused_until_an_operat
     cluster.head.recover(accept=True)
     for name in ("n1", "n2"):
         cluster.wait_for_node(name)
+
+
+def follow_the_guide(cluster: Cluster, line: str) -> None:
+    """Do what a line of the guide says, on this cluster in place of the installed one."""
+    command = line.partition("#")[0].strip()
+    match command.split():
+        case ["systemctl", "stop", "gschedd"]:
+            cluster.stop_head()
+        case ["systemctl", "start", "gschedd"]:
+            cluster.start_head()
+            cluster.wait_for_node("n1")
+            wait_until(lambda: cluster.head.recovery().nodes, what="the node to tell")
+        case ["gsched", *arguments]:
+            ran = run_command("gsched", *arguments, head=str(cluster.socket))
+            assert ran.status == (0 if "--accept" in arguments else 1), ran
+        case ["chown", *_]:
+            pass  # this test has no user gsched
+        case _:
+            here = command.replace("/var/lib/gsched", str(cluster.state_dir))
+            here = here.replace("/backup", str(cluster.directory))
+            subprocess.run(["/bin/sh", "-ec", here], check=True, timeout=60)
+
+
+def test_backup_and_restore_work_as_the_guide_says(cluster: Cluster, judge: Judge) -> None:
+    """Line by line; what has happened since the backup is taken back, what must be held is held."""
+    if shutil.which("sqlite3") is None:
+        pytest.skip("the guide's sqlite3 command is not installed here")
+    cluster.start_head()
+    cluster.start_node("n1", cpus=1)
+    (blocks,) = Submission(cluster, a_job(cluster, judge, judge.gate(), code=5)).ids()
+    wait_for_starts(judge, [blocks])
+    waits, once = Submission(
+        cluster, a_job(cluster, judge, code=6), a_job(cluster, judge, rerunnable=False)
+    ).ids()
+    save, put_back = shell_blocks("administrators-guide.md", "### Backup and restore")
+    for line in save.splitlines():
+        follow_the_guide(cluster, line)
+    wait_until(lambda: judge.open_gate() and judge.count("end", waits) == 1)
+    wait_for_end(cluster, [blocks, waits, once])
+    (later,) = Submission(cluster, a_job(cluster, judge, code=7)).ids()
+    wait_for_end(cluster, [later])
+
+    for line in put_back.splitlines():
+        follow_the_guide(cluster, line)
+
+    stories = wait_for_end(cluster, [blocks, waits, once, later])
+    outcomes = [story.row.outcome for story in stories]
+    assert [outcome.exit_code for outcome in outcomes if outcome] == [5, 6, 0, 7]
+    assert [judge.count("start", job) for job in (blocks, waits, once, later)] == [1] * 4
+    (new,) = Submission(cluster, a_job(cluster, judge)).ids()
+    assert new > later

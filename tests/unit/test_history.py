@@ -289,8 +289,12 @@ def test_another_users_kind_is_nobodys_business() -> None:
     uid = FULL.record.kind.owner_uid
 
     shown = [
-        prediction_row(scored, Caller(user="u", uid=each, gid=each, operator=operator)).kind
-        for each, operator in ((uid, False), (uid + 1, False), (uid + 1, True))
+        prediction_row(scored, Caller(user=user, uid=each, gid=each, operator=operator)).kind
+        for user, each, operator in (
+            ("alice", uid, False),
+            ("bob", uid + 1, False),
+            ("bob", uid + 1, True),
+        )
     ]
 
     assert shown == [FULL.record.kind.key, "", FULL.record.kind.key]
