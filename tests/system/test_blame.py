@@ -147,6 +147,63 @@ def test_a_deleted_users_job_drains_nothing(site: tuple[Cluster, Users]) -> None
     holds_still(cluster, users, other, steady)
 
 
+def test_every_way_at_once_drains_nothing(site: tuple[Cluster, Users]) -> None:
+    """What a job names is taken away after its submission, then all are released together."""
+    users = site[1]
+    mean, other = users.add("mean"), users.add("other")
+    cluster, _ = started(site)
+    steady = users.submit(cluster, other, "--", "sleep", "1000")
+    home = users.home(mean)
+    for name in ("gone", "closed", "results"):
+        (home / name).mkdir()
+        os.chown(home / name, mean.uid, mean.gid)
+    for name, text in (("odd", "#!/no/such/shell\n"), ("plain", "true\n"), ("text", "true\n")):
+        (home / name).write_text(text)
+        (home / name).chmod(0o755)
+    ways = {
+        "working directory": ("-d", str(home / "gone"), "--", "true"),
+        "Permission denied": ("-d", str(home / "closed"), "--", "true"),
+        "there is no directory": ("-o", str(home / "results" / "out"), "--", "true"),
+        "neither a file nor": ("-o", str(home / "pipe"), "--", "true"),
+        "interpreter does not exist": ("--", "./odd"),
+        "chmod +x": ("--", "./plain"),
+        "it is no program": ("--", "./text"),
+        "No such file": ("--", "/no/such-program"),
+    }
+    jobs = {
+        words: [users.submit(cluster, mean, "-h", *way) for _ in range(3)]
+        for words, way in ways.items()
+    }
+    jobs["is not in group 72999"] = [
+        users.submit(cluster, mean, "-h", "--", "true", gid=72999) for _ in range(3)
+    ]
+    (home / "gone").rmdir()
+    (home / "results").rmdir()
+    (home / "closed").chmod(0)
+    (home / "plain").chmod(0o644)
+    os.mkfifo(home / "pipe", 0o666)
+    reader = os.open(home / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    os.chown(home / "pipe", mean.uid, mean.gid)
+
+    every = [job for some in jobs.values() for job in some]
+    cluster.head.act(ActionRequest(action="release", ids=tuple(map(str, every))))
+    stories = cluster.head.wait(every, timeout_s=MEAN_S)
+    os.close(reader)
+
+    told = {
+        story.row.id: (story.row.outcome.kind, story.row.outcome.message)
+        for story in stories
+        if story.row.outcome is not None
+    }
+    assert len(told) == len(every)
+    for words, some in jobs.items():
+        for job in some:
+            kind, message = told[job]
+            assert kind == "launch_failed"
+            assert words in message
+    holds_still(cluster, users, other, steady)
+
+
 # --- the node's own probe ---
 
 
