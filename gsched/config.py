@@ -341,7 +341,9 @@ def load_config(path: str | None) -> Config:
         text = Path(where).read_text(encoding="utf-8")
     except FileNotFoundError:
         if path or environment("GSCHED_CONFIG"):
-            raise ConfigError(f"{where}: no such file", hint="see --config") from None
+            raise ConfigError(
+                f"{where}: no such file", hint="name another one with --config or $GSCHED_CONFIG"
+            ) from None
         return Config()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where}: cannot be read: {error}") from error

@@ -329,7 +329,7 @@ def _as_gsched_error(error: Exception, name: str) -> GschedError:
     if isinstance(error, click.ClickException):
         context = error.ctx if isinstance(error, click.UsageError) else None
         path = context.command_path if context else name
-        message = _NOT_A_NUMBER.sub("is no whole number", error.format_message())
+        message = _NOT_A_NUMBER.sub("is not a valid number", error.format_message())
         return UsageError(message, hint=f"see `{path} --help`")
     return InternalError(
         f"a fault of gsched itself: {type(error).__name__}: {error}",

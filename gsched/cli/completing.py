@@ -217,9 +217,11 @@ def _queues(context: click.Context, incomplete: str) -> Found:
 
 def _node_operands(context: click.Context, incomplete: str) -> Found:
     """Yield the verbs for the first operand, and nodes."""
+    from gsched.cli.gnodes import VERBS  # late: it is there already where gnodes is asked
+
     given = context.params.get("operands") or ()
     if not given:
-        yield from (CompletionItem(verb) for verb in _VERBS)
+        yield from (CompletionItem(verb) for verb in VERBS)
     yield from (item for item in _nodes(context, incomplete) if item.value not in given)
 
 

@@ -88,7 +88,7 @@ def _epoch_s(text: str, match: re.Match[str]) -> float:
     second = int(match[6] or 0)
     possible = 1 <= month <= 12 and 1 <= day <= calendar.monthrange(max(year, 1), month)[1]
     if not possible or hour > 23 or minute > 59 or second > 59 or not 1970 <= year < 2200:
-        raise UsageError(f"--deadline: {text!r} is no date", hint=_HOW)
+        raise UsageError(f"--deadline: invalid date {text!r}", hint=_HOW)
     parts = (year, month, day, hour, minute, second)
     zone = match["zone"]
     if zone is None:

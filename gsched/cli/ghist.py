@@ -132,8 +132,8 @@ def _check_no_filter(filters: "dict[str, str | int | bool | None]") -> None:
     given = [name for name, value in filters.items() if value and name != "limit"]
     if given:
         raise UsageError(
-            f"--{given[0]} chooses among all jobs, but some are named",
-            hint="give job ids or filters, not both",
+            f"both job ids and --{given[0]} are given",
+            hint="give one of them; quote a pattern, as in -N 'train*', or the shell expands it",
         )
 
 

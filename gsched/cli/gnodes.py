@@ -117,6 +117,8 @@ def gnodes(
             identity=_checked_identity(verb, str(flags["identity"])),
         )
         return _act(head, asked, yes=yes, as_json=as_json)
+    if flags["migrate"] or reason:
+        _check_subcommand(operands)
     if flags["migrate"]:
         _check_drain(verb)
     _checked_identity(verb, str(flags["identity"]))
@@ -161,6 +163,22 @@ def _checked_identity(verb: str, beginning: str) -> str:
             hint="give hex digits as `gnodes NODE` and gnode's log show them",
         )
     return text
+
+
+def _check_subcommand(operands: Sequence[str]) -> None:
+    """Refuse a misspelt sub-command: the options show that one was meant.
+
+    Raises:
+        UsageError: the first operand is like one.
+    """
+    import difflib  # late: only a mistake needs it
+
+    close = difflib.get_close_matches(operands[0], VERBS, n=1) if operands else []
+    if close:
+        raise UsageError(
+            f"unknown sub-command {operands[0]!r}",
+            hint=f"did you mean {close[0]}? gnodes {close[0]} NODE...",
+        )
 
 
 def _check_drain(verb: str) -> None:

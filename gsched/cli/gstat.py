@@ -114,7 +114,7 @@ def parse_states(text: str) -> tuple[JobState, ...]:
             found.update({letters[letter]: None for letter in word.upper()})
         else:
             names = ", ".join(f"{state.letter} {state.value}" for state in JobState)
-            raise UsageError(f"-s: {word!r} is no state", hint=f"states are {names}")
+            raise UsageError(f"-s: invalid state {word!r}", hint=f"states are {names}")
     return tuple(found)
 
 

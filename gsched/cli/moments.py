@@ -37,7 +37,7 @@ def parse_moment(text: str, *, now_s: float, option: str) -> float:
         moment = _ago_s(word, now_s)
     if moment is None:
         raise UsageError(
-            f"{option}: {text!r} is no moment",
+            f"{option}: invalid time {text!r}",
             hint="write 2026-11-20, '2026-11-20 08:00', 08:00, yesterday, 2d or 12h",
         )
     return moment

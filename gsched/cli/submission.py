@@ -240,7 +240,7 @@ def refuse_other_user(users: str | None) -> None:
         raise UnknownUserError(f"-u: no user {user!r} here", hint="leave -u out") from None
     if uid != os.getuid():
         raise NotPermittedError(
-            f"-u: a job runs as who submits it, which is not {user!r}",
+            f"-u {user}: jobs run as the submitting user",
             hint=f"leave -u out, or submit as {user}",
         )
 
@@ -256,7 +256,7 @@ def job_name(stated: str | None, default: str) -> str:
         return words[:_NAME_LENGTH_MOST] or "job"
     if not _is_word(stated) or len(stated) > _NAME_LENGTH_MOST:
         raise UsageError(
-            f"-N: {stated!r} is no name for a job",
+            f"-N: invalid job name {stated!r}",
             hint="take one word of at most 236 characters, without blanks and slashes",
         )
     return stated
@@ -340,13 +340,15 @@ def parse_extras(texts: tuple[str, ...]) -> Extras:
         name, _, value = item.partition("=")
         if name == "umask":
             if not _UMASK.fullmatch(value):
-                raise UsageError(f"-W umask={value}: {value!r} is no octal mask", hint="write 027")
+                raise UsageError(
+                    f"-W umask={value}: {value!r} is not an octal mask", hint="write 027"
+                )
             umask = int(value, 8) & 0o777
         elif name == "block":
             block = value.lower() in {"true", "t", "y", "1"}
         elif name == "depend":
             raise UsageError(
-                "-W depend: dependencies between jobs are not there yet",
+                "-W depend: dependencies between jobs are not supported yet",
                 hint="submit the second job when gwait says that the first one is done",
             )
         else:
@@ -363,7 +365,7 @@ def _start_after_s(stated: str | None, place: Place) -> float:
 def _rerunnable(stated: str | None) -> bool:
     if stated is None or stated in {"y", "Y", "n", "N"}:
         return stated not in {"n", "N"}
-    raise UsageError(f"-r: {stated!r} is neither y nor n")
+    raise UsageError(f"-r: invalid value {stated!r}", hint="write y or n")
 
 
 def _join(stated: str | None) -> str:

@@ -74,7 +74,8 @@ def _epoch(text: str, moment: tuple[int, ...]) -> float:
 
 def _no_date(text: str) -> UsageError:
     return UsageError(
-        f"-a: {text!r} is no date", hint="write [[[[CC]YY]MM]DD]hhmm[.SS], for example 202612312359"
+        f"-a: invalid date {text!r}",
+        hint="write [[[[CC]YY]MM]DD]hhmm[.SS], for example 202612312359",
     )
 
 

@@ -37,7 +37,7 @@ def own_job(state: State, settings: Settings, command: c.JobCommand) -> Job:
                 hint="an operator can give the job up with gdel, or restore a backup",
             )
         if command.job in state.finished:
-            raise BadStateError(f"job {name} is done already")
+            raise BadStateError(f"job {name} has already finished")
         raise UnknownJobError(f"Unknown Job Id {name}", hint="see gstat for jobs, ghist for past")
     authorize(command.caller, job)
     return job

@@ -44,7 +44,7 @@ def migrate_job(
     allocation = _place_for(state, job, what, request, nodes, resized=command.gpus > 0)
     if _layout(allocation) == _layout(what.allocation):
         where = ", ".join(share.node for share in allocation)
-        raise BadStateError(f"job {job.id} is there already: on {where}")
+        raise BadStateError(f"job {job.id} already runs on {where}")
     why = command.message or "gmigrate"
     return [_requested(job, allocation, why=why, by=command.caller.user, now_s=now_s)]
 

@@ -318,7 +318,7 @@ class Commands:
         if not await self._parts.was_there(number):
             return error
         name = format_job_id(number, self._head.settings.server)
-        return BadStateError(f"job {name} is done already", hint=f"ghist {number} tells how")
+        return BadStateError(f"job {name} has already finished", hint=f"see ghist {number}")
 
     def _note(self, asked: api.ActionRequest, text: str) -> str:
         """Return what the user should know of an action that was carried out, empty if nothing.

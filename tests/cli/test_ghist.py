@@ -141,10 +141,10 @@ def test_json_holds_rows_and_totals(head: CannedHead) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--since", "whenever"], "--since: 'whenever' is no moment"),
+        (["--since", "whenever"], "--since: invalid time 'whenever'"),
         (["--failed", "--outcome", "oom"], "exclude each other"),
         (["--outcome", "bad"], "oom"),
-        (["--failed", "17"], "--failed chooses among all jobs"),
+        (["--failed", "17"], "both job ids and --failed"),
         (["--limit", "-1"], "-1"),
     ],
 )

@@ -167,6 +167,8 @@ def test_a_verb_is_sent_to_the_head(
         (["n1", "--identity", "3f"], "--identity belongs to replace"),
         (["drain", "n1", "-m", "x", "--identity", "3f"], "--identity belongs to replace"),
         (["replace", "n1", "--identity", "xyz"], "is not the beginning of an identity"),
+        (["dran", "n1", "-m", "x"], "unknown sub-command 'dran'"),
+        (["drian", "n1", "--migrate"], "did you mean drain?"),
     ],
 )
 def test_half_a_wish_is_refused(head: CannedHead, arguments: list[str], message: str) -> None:

@@ -176,7 +176,7 @@ def test_control_characters_of_others_do_not_reach_the_terminal(head: Path, fake
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-s", "Z"], "-s: 'Z' is no state"),
+        (["-s", "Z"], "-s: invalid state 'Z'"),
         (["--watch"], "--watch draws a list on a terminal"),
         (["--user"], "Option '--user' requires an argument"),
     ],

@@ -248,7 +248,7 @@ def test_a_script_that_will_not_do_is_refused(
         (["-d", "no", "job.sh"], 2, "-d: directory {cwd}/no does not exist"),
         (["-u", "no-such-user", "job.sh"], 67, "-u: no user 'no-such-user' here"),
         (["-W", "depend=afterok:1", "job.sh"], 2, "-W depend: dependencies"),
-        (["-a", "later", "job.sh"], 2, "-a: 'later' is no date"),
+        (["-a", "later", "job.sh"], 2, "-a: invalid date 'later'"),
         (["--walltime", "-5", "job.sh"], 2, "--walltime: a time of '-5' would be over"),
         (["--mem", "lots", "job.sh"], 2, "--mem: 'lots' is not a size"),
         (["--torchrun", "no.py"], 66, "--torchrun: training script {cwd}/no.py does not exist"),

@@ -190,7 +190,7 @@ def test_h_is_never_help(head: CannedHead, command: str) -> None:
         (["ghold", "-h", "x", "17"], "no kind of hold"),
         (["galter", "17"], "nothing to change"),
         (["galter", "-p", "2000", "17"], "-1024<=x<=1023"),
-        (["galter", "-a", "9999999999", "17"], "is no date"),
+        (["galter", "-a", "9999999999", "17"], "invalid date"),
         (["gdel", "--frobnicate", "17"], "No such option"),
     ],
 )

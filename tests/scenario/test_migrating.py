@@ -69,7 +69,7 @@ def test_what_cannot_be_is_refused_with_the_reason_and_nothing_happens() -> None
     for who, nodes, count, words in (
         (job, ("c",), 0, "unknown node 'c'"),
         (job, ("b",), 0, "b has no room for job 1 now"),
-        (job, ("a",), 0, "job 1 is there already: on a"),
+        (job, ("a",), 0, "job 1 already runs on a"),
         (job, (), 3, "asks for 2 GPUs and runs on no other number"),
         (ranged, (), 5, "runs on 1 to 4 GPUs, not on 5"),
         (ranged, (), -1, "-1"),

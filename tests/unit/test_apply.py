@@ -175,7 +175,7 @@ def test_a_job_that_is_done_is_named_as_that_until_the_shell_takes_it_away() -> 
     job = world.submit()
     delete = c.DeleteJob(caller=ALICE, job=job)
     world.head.command(delete, world.now_s)
-    assert str(world.refusal(delete)) == f"job {job}.head is done already"
+    assert str(world.refusal(delete)) == f"job {job}.head has already finished"
 
     world.head.state.finished.clear()
 

@@ -78,9 +78,9 @@ def test_errors_show_moments_in_local_time(
     ("text", "words"),
     [
         ("2025-01-01 08:00", "has passed"),
-        ("2027-02-30 08:00", "is no date"),
-        ("2027-13-01 08:00", "is no date"),
-        ("2027-03-01 24:00", "is no date"),
+        ("2027-02-30 08:00", "invalid date"),
+        ("2027-13-01 08:00", "invalid date"),
+        ("2027-03-01 24:00", "invalid date"),
         ("2027-03-01", "has no time of day"),
         ("08:00", "may be a time of day or a duration"),
         ("8:00:00", "may be a time of day or a duration"),

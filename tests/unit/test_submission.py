@@ -207,5 +207,5 @@ def test_what_a_date_leaves_out_is_the_next_that_fits(text: str, expected: float
 
 @pytest.mark.parametrize("text", ["", "1", "123", "202602300000", "202601012460", "2026-01-01"])
 def test_what_is_no_date_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no date"):
+    with pytest.raises(UsageError, match="invalid date"):
         parse_start_time(text, now_s=1e9)
