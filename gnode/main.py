@@ -21,6 +21,7 @@ from gnode.daemon import leftovers, spool
 from gnode.daemon.elastic import socket_path
 from gnode.daemon.identity import own_identity
 from gnode.daemon.launching import Rules
+from gnode.daemon.peer import trusted_uids
 from gnode.daemon.scratch import DEFAULT_TMP_DIR
 from gnode.daemon.shell import Identity, Meters, Shell
 from gnode.daemon.space import SpoolSpace
@@ -34,7 +35,7 @@ from gnode.hw.nvml import Nvml
 from gnode.hw.sampling import Sampler
 from gnode.supervisor import __file__ as supervisor_file
 from gsched.clock import SystemClock
-from gsched.config import DEFAULT_NODE_STATE_DIR, Config, environment, load_config
+from gsched.config import DEFAULT_NODE_STATE_DIR, HEAD_ACCOUNT, Config, environment, load_config
 from gsched.daemon_files import check_config, read_key
 from gsched.errors import CannotWriteError, ConfigError, GschedError, InternalError
 from gsched.logs import HANGUP, Complaints, LineFormatter, survive_hangups
@@ -152,7 +153,8 @@ def _compose(
         node=name,
         identity=own_identity(state.state_dir),
         machine=read_machine(),
-        url=f"ws://{node.head}/v1/node",
+        head=node.head,
+        trusted=trusted_uids(node.head_user, default=HEAD_ACCOUNT),
         key=key,
         address=node.address,
         boot_id=site.boot_id,

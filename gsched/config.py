@@ -10,6 +10,7 @@ from gsched.errors import ConfigError
 
 DEFAULT_CONFIG = "/etc/gsched/gsched.toml"
 DEFAULT_SOCKET = "/run/gsched/head.sock"
+HEAD_ACCOUNT = "gsched"
 DEFAULT_STATE_DIR = "/var/lib/gsched"
 #: Not below the head's: whoever can write a node's spool can run programs as any user.
 DEFAULT_NODE_STATE_DIR = "/var/lib/gnode"
@@ -31,12 +32,22 @@ MAX_WEIGHT: Final = 1e6
 Weight = Annotated[float, msgspec.Meta(ge=0, le=MAX_WEIGHT)]
 
 
+def node_socket_of(head_socket: str) -> str:
+    """Return where nodes of the same machine find the head whose commands come to ``head_socket``.
+
+    Two heads never share that one, so they do not share this one.
+    """
+    return f"{head_socket.removesuffix('.sock')}-node.sock"
+
+
 class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[head]``: the head daemon.
 
     Attributes:
         server_name: the part of a job id behind the dot; empty: this machine's name.
         socket: path of the Unix socket for commands.
+        node_socket: path of the Unix socket for nodes of this machine; empty: beside ``socket``,
+            as `node_socket_of` says; ``none``: there is none.
         node_host, node_port: where nodes connect; port 0 takes a free one.
         state_dir: where the database, the mark and the lock live.
         key_file: the cluster's key.
@@ -58,6 +69,7 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     server_name: str = ""
     socket: str = DEFAULT_SOCKET
+    node_socket: str = ""
     node_host: str = "127.0.0.1"
     node_port: Port = 15010
     state_dir: str = DEFAULT_STATE_DIR
@@ -162,7 +174,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         name: of this node; empty: this machine's name.
-        head: ``host:port`` of the head's node channel.
+        head: the head's node channel: ``unix:/path`` on the same machine, else ``host:port``.
+        head_user: the account that a head on the same machine runs as, besides root and gnode's.
         state_dir: spool, logs of supervisors, locks; empty: DEFAULT_NODE_STATE_DIR.
         key_file: the cluster's key.
         allow_root_jobs: whether jobs of uid 0 run here, whatever the head says.
@@ -192,7 +205,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     name: str = ""
-    head: str = "127.0.0.1:15010"
+    head: str = f"unix:{node_socket_of(DEFAULT_SOCKET)}"
+    head_user: str = HEAD_ACCOUNT
     state_dir: str = ""
     key_file: str = DEFAULT_KEY
     allow_root_jobs: bool = False

@@ -107,6 +107,12 @@ def _check_head(head: HeadConfig) -> None:
             f"has {len(os.fsencode(head.socket))} bytes",
             hint=f"the path of a Unix socket has 1 to {_SOCKET_BYTES} bytes",
         )
+    if len(os.fsencode(head.node_socket)) > _SOCKET_BYTES:
+        raise BrokenRuleError(
+            ("head", "node_socket"),
+            f"has {len(os.fsencode(head.node_socket))} bytes",
+            hint=f"the path of a Unix socket has 1 to {_SOCKET_BYTES} bytes",
+        )
     if not head.state_dir:
         raise BrokenRuleError(("head", "state_dir"), "is empty", hint="name a directory")
     if head.node_host not in LOOPBACK and not head.plaintext_node_channel:
@@ -162,13 +168,23 @@ def _check_queues(queues: Sequence[QueueConfig]) -> None:
             )
 
 
+def _is_node_channel(text: str) -> bool:
+    """Return whether gnode can dial this."""
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:")
+        return path.startswith("/") and len(os.fsencode(path)) <= _SOCKET_BYTES
+    address = _ADDRESS.fullmatch(text)
+    return address is not None and 0 < int(address["port"]) < 65536
+
+
 def _check_node(node: NodeConfig) -> None:
     if node.name and not is_node_name(node.name):
         raise BrokenRuleError(("node", "name"), f"{node.name!r} is not valid", hint=NODE_NAME_RULE)
-    address = _ADDRESS.fullmatch(node.head)
-    if address is None or not 0 < int(address["port"]) < 65536:
+    if not _is_node_channel(node.head):
         raise BrokenRuleError(
-            ("node", "head"), f"{node.head!r} is not an address", hint="write HOST:PORT"
+            ("node", "head"),
+            f"{node.head!r} is not an address",
+            hint=f"write HOST:PORT, or unix:/PATH of at most {_SOCKET_BYTES} bytes",
         )
     if node.memory:
         _check_size(("node", "memory"), node.memory)

@@ -15,6 +15,7 @@ import msgspec
 from gnode.core.inputs import Disconnected, HeadOffered, HeadSaid, Input, SurveyAsked
 from gnode.core.inputs import Welcomed as WelcomedInput
 from gnode.daemon.arrivals import Arrivals, Lookup
+from gnode.daemon.peer import NotTheHeadError, check_directory, check_peer, socket_path
 from gsched.failpoint import failpoint
 from gsched.protocol.endpoint import endpoint
 from gsched.protocol.node import (
@@ -54,6 +55,7 @@ BACKOFF_LONGEST_S = 10.0
 BACKOFF_FLAPPING_S = 2.0  # the longest pause after connections that were short
 STEADY_S = 10.0  # a connection that has lasted so long was none of those
 BACKOFF_FATAL_S = 60.0  # the head said that trying again is of no use: somebody must change things
+LOOPBACK = "127.0.0.1"  # where a node that reaches the head by a Unix socket is reached itself
 CONNECT_TIMEOUT_S = 10.0
 HANDSHAKE_TIMEOUT_S = 15.0
 FRAME_MESSAGES_MAX = 2_000  # so that a frame stays far below MAX_FRAME_BYTES
@@ -71,7 +73,8 @@ class Channel:
     """Keeps one connection to the head.
 
     Args:
-        url: of the head's node channel.
+        head: the head's node channel, ``host:port`` or ``unix:/path``.
+        trusted: uids whose head is obeyed on a Unix socket.
         node: this node's name.
         key: the cluster's key.
         post: takes inputs for the agent.
@@ -81,13 +84,17 @@ class Channel:
     def __init__(
         self,
         *,
-        url: str,
+        head: str,
+        trusted: frozenset[int],
         node: str,
         key: bytes,
         post: Callable[[Input], None],
         lookup: Lookup,
     ) -> None:
-        self._url, self._node, self._key = url, node, key
+        self._path, self._trusted = socket_path(head), trusted
+        self._url = f"ws://{'head' if self._path else head}/v1/node"
+        self._shown = head
+        self._node, self._key = node, key
         self._post = post
         self._arrivals = Arrivals(lookup, post)
         self._out: list[NodeMessage] = []
@@ -123,7 +130,8 @@ class Channel:
         wait_s = BACKOFF_FIRST_S
         loop = asyncio.get_running_loop()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
+        connector = aiohttp.UnixConnector(self._path) if self._path else None
+        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
             while True:
                 self._welcomed = self._registered = False
                 begun_s, fatal = loop.time(), False
@@ -131,6 +139,9 @@ class Channel:
                     await self._connection(session)
                 except HandshakeError as error:
                     fatal = error.fatal
+                    self._complain(str(error))
+                except NotTheHeadError as error:
+                    fatal = True
                     self._complain(str(error))
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
                     self._complain(f"{error}" or type(error).__name__)
@@ -146,7 +157,7 @@ class Channel:
     def _complain(self, text: str) -> None:
         """Log why there is no connection, once for each reason in a row."""
         if text != self._last_error:
-            log.warning("no connection to the head at %s: %s", self._url, text)
+            log.warning("no connection to the head at %s: %s", self._shown, text)
             self._last_error = text
 
     # --- one connection ---
@@ -156,9 +167,13 @@ class Channel:
         self._wake.clear()
         self._refusal = None
         self._sealer = self._opener = None
+        if self._path:
+            check_directory(self._path, self._trusted)
         async with session.ws_connect(
             self._url, heartbeat=KEEPALIVE_S, max_msg_size=MAX_FRAME_BYTES, compress=0
         ) as socket:
+            if self._path:
+                check_peer(socket.get_extra_info("socket"), self._trusted)
             await self._say_hello(socket)
             reader = asyncio.create_task(self._read(socket))
             writer = asyncio.create_task(self._write(socket))
@@ -177,7 +192,7 @@ class Channel:
 
     async def _say_hello(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         here = endpoint(socket.get_extra_info("sockname"))
-        self._address = here.rpartition(":")[0]
+        self._address = here.rpartition(":")[0] or LOOPBACK
         hello = Hello(
             version=PROTOCOL_VERSION,
             node=self._node,
@@ -258,7 +273,7 @@ class Channel:
                         raise HandshakeError("the head welcomes a node that has not registered")
                     self._welcomed = True
                     self._last_error = ""
-                    log.info("the head at %s has taken us in, epoch %d", self._url, message.epoch)
+                    log.info("the head at %s has taken us in, epoch %d", self._shown, message.epoch)
                     self._post(
                         WelcomedInput(
                             cluster=message.cluster,
@@ -274,7 +289,7 @@ class Channel:
                     if not self._registered:
                         raise HandshakeError("the head asks a node that has not registered")
                     self._welcomed = True
-                    log.warning("the head at %s asks what this node knows: safe mode", self._url)
+                    log.warning("the head at %s asks what this node knows: safe mode", self._shown)
                     self._on_orders(messages[number:])
                     return
                 case Refused():

@@ -58,7 +58,8 @@ class Identity:
     """Who this node is.
 
     Attributes:
-        url: of the head's node channel.
+        head: the head's node channel, ``host:port`` or ``unix:/path``.
+        trusted: uids whose head is obeyed on a Unix socket.
         identity: of this node, beside its name, for ever.
         machine: on which it runs.
         address: where other nodes reach this one; empty: the connection's own.
@@ -68,7 +69,8 @@ class Identity:
     """
 
     node: str
-    url: str
+    head: str
+    trusted: frozenset[int]
     key: bytes
     identity: str
     machine: Machine
@@ -141,7 +143,8 @@ class Shell:
             path=identity.elastic_socket, attempts=agent.attempts, post=self.post, clock=clock
         )
         self._channel = Channel(
-            url=identity.url,
+            head=identity.head,
+            trusted=identity.trusted,
             node=identity.node,
             key=identity.key,
             post=self.post,

@@ -1,4 +1,4 @@
-"""The head's two sockets: where users and nodes come in, and how many of them."""
+"""The head's sockets: where users and nodes come in, and how many of them."""
 
 import contextlib
 import os
@@ -7,11 +7,12 @@ import socket
 import struct
 from typing import Final
 
-from gsched.config import HeadConfig
+from gsched.config import HeadConfig, node_socket_of
 from gsched.errors import ConfigError
 from gschedd.http.door import Rules, Source
 
-SOCKET_MODE: Final = 0o666  # anybody may ask; who asks is known from the kernel
+USERS_MODE: Final = 0o666  # anybody may ask; who asks is known from the kernel
+NODES_MODE: Final = 0o600  # gnode runs as root, or as the head does
 BACKLOG: Final = 1024
 OWN_FILES: Final = 64  # database, log, readers, and some to spare
 MAX_USERS: Final = 16_384  # connections of all users: each costs some kilobytes
@@ -64,8 +65,15 @@ def address_source(connection: socket.socket) -> Source:
         return Source(name="unknown")
 
 
-def listen_for_users(path: str) -> socket.socket:
-    """Return the listening Unix socket of commands.
+def node_socket_path(head: HeadConfig) -> str:
+    """Return the path of the Unix socket for nodes of this machine; empty: there is none."""
+    if head.node_socket == "none":
+        return ""
+    return head.node_socket or node_socket_of(head.socket)
+
+
+def listen_on_path(path: str, *, mode: int, key: str) -> socket.socket:
+    """Return a listening Unix socket, of commands or of nodes; ``key`` names it in errors.
 
     It gets its mode under another name and is renamed when it listens: whoever finds it may open
     it, and there is no moment without one while a head is replaced.
@@ -78,12 +86,12 @@ def listen_for_users(path: str) -> socket.socket:
     try:
         os.makedirs(directory, mode=0o755, exist_ok=True)
         _bind(listener, directory, f"{name}.new")
-        os.chmod(os.path.join(directory, f"{name}.new"), SOCKET_MODE)
+        os.chmod(os.path.join(directory, f"{name}.new"), mode)
         listener.listen(BACKLOG)
         os.rename(os.path.join(directory, f"{name}.new"), os.path.join(directory, name))
     except OSError as error:
         listener.close()
-        raise ConfigError(f"cannot listen on {path}: {error}", hint="see head.socket") from error
+        raise ConfigError(f"cannot listen on {path}: {error}", hint=f"see head.{key}") from error
     return listener
 
 

@@ -22,11 +22,14 @@ from gschedd.core.head import Head
 from gschedd.core.state import State
 from gschedd.daemon.housekeeping import Check, Housekeeping
 from gschedd.daemon.listening import (
+    NODES_MODE,
+    USERS_MODE,
     UserSource,
     address_source,
     free_port_like,
     listen_for_nodes,
-    listen_for_users,
+    listen_on_path,
+    node_socket_path,
     raise_open_files,
     rules_for_nodes,
     rules_for_users,
@@ -230,17 +233,28 @@ class Service:
         commands.router.add_get("/v1/openapi.json", openapi)
         await self._serve(
             commands,
-            listen_for_users(head.socket),
+            listen_on_path(head.socket, mode=USERS_MODE, key="socket"),
             UserSource(self._head.settings.operator_uids),
             rules_for_users(open_files),
         )
-        nodes = web.Application(logger=log)
-        nodes.router.add_get("/v1/node", self._links.handle)
+        path = node_socket_path(head)
+        if path:
+            await self._serve(
+                self._nodes_app(),
+                listen_on_path(path, mode=NODES_MODE, key="node_socket"),
+                UserSource(frozenset()),
+                rules_for_nodes(open_files),
+            )
         port_path = os.path.join(head.state_dir, "gschedd.port")
         listener = listen_for_nodes(head, free_port_like(head, port_path))
         self._node_port = listener.getsockname()[1]
-        await self._serve(nodes, listener, address_source, rules_for_nodes(open_files))
+        await self._serve(self._nodes_app(), listener, address_source, rules_for_nodes(open_files))
         write_file(port_path, f"{self._node_port}\n".encode())
+
+    def _nodes_app(self) -> web.Application:
+        app = web.Application(logger=log)
+        app.router.add_get("/v1/node", self._links.handle)
+        return app
 
     async def _serve(
         self,

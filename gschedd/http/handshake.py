@@ -4,7 +4,10 @@ What comes out of it is authentic: the node knows the cluster's key, and so does
 is opened from then on. See `gsched.protocol.sealing`.
 """
 
+import os
 import secrets
+import socket
+import struct
 from typing import Final, Protocol, TypeVar
 
 from aiohttp import WSMsgType, web
@@ -18,6 +21,7 @@ from gschedd.http.witnesses import Witnesses
 
 MAX_HELLO: Final = 4096  # characters that are decoded before anything is proven
 
+_UCRED = struct.Struct("3i")  # pid, uid, gid: struct ucred of unix(7)
 M = TypeVar("M", n.Hello, n.Register)
 
 
@@ -63,14 +67,14 @@ class Handshake:
         self._witnesses = witnesses
         self._tunnel = tunnel
 
-    async def shake(self, socket: web.WebSocketResponse, names: Names | None) -> Introduced:
+    async def shake(self, channel: web.WebSocketResponse, names: Names | None) -> Introduced:
         """Return who is there.
 
         Raises:
             HandshakeRefusedError: it is not let in, for a reason that it can be told.
             ValueError, msgspec.DecodeError, RecursionError: something else than a handshake came.
         """
-        text = await _text(socket)
+        text = await _text(channel)
         hello = _only(n.decode_from_node(text), n.Hello)
         self._check(hello, names)
         now = self._witnesses.now
@@ -84,9 +88,9 @@ class Handshake:
         plain = text.encode()
         sealed = Sealer(challenge_key(self._key, plain)).seal(n.encode([challenge]))
         from_node, from_head = session_keys(self._key, plain, sealed)
-        await socket.send_bytes(sealed)
+        await channel.send_bytes(sealed)
         opener = Opener(from_node)
-        said = _only(n.decode_from_node(opener.open(await _sealed(socket))), n.Register)
+        said = _only(n.decode_from_node(opener.open(await _sealed(channel))), n.Register)
         return Introduced(node=hello.node, said=said, sealer=Sealer(from_head), opener=opener)
 
     def _check(self, hello: n.Hello, names: Names | None) -> None:
@@ -100,8 +104,26 @@ class Handshake:
             raise HandshakeRefusedError(
                 f"the node name {hello.node[:80]!r} is not valid: {NODE_NAME_RULE}", fatal=True
             )
-        if names is not None and not self._tunnel:
+        if names is None:
+            return
+        _check_user(names)
+        if not self._tunnel:
             _check_ends(hello, names)
+
+
+def _check_user(names: Names) -> None:
+    """Refuse another user than root and our own at the other end of a Unix socket."""
+    peer = names.get_extra_info("socket")
+    if getattr(peer, "family", None) != socket.AF_UNIX or not hasattr(peer, "getsockopt"):
+        return
+    raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    uid = int(_UCRED.unpack(raw)[1])
+    if uid not in {0, os.geteuid()}:
+        raise HandshakeRefusedError(
+            f"a gnode of uid {uid} is refused: on this socket it must be root's or of uid "
+            f"{os.geteuid()}, as the head is",
+            fatal=True,
+        )
 
 
 def _check_ends(hello: n.Hello, names: Names) -> None:
@@ -121,8 +143,8 @@ def _check_ends(hello: n.Hello, names: Names) -> None:
         )
 
 
-async def _text(socket: web.WebSocketResponse) -> str:
-    frame = await socket.receive()
+async def _text(channel: web.WebSocketResponse) -> str:
+    frame = await channel.receive()
     if frame.type is not WSMsgType.TEXT or not isinstance(frame.data, str):
         raise ValueError(f"a plain hello expected, got a {frame.type.name} frame")
     if len(frame.data) > MAX_HELLO:
@@ -130,8 +152,8 @@ async def _text(socket: web.WebSocketResponse) -> str:
     return frame.data
 
 
-async def _sealed(socket: web.WebSocketResponse) -> bytes:
-    frame = await socket.receive()
+async def _sealed(channel: web.WebSocketResponse) -> bytes:
+    frame = await channel.receive()
     if frame.type is not WSMsgType.BINARY or not isinstance(frame.data, bytes):
         raise ValueError(f"a sealed registration expected, got a {frame.type.name} frame")
     return frame.data

@@ -17,7 +17,12 @@ from aiohttp import web
 
 from gsched.clock import SystemClock
 from gsched.model.limits import MAX_REQUEST_BYTES, MAX_SUBMIT_BYTES
-from gschedd.daemon.listening import listen_for_users, rules_for_nodes, rules_for_users
+from gschedd.daemon.listening import (
+    USERS_MODE,
+    listen_on_path,
+    rules_for_nodes,
+    rules_for_users,
+)
 from gschedd.http.answers import answer, errors
 from gschedd.http.bodies import Bodies, read_submission, watched
 from gschedd.http.door import Door, Rules, Source, Visitor
@@ -61,7 +66,7 @@ class House:
         await runner.setup()
         assert runner.server is not None
         door = Door(
-            listener=listen_for_users(self.path),
+            listener=listen_on_path(self.path, mode=USERS_MODE, key="socket"),
             server=runner.server,
             source_of=self.guests,
             rules=self.rules,
@@ -394,7 +399,7 @@ def test_users_take_turns_at_work_that_takes_long() -> None:
 def test_a_socket_that_can_be_found_can_be_opened(tmp_path: Path) -> None:
     """While heads come and go: a command in the gap once got "permission denied" and gave up."""
     path = tmp_path / "head.sock"
-    listen_for_users(str(path)).close()
+    listen_on_path(str(path), mode=USERS_MODE, key="socket").close()
     seen: set[str] = set()
     over = threading.Event()
 
@@ -410,7 +415,7 @@ def test_a_socket_that_can_be_found_can_be_opened(tmp_path: Path) -> None:
     watcher.start()
     try:
         for _ in range(300):
-            listen_for_users(str(path)).close()
+            listen_on_path(str(path), mode=USERS_MODE, key="socket").close()
     finally:
         over.set()
         watcher.join()

@@ -3,7 +3,12 @@
 import asyncio
 import os
 import pwd
+import stat
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import TypeVar
 
 import aiohttp
@@ -12,7 +17,7 @@ import pytest
 from gsched.model.job import Owner
 from gsched.protocol import api
 from gsched.protocol import node as n
-from tests.support.cluster import Cluster, wait_until
+from tests.support.cluster import ROOT, Cluster, wait_until
 from tests.support.dialler import Dialler
 from tests.support.fake_head import launch_order
 from tests.support.relay import Frame, Play, Relay, Side, pass_on
@@ -301,3 +306,121 @@ def test_t10_the_nodes_port_takes_no_commands(cluster: Cluster) -> None:
         return over_nodes, over_commands
 
     assert asyncio.run(story()) == (404, 404)
+
+
+# --- the Unix socket of one machine ---
+
+
+def test_a_node_on_the_heads_machine_uses_its_unix_socket(cluster: Cluster) -> None:
+    cluster.start_head()
+    path = cluster.directory / "head-node.sock"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+    cluster.start_node("n1", head=f"unix:{path}", address="")
+
+    submit_and_wait(cluster)
+    assert cluster.head.nodes().nodes[0].address == "127.0.0.1"
+    cluster.kill_head()
+    cluster.start_head()
+    cluster.wait_for_node("n1")
+    submit_and_wait(cluster)
+
+
+def test_a_head_can_do_without_the_unix_socket(cluster: Cluster) -> None:
+    cluster.head_settings = {"node_socket": "none"}
+    cluster.start_head()
+
+    assert not (cluster.directory / "head-node.sock").exists()
+
+
+NOBODY = 65534
+#: Listens as nobody on a socket that root has bound, and tells of each frame that comes.
+LISTENER = """
+import asyncio, os, socket, sys
+from aiohttp import web
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+os.setgid(65534); os.setuid(65534)
+async def node(request):
+    channel = web.WebSocketResponse()
+    await channel.prepare(request)
+    print("called", flush=True)
+    async for frame in channel:
+        print("told", flush=True)
+    return channel
+async def main():
+    app = web.Application()
+    app.router.add_get("/v1/node", node)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.SockSite(runner, listener).start()
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+#: Says hello to a head as nobody, and prints the answer.
+CALLER = """
+import asyncio, os, sys
+import aiohttp
+from gsched.protocol import node as n
+os.setgid(65534); os.setuid(65534)
+async def main():
+    connector = aiohttp.UnixConnector(sys.argv[1])
+    async with aiohttp.ClientSession(connector=connector) as session:
+        async with session.ws_connect("http://head/v1/node") as channel:
+            hello = n.Hello(version=n.PROTOCOL_VERSION, node="n1", nonce="00")
+            await channel.send_str(n.encode([hello]).decode())
+            print((await channel.receive()).data)
+try:
+    asyncio.run(main())
+except OSError as error:
+    print(f"{type(error.__cause__ or error).__name__}: {error}")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
+def test_gnode_says_nothing_to_another_users_socket(cluster: Cluster) -> None:
+    """Neither in that user's directory, nor where that user has got a socket into the head's."""
+    theirs, heads = cluster.directory / "theirs", cluster.directory / "heads"
+    for path, owner in ((theirs, NOBODY), (heads, 0)):
+        path.mkdir(mode=0o755)
+        os.chown(path, owner, owner)
+    open_to_all = cluster.directory / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    for path, words in (
+        (theirs, f"belongs to uid {NOBODY}"),
+        (open_to_all, "others may write into"),
+    ):
+        name = path.name
+        cluster.start_node(name, head=f"unix:{path}/node.sock", wait=False)
+        wait_until(lambda: words in cluster.log(f"{name}.log"), what=words)  # noqa: B023 # used at once
+    command = [sys.executable, "-c", LISTENER, str(heads / "node.sock")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as listener:
+        wait_until((heads / "node.sock").exists, what="the false head's socket")
+        cluster.start_node("n1", head=f"unix:{heads}/node.sock", wait=False)
+        wait_until(lambda: "of uid 65534, not the head's" in cluster.log("n1.log"), what="refusal")
+        listener.terminate()
+        assert listener.stdout is not None
+        assert listener.stdout.read() == b"called\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
+def test_the_head_takes_no_node_of_another_user_on_its_unix_socket(cluster: Cluster) -> None:
+    """Its mode keeps others out; should that be lost, the kernel's word does."""
+    cluster.start_head()
+    path = cluster.directory / "head-node.sock"
+    for directory in (cluster.directory, *cluster.directory.parents):
+        if directory == Path(tempfile.gettempdir()):
+            break
+        directory.chmod(0o755)
+
+    assert "PermissionError" in said_to_nobody(path)
+    path.chmod(0o666)
+    assert "a gnode of uid 65534 is refused" in said_to_nobody(path)
+
+
+def said_to_nobody(path: Path) -> str:
+    """Return what a head says to a gnode of another user."""
+    command = [sys.executable, "-c", CALLER, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False).stdout

@@ -86,8 +86,8 @@ def test_the_default_directory_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_directory_too_deep_for_a_socket_is_refused_with_the_excess() -> None:
     """107 bytes are the most that a Unix socket's path can have."""
-    fits = "/" + "d" * (107 - len("//head.sock"))
-    assert len(str(layout_of(fits).socket)) == 107
+    fits = "/" + "d" * (107 - len("//head-node.sock"))
+    assert len(str(layout_of(fits).node_socket)) == 107
     with pytest.raises(UsageError, match="111 bytes, but the system allows 107") as caught:
         layout_of(fits + "dddd")
     assert "at least 4 bytes shorter" in caught.value.hint
@@ -132,10 +132,10 @@ def test_a_foreign_configuration_is_not_taken_for_a_cluster(layout: ClusterLayou
 
 def test_nodes_share_the_machine_unless_told_otherwise(layout: ClusterLayout) -> None:
     """Four nodes do not offer four times the memory, nor four times the same real GPUs."""
-    assert cluster.add_nodes(layout, cluster.Wanted(nodes=2), 4711) == ("n1", "n2")
+    assert cluster.add_nodes(layout, cluster.Wanted(nodes=2)) == ("n1", "n2")
 
     configs = [cluster.read_node(node) for node in layout.nodes()]
-    assert [config.head for config in configs] == ["127.0.0.1:4711"] * 2
+    assert [config.head for config in configs] == [f"unix:{layout.directory}/head-node.sock"] * 2
     assert [config.state_dir for config in configs] == [
         str(layout.directory / "nodes/n1"),
         str(layout.directory / "nodes/n2"),
@@ -148,29 +148,29 @@ def test_nodes_share_the_machine_unless_told_otherwise(layout: ClusterLayout) ->
 
 def test_a_single_node_may_find_its_real_gpus(layout: ClusterLayout) -> None:
     """With nothing declared, gnode asks NVML."""
-    cluster.add_nodes(layout, cluster.Wanted(), 4711)
+    cluster.add_nodes(layout, cluster.Wanted())
     assert cluster.read_node(layout.node("n1")).gpu == ()
 
 
 def test_growing_keeps_what_is_there_and_copies_it(layout: ClusterLayout) -> None:
     """n3 is like n1 where nothing else was said; n1 itself does not change."""
     first = cluster.Wanted(nodes=2, cpus=3, gpus=4, gpu_type="a100", memory="2gb")
-    cluster.add_nodes(layout, first, 4711)
+    cluster.add_nodes(layout, first)
     before = layout.node("n1").config.read_bytes()
 
-    added = cluster.add_nodes(layout, cluster.Wanted(nodes=12, gpus=1), 4711)
+    added = cluster.add_nodes(layout, cluster.Wanted(nodes=12, gpus=1))
 
     assert added == tuple(f"n{number}" for number in range(3, 13))
     assert [node.name for node in layout.nodes()] == [f"n{number}" for number in range(1, 13)]
     assert layout.node("n1").config.read_bytes() == before
     new = cluster.read_node(layout.node("n3"))
     assert (new.cpus, new.memory, new.gpu) == (3, "2gb", (GpuConfig(count=1, type="a100"),))
-    assert cluster.add_nodes(layout, cluster.Wanted(), 4711) == ()
+    assert cluster.add_nodes(layout, cluster.Wanted()) == ()
 
 
 def test_what_differs_from_the_stored_is_told(layout: ClusterLayout) -> None:
     """The stored configuration wins; the caller must know."""
-    cluster.add_nodes(layout, cluster.Wanted(nodes=2, cpus=3, gpus=1, memory="2gb"), 4711)
+    cluster.add_nodes(layout, cluster.Wanted(nodes=2, cpus=3, gpus=1, memory="2gb"))
 
     same = cluster.Wanted(nodes=2, cpus=3, gpus=1, memory="2048mb", gpu_type="declared")
     assert cluster.differences(layout, same) == ()
@@ -183,7 +183,7 @@ def test_what_differs_from_the_stored_is_told(layout: ClusterLayout) -> None:
 
 def test_pinning_the_port_changes_files_only_if_it_changed(layout: ClusterLayout) -> None:
     """A configuration newer than its daemon makes `up` restart it."""
-    cluster.add_nodes(layout, cluster.Wanted(nodes=1), 4711)
+    cluster.add_nodes(layout, cluster.Wanted(nodes=1))
     cluster.pin_port(layout, 4711)
     before = layout.node("n1").config.stat().st_ino
 
@@ -191,7 +191,7 @@ def test_pinning_the_port_changes_files_only_if_it_changed(layout: ClusterLayout
     assert layout.node("n1").config.stat().st_ino == before
     cluster.pin_port(layout, 4712)
     assert cluster.read_head(layout).head.node_port == 4712
-    assert cluster.read_node(layout.node("n1")).head == "127.0.0.1:4712"
+    assert cluster.read_node(layout.node("n1")).head == f"unix:{layout.directory}/head-node.sock"
 
 
 @pytest.mark.parametrize(

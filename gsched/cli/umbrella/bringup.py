@@ -85,7 +85,7 @@ class Bringup:
             cluster.make_key(layout.key)
             status = self._bring_head()
             port = _port(layout, status)
-            cluster.add_nodes(layout, wanted, port)
+            cluster.add_nodes(layout, wanted)
             cluster.pin_port(layout, port)
             self._bring_nodes()
             self._wait_for_nodes(status.started_s)

@@ -123,7 +123,7 @@ def pin_port(layout: ClusterLayout, port: int) -> None:
         write_head(layout, msgspec.structs.replace(config, head=head))
     for node in layout.nodes():
         stored = read_node(node)
-        address = f"127.0.0.1:{port}"
+        address = node_channel(layout)
         if stored.head != address:
             write_node(node, msgspec.structs.replace(stored, head=address))
 
@@ -139,7 +139,12 @@ def write_node(node: NodeLayout, config: NodeConfig) -> None:
     write_file(node.config, node_toml(config))
 
 
-def add_nodes(layout: ClusterLayout, wanted: Wanted, port: int) -> tuple[str, ...]:
+def node_channel(layout: ClusterLayout) -> str:
+    """Return what the nodes dial: no other user of this machine can be at that end."""
+    return f"unix:{layout.node_socket}"
+
+
+def add_nodes(layout: ClusterLayout, wanted: Wanted) -> tuple[str, ...]:
     """Add nodes until there are as many as wanted; return the names of the new ones."""
     there = layout.nodes()
     count = wanted.nodes if wanted.nodes is not None else (0 if there else 1)
@@ -152,7 +157,7 @@ def add_nodes(layout: ClusterLayout, wanted: Wanted, port: int) -> tuple[str, ..
         config = msgspec.structs.replace(
             template,
             name=node.name,
-            head=f"127.0.0.1:{port}",
+            head=node_channel(layout),
             state_dir=str(node.directory),
             key_file=str(layout.key),
         )

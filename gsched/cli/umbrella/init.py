@@ -17,13 +17,13 @@ from gsched.config import (
     DEFAULT_NODE_STATE_DIR,
     DEFAULT_SOCKET,
     DEFAULT_STATE_DIR,
+    HEAD_ACCOUNT,
     Config,
     load_config,
+    node_socket_of,
     parse_config,
 )
 from gsched.errors import CannotWriteError, InvalidRequestError
-
-HEAD_ACCOUNT = "gsched"
 
 TEMPLATE = """# Configuration of gsched; every key is described in gsched.toml(5).
 # Check it with: gsched config check {path}
@@ -31,8 +31,8 @@ TEMPLATE = """# Configuration of gsched; every key is described in gsched.toml(5
 [head]
 server_name = "{name}"
 socket = "{socket}"
-node_host = "127.0.0.1" # nodes connect here; the channel is not encrypted yet, so keep to loopback
-node_port = 15010
+# node_host = "127.0.0.1" # nodes of other machines connect here; the channel is not encrypted yet
+# node_port = 15010
 state_dir = "{state}"
 key_file = "{key}"
 # operators = ["alice"] # may do everything, besides root
@@ -42,7 +42,7 @@ name = "batch"
 # max_walltime_s = 604800.0
 
 [node] # for gnode on this machine
-head = "127.0.0.1:15010"
+head = "unix:{node_socket}"
 state_dir = "{node_state}"
 key_file = "{key}"
 # cpus = 16 # default: all of this machine's
@@ -184,6 +184,7 @@ def _configuration(site: Site, *, name: str, force: bool, done: Done) -> Config:
         name=name or host_name(),
         socket=site.socket,
         state=site.state,
+        node_socket=node_socket_of(str(site.socket)),
         node_state=site.node_state,
         key=site.key,
         single_user=SINGLE_USER if os.geteuid() != 0 else "",

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from gsched.config import environment
+from gsched.config import environment, node_socket_of
 from gsched.errors import UsageError
 
 SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un.sun_path holds 108 with the final NUL
@@ -66,6 +66,11 @@ class ClusterLayout:
         return self.directory / "head.sock"
 
     @property
+    def node_socket(self) -> Path:
+        """Return the head's Unix socket for nodes."""
+        return Path(node_socket_of(str(self.socket)))
+
+    @property
     def key(self) -> Path:
         """Return the cluster's key."""
         return self.directory / "cluster.key"
@@ -120,10 +125,10 @@ def layout_of(directory: str | None) -> ClusterLayout:
     """
     path = Path(directory).expanduser() if directory else default_directory()
     layout = ClusterLayout(directory=Path(os.path.abspath(path)))
-    length = len(os.fsencode(layout.socket))
+    length = len(os.fsencode(layout.node_socket))
     if length > SOCKET_PATH_BYTES_MAX:
         raise UsageError(
-            f"the socket {layout.socket} would have a path of {length} bytes, but the system "
+            f"the socket {layout.node_socket} would have a path of {length} bytes, but the system "
             f"allows {SOCKET_PATH_BYTES_MAX}",
             hint=f"choose a --dir that is at least {length - SOCKET_PATH_BYTES_MAX} bytes shorter",
         )
