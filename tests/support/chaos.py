@@ -1,5 +1,6 @@
 """Daemons killed at seeded random moments while users submit, and the judge's verdict after it."""
 
+import contextlib
 import os
 import random
 import signal
@@ -14,10 +15,19 @@ import msgspec
 
 from gnode.core.task import SupervisorInfo
 from gnode.supervisor import proc
-from gsched.errors import HeadUnreachableError
+from gsched.errors import HeadUnreachableError, TryAgainError
+from tests.support.chaos_faults import (
+    Latencies,
+    Twins,
+    fill_for_a_moment,
+    kill_launcher,
+    restore_snapshot,
+    take_snapshot,
+)
 from tests.support.cluster import ROOT, Cluster, wait_until
 from tests.support.judge import Judge, verdict
 from tests.support.processes import MARKER, attempts
+from tests.support.users import User
 
 SUBMITTERS = 4  # the last one uses gsub
 NODES = ("n1", "n2")
@@ -25,7 +35,13 @@ NODE_CPUS = 16
 QUIET_S_MAX = 0.6  # between two faults
 KILL_PATIENCE_S = 1.0
 DRAIN_TIMEOUT_S = 60.0
-FAULTS = ("head", "node", "pause", "supervisor")
+#: Kinds of faults; those of `ROOTS` need root, as small file systems are mounted for them.
+FAULTS = ("head", "node", "pause", "supervisor", "launcher", "twin", "restore", "worst", "disk")
+ROOTS = ("disk",)
+#: Faults after which a job may have another attempt: one is gone without a record, or could not
+#: start.
+LOSING = ("supervisor", "launcher", "disk")
+REST_TIMEOUT_S = 60.0
 
 
 class Chaos:
@@ -36,10 +52,17 @@ class Chaos:
         marker: what marks this test's processes.
         seed: of everything that is random here; the operating system adds its own.
         faults: of `FAULTS`, in any number; one is drawn for each round.
+        stranger: who sends the worst requests; None: the user whose jobs these are.
     """
 
     def __init__(
-        self, cluster: Cluster, marker: str, *, seed: int, faults: Sequence[str] = ("head",)
+        self,
+        cluster: Cluster,
+        marker: str,
+        *,
+        seed: int,
+        faults: Sequence[str] = ("head",),
+        stranger: User | None = None,
     ) -> None:
         self._cluster = cluster
         self._marker = marker
@@ -50,18 +73,30 @@ class Chaos:
         self._stop_file = cluster.directory / "stop"
         self._acks = cluster.directory / "acks"
         self._judge = Judge(cluster.jobs)
+        self._twins = Twins(cluster, marker)
+        self._snapshot = cluster.directory / "snapshot"
+        self.latencies = Latencies(cluster, marker, stranger)
         self.happened: Counter[str] = Counter()
 
-    def run(self, rounds: int) -> list[str]:
-        """Run the rounds, let the cluster come to rest, and return what is wrong."""
+    def run(self, rounds: int, *, until_s: float | None = None) -> list[str]:
+        """Run the rounds, let the cluster come to rest, and return what is wrong.
+
+        Args:
+            rounds: faults, at most.
+            until_s: of the monotonic clock: no further round begins after that.
+        """
         cluster = self._cluster
         cluster.start_head()
         for name in NODES:
             cluster.start_node(name, cpus=NODE_CPUS, wait=False)
         for name in NODES:
             cluster.wait_for_node(name)
+        if "restore" in self._faults:
+            take_snapshot(cluster, self._snapshot)
         self._start_users()
         for _ in range(rounds):
+            if until_s is not None and time.monotonic() >= until_s:
+                break
             time.sleep(self._random.uniform(0, QUIET_S_MAX))
             fault = self._random.choice(self._faults)
             self.happened[fault] += 1
@@ -69,7 +104,7 @@ class Chaos:
             self._check_users()
         self._end_users()
         self._drain()
-        attempts_max = None if "supervisor" in self._faults else 1
+        attempts_max = None if set(LOSING) & set(self._faults) else 1
         database = cluster.state_dir / "gsched.db"
         problems = verdict(self._judge, database, self.acknowledged(), attempts_max=attempts_max)
         return problems + self._unclear()
@@ -137,6 +172,11 @@ class Chaos:
             "node": self._kill_node,
             "pause": self._pause_something,
             "supervisor": self._kill_supervisor,
+            "launcher": self._kill_launcher,
+            "twin": lambda: self._twins.appear(self._random.choice(NODES), self._random),
+            "restore": self._restore,
+            "worst": lambda: self.latencies.measure(self._random),
+            "disk": self._fill_a_disk,
         }
         actions[fault]()
 
@@ -184,6 +224,34 @@ class Chaos:
                 self.happened["supervisor killed"] += 1
                 return
 
+    def _kill_launcher(self) -> None:
+        if kill_launcher(self._cluster, self._random.choice(NODES)):
+            self.happened["launcher killed"] += 1
+
+    def _fill_a_disk(self) -> None:
+        places = [self._cluster.state_dir, *map(self._cluster.node_dir, NODES)]
+        fill_for_a_moment(self._random.choice(places), self._random)
+
+    def _restore(self) -> None:
+        """Restore an old state once every job that users were told of has reached a node.
+
+        What no node has seen is lost with the state, which nobody can mend.
+        """
+        for user in self._users:
+            user.send_signal(signal.SIGSTOP)
+        try:
+            wait_until(self._is_known_to_nodes, REST_TIMEOUT_S, what="nodes to know all jobs")
+            restore_snapshot(self._cluster, snapshot=self._snapshot, nodes=NODES)
+            take_snapshot(self._cluster, self._snapshot)
+        finally:
+            for user in self._users:
+                user.send_signal(signal.SIGCONT)
+
+    def _is_known_to_nodes(self) -> bool:
+        with contextlib.suppress(HeadUnreachableError, TryAgainError):
+            return all(row.started_s is not None for row in self._cluster.head.jobs().jobs)
+        return False
+
     # --- the end ---
 
     def _drain(self) -> None:
@@ -193,7 +261,7 @@ class Chaos:
         def is_over() -> bool:
             try:
                 return not self._cluster.head.jobs().jobs
-            except HeadUnreachableError:
+            except (HeadUnreachableError, TryAgainError):
                 return False
 
         wait_until(is_over, DRAIN_TIMEOUT_S, what="all jobs to be over")

@@ -75,6 +75,10 @@ class Judge:
         return sum(line.what == what and line.job == job for line in self.lines())
 
 
+#: What makes an attempt: an assignment, or a node that knew it when the database did not.
+ATTEMPTS = (f.AttemptAssigned, f.AttemptRecovered)
+
+
 def facts_of(database: Path) -> list[f.AnyFact]:
     """Return every fact of a head's database."""
     reader = Reader(str(database))
@@ -129,7 +133,7 @@ def _replay(facts: list[f.AnyFact]) -> list[str]:
 def _outcomes(facts: list[f.AnyFact], submitted: Iterable[int]) -> list[str]:
     ends = Counter(fact.job for fact in facts if isinstance(fact, f.JobEnded))
     problems = [f"job {job} has {ends[job]} outcomes" for job in submitted if ends[job] != 1]
-    assigned = Counter(_key(fact) for fact in facts if isinstance(fact, f.AttemptAssigned))
+    assigned = Counter(_key(fact) for fact in facts if isinstance(fact, ATTEMPTS))
     over = Counter(_key(fact) for fact in facts if isinstance(fact, f.AttemptEnded))
     problems += [f"attempt {key} assigned {n} times" for key, n in assigned.items() if n != 1]
     problems += [f"attempt {key} has {over[key]} outcomes" for key in assigned if over[key] != 1]
@@ -167,7 +171,7 @@ def _lines(judge: Judge, facts: list[f.AnyFact]) -> list[str]:
     """Compare what the jobs wrote: no part ran twice, and what succeeded ran to its end."""
     written = Counter((line.what, line.job, line.attempt, line.node) for line in judge.lines())
     problems = [f"{key} written {count} times" for key, count in written.items() if count > 1]
-    active = {_key(fact): fact.active for fact in facts if isinstance(fact, f.AttemptAssigned)}
+    active = {_key(fact): fact.active for fact in facts if isinstance(fact, ATTEMPTS)}
     problems += [
         f"{key} was never assigned"
         for key in written
