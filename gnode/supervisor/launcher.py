@@ -13,7 +13,6 @@ It outlives gnode, and the supervisors outlive it. Where a supervisor was killed
 
 import argparse
 import contextlib
-import errno
 import fcntl
 import gc
 import json
@@ -285,11 +284,8 @@ def _announce(state: str) -> None:
     except OSError as error:  # a full disk: the lock and the socket are what counts
         spool.log(f"launcher: cannot write launcher.json: {reason(error)}")
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with contextlib.suppress(OSError):  # nobody reads it any more, or the log's disk is full
         os.write(1, b"ready\n")
-    except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.EBADF):
-            raise
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.close(null)
