@@ -20,7 +20,7 @@ KEY = AttemptKey(1, 1)
 
 @pytest.fixture
 def place(tmp_path: Path) -> Spool:
-    made = Spool(str(tmp_path / "state"))
+    made = Spool(str(tmp_path / "state"), str(tmp_path))
     made.prepare()
     return made
 
