@@ -28,6 +28,7 @@ from gsched.cli.submission import (
     Work,
     check_values,
     compatibility_notes,
+    elastic_notes,
     find_program,
     make_job,
     parse_extras,
@@ -324,7 +325,7 @@ def _job(
         queue=options.queue or "",
     )
     job = make_job(options, _work(request, options, script, place, workdir), place, variables)
-    warnings.add(compatibility_notes(options, place) + notes)
+    warnings.add(compatibility_notes(options, place) + elastic_notes(job) + notes)
     check_output(job, place, stdout=options.stdout, stderr=options.stderr)
     return job
 

@@ -279,7 +279,7 @@ def test_a_configuration_that_cannot_be_is_named(
 
     assert cli.status_of([*arguments, "--config", str(config)]) != 0
     said = capsys.readouterr()
-    assert "fabric.between" in said.err
+    assert "[fabric] between" in said.err
     assert said.out == ""
 
 
