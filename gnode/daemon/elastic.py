@@ -351,6 +351,8 @@ class ElasticServer:
             self._await_peer(peer.key, order, CONNECT_S, CONNECTION_LOST)
 
     def _hear(self, peer: _Peer, line: wire.Line) -> None:
+        if line.progress is not None and line.progress.world_sizes:
+            peer.world_sizes = line.progress.world_sizes
         key, sizes = peer.key, peer.world_sizes
         if line.checkpointed is not None:
             self._answered(key, line.checkpointed.request)

@@ -62,6 +62,11 @@ class Conversation:
 
     # --- the training's side ---
 
+    def hello_with(self, **said: object) -> None:
+        """Say something else of the training with the next connection."""
+        with self._changed:
+            self._hello = {**self._hello, **said}
+
     def asked(self) -> Asked | None:
         """Return the request that was not taken up yet; it stays."""
         return self._asked

@@ -22,6 +22,8 @@ class Reporter:
         self._world_size = world_size
         self._restored: Restored | None = None
         self._told_s = float("-inf")
+        self._offset = 0  # samples used of the epoch when this attempt came to it
+        self._sizes = samples.accepted()
         self._link: Link | None = None
         self._conversation: Conversation | None = None
         if environment.socket is not None:
@@ -30,16 +32,35 @@ class Reporter:
                 "job": environment.job,
                 "attempt": environment.attempt,
                 "world_size": world_size,
-                "world_sizes": samples.accepted(),
+                "world_sizes": self._sizes,
             }
             self._link = Link(environment.socket)
-            self._conversation = Conversation(hello, wake=self._link.wake, refuse=samples.fault)
+            self._conversation = Conversation(hello, wake=self._link.wake, refuse=self._fault)
 
     def start(self, restored: Restored | None) -> None:
         """Connect in the background."""
         self._restored = restored
+        if restored is not None:
+            self.begin_at(restored.position.offset)
         if self._link is not None and self._conversation is not None:
             self._link.start(self._conversation)
+
+    def _fault(self, world_size: int) -> str | None:
+        return self._samples.fault_from(world_size, self._offset)
+
+    def begin_at(self, offset: int) -> None:
+        """Note how far the epoch is that begins or goes on: it may end with an uneven batch.
+
+        Steps within it change nothing. If other numbers of ranks will do, gnode hears it with the
+        next progress.
+        """
+        self._offset = offset
+        sizes = self._samples.accepted_from(offset)
+        if sizes != self._sizes:
+            self._sizes = sizes
+            self._told_s = float("-inf")
+            if self._conversation is not None:
+                self._conversation.hello_with(world_sizes=sizes)
 
     def is_asked(self) -> bool:
         """Return whether gnode waits for a checkpoint."""
@@ -111,6 +132,7 @@ class Reporter:
                 "communication_s": steps.communication_s,
                 "gradient_bytes": steps.gradient_bytes,
                 "gpus": self._world_size,
+                "world_sizes": self._sizes,
                 "restored_step": restored.position.step if restored is not None else -1,
                 "restore_s": restored.wall_s if restored is not None else 0.0,
             }

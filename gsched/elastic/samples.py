@@ -138,6 +138,20 @@ class Samples:
         ]
         return tuple(found[:most])
 
+    def fault_from(self, world_size: int, offset: int) -> str | None:
+        """Return why not all that is left can run on ``world_size`` ranks; None if it can.
+
+        What is left is the rest of an epoch from ``offset`` on, and whole epochs after it.
+        """
+        return self.fault(world_size) or self.fault(world_size, offset)
+
+    def accepted_from(self, offset: int) -> tuple[int, ...]:
+        """Return the numbers of ranks that all that is left can run on: see `fault_from`."""
+        if self._rest(offset) == self._rest(0):
+            return self.accepted()
+        here = set(self.accepted(1 << 16, offset))
+        return tuple(size for size in self.accepted(1 << 16) if size in here)[:WORLD_SIZES_TOLD_MAX]
+
     def _rest(self, offset: int) -> int:
         """Return the samples of the last, shorter step of an epoch; 0: there is none."""
         return 0 if self.drop_last else (self.count - offset) % self.global_batch

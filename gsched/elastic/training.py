@@ -148,6 +148,7 @@ class Training:
                     "training.batches() anew in each epoch"
                 )
             self._position = self._position.next_epoch()
+            self._reporter.begin_at(0)
             if self._position.epoch < self._samples.epochs:
                 self._checkpoint_if_due()
         self._is_in_epoch = False

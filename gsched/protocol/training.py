@@ -42,7 +42,10 @@ class Failed(Struct, frozen=True, kw_only=True):
 
 
 class Reached(Struct, frozen=True, kw_only=True):
-    """How far it is: see `gsched.protocol.node.Progress`."""
+    """How far it is: see `gsched.protocol.node.Progress`.
+
+    ``world_sizes`` are the numbers of ranks that it can run on from now on; empty: as before.
+    """
 
     step: _Count
     work_done: _Amount = 0.0
@@ -54,6 +57,7 @@ class Reached(Struct, frozen=True, kw_only=True):
     restored_step: Annotated[int, Meta(ge=-1, le=2**53)] = -1
     restore_s: _Amount = 0.0
     gradient_bytes: _Amount = 0.0
+    world_sizes: _Sizes = ()
 
 
 class Hello(Struct, frozen=True, kw_only=True):

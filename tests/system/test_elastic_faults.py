@@ -6,6 +6,7 @@ Most of it runs on one rank without torchrun, since that starts faster; the code
 import contextlib
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -368,6 +369,32 @@ def test_a_size_that_does_not_fit_is_refused_in_words(
     said = f"gsched.elastic: this training can not start: it {words}"
     assert run.output().count(said) == 1  # torchrun tells what each rank has left for it, besides
     assert "exitcode  : 78" in run.output()
+
+
+def test_other_world_sizes_after_a_change_of_the_batch_are_told(
+    tmp_path: pathlib.Path, listener: Listener
+) -> None:
+    """What is left of the epoch ends with a batch of less than one sample for each of the ranks."""
+    run = Run(tmp_path / "run", "--epochs=3", "--count=189", "--short-last")
+    variables = {"GSCHED_CHECKPOINT_INTERVAL_S": "0.000001"}
+    run.start(0, "--global-batch=6", GSCHED_FAIL="training.save.after_publish:2:kill", **variables)
+    assert run.wait() == -signal.SIGKILL, run.output()
+    saved = int(re.findall(r"step-0*([0-9]+)", run.published()[-1].name)[0])
+    left = 189 - 6 * saved
+    batch = next(size for size in (7, 9) if left % size)  # both divide a whole epoch
+    options = (f"--global-batch={batch}", f"--hold-at={saved + 1}")
+    run.start(0, *options, GSCHED_ELASTIC_SOCKET=listener.name)
+    run.wait_until_held(saved + 1)
+    hello = listener.wait_for("hello")
+    listener.say(checkpoint={"request": 1, "wait": True, "world_size": batch})
+    failed = listener.wait_for("checkpoint_failed")
+    run.release(saved + 1)
+    run.finish()
+
+    assert hello["world_sizes"] == list(range(1, left % batch + 1))
+    assert f"cannot run on {batch} ranks: its last batch of an epoch is" in failed["message"]
+    told = [said["world_sizes"] for said in listener.all("progress")]
+    assert told[-1] == list(range(1, batch + 1))  # whole epochs split evenly
 
 
 def test_other_data_than_the_checkpoint_s_is_refused(tmp_path: pathlib.Path) -> None:
