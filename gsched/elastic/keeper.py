@@ -127,6 +127,16 @@ class Keeper:
             )
         return None
 
+    def finish(self, keep: int) -> None:
+        """Remove the checkpoints of a training that is over but for the newest ``keep``."""
+        if keep == 0:
+            self._ranks.gather(None)  # a rank that is not through yet may still need one
+        if self._ranks.rank == 0:
+            try:
+                self._shelf.tidy(keep)
+            except OSError as error:
+                _say(f"old checkpoints stay: {error}")
+
     def may_save(self) -> bool:
         """Return whether a checkpoint that is saved now lacks nothing."""
         return all(self._ranks.gather(self._state.may_be_saved()))

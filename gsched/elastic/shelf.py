@@ -101,19 +101,21 @@ class Shelf:
         """Remember that the files of this checkpoint were read and found good."""
         self._proven.add(entry.name)
 
-    def tidy(self) -> list[str]:
+    def tidy(self, keep: int = KEEP) -> list[str]:
         """Remove checkpoints that nobody needs any more; return their names.
 
-        The newest two that are proven stay, whatever else there is; as long as there are not two,
-        all stay. So a good one goes only after two newer ones are known to be good.
+        Args:
+            keep: the newest that are proven, so many, stay, whatever else there is; as long as
+                there are fewer, all stay. So a good one goes only after a newer one is known to be
+                good. 0: all go.
         """
         entries = self.entries()
-        kept = [entry for entry in entries if entry.name in self._proven][:KEEP]
-        if len(kept) < KEEP:
+        kept = [entry for entry in entries if entry.name in self._proven][:keep]
+        if len(kept) < keep:
             return []
         removed = []
         for entry in entries:
-            if entry.serial < kept[0].serial and entry not in kept:
+            if not kept or (entry.serial < kept[0].serial and entry not in kept):
                 # The manifest first: a checkpoint half removed is not taken for one.
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(entry.path, MANIFEST_NAME))

@@ -226,10 +226,12 @@ class Training:
         """
         self._is_due = self._keeper is not None
 
-    def finish(self, *, end_process: bool = False) -> None:
+    def finish(self, *, end_process: bool = False, keep_checkpoints: int = 1) -> None:
         """Say that the training is over; call it once, on all ranks.
 
         Args:
+            keep_checkpoints: the newest that stay. 0: none, which the script should say only when
+                it has saved what it wants of the training: were it killed now, it would begin anew.
             end_process: end this process at once, with code 0, after its output was flushed.
                 DistributedDataParallel keeps gloo's threads alive, and one of them that needs
                 Python for giving back a tensor while Python is just ending aborts the process
@@ -240,6 +242,8 @@ class Training:
         if self._agreement is not None:
             self._agreement.close()
         self._tell_progress()
+        if self._keeper is not None:
+            self._keeper.finish(keep_checkpoints)
         self._reporter.close()
         if end_process:
             sys.stdout.flush()

@@ -30,6 +30,8 @@ def test_example_trains_and_goes_on_where_it_was(
     script = tmp_path / "train.py"
     code = code.replace("global_batch=64", f"global_batch={batch}")
     assert "schedule.step()\n" in code
+    assert '"model.pt"' in code
+    code = code.replace('"model.pt"', repr(str(tmp_path / "model.pt")))
     script.write_text(code.replace("schedule.step()\n", "schedule.step(); loss.item()\n"))
     alone = run_torchrun(script, ranks=2)
     assert alone.returncode == 0, alone.stderr
@@ -45,6 +47,7 @@ def test_example_trains_and_goes_on_where_it_was(
     assert f"exitcode  : -{int(signal.SIGKILL)}" in killed.stderr
     again = run_torchrun(script, ranks=2, **directory)
     assert again.returncode == 0, again.stderr
+    assert (tmp_path / "model.pt").exists()
 
     lines = alone.stdout.splitlines()
     assert [line.split(":")[0] for line in lines] == [f"epoch {epoch}" for epoch in range(4)]

@@ -253,9 +253,9 @@ class Migration:
         )
 
 
-def undisturbed(directory: Path, ranks: int = 2) -> dict[str, object]:
+def undisturbed(directory: Path, *options: str, ranks: int = 2) -> dict[str, object]:
     """Return the result of the same training without a move."""
-    run = Run(directory, *OPTIONS)
+    run = Run(directory, *OPTIONS, *options)
     run.start(ranks)
     return run.finish()
 

@@ -52,6 +52,28 @@ def test_a_moved_training_ends_with_the_same_bits(
     print(f"without progress: {first.move.cost_s:.1f} s, phases {first.move}")
 
 
+def test_a_network_with_running_averages_is_moved_with_the_same_bits_on_each_rank(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Batch normalisation, all random number generators, and a schedule of steps."""
+    options = ("--model=batchnorm", "--count=256")
+    expected = undisturbed(tmp_path / "undisturbed", *options)
+    migration = Migration(cluster)
+    migration.begin(*options)
+    migration.ask("n2")
+    migration.release()
+
+    result = migration.finish()
+
+    assert migration.story().row.moves == 1
+    assert result["steps"] == expected["steps"]
+    assert result["weights"] == expected["weights"]
+    assert result["ranks"] == expected["ranks"]
+    ranks = result["ranks"]
+    assert isinstance(ranks, list)
+    assert len(set(ranks)) == 2  # each has its own
+
+
 @pytest.mark.parametrize(
     ("victim", "phase"),
     [

@@ -207,6 +207,22 @@ def test_i15_what_an_attempt_has_loaded_stays_until_two_newer_ones_are_proven(
     assert shelf.loads(loaded) == 0
 
 
+def test_i12_of_a_training_that_is_over_the_newest_proven_one_stays(
+    tmp_path: pathlib.Path,
+) -> None:
+    """What is not known to be good makes nothing superfluous; and 0 keeps none."""
+    publish(Shelf(str(tmp_path)), 1)
+    shelf = Shelf(str(tmp_path))
+    assert shelf.tidy(1) == []
+    second = publish(shelf, 2)
+    third = publish(Shelf(str(tmp_path)), 3)  # of another process
+
+    assert len(shelf.tidy(1)) == 1
+    assert shelf.entries() == [third, second]
+    assert len(shelf.tidy(0)) == 2
+    assert names(shelf) == []
+
+
 def test_loads_are_counted_until_a_step_is_done(tmp_path: pathlib.Path) -> None:
     shelf = Shelf(str(tmp_path))
     entry = publish(shelf)
