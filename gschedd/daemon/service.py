@@ -191,6 +191,7 @@ class Service:
             engine=self._engine,
             callers=callers,
             reader=Reader(self._store.path),
+            long_reader=Reader(self._store.path),
             links=self._links,
             clock=self._clock,
             status=self._status,

@@ -198,6 +198,7 @@ async def read_body(request: web.Request, bodies: Bodies, kind: type[T]) -> T:
 class _SizedJob(Struct):
     """The fields of a job that can become many objects, as they stand there."""
 
+    script: Raw = Raw(b"")
     resources: Raw = Raw(b"")
     arguments: Raw = Raw(b"")
     environment: Raw = Raw(b"")
@@ -237,10 +238,11 @@ def _check_large(request: web.Request, body: bytes) -> None:
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequestError(f"{request.method} {request.path}: {error}") from None
-    for name in job.__struct_fields__:
-        size = len(bytes(getattr(job, name)))
-        if size > _MAX_FIELD_BYTES:
+    sizes = {name: len(memoryview(getattr(job, name))) for name in job.__struct_fields__}
+    rest = len(body) - sum(sizes.values())
+    for name, size in (*sizes.items(), ("the rest of it", rest)):
+        most = MAX_SUBMIT_BYTES if name == "script" else _MAX_FIELD_BYTES
+        if size > most:
             raise TooLargeError(
-                f"{name} has {size} bytes, {_MAX_FIELD_BYTES} are the limit",
-                hint="put data into files",
+                f"{name} has {size} bytes, {most} are the limit", hint="put data into files"
             )

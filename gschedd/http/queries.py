@@ -4,9 +4,11 @@ What is shown is durable: a query waits for the commit that is under way.
 """
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -32,7 +34,8 @@ from gschedd.store.reader import HistoryFilter, Reader
 
 T = TypeVar("T")
 
-ROWS_PER_SLICE = 1000  # rows encoded before other requests get their turn
+ROWS_PER_SLICE = 250  # rows encoded before other requests get their turn
+IDS_PER_READ = 100  # jobs read before another long read gets its turn
 MAX_WAIT_S = 300.0
 MAX_OFFSET = 2**62  # of a byte in a file; the kernel counts in 63 bits
 _encoder = msgspec.json.Encoder()
@@ -41,12 +44,13 @@ _encoder = msgspec.json.Encoder()
 class Queries:
     """Handlers of all GET routes."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - two readers, one for what takes long
         self,
         *,
         engine: Engine,
         callers: Callers,
         reader: Reader,
+        long_reader: Reader,
         links: Links,
         clock: Clock,
         status: Callable[[], api.StatusReply],
@@ -57,7 +61,9 @@ class Queries:
         self._links = links
         self._clock = clock
         self._status = status
+        self._long_reader = long_reader
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="reader")
+        self._long_thread = ThreadPoolExecutor(1, thread_name_prefix="history")
 
     @property
     def _head(self) -> Head:
@@ -79,6 +85,18 @@ class Queries:
     async def _read(self, work: Callable[[], T]) -> T:
         """Run a read of the database in the reader's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def _read_long(self, work: Callable[[], T]) -> T:
+        """Run a read that takes long in a thread of its own, so that no short one waits for it."""
+        return await asyncio.get_running_loop().run_in_executor(self._long_thread, work)
+
+    async def _rows(self, teller: Teller, jobs: Sequence[Job]) -> list[api.JobRow]:
+        """Return a row for each job, slice by slice, so that nobody else waits for all."""
+        rows: list[api.JobRow] = []
+        for begin in range(0, len(jobs), ROWS_PER_SLICE):
+            rows.extend(teller.row(job) for job in jobs[begin : begin + ROWS_PER_SLICE])
+            await asyncio.sleep(0)
+        return rows
 
     def _teller(self) -> Teller:
         return Teller(self._head, now_s=self._clock.wall_s())
@@ -112,8 +130,8 @@ class Queries:
         ]
         if query.get("all", "") == "1" and (not states or JobState.DONE in states):
             limit = MAX_HISTORY_ROWS
-            done, _ = await self._read(
-                lambda: self._reader.history(HistoryFilter(user=user, limit=limit))
+            done, _ = await self._read_long(
+                lambda: self._long_reader.history(HistoryFilter(user=user, limit=limit))
             )
             chosen = sorted([*done, *chosen], key=lambda job: job.id)
         return await self._stream(request, chosen, warning)
@@ -151,9 +169,13 @@ class Queries:
         teller = self._teller()
         rows: list[api.JobRow] = []
         errors: dict[str, api.ErrorBody] = {}
-        for text in texts:
+        texts = list(dict.fromkeys(texts))
+        past = await self._past_of(texts)
+        for count, text in enumerate(texts, start=1):
+            if count % IDS_PER_READ == 0:
+                await asyncio.sleep(0)
             try:
-                rows.append(teller.row(await self._find(text)))
+                rows.append(teller.row(self._chosen(text, past)))
             except (UnknownJobError, StorageError) as error:
                 errors[text] = error_body(error)
         return answer(
@@ -165,6 +187,42 @@ class Queries:
                 warning=warning,
             )
         )
+
+    async def _past_of(self, texts: Sequence[str]) -> Mapping[int, Job | StorageError]:
+        """Return those jobs that only the database knows, each read once, or why it cannot be."""
+        numbers: dict[int, None] = {}
+        for text in texts:
+            with contextlib.suppress(UnknownJobError):
+                numbers[own_job_number(text, server=self._head.settings.server)] = None
+        wanted = [number for number in numbers if number not in self._head.state.jobs]
+        found: dict[int, Job | StorageError] = {}
+
+        def read(part: Sequence[int]) -> None:
+            for number in part:
+                try:
+                    found.update((number, job) for job in self._long_reader.jobs([number]))
+                except StorageError as error:
+                    found[number] = error
+
+        for begin in range(0, len(wanted), IDS_PER_READ):
+            await self._read_long(partial(read, wanted[begin : begin + IDS_PER_READ]))
+        return found
+
+    def _chosen(self, text: str, past: Mapping[int, Job | StorageError]) -> Job:
+        """Return a job by its id, from the state or from what was read.
+
+        Raises:
+            UnknownJobError: there is none of that id.
+            StorageError: its row is damaged.
+        """
+        number = own_job_number(text, server=self._head.settings.server)
+        job = self._head.state.jobs.get(number) or past.get(number)
+        if isinstance(job, StorageError):
+            raise job
+        if job is None:
+            name = format_job_id(number, self._head.settings.server)
+            raise UnknownJobError(f"Unknown Job Id {name}", hint="see gstat and ghist")
+        return job
 
     async def _find(self, text: str) -> Job:
         """Return a job, done or not.
@@ -277,13 +335,13 @@ class Queries:
         self._callers.of(request)
         wanted = history_filter(request.query, server=self._head.settings.server)
         await self._engine.settled()
-        jobs, totals = await self._read(lambda: self._reader.history(wanted))
+        jobs, totals = await self._read_long(lambda: self._long_reader.history(wanted))
         teller = self._teller()
         return answer(
             api.HistoryReply(
                 server=self._head.settings.server,
                 now_s=self._clock.wall_s(),
-                jobs=tuple(teller.row(job) for job in jobs),
+                jobs=tuple(await self._rows(teller, jobs)),
                 total_jobs=totals.jobs,
                 total_cpu_s=totals.cpu_s,
                 total_wall_s=totals.wall_s,
@@ -304,9 +362,11 @@ class Queries:
         return await self._read(lambda: self._reader.jobs_of_keys(uid, keys))
 
     def close(self) -> None:
-        """Wait for the reader's thread and close its connection."""
-        self._thread.shutdown(wait=True)
+        """Wait for the readers' threads and close their connections."""
+        for thread in (self._thread, self._long_thread):
+            thread.shutdown(wait=True)
         self._reader.close()
+        self._long_reader.close()
 
 
 def history_filter(query: Mapping[str, str], *, server: str) -> HistoryFilter:
