@@ -370,7 +370,11 @@ def acknowledge(table: Table, order: ExitAck, now_s: float) -> None:
         table.drop("acknowledgement of an attempt of another history", key)
         return
     first = attempt.phase is Phase.ENDED
-    if table.move(attempt, Happening.ACKED) and first:
+    if not table.move(attempt, Happening.ACKED) or not first:
+        return
+    if attempt.buried:  # its record stays in the log of ended attempts
+        remove(table, key)
+    else:
         table.removals.append((now_s + table.site.remove_delay_s, key))
 
 

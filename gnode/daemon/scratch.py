@@ -6,6 +6,7 @@ the next name is tried.
 """
 
 import contextlib
+import errno
 import hashlib
 import logging
 import os
@@ -74,11 +75,18 @@ class Scratch:
     def ensure(self) -> None:
         """Make the directory again where something that cleans up has removed it.
 
+        Where somebody else has taken its name meanwhile, the next name is used.
+
         Raises:
-            OSError: it cannot be made, or is somebody else's now.
+            OSError: no directory can be made.
         """
-        if not os.path.isdir(self.root):
-            self._make(self.root)
+        try:
+            trust.check_directory(self.root)
+        except OSError:  # not there, or not ours
+            try:
+                self.prepare()
+            except CannotWriteError as error:
+                raise OSError(errno.EACCES, error.message) from error
 
     def roots(self) -> tuple[str, ...]:
         """Return all places where jobs of this node may have, or have had, their directories."""

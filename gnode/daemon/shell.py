@@ -37,6 +37,7 @@ from gnode.daemon.spool import Spool
 from gnode.daemon.writes import Writes
 from gnode.hw.load import LoadMeter
 from gnode.hw.sampling import Sampler, Target
+from gsched import watchdog
 from gsched.clock import Clock
 from gsched.failpoint import failpoint
 from gsched.model.job import LaunchFailure
@@ -168,6 +169,7 @@ class Shell:
                 group.create_task(self._remover.run()),
                 group.create_task(self._watch_spool()),
                 group.create_task(self._watch_space()),
+                group.create_task(watchdog.feed()),
             ]
             await self._finished.wait()
             for task in running:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 from aiohttp import web
 
+from gsched import watchdog
 from gsched.clock import SystemClock
 from gsched.config import Config
 from gsched.daemon_files import read_key
@@ -146,10 +147,11 @@ class Service:
         keeping = asyncio.create_task(self._housekeeping.run(), name="housekeeping")
         checking = asyncio.create_task(self._check.run(), name="check of the database")
         telling = asyncio.create_task(self._links.keep_told(), name="high water")
+        alive = asyncio.create_task(watchdog.feed(), name="watchdog")
         work = {engine, keeping, checking, telling}
         await asyncio.wait({*work, stopping}, return_when=asyncio.FIRST_COMPLETED)
         code = self._why_stopped(work)
-        await self._shut(*work, stopping)
+        await self._shut(*work, stopping, alive)
         return code
 
     def _build(self) -> None:

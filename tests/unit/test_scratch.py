@@ -88,6 +88,25 @@ def test_a_directory_that_a_clean_up_has_removed_is_made_again(tmp_path: Path, t
     assert Path(scratch.root).stat().st_mode & 0o777 == 0o711
 
 
+@root_only
+def test_a_place_that_is_taken_after_a_clean_up_costs_only_its_name(
+    tmp_path: Path, tmp: Path
+) -> None:
+    """Else a user could keep every job from starting, and so have the node drained."""
+    scratch = a_scratch(tmp_path)
+    scratch.prepare()
+    first = Path(scratch.root)
+    first.rmdir()
+    first.mkdir()
+    os.chown(first, NOBODY, NOBODY)
+
+    scratch.ensure()
+
+    assert scratch.root != str(first)
+    assert Path(scratch.root).stat().st_uid == os.geteuid()
+    assert scratch.owns(f"{scratch.root}/7.1")
+
+
 def test_directories_without_an_attempt_are_abandoned_also_in_the_old_place(
     tmp_path: Path, tmp: Path
 ) -> None:
