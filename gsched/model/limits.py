@@ -33,6 +33,8 @@ MAX_ENVIRONMENT_BYTES: Final = MIB
 MAX_VARIABLES: Final = 10_000
 MAX_ARGUMENTS: Final = 10_000
 MAX_ARGUMENT_BYTES: Final = MIB
+#: Of all unfinished jobs of a user together, with about what Python adds; they stay in memory.
+MAX_USER_ARGUMENT_BYTES: Final = 512 * MIB
 MAX_PATH: Final = 4096
 MAX_WORD: Final = 255
 MAX_MESSAGE: Final = 1024

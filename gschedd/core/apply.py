@@ -102,12 +102,19 @@ def note_heartbeat(
             part.usage = usage
 
 
+def argument_bytes(arguments: Sequence[str]) -> int:
+    """Return how much memory the arguments of a job take, about: each at least a hundred bytes."""
+    return sum(len(each) + 100 for each in arguments)
+
+
 def add_job(state: State, job: Job) -> None:
     """Put a job that is not done into the state and all its indices (submission and loading)."""
     state.jobs[job.id] = job
     state.next_job = max(state.next_job, job.id + 1)
     uid = job.spec.owner.uid
     state.jobs_by_user[uid] = state.jobs_by_user.get(uid, 0) + 1
+    held_bytes = state.argument_bytes_by_user.get(uid, 0)
+    state.argument_bytes_by_user[uid] = held_bytes + argument_bytes(job.spec.arguments)
     if job.spec.is_training:
         state.trainings[job.id] = job
     enter(state, job)
@@ -329,8 +336,10 @@ def _ended(state: State, fact: f.JobEnded) -> None:
     state.finished[job.id] = job
     uid = job.spec.owner.uid
     state.jobs_by_user[uid] -= 1
+    state.argument_bytes_by_user[uid] -= argument_bytes(job.spec.arguments)
     if not state.jobs_by_user[uid]:
         del state.jobs_by_user[uid]
+        del state.argument_bytes_by_user[uid]
     while len(state.keys) > len(state.jobs) + MAX_ENDED_KEYS:
         _forget_oldest_key(state)
 

@@ -436,6 +436,7 @@ class State:
         self.quarantined: dict[str, str] = {}
         self.ports: set[int] = set()
         self.jobs_by_user: dict[int, int] = {}
+        self.argument_bytes_by_user: dict[int, int] = {}
         self.shapes_of: dict[Request, dict[Shape, None]] = {}
         self.stale = True
         self.anew = True

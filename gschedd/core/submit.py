@@ -20,8 +20,9 @@ from gsched.model.job import DEFAULT_GRACE_S, JobSpec, Owner
 from gsched.model.request import ResourceList, parse_resources
 from gsched.model.resources import Request
 from gsched.model.states import HoldKind, Join, LaunchKind
-from gsched.model.units import format_duration
+from gsched.model.units import format_duration, format_size
 from gsched.protocol.api import SubmitJob
+from gschedd.core.apply import argument_bytes
 from gschedd.core.commands import Submit
 from gschedd.core.deadlines import aim_of
 from gschedd.core.saving import saving_of
@@ -77,6 +78,14 @@ def prepare(
     _check_caller(caller, state, settings)
     check_size(asked)
     _check_content(asked)
+    held_bytes = state.argument_bytes_by_user.get(caller.uid, 0) + argument_bytes(asked.arguments)
+    most_bytes = limits.MAX_USER_ARGUMENT_BYTES
+    if held_bytes > most_bytes:
+        raise TryAgainError(
+            f"the arguments of {caller.user}'s unfinished jobs would take {format_size(held_bytes)}"
+            f" of the head's memory, and {format_size(most_bytes)} is the limit",
+            hint="give long lists in a file, or wait until some jobs have ended",
+        )
     queue = asked.queue or settings.default_queue
     resources = _resources(asked, state, settings)
     walltime_s = checked_walltime(resources.walltime_s, queue, settings)

@@ -33,6 +33,7 @@ def content(state: State) -> dict[str, object]:
         "ports": state.ports,
         "on_probation": state.on_probation,
         "users": state.jobs_by_user,
+        "arguments": state.argument_bytes_by_user,
         "keys": state.keys,
         "next_job": state.next_job,
     }

@@ -12,6 +12,7 @@ from gsched.errors import (
     TryAgainError,
     UnknownQueueError,
 )
+from gsched.model import limits
 from gsched.model.job import DEFAULT_GRACE_S, JobSpec
 from gsched.model.limits import MAX_ENVIRONMENT_BYTES, MAX_SCRIPT_BYTES
 from gsched.model.states import HoldKind, Join, LaunchKind
@@ -232,6 +233,22 @@ def test_a_user_has_a_limit_of_unfinished_jobs() -> None:
     assert world.submit(by=BOB)
     world.delete(first)
     assert world.submit()
+
+
+def test_the_arguments_of_a_users_jobs_are_bounded_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They stay in the head's memory; another user has an own limit, and an end makes room."""
+    monkeypatch.setattr(limits, "MAX_USER_ARGUMENT_BYTES", 3_000)
+    world = World()
+    first = world.submit(arguments=("x" * 1_000,))
+    world.submit(arguments=("y" * 1_000, "z"))
+
+    with pytest.raises(TryAgainError, match="arguments of alice's unfinished jobs"):
+        world.submit(arguments=("x" * 1_000,))
+    assert world.submit(by=BOB, arguments=("x" * 1_000,))
+    world.delete(first)
+    assert world.submit(arguments=("x" * 1_000,))
 
 
 def test_what_no_node_can_ever_hold_is_refused_although_all_are_busy_or_down() -> None:
