@@ -395,6 +395,14 @@ def read_output(table: Table, order: ReadOutput) -> None:
         error = f"node {table.site.node} keeps nothing of this attempt any more"
         table.out.append(Send(message=OutputRead(request=order.request, error=error)))
         return
+    if attempt.uid < 0:  # its task is gone or damaged: the paths that its supervisor noted are
+        # the user's choice, and nobody may read them but the user
+        error = (
+            f"node {table.site.node} does not know whose attempt {attempt.key.name} is "
+            "(its task record cannot be read), so it does not read the output"
+        )
+        table.out.append(Send(message=OutputRead(request=order.request, error=error)))
+        return
     error_stream = order.stream in {"stderr", "err", "e"}
     planned = attempt.stderr_path if error_stream else attempt.stdout_path
     real = ""

@@ -1,6 +1,7 @@
 """Reading jobs' output for `gpeek`, as the owner and off the event loop."""
 
 import asyncio
+import os
 import sys
 
 import msgspec
@@ -48,6 +49,8 @@ class Reader:
 async def _read(order: ReadFile) -> tuple[_Head, bytes]:
     max_bytes = max(0, min(order.max_bytes, MAX_BYTES))
     if not order.switch_user:
+        if os.geteuid() == 0 and order.uid != 0:  # nothing of a user's is ever opened as root
+            return _Head(error=f"{order.path}: is not read as root for uid {order.uid}"), b""
         said, data = await asyncio.to_thread(
             read_as_owner.read_piece, order.path, order.offset, max_bytes
         )

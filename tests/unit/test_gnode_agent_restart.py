@@ -4,6 +4,7 @@ from gnode.core import effects as do
 from gnode.core.inputs import (
     AlarmRang,
     Found,
+    HeadSaid,
     LauncherDown,
     LauncherUp,
     SpoolFound,
@@ -14,6 +15,7 @@ from gnode.core.task import (
     AttemptKey,
 )
 from gsched.model.states import OutcomeKind, StopReason
+from gsched.protocol.node import OutputRead, ReadOutput
 from tests.support.agent_driver import (
     Driver,
     exits,
@@ -172,3 +174,18 @@ def test_stopping_all_ends_what_waits_for_an_older_attempt() -> None:
     (ended,) = exits(driver.step(StopAllAsked()))
 
     assert (ended.attempt, ended.stop_reason) == (2, StopReason.NODE_STOP)
+
+
+def test_output_of_an_attempt_without_a_readable_task_is_not_read() -> None:
+    """Nobody knows its owner, and the paths in its supervisor's record are the user's choice."""
+    asked = ReadOutput(request=8, job=1, attempt=1, stream="stdout", offset=0, max_bytes=9)
+    for lying in (found(info=info(), record=record()), found(record=record())):
+        driver = restarted(lying)
+
+        effects = driver.step(HeadSaid(message=asked))
+
+        assert only(effects, do.ReadFile) == []
+        (sent,) = only(effects, do.Send)
+        assert isinstance(sent.message, OutputRead)
+        assert sent.message.request == 8
+        assert "does not know whose attempt 1.1 is" in sent.message.error
