@@ -181,6 +181,7 @@ def test_output_of_an_attempt_without_a_readable_task_is_not_read() -> None:
     asked = ReadOutput(request=8, job=1, attempt=1, stream="stdout", offset=0, max_bytes=9)
     for lying in (found(info=info(), record=record()), found(record=record())):
         driver = restarted(lying)
+        driver.step(Welcomed(cluster="c", epoch=1))
 
         effects = driver.step(HeadSaid(message=asked))
 
