@@ -103,23 +103,29 @@ def _is_foreign_daemon(pid: int, state_dir: str) -> bool:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         if os.fsencode(state_dir) not in words or LAUNCHER_WORD not in b" ".join(words):
             return False
-        links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+        entries = list(Path(f"/proc/{pid}/fd").iterdir())
+        return any(_is_misplaced(entry, state_dir) for entry in entries)
     except OSError:
         return False  # gone, or another user's
-    return any(_is_misplaced(link, state_dir) for link in links)
 
 
-def _is_misplaced(link: str, state_dir: str) -> bool:
-    """Return whether an open file is a spool's lock or task, but not one of the spool there is."""
-    plain = link.removesuffix(" (deleted)")
-    directory, name = os.path.split(plain)
+def _is_misplaced(entry: Path, state_dir: str) -> bool:
+    """Return whether an open file is a spool's lock or task, but not one of the spool there is.
+
+    The files are compared, not their paths: the link shows the path without symbolic links.
+    """
+    directory, name = os.path.split(os.readlink(entry).removesuffix(" (deleted)"))
     if name == "launcher.lock":
-        ours = directory == state_dir
+        place = os.path.join(state_dir, name)
     elif name == "task.json":
-        ours = os.path.dirname(directory) == os.path.join(state_dir, "attempts")
+        place = os.path.join(state_dir, "attempts", os.path.basename(directory), name)
     else:
         return False
-    return not ours or plain != link
+    held = entry.stat()
+    try:
+        return not os.path.samestat(held, os.stat(place))
+    except (FileNotFoundError, NotADirectoryError):
+        return True
 
 
 def _is_foreign_job(pid: int, marks: list[bytes], keep: Collection[str]) -> bool:

@@ -117,6 +117,27 @@ def test_a_restart_on_an_intact_spool_kills_nothing(world: GnodeWorld) -> None:
     assert "killed processes" not in world.log()
 
 
+def test_a_restart_on_a_state_directory_behind_a_symlink_kills_nothing(world: GnodeWorld) -> None:
+    real = world.directory / "real"
+    real.mkdir()
+    (world.directory / "link").symlink_to(real)
+    world.state = world.directory / "link" / "n1"
+    world.settings["state_dir"] = str(world.state)
+    world.start()
+    world.launch(1, f"while [ ! -e {world.work}/go ]; do sleep 0.05; done; exit 5")
+    job = world.head.wait_for_start(1).pid
+    supervisor = world.supervisor(1).pid
+    world.kill()
+
+    world.start()
+
+    assert lives(job), world.log()
+    assert world.supervisor(1).pid == supervisor
+    assert "killed processes" not in world.log()
+    (world.work / "go").touch()
+    assert world.head.wait_for_exit(1, 1).record.exit_code == 5
+
+
 def descendants(pid: int) -> set[int]:
     """Return a supervisor and all below it, once the job's daemon is there."""
     found: set[int] = set()
