@@ -40,7 +40,7 @@ class Site:
     """What binding must know of this node.
 
     Attributes:
-        user_root: directory that holds the owners' directories, ``STATE/user``.
+        user_root: directory that holds the owners' directories, below ``tmp_dir``.
         agent_path: file of the program that runs torchrun and reports its first failing rank.
         uid: that gnode runs as; 0 can start jobs of any user.
         root_jobs: whether jobs of uid 0 may run here.

@@ -1,15 +1,16 @@
 """Where jobs' own directories lie: away from the spool, so that no job can fill that.
 
 All of one node's lie in ``TMP_DIR/gsched-UID-NUMBER``, whose number follows from the state
-directory. Anybody can make a directory in ``/tmp``: one that is not ours alone is left alone, and
-the next name is tried.
+directory. Anybody can make a directory of that name in ``/tmp``. Root renames it and takes the
+name, so nobody can keep gnode from it. Without root it is left alone, and the next name is tried.
 """
 
 import contextlib
-import errno
 import hashlib
 import logging
 import os
+import secrets
+import stat
 from collections.abc import Collection
 
 from gsched import trust
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 
 DEFAULT_TMP_DIR = "/tmp"  # noqa: S108 - what is made there is checked
 _NAMES = 10
+_EVICTIONS = 100  # whoever makes the name again and again does not win each time
+_FOREIGN = ".foreign-"
 _MODE = 0o711  # owners have to pass through to their own
 
 
@@ -47,7 +50,7 @@ class Scratch:
         refused = ""
         for path in self._candidates:
             try:
-                self._make(path)
+                self._make_or_evict(path)
             except UntrustedError as error:
                 log.warning("%s is not used for jobs' files: %s", path, error)
                 refused = str(error)
@@ -64,8 +67,20 @@ class Scratch:
             hint="set tmp_dir in [node] to a directory that only root can change",
         )
 
+    def _make_or_evict(self, path: str) -> None:
+        for _ in range(_EVICTIONS):
+            try:
+                return self._make(path)
+            except (UntrustedError, NotADirectoryError) as error:
+                if not _is_evicted(path):
+                    raise
+                log.warning("%s: it gets another name, as it is somebody else's", error)
+        return self._make(path)
+
     def _make(self, path: str) -> None:
-        trust.check_way(path)
+        trust.check_way(os.path.dirname(path))
+        if os.path.islink(path):
+            raise UntrustedError(path, "is a symbolic link", "remove it")
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
         trust.check_directory(path)
@@ -75,18 +90,15 @@ class Scratch:
     def ensure(self) -> None:
         """Make the directory again where something that cleans up has removed it.
 
-        Where somebody else has taken its name meanwhile, the next name is used.
+        Its name stays: tasks name it. Where somebody else has taken it meanwhile, see above.
 
         Raises:
-            OSError: no directory can be made.
+            OSError: it cannot be made, or is somebody else's now.
         """
         try:
             trust.check_directory(self.root)
         except OSError:  # not there, or not ours
-            try:
-                self.prepare()
-            except CannotWriteError as error:
-                raise OSError(errno.EACCES, error.message) from error
+            self._make_or_evict(self.root)
 
     def roots(self) -> tuple[str, ...]:
         """Return all places where jobs of this node may have, or have had, their directories."""
@@ -94,7 +106,14 @@ class Scratch:
 
     def owns(self, path: str) -> bool:
         """Return whether a path is that of a job's own directory, which is ours to remove."""
-        return os.path.dirname(path) in self.roots()
+        place = os.path.dirname(path)
+        if place not in self.roots():
+            return False
+        try:
+            trust.check_directory(place)
+        except OSError:
+            return False
+        return True
 
     def abandoned(self, known: Collection[str]) -> list[str]:
         """Return the jobs' directories of attempts that are not in ``known``, by name."""
@@ -112,3 +131,20 @@ class Scratch:
         """Remove the directory if no job has anything there."""
         with contextlib.suppress(OSError):
             os.rmdir(self.root)
+
+
+def _is_evicted(path: str) -> bool:
+    """Rename what somebody else has put at a path; return whether it may be made now.
+
+    Only root can, in a directory like ``/tmp``. What belongs to root stays: jobs may use it.
+    """
+    if os.geteuid() != 0:
+        return False
+    try:
+        status = os.lstat(path)
+        if status.st_uid == 0 and stat.S_ISDIR(status.st_mode):
+            return False
+        os.rename(path, f"{path}{_FOREIGN}{secrets.token_hex(4)}")
+    except FileNotFoundError:
+        pass
+    return True

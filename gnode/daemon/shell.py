@@ -31,7 +31,7 @@ from gnode.daemon.elastic import ElasticServer
 from gnode.daemon.ended import EndedLog
 from gnode.daemon.launching import LauncherClient, Rules
 from gnode.daemon.reading import Reader
-from gnode.daemon.removals import Remover
+from gnode.daemon.removals import TRASH_PREFIX, Remover
 from gnode.daemon.space import LOOK_S, SpoolSpace
 from gnode.daemon.spool import Spool
 from gnode.daemon.writes import Writes
@@ -159,7 +159,10 @@ class Shell:
         found = tuple(self._spool.look(key) for key in self._spool.attempts())
         self._step(SpoolFound(found=found, ended=self._ended.keys()))
         for path in self._spool.scratch.abandoned({found.key.name for found in found}):
-            self._remover.remove(path)
+            if os.path.basename(path).startswith(TRASH_PREFIX):
+                self._remover.remove(path)
+            else:
+                self._remover.add(path)  # a new attempt of the same number may come
         async with asyncio.TaskGroup() as group:
             running = [
                 group.create_task(self._launcher.run()),

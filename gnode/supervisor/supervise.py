@@ -4,7 +4,6 @@ It runs in a process that the launcher has forked, and outlives launcher and gno
 just runs, it sleeps in one system call until a signal comes: the job's end, an order, the alarm.
 """
 
-import contextlib
 import errno
 import os
 import signal
@@ -16,6 +15,7 @@ from gnode.supervisor.child import Surroundings
 from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
 from gnode.supervisor.errors import LaunchError, Stage, reason
 from gnode.supervisor.spool import Task
+from gsched import trust
 from gsched.failpoint import failpoint
 
 #: All that wakes a supervisor; blocked, and taken one by one.
@@ -24,6 +24,7 @@ _ORDERS = (signal.SIGUSR1, signal.SIGTERM)
 _LAUNCH_TIMEOUT_S = 120.0  # a dead file server hangs for ever, a slow one answers within this
 _LAUNCH_LOOK_S = 0.2  # how often a launch that hangs looks for an order to stop
 _WRITE_AGAIN_S = 1.0
+_OLD = ".removed-"  # before the name of what gnode removes when it starts
 _SPOOL_LOOK_S = 10.0  # how often a supervisor makes sure that its attempt is still in the spool
 
 
@@ -238,15 +239,7 @@ class _Supervisor:
         if not (task["files"] or task["failure_report"]):
             return
         try:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(task["user_dir"], 0o700)
-            if task["switch_user"]:
-                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-                fd = os.open(task["user_dir"], flags)
-                try:
-                    os.fchown(fd, task["uid"], task["gid"])
-                finally:
-                    os.close(fd)
+            self._make_directory(task["user_dir"])
         except OSError as error:
             raise LaunchError(
                 f"cannot make the job's directory: {error}",
@@ -254,6 +247,34 @@ class _Supervisor:
                 subject="node",
                 errno=error.errno or 0,
             ) from error
+
+    def _make_directory(self, path: str) -> None:
+        """Make a new directory of the owner's in one that only root and we can change.
+
+        What is there under its name is another attempt's: it gets another name, by which gnode
+        removes it.
+
+        Raises:
+            OSError: somebody else can change the directory around it, or it cannot be made.
+        """
+        place, name = os.path.split(path)
+        around = trust.open_directory(place)
+        try:
+            try:
+                os.mkdir(name, 0o700, dir_fd=around)
+            except FileExistsError:
+                old = f"{_OLD}{os.getpid()}-{name}"[:255]
+                os.rename(name, old, src_dir_fd=around, dst_dir_fd=around)
+                os.mkdir(name, 0o700, dir_fd=around)
+            if self._task["switch_user"]:
+                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+                fd = os.open(name, flags, dir_fd=around)
+                try:
+                    os.fchown(fd, self._task["uid"], self._task["gid"])
+                finally:
+                    os.close(fd)
+        finally:
+            os.close(around)
 
     def _clear_launch(self) -> None:
         """Wait until the process that did not become the job is gone."""

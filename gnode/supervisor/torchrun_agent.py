@@ -107,9 +107,12 @@ def _write_report(path: str, rank: int, failure: object, failed_s: float) -> int
         "message": f"rank {rank}: {_message(failure)}",
     }
     temporary = f"{path}.{os.getpid()}.tmp"
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(report, file)
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(report, file)
+        os.replace(temporary, path)
+    except OSError as error:  # its directory is gone, or full: the exit code still tells
+        sys.stderr.write(f"gsched: the failure of rank {rank} cannot be noted: {error}\n")
     return exit_code if exit_code >= 0 else 128 - exit_code
 
 

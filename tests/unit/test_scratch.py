@@ -36,41 +36,64 @@ def test_it_is_found_again_and_each_spool_has_its_own(tmp_path: Path, tmp: Path)
 
 
 @root_only
-@pytest.mark.parametrize("squatted", ["directory", "link", "writable", "file"])
-def test_a_place_that_somebody_else_has_taken_is_left_alone(
+@pytest.mark.parametrize("squatted", ["directory", "link", "file"])
+def test_root_takes_a_name_that_somebody_else_has_taken(
     tmp_path: Path, tmp: Path, squatted: str
 ) -> None:
+    """Nobody can keep gnode from its directory, and nothing is done where a link leads."""
     scratch = a_scratch(tmp_path)
     taken, precious = Path(scratch.root), tmp_path / "precious"
     precious.mkdir()
+    squat(taken, squatted, precious)
+
+    scratch.prepare()
+
+    assert scratch.root == str(taken)
+    assert taken.lstat().st_uid == os.geteuid()
+    assert os.listdir(precious) == []
+    assert scratch.owns(f"{scratch.root}/1.1")
+    assert len([each for each in os.listdir(tmp) if ".foreign-" in each]) == 1
+
+
+def squat(place: Path, squatted: str, precious: Path) -> None:
     match squatted:
         case "directory":
-            taken.mkdir()
-            os.chown(taken, NOBODY, NOBODY)
+            place.mkdir()
         case "link":
-            taken.symlink_to(precious)
-            os.chown(taken, NOBODY, NOBODY, follow_symlinks=False)
-        case "writable":
-            taken.mkdir()
-            taken.chmod(0o777)
+            place.symlink_to(precious)
         case _:
-            taken.touch()
-            os.chown(taken, NOBODY, NOBODY)
+            place.touch()
+    os.chown(place, NOBODY, NOBODY, follow_symlinks=False)
+
+
+@root_only
+def test_a_directory_of_roots_that_others_can_write_is_left_alone(
+    tmp_path: Path, tmp: Path
+) -> None:
+    """Jobs may use it: the next name is taken."""
+    scratch = a_scratch(tmp_path)
+    taken = Path(scratch.root)
+    taken.mkdir()
+    taken.chmod(0o777)
 
     scratch.prepare()
 
     assert scratch.root == f"{taken}-1"
-    assert os.listdir(precious) == []
-    assert scratch.owns(f"{scratch.root}/1.1")
+    assert not scratch.owns(f"{taken}/1.1"), "what lies there may be anybody's"
 
 
-@root_only
-def test_where_all_names_are_taken_gnode_says_what_to_do(tmp_path: Path, tmp: Path) -> None:
+def test_without_root_the_next_name_is_taken_and_none_at_last(tmp_path: Path, tmp: Path) -> None:
+    """A link of somebody's is not followed."""
     scratch = a_scratch(tmp_path)
+    wide = tmp_path / "wide"
+    wide.mkdir()
+    wide.chmod(0o777)
     for name in ("", *(f"-{number}" for number in range(1, 10))):
-        path = f"{scratch.root}{name}"
-        os.mkdir(path)
-        os.chown(path, NOBODY, NOBODY)
+        if os.geteuid() == 0:
+            os.mkdir(f"{scratch.root}{name}")
+            os.chmod(f"{scratch.root}{name}", 0o777)
+        else:
+            os.symlink(wide, f"{scratch.root}{name}")
 
     with pytest.raises(CannotWriteError, match="no directory for jobs' files") as refused:
         scratch.prepare()
@@ -89,22 +112,25 @@ def test_a_directory_that_a_clean_up_has_removed_is_made_again(tmp_path: Path, t
 
 
 @root_only
-def test_a_place_that_is_taken_after_a_clean_up_costs_only_its_name(
-    tmp_path: Path, tmp: Path
+@pytest.mark.parametrize("squatted", ["directory", "link", "file"])
+def test_a_name_that_is_taken_after_a_clean_up_is_taken_back(
+    tmp_path: Path, tmp: Path, squatted: str
 ) -> None:
-    """Else a user could keep every job from starting, and so have the node drained."""
+    """Tasks name the directory, so it is the same one; jobs are never started in another's."""
     scratch = a_scratch(tmp_path)
     scratch.prepare()
-    first = Path(scratch.root)
-    first.rmdir()
-    first.mkdir()
-    os.chown(first, NOBODY, NOBODY)
+    before = scratch.root
+    os.rmdir(before)
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    squat(Path(before), squatted, precious)
 
     scratch.ensure()
 
-    assert scratch.root != str(first)
-    assert Path(scratch.root).stat().st_uid == os.geteuid()
-    assert scratch.owns(f"{scratch.root}/7.1")
+    assert scratch.root == before
+    assert Path(before).lstat().st_uid == os.geteuid()
+    assert os.listdir(precious) == []
+    assert scratch.owns(f"{before}/7.1")
 
 
 def test_directories_without_an_attempt_are_abandoned_also_in_the_old_place(
