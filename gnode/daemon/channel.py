@@ -18,6 +18,7 @@ from gnode.daemon.arrivals import Arrivals, Lookup
 from gnode.daemon.peer import NotTheHeadError, check_directory, check_peer, socket_path
 from gsched.failpoint import failpoint
 from gsched.protocol.endpoint import endpoint
+from gsched.protocol.framing import frames
 from gsched.protocol.node import (
     KEEPALIVE_S,
     MAX_FRAME_BYTES,
@@ -58,7 +59,6 @@ BACKOFF_FATAL_S = 60.0  # the head said that trying again is of no use: somebody
 LOOPBACK = "127.0.0.1"  # where a node that reaches the head by a Unix socket is reached itself
 CONNECT_TIMEOUT_S = 10.0
 HANDSHAKE_TIMEOUT_S = 15.0
-FRAME_MESSAGES_MAX = 2_000  # so that a frame stays far below MAX_FRAME_BYTES
 
 
 class HandshakeError(Exception):
@@ -210,16 +210,21 @@ class Channel:
             if self._refusal is not None:
                 raise HandshakeError(self._refusal)
             messages, self._out = self._out, []
-            for first in range(0, len(messages), FRAME_MESSAGES_MAX):
-                await self._send_frame(socket, messages[first : first + FRAME_MESSAGES_MAX])
+            sent = 0
+            for payload, count in frames(messages):
+                await self._send_frame(socket, payload, messages[sent : sent + count])
+                sent += count
 
     async def _send_frame(
-        self, socket: aiohttp.ClientWebSocketResponse, messages: list[NodeMessage]
+        self,
+        socket: aiohttp.ClientWebSocketResponse,
+        payload: bytes,
+        messages: Sequence[NodeMessage],
     ) -> None:
         if any(isinstance(message, Exited) for message in messages):
             failpoint("node.exit.before_report")
         assert self._sealer is not None, "nothing is sent before the registration"
-        await socket.send_bytes(self._sealer.seal(encode(messages)))
+        await socket.send_bytes(self._sealer.seal(payload))
         for message in messages:
             if isinstance(message, Started):
                 failpoint("node.launch.after_report")

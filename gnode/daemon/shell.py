@@ -44,14 +44,14 @@ from gsched.model.job import LaunchFailure
 from gsched.model.machine import Machine
 from gsched.model.resources import Inventory
 from gsched.model.states import LaunchStage, Subject
-from gsched.protocol.node import Known, Register
+from gsched.protocol.framing import known_pieces
+from gsched.protocol.node import Register
 
 log = logging.getLogger(__name__)
 
 INPUTS_AT_ONCE = 500  # then the loop serves connections again
 REMOVALS_AT_ONCE = 200
 SPOOL_LOOK_S = 5.0
-KNOWN_AT_ONCE = 500  # attempts in one answer to a survey: a frame stays small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -444,10 +444,9 @@ class Shell:
         self.post(Recalled(launch=effect.launch, found=found))
 
     async def _tell_known(self, effect: do.TellKnown) -> None:
-        known = await asyncio.to_thread(self._ended.answer, effect)
-        for first in range(0, len(known), KNOWN_AT_ONCE):
-            self._channel.send(Known(attempts=known[first : first + KNOWN_AT_ONCE]))
-        self._channel.send(Known(attempts=(), done=True))
+        pieces = await asyncio.to_thread(lambda: tuple(known_pieces(self._ended.answer(effect))))
+        for piece in pieces:
+            self._channel.send(piece)
 
     async def _remove(self) -> None:
         """Remove records, in one trip to a thread for many."""

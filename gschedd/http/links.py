@@ -20,6 +20,7 @@ from gsched.model.node_name import is_identity
 from gsched.model.resources import Load, Usage
 from gsched.model.states import LaunchStage, OutcomeKind, Subject
 from gsched.protocol import node as n
+from gsched.protocol.framing import frames
 from gsched.protocol.sealing import Opener, Sealer, SealError
 from gschedd.core import effects as e
 from gschedd.core.head import Step
@@ -116,12 +117,13 @@ class Link:
         self._heard.set()
 
     async def sender(self) -> None:
-        """Send the outbox for ever, all that waits in one frame."""
+        """Send the outbox for ever, what waits in as few frames as its bytes allow."""
         while True:
             await self._filled.wait()
             self._filled.clear()
             batch, self._outbox = self._outbox, []
-            await self.socket.send_bytes(self._sealer.seal(n.encode(batch)))
+            for frame in frames(batch):
+                await self.socket.send_bytes(self._sealer.seal(frame.payload))
             if any(isinstance(message, n.Launch) for message in batch):
                 failpoint("head.launch.after_send")
             if any(isinstance(message, n.ExitAck) for message in batch):

@@ -1,0 +1,78 @@
+"""Frames of the node channel: bounded by their bytes, in order, with nothing lost."""
+
+import pytest
+
+from gsched.model.states import PartState
+from gsched.protocol.framing import FRAME_BYTES, FRAME_MESSAGES, frames, known_pieces
+from gsched.protocol.node import (
+    MAX_FRAME_BYTES,
+    HeadMessage,
+    Known,
+    KnownAttempt,
+    NodeMessage,
+    Ping,
+    decode_from_head,
+    decode_from_node,
+    encode,
+)
+from tests.support.agent_driver import order
+
+MIB = 1024 * 1024
+
+
+def known(job: int, size: int) -> KnownAttempt:
+    return KnownAttempt(
+        job=job, attempt=1, state=PartState.ENDED, stdout_path="/work/" + "o" * size
+    )
+
+
+def test_the_frames_of_many_and_of_large_messages_are_bounded() -> None:
+    """20,000 messages of 4 KiB are 80 MiB: 2,000 of them would be 8 MiB; 2,000 of 64 KiB, 125."""
+    messages: list[NodeMessage] = []
+    for job in range(20_000):
+        size = 9 * MIB if job in {0, 7_000, 7_001, 19_999} else 64 * 1024 if job < 200 else 4_000
+        messages.append(Known(attempts=(known(job, size),)))
+
+    made = list(frames(messages))
+
+    assert max(len(frame.payload) for frame in made) < MAX_FRAME_BYTES // 2
+    assert all(len(frame.payload) <= FRAME_BYTES for frame in made if frame.count > 1)
+    heard: list[NodeMessage] = []
+    for frame in made:
+        found = decode_from_node(frame.payload)
+        assert len(found) == frame.count <= FRAME_MESSAGES
+        heard += found
+    assert heard == messages
+
+
+def test_launches_with_the_largest_scripts_go_one_by_one() -> None:
+    messages: list[HeadMessage] = []
+    for job in range(1, 4):
+        messages += [Ping(number=job), order(job, script="x" * (16 * MIB))]
+
+    made = list(frames(messages))
+
+    assert [frame.count for frame in made] == [1] * 6
+    assert [each for frame in made for each in decode_from_head(frame.payload)] == messages
+    assert all(len(frame.payload) < MAX_FRAME_BYTES for frame in made)
+
+
+def test_small_messages_share_a_frame_and_it_is_encoded_as_ever() -> None:
+    messages = [Ping(number=number) for number in range(FRAME_MESSAGES)]
+
+    (frame,) = frames(messages)
+
+    assert frame.payload == encode(messages)
+    assert list(frames([])) == []
+
+
+@pytest.mark.parametrize("size", [0, 40_000, 5 * MIB])
+def test_an_answer_to_a_survey_is_cut_by_bytes(size: int) -> None:
+    attempts = [known(job, size) for job in range(1_000 if size < MIB else 8)]
+
+    pieces = list(known_pieces(attempts))
+
+    assert [piece.done for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert [each for piece in pieces for each in piece.attempts] == attempts
+    assert all(len(encode([each])) <= FRAME_BYTES for each in pieces if len(each.attempts) > 1)
+    assert list(known_pieces([])) == [Known(attempts=(), done=True)]
