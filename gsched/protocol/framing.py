@@ -18,10 +18,10 @@ _encoder = msgspec.json.Encoder()
 
 
 class Frame(NamedTuple):
-    """Some messages, encoded as one JSON list of ``count``."""
+    """Some messages, encoded as one JSON list of ``number``."""
 
     payload: bytes
-    count: int
+    number: int
 
 
 def frames(messages: Sequence[HeadMessage] | Sequence[NodeMessage]) -> Iterator[Frame]:

@@ -36,11 +36,11 @@ def test_the_frames_of_many_and_of_large_messages_are_bounded() -> None:
     made = list(frames(messages))
 
     assert max(len(frame.payload) for frame in made) < MAX_FRAME_BYTES // 2
-    assert all(len(frame.payload) <= FRAME_BYTES for frame in made if frame.count > 1)
+    assert all(len(frame.payload) <= FRAME_BYTES for frame in made if frame.number > 1)
     heard: list[NodeMessage] = []
     for frame in made:
         found = decode_from_node(frame.payload)
-        assert len(found) == frame.count <= FRAME_MESSAGES
+        assert len(found) == frame.number <= FRAME_MESSAGES
         heard += found
     assert heard == messages
 
@@ -52,7 +52,7 @@ def test_launches_with_the_largest_scripts_go_one_by_one() -> None:
 
     made = list(frames(messages))
 
-    assert [frame.count for frame in made] == [1] * 6
+    assert [frame.number for frame in made] == [1] * 6
     assert [each for frame in made for each in decode_from_head(frame.payload)] == messages
     assert all(len(frame.payload) < MAX_FRAME_BYTES for frame in made)
 
