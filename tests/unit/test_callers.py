@@ -69,6 +69,20 @@ def test_a_name_service_that_hangs_is_waited_for_once() -> None:
     directory.hangs.set()
 
 
+def test_an_unexpected_error_of_the_name_service_does_not_stop_later_lookups() -> None:
+    clock, directory = HandClock(), Directory(alice=1001)
+
+    def look_up(uid: int) -> str:
+        if uid == 1002:
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+        return directory.name(uid)
+
+    names = UserNames(clock, look_up)
+
+    assert names.name(1002) == "1002"
+    assert names.name(1001) == "alice"
+
+
 def test_an_operators_uid_that_another_user_has_now_is_no_operator() -> None:
     directory = Directory(root=0, gsched=990, olga=1005, mallory=1007)
     config = Settings(
