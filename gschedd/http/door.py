@@ -69,7 +69,10 @@ class Source(Struct, frozen=True, kw_only=True):
 class Visitor(web.RequestHandler):
     """One connection; aiohttp speaks HTTP on it, this class watches how it behaves."""
 
-    __slots__ = ("_door", "_drained", "_request", "_timer", "proven", "received", "source")
+    __slots__ = (
+        *("_closed_early", "_door", "_drained", "_request", "_timer"),
+        *("proven", "received", "source"),
+    )
 
     def __init__(self, door: "Door", source: Source, server: web.Server) -> None:
         super().__init__(
@@ -86,6 +89,7 @@ class Visitor(web.RequestHandler):
         self.source = source
         self.received = 0
         self.proven = False
+        self._closed_early = False  # cut off before there was a transport
         self._drained = 0
         self._request: web.BaseRequest | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -93,6 +97,9 @@ class Visitor(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to wait for a request."""
         super().connection_made(transport)
+        if self._closed_early and isinstance(transport, asyncio.Transport):
+            transport.abort()
+            return
         self._await_header()
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -140,6 +147,8 @@ class Visitor(web.RequestHandler):
         self._door.complaints.say(self.source.name, why)
         if self.transport is not None:
             self.transport.abort()
+        else:
+            self._closed_early = True
 
     def _stop(self) -> None:
         if self._timer is not None:
@@ -204,6 +213,16 @@ class Door:
         self._unproven_bytes = 0
         self._arriving: set[asyncio.Task[object]] = set()
         self._resume: asyncio.TimerHandle | None = None
+
+    @property
+    def connections(self) -> int:
+        """Return how many connections are counted."""
+        return self._open.total()
+
+    @property
+    def unproven_bytes(self) -> int:
+        """Return the bytes of all connections that have not proven who they are."""
+        return self._unproven_bytes
 
     def open(self) -> None:
         """Begin to accept."""
@@ -296,6 +315,8 @@ class Door:
         """Count bytes of a connection that has not proven who it is."""
         if not self.rules.evict:
             return  # a user's: the kernel has said who it is
+        if visitor not in self._visitors:
+            return  # it was cut off, and its bytes are no longer counted
         self._unproven_bytes += count
         if self._unproven_bytes > self.rules.unproven_bytes:
             largest = max(

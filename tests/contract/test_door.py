@@ -55,6 +55,7 @@ class House:
         self.bodies = bodies
         self.guests = Guests()
         self.peers: list[Peer] = []
+        self.door: Door  # while it is open
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Door]:
@@ -65,7 +66,7 @@ class House:
         runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await runner.setup()
         assert runner.server is not None
-        door = Door(
+        self.door = door = Door(
             listener=listen_on_path(self.path, mode=USERS_MODE, key="socket"),
             server=runner.server,
             source_of=self.guests,
@@ -261,6 +262,47 @@ def test_bytes_that_prove_nothing_are_bounded_in_all(tell: Callable[..., None]) 
         assert ended == b""
 
     tell(story, Rules(of_source=8, in_all=8, evict=True, unproven_bytes=200_000))
+
+
+def test_connections_that_come_at_once_leave_no_bytes_counted(tell: Callable[..., None]) -> None:
+    """A connection evicted before it had a transport was once never closed, its bytes kept."""
+
+    async def story(house: House) -> None:
+        sockets = [socket.socket(socket.AF_UNIX) for _ in range(60)]
+        for each in sockets:  # the door accepts them all in one go
+            each.connect(house.path)
+            each.settimeout(0)
+            each.send(post(MIB) + b" " * 20_000)
+        await asyncio.sleep(0.1)
+        for each in sockets:
+            each.close()
+        for _ in range(500):
+            if not house.door.unproven_bytes and not house.door.connections:
+                break
+            await asyncio.sleep(0.01)
+
+        assert (house.door.unproven_bytes, house.door.connections) == (0, 0)
+        assert await ask(house) == 200
+
+    tell(story, Rules(of_source=4, in_all=8, evict=True, unproven_bytes=200_000))
+
+
+def test_a_connection_evicted_before_it_was_taken_in_is_closed(tell: Callable[..., None]) -> None:
+    async def story(house: House) -> None:
+        sockets = [socket.socket(socket.AF_UNIX) for _ in range(10)]
+        for each in sockets:
+            each.connect(house.path)
+            each.settimeout(0)
+        loop = asyncio.get_running_loop()
+        for each in sockets[:6]:
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(loop.sock_recv(each, 1), LONG_S / 3) == b""
+
+        assert house.door.connections == 4
+        for each in sockets:
+            each.close()
+
+    tell(story, Rules(of_source=4, in_all=8, evict=True))
 
 
 def test_descriptors_are_kept_for_nodes_and_operators() -> None:
