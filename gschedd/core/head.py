@@ -38,7 +38,18 @@ from gschedd.core.moving import arrivals, next_overdue_s, overdue
 from gschedd.core.overtaken import is_overtaken
 from gschedd.core.probation import due_probes, next_probe_s
 from gschedd.core.react import react
-from gschedd.core.recovery import Hold, Survey, adoption_of, cases_of, ends_of, held_jobs
+from gschedd.core.recovery import (
+    Case,
+    CaseKind,
+    Hold,
+    Survey,
+    adoption_of,
+    blocked_jobs,
+    cases_of,
+    ends_of,
+    held_jobs,
+    is_adoptable,
+)
 from gschedd.core.retry import Retry
 from gschedd.core.settings import Settings
 from gschedd.core.settle import follow
@@ -428,8 +439,8 @@ class Head:
         state = self.state
         cases = cases_of(state, survey)
         steps = [self._advance(ends_of(state, cases, now_s))]
-        steps.extend(self._advance(adoption_of(state, case, now_s)) for case in cases)
-        held = held_jobs(state, cases, hold)
+        blocked = self._adopt_cases([case for case in cases if is_adoptable(case)], steps, now_s)
+        held = [*held_jobs(state, cases, hold), *blocked_jobs(state, blocked)]
         steps.append(
             self._advance(
                 f.JobHeld(
@@ -445,6 +456,24 @@ class Head:
         state.look_anew()
         # Nothing is sent: the nodes register anew, and that says what is missing.
         return structs.replace(_together(steps), effects=())
+
+    def _adopt_cases(self, cases: list[Case], steps: list[Step], now_s: float) -> list[Case]:
+        """Adopt attempts, and return those that cannot be adopted.
+
+        An attempt that has ended frees its GPUs, so it comes before those that run. One that finds
+        its GPUs owned is tried again as long as other adoptions free some.
+        """
+        waiting = sorted(cases, key=lambda case: case.kind is not CaseKind.FINISHED)
+        before = len(waiting) + 1
+        while len(waiting) < before:
+            before, tried, waiting = len(waiting), waiting, []
+            for case in tried:
+                facts = adoption_of(self.state, case, now_s)
+                if facts:
+                    steps.append(self._advance(facts))
+                else:
+                    waiting.append(case)
+        return waiting
 
     def _learn(self, model: Model, fact: f.PartEnded) -> Sequence[Run]:
         run = run_of(self.state, fact)

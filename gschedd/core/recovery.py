@@ -270,10 +270,15 @@ def _part_ends(job: Job, case: Case, now_s: float) -> Iterator[f.PartEnded]:
         )
 
 
+def is_adoptable(case: Case) -> bool:
+    """Return whether a case is to be adopted as an attempt that the database does not know."""
+    return case.origin is not None and not case.known and case.kind in _TAKEN_BACK
+
+
 def adoption_of(state: State, case: Case, now_s: float) -> list[f.AnyFact]:
     """Return the facts by which a job has the attempt that its nodes know; none if it cannot."""
     origin = case.origin
-    if origin is None or case.known or case.kind not in _TAKEN_BACK:
+    if origin is None or not is_adoptable(case):
         return []
     job = state.jobs.get(case.job)
     if _is_taken(state, case, origin):
@@ -325,13 +330,30 @@ def adoption_of(state: State, case: Case, now_s: float) -> list[f.AnyFact]:
     return facts
 
 
+def blocked_jobs(state: State, cases: list[Case]) -> list[Case]:
+    """Return the jobs to hold because nodes know an attempt that cannot be adopted.
+
+    Without the hold such a job would stay queued and run a second time.
+    """
+    return [
+        Case(
+            kind=CaseKind.HELD,
+            job=case.job,
+            why=f"a node knows its attempt {case.attempt}, but another job has its GPUs here; "
+            "release it if it is to run again",
+        )
+        for case in cases
+        if case.job in state.jobs
+    ]
+
+
 _TAKEN_BACK: Final = frozenset({CaseKind.FINISHED, CaseKind.STARTED, CaseKind.ADOPTED})
 #: Somebody wanted the attempt to end so: the outcome depends on it.
 _ASKED: Final = frozenset({StopReason.DELETE, StopReason.RERUN, StopReason.MOVE})
 
 
 def _is_taken(state: State, case: Case, origin: Origin) -> bool:
-    """Return whether another job owns a GPU of it: what has ended does not need it any more."""
+    """Return whether another job owns a GPU of it now; that one may be adopted or ended later."""
     for share in origin.allocation:
         for job in state.by_node.get(share.node, {}).values():
             if job.id == case.job or job.attempt is None:

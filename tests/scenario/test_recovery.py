@@ -1,13 +1,23 @@
 """A head on an old copy of its database takes back what its nodes know, and nothing else."""
 
+import errno
+
 import pytest
 from msgspec import structs
 
 from gsched.errors import TryAgainError
-from gsched.model.job import ExitRecord, Owner
+from gsched.model.job import ExitRecord, LaunchFailure, Owner
 from gsched.model.origin import Origin
 from gsched.model.resources import Load, Share, Usage
-from gsched.model.states import HoldKind, JobState, OutcomeKind, PartState, StopReason
+from gsched.model.states import (
+    HoldKind,
+    JobState,
+    LaunchStage,
+    OutcomeKind,
+    PartState,
+    StopReason,
+    Subject,
+)
 from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core.apply import apply
@@ -294,3 +304,112 @@ def test_an_exit_of_another_history_is_no_outcome_of_the_job_with_its_number() -
     (fence,) = world.head.started("n1", started, world.now_s).effects
     assert getattr(fence, "token", "") == "zz"
     assert getattr(fence, "reason", None) is StopReason.FENCED
+
+
+@pytest.mark.parametrize("rerunnable", [True, False])
+@pytest.mark.parametrize("in_backup", [True, False])
+def test_a_finished_job_is_adopted_before_the_job_that_has_its_gpu_now(
+    *, rerunnable: bool, in_backup: bool
+) -> None:
+    """A running job with a lower number does not keep another job from its outcome."""
+    world = world_of("n1", gpus=("a",))
+    first = world.submit("nodes=1:gpus=1", runs_s=10)
+    before = len(world.facts)
+    second = world.submit("nodes=1:gpus=1", runs_s=1000)
+    world.hold(second)
+    third = world.submit("nodes=1:gpus=1", rerunnable=rerunnable, runs_s=10)
+    if in_backup:
+        before = len(world.facts)
+    told = [known(world.job(first), "n1", end=ended(world.job(first)))]
+    world.run_until(15)
+    told.append(known(world.job(third), "n1", end=ended(world.job(third), 3)))
+    world.run_until(30)
+    world.release(second)
+    told.append(known(world.job(second), "n1"))
+    head = old_copy(world, before)
+
+    accept(head, survey_of(head, {"n1": told}, head.state.next_job))
+
+    done = head.state.finished[third]
+    assert done.outcome is not None
+    assert done.outcome.exit_code == 3
+    assert head.state.jobs[second].state is JobState.RUNNING
+
+
+def test_a_finished_job_is_adopted_after_the_move_that_freed_its_gpu() -> None:
+    """The database has job 1 still on the GPU that job 2 got when job 1 ran anew elsewhere."""
+    world = world_of("n1", "n2", gpus=("a",))
+    first = world.submit("nodes=1:gpus=1", runs_s=1000)
+    waits = world.submit("nodes=1:gpus=1", runs_s=1000)
+    second = world.submit("nodes=1:gpus=1", runs_s=10)
+    head = old_copy(world, len(world.facts))
+    moved, queued = known(world.job(first), "n1"), world.job(second)
+    here, there = moved.origin, known(world.job(waits), "n2").origin
+    assert here is not None
+    assert there is not None
+    moved = structs.replace(
+        moved,
+        attempt=2,
+        origin=structs.replace(here, allocation=there.allocation, active=there.active),
+    )
+    finished = n.KnownAttempt(
+        job=second,
+        attempt=1,
+        state=PartState.ENDED,
+        exit=ExitRecord(
+            job=second, attempt=1, kind=OutcomeKind.EXITED, exit_code=3, ended_s=BEGIN_S + 5
+        ),
+        origin=structs.replace(here, spec=queued.spec, submitted_s=queued.submitted_s),
+    )
+
+    accept(head, survey_of(head, {"n1": [finished], "n2": [moved]}, head.state.next_job))
+
+    done = head.state.finished[second]
+    assert done.outcome is not None
+    assert done.outcome.exit_code == 3
+
+
+def test_a_finished_job_that_cannot_be_adopted_is_held() -> None:
+    """By the database its GPU belongs to a job that still runs: nobody may start it again."""
+    world = world_of("n1", gpus=("a",))
+    first = world.submit("nodes=1:gpus=1", runs_s=1000)
+    second = world.submit("nodes=1:gpus=1", runs_s=10)
+    head = old_copy(world, len(world.facts))
+    runs, queued = known(world.job(first), "n1"), world.job(second)
+    assert runs.origin is not None
+    record = structs.replace(ended(world.job(first), 3), job=second)
+    finished = structs.replace(
+        runs,
+        job=second,
+        state=PartState.ENDED,
+        exit=record,
+        origin=structs.replace(runs.origin, spec=queued.spec, submitted_s=queued.submitted_s),
+    )
+
+    accept(head, survey_of(head, {"n1": [runs, finished]}, head.state.next_job), Hold.NOTHING)
+
+    held = head.state.jobs[second]
+    assert held.state is JobState.HELD
+    assert "a node knows its attempt 1" in held.hold_reason
+
+
+def test_the_failed_start_of_a_node_that_is_away_asks_for_no_probe() -> None:
+    """A head that was just started takes back the end of an attempt before its node is there."""
+    world = World(node("n1"), connect=False)
+    world.head.state.epoch_id = TOKEN
+    number = world.submit(runs_s=1000)
+    world.connect("n1")
+    failure = LaunchFailure(stage=LaunchStage.GROUP, subject=Subject.NODE, errno=errno.EROFS)
+    record = ended(
+        world.job(number), kind=OutcomeKind.LAUNCH_FAILED, exit_code=None, failure=failure
+    )
+    told = known(world.job(number), "n1", end=record)
+    head = old_copy(world, len(world.facts))
+    head.state.nodes["n1"].probes = True
+    head.begin(BEGIN_S + 50)
+
+    accept(head, survey_of(head, {"n1": [told]}, head.state.next_job))
+
+    assert head.state.nodes["n1"].faults == 1
+    assert head.state.nodes["n1"].probation.due_s == 0
+    assert head.state.jobs[number].state is not JobState.RUNNING
