@@ -50,8 +50,14 @@ def asked(node: Node, now_s: float) -> f.NodeProbeAsked:
 
 
 def ask_if_suspected(node: Node, now_s: float) -> list[f.AnyFact]:
-    """Return the request for a probe of a node that could not start a job, unless one is due."""
+    """Return the request for a probe of a node that could not start a job, unless one is due.
+
+    A node that is not connected is not asked: it may be the end of an attempt taken back after a
+    loss that makes it suspected.
+    """
     probation = node.probation
+    if node.state is not NodeState.UP:
+        return []
     if not node.probes or node.drained or probation.due_s > 0:
         return []
     if now_s < probation.passed_s + REST_S:
