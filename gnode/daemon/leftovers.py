@@ -11,12 +11,14 @@ from pathlib import Path
 from gnode.core.effects import KillLeftover
 from gnode.hw import cgroups
 from gnode.supervisor import proc
+from gsched.clock import SystemClock
 
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 2.0
-FOREIGN_TRIES = 250  # 5 s: what does not die by then is the kernel's
+FOREIGN_S = 5.0  # what does not die by then is the kernel's
+JOB_DIR = b"GSCHED_JOB_DIR="  # as jobs have it in their environment
 LAUNCHER_WORD = b"gnode.supervisor.launcher"
 
 
@@ -43,7 +45,7 @@ def kill_once(order: KillLeftover) -> bool:
         roots.update(cgroups.members(order.cgroup))
         cgroups.kill(order.cgroup)
     # Without a control group, what has lost its parent is known by its environment alone.
-    mark = os.fsencode(f"GSCHED_JOB_DIR={order.user_dir}") + b"\0"
+    mark = JOB_DIR + os.fsencode(order.user_dir) + b"\0"
     if order.user_dir:
         roots.update(pid for pid in processes if proc.has_environment_text(pid, mark))
     found = proc.descendants(roots, processes) - {os.getpid()}
@@ -55,7 +57,8 @@ def kill_foreign(state_dir: str, user_roots: Collection[str], keep: Collection[s
     """Kill what runs for a spool that once was where ours is, and was wiped or moved away.
 
     Such launchers and supervisors hold a file that is not at its place any more. Jobs are known
-    by descent from them, and by the directory that their environment names.
+    by descent from them, and by the directory that their environment names. Processes of another
+    PID namespace are left alone: a container may have its own node with the same paths.
 
     Args:
         state_dir: our state directory.
@@ -65,20 +68,25 @@ def kill_foreign(state_dir: str, user_roots: Collection[str], keep: Collection[s
     Returns:
         The processes that were killed.
     """
-    marks = [os.fsencode(f"GSCHED_JOB_DIR={root}/") for root in user_roots]
+    job_roots = {os.fsencode(root) for root in user_roots}
     killed: set[int] = set()
-    for _ in range(FOREIGN_TRIES):
+    clock = SystemClock()
+    until_s = clock.monotonic_s() + FOREIGN_S
+    while True:
         processes = proc.snapshot()
         roots = {
             pid
             for pid in processes
-            if _is_foreign_daemon(pid, state_dir) or _is_foreign_job(pid, marks, keep)
+            if (_is_foreign_daemon(pid, state_dir) or _is_foreign_job(pid, job_roots, keep))
+            and _is_in_our_namespace(pid)
         }
         found = proc.descendants(roots, processes) - {os.getpid()}
         if not found:
             break
         killed |= found
         proc.send(found, signal.SIGKILL)
+        if clock.monotonic_s() >= until_s:
+            break
         _await_end(min(found), FIRST_PAUSE_S)
     return sorted(killed)
 
@@ -128,10 +136,18 @@ def _is_misplaced(entry: Path, state_dir: str) -> bool:
         return True
 
 
-def _is_foreign_job(pid: int, marks: list[bytes], keep: Collection[str]) -> bool:
+def _is_foreign_job(pid: int, job_roots: Collection[bytes], keep: Collection[str]) -> bool:
     """Return whether a process belongs to an attempt that is not in the spool."""
-    names = (proc.environment_text_after(pid, mark) for mark in marks)
-    return any(name and os.fsdecode(name) not in keep for name in names)
+    root, name = os.path.split(proc.environment_text_after(pid, JOB_DIR))
+    return root in job_roots and os.fsdecode(name) not in keep
+
+
+def _is_in_our_namespace(pid: int) -> bool:
+    """Return whether a process has our PID namespace; False where that cannot be read."""
+    try:
+        return os.path.samestat(os.stat(f"/proc/{pid}/ns/pid"), os.stat("/proc/self/ns/pid"))
+    except OSError:  # gone, or another user's
+        return False
 
 
 def kill_strays(root: str, keep: set[str]) -> list[str]:
