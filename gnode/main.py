@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import errno
 import importlib.metadata
 import logging
 import os
@@ -11,7 +12,7 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from gnode.core.agent import Agent
@@ -46,6 +47,7 @@ log = logging.getLogger(__name__)
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 PROBE_USER = "nobody"
+SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
 
@@ -260,11 +262,22 @@ def _raise_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def is_shortage_at_accept(context: Mapping[str, object]) -> bool:
+    """Return whether asyncio tells of an accept() that lacked resources; it tries again."""
+    exception = context.get("exception")
+    return "socket" in context and isinstance(exception, OSError) and exception.errno in SHORTAGES
+
+
 async def _run(shell: Shell) -> None:
     loop = asyncio.get_running_loop()
     broken: list[str] = []
 
+    complaints = Complaints(log, SystemClock())
+
     def on_fault(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        if is_shortage_at_accept(context):
+            complaints.say("a connection waits", str(context["exception"]))
+            return
         loop.default_exception_handler(context)
         broken.append(str(context.get("exception") or context.get("message")))
         shell.finish()
@@ -273,8 +286,7 @@ async def _run(shell: Shell) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, shell.finish)
     loop.add_signal_handler(signal.SIGUSR2, shell.stop_all)
-    hangups = Complaints(log, SystemClock())
-    loop.add_signal_handler(signal.SIGHUP, hangups.say, "SIGHUP", HANGUP)
+    loop.add_signal_handler(signal.SIGHUP, complaints.say, "SIGHUP", HANGUP)
     await shell.run()
     if broken:
         raise InternalError(

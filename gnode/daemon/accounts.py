@@ -92,10 +92,13 @@ class Accounts:
             if len(self._asking) >= MAX_THREADS:
                 log.warning("the name service does not answer; user %s is not asked for", user)
                 return FAILED
-            asking = self._asking[user] = asyncio.get_running_loop().create_future()
-            threading.Thread(
-                target=self._run, args=(user, asyncio.get_running_loop()), daemon=True
-            ).start()
+            loop = asyncio.get_running_loop()
+            try:
+                threading.Thread(target=self._run, args=(user, loop), daemon=True).start()
+            except RuntimeError as error:  # no more threads
+                log.warning("user %s cannot be asked for: %s", user, error)
+                return FAILED
+            asking = self._asking[user] = loop.create_future()
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await asyncio.shield(asking)

@@ -109,7 +109,11 @@ class LauncherClient:
         loop = asyncio.get_running_loop()
         while True:
             gone = loop.create_future()
-            transport = await self._connect(gone)
+            try:
+                transport = await self._connect(gone)
+            except OSError as error:  # out of inodes, processes, memory: perhaps not for long
+                log.error("no launcher can be started or reached: %s", error)
+                transport = None
             if transport is None:
                 await asyncio.sleep(PAUSE_S)
                 continue

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+import pytest
+
 from gnode.core.inputs import Account, LaunchAsked
 from gnode.daemon.accounts import FAILED, KEPT_S, KEPT_UNKNOWN_S, MAX_THREADS, Accounts, Found
 from gnode.daemon.accounts import look_up as really_look_up
@@ -181,3 +183,21 @@ def test_launches_that_wait_go_with_their_connection() -> None:
 
     run(story)
     assert [asked.launch.job for asked in told] == [1]
+
+
+def test_a_user_is_asked_for_again_after_no_thread_could_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service = Service(Found(account=ALICE))
+    accounts = Accounts(Clock(), service.look_up)
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def ask_twice() -> tuple[Found, Found]:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            first = await accounts.ask("alice")
+        return first, await accounts.ask("alice")
+
+    assert run(ask_twice) == (FAILED, Found(account=ALICE))
