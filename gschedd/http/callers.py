@@ -1,5 +1,6 @@
 """Who is calling: from the kernel (SO_PEERCRED), never from a message."""
 
+import logging
 import pwd
 import socket
 import struct
@@ -13,6 +14,8 @@ from aiohttp import web
 from gsched.clock import Clock
 from gsched.errors import NotPermittedError
 from gschedd.core.settings import Caller, Settings
+
+log = logging.getLogger("gschedd.http")
 
 _UCRED = struct.Struct("3i")  # pid, uid, gid: struct ucred of unix(7)
 MAX_NAMES = 10_000
@@ -59,7 +62,8 @@ class UserNames:
         def ask() -> None:
             try:
                 answer.set_result(self._look_up(uid))
-            except OSError:
+            except Exception as error:  # noqa: BLE001 - or no name is asked for again
+                log.warning("cannot look up the name of uid %d: %r", uid, error)
                 answer.set_result(str(uid))
 
         threading.Thread(target=ask, name="names", daemon=True).start()
