@@ -160,12 +160,14 @@ class Found(Struct, frozen=True, kw_only=True):
         task: None if it cannot be read.
         info: of its supervisor, None if none ever wrote it.
         record: None if it is not over.
+        doubt: why nobody can tell now whether there is a record; empty: it is as ``record`` says.
     """
 
     key: AttemptKey
     task: Task | None
     info: SupervisorInfo | None
     record: ExitRecord | None
+    doubt: str = ""
 
 
 class SpoolFound(Struct, frozen=True, kw_only=True):

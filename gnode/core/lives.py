@@ -230,6 +230,8 @@ def spool_found(table: Table, found: Found, now_s: float, wall_s: float) -> None
         _see(table, attempt, found.info)
     if found.record is not None:
         end_by_record(table, attempt, found.record)
+    elif found.doubt:
+        return  # it may be over: gnode looks again until its record can be read, or is not there
     elif found.task is not None and found.task.boot_id != table.site.boot_id:
         message = "the machine was restarted while the job was there"
         _end_by_own_record(table, attempt, OutcomeKind.NODE_LOST, message, wall_s)

@@ -6,12 +6,14 @@ import os
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from functools import singledispatchmethod
+from functools import partial, singledispatchmethod
 
 from gnode.core import effects as do
+from gnode.core import probe
 from gnode.core.agent import Agent
 from gnode.core.inputs import (
     AlarmRang,
+    Found,
     Input,
     LaunchFailed,
     LeftoverGone,
@@ -27,6 +29,7 @@ from gnode.core.transitions import Phase
 from gnode.daemon import leftovers, starts
 from gnode.daemon.accounts import Accounts
 from gnode.daemon.channel import Channel
+from gnode.daemon.doubts import Doubts
 from gnode.daemon.elastic import ElasticServer
 from gnode.daemon.ended import EndedLog
 from gnode.daemon.launching import LauncherClient, Rules
@@ -138,6 +141,7 @@ class Shell:
         self._reader = Reader()
         self._remover = Remover()
         self._writes = Writes()
+        self._doubts = Doubts()
         self._starts = starts.Starts(spool, self.post)
         self._launcher = LauncherClient(spool.state_dir, self.post, self._on_ended, identity.rules)
         self._elastic = ElasticServer(
@@ -156,7 +160,7 @@ class Shell:
 
     async def run(self) -> None:
         """Run until `finish`, or until the agent says that all its attempts have ended."""
-        found = tuple(self._spool.look(key) for key in self._spool.attempts())
+        found = self._look(*self._spool.attempts())
         self._step(SpoolFound(found=found, ended=self._ended.keys()))
         for path in self._spool.scratch.abandoned({found.key.name for found in found}):
             if os.path.basename(path).startswith(TRASH_PREFIX):
@@ -185,6 +189,7 @@ class Shell:
         self._launcher.stop()
         self._writes.close()
         self._starts.close()
+        self._doubts.close()
         if self._alarm is not None:
             self._alarm.cancel()
 
@@ -258,8 +263,34 @@ class Shell:
         self._alarm, self._alarm_at_s = None, None
         self.post(AlarmRang())
 
+    def _look(self, *keys: AttemptKey) -> tuple[Found, ...]:
+        """Return what lies in the spool, and look again at what cannot be read now."""
+        found = tuple(self._spool.look(key) for key in keys)
+        for each in found:
+            if not each.doubt:
+                self._doubts.settle(each.key)
+            elif each.task is not None or each.key in self._agent.attempts:
+                self._doubts.again(
+                    each.key, each.doubt, "look", partial(self._look_again, each.key)
+                )
+        return found
+
+    def _look_again(self, key: AttemptKey) -> None:
+        if key in self._agent.attempts:
+            self.post(SpoolFound(found=self._look(key)))
+
+    def _kill_again(self, effect: do.KillLeftover) -> None:
+        attempt = self._agent.attempts.get(effect.key)
+        if effect.key.job == probe.JOB or (attempt is not None and attempt.live):
+            self._do(effect)
+
     def _on_ended(self, key: AttemptKey) -> None:
-        record = self._spool.read_exit(key)
+        try:
+            record = self._spool.read_exit(key)
+        except OSError as error:
+            self._doubts.again(key, str(error), "end", partial(self._on_ended, key))
+            return
+        self._doubts.settle(key)
         attempt = self._agent.attempts.get(key)
         meter = self._meters.load
         if record is not None and attempt is not None and attempt.live:
@@ -363,11 +394,16 @@ class Shell:
 
     @_do.register
     def _(self, effect: do.LookAtSpool) -> None:
-        self.post(SpoolFound(found=tuple(self._spool.look(key) for key in effect.keys)))
+        self.post(SpoolFound(found=self._look(*effect.keys)))
 
     @_do.register
     def _(self, effect: do.KillLeftover) -> None:
-        if self._spool.read_exit(effect.key) is not None:
+        try:
+            is_over = self._spool.read_exit(effect.key) is not None
+        except OSError as error:  # its supervisor may serve another attempt by now
+            self._doubts.again(effect.key, str(error), "kill", partial(self._kill_again, effect))
+            return
+        if is_over:
             self._on_ended(effect.key)  # it has just ended, so its supervisor is not to be harmed
         elif effect.key not in self._killing:
             self._killing.add(effect.key)

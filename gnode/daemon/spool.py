@@ -148,8 +148,22 @@ class Spool:
     # --- read ---
 
     def read_mark(self) -> HeadMark:
-        """Return the marks of the head, empty ones if there are none (or they are broken)."""
-        content = _read(self._mark_path)
+        """Return the marks of the head, empty ones if there are none (or they are broken).
+
+        Raises:
+            ConfigError: they cannot be read, or somebody else could have written them.
+        """
+        try:
+            content = _read(self._mark_path)
+        except UntrustedError as error:
+            raise ConfigError(
+                f"the marks of the head {self._mark_path} cannot be used: {error}", hint=error.hint
+            ) from error
+        except OSError as error:
+            raise ConfigError(
+                f"the marks of the head {self._mark_path} cannot be read: {error.strerror}",
+                hint="check the file system that state_dir in [node] is on",
+            ) from error
         if content is None:
             return HeadMark()
         try:
@@ -167,8 +181,13 @@ class Spool:
         return _decode(_info_decoder, os.path.join(self.directory(key), SUPERVISOR))
 
     def read_exit(self, key: AttemptKey) -> ExitRecord | None:
-        """Return an attempt's exit record, None if there is none."""
-        return _decode(_exit_decoder, os.path.join(self.directory(key), EXIT))
+        """Return an attempt's exit record, None if there is none, or what is there is no record.
+
+        Raises:
+            OSError: it cannot be read, or not be trusted, now: that does not say that it is absent.
+        """
+        path = os.path.join(self.directory(key), EXIT)
+        return _decoded(_exit_decoder, path, _read(path))
 
     def attempts(self) -> list[AttemptKey]:
         """Return the attempts in the spool; what has no attempt's name is set aside."""
@@ -186,7 +205,11 @@ class Spool:
     def look(self, key: AttemptKey) -> Found:
         """Return what lies in the spool of an attempt."""
         task, info = self.read_task(key), self.read_info(key)
-        return Found(key=key, task=task, info=info, record=self.read_exit(key))
+        try:
+            record, doubt = self.read_exit(key), ""
+        except OSError as error:
+            record, doubt = None, str(error)
+        return Found(key=key, task=task, info=info, record=record, doubt=doubt)
 
     # --- remove ---
 
@@ -225,9 +248,15 @@ class Spool:
 def _decode(decoder: "msgspec.json.Decoder[StructT]", path: str) -> StructT | None:
     try:
         content = _read(path)
-    except UntrustedError as error:
+    except OSError as error:
         log.warning("a record is ignored: %s", error)
         return None
+    return _decoded(decoder, path, content)
+
+
+def _decoded(
+    decoder: "msgspec.json.Decoder[StructT]", path: str, content: bytes | None
+) -> StructT | None:
     if content is None:
         return None
     try:

@@ -190,3 +190,23 @@ def test_output_of_an_attempt_without_a_readable_task_is_not_read() -> None:
         assert isinstance(sent.message, OutputRead)
         assert sent.message.request == 8
         assert "does not know whose attempt 1.1 is" in sent.message.error
+
+
+def test_an_attempt_whose_record_cannot_be_read_stays_as_it_is_until_it_can() -> None:
+    """Not even another boot, or no sign of a start, says that it has no outcome."""
+    for settings in ({}, {"info": info()}):
+        for boot in ("boot-1", "boot-2"):
+            lying = found(task=accepted_task(), doubt="EIO", **settings)
+            driver = restarted(lying, boot_id=boot)
+            driver.step(LauncherUp())
+            driver.done.clear()
+            driver.step(SpoolFound(found=(lying,)))
+
+            assert driver.done == []
+            assert driver.agent.attempts[KEY].live
+
+            driver.step(SpoolFound(found=(found(task=accepted_task(), record=record(code=7)),)))
+            ended = driver.agent.attempts[KEY].record
+            assert ended is not None
+            assert ended.exit_code == 7
+            assert only(driver.done, do.WriteExit) == []

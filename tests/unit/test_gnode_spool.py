@@ -1,6 +1,7 @@
 """The node's directory: what is written is found again, and removal never follows a link."""
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from gnode.core.task import AttemptKey, StopCommand, Task
 from gnode.daemon import spool
 from gnode.daemon.spool import Spool
 from gnode.daemon.trees import TreeRemoval
-from gsched.errors import CannotWriteError, TryAgainError
+from gsched.errors import CannotWriteError, ConfigError, TryAgainError
 from gsched.model.states import StopReason
 from tests.support.agent_driver import Driver, only, order, record
 
@@ -56,6 +57,45 @@ def test_a_half_written_record_counts_as_none(place: Spool) -> None:
     found = place.look(KEY)
 
     assert (found.info, found.record) == (None, None)
+
+
+def test_only_an_exit_record_that_is_not_there_counts_as_absent(place: Spool) -> None:
+    place.write_task(a_task())
+    assert (place.look(KEY).record, place.look(KEY).doubt) == (None, "")
+    place.write_exit(record(code=7))
+    exit_file = Path(place.directory(KEY), "exit.json")
+    second = Path(place.state_dir, "backup")
+    os.link(exit_file, second)
+
+    found = place.look(KEY)
+    assert found.record is None
+    assert "hard link" in found.doubt
+    with pytest.raises(OSError, match="hard link"):
+        place.read_exit(KEY)
+
+    second.unlink()
+    found = place.look(KEY)
+    assert (found.record, found.doubt) == (record(code=7), "")
+
+
+def test_a_record_that_the_system_cannot_read_is_no_fault_of_the_others(place: Spool) -> None:
+    place.write_task(a_task())
+    for name in ("exit.json", "supervisor.json"):
+        # Opening a socket fails: ENXIO.
+        os.mknod(os.path.join(place.directory(KEY), name), stat.S_IFSOCK | 0o600)
+
+    found = place.look(KEY)
+
+    assert (found.task, found.info, found.record) == (a_task(), None, None)
+    assert "No such device" in found.doubt
+
+
+def test_marks_that_others_could_have_written_are_refused_in_words(place: Spool) -> None:
+    place.write_mark(HeadMark(cluster="c", epoch=4))
+    os.link(Path(place.state_dir, "head.json"), Path(place.state_dir, "backup"))
+
+    with pytest.raises(ConfigError, match=r"head\.json cannot be used.*hard link"):
+        place.read_mark()
 
 
 def test_commands_are_lines_in_the_supervisors_words(place: Spool) -> None:
