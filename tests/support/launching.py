@@ -76,6 +76,10 @@ class Launcher:
             assert stdout.readline() == b"ready\n", self.log()
         self.channel = socket.socket(socket.AF_UNIX)
         self.channel.connect(str(address))
+        self.say_rules()
+
+    def say_rules(self) -> None:
+        """Say whose jobs may run here."""
         if self.allow_root:
             self.ask({"rules": {"allow_root": True, "uid_min": 0}})
 

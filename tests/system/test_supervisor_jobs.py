@@ -248,6 +248,7 @@ def test_nonsense_costs_the_connection_but_not_the_launcher(launcher: Launcher) 
     launcher.channel.close()
     launcher.channel = socket.socket(socket.AF_UNIX)
     launcher.channel.connect(str(launcher.state / "launcher.sock"))
+    launcher.say_rules()  # as gnode does on each connection
     assert launcher.run(launcher.task(1, ["true"]))["exit_code"] == 0
 
 
