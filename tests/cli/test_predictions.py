@@ -165,7 +165,7 @@ def test_filters_and_ids_go_to_the_head(head: CannedHead) -> None:
 
     refused = run_command("ghist", "--predictions", "--user", "bob", "18", head=head.path)
     assert refused.status == 2
-    assert "not both" in refused.stderr
+    assert "give one of them" in refused.stderr
 
 
 def test_json_of_past_runs_is_the_whole_answer(head: CannedHead) -> None:

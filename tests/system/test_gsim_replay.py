@@ -67,7 +67,7 @@ def test_a_site_replays_its_own_past(
     assert report.nodes == 1
     by_name = {row["name"]: row for row in rows}
     assert set(by_name) == {"quick", "slow", "bad"}
-    assert 1.5 <= float(by_name["slow"]["run_s"]) < 30
+    assert 1.4 <= float(by_name["slow"]["run_s"]) < 30, "it slept for 1.5 s, by another clock"
     assert (by_name["bad"]["outcome"], by_name["bad"]["exit_code"]) == ("exited", "3")
     assert {row["nodes"] for row in rows} == {"n1"}
     assert "jobs done" in capsys.readouterr().out

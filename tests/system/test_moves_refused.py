@@ -51,7 +51,7 @@ def test_i1_i5_i14_what_cannot_be_is_said_and_the_training_ends_with_the_same_bi
             (("--to", "n3"), f"n3 cannot hold job {job}, even with nothing else there"),
             (("--gpus", "3"), f"job {job} asks for 2 GPUs and runs on no other number"),
             (("--to", "n9"), "unknown node 'n9'"),
-            (("--to", "n1"), f"job {job} is there already"),
+            (("--to", "n1"), f"job {job} already runs on n1"),
         ):
             ran = run_command("gmigrate", job, *words, head=cluster.socket)
             assert ran.status != 0, words

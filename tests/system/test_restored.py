@@ -59,6 +59,11 @@ def restore_database(cluster: Cluster, copy: Path) -> None:
     shutil.copyfile(copy, cluster.state_dir / "gsched.db")
 
 
+def known(cluster: Cluster) -> list[tuple[int, str]]:
+    """Return what `gsched recover` lists; it grows while nodes tell what they know."""
+    return [(case.job, case.kind) for case in cluster.head.recovery().cases]
+
+
 def safe_mode(cluster: Cluster) -> str:
     return cluster.head.status().safe_mode
 
@@ -88,8 +93,7 @@ def test_a_restored_snapshot_gives_no_id_and_no_outcome_of_another_job(
     assert "nothing is submitted or changed in safe mode" in refused.error.message
     cluster.start_node("n1", wait=False)
     wait_until(lambda: "n1 has obeyed" in safe_mode(cluster), what="the node to tell its mark")
-    listed = wait_until(lambda: cluster.head.recovery().cases, what="what the node knows")
-    assert [(case.job, case.kind) for case in listed] == [(second, "adopted")]
+    wait_until(lambda: known(cluster) == [(second, "adopted")], what="what the node knows")
     cluster.head.recover(accept=True)
     (third,) = Submission(cluster, a_job(cluster, judge)).ids()
     assert third > second
@@ -184,10 +188,8 @@ def test_a_restarted_node_knows_what_ended_and_was_acknowledged_before(
 
     cluster.start_head()
     cluster.start_node("n1")
-    listed = wait_until(lambda: cluster.head.recovery().cases, what="what the node knows")
-    assert [(case.job, case.kind) for case in listed] == [
-        (job, "finished") for job in (*ids, unknown)
-    ]
+    finished = [(job, "finished") for job in (*ids, unknown)]
+    wait_until(lambda: known(cluster) == finished, what="what the node knows")
     cluster.head.recover(accept=True)
 
     stories = wait_for_end(cluster, [*ids, unknown])
