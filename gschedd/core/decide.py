@@ -16,7 +16,7 @@ from gschedd.core import commands as c
 from gschedd.core import facts as f
 from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import Job, Node, State
-from gschedd.core.submit import checked_grace
+from gschedd.core.submit import checked_grace, checked_holds
 
 MAX_SIGNAL = 64
 
@@ -92,8 +92,13 @@ def delete_job(
 
 
 def hold_job(state: State, settings: Settings, command: c.HoldJob, now_s: float) -> list[f.AnyFact]:
-    """Return the hold; a running job is held when it is queued again."""
+    """Return the hold; a running job is held when it is queued again.
+
+    Raises:
+        NotPermittedError: the caller may not set this kind of hold.
+    """
     job = own_job(state, settings, command)
+    checked_holds(command.holds, command.caller)
     if set(command.holds) <= set(job.holds):
         return []
     return [f.JobHeld(at_s=now_s, job=job.id, holds=command.holds, by=command.caller.user)]
@@ -106,18 +111,20 @@ def release_job(
 
     Raises:
         BadStateError: the job is not held, or held by others.
+        NotPermittedError: the caller may not release this kind of hold.
     """
     job = own_job(state, settings, command)
+    checked_holds(command.holds, command.caller)
     taken = tuple(hold for hold in command.holds if hold in job.holds)
     if not taken:
         if not job.holds:
             raise BadStateError(f"job {job.id} is not held")
         kinds = ", ".join(job.holds)
         because = f": {job.hold_reason}" if job.hold_reason else ""
-        raise BadStateError(
-            f"job {job.id} is held by: {kinds}{because}",
-            hint=f"release it with -h {''.join(kind[0] for kind in job.holds)}",
-        )
+        hint = f"release it with -h {''.join(kind[0] for kind in job.holds)}"
+        if not command.caller.operator:
+            hint = "only an operator can release it"  # a user's own hold would have been taken off
+        raise BadStateError(f"job {job.id} is held by: {kinds}{because}", hint=hint)
     return [f.JobReleased(at_s=now_s, job=job.id, holds=taken, by=command.caller.user)]
 
 

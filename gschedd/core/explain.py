@@ -6,7 +6,7 @@ from typing import assert_never
 from gsched.model.job import Outcome
 from gsched.model.resources import Share
 from gsched.model.signals import describe_signal
-from gsched.model.states import JobState, NodeState, OutcomeKind, PartState
+from gsched.model.states import HoldKind, JobState, NodeState, OutcomeKind, PartState
 from gsched.model.units import format_duration, format_gpus, format_size
 from gschedd.core import facts as f
 from gschedd.core.settings import Settings
@@ -28,7 +28,9 @@ def waiting_reason(
         case JobState.HELD:
             because = f": {job.hold_reason}" if job.hold_reason else ""
             kinds = " and ".join(job.holds)
-            return f"held by {kinds}{because}; grls -h {_hold_letters(job)} {job.id} lets it go"
+            who = "" if set(job.holds) == {HoldKind.USER} else " by an operator"
+            command = f"grls -h {_hold_letters(job)} {job.id}{who}"
+            return f"held by {kinds}{because}; {command} lets it go"
         case JobState.WAITING:
             return _delayed_reason(job)
         case JobState.QUEUED:

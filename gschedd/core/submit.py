@@ -404,7 +404,7 @@ def checked_holds(holds: tuple[str, ...], caller: Caller) -> tuple[HoldKind, ...
 
     Raises:
         InvalidRequestError: an unknown kind.
-        NotPermittedError: an operator's hold, asked for by a user.
+        NotPermittedError: an operator's or a system hold, asked for by a user.
     """
     if not holds:
         return ()
@@ -412,8 +412,11 @@ def checked_holds(holds: tuple[str, ...], caller: Caller) -> tuple[HoldKind, ...
     for hold in holds:
         if hold not in known:
             raise InvalidRequestError(f"hold {hold!r} is not known: say user, operator or system")
-        if hold == HoldKind.OPERATOR and not caller.operator:
-            raise NotPermittedError("operator holds are for operators", hint="use -h u")
+        if hold != HoldKind.USER and not caller.operator:
+            raise NotPermittedError(
+                f"{hold} holds are for operators",
+                hint="use -h u, or ask an operator",
+            )
     return tuple(sorted({HoldKind(hold) for hold in holds}))
 
 

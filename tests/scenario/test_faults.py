@@ -1,6 +1,6 @@
 """Nodes that die, networks that lose, heads that restart: what becomes of the jobs."""
 
-from gsched.errors import TryAgainError
+from gsched.errors import NotPermittedError, TryAgainError
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Load, Usage
 from gsched.model.states import HoldKind, OutcomeKind
@@ -192,7 +192,10 @@ def test_after_five_faults_in_a_row_the_system_holds_the_job() -> None:
     assert world.state(job) == "held"
     assert world.job(job).holds == (HoldKind.SYSTEM,)
     assert "5 attempts failed in a row" in world.why(job)
-    world.release(job, kind=HoldKind.SYSTEM)
+    refused = world.refusal(c.ReleaseJob(caller=ALICE, job=job, holds=(HoldKind.SYSTEM,)))
+    assert isinstance(refused, NotPermittedError)
+    assert "system holds are for operators" in str(refused)
+    world.release(job, by=ADMIN, kind=HoldKind.SYSTEM)
     assert world.job(job).faults == 0
     world.run_for(1000)
     assert world.state(job) == "done"

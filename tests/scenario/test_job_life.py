@@ -97,7 +97,11 @@ def test_an_operators_hold_is_not_the_users_to_release() -> None:
     assert world.state(job) == "held"
     refused = world.refusal(c.ReleaseJob(caller=ALICE, job=job, holds=(HoldKind.USER,)))
     assert "held by: operator" in str(refused)
-    assert refused.hint == "release it with -h o"
+    assert refused.hint == "only an operator can release it"
+    for kind in (HoldKind.OPERATOR, HoldKind.SYSTEM):
+        for command in (c.HoldJob, c.ReleaseJob):
+            refused = world.refusal(command(caller=ALICE, job=job, holds=(kind,)))
+            assert isinstance(refused, NotPermittedError)
     world.release(job, by=ADMIN, kind=HoldKind.OPERATOR)
 
     assert world.state(job) == "running"

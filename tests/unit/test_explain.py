@@ -42,7 +42,9 @@ def test_every_waiting_job_says_why() -> None:
     orphan = world.submit(queue="old")
     world.hold(held, by=ADMIN, kind=HoldKind.OPERATOR)
 
-    assert world.why(held) == (f"held by operator and user; grls -h ou {held} lets it go")
+    assert world.why(held) == (
+        f"held by operator and user; grls -h ou {held} by an operator lets it go"
+    )
     assert world.why(queued) == "no node has registered yet"
     world.head.settings = settings()
     assert world.why(orphan) == "queue old is no longer configured; galter -q moves the job"

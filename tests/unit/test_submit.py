@@ -222,6 +222,14 @@ def test_an_operator_may_hold_as_one() -> None:
     assert head.state.jobs[step.job].holds == (HoldKind.OPERATOR, HoldKind.USER)
 
 
+@pytest.mark.parametrize("kind", ["operator", "system"])
+def test_a_user_may_hold_only_as_a_user(kind: str) -> None:
+    error = refused(holds=("user", kind))
+
+    assert isinstance(error, NotPermittedError)
+    assert f"{kind} holds are for operators" in error.message
+
+
 def test_a_user_has_a_limit_of_unfinished_jobs() -> None:
     """Another user has an own one; an ended job makes room (I14)."""
     world = World(config=settings(max_queued_per_user=2))
