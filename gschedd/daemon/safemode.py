@@ -5,10 +5,13 @@ head goes on beyond all that anybody knows. A database that is a mere copy, of w
 node confirms that nothing is missing, needs no operator.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-from gsched.errors import BadStateError, UnknownNodeError
+from msgspec import structs
+
+from gsched.errors import BadStateError, TryAgainError, UnknownNodeError
 from gsched.protocol import node as n
 from gsched.protocol import recover
 from gschedd.core.apply_nodes import SAFE_ID_JUMP
@@ -48,6 +51,9 @@ class SafeMode:
         self.opened = opened
         self._survey: Survey | None = None
         self._late: dict[str, Survey] = {}
+        self._taken: set[str] = set()  # nodes of which all that they know is durable here
+        self._unnoted = ""  # why it is safe mode, where the database does not say so yet
+        self._accepting = asyncio.Lock()
         if opened.behind:
             self._enter(opened.behind, opened.forgotten_from)
 
@@ -57,29 +63,33 @@ class SafeMode:
         log.critical("SAFE MODE: %s. Nothing is started until: gsched recover --accept", why)
         self._head.safe_mode = f"safe mode, {why}; an operator ends it with gsched recover"
         self._survey = Survey(forgotten_from)
+        self._late, self._taken = {}, set()
 
     async def heard_older(self, why: str) -> None:
         """Enter safe mode for what nodes know better; a restart does not end it."""
-        if self._survey is not None:
-            if self.opened.is_copy:  # no mere copy: something is missing
-                self._head.safe_mode = f"safe mode, {why}; an operator ends it with gsched recover"
-                await self._note(why)
+        entered = self._survey is None
+        if entered:
+            self._enter(why, self.opened.lineage[-1].first_job)
+        elif self.opened.is_copy:  # no mere copy: something is missing
+            self._head.safe_mode = f"safe mode, {why}; an operator ends it with gsched recover"
+        elif not self._unnoted:
             return
-        self._enter(why, self.opened.lineage[-1].first_job)
-        await self._note(why)
-        await self._links.close()  # all nodes come back, and are asked
+        try:
+            await self._note(why)
+        except TryAgainError as error:
+            log.error("safe mode is not noted in the database yet, a restart ends it: %s", error)
+        finally:
+            if entered:
+                await self._links.close()  # all nodes come back, and are asked
 
     async def _note(self, why: str) -> None:
+        """Make durable that it is safe mode; where that fails, the next call tries it again."""
         assert self._survey is not None, "safe mode"
         first = self._survey.first_unknown
+        self._unnoted = why
+        self.opened = structs.replace(self.opened, behind=why, is_copy=False, forgotten_from=first)
         await self._engine.in_writer(lambda: self._store.note_loss(why, forgotten_from=first))
-        self.opened = Opened(
-            cluster=self.opened.cluster,
-            lineage=self.opened.lineage,
-            behind=why,
-            forgotten_from=first,
-            seq=self.opened.seq,
-        )
+        self._unnoted = ""
 
     # --- what nodes know ---
 
@@ -87,8 +97,7 @@ class SafeMode:
         """Return what a node that registers is to be asked; None: it is let in at once."""
         survey = self._survey
         if survey is None and late:
-            survey = self._late.get(node)
-            if survey is not None and node in survey.done:
+            if node in self._taken:
                 return None  # all of it has been taken back: now it may come in
             accepted = [epoch for epoch in self.opened.lineage if epoch.accepted]
             survey = self._late[node] = Survey(min(epoch.prev_job for epoch in accepted))
@@ -106,14 +115,27 @@ class SafeMode:
         if not said.done:
             return False
         if survey is self._survey:
-            if self._is_confirmed(survey):
-                log.warning("all nodes confirm that the copied database is complete: going on")
-                await self.accept()
-            return False
-        await self._look_up(survey)
-        steps = await self._engine.ask(lambda now_s: (self._head.adopt(survey, now_s),))
+            return self._is_confirmed(survey) and not await self._accept_copy()
+        try:
+            await self._engine.settled()
+            await self._look_up(survey)
+            steps = await self._engine.ask(lambda now_s: (self._head.adopt(survey, now_s),))
+        except TryAgainError as error:
+            log.error("what %s knows is not taken back yet: %s; it is asked again", node, error)
+            return True
+        self._taken.add(node)
         count = sum(len(step.facts) for step in steps)
         log.warning("%s comes from a lost history: %d facts taken back from it", node, count)
+        return True
+
+    async def _accept_copy(self) -> bool:
+        """End safe mode without an operator; return False if that must be tried again."""
+        log.warning("all nodes confirm that the copied database is complete: going on")
+        try:
+            await self.accept()
+        except TryAgainError as error:
+            log.error("safe mode cannot end yet: %s", error)
+            return False
         return True
 
     async def _look_up(self, survey: Survey) -> None:
@@ -209,38 +231,52 @@ class SafeMode:
         Raises:
             BadStateError: such nodes are missing.
         """
-        survey, head, witnesses = self._survey, self._head, self._links.witnesses
-        if survey is None:
-            return
+        async with self._accepting:
+            if self._survey is None:
+                return
+            await self._accept(self._survey, without=without)
+        await self._engine.tell(lambda _now_s: ())  # it looks what there is to do again
+        await self._links.close()
+
+    async def _accept(self, survey: Survey, *, without: bool) -> None:
+        head, witnesses = self._head, self._links.witnesses
         missing = self._missing(survey)
         if missing and not without:
             raise BadStateError(
                 f"{', '.join(missing)} not connected: what runs or ran there since is not known",
                 hint="start gnode there; or add --without-nodes: then all jobs that wait are held",
             )
+        if self._unnoted:
+            await self._note(self._unnoted)
+        await self._engine.settled()  # what an earlier try took back must not be taken twice
         await self._look_up(survey)
         hold, needed = self._hold(missing), self._needed_job()
         claims = list(witnesses.claims.values())
+        taken: set[str] = set()
 
         def begin() -> None:
-            self.opened = self._store.accept_loss(
+            accepted = self._store.accept_loss(
                 number=max((claim.epoch for claim in claims), default=0),
                 seq=max((claim.seq for claim in claims), default=0),
                 next_job=needed,
                 forgotten_from=survey.first_unknown,
             )
+            self.opened = structs.replace(self.opened, lineage=accepted.lineage, seq=accepted.seq)
 
-        def go_on(now_s: float) -> list[Step]:
-            head.safe_mode = ""
+        def take_back(now_s: float) -> list[Step]:
             head.state.next_job = max(head.state.next_job, needed)
             head.state.epoch_id = self.opened.epoch_id
+            taken.update(survey.done)
             return [head.adopt(survey, now_s, hold=hold)]
 
-        # The ids that may have been given out are gone for good before anything else is.
+        # The ids that may have been given out are gone for good before anything else is. Until
+        # all is taken back and the jobs are held, a head that stops begins in safe mode again.
         await self._engine.in_writer(begin)
-        await self._engine.ask(go_on)
+        await self._engine.ask(take_back)
+        await self._engine.in_writer(self._store.end_loss)
+        self.opened = structs.replace(self.opened, behind="", is_copy=False, forgotten_from=0)
+        head.safe_mode = ""
         self._survey = None
-        self._late = dict.fromkeys(survey.done, survey)
+        self._late, self._taken = {}, taken
         witnesses.begin(self.opened.lineage)
         self._links.reached(self._store.reached)
-        await self._links.close()

@@ -515,7 +515,9 @@ class Store:
     def accept_loss(
         self, *, number: int = 0, seq: int = 0, next_job: int = 0, forgotten_from: int = 0
     ) -> Opened:
-        """End safe mode: an operator has looked. It begins an epoch beyond what is said here.
+        """Begin an epoch beyond what is said here: an operator has looked, and accepts the loss.
+
+        The database counts as an old copy until `end_loss`.
 
         Args:
             number: of the newest epoch that any witness knows.
@@ -530,18 +532,21 @@ class Store:
             self._next_job = max(self._next_job, next_job)
             newest = max(self._lineage[-1].number, number)
             self._begin_epoch(newest + 1, held=held, accepted=True)
-            self._set_meta(
-                next_job=str(self._next_job),
-                seq=str(self._seq),
-                behind="",
-                is_copy="1",
-                forgotten_from="0",
-            )
+            self._set_meta(next_job=str(self._next_job), seq=str(self._seq))
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             raise self._failed(error) from error
         self._write_mark()
         return Opened(cluster=self._cluster, lineage=self._lineage, seq=self._seq)
+
+    def end_loss(self) -> None:
+        """End safe mode: all that was lost and is known somewhere is durable again."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._set_meta(behind="", is_copy="1", forgotten_from="0")
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
 
     def close(self) -> None:
         """Close the database; all that was committed is in the one file."""

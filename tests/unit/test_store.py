@@ -306,6 +306,10 @@ def test_an_old_copy_of_the_database_is_noticed(books: Books, tmp_path: Path) ->
     assert books.submit() > last + SAFE_ID_JUMP
     books.store.accept_loss()
     books.reopen()
+    assert books.opened.behind  # what was lost is not taken back yet
+    assert books.opened.forgotten_from == 2
+    books.store.end_loss()
+    books.reopen()
 
     assert books.opened.behind == ""
 
@@ -328,6 +332,7 @@ def test_a_snapshot_of_all_files_is_another_file(books: Books, tmp_path: Path) -
     books.reopen()
     assert books.opened.is_copy  # being restarted does not make it an original
     books.store.accept_loss(next_job=books.head.state.next_job + SAFE_ID_JUMP)
+    books.store.end_loss()
     books.reopen()
 
     assert books.opened.behind == ""
