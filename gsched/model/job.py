@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from gsched.model.numbers import Amount, Count, Number
 from gsched.model.resources import Request
 from gsched.model.states import (
     HoldKind,
@@ -23,8 +24,8 @@ class Owner(Struct, frozen=True, kw_only=True):
     """Whose job it is, as the kernel told the head."""
 
     user: str
-    uid: int
-    gid: int
+    uid: Number
+    gid: Number
     host: str = ""
 
 
@@ -60,14 +61,14 @@ class JobSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     request: Request
     workdir: str
     walltime_s: float | None = None
-    priority: int = 0
+    priority: Number = 0
     account: str = ""
     start_after_s: float = 0.0
     rerunnable: bool = True
     stdout_path: str = ""
     stderr_path: str = ""
     join: Join = Join.NO
-    umask: int = 0o022
+    umask: Number = 0o022
     shell: str = ""
     launch: LaunchKind = LaunchKind.SCRIPT
     arguments: tuple[str, ...] = ()
@@ -88,8 +89,8 @@ class JobSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     profile: bool = False
     checkpoint_dir: str = ""
     checkpoint_interval_s: float | None = None
-    checkpoint_signal: int = 0
-    restarts_max: int = 0
+    checkpoint_signal: Number = 0
+    restarts_max: Number = 0
 
     @property
     def is_training(self) -> bool:
@@ -158,7 +159,7 @@ class LaunchFailure(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     stage: LaunchStage
     subject: Subject
-    errno: int = 0
+    errno: Number = 0
 
 
 class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -177,22 +178,22 @@ class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
         asked_s: when that was, seconds since the epoch on the node's clock.
     """
 
-    job: int
-    attempt: int
+    job: Count
+    attempt: Count
     kind: OutcomeKind
-    exit_code: int | None = None
-    signal: int | None = None
+    exit_code: Number | None = None
+    signal: Number | None = None
     stop_reason: StopReason | None = None
     failure: LaunchFailure | None = None
     port_taken: bool = False
     message: str = ""
-    rank: int | None = None
-    failed_s: float | None = None
-    started_s: float = 0.0
-    ended_s: float = 0.0
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-    memory_peak_bytes: int = 0
-    work_done: float | None = None
-    asked: int = 0
-    asked_s: float = 0.0
+    rank: Number | None = None
+    failed_s: Amount | None = None
+    started_s: Amount = 0.0
+    ended_s: Amount = 0.0
+    wall_s: Amount = 0.0
+    cpu_s: Amount = 0.0
+    memory_peak_bytes: Count = 0
+    work_done: Amount | None = None
+    asked: Count = 0
+    asked_s: Amount = 0.0

@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from gsched.model.job import JobSpec
+from gsched.model.numbers import Number
 from gsched.model.resources import Allocation
 
 
@@ -25,4 +26,4 @@ class Origin(Struct, frozen=True, kw_only=True, omit_defaults=True):
     assigned_s: float
     allocation: Allocation
     active: tuple[str, ...]
-    master_port: int = 0
+    master_port: Number = 0

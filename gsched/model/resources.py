@@ -2,19 +2,20 @@
 
 from msgspec import Struct
 
+from gsched.model.numbers import Amount, Count, Number, Size
 from gsched.model.states import Placement
 
-Generic = tuple[tuple[str, int], ...]  # counted resources by name, sorted, no zero counts
+Generic = tuple[tuple[str, Number], ...]  # counted resources by name, sorted, no zero counts
 
 
 class Chunk(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is asked of one place, ``count`` times."""
 
-    count: int = 1
-    cpus: int = 1
-    gpus: int = 0
+    count: Number = 1
+    cpus: Number = 1
+    gpus: Number = 0
     gpu_type: str = ""
-    memory_bytes: int = 0
+    memory_bytes: Size = 0
     features: tuple[str, ...] = ()
     generic: Generic = ()
 
@@ -33,7 +34,7 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=
     chunks: tuple[Chunk, ...] = (Chunk(),)
     placement: Placement = Placement.SCATTER
     exclusive: bool = False
-    places_max: int = 0
+    places_max: Number = 0
 
     @property
     def places(self) -> int:
@@ -64,11 +65,11 @@ class Gpu(Struct, frozen=True, kw_only=True, omit_defaults=True):
         rate_mhz: what it can do: its multiprocessors times their highest clock; 0: unknown.
     """
 
-    index: int
+    index: Count
     type: str = ""
-    memory_bytes: int = 0
+    memory_bytes: Count = 0
     uuid: str = ""
-    rate_mhz: float = 0.0
+    rate_mhz: Amount = 0.0
 
 
 class Inventory(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -81,10 +82,10 @@ class Inventory(Struct, frozen=True, kw_only=True, omit_defaults=True):
         cpu_clock_mhz: the highest clock of its cores, on average; 0: unknown.
     """
 
-    cpus: int
-    memory_bytes: int
-    cpu_capacity_cores: float = 0.0
-    cpu_clock_mhz: float = 0.0
+    cpus: Count
+    memory_bytes: Count
+    cpu_capacity_cores: Amount = 0.0
+    cpu_clock_mhz: Amount = 0.0
     gpus: tuple[Gpu, ...] = ()
     features: tuple[str, ...] = ()
     generic: Generic = ()
@@ -105,10 +106,10 @@ class Share(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     node: str
-    cpus: int
-    slots: int = 1
-    gpu_indices: tuple[int, ...] = ()
-    memory_bytes: int = 0
+    cpus: Number
+    slots: Number = 1
+    gpu_indices: tuple[Number, ...] = ()
+    memory_bytes: Size = 0
     generic: Generic = ()
     exclusive: bool = False
 
@@ -127,17 +128,17 @@ class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
             whole run where that is more, or was too short to be sampled.
     """
 
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-    cpu_peak_cores: float = 0.0
-    memory_peak_bytes: int = 0
-    memory_mean_bytes: int = 0
-    gpu_util_mean_percent: float = 0.0
-    gpu_memory_peak_bytes: int = 0
-    gpu_memory_mean_bytes: int = 0
-    read_bytes: int = 0
-    write_bytes: int = 0
-    samples: int = 0
+    wall_s: Amount = 0.0
+    cpu_s: Amount = 0.0
+    cpu_peak_cores: Amount = 0.0
+    memory_peak_bytes: Count = 0
+    memory_mean_bytes: Count = 0
+    gpu_util_mean_percent: Amount = 0.0
+    gpu_memory_peak_bytes: Count = 0
+    gpu_memory_mean_bytes: Count = 0
+    read_bytes: Count = 0
+    write_bytes: Count = 0
+    samples: Count = 0
 
 
 class Load(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -149,8 +150,8 @@ class Load(Struct, frozen=True, kw_only=True, omit_defaults=True):
         memory_used_bytes: of the memory it has: its control group's, where that limits it.
     """
 
-    load1: float = 0.0
-    cpu_percent: float = 0.0
-    memory_used_bytes: int = 0
-    gpu_util_percent: tuple[float, ...] = ()
-    gpu_memory_used_bytes: tuple[int, ...] = ()
+    load1: Amount = 0.0
+    cpu_percent: Amount = 0.0
+    memory_used_bytes: Count = 0
+    gpu_util_percent: tuple[Amount, ...] = ()
+    gpu_memory_used_bytes: tuple[Count, ...] = ()

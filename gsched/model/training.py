@@ -7,6 +7,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from gsched.model.numbers import Number
+
 
 class Profiling(StrEnum):
     """Which elastic trainings run on their fewest GPUs until it is known what their steps take."""
@@ -54,4 +56,4 @@ class Training(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash
     epochs: float = 0.0
     step_time_s: float = 0.0
     iterations: float = 0.0
-    rates: tuple[tuple[int, float], ...] = ()
+    rates: tuple[tuple[Number, float], ...] = ()

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from gsched.model.job import ExitRecord, LaunchFailure, Owner
 from gsched.model.machine import Machine
+from gsched.model.numbers import Amount, Count, Number
 from gsched.model.origin import Origin
 from gsched.model.resources import Inventory, Load, Share, Usage
 from gsched.model.states import Join, LaunchKind, PartState, StopReason
@@ -37,7 +38,7 @@ class Hello(Struct, frozen=True, kw_only=True, tag="hello", omit_defaults=True):
             Unix socket. On loopback the head sees the same, or somebody is between.
     """
 
-    version: int
+    version: Count
     node: str
     nonce: str
     here: str = ""
@@ -47,9 +48,9 @@ class Hello(Struct, frozen=True, kw_only=True, tag="hello", omit_defaults=True):
 class Challenge(Struct, frozen=True, kw_only=True, tag="challenge"):
     """Head to node: which head this is, and its own nonce (hex)."""
 
-    version: int
+    version: Count
     cluster: str
-    epoch: int
+    epoch: Count
     nonce: str
     epoch_id: str = ""
 
@@ -57,11 +58,11 @@ class Challenge(Struct, frozen=True, kw_only=True, tag="challenge"):
 class AttemptReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One attempt in a node's spool: its state there, and its exit record once there is one."""
 
-    job: int
-    attempt: int
+    job: Count
+    attempt: Count
     state: PartState
-    pid: int = 0
-    started_s: float = 0.0
+    pid: Count = 0
+    started_s: Amount = 0.0
     exit: ExitRecord | None = None
     usage: Usage | None = None
     token: str = ""
@@ -74,11 +75,11 @@ class KnownAttempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
         origin: what its launch said; None: its task cannot be read any more.
     """
 
-    job: int
-    attempt: int
+    job: Count
+    attempt: Count
     state: PartState
-    pid: int = 0
-    started_s: float = 0.0
+    pid: Count = 0
+    started_s: Amount = 0.0
     stdout_path: str = ""
     stderr_path: str = ""
     exit: ExitRecord | None = None
@@ -115,15 +116,15 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
     inventory: Inventory
     attempts: tuple[AttemptReport, ...]
     load: Load
-    highest_epoch: int = 0
-    highest_job: int = 0
+    highest_epoch: Count = 0
+    highest_job: Count = 0
     probes: bool = False
     problem: str = ""
     identity: str = ""
     machine: Machine = Machine()
     epoch_id: str = ""
-    seq: int = 0
-    next_job: int = 0
+    seq: Count = 0
+    next_job: Count = 0
 
 
 class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=True):
@@ -136,10 +137,10 @@ class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=Tr
     """
 
     cluster: str
-    epoch: int
+    epoch: Count
     epoch_id: str = ""
-    seq: int = 0
-    next_job: int = 0
+    seq: Count = 0
+    next_job: Count = 0
 
 
 class Refused(Struct, frozen=True, kw_only=True, tag="refused"):
@@ -155,7 +156,7 @@ class Refused(Struct, frozen=True, kw_only=True, tag="refused"):
 class Ping(Struct, frozen=True, kw_only=True, tag="ping"):
     """Are you still there? Answered by `Pong` with the same number, at once."""
 
-    number: int
+    number: Count
 
 
 class Survey(Struct, frozen=True, kw_only=True, tag="survey"):
@@ -169,8 +170,8 @@ class Survey(Struct, frozen=True, kw_only=True, tag="survey"):
         unfinished: jobs below it that are not done there.
     """
 
-    first_unknown: int
-    unfinished: tuple[int, ...]
+    first_unknown: Count
+    unfinished: tuple[Count, ...]
 
 
 class HighWater(Struct, frozen=True, kw_only=True, tag="high_water"):
@@ -179,8 +180,8 @@ class HighWater(Struct, frozen=True, kw_only=True, tag="high_water"):
     Sent before a launch or an acknowledgement that depends on it, and now and then.
     """
 
-    seq: int
-    next_job: int
+    seq: Count
+    next_job: Count
 
 
 class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True):
@@ -202,37 +203,37 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
         origin: kept by the node, so that a head on a restored database can adopt the attempt.
     """
 
-    job: int
-    attempt: int
+    job: Count
+    attempt: Count
     server: str
     owner: Owner
     name: str
     queue: str
     share: Share
     hosts: tuple[str, ...]
-    slots: tuple[int, ...]
-    gpus: tuple[tuple[int, ...], ...]
-    node_rank: int
+    slots: tuple[Count, ...]
+    gpus: tuple[tuple[Count, ...], ...]
+    node_rank: Count
     workdir: str
     launch: LaunchKind
     master_address: str = ""
-    master_port: int = 0
+    master_port: Count = 0
     cluster: str = ""
-    restart_count: int = 0
-    walltime_s: float | None = None
+    restart_count: Count = 0
+    walltime_s: Amount | None = None
     stdout_path: str = ""
     stderr_path: str = ""
     join: Join = Join.NO
-    umask: int = 0o022
+    umask: Count = 0o022
     shell: str = ""
     script: str = ""
     arguments: tuple[str, ...] = ()
     python: str = ""
-    grace_s: float = 30.0
+    grace_s: Amount = 30.0
     account: str = ""
     environment: dict[str, str] = {}
     checkpoint_dir: str = ""
-    checkpoint_interval_s: float | None = None
+    checkpoint_interval_s: Amount | None = None
     origin: Origin | None = None
 
     @property
@@ -248,46 +249,46 @@ class Stop(Struct, frozen=True, kw_only=True, tag="stop", omit_defaults=True):
     ``token`` is that of the attempt; one of another history is left alone.
     """
 
-    job: int
-    attempt: int
+    job: Count
+    attempt: Count
     reason: StopReason
-    grace_s: float
+    grace_s: Amount
     token: str = ""
 
 
 class Signal(Struct, frozen=True, kw_only=True, tag="signal"):
     """Send a signal to the job's processes."""
 
-    job: int
-    attempt: int
-    signal: int
+    job: Count
+    attempt: Count
+    signal: Count
 
 
 class Retime(Struct, frozen=True, kw_only=True, tag="retime"):
     """The walltime of a running attempt has changed (None: no limit)."""
 
-    job: int
-    attempt: int
-    walltime_s: float | None
+    job: Count
+    attempt: Count
+    walltime_s: Amount | None
 
 
 class ExitAck(Struct, frozen=True, kw_only=True, tag="exit_ack", omit_defaults=True):
     """The exit of this attempt is durable on the head: the node may bury it."""
 
-    job: int
-    attempt: int
+    job: Count
+    attempt: Count
     token: str = ""
 
 
 class ReadOutput(Struct, frozen=True, kw_only=True, tag="read_output"):
     """Read a running job's output, as its owner. Answered by `OutputRead` with the same id."""
 
-    request: int
-    job: int
-    attempt: int
+    request: Count
+    job: Count
+    attempt: Count
     stream: str
-    offset: int
-    max_bytes: int
+    offset: Number
+    max_bytes: Count
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True, tag="checkpoint"):
@@ -302,20 +303,20 @@ class Checkpoint(Struct, frozen=True, kw_only=True, tag="checkpoint"):
         world_size: ranks with which it is to go on, so that it can refuse them; 0: not known.
     """
 
-    job: int
-    attempt: int
-    request: int
+    job: Count
+    attempt: Count
+    request: Count
     wait: bool = True
-    signal: int = 0
-    world_size: int = 0
+    signal: Count = 0
+    world_size: Count = 0
 
 
 class GoOn(Struct, frozen=True, kw_only=True, tag="go_on"):
     """The move is off: a training that waits after a checkpoint goes on where it is."""
 
-    job: int
-    attempt: int
-    request: int
+    job: Count
+    attempt: Count
+    request: Count
 
 
 class Probe(Struct, frozen=True, kw_only=True, tag="probe"):
@@ -324,7 +325,7 @@ class Probe(Struct, frozen=True, kw_only=True, tag="probe"):
     Sent only to nodes that have said in `Register` that they understand it.
     """
 
-    request: int
+    request: Count
 
 
 HeadMessage = (
@@ -351,10 +352,10 @@ HeadMessage = (
 class Started(Struct, frozen=True, kw_only=True, tag="started", omit_defaults=True):
     """The part runs; ``stdout_path`` and ``stderr_path`` are what the files really are."""
 
-    job: int
-    attempt: int
-    pid: int
-    started_s: float
+    job: Count
+    attempt: Count
+    pid: Count
+    started_s: Amount
     stdout_path: str = ""
     stderr_path: str = ""
     token: str = ""
@@ -379,7 +380,7 @@ class Known(Struct, frozen=True, kw_only=True, tag="known", omit_defaults=True):
 class Pong(Struct, frozen=True, kw_only=True, tag="pong"):
     """The answer to `Ping`."""
 
-    number: int
+    number: Count
 
 
 class Heartbeat(Struct, frozen=True, kw_only=True, tag="heartbeat"):
@@ -391,17 +392,17 @@ class Heartbeat(Struct, frozen=True, kw_only=True, tag="heartbeat"):
     """
 
     load: Load
-    usage: tuple[tuple[int, int, Usage], ...]
+    usage: tuple[tuple[Count, Count, Usage], ...]
     problem: str = ""
 
 
 class OutputRead(Struct, frozen=True, kw_only=True, tag="output_read", omit_defaults=True):
     """The answer to `ReadOutput`; ``error`` in words if it could not be read."""
 
-    request: int
+    request: Count
     path: str = ""
-    offset: int = 0
-    size_bytes: int = 0
+    offset: Number = 0
+    size_bytes: Count = 0
     data: bytes = b""
     error: str = ""
 
@@ -409,8 +410,8 @@ class OutputRead(Struct, frozen=True, kw_only=True, tag="output_read", omit_defa
 class UnknownAttempt(Struct, frozen=True, kw_only=True, tag="unknown_attempt"):
     """A Signal, Retime or ReadOutput named an attempt this node does not have."""
 
-    job: int
-    attempt: int
+    job: Count
+    attempt: Count
 
 
 class Checkpointed(Struct, frozen=True, kw_only=True, tag="checkpointed", omit_defaults=True):
@@ -427,25 +428,25 @@ class Checkpointed(Struct, frozen=True, kw_only=True, tag="checkpointed", omit_d
         world_sizes: numbers of ranks that it can run on, ascending; empty: it does not say.
     """
 
-    job: int
-    attempt: int
-    request: int = 0
-    step: int = 0
-    work_done: float = 0.0
-    work_total: float = 0.0
+    job: Count
+    attempt: Count
+    request: Count = 0
+    step: Count = 0
+    work_done: Amount = 0.0
+    work_total: Amount = 0.0
     path: str = ""
-    size_bytes: int = 0
-    wall_s: float = 0.0
+    size_bytes: Count = 0
+    wall_s: Amount = 0.0
     waits: bool = False
-    world_sizes: tuple[int, ...] = ()
+    world_sizes: tuple[Count, ...] = ()
 
 
 class CheckpointFailed(Struct, frozen=True, kw_only=True, tag="checkpoint_failed"):
     """A training could not save its state, or cannot be asked; it goes on untouched."""
 
-    job: int
-    attempt: int
-    request: int
+    job: Count
+    attempt: Count
+    request: Count
     message: str
 
 
@@ -463,19 +464,19 @@ class Progress(Struct, frozen=True, kw_only=True, tag="progress", omit_defaults=
         world_sizes: numbers of ranks that it can run on, ascending; empty: it does not say.
     """
 
-    job: int
-    attempt: int
-    step: int
-    work_done: float
-    at_s: float
-    work_total: float = 0.0
-    step_s: float = 0.0
-    communication_s: float = 0.0
-    gpus: int = 0
-    restored_step: int = -1
-    restore_s: float = 0.0
-    world_sizes: tuple[int, ...] = ()
-    gradient_bytes: float = 0.0
+    job: Count
+    attempt: Count
+    step: Count
+    work_done: Amount
+    at_s: Amount
+    work_total: Amount = 0.0
+    step_s: Amount = 0.0
+    communication_s: Amount = 0.0
+    gpus: Count = 0
+    restored_step: Number = -1
+    restore_s: Amount = 0.0
+    world_sizes: tuple[Count, ...] = ()
+    gradient_bytes: Amount = 0.0
 
 
 class Probed(Struct, frozen=True, kw_only=True, tag="probed", omit_defaults=True):
@@ -486,7 +487,7 @@ class Probed(Struct, frozen=True, kw_only=True, tag="probed", omit_defaults=True
         failure: the evidence.
     """
 
-    request: int
+    request: Count
     passed: bool
     message: str = ""
     failure: LaunchFailure | None = None

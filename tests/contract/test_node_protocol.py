@@ -193,6 +193,55 @@ def test_e15_a_frame_that_is_none_raises_one_kind_of_error(frame: bytes) -> None
             decode(frame)
 
 
+def numbers_in(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """Return where numbers are in what JSON decodes to."""
+    if isinstance(value, dict):
+        return [found for key in value for found in numbers_in(value[key], (*path, key))]
+    if isinstance(value, list):
+        return [found for i, each in enumerate(value) for found in numbers_in(each, (*path, i))]
+    return [path] if isinstance(value, int) and not isinstance(value, bool) else []
+
+
+ENDED = ExitRecord(
+    job=1, attempt=1, kind=OutcomeKind.EXITED, exit_code=1, signal=9, rank=1,
+    memory_peak_bytes=5, asked=1,
+    failure=LaunchFailure(stage=LaunchStage.ACCOUNT, subject=Subject.USER, errno=2),
+)  # fmt: skip
+BUSY = Usage(
+    memory_peak_bytes=5, memory_mean_bytes=5, gpu_memory_peak_bytes=5, gpu_memory_mean_bytes=5,
+    read_bytes=5, write_bytes=5, samples=5,
+)  # fmt: skip
+NUMBERED: list[NodeMessage] = [
+    *NODE_MESSAGES,
+    Exited(record=ENDED, usage=BUSY, load=Load(memory_used_bytes=5, gpu_memory_used_bytes=(5,))),
+    Known(
+        attempts=(
+            KnownAttempt(job=1, attempt=1, state=PartState.ENDED, pid=5, exit=ENDED, usage=BUSY),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63), 10**400], ids=("large", "negative", "huge"))
+def test_a_number_that_the_database_cannot_hold_is_refused(number: int) -> None:
+    """One such number in a report once stopped the head, again after each restart."""
+    tried = 0
+    for message in NUMBERED:
+        frame = encode([message])
+        assert decode_from_node(frame) == [message]
+        for path in numbers_in(json.loads(frame)):
+            changed = json.loads(frame)
+            *way, last = path
+            place = changed
+            for key in way:
+                place = place[key]
+            place[last] = number
+            tried += 1
+            with pytest.raises(msgspec.DecodeError):
+                decode_from_node(json.dumps(changed).encode())
+    assert tried > 40
+
+
 @given(st.binary(max_size=200))
 def test_e15_no_bytes_make_another_error(frame: bytes) -> None:
     try:
