@@ -21,6 +21,9 @@ from gschedd.core.state import Job, State, client_key
 
 #: So many attempts are kept of what all nodes tell, at most.
 MAX_KNOWN: Final = 200_000
+#: Numbers from here on are no job's and no attempt's, and fit into no JSON number exactly.
+MAX_NUMBER: Final = 2**53
+MAX_PORT: Final = 65_536
 
 
 class CaseKind(StrEnum):
@@ -120,7 +123,24 @@ def _is_sound(known: n.KnownAttempt) -> bool:
     end = known.exit
     if end is not None and (end.job, end.attempt) != (known.job, known.attempt):
         return False
-    return known.job > 0 and known.attempt > 0
+    return 0 < known.job < MAX_NUMBER and 0 < known.attempt < MAX_NUMBER
+
+
+def _is_possible(origin: Origin) -> bool:
+    """Return whether a head can have given this allocation: each node and each GPU once."""
+    shares = origin.allocation
+    nodes = {share.node for share in shares}
+    counts = [count for each in shares for count in (each.cpus, each.slots, each.memory_bytes)]
+    counts.extend(count for each in shares for _, count in each.generic)
+    gpus = [index for each in shares for index in each.gpu_indices]
+    return (
+        len(nodes) == len(shares)
+        and bool(origin.active)
+        and nodes.issuperset(origin.active)
+        and all(len(set(each.gpu_indices)) == len(each.gpu_indices) for each in shares)
+        and all(0 <= number < MAX_NUMBER for number in (*counts, *gpus))
+        and 0 <= origin.master_port < MAX_PORT
+    )
 
 
 def _take_newest(parts: dict[str, n.KnownAttempt], node: str, known: n.KnownAttempt) -> None:
@@ -177,6 +197,8 @@ def _contradiction(
         return "" if known_here else "nobody knows whose job it was: its task cannot be read"
     if len({known.token for known in parts.values() if known.origin is not None}) > 1:
         return "its nodes know attempts of different histories"
+    if not all(_is_possible(known.origin) for known in parts.values() if known.origin is not None):
+        return "its allocation, as its node tells it, cannot be true"
     if not parts.keys() <= {share.node for share in origin.allocation}:
         return "a node tells of an attempt that was never given to it"
     if job is None:

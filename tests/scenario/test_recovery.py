@@ -270,6 +270,67 @@ def test_what_cannot_be_true_is_not_taken_back(wrong: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "allocation",
+    [
+        (Share(node="n1", cpus=1, gpu_indices=(0, 0)),),
+        (Share(node="n1", cpus=1, gpu_indices=(0,)), Share(node="n1", cpus=1, gpu_indices=(0,))),
+        (Share(node="n1", cpus=1, gpu_indices=(-1,)),),
+        (Share(node="n1", cpus=1, gpu_indices=(2**63,)),),
+        (Share(node="n1", cpus=-1),),
+        (Share(node="n1", cpus=1, memory_bytes=2**60),),
+        (Share(node="n1", cpus=1, generic=(("fpga", -1),)),),
+    ],
+)
+def test_an_allocation_that_no_head_gives_is_a_conflict(allocation: tuple[Share, ...]) -> None:
+    """The database refuses a second owner of a GPU, and a refused commit ends the head."""
+    world = world_of("n1", gpus=("a",))
+    before = len(world.facts)
+    number = world.submit("nodes=1:gpus=1", runs_s=1000)
+    told = known(world.job(number), "n1")
+    assert told.origin is not None
+    told = structs.replace(told, origin=structs.replace(told.origin, allocation=allocation))
+    head = old_copy(world, before)
+    survey = survey_of(head, {"n1": [told]}, head.state.next_job)
+
+    assert kinds(head, survey) == {number: CaseKind.CONFLICT}
+    accept(head, survey)
+    assert number not in head.state.jobs
+
+
+@pytest.mark.parametrize("active", [(), ("n2",)])
+def test_an_attempt_that_runs_nowhere_in_its_allocation_is_a_conflict(
+    active: tuple[str, ...],
+) -> None:
+    """It would have no part that can end, so its GPUs would be owned for ever."""
+    world = world_of("n1")
+    before = len(world.facts)
+    number = world.submit(runs_s=1000)
+    told = known(world.job(number), "n1")
+    assert told.origin is not None
+    told = structs.replace(told, origin=structs.replace(told.origin, active=active))
+    head = old_copy(world, before)
+    survey = survey_of(head, {"n1": [told]}, head.state.next_job)
+
+    assert kinds(head, survey) == {number: CaseKind.CONFLICT}
+
+
+@pytest.mark.parametrize(("job", "attempt"), [(2**53, 1), (1, 2**53), (-1, 1), (1, 0)])
+def test_a_number_that_no_job_has_hides_no_attempt_and_is_not_adopted(
+    job: int, attempt: int
+) -> None:
+    """A larger attempt number on one node must not displace what another node knows."""
+    world = world_of("n1", "n2")
+    before = len(world.facts)
+    number = world.submit(runs_s=1000)
+    told = known(world.job(number), "n1")
+    wrong = structs.replace(told, job=job, attempt=attempt)
+    head = old_copy(world, before)
+    survey = survey_of(head, {"n1": [told], "n2": [wrong]}, head.state.next_job)
+
+    assert kinds(head, survey) == {number: CaseKind.ADOPTED}
+
+
+@pytest.mark.parametrize(
     ("hold", "held"), [(Hold.NOTHING, []), (Hold.ONCE_ONLY, [2]), (Hold.ALL, [1, 2])]
 )
 def test_jobs_of_which_nobody_knows_are_held_where_they_may_have_run(
