@@ -107,6 +107,11 @@ def argument_bytes(arguments: Sequence[str]) -> int:
     return sum(len(each) + 100 for each in arguments)
 
 
+def note_damaged(state: State, job: int, node: str, attempt: int) -> None:
+    """Note that an attempt of a job with a damaged record runs on a node. This is no fact."""
+    state.damaged[job][node] = attempt
+
+
 def add_job(state: State, job: Job) -> None:
     """Put a job that is not done into the state and all its indices (submission and loading)."""
     state.jobs[job.id] = job
@@ -321,7 +326,7 @@ def _requeued(state: State, fact: f.JobRequeued) -> None:
 
 
 def _discarded(state: State, fact: f.JobDiscarded) -> None:
-    state.damaged.discard(fact.job)
+    state.damaged.pop(fact.job, None)
 
 
 def _ended(state: State, fact: f.JobEnded) -> None:

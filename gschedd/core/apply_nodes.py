@@ -26,6 +26,7 @@ def registered(state: State, fact: f.NodeRegistered) -> None:
         state.removed_nodes.discard(node.name)
     else:
         node.state = next_node_state(node.state, fact, NodeState.UP)
+    state.damaged_nodes.discard(fact.node)
     if changed:
         state.forget_hardware()
     node.identity, node.machine = fact.identity, fact.machine
@@ -125,6 +126,7 @@ def removed(state: State, fact: f.NodeRemoved) -> None:
     state.targets_on.pop(fact.node, None)
     state.vacating.discard(fact.node)
     state.freed.discard(fact.node)
+    state.on_probation.discard(fact.node)
     state.rivals.pop(fact.node, None)
     state.touched_nodes.pop(fact.node, None)
     state.removed_nodes.add(fact.node)

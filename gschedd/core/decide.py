@@ -68,7 +68,14 @@ def delete_job(
 ) -> list[f.AnyFact]:
     """Return what deleting means: an end at once, or a stop of what runs."""
     if command.job in state.damaged and command.caller.operator:
-        return [f.JobDiscarded(at_s=now_s, job=command.job, by=command.caller.user)]
+        return [
+            f.JobDiscarded(
+                at_s=now_s,
+                job=command.job,
+                by=command.caller.user,
+                attempts=dict(state.damaged[command.job]),
+            )
+        ]
     job = own_job(state, settings, command)
     by = command.caller.user
     if job.attempt is None:
@@ -207,10 +214,20 @@ def drain_node(state: State, command: c.DrainNode, now_s: float) -> list[f.AnyFa
 
 
 def resume_node(state: State, command: c.ResumeNode, now_s: float) -> list[f.AnyFact]:
-    """Return the end of a drain."""
+    """Return the end of a drain.
+
+    Raises:
+        BadStateError: a job with a damaged record may own something there.
+    """
     node = _node(state, command)
     if not node.drained:
         return []
+    job = state.damaged_on(node.name)
+    if job:
+        raise BadStateError(
+            f"job {job} may run on {node.name} or own its GPUs, and its record is damaged",
+            hint=f"give it up first: gdel {job}",
+        )
     return [f.NodeResumed(at_s=now_s, node=node.name, by=command.caller.user)]
 
 

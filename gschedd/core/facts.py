@@ -50,9 +50,13 @@ class JobSubmitted(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=T
 
 
 class JobDiscarded(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """An operator gave up a job whose record is damaged; its rows are removed."""
+    """An operator gave up a job whose record is damaged; its rows are removed.
+
+    ``attempts`` are those that may run, by node: they are ended.
+    """
 
     by: str
+    attempts: dict[str, int] = {}
 
 
 class JobHeld(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):

@@ -199,7 +199,8 @@ def layout_of(allocation: Allocation, state: State, fabric: Fabric) -> Layout:
     """Return the layout of an allocation with GPUs."""
     types: dict[str, str] = {}
     for share in allocation:
-        gpus = state.nodes[share.node].inventory.gpus
+        node = state.nodes.get(share.node)  # None: its record is damaged, and it is away
+        gpus = node.inventory.gpus if node is not None else ()
         if share.gpu_indices and gpus:
             types[share.node] = gpus[0].type
     counts = gpus_by_node(allocation) or {share.node: share.cpus for share in allocation}

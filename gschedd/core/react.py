@@ -1,13 +1,17 @@
 """Which effects a durable fact asks for."""
 
 from collections.abc import Iterator
+from typing import Final
 
-from gsched.model.states import PartState
+from gsched.model.states import PartState, StopReason
 from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.limits import walltime_left_s
 from gschedd.core.ranks import ranks_on
 from gschedd.core.state import Attempt, Job, State
+
+#: What runs of a job that was given up, as its record is damaged, is killed after this, seconds.
+DISCARD_GRACE_S: Final = 5.0
 
 _OfAttempt = (
     f.MoveRequested
@@ -32,6 +36,15 @@ def react(state: State, fact: f.AnyFact) -> Iterator[e.AnyEffect]:
             job = state.jobs.get(fact.job)
             token = job.attempt.token if job is not None and job.attempt is not None else ""
             yield e.SendExitAck(node=fact.node, job=fact.job, attempt=fact.attempt, token=token)
+        case f.JobDiscarded():
+            for node, attempt in fact.attempts.items():
+                yield e.SendStop(
+                    node=node,
+                    job=fact.job,
+                    attempt=attempt,
+                    reason=StopReason.FENCED,
+                    grace_s=DISCARD_GRACE_S,
+                )
         case _ if isinstance(fact, _OfAttempt):
             job = state.jobs.get(fact.job)
             if job is not None and job.attempt is not None:

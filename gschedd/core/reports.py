@@ -16,6 +16,7 @@ from gsched.protocol import node as n
 from gschedd.core import coalescing
 from gschedd.core import effects as e
 from gschedd.core import facts as f
+from gschedd.core.apply import note_damaged
 from gschedd.core.apply_moves import note_progress
 from gschedd.core.blame import is_exhausted
 from gschedd.core.decide import lost_part
@@ -105,25 +106,29 @@ def on_register(state: State, node: str, said: n.Register, now_s: float) -> Hear
     for report in reported.values():
         if report.job in state.damaged:
             heard.oddities.append("attempt_of_damaged_job")
+            note_damaged(state, report.job, node, report.attempt)
         else:
             _unowned(heard, state, node, report)
-    if job_id := next((each.job for each in reported.values() if _runs(state, each)), 0):
-        heard.facts.extend(_keep_clear(state, node, job_id, now_s))
+    heard.facts.extend(_keep_clear(state, node, now_s))
     return heard
 
 
-def _runs(state: State, report: n.AttemptReport) -> bool:
-    """Return whether an attempt of a job runs of which the head cannot read what it owns."""
-    return report.job in state.damaged and report.exit is None
-
-
-def _keep_clear(state: State, node: str, job: int, now_s: float) -> Iterator[f.AnyFact]:
-    """Yield that a node takes no work: what the job owns there is not known."""
+def _keep_clear(state: State, node: str, now_s: float) -> Iterator[f.AnyFact]:
+    """Yield that a node takes no work while it is not known what is owned there, or by whom."""
     known = state.nodes.get(node)
-    if known is None or not known.drained:
+    if known is not None and known.drained:
+        return
+    job = state.damaged_on(node)
+    if job:
         reason = (
-            f"job {job} runs here, and its record in the head's database is damaged; "
-            f"give it up with gdel {job}, then resume the node"
+            f"job {job} runs here, or owns GPUs, and its record in the head's database is "
+            f"damaged; give it up with gdel {job}, then resume the node"
+        )
+        yield f.NodeDrained(at_s=now_s, node=node, reason=reason, by="gsched")
+    elif node in state.damaged_nodes:
+        reason = (
+            "its record in the head's database was damaged, so it is not known whether it was "
+            "drained; check it, then resume it"
         )
         yield f.NodeDrained(at_s=now_s, node=node, reason=reason, by="gsched")
 

@@ -381,8 +381,9 @@ class State:
         startups: how long trainings have taken until their first steps.
         move_costs: how long moves have kept trainings from working.
         step_times: how long steps of trainings have taken where.
-        damaged: jobs whose records could not be read when the head started. Nothing is known of
-            them but their ids, so what nodes run of them is left alone.
+        damaged: jobs whose records could not be read when the head started, with the attempt that
+            may run on each node. What nodes run of them is left alone.
+        damaged_nodes: nodes whose records could not be read, until they register.
         next_job: the id the next job gets.
         quarantined: why a node is refused that claims to know more than the database, by node; the
             shell fills it. Not durable.
@@ -408,7 +409,8 @@ class State:
         self.queue_priorities = dict(queue_priorities or {})
         self.plans_goals = plans_goals
         self.jobs: dict[int, Job] = {}
-        self.damaged: set[int] = set()
+        self.damaged: dict[int, dict[str, int]] = {}
+        self.damaged_nodes: set[str] = set()
         self.finished: dict[int, Job] = {}
         self.nodes: dict[str, Node] = {}
         self.spaces = SortedSpaces()
@@ -451,6 +453,10 @@ class State:
         self.touched_nodes: dict[str, Node] = {}
         self.removed_nodes: set[str] = set()
         self.rivals: dict[str, dict[object, Rival]] = {}
+
+    def damaged_on(self, node: str) -> int:
+        """Return a job with a damaged record that may own something on a node; 0: none."""
+        return next((job for job, nodes in self.damaged.items() if node in nodes), 0)
 
     def note_moved(self, job: int) -> None:
         """Note that a job runs, does not run any more, or has got another end."""

@@ -67,6 +67,7 @@ def _gpu_type(state: State, allocation: Allocation) -> str:
     types = {
         gpu.type
         for share in allocation
+        if share.node in state.nodes
         for gpu in state.nodes[share.node].inventory.gpus
         if gpu.index in share.gpu_indices
     }

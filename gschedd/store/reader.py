@@ -12,6 +12,7 @@ from gsched.errors import StorageError
 from gschedd.core import facts as f
 from gschedd.core.state import Attempt, Job, Node
 from gschedd.store import rows
+from gschedd.store.damage import text_of
 from gschedd.store.history import Scored, Spreads, node_spreads, scored
 from gschedd.store.scrub import Place, check_slice
 from gschedd.store.seals import Damaged, DamagedRowError, SqlValue
@@ -58,6 +59,7 @@ class Reader:
         self._db = sqlite3.connect(
             f"file:{quote(path)}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
         )
+        self._db.text_factory = text_of
         self._specs = rows.SpecReader()
 
     def jobs(self, ids: Sequence[int]) -> list[Job]:
@@ -130,8 +132,8 @@ class Reader:
         row = self._db.execute(query, (digest,)).fetchone()
         if row is None:
             raise StorageError(f"the database holds no script or environment {digest}")
-        data = cast("bytes", row[0])
-        if hashlib.sha256(data).hexdigest() != digest:
+        data = row[0]
+        if not isinstance(data, bytes) or hashlib.sha256(data).hexdigest() != digest:
             raise StorageError(f"the script or environment {digest} in the database is damaged")
         return data
 

@@ -3,7 +3,7 @@
 import hashlib
 import sqlite3
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 from msgspec import Struct
 
@@ -32,7 +32,7 @@ class _Table(Struct, frozen=True):
 
 def _look_at_script(row: rows.Row) -> None:
     digest, data = row
-    if hashlib.sha256(cast("bytes", data)).hexdigest() != digest:
+    if not isinstance(data, bytes) or hashlib.sha256(data).hexdigest() != digest:
         reason = "it does not match its digest"
         raise DamagedRowError(Damaged(kind="script", key=str(digest), reason=reason))
 

@@ -84,14 +84,26 @@ def read_row(
     Raises:
         DamagedRowError: the row is not what was written.
     """
-    if checksum is not None and checksum != seal(values):
+    if checksum is not None and not _is_sealed(values, checksum):
         raise DamagedRowError(
-            Damaged(kind=kind, key=str(key), reason="its checksum does not match", job=job)
+            Damaged(kind=kind, key=_plain(key), reason="its checksum does not match", job=job)
         )
     try:
         return decode()
     except _SPOILED as error:
         reason = f"it cannot be decoded ({type(error).__name__}: {error})"
         raise DamagedRowError(
-            Damaged(kind=kind, key=str(key), reason=reason[:300], job=job)
+            Damaged(kind=kind, key=_plain(key), reason=_plain(reason)[:300], job=job)
         ) from error
+
+
+def _is_sealed(values: Iterable[SqlValue], checksum: SqlValue) -> bool:
+    try:
+        return checksum == seal(values)
+    except UnicodeEncodeError:  # bytes that are no text stand in a column of text
+        return False
+
+
+def _plain(key: object) -> str:
+    """Return words that can be written anywhere."""
+    return str(key).encode("utf-8", "backslashreplace").decode()

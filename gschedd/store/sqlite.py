@@ -24,6 +24,7 @@ from gschedd.core.lineage import Epoch
 from gschedd.core.owning import refresh_space
 from gschedd.core.state import Attempt, State, client_key
 from gschedd.store import history, rows
+from gschedd.store.damage import owned_by, text_of
 from gschedd.store.identity import FileIdentity, identity_of
 from gschedd.store.lineage import add_epoch, new_epoch_id, read_epochs
 from gschedd.store.mark import Mark, MarkFile
@@ -135,6 +136,7 @@ class Store:
         self._db = sqlite3.connect(
             self.path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_S
         )
+        self._db.text_factory = text_of
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("PRAGMA foreign_keys = ON")
@@ -280,6 +282,7 @@ class Store:
                 node = rows.read_node(row)
             except DamagedRowError as error:
                 damaged.append(error.damaged)  # it is known anew when it registers
+                state.damaged_nodes.add(str(row[0]))
                 continue
             state.nodes[node.name] = node
             if node.vacating:
@@ -293,8 +296,12 @@ class Store:
                 attempts[row[0]] = rows.read_attempt(row)
             except DamagedRowError as error:
                 damaged.append(error.damaged)
-        state.damaged.update(each.job for each in damaged if each.job)
+        state.damaged.update((each.job, {}) for each in damaged if each.job)
         self._load_jobs(state, attempts, damaged)
+        state.damaged = owned_by(self._db, state.damaged)
+        for job, attempt in attempts.items():
+            if job in state.damaged:
+                state.damaged[job].update(dict.fromkeys(attempt.parts, attempt.number))
         self._learn_anew(state, damaged)
         state.next_job = max(state.next_job, self._next_job)
         keys = (
@@ -317,7 +324,7 @@ class Store:
                 job = rows.read_job(row, reader)
             except DamagedRowError as error:
                 damaged.append(error.damaged)
-                state.damaged.add(error.damaged.job)
+                state.damaged[error.damaged.job] = {}
                 continue
             if job.id in state.damaged:
                 continue

@@ -271,3 +271,19 @@ def test_gnodes_can_tell_when_the_next_probe_is_and_how_often_it_failed() -> Non
 
     assert (row.drained, row.automatic, row.probes_failed, row.resumptions) == (True, True, 2, 0)
     assert row.probe_due_s - world.now_s == 110
+
+
+def test_a_node_on_probation_can_be_removed() -> None:
+    """It is not probed any more, and the head goes on."""
+    world = broken()
+    world.submit()
+    world.run_until(100)
+    assert world.seen_node("n1").drained
+    world.disconnect("n1")
+
+    world.do(c.RemoveNode(caller=ADMIN, node="n1"))
+
+    assert "n1" not in world.head.state.nodes
+    job = world.submit(runs_s=5.0)
+    world.run_until(world.now_s + 5_000)
+    assert world.state(job) == "done"

@@ -103,7 +103,7 @@ def test_a_bad_row_of_a_job_sets_that_job_aside(
 
     state = books.head.state
     assert {number: job.state for number, job in state.jobs.items()} == others
-    assert state.damaged == {WAITING}
+    assert set(state.damaged) == {WAITING}
     assert books.submit() == WAITING + 1
     assert len(says(books, "job")) == 1
     assert f"job {WAITING}: " in says(books, "job")[0]
@@ -135,13 +135,35 @@ def test_an_operator_gives_a_damaged_job_up(books: Books) -> None:
     assert isinstance(refused, BadStateError)
     assert "is damaged" in refused.message
     books.take(books.head.command(c.DeleteJob(caller=ADMIN, job=RUNNING), books.now_s))
-    assert books.facts[-1] == f.JobDiscarded(at_s=books.now_s, job=RUNNING, by=ADMIN.user)
+    (fact,) = (fact for fact in books.facts if isinstance(fact, f.JobDiscarded))
+    assert (fact.job, fact.by, fact.attempts) == (RUNNING, ADMIN.user, {"n1": 1})
     running = n.AttemptReport(job=RUNNING, attempt=1, state=PartState.RUNNING)
     stops = [each for each in registered(books, running).effects if isinstance(each, e.SendStop)]
-    assert [each.job for each in stops] == [RUNNING]
+    assert [each.job for each in stops] == [RUNNING], "also where it was away meanwhile"
     books.reopen()
     assert not books.head.state.damaged
     assert says(books) == []
+
+
+def test_a_node_with_gpus_of_a_damaged_job_takes_no_work(books: Books) -> None:
+    """Also where the attempt has ended, or the node knows nothing of it; and not after a resume."""
+    spoil(books, "UPDATE attempts SET data = ? WHERE job = 2", b"{}")
+    registered(books)
+    books.schedule()
+
+    assert books.head.state.nodes["n1"].drained
+    assert "owns GPUs" in books.head.state.nodes["n1"].reason
+    resume = c.ResumeNode(caller=ADMIN, node="n1")
+    refused = books.head.command(resume, books.now_s).error
+    assert isinstance(refused, BadStateError)
+    assert "give it up first: gdel 2" in refused.hint
+    step = books.take(books.head.command(c.DeleteJob(caller=ADMIN, job=RUNNING), books.now_s))
+    assert [each.job for each in step.effects if isinstance(each, e.SendStop)] == [RUNNING]
+    books.take(books.head.command(resume, books.now_s))
+    books.submit("nodes=1:gpus=2")
+    books.take(books.head.command(c.DeleteJob(caller=ALICE, job=WAITING), books.now_s))
+    books.schedule()
+    assert [job.state for job in books.head.state.jobs.values()] == [JobState.RUNNING]
 
 
 def test_a_retried_submission_of_a_damaged_job_makes_no_second_one(books: Books) -> None:
@@ -160,7 +182,33 @@ def test_a_bad_row_of_a_node_is_made_anew_when_it_registers(books: Books) -> Non
     registered(books, n.AttemptReport(job=RUNNING, attempt=1, state=PartState.RUNNING))
 
     assert books.head.state.nodes["n1"].inventory.cpus == 4
+    assert "it is not known whether it was drained" in books.head.state.nodes["n1"].reason
     assert says(books) == []
+    books.take(books.head.command(c.ResumeNode(caller=ADMIN, node="n1"), books.now_s))
+    assert not books.head.state.nodes["n1"].drained
+
+
+@pytest.mark.parametrize("column", ["name", "user", "queue", "requeue_reason"])
+def test_bytes_that_are_no_text_set_only_their_job_aside(books: Books, column: str) -> None:
+    """A flipped bit of a letter: the head starts, and lists are complete but for that job."""
+    bad = f"UPDATE jobs SET {column} = CAST(x'ff41' AS TEXT) WHERE id = ?"
+    spoil(books, bad, WAITING)
+    assert set(books.head.state.damaged) == {WAITING}
+    spoil(books, bad, DONE)
+
+    _, totals = Reader(books.store.path).history(HistoryFilter())
+
+    assert totals.damaged == (DONE,)
+    assert len(says(books, "job")) == 2
+
+
+def test_a_script_that_has_become_text_is_damaged(books: Books) -> None:
+    """One bit of a record's header makes a blob a text."""
+    spoil(books, "INSERT INTO blobs (digest, data) VALUES ('00', 'echo')")
+
+    with pytest.raises(StorageError, match="is damaged"):
+        Reader(books.store.path).blob("00")
+    assert len(says(books, "script")) == 1
 
 
 # --- bad rows of what is over ---
