@@ -1,7 +1,9 @@
-"""Which file a database is: its inode and its time of birth, which no copy has.
+"""Which file a database is: its inode and its time of birth, which a new file does not share.
 
-``cp -a``, rsync and tar restore contents, modes and times, but not these two: a copy gets another
-inode and is born when it is made. A restart, a reboot, ``chown`` and ``chmod`` leave both alone.
+``cp``, rsync and tar restore contents, modes and times, but not these two: where they make a new
+file it gets its own inode and time of birth. ``cp`` onto an existing file makes none: it rewrites
+that file, which keeps both. Such a restore is found only by the mark and by what nodes know, so
+the old file is to be removed first. A restart, a reboot, ``chown`` and ``chmod`` leave both alone.
 Device numbers are left out, as they may change with a reboot.
 """
 
@@ -20,7 +22,7 @@ _MASK_OFFSET: Final = 0
 
 
 class FileIdentity(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A file, as no copy of it is; ``born_ns`` is 0 where the file system does not tell it."""
+    """A file, as no other file is; ``born_ns`` is 0 where the file system does not tell it."""
 
     inode: int = 0
     born_ns: int = 0

@@ -54,7 +54,7 @@ def backup(cluster: Cluster) -> Path:
 
 def restore_database(cluster: Cluster, copy: Path) -> None:
     """Put a backup in place of the database, as the administrators' guide says."""
-    for name in ("gsched.db-wal", "gsched.db-shm"):
+    for name in ("gsched.db", "gsched.db-wal", "gsched.db-shm"):
         (cluster.state_dir / name).unlink(missing_ok=True)
     shutil.copyfile(copy, cluster.state_dir / "gsched.db")
 
@@ -121,7 +121,7 @@ def test_a_job_queued_in_the_backup_that_has_run_since_is_not_run_again(
     restore_database(cluster, copy)
 
     cluster.start_head()
-    cluster.wait_for_node("n1")
+    wait_until(lambda: cluster.head.recovery().nodes, what="the node to tell")
     assert safe_mode(cluster)
     cluster.head.recover(accept=True)
     wait_until(judge.open_gate)
@@ -147,7 +147,7 @@ def test_jobs_that_the_backup_does_not_know_are_adopted_with_their_outcomes(
     restore_database(cluster, copy)
 
     cluster.start_head()
-    cluster.wait_for_node("n1")
+    wait_until(lambda: cluster.head.recovery().nodes, what="the node to tell")
     assert safe_mode(cluster)
     cluster.head.recover(accept=True)
     wait_until(judge.open_gate)
@@ -308,7 +308,7 @@ def test_one_node_of_several_that_claims_a_huge_epoch_is_refused_until_an_operat
     cluster.stop_node("n2")
     mark_path = cluster.node_dir("n2") / "head.json"
     mark = json.loads(mark_path.read_text())
-    for claim in ({"epoch": 2**31, "next_job": 2**62}, {"epoch": 7, "epoch_id": "ff" * 16}):
+    for claim in ({"epoch": 2**31, "next_job": 2**52}, {"epoch": 7, "epoch_id": "ff" * 16}):
         mark_path.write_text(json.dumps({**mark, **claim}))
         cluster.start_node("n2", wait=False)
         words = f"epoch {claim['epoch']} "

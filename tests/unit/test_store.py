@@ -16,6 +16,7 @@ from gsched.protocol.api import Alteration
 from gschedd.core import commands as c
 from gschedd.core import facts as f
 from gschedd.core.apply_nodes import SAFE_ID_JUMP
+from gschedd.store.identity import identity_of
 from gschedd.store.mark import Mark, MarkFile
 from gschedd.store.purge import KEPT_OF_JOB
 from gschedd.store.reader import HistoryFilter, Reader
@@ -338,6 +339,22 @@ def test_a_snapshot_of_all_files_is_another_file(books: Books, tmp_path: Path) -
     assert books.opened.behind == ""
     assert books.opened.lineage[-2].accepted
     assert books.submit() > SAFE_ID_JUMP
+
+
+def test_a_copy_onto_the_file_keeps_its_identity_and_a_copy_to_a_new_file_does_not(
+    tmp_path: Path,
+) -> None:
+    """So the guide has the old database removed before a backup is put back."""
+    database, backup = tmp_path / "gsched.db", tmp_path / "backup.db"
+    database.write_bytes(b"old")
+    backup.write_bytes(b"new")
+    before = identity_of(str(database))
+
+    shutil.copyfile(backup, database)
+    assert not identity_of(str(database)).is_another(before)
+    database.rename(tmp_path / "old.db")  # it lives, so that its inode is not given again
+    shutil.copyfile(backup, database)
+    assert identity_of(str(database)).is_another(before)
 
 
 def test_a_restart_a_rename_and_a_change_of_owner_are_no_copy(books: Books) -> None:
