@@ -6,7 +6,7 @@ looking: torch's own functions let an optimiser that has done no step do one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gsched.elastic.errors import BadCheckpointError
@@ -94,7 +94,10 @@ def optimizer_state(optimizer: Optimizer, known: Mapping[Tensor, str]) -> tuple[
         for group in saved["param_groups"]
     ]
     tensors = {name_of[number]: dict(parts) for number, parts in state.items()}
-    return tensors, {"names": names, "groups": groups}
+    # torch.distributed.checkpoint loads them in an order of its own. A tuple, as the state of two
+    # ranks is compared without the order of dictionaries.
+    order = tuple((name, tuple(parts)) for name, parts in tensors.items())
+    return tensors, {"names": names, "groups": groups, "order": order}
 
 
 def optimizer_template(
@@ -163,7 +166,11 @@ def load_optimizer(
         }
         for then, now in zip(rest["groups"], fresh["param_groups"], strict=True)
     ]
-    state = {number: tensors[name] for name, number in number_of.items() if name in tensors}
+    order: dict[str, Sequence[str]] = dict(rest.get("order", ()))  # an older checkpoint has none
+    state = {
+        number_of[name]: _in_order(parts, order.get(name, ()))
+        for name, parts in _in_order(tensors, order or number_of).items()
+    }
     optimizer.load_state_dict({"state": state, "param_groups": groups})
     # It has converted tensors to the type of their parameter. One that keeps more digits than that
     # (a 32-bit copy of 16-bit weights) would lose them.
@@ -172,6 +179,11 @@ def load_optimizer(
             loaded = optimizer.state[parameter].get(part)
             if isinstance(loaded, Tensor) and loaded.dtype != tensor.dtype:
                 optimizer.state[parameter][part] = tensor
+
+
+def _in_order(found: Mapping[str, Any], order: Iterable[str]) -> State:
+    """Return what was found in this order; names that the order leaves out come last."""
+    return {name: found[name] for name in (*order, *found) if name in found}
 
 
 def give_back_groups(optimizer: Optimizer, rest: State) -> None:

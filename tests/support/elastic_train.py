@@ -93,7 +93,10 @@ def batchnorm(dropout: float) -> nn.Module:
 
 
 def digests(network: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
-    """Return, for each rank, a digest of all tensors that it has of network and optimiser."""
+    """Return, for each rank, a digest of all tensors that it has of network and optimiser.
+
+    The order counts in which the optimiser keeps its state: a script may iterate over it.
+    """
     total = hashlib.sha256()
     tensors = [*network.parameters(), *network.buffers()]
     for state in optimizer.state.values():
