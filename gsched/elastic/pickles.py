@@ -95,6 +95,8 @@ def save_pickles(directory: str, rank: int, entries: Entries, own: State) -> Non
     """Write what is a rank's own, and on rank 0 what is all ranks'."""
     import torch
 
-    torch.save(own, os.path.join(directory, rank_name(rank)))
-    if rank == 0:
-        torch.save(entries, os.path.join(directory, OBJECTS_NAME))
+    saved = {rank_name(rank): own} | ({OBJECTS_NAME: entries} if rank == 0 else {})
+    for name, content in saved.items():
+        # Into an open file: given a path, torch keeps the system's error to itself.
+        with open(os.path.join(directory, name), "wb") as file:
+            torch.save(content, file)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gsched.elastic.errors import SaveError
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 METADATA_NAME = ".metadata"
 TENSORS_SUFFIX = ".distcp"
+_OF_ARCHIVE = "inline_container"  # stands in what torch says of an archive's writing
 
 State = dict[str, Any]
 
@@ -35,6 +36,7 @@ def save_tensors(state: State, directory: str, ranks: Ranks) -> None:
 
     # Flushed later, while the digests are computed.
     writer = checkpoint.FileSystemWriter(directory, sync_files=False)
+    writer.write_data = _telling(writer.write_data)
     try:
         with _quiet():
             checkpoint.save(
@@ -71,10 +73,35 @@ def first_failure(error: CheckpointException) -> str:
     return f"rank {rank}: {words(cause)}"
 
 
+def root_error(error: BaseException) -> BaseException:
+    """Return the system's error behind one of torch's, or the error itself where there is none.
+
+    Torch finishes its archive even when a write failed, and then reports the archive's wrong
+    length; the full disk is only the context of that.
+    """
+    found: BaseException | None = error if _OF_ARCHIVE in str(error) else None
+    while found is not None and not isinstance(found, OSError):
+        found = found.__context__
+    return found or error
+
+
 def words(error: BaseException) -> str:
     """Return an error in one line: the first of torch's, which like to go on."""
+    error = root_error(error)
     text = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {text}" if not isinstance(error, OSError) else text
+
+
+def _telling(write: Callable[..., Any]) -> Callable[..., Any]:
+    """Return torch's method with errors that say what the disk said, on whatever rank they are."""
+
+    def write_and_tell(*args: Any, **options: Any) -> Any:
+        try:
+            return write(*args, **options)
+        except RuntimeError as error:
+            raise root_error(error) from error
+
+    return write_and_tell
 
 
 @contextlib.contextmanager
