@@ -4,7 +4,8 @@ A head goes on from what its database holds. If that was restored from an old co
 what has run since: it would run it again. The node does know, for as many attempts as fit here.
 
 Two files of JSON lines, written in turn: when one is full, the older one is dropped. A line is
-flushed before the attempt's own records are removed. One that cannot be read is skipped.
+flushed before the attempt's own records are removed. One that cannot be read is skipped. What a
+full disk does not take is kept in memory, and written with the next attempts that end.
 """
 
 import itertools
@@ -37,14 +38,16 @@ class EndedLog:
         )
         self._lines_max = lines_max
         self._lines: int | None = None
+        self._unwritten: tuple[KnownAttempt, ...] = ()
 
     def add(self, known: Sequence[KnownAttempt]) -> None:
-        """Keep attempts; they are durable when this returns.
+        """Keep attempts, and what could not be written before; durable when this returns.
 
         Raises:
-            OSError: they cannot be written.
+            OSError: they cannot be written; they are kept in memory until the next call.
         """
-        if not known:
+        self._unwritten = (*self._unwritten, *known)[-self._lines_max :]
+        if not self._unwritten:
             return
         path, older = self.paths
         if self._lines is None:
@@ -52,26 +55,34 @@ class EndedLog:
         if self._lines >= self._lines_max or _size_of(path) >= BYTES_MAX:
             os.replace(path, older)
             self._lines = 0
-        text = b"".join(_encoder.encode(each) + b"\n" for each in known)
+        text = b"".join(_encoder.encode(each) + b"\n" for each in self._unwritten)
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if _is_torn(path):
                 text = b"\n" + text
-            while text:
-                text = text[os.write(fd, text) :]
-            os.fsync(fd)
+            size = os.fstat(fd).st_size
+            try:
+                while text:
+                    text = text[os.write(fd, text) :]
+                os.fsync(fd)
+            except OSError:
+                os.ftruncate(fd, size)  # written again as a whole
+                raise
         finally:
             os.close(fd)
-        self._lines += len(known)
+        self._lines += len(self._unwritten)
+        self._unwritten = ()
 
     def read(self) -> Iterator[KnownAttempt]:
         """Yield all that is kept, oldest first."""
+        unwritten = self._unwritten  # taken first: `add` may write them meanwhile
         for path in reversed(self.paths):
             for line in _lines_of(path):
                 try:
                     yield _decoder.decode(line)
                 except msgspec.MsgspecError:
                     log.warning("a broken line in %s is skipped", path)
+        yield from unwritten
 
     def keys(self) -> tuple[AttemptKey, ...]:
         """Return the attempts that are kept, oldest first."""

@@ -48,7 +48,7 @@ from gsched.model.machine import Machine
 from gsched.model.resources import Inventory
 from gsched.model.states import LaunchStage, Subject
 from gsched.protocol.framing import known_pieces
-from gsched.protocol.node import Register
+from gsched.protocol.node import KnownAttempt, Register
 
 log = logging.getLogger(__name__)
 
@@ -493,13 +493,21 @@ class Shell:
             del self._removals[: len(batch)]
 
     def _remove_all(self, batch: list[do.RemoveSpool | do.Bury]) -> list[str]:
-        try:
-            self._ended.add([each.known for each in batch if isinstance(each, do.Bury)])
-        except OSError as error:  # the records must go all the same: their space may be needed
-            log.warning("ended attempts are not kept in their log: %s", error)
+        is_kept = self._keep_ended([each.known for each in batch if isinstance(each, do.Bury)])
         keys = [each.key for each in batch if isinstance(each, do.RemoveSpool)]
-        left = (self._spool.remove(key) for key in keys)
+        # The records go all the same: their space may be what the log needs.
+        left = [self._spool.remove(key) for key in keys]
+        if not is_kept:
+            self._keep_ended([])
         return [path for path in left if path is not None]
+
+    def _keep_ended(self, known: list[KnownAttempt]) -> bool:
+        try:
+            self._ended.add(known)
+        except OSError as error:
+            log.warning("ended attempts are not in their log yet: %s", error)
+            return False
+        return True
 
     async def _kill(self, effect: do.KillLeftover) -> None:
         await leftovers.kill_leftover(effect)

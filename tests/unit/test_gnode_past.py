@@ -24,6 +24,7 @@ from gsched.model.resources import Request, Share
 from gsched.model.states import OutcomeKind, PartState, StopReason
 from gsched.protocol.node import ExitAck, Exited, HighWater, KnownAttempt, Launch, Stop, Survey
 from tests.support.agent_driver import Driver, exits, only, order, record
+from tests.support.disks import fill, free, small_disk
 
 KEY = AttemptKey(1, 1)
 SURVEY = Survey(first_unknown=5, unfinished=(2,))
@@ -266,6 +267,25 @@ def test_a_torn_line_costs_only_itself(log: EndedLog) -> None:
     log.add([known_of(3)])
 
     assert [known.job for known in log.read()] == [1, 3]
+
+
+def test_what_a_full_disk_does_not_take_is_kept_and_written_later(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "256k") as disk:
+        log = EndedLog(str(disk))
+        log.add([known_of(1)])
+        fill(disk)
+        jobs = range(2, 100)  # more than the last page of the file has room for
+        with pytest.raises(OSError, match="No space left"):
+            log.add([known_of(job) for job in jobs])
+        assert [known.job for known in log.read()] == list(range(1, 100))
+        assert log.find(AttemptKey(99, 1)) == known_of(99)
+        assert [known.job for known in EndedLog(str(disk)).read()] == [1], "a part was written"
+
+        free(disk)
+        log.add([known_of(100)])
+
+        assert [known.job for known in EndedLog(str(disk)).read()] == list(range(1, 101))
+        assert list(log.read()) == list(EndedLog(str(disk)).read())
 
 
 def test_a_survey_gets_what_it_asks_for_and_the_newest_of_it(log: EndedLog) -> None:
