@@ -22,7 +22,7 @@ MIB = 1024 * 1024
 
 def known(job: int, size: int) -> KnownAttempt:
     return KnownAttempt(
-        job=job, attempt=1, state=PartState.ENDED, stdout_path="/work/" + "o" * size
+        job=job, attempt=1, state=PartState.ENDED, stdout_path="/home/" + "o" * size
     )
 
 
