@@ -40,9 +40,7 @@ def registered(state: State, fact: f.NodeRegistered) -> None:
         _watch(state, node, structs.replace(node.probation, due_s=fact.at_s, failed=0))
     else:
         _watch(state, node, structs.replace(node.probation, due_s=0.0))
-    refresh_space(state, node)
-    state.look_anew()
-    state.touched_nodes[node.name] = node
+    _changed(state, node)
 
 
 def problem_changed(state: State, fact: f.NodeProblemChanged) -> None:
@@ -50,9 +48,7 @@ def problem_changed(state: State, fact: f.NodeProblemChanged) -> None:
     node = state.nodes[fact.node]
     node.state = next_node_state(node.state, fact, node.state)
     node.problem = fact.problem
-    refresh_space(state, node)
-    state.look_anew()
-    state.touched_nodes[node.name] = node
+    _changed(state, node)
 
 
 def disconnected(state: State, fact: f.NodeDisconnected) -> None:
@@ -60,9 +56,7 @@ def disconnected(state: State, fact: f.NodeDisconnected) -> None:
     node = state.nodes[fact.node]
     node.state = next_node_state(node.state, fact, NodeState.UNREACHABLE)
     node.since_s = fact.at_s
-    refresh_space(state, node)
-    state.look_anew()
-    state.touched_nodes[node.name] = node
+    _changed(state, node)
 
 
 def drained(state: State, fact: f.NodeDrained) -> None:
@@ -86,9 +80,7 @@ def drained(state: State, fact: f.NodeDrained) -> None:
     if not state.vacating:
         state.turns.clear()
     (state.vacating.add if fact.migrate else state.vacating.discard)(node.name)
-    refresh_space(state, node)
-    state.look_anew()
-    state.touched_nodes[node.name] = node
+    _changed(state, node)
 
 
 def resumed(state: State, fact: f.NodeResumed) -> None:
@@ -105,9 +97,7 @@ def resumed(state: State, fact: f.NodeResumed) -> None:
         Probation(request=before.request + 1, passed_s=before.passed_s, resumed_s=resumed_s),
     )
     state.vacating.discard(node.name)
-    refresh_space(state, node)
-    state.look_anew()
-    state.touched_nodes[node.name] = node
+    _changed(state, node)
 
 
 def _clear(node: Node) -> None:
@@ -179,3 +169,10 @@ def _watch(state: State, node: Node, probation: Probation) -> None:
     """Note how far a node is trusted now."""
     node.probation = probation
     (state.on_probation.add if probation.due_s else state.on_probation.discard)(node.name)
+
+
+def _changed(state: State, node: Node) -> None:
+    """Note that a node can take other work than before."""
+    refresh_space(state, node)
+    state.look_anew()
+    state.touched_nodes[node.name] = node
