@@ -5,7 +5,7 @@ what has run since: it would run it again. The node does know, for as many attem
 
 Two files of JSON lines, written in turn: when one is full, the older one is dropped. A line is
 flushed before the attempt's own records are removed. One that cannot be read is skipped. What a
-full disk does not take is kept in memory, and written with the next attempts that end.
+full disk does not take is kept in memory until the next call.
 """
 
 import itertools

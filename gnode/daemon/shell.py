@@ -34,6 +34,7 @@ from gnode.daemon.elastic import ElasticServer
 from gnode.daemon.ended import EndedLog
 from gnode.daemon.launching import LauncherClient, Rules
 from gnode.daemon.reading import Reader
+from gnode.daemon.record_removal import RecordRemoval
 from gnode.daemon.removals import TRASH_PREFIX, Remover
 from gnode.daemon.space import LOOK_S, SpoolSpace
 from gnode.daemon.spool import Spool
@@ -48,12 +49,11 @@ from gsched.model.machine import Machine
 from gsched.model.resources import Inventory
 from gsched.model.states import LaunchStage, Subject
 from gsched.protocol.framing import known_pieces
-from gsched.protocol.node import KnownAttempt, Register
+from gsched.protocol.node import Register
 
 log = logging.getLogger(__name__)
 
 INPUTS_AT_ONCE = 500  # then the loop serves connections again
-REMOVALS_AT_ONCE = 200
 SPOOL_LOOK_S = 5.0
 
 
@@ -136,10 +136,12 @@ class Shell:
         self._finished = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._killing: set[AttemptKey] = set()
-        self._removals: list[do.RemoveSpool | do.Bury] = []
-        self._ended = EndedLog(spool.state_dir)
         self._reader = Reader()
         self._remover = Remover()
+        self._ended = EndedLog(spool.state_dir)
+        self._records = RecordRemoval(
+            self._ended, remove=spool.remove, clear=self._remover.remove, start=self._start
+        )
         self._writes = Writes()
         self._doubts = Doubts()
         self._starts = starts.Starts(spool, self.post)
@@ -371,9 +373,7 @@ class Shell:
 
     @_do.register
     def _(self, effect: do.Bury | do.RemoveSpool) -> None:
-        self._removals.append(effect)
-        if len(self._removals) == 1:
-            self._start(self._remove())
+        self._records.add(effect)
 
     @_do.register
     def _(self, effect: do.RecallEnded) -> None:
@@ -483,31 +483,6 @@ class Shell:
         pieces = await asyncio.to_thread(lambda: tuple(known_pieces(self._ended.answer(effect))))
         for piece in pieces:
             self._channel.send(piece)
-
-    async def _remove(self) -> None:
-        """Remove records, in one trip to a thread for many."""
-        while self._removals:
-            batch = self._removals[:REMOVALS_AT_ONCE]
-            for path in await asyncio.to_thread(self._remove_all, batch):
-                self._remover.remove(path)
-            del self._removals[: len(batch)]
-
-    def _remove_all(self, batch: list[do.RemoveSpool | do.Bury]) -> list[str]:
-        is_kept = self._keep_ended([each.known for each in batch if isinstance(each, do.Bury)])
-        keys = [each.key for each in batch if isinstance(each, do.RemoveSpool)]
-        # The records go all the same: their space may be what the log needs.
-        left = [self._spool.remove(key) for key in keys]
-        if not is_kept:
-            self._keep_ended([])
-        return [path for path in left if path is not None]
-
-    def _keep_ended(self, known: list[KnownAttempt]) -> bool:
-        try:
-            self._ended.add(known)
-        except OSError as error:
-            log.warning("ended attempts are not in their log yet: %s", error)
-            return False
-        return True
 
     async def _kill(self, effect: do.KillLeftover) -> None:
         await leftovers.kill_leftover(effect)

@@ -18,6 +18,7 @@ from gnode.core.inputs import (
 from gnode.core.mark import HeadMark
 from gnode.core.task import AttemptKey
 from gnode.daemon.ended import EndedLog
+from gnode.daemon.record_removal import RecordRemoval
 from gsched.model.job import JobSpec, Owner
 from gsched.model.origin import Origin
 from gsched.model.resources import Request, Share
@@ -286,6 +287,73 @@ def test_what_a_full_disk_does_not_take_is_kept_and_written_later(tmp_path: Path
 
         assert [known.job for known in EndedLog(str(disk)).read()] == list(range(1, 101))
         assert list(log.read()) == list(EndedLog(str(disk)).read())
+
+
+@pytest.fixture
+def removed() -> list[int]:
+    """The jobs whose records are removed, in order."""
+    return []
+
+
+def removal_on(disk: Path, removed: list[int]) -> RecordRemoval:
+    """Return a removal whose records take one page of the disk each."""
+
+    def remove(key: AttemptKey) -> str | None:
+        removed.append(key.job)
+        (disk / key.name).unlink()
+        return None
+
+    return RecordRemoval(
+        EndedLog(str(disk)),
+        remove=remove,
+        clear=pytest.fail,
+        start=lambda work: work.close(),
+    )
+
+
+def ends_of(disk: Path, *jobs: int) -> list[do.Bury | do.RemoveSpool]:
+    """Return the effects of attempts that have ended, whose records are on the disk."""
+    effects: list[do.Bury | do.RemoveSpool] = []
+    for job in jobs:
+        key = AttemptKey(job, 1)
+        (disk / key.name).write_bytes(b"record")
+        effects += [do.Bury(known=known_of(job)), do.RemoveSpool(key=key)]
+    return effects
+
+
+def test_on_a_full_disk_the_space_of_one_record_takes_the_log_of_all(
+    tmp_path: Path, removed: list[int]
+) -> None:
+    with small_disk(tmp_path / "disk", "256k") as disk:
+        batch = ends_of(disk, 1, 2, 3)
+        fill(disk)
+
+        assert removal_on(disk, removed).work(batch) == ([], [])
+
+        assert removed == [1, 2, 3]
+        assert [known.job for known in EndedLog(str(disk)).read()] == [1, 2, 3]
+
+
+def test_records_stay_until_their_log_is_written(tmp_path: Path, removed: list[int]) -> None:
+    """A gnode that is killed while its disk is full must find them when it starts again."""
+    with small_disk(tmp_path / "disk", "256k") as disk:
+        removal = removal_on(disk, removed)
+        batch = ends_of(disk, *range(1, 31))  # more than a page of lines
+        fill(disk)
+
+        left, rest = removal.work(batch)
+        left_again, rest_again = removal.work(rest)
+
+        assert removed == [1]
+        assert left == left_again == []
+        keys = [AttemptKey(job, 1) for job in range(2, 31)]
+        assert rest == rest_again == [do.RemoveSpool(key=key) for key in keys]
+
+        free(disk)
+
+        assert removal.work([*rest, *ends_of(disk, 31)]) == ([], [])
+        assert removed == list(range(1, 32))
+        assert [known.job for known in EndedLog(str(disk)).read()] == list(range(1, 32))
 
 
 def test_a_survey_gets_what_it_asks_for_and_the_newest_of_it(log: EndedLog) -> None:
