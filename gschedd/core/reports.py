@@ -20,6 +20,7 @@ from gschedd.core.apply import note_damaged
 from gschedd.core.apply_moves import note_progress
 from gschedd.core.blame import is_exhausted
 from gschedd.core.decide import lost_part
+from gschedd.core.hardware import gpus_changed
 from gschedd.core.movecosts import told_by_resuming
 from gschedd.core.probation import answered
 from gschedd.core.react import ask_checkpoint, asked_nodes, retime, stop
@@ -109,15 +110,16 @@ def on_register(state: State, node: str, said: n.Register, now_s: float) -> Hear
             note_damaged(state, report.job, node, report.attempt)
         else:
             _unowned(heard, state, node, report)
-    heard.facts.extend(_keep_clear(state, node, now_s))
+    heard.facts.extend(_keep_clear(state, node, said, now_s))
     return heard
 
 
-def _keep_clear(state: State, node: str, now_s: float) -> Iterator[f.AnyFact]:
+def _keep_clear(state: State, node: str, said: n.Register, now_s: float) -> Iterator[f.AnyFact]:
     """Yield that a node takes no work while it is not known what is owned there, or by whom."""
     known = state.nodes.get(node)
     if known is not None and known.drained:
         return
+    changed = "" if known is None else gpus_changed(state, known, said.inventory)
     job = state.damaged_on(node)
     if job:
         reason = (
@@ -131,6 +133,8 @@ def _keep_clear(state: State, node: str, now_s: float) -> Iterator[f.AnyFact]:
             "drained; check it, then resume it"
         )
         yield f.NodeDrained(at_s=now_s, node=node, reason=reason, by="gsched")
+    elif changed:
+        yield f.NodeDrained(at_s=now_s, node=node, reason=changed, by="gsched")
 
 
 def on_problem(state: State, node: str, problem: str, now_s: float) -> Heard:
