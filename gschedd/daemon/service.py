@@ -8,10 +8,11 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from aiohttp import web
 
-from gsched import watchdog
+from gsched import file_systems, watchdog
 from gsched.clock import SystemClock
 from gsched.config import Config
 from gsched.daemon_files import read_key
@@ -86,6 +87,9 @@ class Service:
         self._started_s = self._clock.wall_s()
         settings = settings_from(config)
         make_state_dir(config.head.state_dir)
+        objection = file_systems.objection(Path(config.head.state_dir))
+        if objection:
+            log.error("%s: jobs may be lost; choose a state directory on a local disk", objection)
         self._key = read_key(config.head.key_file)
         self._lock = HeadLock(config.head.state_dir)
         self._lock.take()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from gsched import trust
+from gsched import file_systems, trust
 from gsched.cli.umbrella.cluster import head_daemon, node_daemon
 from gsched.cli.umbrella.daemons import Daemon, read_pid, running_process
 from gsched.cli.umbrella.findings import Finding, fail, ok, warn
@@ -23,7 +23,6 @@ BAD_PYTHON = (3, 12, 0)
 OLDEST_PYTHON = (3, 11)
 DISK_WARN_BYTES = 1024**3
 DISK_FAIL_BYTES = 50 * 1024**2  # SQLite's log and one backup of a middling database
-NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph"})
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
@@ -97,15 +96,10 @@ def check_state_directory(path: Path) -> list[Finding]:
     else:
         findings.append(ok(subject, f"{path} can be written"))
     findings.append(check_space(path, shutil.disk_usage(path).free))
-    kind = file_system(path)
-    if kind in NETWORK_FILE_SYSTEMS:
-        findings.append(
-            fail(
-                "file system",
-                f"{path} lies on {kind}, where SQLite's locks and shared memory do not work",
-                "choose a state directory on a local disk",
-            )
-        )
+    objection = file_systems.objection(path)
+    if objection:
+        todo = "choose a state directory on a local disk"
+        findings.append(fail("file system", objection, todo))
     return findings
 
 
@@ -129,15 +123,6 @@ def check_space(path: Path, free_bytes: int) -> Finding:
     if free_bytes < DISK_WARN_BYTES:
         return warn("disk space", text, "free some before the head has to refuse submissions")
     return ok("disk space", text)
-
-
-def file_system(path: Path) -> str:
-    """Return the type of the file system that holds ``path``, or the empty string."""
-    best, kind = "", ""
-    for part in psutil.disk_partitions(all=True):
-        if path.is_relative_to(part.mountpoint) and len(part.mountpoint) >= len(best):
-            best, kind = part.mountpoint, part.fstype
-    return kind
 
 
 def check_pid_files(layout: ClusterLayout) -> list[Finding]:
