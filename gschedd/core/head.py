@@ -46,6 +46,8 @@ from gschedd.core.recovery import (
     adoption_of,
     blocked_jobs,
     cases_of,
+    earlier_end,
+    earlier_parts,
     ends_of,
     held_jobs,
     is_adoptable,
@@ -468,12 +470,20 @@ class Head:
         while len(waiting) < before:
             before, tried, waiting = len(waiting), waiting, []
             for case in tried:
-                facts = adoption_of(self.state, case, now_s)
-                if facts:
-                    steps.append(self._advance(facts))
-                else:
+                if not adoption_of(self.state, case, now_s):
                     waiting.append(case)
+                    continue
+                self._adopt_earlier(case, steps, now_s)
+                steps.append(self._advance(adoption_of(self.state, case, now_s)))
         return waiting
+
+    def _adopt_earlier(self, case: Case, steps: list[Step], now_s: float) -> None:
+        """Take back the attempts before the newest one; nothing follows from their ends."""
+        for earlier in case.earlier:
+            parts = earlier_parts(self.state, earlier, now_s)
+            steps.append(self._advance(parts, follows=False))
+            over = earlier_end(self.state, earlier, case.attempt, now_s)
+            steps.append(self._advance(over, follows=False))
 
     def _learn(self, model: Model, fact: f.PartEnded) -> Sequence[Run]:
         run = run_of(self.state, fact)
@@ -489,8 +499,8 @@ class Head:
                 yield from coalescing.take(self.state, fact.job)
             yield fact
 
-    def _advance(self, facts: Iterable[f.AnyFact]) -> Step:
-        """Apply facts and all that follows from them."""
+    def _advance(self, facts: Iterable[f.AnyFact], *, follows: bool = True) -> Step:
+        """Apply facts and, unless they are of the past, all that follows from them."""
         applied: list[f.AnyFact] = []
         effects: list[e.AnyEffect] = []
         runs: list[Run] = []
@@ -505,7 +515,8 @@ class Head:
                     runs.extend(self._learn(self.model, fact))
                 applied.append(fact)
                 effects.extend(react(self.state, fact))
-                following.extend(follow(self.state, fact))
+                if follows:
+                    following.extend(follow(self.state, fact))
             pending = following
         if not applied:
             return NOTHING

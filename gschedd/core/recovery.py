@@ -17,6 +17,7 @@ from gsched.protocol import node as n
 from gschedd.core import facts as f
 from gschedd.core.decide import lost_part
 from gschedd.core.reports import is_same, usage_of
+from gschedd.core.settle import attempt_ended
 from gschedd.core.state import Job, State, client_key
 
 #: So many attempts are kept of what all nodes tell, at most.
@@ -45,6 +46,8 @@ class Case(Struct, frozen=True, kw_only=True):
         origin: where that comes from; None: no node can read it any more.
         why: in words, for a conflict.
         known: the database knows this very attempt.
+        earlier: the job's attempts before this one whose end the database does not know, in order;
+            they are taken back for its history.
     """
 
     kind: CaseKind
@@ -54,6 +57,7 @@ class Case(Struct, frozen=True, kw_only=True):
     origin: Origin | None = None
     why: str = ""
     known: bool = False
+    earlier: tuple["Case", ...] = ()
 
 
 class Survey:
@@ -103,15 +107,15 @@ class Survey:
 
 def cases_of(state: State, survey: Survey) -> list[Case]:
     """Return every job of which the nodes know something that the database does not."""
-    told: dict[int, dict[str, n.KnownAttempt]] = {}
+    told: dict[int, dict[int, dict[str, n.KnownAttempt]]] = {}
     for node, attempts in survey.known.items():
         for known in attempts:
             if _is_sound(known):
-                _take_newest(told.setdefault(known.job, {}), node, known)
+                told.setdefault(known.job, {}).setdefault(known.attempt, {})[node] = known
     cases = [
         case
-        for job, parts in sorted(told.items())
-        if (case := _case_of(state, survey, job, parts)) is not None
+        for job, by_number in sorted(told.items())
+        if (case := _newest_case(state, survey, job, by_number)) is not None
     ]
     settled = {case.job for case in cases}
     cases.extend(case for case in _lost(state, survey) if case.job not in settled)
@@ -143,13 +147,52 @@ def _is_possible(origin: Origin) -> bool:
     )
 
 
-def _take_newest(parts: dict[str, n.KnownAttempt], node: str, known: n.KnownAttempt) -> None:
-    """Keep of a job's attempts the newest one only, on all of its nodes."""
-    newest = max((each.attempt for each in parts.values()), default=0)
-    if known.attempt > newest:
-        parts.clear()
-    if known.attempt >= newest:
-        parts[node] = known
+def _newest_case(
+    state: State,
+    survey: Survey,
+    number: int,
+    by_number: Mapping[int, Mapping[str, n.KnownAttempt]],
+) -> Case | None:
+    """Return the case of a job by its newest attempt, which decides what becomes of the job."""
+    newest = max(by_number)
+    case = _case_of(state, survey, number, by_number[newest])
+    if case is None or not is_adoptable(case):
+        return case
+    return structs.replace(case, earlier=tuple(_earlier(state, number, newest, by_number)))
+
+
+def _earlier(
+    state: State,
+    number: int,
+    newest: int,
+    by_number: Mapping[int, Mapping[str, n.KnownAttempt]],
+) -> Iterator[Case]:
+    """Yield a job's attempts before the newest one that are to be taken back.
+
+    That is the one that runs by the database, if any, and those that the database does not know
+    and that have ended on all of their nodes.
+    """
+    job = state.jobs.get(number)
+    if job is not None and job.move is not None:
+        return
+    here = job.attempt.number if job is not None and job.attempt is not None else 0
+    for attempt in sorted(by_number.keys() | ({here} if here else set())):
+        parts = by_number.get(attempt, {})
+        if attempt >= newest:
+            return
+        if attempt == here:
+            yield Case(kind=CaseKind.FINISHED, job=number, attempt=attempt, parts=parts, known=True)
+            continue
+        origin = next((known.origin for known in parts.values() if known.origin is not None), None)
+        ended = {node for node, known in parts.items() if known.exit is not None}
+        if job is not None and attempt <= job.attempts:
+            continue
+        if origin is None or not ended.issuperset(origin.active):
+            continue
+        if not _contradiction(job, attempt, parts, origin):
+            yield Case(
+                kind=CaseKind.FINISHED, job=number, attempt=attempt, parts=parts, origin=origin
+            )
 
 
 def _case_of(
@@ -350,6 +393,41 @@ def adoption_of(state: State, case: Case, now_s: float) -> list[f.AnyFact]:
         if node in origin.active
     )
     return facts
+
+
+def earlier_parts(state: State, case: Case, now_s: float) -> list[f.AnyFact]:
+    """Return the facts by which all parts of an earlier attempt have ended; none if it cannot.
+
+    Nobody knows the end of a part that runs by the database and that its node does not tell of:
+    it is lost, since the node has run a newer attempt.
+    """
+    if not case.known:
+        return adoption_of(state, case, now_s)
+    job = state.jobs[case.job]
+    assert job.attempt is not None, "the database knows it"
+    told = {fact.node: fact for fact in _part_ends(job, case, now_s)}
+    return [
+        told.get(node) or lost_part(job, node, now_s=now_s, message=f"{node} has forgotten its end")
+        for node, part in job.attempt.parts.items()
+        if part.state in _LIVE
+    ]
+
+
+def earlier_end(state: State, case: Case, by: int, now_s: float) -> list[f.AnyFact]:
+    """Return that an earlier attempt has ended, and that its job went on to another one.
+
+    Args:
+        by: the number of the newest attempt.
+    """
+    job = state.jobs[case.job]
+    if job.attempt is None or job.attempt.number != case.attempt:
+        return []
+    return [
+        attempt_ended(job, now_s),
+        f.JobRequeued(
+            at_s=now_s, job=case.job, reason=f"its nodes have run attempt {by} since", faults=0
+        ),
+    ]
 
 
 def blocked_jobs(state: State, cases: list[Case]) -> list[Case]:

@@ -74,17 +74,7 @@ def _after_part(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
     facts = suspect(state, fact)
     left = [p for p in attempt.parts.values() if p.state in {PartState.PENDING, PartState.RUNNING}]
     if not left:
-        facts.append(
-            f.AttemptEnded(
-                at_s=fact.at_s,
-                job=job.id,
-                attempt=attempt.number,
-                outcome=_outcome(job, attempt),
-                usage=total_usage(attempt),
-                ended_s=ended_s(attempt, fact.at_s),
-                work_done=_work_done(attempt),
-            )
-        )
+        facts.append(attempt_ended(job, fact.at_s))
     elif _failed(fact.record) and attempt.stop is None and not _leaves_by_itself(job):
         facts.append(
             f.StopRequested(
@@ -98,6 +88,21 @@ def _after_part(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
             )
         )
     return facts
+
+
+def attempt_ended(job: Job, at_s: float) -> f.AttemptEnded:
+    """Return the end of a job's attempt whose parts have all ended."""
+    attempt = job.attempt
+    assert attempt is not None, "it has just ended"
+    return f.AttemptEnded(
+        at_s=at_s,
+        job=job.id,
+        attempt=attempt.number,
+        outcome=_outcome(job, attempt),
+        usage=total_usage(attempt),
+        ended_s=ended_s(attempt, at_s),
+        work_done=_work_done(attempt),
+    )
 
 
 def _leaves_by_itself(job: Job) -> bool:

@@ -1,6 +1,7 @@
 """A head on an old copy of its database takes back what its nodes know, and nothing else."""
 
 import errno
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -20,11 +21,12 @@ from gsched.model.states import (
 )
 from gsched.protocol import node as n
 from gschedd.core import commands as c
+from gschedd.core import facts as f
 from gschedd.core.apply import apply
 from gschedd.core.head import Head
 from gschedd.core.recovery import CaseKind, Hold, Survey, cases_of
 from gschedd.core.state import Job, State
-from tests.support.world import ADMIN, ALICE, BEGIN_S, World, node
+from tests.support.world import ADMIN, ALICE, BEGIN_S, Program, World, node
 
 TOKEN = "aa"
 
@@ -206,6 +208,93 @@ def test_an_unknown_job_is_adopted_and_never_started_again() -> None:
     done = head.state.finished[number]
     assert done.outcome is not None
     assert done.outcome.kind is OutcomeKind.NODE_LOST
+
+
+def attempt_of(told: n.KnownAttempt, number: int, **record: object) -> n.KnownAttempt:
+    """Return the same as another attempt, whose record has changes."""
+    assert told.exit is not None
+    end = structs.replace(told.exit, attempt=number, **record)
+    return structs.replace(told, attempt=number, exit=end)
+
+
+SUPERVISOR_LOST: dict[str, Any] = {"kind": OutcomeKind.SUPERVISOR_LOST, "exit_code": None}
+
+
+def adopted(head: Head, survey: Survey) -> list[tuple[str, int]]:
+    """Let an operator accept; return the facts of attempts."""
+    head.safe_mode = ""
+    step = head.adopt(survey, BEGIN_S + 100)
+    return [
+        (type(fact).__name__, fact.attempt)
+        for fact in step.facts
+        if isinstance(fact, f.AttemptFact)
+    ]
+
+
+@pytest.mark.parametrize("queued_in_copy", [True, False])
+def test_every_attempt_that_the_database_lacks_is_taken_back(*, queued_in_copy: bool) -> None:
+    """The newest one decides what becomes of the job; the others are its history and its usage."""
+    world = World(node("n1"), connect=False)
+    world.head.state.epoch_id = TOKEN
+    nothing = len(world.facts)
+    number = world.submit(runs_s=1000)
+    before = len(world.facts) if queued_in_copy else nothing
+    world.connect("n1")
+    job = world.job(number)
+    head = old_copy(world, before)
+    newest = known(job, "n1", end=ended(job))
+    told = [
+        attempt_of(newest, 3),
+        attempt_of(newest, 1, **SUPERVISOR_LOST),
+        attempt_of(newest, 2, kind=OutcomeKind.NODE_LOST, exit_code=None),
+    ]
+
+    facts = adopted(head, survey_of(head, {"n1": told}, 1))
+
+    each = ["AttemptRecovered", "PartEnded", "AttemptEnded"]
+    assert facts == [(name, attempt) for attempt in (1, 2, 3) for name in each]
+    done = head.state.finished[number]
+    assert done.outcome is not None
+    assert (done.outcome.kind, done.outcome.exit_code) == (OutcomeKind.EXITED, 0)
+    assert done.attempts == 3
+    assert number not in head.state.jobs
+
+
+@pytest.mark.parametrize("knows_its_end", [True, False])
+def test_an_attempt_that_runs_by_the_database_has_an_end_when_a_newer_one_is_taken_back(
+    *, knows_its_end: bool
+) -> None:
+    world = world_of("n1", gpus=("a",))
+    number = world.submit("nodes=1:gpus=1", runs_s=1000)
+    job = world.job(number)
+    head = old_copy(world, len(world.facts))
+    first = known(job, "n1", end=ended(job, **SUPERVISOR_LOST))
+    second = structs.replace(known(job, "n1"), attempt=2)
+    told = [first, second] if knows_its_end else [second]
+
+    facts = adopted(head, survey_of(head, {"n1": told}, 1))
+
+    assert facts == [("PartEnded", 1), ("AttemptEnded", 1), ("AttemptRecovered", 2)]
+    taken = head.state.jobs[number]
+    assert taken.attempt is not None
+    assert (taken.state, taken.attempt.number) == (JobState.RUNNING, 2)
+    assert head.state.spaces["n1"].gpus == ()
+
+
+def test_an_earlier_attempt_that_did_not_end_everywhere_is_not_taken_back() -> None:
+    """Nobody can say what became of it."""
+    world = world_of("n1", "n2")
+    before = len(world.facts)
+    number = world.torchrun("nodes=2", program=Program(runs_s=1000))
+    job = world.job(number)
+    head = old_copy(world, before)
+    told = {name: [attempt_of(known(job, name, end=ended(job)), 2)] for name in ("n1", "n2")}
+    told["n1"].append(attempt_of(told["n1"][0], 1, **SUPERVISOR_LOST))
+
+    facts = adopted(head, survey_of(head, told, head.state.next_job))
+
+    assert {attempt for _, attempt in facts} == {2}
+    assert head.state.finished[number].outcome is not None
 
 
 def test_what_is_done_in_the_database_is_not_adopted_again() -> None:

@@ -3,6 +3,8 @@
 A seed that fails is the whole story: ``scripts/sim-faults --seeds N`` tells it again.
 """
 
+from collections.abc import Iterable
+
 import pytest
 from msgspec import structs
 
@@ -98,8 +100,8 @@ class Overbooking(Head):
 class Quietly(Overbooking):
     """Overbooks CPUs only, and its books say that all is well: only the machines know better."""
 
-    def _advance(self, facts: object) -> Step:
-        step = super()._advance(facts)  # type: ignore[arg-type] # as it came
+    def _advance(self, facts: Iterable[f.AnyFact], *, follows: bool = True) -> Step:
+        step = super()._advance(facts, follows=follows)
         for name, space in self.state.spaces.items():
             total = structs.replace(space, cpus=max(space.cpus, 64), total_cpus=space.total_cpus)
             self.state.spaces[name] = total
