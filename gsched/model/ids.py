@@ -11,8 +11,9 @@ from typing import NamedTuple
 from gsched.errors import UnknownJobError
 
 _NAME = r"[^@\s,/\[\].][^@\s,/\[\]]*"  # of a head: 21..22 is not job 21 of a head ".22"
+_DIGITS = 18  # of a number, at most
 _JOB_ID = re.compile(
-    rf"(?P<number>[1-9][0-9]{{0,17}})(?:\.(?P<server>{_NAME}))?(?:@(?P<host>{_NAME}))?"
+    rf"(?P<number>[1-9][0-9]{{0,{_DIGITS - 1}}})(?:\.(?P<server>{_NAME}))?(?:@(?P<host>{_NAME}))?"
 )
 _RANGE = re.compile(r"(?P<first>[0-9]+)(?:\.\.+|-|:)(?P<last>[0-9]+)(?:\.[^,\s]*)?")
 _LIST = re.compile(r"[0-9][^,\s]*(?:,[0-9][^,\s]*)+,?")
@@ -63,6 +64,8 @@ def own_job_number(text: str, *, server: str) -> int:
     Raises:
         UnknownJobError: as `read_job_id`; or the identifier names another head.
     """
+    if len(text) <= _DIGITS and text.isascii() and text.isdecimal() and text[0] != "0":
+        return int(text)  # nearly all are, and a request may name 10,000
     job = read_job_id(text)
     for name in (job.server, job.host):
         if name and name.lower() != server.lower():

@@ -25,6 +25,9 @@ MAX_REQUEST_BYTES: Final = MIB
 MAX_JOBS_PER_REQUEST: Final = 10_000
 MAX_DRY_RUN_JOBS: Final = 100
 MAX_NODES_PER_REQUEST: Final = 10_000
+#: Counted before a body is decoded, as what decoding costs is the number of objects.
+MAX_REQUEST_TEXTS: Final = 12_000
+MAX_SUBMIT_TEXTS: Final = 31_000
 
 # --- one job ---
 
@@ -41,6 +44,7 @@ MAX_MESSAGE: Final = 1024
 MAX_ID: Final = 255
 MAX_NAMED_NODES: Final = 1000
 MAX_RATES: Final = 256
+MAX_FIELD_BYTES: Final = MIB // 4
 
 # --- one resource list ---
 
@@ -79,13 +83,25 @@ LIMITS: Final = (
         "a submission",
         MAX_SUBMIT_BYTES,
         "bytes",
-        "a script of full size, escaped as JSON, with its environment; decoding takes about 30 ms",
+        "a script of full size, escaped as JSON, with its environment; decoded in pieces",
     ),
     _limit(
         "any other request",
         MAX_REQUEST_BYTES,
         "bytes",
         "10,000 job ids with their server's name; decoding takes 2 ms",
+    ),
+    _limit(
+        "texts in any other request",
+        MAX_REQUEST_TEXTS,
+        "count",
+        "10,000 job ids, and what is to be done with them; each text is an object to make",
+    ),
+    _limit(
+        "texts in a submission beyond 1 MiB",
+        MAX_SUBMIT_TEXTS,
+        "count",
+        "it holds one job, with all arguments and variables that a job may have",
     ),
     _limit(
         "jobs or job ids in a request",
@@ -105,6 +121,12 @@ LIMITS: Final = (
     _limit("variables in the environment", MAX_VARIABLES, "count", "a login shell has some 100"),
     _limit("arguments", MAX_ARGUMENTS, "count", "xargs passes about as many"),
     _limit("arguments together", MAX_ARGUMENT_BYTES, "bytes", "half of ARG_MAX"),
+    _limit(
+        "resource list, holds or training, as JSON",
+        MAX_FIELD_BYTES,
+        "bytes",
+        "escaped; checked in jobs of more than 64 KiB before they are decoded",
+    ),
     _limit("path", MAX_PATH, "characters", "PATH_MAX of Linux"),
     _limit(
         "name, account, queue, kind, client key, node or feature",

@@ -150,14 +150,14 @@ class Head:
         except InvalidTransitionError:
             raise  # a fault of ours, half way through a change: nothing may go on from here
         except GschedError as error:
-            return Step(error=error)
+            return _refused(error)
 
     def preview(self, command: c.AnyCommand, now_s: float) -> Step:
         """Return what a command would come to, without doing it: a refusal, or its first facts."""
         try:
             return Step(facts=tuple(self._decide(command, now_s)))
         except GschedError as error:
-            return Step(error=error)
+            return _refused(error)
 
     def _decide(  # noqa: C901, PLR0911, PLR0912 # one line a command
         self, command: c.AnyCommand, now_s: float
@@ -533,3 +533,12 @@ def _together(steps: Iterable[Step]) -> Step:
         effects=tuple(effect for step in every for effect in step.effects),
         runs=tuple(run for step in every for run in step.runs),
     )
+
+
+def _refused(error: GschedError) -> Step:
+    """Return a refusal without the frames that it was raised in.
+
+    Of a request for 10,000 jobs they were 100,000 objects, which the garbage collector looked at
+    while everybody waited.
+    """
+    return Step(error=error.with_traceback(None))

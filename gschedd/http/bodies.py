@@ -6,20 +6,26 @@ What is in flight is counted while it comes in, not when it is there: 200 connec
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final, TypeVar
 
-import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
-from msgspec import Raw, Struct
 
 from gsched.errors import InvalidRequestError
-from gsched.model.limits import MAX_ENVIRONMENT_BYTES, MAX_REQUEST_BYTES, MAX_SUBMIT_BYTES, MIB
+from gsched.model.limits import MAX_REQUEST_BYTES, MAX_SUBMIT_BYTES, MIB
 from gsched.protocol import api
 from gschedd.http.answers import BusyError, TooLargeError
+from gschedd.http.decoding import (
+    DIRECT_BYTES,
+    check_count,
+    decode,
+    decode_submission,
+    decoded,
+)
 from gschedd.http.door import Visitor
+from gschedd.http.pace import Entrance, Pace, Turns
 
 T = TypeVar("T")
 
@@ -30,10 +36,6 @@ SILENCE_S: Final = 10.0
 WHOLE_S: Final = 60.0
 LARGE_AT_ONCE: Final = 2  # requests beyond SMALL_BYTES that are worked on at the same time
 
-#: The fields of a job that become many objects; as text they cost no more than their bytes. Half
-#: as much again as they may hold, as JSON escapes some of it.
-_MAX_FIELD_BYTES: Final = MAX_ENVIRONMENT_BYTES * 3 // 2
-
 
 class Bodies:
     """How many bytes of requests are in flight, by user."""
@@ -43,8 +45,9 @@ class Bodies:
         self._in_all = in_all
         self._held: Counter[int] = Counter()
         self._of_request: dict[object, int] = {}  # by connection: it has one at a time
-        self._large = asyncio.Semaphore(LARGE_AT_ONCE)
-        self._turns: dict[int, _Turn] = {}
+        self._large = Turns(LARGE_AT_ONCE)
+        self._decoding = Turns(1)
+        self.entrance = Entrance()
 
     @property
     def held_bytes(self) -> int:
@@ -77,33 +80,17 @@ class Bodies:
         if not self._held[uid]:
             del self._held[uid]
 
-    @asynccontextmanager
-    async def turn(self, uid: int) -> AsyncIterator[None]:
-        """Wait for a turn at work that takes long: one for each user, a few for all.
+    def turn(self, uid: int) -> AbstractAsyncContextManager[Pace]:
+        """Wait for a turn at work that takes long: one for each user, a few for all."""
+        return self._large.turn(uid)
 
-        Users take turns in the order in which they came, however many requests each has sent.
-        """
-        turn = self._turns.setdefault(uid, _Turn())
-        turn.waiting += 1
-        try:
-            async with turn.lock, self._large:
-                yield
-        finally:
-            turn.waiting -= 1
-            if not turn.waiting:
-                del self._turns[uid]
-
-    def turn_if(self, is_needed: bool, uid: int) -> AbstractAsyncContextManager[None]:  # noqa: FBT001 - the name of the method says of what
+    def turn_if(self, is_needed: bool, uid: int) -> AbstractAsyncContextManager[Pace]:  # noqa: FBT001 - the name of the method says of what
         """Wait for a turn if it is needed; else go on at once."""
-        return self.turn(uid) if is_needed else nullcontext()
+        return self.turn(uid) if is_needed else nullcontext(Pace())
 
-
-class _Turn:
-    __slots__ = ("lock", "waiting")
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.waiting = 0
+    def decoding(self, uid: int) -> AbstractAsyncContextManager[Pace]:
+        """Wait for a turn at decoding what is large: one for each user, one for all."""
+        return self._decoding.turn(uid)
 
 
 def uid_of(request: web.Request) -> int:
@@ -113,7 +100,7 @@ def uid_of(request: web.Request) -> int:
 
 
 def watched(bodies: Bodies) -> Middleware:
-    """Return the middleware that tells a connection's visitor what it is busy with."""
+    """Return the middleware that lets requests begin and tells connections what they do."""
 
     @web.middleware
     async def middleware(
@@ -123,6 +110,7 @@ def watched(bodies: Bodies) -> Middleware:
         if isinstance(visitor, Visitor):
             visitor.begin(request)
         try:
+            await bodies.entrance.enter(uid_of(request))
             return await handler(request)
         finally:
             bodies.give_back(request, uid_of(request))
@@ -132,7 +120,7 @@ def watched(bodies: Bodies) -> Middleware:
     return middleware
 
 
-async def read_bytes(request: web.Request, bodies: Bodies, most: int) -> bytes:
+async def read_bytes(request: web.Request, bodies: Bodies, most: int) -> bytearray:
     """Return a request's body.
 
     Raises:
@@ -161,7 +149,7 @@ async def read_bytes(request: web.Request, bodies: Bodies, most: int) -> bytes:
             f"{request.method} {request.path}: its body came too slowly",
             hint=f"send it within {WHOLE_S:.0f} s, without pauses of {SILENCE_S:.0f} s",
         ) from None
-    return bytes(body)
+    return body
 
 
 def _too_large(request: web.Request, size: int, most: int) -> TooLargeError:
@@ -171,78 +159,35 @@ def _too_large(request: web.Request, size: int, most: int) -> TooLargeError:
     )
 
 
-def decoded(request: web.Request, body: bytes, kind: type[T]) -> T:
-    """Return a body, decoded and checked.
-
-    Raises:
-        InvalidRequestError: it is no JSON or does not follow the schema; says where.
-    """
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequestError(
-            f"{request.method} {request.path}: {error}", hint="see /v1/openapi.json"
-        ) from None
+def _where(request: web.Request) -> str:
+    return f"{request.method} {request.path}"
 
 
 async def read_body(request: web.Request, bodies: Bodies, kind: type[T]) -> T:
     """Return the body of any request but a submission, decoded and checked.
 
     Raises:
-        InvalidRequestError: as `read_bytes` and `decoded`.
+        InvalidRequestError: as `read_bytes` and `gschedd.http.decoding.decode`.
         BusyError: as `read_bytes`.
     """
-    return decoded(request, await read_bytes(request, bodies, MAX_REQUEST_BYTES), kind)
-
-
-class _SizedJob(Struct):
-    """The fields of a job that can become many objects, as they stand there."""
-
-    script: Raw = Raw(b"")
-    resources: Raw = Raw(b"")
-    arguments: Raw = Raw(b"")
-    environment: Raw = Raw(b"")
-    holds: Raw = Raw(b"")
-    training: Raw = Raw(b"")
-
-
-class _LargeSubmission(Struct):
-    """A submission beyond the size of other requests holds one job, with a large script."""
-
-    jobs: tuple[_SizedJob]
+    body = await read_bytes(request, bodies, MAX_REQUEST_BYTES)
+    if len(body) <= DIRECT_BYTES:
+        return decoded(_where(request), body, kind)
+    async with bodies.decoding(uid_of(request)) as pace:
+        return await decode(_where(request), body, kind, pace)
 
 
 async def read_submission(request: web.Request, bodies: Bodies) -> api.SubmitRequest:
-    """Return a submission.
-
-    One that is larger than any other request may be holds one job: then decoding it costs no more
-    than its bytes, as a script is one text. The head decodes on the thread that serves everybody.
+    """Return a submission, with a number of jobs that is allowed.
 
     Raises:
-        InvalidRequestError: as `read_bytes` and `decoded`, or a large one holds many jobs.
+        InvalidRequestError: as `read_bytes` and `gschedd.http.decoding.decode_submission`.
         BusyError: as `read_bytes`.
     """
     body = await read_bytes(request, bodies, MAX_SUBMIT_BYTES)
-    if len(body) > MAX_REQUEST_BYTES:
-        _check_large(request, body)
-    return decoded(request, body, api.SubmitRequest)
-
-
-def _check_large(request: web.Request, body: bytes) -> None:
-    try:
-        (job,) = msgspec.json.decode(body, type=_LargeSubmission).jobs
-    except msgspec.ValidationError:
-        raise TooLargeError(
-            f"{len(body)} bytes with several jobs, {MAX_REQUEST_BYTES} are the limit",
-            hint="send fewer jobs at once; one job alone may have a large script",
-        ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequestError(f"{request.method} {request.path}: {error}") from None
-    sizes = {name: len(memoryview(getattr(job, name))) for name in job.__struct_fields__}
-    rest = len(body) - sum(sizes.values())
-    for name, size in (*sizes.items(), ("the rest of it", rest)):
-        most = MAX_SUBMIT_BYTES if name == "script" else _MAX_FIELD_BYTES
-        if size > most:
-            raise TooLargeError(
-                f"{name} has {size} bytes, {most} are the limit", hint="put data into files"
-            )
+    if len(body) > DIRECT_BYTES:
+        async with bodies.decoding(uid_of(request)) as pace:
+            return await decode_submission(_where(request), body, pace)
+    asked = decoded(_where(request), body, api.SubmitRequest)
+    check_count(len(asked.jobs), dry_run=asked.dry_run)
+    return asked

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeVar
@@ -22,7 +22,7 @@ from gsched.errors import (
 from gsched.failpoint import failpoint
 from gsched.model import limits
 from gsched.model.ids import format_job_id, own_job_number
-from gsched.model.limits import MAX_DRY_RUN_JOBS, MAX_JOBS_PER_REQUEST
+from gsched.model.limits import MAX_JOBS_PER_REQUEST
 from gsched.model.states import HoldKind
 from gsched.protocol import api, recover
 from gschedd.core import commands as c
@@ -40,6 +40,7 @@ from gschedd.http.bodies import SMALL_BYTES, Bodies, read_body, read_submission
 from gschedd.http.callers import Callers
 from gschedd.http.launches import BlobCache
 from gschedd.http.outlooks import outlooks_of, with_outlook
+from gschedd.http.pace import Pace
 from gschedd.store.sqlite import Store
 
 _ACTION_TEXTS: Final = limits.texts_of(api.ActionRequest)
@@ -49,6 +50,7 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 Item = TypeVar("Item")
 
 SLICE: Final = 100  # jobs of a request that are worked on before others get their turn
+FEW: Final = 10  # jobs of a request; one with more takes its user's turn
 JOB_ACTIONS = ("delete", "hold", "release", "signal", "rerun", "migrate", "alter")
 PLAN_WAIT_S = 5.0  # for the cycle after a submission: an answer without a plan is better than none
 #: What can be done with nodes, and what is said when it is done.
@@ -79,7 +81,7 @@ class Parts:
     """What commands work with.
 
     Attributes:
-        was_there: whether the database knows a job, done or not.
+        known_of: which jobs the database knows, done or not.
         jobs_of_keys: the jobs of a user's client keys that the database knows.
         safe_mode: what operators see and do where the database may be an old copy.
     """
@@ -91,7 +93,7 @@ class Parts:
     space: DiskSpace
     store: Store
     clock: Clock
-    was_there: Callable[[int], Awaitable[bool]]
+    known_of: Callable[[Collection[int]], Awaitable[Collection[int]]]
     jobs_of_keys: Callable[[int, Sequence[str]], Awaitable[Mapping[str, int]]]
     safe_mode: "SafeModeLike"
 
@@ -105,6 +107,22 @@ class _Blob:
 
 
 _Content = tuple[_Blob, _Blob]
+
+
+class _Item:
+    """One id of an action, as it was written, and what became of it.
+
+    ``job`` is the number that it stands for; 0: it is no id of a job of this head.
+    """
+
+    __slots__ = ("command", "error", "job", "step", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.job = 0
+        self.command: c.AnyCommand | None = None
+        self.error: GschedError | None = None
+        self.step = Step()
 
 
 class Commands:
@@ -136,25 +154,23 @@ class Commands:
         """``POST /v1/jobs``: the ids are sent after the jobs are durable."""
         caller = self._callers.of(request)
         asked = await read_submission(request, self._bodies)
-        if not 1 <= len(asked.jobs) <= MAX_JOBS_PER_REQUEST:
-            raise InvalidRequestError(
-                f"{len(asked.jobs)} jobs in one request", hint=f"send 1 to {MAX_JOBS_PER_REQUEST}"
-            )
         if asked.dry_run:
             return await self._try_out(asked.jobs, caller)
-        async with self._bodies.turn_if(is_large(request, len(asked.jobs)), caller.uid):
-            results = await self._queue(asked.jobs, caller)
+        async with self._bodies.turn_if(is_large(request, len(asked.jobs)), caller.uid) as pace:
+            results = await self._queue(asked.jobs, caller, pace)
         response = answer(self._reply(results))
         await response.prepare(request)
         await response.write_eof()
         failpoint("head.submit.after_ack")
         return response
 
-    async def _queue(self, jobs: Sequence[api.SubmitJob], caller: Caller) -> list[api.SubmitResult]:
+    async def _queue(
+        self, jobs: Sequence[api.SubmitJob], caller: Caller, pace: Pace
+    ) -> list[api.SubmitResult]:
         """Queue jobs, some at a time, so that nobody waits for all of a large request."""
         if self._parts.space.is_low():
             raise TryAgainError("the head's disk is full: no new jobs are taken", hint="free space")
-        known = await self._known(jobs, caller)
+        known = await self._known(jobs, caller, pace)
 
         def queue(part: Sequence[tuple[api.SubmitJob, _Content]], now_s: float) -> list[Step]:
             return [
@@ -165,12 +181,14 @@ class Commands:
             ]
 
         loop = asyncio.get_running_loop()
-        contents = [
-            await loop.run_in_executor(None, _content, job)
-            if len(job.script) > SMALL_BYTES
-            else _content(job)
-            for job in jobs
-        ]
+        contents: list[_Content] = []
+        pace.begin()
+        for job in jobs:
+            if len(job.script) > SMALL_BYTES:
+                contents.append(await loop.run_in_executor(None, _content, job))
+            else:
+                contents.append(_content(job))
+            await pace.keep()
         steps = await self._in_slices(list(zip(jobs, contents, strict=True)), queue)
         return await self._results(steps)
 
@@ -196,25 +214,29 @@ class Commands:
 
     async def _try_out(self, jobs: Sequence[api.SubmitJob], caller: Caller) -> web.StreamResponse:
         """Answer a dry run: jobs one by one, as each asks the policy up to some hundred times."""
-        if len(jobs) > MAX_DRY_RUN_JOBS:
-            raise InvalidRequestError(
-                f"{len(jobs)} jobs in a dry run", hint=f"send 1 to {MAX_DRY_RUN_JOBS}"
-            )
         results: list[api.SubmitResult] = []
         for job in jobs:
-            async with self._bodies.turn(caller.uid):
+            async with self._bodies.turn(caller.uid) as pace:
                 results.append(self._dry_run(job, caller))
-                await asyncio.sleep(0)
+                await pace.rest()
         return answer(self._reply(results))
 
-    async def _known(self, jobs: Sequence[api.SubmitJob], caller: Caller) -> Mapping[str, int]:
-        """Return jobs of earlier tries that memory has forgotten and the database has not."""
-        keys = [
-            job.key
-            for job in jobs
-            if job.key and known_submission(self._head.state, caller, job.key) is None
-        ]
-        return await self._parts.jobs_of_keys(caller.uid, keys) if keys else {}
+    async def _known(
+        self, jobs: Sequence[api.SubmitJob], caller: Caller, pace: Pace
+    ) -> Mapping[str, int]:
+        """Return jobs of earlier tries, also those that memory has forgotten."""
+        known: dict[str, int] = {}
+        forgotten: list[str] = []
+        for job in jobs:
+            number = known_submission(self._head.state, caller, job.key)
+            if number is not None:
+                known[job.key] = number
+            elif job.key:
+                forgotten.append(job.key)
+            await pace.keep()
+        if forgotten:
+            known.update(await self._parts.jobs_of_keys(caller.uid, forgotten))
+        return known
 
     def _submit(self, job: api.SubmitJob, content: _Content, caller: Caller, now_s: float) -> Step:
         """Queue one job; what it brings is kept only if it is taken."""
@@ -278,21 +300,36 @@ class Commands:
             )
         _check_action(asked)
         await self._engine.settled()
-        items = [self._parse(text, asked, caller) for text in self._expand(asked.ids, caller)]
-        commands = [command for _, command, _ in items if command is not None]
-        async with self._bodies.turn_if(len(commands) > SLICE, caller.uid):
-            steps = iter(await self._carry_out(commands, dry_run=asked.dry_run))
-        results = []
-        for text, command, error in items:
-            step = Step(error=error) if command is None else next(steps)
-            failure = await self._explain(text, step.error)
-            words = _words(asked, step, dry_run=asked.dry_run)
-            note = self._note(asked, text) if failure is None else ""
-            results.append(_action_result(text, failure, words, note))
-        return answer(api.ActionReply(results=tuple(results)))
+        ids = await self._expand(asked.ids, caller)
+        async with self._bodies.turn_if(len(ids) > FEW, caller.uid) as pace:
+            return answer(api.ActionReply(results=await self._act(asked, ids, caller, pace)))
+
+    async def _act(
+        self, asked: api.ActionRequest, ids: Sequence[str], caller: Caller, pace: Pace
+    ) -> tuple[api.ActionResult, ...]:
+        items: list[_Item] = []
+        for text in ids:
+            items.append(self._parse(text, asked, caller))
+            await pace.keep()
+        commands = [each.command for each in items if each.command is not None]
+        steps = iter(await self._carry_out(commands, pace, dry_run=asked.dry_run))
+        for each in items:
+            each.step = Step(error=each.error) if each.command is None else next(steps)
+        past = await self._parts.known_of(
+            {each.job for each in items if isinstance(each.step.error, UnknownJobError)} - {0}
+        )
+        pace.begin()
+        results: list[api.ActionResult] = []
+        for each in items:
+            failure = self._explain(each, past)
+            words = _words(asked, each.step, dry_run=asked.dry_run)
+            note = self._note(asked, each.job) if failure is None else ""
+            results.append(_action_result(each.text, failure, words, note))
+            await pace.keep()
+        return tuple(results)
 
     async def _carry_out(
-        self, commands: Sequence[c.AnyCommand], *, dry_run: bool
+        self, commands: Sequence[c.AnyCommand], pace: Pace, *, dry_run: bool
     ) -> Sequence[Step]:
         head = self._head
         if not dry_run:
@@ -301,41 +338,36 @@ class Commands:
             )
         steps: list[Step] = []
         now_s = self._parts.clock.wall_s()
-        for number, command in enumerate(commands, start=1):
+        for command in commands:
             steps.append(head.preview(command, now_s))
-            if number % SLICE == 0:
-                await asyncio.sleep(0)
+            await pace.keep()
         return steps
 
-    async def _explain(self, text: str, error: GschedError | None) -> GschedError | None:
+    def _explain(self, item: "_Item", past: Collection[int]) -> GschedError | None:
         """Say of a job that is not among the unfinished whether it is done, or never was."""
-        if not isinstance(error, UnknownJobError):
+        error = item.step.error
+        if not isinstance(error, UnknownJobError) or item.job not in past:
             return error
-        try:
-            number = own_job_number(text, server=self._head.settings.server)
-        except UnknownJobError:
-            return error
-        if not await self._parts.was_there(number):
-            return error
-        name = format_job_id(number, self._head.settings.server)
-        return BadStateError(f"job {name} has already finished", hint=f"see ghist {number}")
+        name = format_job_id(item.job, self._head.settings.server)
+        return BadStateError(f"job {name} has already finished", hint=f"see ghist {item.job}")
 
-    def _note(self, asked: api.ActionRequest, text: str) -> str:
+    def _note(self, asked: api.ActionRequest, number: int) -> str:
         """Return what the user should know of an action that was carried out, empty if nothing.
 
         A hold keeps a job from starting, so it does nothing to one that runs, as in PBS.
         """
         if asked.action != "hold":
             return ""
-        job = self._head.state.jobs.get(own_job_number(text, server=self._head.settings.server))
+        job = self._head.state.jobs.get(number)
         if job is None or job.attempt is None:
             return ""
         name = format_job_id(job.id, self._head.settings.server)
         return f"job {name} is {job.state} and runs on; the hold takes effect if it is queued again"
 
-    def _expand(self, ids: tuple[str, ...], caller: Caller) -> list[str]:
+    async def _expand(self, ids: tuple[str, ...], caller: Caller) -> list[str]:
         """Replace ``all`` by the ids of all of the caller's jobs."""
         server = self._head.settings.server
+        pace = Pace()
         expanded: list[str] = []
         every = False
         for text in ids:
@@ -345,20 +377,20 @@ class Commands:
             if every:
                 continue
             every = True
-            jobs = self._head.state.jobs.values()
-            expanded.extend(
-                format_job_id(job.id, server) for job in jobs if caller.owns(job.spec.owner)
-            )
+            for job in list(self._head.state.jobs.values()):
+                if caller.owns(job.spec.owner):
+                    expanded.append(format_job_id(job.id, server))
+                await pace.keep()
         return expanded
 
-    def _parse(
-        self, text: str, asked: api.ActionRequest, caller: Caller
-    ) -> tuple[str, c.AnyCommand | None, GschedError | None]:
+    def _parse(self, text: str, asked: api.ActionRequest, caller: Caller) -> "_Item":
+        item = _Item(text)
         try:
-            number = own_job_number(text, server=self._head.settings.server)
-            return text, _command(number, asked, caller), None
+            item.job = own_job_number(text, server=self._head.settings.server)
+            item.command = _command(item.job, asked, caller)
         except GschedError as error:
-            return text, None, error
+            item.error = error.with_traceback(None)  # its frames are many objects
+        return item
 
     # --- actions on nodes ---
 
@@ -378,8 +410,8 @@ class Commands:
             longest=limits.MAX_WORD,
         )
         commands = [_node_command(node, asked, caller) for node in asked.nodes]
-        async with self._bodies.turn_if(len(commands) > SLICE, caller.uid):
-            steps = await self._carry_out(commands, dry_run=False)
+        async with self._bodies.turn_if(len(commands) > FEW, caller.uid) as pace:
+            steps = await self._carry_out(commands, pace, dry_run=False)
         results = tuple(
             _action_result(
                 node, step.error, NODE_ACTIONS[asked.action] + self._leaving(node, asked)
@@ -445,7 +477,7 @@ def _check_action(asked: api.ActionRequest) -> None:
 
 def is_large(request: web.Request, items: int) -> bool:
     """Return whether a request takes its user's turn at work that takes long."""
-    return items > SLICE or (request.content_length or 0) > SMALL_BYTES
+    return items > FEW or (request.content_length or 0) > SMALL_BYTES
 
 
 def _content(job: api.SubmitJob) -> _Content:

@@ -6,7 +6,7 @@ What is shown is durable: a query waits for the commit that is under way.
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
@@ -30,6 +30,7 @@ from gschedd.engine.loop import Engine
 from gschedd.http.answers import answer, error_body
 from gschedd.http.callers import Callers
 from gschedd.http.links import Links
+from gschedd.http.pace import Pace
 from gschedd.store.reader import HistoryFilter, Reader
 
 T = TypeVar("T")
@@ -93,9 +94,10 @@ class Queries:
     async def _rows(self, teller: Teller, jobs: Sequence[Job]) -> list[api.JobRow]:
         """Return a row for each job, slice by slice, so that nobody else waits for all."""
         rows: list[api.JobRow] = []
-        for begin in range(0, len(jobs), ROWS_PER_SLICE):
-            rows.extend(teller.row(job) for job in jobs[begin : begin + ROWS_PER_SLICE])
-            await asyncio.sleep(0)
+        pace = Pace()
+        for job in jobs:
+            rows.append(teller.row(job))
+            await pace.keep()
         return rows
 
     def _teller(self) -> Teller:
@@ -171,9 +173,9 @@ class Queries:
         errors: dict[str, api.ErrorBody] = {}
         texts = list(dict.fromkeys(texts))
         past = await self._past_of(texts)
-        for count, text in enumerate(texts, start=1):
-            if count % IDS_PER_READ == 0:
-                await asyncio.sleep(0)
+        pace = Pace()
+        for text in texts:
+            await pace.keep()
             try:
                 rows.append(teller.row(self._chosen(text, past)))
             except (UnknownJobError, StorageError) as error:
@@ -357,9 +359,22 @@ class Queries:
         """Return whether the database knows the job."""
         return bool(await self._read(lambda: self._reader.jobs([number])))
 
+    async def known_of(self, numbers: Collection[int]) -> Collection[int]:
+        """Return those jobs that the database knows, done or not."""
+        known: set[int] = set()
+        wanted = sorted(numbers)
+        for begin in range(0, len(wanted), IDS_PER_READ):
+            part = wanted[begin : begin + IDS_PER_READ]
+            known.update(await self._read(partial(self._reader.known, part)))
+        return known
+
     async def jobs_of_keys(self, uid: int, keys: Sequence[str]) -> Mapping[str, int]:
         """Return the jobs of a user's client keys that the database knows."""
-        return await self._read(lambda: self._reader.jobs_of_keys(uid, keys))
+        found: dict[str, int] = {}
+        for begin in range(0, len(keys), IDS_PER_READ):
+            part = keys[begin : begin + IDS_PER_READ]
+            found.update(await self._read(partial(self._reader.jobs_of_keys, uid, part)))
+        return found
 
     def close(self) -> None:
         """Wait for the readers' threads and close their connections."""

@@ -82,6 +82,11 @@ class Reader:
                     ) from error
         return found
 
+    def known(self, ids: Sequence[int]) -> list[int]:
+        """Return those of some ids that are of jobs, done or not, damaged or whole."""
+        query = f"SELECT id FROM jobs WHERE id IN ({', '.join('?' * len(ids))})"  # noqa: S608 # bound
+        return [row[0] for row in self._db.execute(query, list(ids))]
+
     def jobs_of_keys(self, uid: int, keys: Sequence[str]) -> dict[str, int]:
         """Return the jobs that a user's client keys have made, by key."""
         query = "SELECT id FROM jobs WHERE uid = ? AND client_key = ?"

@@ -396,8 +396,10 @@ def job(**fields: object) -> dict[str, object]:
     [
         ([job(script="#" * 2 * MIB)], 200, "1"),
         ([job(script="#" * MIB)] * 2, 413, "with several jobs"),
-        ([job(environment={f"variable{i:x}": "" for i in range(210_000)})], 413, "environment has"),
-        ([job(arguments=[""] * 800_000)], 413, "arguments has"),
+        ([job(environment={f"variable{i:x}": "" for i in range(210_000)})], 413, "31000 texts"),
+        ([job(arguments=[""] * 800_000)], 413, "31000 texts"),
+        ([job(environment={"A": "x" * 2 * MIB})], 413, "environment has"),
+        ([job(arguments=["x" * 2 * MIB])], 413, "arguments has"),
     ],
 )
 def test_a_large_submission_is_one_job_with_a_large_script(

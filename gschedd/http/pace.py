@@ -1,0 +1,96 @@
+"""Leaving the loop to others: some milliseconds of work, then a rest that is as long.
+
+The head serves everybody on one thread. Work that takes long is done in pieces; after each, its
+request rests for as long as the piece took. A small request of somebody else, which needs the
+loop some five times, then waits for about one piece, not for one each time.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+PIECE_S: Final = 0.005  # of work, after which others get their turn
+LONGEST_REST_S: Final = 0.05
+
+
+class Pace:
+    """The pace of one request; its work begins when this is made."""
+
+    __slots__ = ("_begin_s", "_loop")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._begin_s = self._loop.time()
+
+    def begin(self) -> None:
+        """Count work from now on; what the request waited for was not its own work."""
+        self._begin_s = self._loop.time()
+
+    async def rest(self) -> None:
+        """Rest for as long as was worked."""
+        worked_s = self._loop.time() - self._begin_s
+        await asyncio.sleep(min(worked_s, LONGEST_REST_S))
+        self.begin()
+
+    async def keep(self) -> None:
+        """Rest if a piece of work is done; to be called after each small step of it."""
+        if self._loop.time() - self._begin_s >= PIECE_S:
+            await self.rest()
+
+
+class Turns:
+    """Turns at work that takes long: one for each user, a few for all.
+
+    Users take turns in the order in which they came, however many requests each has sent.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = asyncio.Semaphore(at_once)
+        self._locks: dict[int, asyncio.Lock] = {}
+        self._waiting: Counter[int] = Counter()
+
+    @asynccontextmanager
+    async def turn(self, uid: int) -> AsyncIterator[Pace]:
+        """Wait for a turn; it ends with the block."""
+        lock = self._locks.setdefault(uid, asyncio.Lock())
+        self._waiting[uid] += 1
+        try:
+            async with lock, self._at_once:
+                yield Pace()
+        finally:
+            self._waiting[uid] -= 1
+            if not self._waiting[uid]:
+                del self._waiting[uid], self._locks[uid]
+
+
+class Entrance:
+    """Lets requests begin: of each user one in each turn of the loop, whoever else comes.
+
+    So a user with many connections does not have all of them worked on before somebody else's one.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[int, deque[asyncio.Future[None]]] = {}
+
+    async def enter(self, uid: int) -> None:
+        """Return at once, or when it is this user's turn again."""
+        queue = self._queues.get(uid)
+        if queue is None:
+            self._queues[uid] = deque()
+            asyncio.get_running_loop().call_soon(self._next, uid)
+            return
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(mine)
+        await mine
+
+    def _next(self, uid: int) -> None:
+        queue = self._queues[uid]
+        while queue:
+            first = queue.popleft()
+            if not first.done():  # its connection may have gone
+                first.set_result(None)
+                asyncio.get_running_loop().call_soon(self._next, uid)
+                return
+        del self._queues[uid]
