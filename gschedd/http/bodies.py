@@ -46,7 +46,7 @@ class Bodies:
         self._held: Counter[int] = Counter()
         self._of_request: dict[object, int] = {}  # by connection: it has one at a time
         self._large = Turns(LARGE_AT_ONCE)
-        self._decoding = Turns(1)
+        self._decoding = Turns(1, rests=True)
         self.entrance = Entrance()
 
     @property

@@ -134,9 +134,7 @@ async def decode(where: str, body: Body, kind: type[T], pace: Pace) -> T:
         InvalidRequestError: as `decoded`.
     """
     await _check_texts("the request", body, MAX_REQUEST_TEXTS, pace)
-    found = decoded(where, body, kind)
-    await pace.rest()
-    return found
+    return decoded(where, body, kind)
 
 
 async def decode_submission(where: str, body: Body, pace: Pace) -> api.SubmitRequest:
@@ -160,7 +158,6 @@ async def decode_submission(where: str, body: Body, pace: Pace) -> api.SubmitReq
             large = decoded(where, raw, _LargeJob, path=path)
             jobs.append(await _decode_fields(where, large, path, pace))
         await pace.keep()
-    await pace.rest()
     return api.SubmitRequest(jobs=tuple(jobs), dry_run=count.dry_run)
 
 
@@ -180,7 +177,6 @@ async def _decode_one_job(where: str, body: Body, pace: Pace) -> api.SubmitReque
     _check_size("the rest of it", len(body) - held, _TEXTS_BYTES)
     await pace.rest()
     job = await _decode_fields(where, large, ".jobs[0]", pace)
-    await pace.rest()
     return api.SubmitRequest(jobs=(job,), dry_run=asked.dry_run)
 
 

@@ -44,10 +44,15 @@ class Turns:
     """Turns at work that takes long: one for each user, a few for all.
 
     Users take turns in the order in which they came, however many requests each has sent.
+
+    Args:
+        at_once: turns at the same time.
+        rests: each turn ends with a rest, also that of a request that is refused.
     """
 
-    def __init__(self, at_once: int) -> None:
+    def __init__(self, at_once: int, *, rests: bool = False) -> None:
         self._at_once = asyncio.Semaphore(at_once)
+        self._rests = rests
         self._locks: dict[int, asyncio.Lock] = {}
         self._waiting: Counter[int] = Counter()
 
@@ -58,7 +63,12 @@ class Turns:
         self._waiting[uid] += 1
         try:
             async with lock, self._at_once:
-                yield Pace()
+                pace = Pace()
+                try:
+                    yield pace
+                finally:
+                    if self._rests:
+                        await pace.rest()
         finally:
             self._waiting[uid] -= 1
             if not self._waiting[uid]:

@@ -6,6 +6,9 @@ requests of tests/support/worst_requests.py, sent without a pause over some conn
 user. As root that is another user (uid 54321); else it is the same one, who then also shares the
 limits of one user. Times hold for this run on this machine only.
 
+Two lines are of no requests at all: nothing, and a process that copies 16 MiB to itself on as many
+connections. What is slow beside that, too, is slow by the machine's share.
+
 ``turn ms`` and ``cpu ms`` are the longest turn of the head's event loop beside that kind: by the
 clock, and by the CPU time of its thread. The CPU time is the head's own share (aim: <= 50 ms); what
 the clock has beyond it, and what requests take beyond some turns, is the machine's: attacker, head
@@ -16,6 +19,7 @@ import argparse
 import contextlib
 import multiprocessing
 import os
+import socket
 import statistics
 import sys
 import tempfile
@@ -33,6 +37,7 @@ from watched_head import LongestTurn  # noqa: E402 - as above
 
 from gsched.client import Head, new_job  # noqa: E402 - the path comes first
 from gsched.errors import GschedError  # noqa: E402 - as above
+from gsched.model import limits  # noqa: E402 - as above
 from gsched.transport import Address, Transport  # noqa: E402 - as above
 from tests.support.cluster import Cluster  # noqa: E402 - as above
 from tests.support.worst_requests import WORST, Worst  # noqa: E402 - as above
@@ -41,7 +46,35 @@ OTHER_UID = 54321
 AIM_MS = 100.0
 TURN_AIM_MS = 50.0
 WAIT_S = 30.0
+NOTHING, BUSY = "nothing", "no requests, copies of 16 MiB"
 WATCHED = str(Path(__file__).with_name("watched_head.py"))
+
+
+def keep_busy(given: argparse.Namespace, over: Event) -> None:
+    """In a process: send a large body again and again, but to itself, not to the head."""
+    os.nice(given.nice)
+    body = bytes(limits.MAX_SUBMIT_BYTES)
+
+    def copy() -> None:
+        left, right = socket.socketpair()
+        with left, right:
+            reader = threading.Thread(target=_read_all, args=(right,))
+            reader.start()
+            while not over.is_set():
+                left.sendall(body)
+            left.close()
+            reader.join()
+
+    threads = [threading.Thread(target=copy) for _ in range(given.connections)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _read_all(end: socket.socket) -> None:
+    while end.recv(256 * 1024):
+        pass
 
 
 def attack(path: str, worst: Worst, given: argparse.Namespace, over: Event) -> None:
@@ -67,14 +100,17 @@ def attack(path: str, worst: Worst, given: argparse.Namespace, over: Event) -> N
 
 
 @contextmanager
-def attacked(path: str, worst: Worst | None, given: argparse.Namespace) -> Iterator[None]:
-    """Have the head attacked meanwhile."""
-    if worst is None:
+def attacked(path: str, beside: Worst | str, given: argparse.Namespace) -> Iterator[None]:
+    """Have the head attacked meanwhile, or only its machine, or neither."""
+    if beside == NOTHING:
         yield
         return
     context = multiprocessing.get_context("fork")
     over = context.Event()
-    attacker = context.Process(target=attack, args=(path, worst, given, over))
+    if isinstance(beside, Worst):
+        attacker = context.Process(target=attack, args=(path, beside, given, over))
+    else:
+        attacker = context.Process(target=keep_busy, args=(given, over))
     attacker.start()
     try:
         yield
@@ -140,11 +176,11 @@ def main() -> None:
             names = ("count", "p50 ms", "p99 ms", "max ms", "turn ms", "cpu ms")
             print(f"{'beside':32} {names[0]:>6} " + " ".join(f"{each:>8}" for each in names[1:]))
             chosen = [each for each in WORST if given.only in each.name]
-            for worst in (None, *chosen, None):
+            for beside in (NOTHING, BUSY, *chosen, BUSY, NOTHING):
                 longest.take()
-                with attacked(str(cluster.socket), worst, given):
+                with attacked(str(cluster.socket), beside, given):
                     taken_ms = work(head, given.seconds)
-                name = "nothing" if worst is None else worst.name
+                name = beside.name if isinstance(beside, Worst) else beside
                 print(line(name, taken_ms, longest.take()), flush=True)
         finally:
             cluster.stop()

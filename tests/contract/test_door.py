@@ -16,6 +16,7 @@ import pytest
 from aiohttp import web
 
 from gsched.clock import SystemClock
+from gsched.errors import InvalidRequestError
 from gsched.model.limits import MAX_REQUEST_BYTES, MAX_SUBMIT_BYTES
 from gschedd.daemon.listening import (
     USERS_MODE,
@@ -435,6 +436,31 @@ def test_users_take_turns_at_work_that_takes_long() -> None:
         return order
 
     assert asyncio.run(run()).index(2) <= 2
+
+
+def test_two_large_requests_that_are_refused_are_not_decoded_in_one_turn_of_the_loop() -> None:
+    """Nobody waited for another, as none of them had to wait: four were one long piece."""
+
+    async def run() -> list[int]:
+        bodies, turns, begun = Bodies(), [0], list[int]()
+        loop = asyncio.get_running_loop()
+
+        def count() -> None:
+            turns[0] += 1
+            loop.call_soon(count)
+
+        async def refuse() -> None:
+            async with bodies.decoding(1):
+                begun.append(turns[0])
+                raise InvalidRequestError("no")
+
+        count()
+        await asyncio.gather(*(refuse() for _ in range(4)), return_exceptions=True)
+        return begun
+
+    begun = asyncio.run(run())
+
+    assert len(set(begun)) == 4
 
 
 # --- the socket, and what is logged ---
