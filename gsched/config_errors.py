@@ -73,7 +73,10 @@ def located(keys: Keys, message: str, *, hint: str, text: str, where: str) -> Co
     """Return an error with its line, as far as that is found, and its table and key."""
     line = line_of(keys, text)
     place = f"{where}:{line}" if line else where
-    return ConfigError(f"{place}: {_named(keys)}{message}", hint=hint)
+    name = _named(keys)
+    if message.startswith(":"):  # what reads a value has said it already in a sentence of its own
+        name = name.rstrip()
+    return ConfigError(f"{place}: {name}{message}", hint=hint)
 
 
 def _named(keys: Keys) -> str:

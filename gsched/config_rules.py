@@ -84,14 +84,14 @@ def _check_size(keys: Sequence[str | int], text: str) -> None:
     try:
         parse_size_bytes(text)
     except BadResourceError as error:
-        raise BrokenRuleError(keys, error.message, hint=error.hint) from None
+        raise BrokenRuleError(keys, f": {error.message}", hint=error.hint) from None
 
 
 def _check_bandwidth(keys: Sequence[str | int], text: str) -> None:
     try:
         parse_bandwidth_bytes_s(text)
     except BadResourceError as error:
-        raise BrokenRuleError(keys, error.message, hint=error.hint) from None
+        raise BrokenRuleError(keys, f": {error.message}", hint=error.hint) from None
 
 
 def _check_head(head: HeadConfig) -> None:

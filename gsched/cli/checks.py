@@ -16,12 +16,12 @@ def check_workdir(path: str) -> None:
     """
     if not os.path.exists(path):
         raise UsageError(
-            f"-d: directory {path} does not exist", hint=f"make it first: mkdir -p {path}"
+            f"-d: directory {path} does not exist", hint=f"create it first: mkdir -p {path}"
         )
     if not os.path.isdir(path):
-        raise UsageError(f"-d: {path} is no directory", hint="give a directory")
+        raise UsageError(f"-d: {path} is not a directory", hint="give a directory")
     if not os.access(path, os.X_OK):
-        raise UsageError(f"-d: you may not enter {path}", hint="give a directory of your own")
+        raise UsageError(f"-d: no permission to enter {path}", hint="give a directory of your own")
 
 
 def check_output(job: SubmitJob, place: Place, *, stdout: str | None, stderr: str | None) -> None:
@@ -48,19 +48,19 @@ def _check_writable(option: str, path: str) -> None:
     directory = path if path.endswith("/") or os.path.isdir(path) else os.path.dirname(path)
     shown = directory.rstrip("/") or "/"
     if not os.path.isdir(directory):
-        what = "is no directory" if os.path.exists(shown) else "does not exist"
+        what = "is not a directory" if os.path.exists(shown) else "does not exist"
         raise CannotWriteError(
             f"{option}: the output directory {shown} {what}",
-            hint=f"make it first: mkdir -p {shown}; if only the nodes have it, write HOST:PATH",
+            hint=f"create it first: mkdir -p {shown}; if it is on the nodes only, write HOST:PATH",
         )
     if os.path.isfile(path) and not os.access(path, os.W_OK):
         raise CannotWriteError(
-            f"{option}: you may not write {path}", hint=f"name another file with {option}"
+            f"{option}: no permission to write {path}", hint=f"name another file with {option}"
         )
     makes_file = not os.path.exists(path) or os.path.isdir(path)
     if makes_file and not os.access(directory, os.W_OK | os.X_OK):
         raise CannotWriteError(
-            f"{option}: you may not create files in the output directory {shown}",
+            f"{option}: no permission to create files in the output directory {shown}",
             hint=f"name a file in a directory of your own with {option}",
         )
 

@@ -106,14 +106,14 @@ def head_option(function: Callback) -> Callback:
         "head_address",
         default="",
         metavar="ADDRESS",
-        help="The head: a socket's path or http://host:port, instead of $GSCHED_HEAD.",
+        help="Address of the head: a socket path or http://host:port [default: $GSCHED_HEAD].",
     )(function)
 
 
 def json_option(function: Callback) -> Callback:
     """Add ``--json`` as the parameter ``as_json``."""
     return click.option(
-        "--json", "as_json", is_flag=True, help="Print one JSON document, errors included."
+        "--json", "as_json", is_flag=True, help="Print one JSON document, including errors."
     )(function)
 
 
@@ -332,8 +332,8 @@ def _as_gsched_error(error: Exception, name: str) -> GschedError:
         message = _NOT_A_NUMBER.sub("is not a valid number", error.format_message())
         return UsageError(message, hint=f"see `{path} --help`")
     return InternalError(
-        f"a fault of gsched itself: {type(error).__name__}: {error}",
-        hint="run it again with GSCHED_DEBUG=1 and report what it prints",
+        f"internal error: {type(error).__name__}: {error}",
+        hint="run the command again with GSCHED_DEBUG=1 and report the output",
     )
 
 

@@ -17,7 +17,7 @@ _MOMENT = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d)(?::(\d\d))?(?: ?(?P<zone>[A-Za-z+-].*))?"
 )
 _OFFSET = re.compile(r"([+-])([01]\d|2[0-3]):?([0-5]\d)")
-_HOW = "write 8h for eight hours from now, or '2027-03-01 08:00' for a moment"
+_HOW = "write a duration such as 8h, or a date and time such as '2027-03-01 08:00'"
 NONE = "none"  # of galter --deadline
 
 #: Keys of the table [training], and of the options of the same names: the field, and what reads it.
@@ -65,20 +65,18 @@ def parse_deadline(text: str, *, now_s: float) -> Deadline:
     if re.fullmatch(r"\d{4}-\d\d(-\d\d)?", word):
         raise UsageError(f"--deadline: {text!r} has no time of day", hint=_HOW)
     if re.fullmatch(r"[\d:]*:[\d:]*", word):
-        raise UsageError(f"--deadline: {text!r} may be a time of day or a duration", hint=_HOW)
+        raise UsageError(f"--deadline: {text!r} is a time of day or a duration", hint=_HOW)
     try:
         return Deadline(after_s=read_duration_s("--deadline", word))
     except BadResourceError as error:
-        if "is not a time" not in error.message:
-            raise
-        raise UsageError(f"--deadline: {text!r} is no time", hint=_HOW) from None
+        raise UsageError(error.message, hint=_HOW) from None
 
 
 def _coming(text: str, at_s: float, now_s: float) -> Deadline:
     if at_s <= now_s:
-        ago = format_duration(now_s - at_s)
         raise UsageError(
-            f"--deadline: {text!r} has passed, {ago} ago", hint="give a time to come, or 8h"
+            f"--deadline: {text!r} is in the past",
+            hint="use a future time, or a duration such as 8h",
         )
     return Deadline(at_s=at_s)
 
@@ -99,8 +97,8 @@ def _epoch_s(text: str, match: re.Match[str]) -> float:
     offset = _OFFSET.fullmatch(zone)
     if offset is None:
         raise UsageError(
-            f"--deadline: {text!r}: {zone!r} is no time zone that is known here",
-            hint="after a moment write nothing for local time, UTC, or an offset like +01:00",
+            f"--deadline: unknown time zone {zone!r} in {text!r}",
+            hint="append nothing for local time, UTC, or an offset such as +01:00",
         )
     offset_s = int(offset[2]) * 3600 + int(offset[3]) * 60
     return float(at_s - offset_s if offset[1] == "+" else at_s + offset_s)
@@ -141,7 +139,7 @@ def _from_file(name: str, cwd: str) -> dict[str, object]:
             document = tomllib.load(file)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadScriptError(
-            f"--training: {name}: {error}", hint="the file is TOML, with a table [training]"
+            f"--training: {name}: {error}", hint="write a TOML file with a [training] table"
         ) from None
     except OSError as error:
         raise UnreadableScriptError(
@@ -150,7 +148,7 @@ def _from_file(name: str, cwd: str) -> dict[str, object]:
     table = document.get("training")
     if not isinstance(table, dict):
         raise BadScriptError(
-            f"--training: {name} has no table [training]",
+            f"--training: {name} has no [training] table",
             hint=f"write [training], and below it any of {', '.join(_KEYS)}",
         )
     return _from_table(table, f"--training: {name}")
@@ -165,14 +163,16 @@ def _from_table(table: Mapping[str, object], where: str) -> dict[str, object]:
         field, read = _NUMBERS.get(key, (key, parse_count))
         if field in said:
             raise BadScriptError(
-                f"{where}: {name}: is said twice, in two spellings", hint="leave one of them out"
+                f"{where}: {name} is given twice, in two spellings", hint="remove one of them"
             )
         try:
             said[field] = _rates(value) if key == "rates" else read(_number_text(value))
         except BadResourceError as error:
             raise BadScriptError(f"{where}: {name}: {error.message}", hint=error.hint) from None
     if not said:
-        raise BadScriptError(f"{where}: [training] is empty", hint=f"known: {', '.join(_KEYS)}")
+        raise BadScriptError(
+            f"{where}: [training] is empty", hint=f"valid keys: {', '.join(_KEYS)}"
+        )
     return said
 
 
@@ -181,21 +181,21 @@ def _number_text(value: object) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise BadResourceError(f"{value!r} is not a number", hint="write 50000 or '138M'")
+        raise BadResourceError(f"invalid number {value!r}", hint="write 50000 or '138M'")
     return f"{value:.9f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
 def _rates(value: object) -> tuple[tuple[int, float], ...]:
     """Return the pairs of a table from GPUs to iterations a second."""
-    how = "write rates = { 1 = 12.5, 2 = 23.0 }: GPUs = iterations a second"
+    how = "write rates = { 1 = 12.5, 2 = 23.0 } (GPUs = iterations per second)"
     if not isinstance(value, dict) or not value:
-        raise BadResourceError("is no table of rates", hint=how)
+        raise BadResourceError("must be a table of rates", hint=how)
     pairs: list[tuple[int, float]] = []
     for gpus, rate in value.items():
         if not re.fullmatch(r"[1-9][0-9]{0,5}", gpus):
-            raise BadResourceError(f"{gpus!r} is no number of GPUs", hint=how)
+            raise BadResourceError(f"invalid number of GPUs {gpus!r}", hint=how)
         if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate < 1e18:
-            raise BadResourceError(f"{rate!r} is no rate", hint=how)
+            raise BadResourceError(f"invalid rate {rate!r}", hint=how)
         pairs.append((int(gpus), float(rate)))
     return tuple(sorted(pairs))
 
@@ -204,7 +204,7 @@ def _like(word: str) -> str:
     import difflib  # late: most files are right
 
     close = difflib.get_close_matches(word.replace("-", "_"), [*_KEYS, "parameters"], n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(_KEYS)}"
+    return f"did you mean {close[0]!r}?" if close else f"valid keys: {', '.join(_KEYS)}"
 
 
 def planned_words(result: SubmitResult, *, now_s: float) -> str:
@@ -213,7 +213,7 @@ def planned_words(result: SubmitResult, *, now_s: float) -> str:
     if result.planned_gpus:
         words.append(f"planned on {format_gpus(result.planned_gpus)}")
     if result.predicted_end_s is not None:
-        words.append(f"expected to end {format_clock(result.predicted_end_s, now_s=now_s)}")
+        words.append(f"expected to finish at {format_clock(result.predicted_end_s, now_s=now_s)}")
     plan = ", ".join(words)
     if result.deadline_s is None:
         return plan
@@ -222,13 +222,15 @@ def planned_words(result: SubmitResult, *, now_s: float) -> str:
 
 
 def _deadline_words(result: SubmitResult, now_s: float) -> str:
-    deadline = f"its deadline {format_clock(result.deadline_s, now_s=now_s)}"
+    deadline = f"the deadline {format_clock(result.deadline_s, now_s=now_s)}"
     because = f": {local_times(result.late_reason)}" if result.late_reason else ""
     if result.meets_deadline is None:
-        return f"it cannot be said whether {deadline} will be met{because}"
+        return f"cannot predict whether {deadline} will be met{because}"
     spare = ""
     if result.predicted_end_s is not None and result.deadline_s is not None:
         spare = format_duration(abs(result.deadline_s - result.predicted_end_s))
+    if spare == format_duration(0):
+        spare = "less than a second"
     if result.meets_deadline:
-        return f"{deadline} is expected to be met" + (f", with {spare} to spare" if spare else "")
+        return f"{deadline} is expected to be met" + (f" with {spare} to spare" if spare else "")
     return f"{deadline} will be missed" + (f" by {spare}" if spare else "") + because

@@ -155,7 +155,7 @@ _SLURM: Final[Mapping[str, Reader]] = {
     **dict.fromkeys(("--gpus", "-G", "--gpus-per-node", "--gpus-per-task"), _gpu_count),
     **dict.fromkeys(("--cpus-per-task", "-c", "--mincpus"), _CPUS),
     **dict.fromkeys(("--ntasks", "-n"), _PROCESSES),
-    "--ntasks-per-node": lambda value: f"tasks of each node are ppn: -l nodes=N:ppn={value}",
+    "--ntasks-per-node": lambda value: f"use ppn for the tasks per node: -l nodes=N:ppn={value}",
     **dict.fromkeys(("--nodes", "-N"), _resource("nodes", "--nodes")),
     "--mem": _memory,
     "--mem-per-cpu": _remark("use #PBS -l mem=SIZE / gsub --mem SIZE for the memory of the job"),
@@ -196,7 +196,7 @@ _LSF: Final[Mapping[str, Reader]] = {
 _GRID_ENGINE: Final[Mapping[str, Reader]] = {
     "-l": _sge_resources,
     "-pe": _sge_slots,
-    "-cwd": _remark("not needed: a job starts in the directory of its submission"),
+    "-cwd": _remark("not needed: jobs start in the directory of submission"),
     "-wd": _DIRECTORY,
     "-N": _same("-N {}"),
     "-o": _output("o"),
@@ -254,7 +254,7 @@ def warnings_for(lines: Sequence[Line], *, where: str, others: bool) -> list[str
         return []
     if others:
         marks = " and ".join(dict.fromkeys(line.mark for line in lines))
-        return [f"{where}: its {marks} lines are ignored: only its #PBS and #GSCHED lines count"]
+        return [f"{where}: {marks} lines are ignored: only #PBS and #GSCHED lines are read"]
     texts = [
         f"{where}:{line.number}: {line.mark} {line.text} is not understood by gsched and was "
         f"ignored; {advice(line)}"
@@ -278,7 +278,7 @@ def advice(line: Line) -> str:
 
 def _meaning(mark: str, name: str, value: str) -> Meaning:
     reader = DIALECTS[mark].get(name)
-    return f"for {name} see gsub(1)" if reader is None else reader(value)
+    return f"for {name}, see gsub(1)" if reader is None else reader(value)
 
 
 def _options(line: Line) -> list[tuple[str, str]]:

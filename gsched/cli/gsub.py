@@ -62,7 +62,7 @@ class GsubCommand(QuickCommand):
         """Cut off the command or the training script's arguments, and parse what is left."""
         own, tail = split_tail(args)
         if own and own[-1] == "--torchrun" and not tail and not ctx.resilient_parsing:
-            raise click.UsageError("--torchrun needs the training script", ctx)
+            raise click.UsageError("--torchrun needs a training script", ctx)
         try:
             rest = super().parse_args(ctx, own.copy())
         except click.NoSuchOption as error:
@@ -111,15 +111,22 @@ def split_tail(args: Sequence[str]) -> tuple[list[str], list[str]]:
 @click.option(
     "--torchrun", default=None, metavar="SCRIPT", help="Start SCRIPT under torchrun on all nodes."
 )
-@click.option("--dry-run", "--test-only", is_flag=True, help="Check everything, queue nothing.")
-@click.option("--wait", "wait", is_flag=True, help="Wait for the end; exit with the job's code.")
-@click.option("--watch", is_flag=True, help="Print the job's output as it comes, and wait.")
+@click.option(
+    "--dry-run",
+    "--test-only",
+    is_flag=True,
+    help="Check the job and show its plan, but do not submit it.",
+)
+@click.option(
+    "--wait", "wait", is_flag=True, help="Wait for the job to end; exit with its exit code."
+)
+@click.option("--watch", is_flag=True, help="Wait, and print the job's output as it is written.")
 @connected
 def gsub(head: Head, /, **given: object) -> int:
     """Submit a job: a script, a command after --, or a training script for torchrun.
 
-    The one line on stdout is the job's id. Options may also stand in the script, as #PBS or
-    #GSCHED lines before its first command; the command line beats them.
+    Prints the job id on stdout. A script can contain options, too, in #PBS or #GSCHED lines before
+    its first command; options on the command line take precedence.
     """
     request = _Request.from_click(given)
     place = _place()
@@ -211,7 +218,7 @@ def _place() -> Place:
         cwd = os.getcwd()
     except FileNotFoundError:
         raise UsageError(
-            "the directory you are in has been deleted", hint="go to another directory: cd"
+            "the current directory has been deleted", hint="change to another directory: cd"
         ) from None
     variables = full_environment()
     shown = variables.get("PWD", "")
@@ -233,8 +240,8 @@ def _script(request: _Request) -> Script | None:
     if request.torchrun is not None:
         if operands:
             raise UsageError(
-                f"both a script, {operands[0]!r}, and --torchrun {request.torchrun}",
-                hint="give one of them; arguments of the training script follow it",
+                f"script {operands[0]!r} and --torchrun {request.torchrun} are mutually exclusive",
+                hint="give one of them; arguments of the training script follow its name",
             )
         return None
     if not operands and request.tail:
@@ -245,13 +252,13 @@ def _script(request: _Request) -> Script | None:
         if names_command(operands[0]):
             raise command_without_dashes(request.words, operands[0])
         raise UsageError(
-            f"one script at a time: {operands[1]!r} is one operand too many",
-            hint=f'give the script its arguments with -F "…", or after --: '
+            f"unexpected operand {operands[1]!r}: only one script can be submitted at a time",
+            hint=f'pass arguments to the script with -F "…", or after --: '
             f"gsub {operands[0]} -- {' '.join(operands[1:])}",
         )
     operand = operands[0] if operands else "-"
     if operand == "-" and sys.stdin.isatty():
-        print_note("reading the script from the terminal: end it with Ctrl-D", command=NAME)
+        print_note("reading the script from the terminal; press Ctrl-D to end it", command=NAME)
     return read_script(operand)
 
 
@@ -289,8 +296,8 @@ def _torchrun_work(
         asked = "python"
     if not python:
         raise UsageError(
-            f"--torchrun: no program {asked!r} on your PATH",
-            hint="activate the environment that has torch, or name its Python with --python",
+            f"--torchrun: {asked!r} is not on your PATH",
+            hint="activate the environment that has PyTorch, or name its Python with --python",
         )
     if script == "-m":  # a module, as python -m has it
         name = arguments[0] if arguments else "-m"

@@ -50,7 +50,7 @@ def job_environment(
             elif name in environment:
                 variables[name] = environment[name]
             else:
-                notes.append(f"-v {name}: you have no such variable, so the job gets none")
+                notes.append(f"-v {name}: not set in your environment, so the job does not get it")
     variables |= {f"PBS_O_{name}": environment[name] for name in _ORIGIN if name in environment}
     variables["PBS_O_LOGNAME"] = _login_name()
     variables["PBS_O_WORKDIR"] = workdir
@@ -76,13 +76,13 @@ def _bounded(variables: dict[str, str], notes: list[str]) -> dict[str, str]:
         try:
             size += len(name.encode()) + len(value.encode()) + 2
         except UnicodeEncodeError:
-            notes.append(f"variable {ascii(name)[1:-1]} is not UTF-8 text: left out")
+            notes.append(f"variable {ascii(name)[1:-1]} is not valid UTF-8 and is omitted")
             continue
         taken[name] = value
     if size > MAX_ENVIRONMENT_BYTES:
         raise UsageError(
-            f"the job's environment has {size} bytes, more than {MAX_ENVIRONMENT_BYTES}",
-            hint="name the variables that the job needs with -v instead of -V",
+            f"the job's environment has {size} bytes; the limit is {MAX_ENVIRONMENT_BYTES}",
+            hint="list the variables that the job needs with -v instead of -V",
         )
     return taken
 
@@ -107,11 +107,11 @@ def parse_variables(text: str) -> list[tuple[str, str | None]]:
             value = match["plain"].replace("\\,", ",")
         if name and not _NAME.fullmatch(name):
             raise UsageError(
-                f"-v: {name!r} is not a valid name for a variable",
+                f"-v: invalid variable name {name!r}",
                 hint="use letters, digits and _, and begin with a letter or _",
             )
         if name:
             found.append((name, value))
         elif value is not None:
-            raise UsageError(f"-v: {match[0]!r} has no name", hint="write NAME=VALUE,NAME")
+            raise UsageError(f"-v: {match[0]!r} has no variable name", hint="write NAME=VALUE,NAME")
     return found

@@ -48,5 +48,5 @@ def refuse_mail(points: str | None, users: str | None) -> None:
     if option:
         raise UsageError(
             f"{option}: {NO_MAIL}",
-            hint="leave -m and -M out, or write -m n; gwait returns when a job has ended",
+            hint="omit -m and -M, or write -m n; gwait returns when a job has ended",
         )

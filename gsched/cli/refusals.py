@@ -15,7 +15,7 @@ _NOT_YET = {  # of qsub's options
     "-J": (f"-J: {NO_ARRAYS} (Slurm's --array, PBS's -t and -J)", f"{_LOOP}; -N names a job"),
     "-I": (
         "-I: interactive jobs are not supported yet",
-        "submit the command, and see its output with gsub --watch",
+        "submit the command and follow its output with gsub --watch",
     ),
 }
 
@@ -50,7 +50,7 @@ def command_without_dashes(words: Sequence[str], operand: str) -> UsageError:
     """Return the refusal of a command line that names a program where a script belongs."""
     at = words.index(operand)
     return UsageError(
-        f"{operand!r} looks like a command, not like a batch script",
+        f"{operand!r} looks like a command, not a batch script",
         hint=f"write: {_shown([*words[:at], '--', *words[at:]])}",
     )
 

@@ -39,7 +39,7 @@ def _requeue_on(stated: str | None) -> tuple[str, int | None]:
     word, colon, limit = stated.partition(":")
     if word != "node-failure" or (colon and not re.fullmatch("[1-9][0-9]{0,3}", limit)):
         raise UsageError(
-            f"--requeue-on: {stated!r} is not known",
-            hint="write node-failure, or node-failure:5 for five times in a row at most",
+            f"--requeue-on: invalid value {stated!r}",
+            hint="write node-failure, or node-failure:5 for at most five restarts in a row",
         )
     return word, int(limit) if colon else None

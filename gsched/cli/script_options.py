@@ -125,7 +125,7 @@ def _stated(reader: click.Command, directive: Directive) -> SubmitOptions:
     if context.args:
         raise BadScriptError(
             f"{context.args[0]!r} is not an option",
-            hint="a directive holds options only; quote values that have blanks",
+            hint="a directive contains only options; quote values that contain blanks",
         )
     return stated_options(context.params)
 

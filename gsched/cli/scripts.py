@@ -61,14 +61,14 @@ def _checked(data: bytes, where: str) -> Script:
     if len(data) > MAX_SCRIPT_BYTES:
         raise BadScriptError(
             f"{where} is larger than {MAX_SCRIPT_BYTES // 1024**2} MiB",
-            hint="keep data in a file of its own and let the script read it",
+            hint="keep data in a separate file and let the script read it",
         )
     if b"\0" in data:
         raise BadScriptError(
-            f"{where} is binary: it holds a zero byte at offset {data.index(0)}",
+            f"{where} is binary: it contains a zero byte at offset {data.index(0)}",
             hint=f"to run a program, write: gsub -- {where if '/' in where else './' + where}"
             if where != STDIN_NAME
-            else "a script is text",
+            else "a script must be text",
         )
     warnings: list[str] = []
     if data.startswith(_BYTE_ORDER_MARK):

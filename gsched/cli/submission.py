@@ -132,7 +132,7 @@ def with_goal(job: SubmitJob, options: SubmitOptions, place: Place) -> SubmitJob
     from gsched.cli.deadline import Deadline, parse_deadline, training_of  # late: few have one
 
     if options.deadline is not None and options.urgency is not None:
-        raise UsageError("--deadline and --urgency contradict each other", hint="give one of them")
+        raise UsageError("--deadline and --urgency are mutually exclusive", hint="give one of them")
     deadline = Deadline()
     if options.deadline is not None:
         deadline = parse_deadline(options.deadline, now_s=place.now_s)
@@ -160,9 +160,9 @@ def check_range(options: SubmitOptions) -> None:
     others += [f"-l {name}" for name in terms if name in _LAYOUT]
     if others:
         raise UsageError(
-            f"--gpus {options.gpus} and {others[0]} contradict each other: each GPU of a range is "
-            "a place of its own, on any node",
-            hint="leave one of them out; --cpus N gives each place N CPUs",
+            f"--gpus {options.gpus} and {others[0]} are mutually exclusive: each GPU of a range is "
+            "a separate chunk, on any node",
+            hint="give one of them; --cpus N requests N CPUs for each GPU",
         )
 
 
@@ -216,13 +216,13 @@ def compatibility_notes(options: SubmitOptions, place: Place) -> list[str]:
     notes: list[str] = []
     if options.keep is not None:
         if options.keep not in _KEEP:
-            raise UsageError(f"-k: {options.keep!r} is none of e, o, eo, n")
+            raise UsageError(f"-k: invalid value {options.keep!r}", hint="valid: e, o, eo, n")
         if options.keep != "n":
-            notes.append("-k changes nothing: output is written straight to its files")
+            notes.append("-k has no effect: output is always written directly to its files")
     if options.checkpoint not in {None, "n", "u", "none"}:
-        notes.append("-c changes nothing: a job writes its checkpoints itself")
+        notes.append("-c has no effect: jobs write their own checkpoints")
     if options.start_after is not None and _start_after_s(options.start_after, place) < place.now_s:
-        notes.append(f"-a {options.start_after} is in the past: the job may start at once")
+        notes.append(f"-a {options.start_after} is in the past: the job can start at once")
     return notes
 
 
@@ -242,8 +242,9 @@ def elastic_notes(job: SubmitJob) -> list[str]:
     if b"gsched" in text:
         return []
     warning = (
-        f"--elastic, but {program} does not import gsched.elastic: unless one of its modules does, "
-        "the job cannot save its state, runs on its fewest GPUs and cannot be migrated"
+        f"--elastic is given, but {program} does not import gsched.elastic: unless one of its "
+        "modules does, the job cannot save checkpoints, cannot be migrated and runs on its fewest "
+        "GPUs"
     )
     return [warning]
 
@@ -261,11 +262,11 @@ def refuse_other_user(users: str | None) -> None:
     try:
         uid = pwd.getpwnam(user).pw_uid
     except KeyError:
-        raise UnknownUserError(f"-u: no user {user!r} here", hint="leave -u out") from None
+        raise UnknownUserError(f"-u: unknown user {user!r}", hint="omit -u") from None
     if uid != os.getuid():
         raise NotPermittedError(
             f"-u {user}: jobs run as the submitting user",
-            hint=f"leave -u out, or submit as {user}",
+            hint=f"omit -u, or submit as {user}",
         )
 
 
@@ -281,7 +282,7 @@ def job_name(stated: str | None, default: str) -> str:
     if not _is_word(stated) or len(stated) > _NAME_LENGTH_MOST:
         raise UsageError(
             f"-N: invalid job name {stated!r}",
-            hint="take one word of at most 236 characters, without blanks and slashes",
+            hint="use one word of at most 236 characters, without blanks or slashes",
         )
     return stated
 
@@ -333,7 +334,7 @@ def shell_of(stated: str | None, place: Place) -> str:
     if not path.startswith("/"):
         found = find_program(path, place.environment.get("PATH", ""))
         if not found:
-            raise UsageError(f"-S: no shell {chosen!r} on your PATH", hint="give its full path")
+            raise UsageError(f"-S: shell {chosen!r} is not on your PATH", hint="give its full path")
         return found
     return path
 
@@ -373,11 +374,11 @@ def parse_extras(texts: tuple[str, ...]) -> Extras:
         elif name == "depend":
             raise UsageError(
                 "-W depend: dependencies between jobs are not supported yet",
-                hint="submit the second job when gwait says that the first one is done",
+                hint="wait for the first job, then submit the second: gwait JOB && gsub SCRIPT",
             )
         else:
             raise UsageError(
-                f"-W: unknown attribute {name!r}", hint="known: umask=MASK, block=true"
+                f"-W: unknown attribute {name!r}", hint="valid: umask=MASK, block=true"
             )
     return Extras(umask=umask, block=block)
 
@@ -397,5 +398,8 @@ def _join(stated: str | None) -> str:
     if stated is None:
         return "n"
     if stated not in {"n", "o", "e", "oe", "eo"}:
-        raise UsageError(f"-j: {stated!r} is none of oe, eo, n", hint="oe puts both into stdout")
+        raise UsageError(
+            f"-j: invalid value {stated!r}",
+            hint="valid: oe (both into stdout), eo (both into stderr), n",
+        )
     return _JOIN[stated[0]]

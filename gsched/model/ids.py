@@ -72,7 +72,7 @@ def own_job_number(text: str, *, server: str) -> int:
             raise UnknownJobError(
                 f"job {job.number} belongs to {name!r}; this head is {server!r}",
                 hint=f"ask that head with --head, or write {job.number} or "
-                f"{format_job_id(job.number, server)} for the job of this one",
+                f"{format_job_id(job.number, server)} for the job of this head",
             )
     return job.number
 
@@ -81,36 +81,36 @@ def _refusal(text: str) -> UnknownJobError:
     """Return why a text is not an identifier, and what to write instead."""
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
     if not text:
-        return UnknownJobError("an empty job id", hint="is a variable of the shell not set?")
+        return UnknownJobError("the job id is empty", hint="is a shell variable unset?")
     if any(each.isspace() for each in text):
         return UnknownJobError(
-            f"Unknown Job Id {shown!r}: it has blanks",
-            hint="give each job id as an operand of its own, without quotation marks",
+            f"Unknown Job Id {shown!r}: it contains blanks",
+            hint="give each job id as a separate operand, without quotation marks",
         )
     if not text.isascii():
         return UnknownJobError(
-            f"Unknown Job Id {shown!r}: it has other characters than ASCII",
+            f"Unknown Job Id {shown!r}: it contains non-ASCII characters",
             hint="write the number with the digits 0 to 9: see gstat",
         )
     if match := _RANGE.fullmatch(text):
         first, last = match["first"], match["last"]
         return UnknownJobError(
-            f"{shown} is a range; job ids are given one by one",
-            hint=f"write {first} {last}; in a shell, $(seq {first} {last}) gives all between, too",
+            f"{shown} is a range; ranges of job ids are not supported",
+            hint=f"write {first} {last}, or $(seq {first} {last}) for all job ids in between",
         )
     if _ARRAY.fullmatch(text):
         return UnknownJobError(
             f"{shown} names a job array; job arrays are not supported yet",
-            hint="every job has an id of its own: see gstat",
+            hint="each job has its own id: see gstat",
         )
     if _LIST.fullmatch(text):
         return UnknownJobError(
-            f"{shown} is a list; job ids are given one by one",
-            hint=f"separate them by blanks: {' '.join(filter(None, text.split(',')))[:_SHOWN]}",
+            f"{shown} is a list; give each job id as a separate operand",
+            hint=f"separate them with blanks: {' '.join(filter(None, text.split(',')))[:_SHOWN]}",
         )
     if match := _ZEROS.fullmatch(text):
         return UnknownJobError(
-            f"Unknown Job Id {shown}: it begins with 0",
+            f"Unknown Job Id {shown}: it starts with 0",
             hint=f"write {match['rest'][:_SHOWN]}{match['server'] or ''}",
         )
     return UnknownJobError(

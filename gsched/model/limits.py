@@ -221,8 +221,8 @@ def check_texts(message: Struct, fields: tuple[tuple[str, int], ...]) -> None:
         text = getattr(message, name)
         if text is not None and len(text) > most:
             raise InvalidRequestError(
-                f"{name} has {len(text)} characters, {most} are the limit",
-                hint="give a shorter one",
+                f"{name} has {len(text)} characters; the limit is {most}",
+                hint="shorten it",
             )
 
 
@@ -233,11 +233,11 @@ def check_words(name: str, words: Collection[str], *, most: int, longest: int) -
         InvalidRequestError: there are too many, or one is too long.
     """
     if len(words) > most:
-        raise InvalidRequestError(f"{len(words)} {name}, {most} are the limit", hint="give fewer")
+        raise InvalidRequestError(f"{len(words)} {name}; the limit is {most}", hint="give fewer")
     for word in words:
         if len(word) > longest:
             raise InvalidRequestError(
-                f"one of the {name} has {len(word)} characters, {longest} are the limit"
+                f"one of the {name} has {len(word)} characters; the limit is {longest}"
             )
 
 
@@ -248,11 +248,11 @@ def check_bytes(name: str, texts: Collection[str], *, count: int, size_bytes: in
         InvalidRequestError: there are too many, or they are too large together.
     """
     if len(texts) > count:
-        raise InvalidRequestError(f"{len(texts)} {name}, {count} are the limit", hint="give fewer")
+        raise InvalidRequestError(f"{len(texts)} {name}; the limit is {count}", hint="give fewer")
     size = sum(map(byte_count, texts))
     if size > size_bytes:
         raise InvalidRequestError(
-            f"the {name} have {size} bytes, {size_bytes} are the limit", hint="put them into a file"
+            f"the {name} have {size} bytes; the limit is {size_bytes}", hint="put them into a file"
         )
 
 

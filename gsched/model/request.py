@@ -127,14 +127,14 @@ def check_length(texts: Sequence[str]) -> None:
     terms = sum(text.count(",") + 1 for text in texts[:MAX_RESOURCE_TEXTS])
     if terms > MAX_RESOURCE_TERMS and length <= MAX_RESOURCE_TEXT:
         raise BadResourceError(
-            f"a resource list of {terms} terms, {MAX_RESOURCE_TERMS} are the limit",
+            f"the resource list has {terms} terms; the limit is {MAX_RESOURCE_TERMS}",
             hint="name each resource once",
         )
     if len(texts) > MAX_RESOURCE_TEXTS or length > MAX_RESOURCE_TEXT:
         raise BadResourceError(
-            f"a resource list of {length} characters in {len(texts)} texts: "
-            f"{MAX_RESOURCE_TEXT} characters in {MAX_RESOURCE_TEXTS} texts are the limit",
-            hint="write equal places once, as with nodes=8:gpus=1",
+            f"the resource list has {length} characters in {len(texts)} texts; "
+            f"the limit is {MAX_RESOURCE_TEXT} characters in {MAX_RESOURCE_TEXTS} texts",
+            hint="combine equal chunks, as in nodes=8:gpus=1",
         )
 
 
@@ -143,7 +143,7 @@ def _unknown(name: str, generic_names: Collection[str]) -> tuple[str, str]:
         return f"unknown resource {shown(name)}", "see RESOURCES in gsub(1)"
     close = difflib.get_close_matches(name, [*SINGLE_TERMS, *generic_names], n=1)
     known = ", ".join(sorted([*SINGLE_TERMS, *generic_names]))
-    hint = f"did you mean {close[0]}?" if close else f"known here: {known}"
+    hint = f"did you mean {close[0]!r}?" if close else f"valid resources: {known}"
     return f"unknown resource {name!r}", hint
 
 
@@ -168,7 +168,7 @@ def _walltime(value: str | None) -> tuple[float | None, float | None]:
 
 def _request(terms: dict[str, str], generic_names: Collection[str]) -> Request:
     if "nodes" in terms and "select" in terms:
-        raise BadResourceError("nodes= and select= say the same thing twice", hint="give one")
+        raise BadResourceError("nodes= and select= are mutually exclusive", hint="give one of them")
     generic: Generic = tuple(
         sorted((name, _count(name, terms[name])) for name in terms if name in generic_names)
     )
@@ -183,7 +183,7 @@ def _request(terms: dict[str, str], generic_names: Collection[str]) -> Request:
     placement = arrangement or placement
     places = sum(chunk.count for chunk in chunks)
     if places > MAX_PLACES:
-        raise BadResourceError(f"more than {MAX_PLACES} places asked for", hint="ask for fewer")
+        raise BadResourceError(f"more than {MAX_PLACES} chunks requested", hint="request fewer")
     totals = _totals(terms, places, generic)
     chunks = tuple(_with_totals(chunk, totals) for chunk in chunks)
     return Request(chunks=chunks, placement=placement, exclusive=exclusive)
@@ -199,8 +199,8 @@ def _check_beside_select(terms: Mapping[str, str]) -> None:
     for name in terms:
         if name in words:
             raise BadResourceError(
-                f"select= together with {name}={_short(terms[name])}",
-                hint=f"say it in each chunk: select=N:{words[name]}={_short(terms[name])}",
+                f"{name}={_short(terms[name])} cannot be combined with select=",
+                hint=f"put it into each chunk: select=N:{words[name]}={_short(terms[name])}",
             )
 
 
@@ -211,20 +211,21 @@ def _plain_chunks(terms: dict[str, str]) -> tuple[tuple[Chunk, ...], Placement]:
     if "nodes" in terms:
         if "ncpus" in terms or "procs" in terms:
             raise BadResourceError(
-                "nodes= together with ncpus= or procs=", hint="say the CPUs as nodes=N:ppn=P"
+                "nodes= cannot be combined with ncpus= or procs=", hint="write nodes=N:ppn=CPUS"
             )
         chunks = tuple(_nodes_chunk(text) for text in _chunk_texts("nodes", terms["nodes"]))
         if gpus is not None:
             if any(chunk.gpus for chunk in chunks):
                 raise BadResourceError(
-                    "GPUs are asked for twice", hint="write nodes=N:gpus=G or gpus=G, not both"
+                    "GPUs are requested twice", hint="write nodes=N:gpus=G or gpus=G, not both"
                 )
             chunks = tuple(structs.replace(chunk, gpus=gpus) for chunk in chunks)
         return chunks, Placement.SCATTER
     if "procs" in terms:
         if "ncpus" in terms or gpus:
             raise BadResourceError(
-                "procs= goes with no other CPU or GPU count", hint="write nodes=N:ppn=P:gpus=G"
+                "procs= cannot be combined with other CPU or GPU counts",
+                hint="write nodes=N:ppn=P:gpus=G",
             )
         return (Chunk(count=_count("procs", terms["procs"]), cpus=1),), Placement.FREE
     cpus = _count("ncpus", terms["ncpus"]) if "ncpus" in terms else 1
@@ -240,15 +241,15 @@ def _chunk_texts(verb: str, value: str) -> list[str]:
     count = value.count("+") + 1
     if count > MAX_CHUNKS:
         raise BadResourceError(
-            f"{verb}= names {count} chunks, {MAX_CHUNKS} are the limit",
-            hint=f"write equal ones once, as with {verb}=8:...",
+            f"{verb}= has {count} chunks; the limit is {MAX_CHUNKS}",
+            hint=f"combine equal chunks, as in {verb}=8:...",
         )
     texts = value.split("+")
     for text in texts:
         if text.count(":") >= MAX_CHUNK_WORDS:
             raise BadResourceError(
-                f"{verb}={_short(text)}: {text.count(':') + 1} words, "
-                f"{MAX_CHUNK_WORDS} are the limit"
+                f"{verb}={_short(text)}: {text.count(':') + 1} words in one chunk; "
+                f"the limit is {MAX_CHUNK_WORDS}"
             )
     return texts
 
@@ -276,20 +277,29 @@ def _nodes_chunk(text: str) -> Chunk:
 def _property(text: str, word: str) -> str:
     """Return a word of ``nodes=`` that names a host or a feature; refuse all others."""
     name, equals, _ = word.partition("=")
-    form = "write nodes=N:ppn=P:gpus=G:property"
+    form = "write nodes=N:ppn=P:gpus=G:FEATURE"
     if word == "prohibited":
-        raise BadResourceError("GPU mode prohibited lets no job run", hint="leave it out")
+        raise BadResourceError("GPU mode 'prohibited' does not let any job run", hint="omit it")
     if word in _COUNTED_WORDS:
         raise BadResourceError(f"nodes={_short(text)}: {word} has no value", hint=form)
     if equals:
         raise BadResourceError(
-            f"nodes={_short(text)}: {shown(name)} is none of {', '.join(_COUNTED_WORDS)}", hint=form
+            f"nodes={_short(text)}: unknown node attribute {shown(name)}",
+            hint=_attribute_hint(name),
         )
     if len(word) > MAX_WORD or not _PROPERTY.fullmatch(word):
         raise BadResourceError(
-            f"nodes={_short(text)}: {shown(word)} is no count, host or property", hint=form
+            f"nodes={_short(text)}: invalid node count, host or feature {shown(word)}",
+            hint=form,
         )
     return word
+
+
+def _attribute_hint(name: str) -> str:
+    """Return what to write instead of an unknown ``NAME=VALUE`` of ``nodes=``."""
+    close = difflib.get_close_matches(name[:MAX_RESOURCE_TERM], _COUNTED_WORDS, n=1)
+    valid = "ppn=P, gpus=G, gpu_type=TYPE, or a feature name as a bare word"
+    return (f"did you mean {close[0]!r}? " if close else "") + f"valid: {valid}"
 
 
 def _select_chunk(text: str, generic_names: Collection[str]) -> Chunk:
@@ -314,7 +324,7 @@ def _select_chunk(text: str, generic_names: Collection[str]) -> Chunk:
             generic.append((name, _count(name, value)))
         else:
             raise BadResourceError(
-                f"select={_short(text)}: {shown(word)} is not known",
+                f"select={_short(text)}: unknown chunk attribute {shown(word)}",
                 hint="write select=N:ncpus=C:ngpus=G:mem=M",
             )
     return Chunk(
@@ -344,8 +354,8 @@ def _place(text: str) -> tuple[Placement | None, bool]:
             placement = arrangements[word]
         elif word != "shared":
             raise BadResourceError(
-                f"place={_short(text)}: {shown(word)} is not known",
-                hint="say free, pack, scatter, excl",
+                f"place={_short(text)}: unknown placement {shown(word)}",
+                hint="valid: free, pack, scatter, excl",
             )
     return placement, exclusive
 
@@ -382,7 +392,7 @@ def _with_totals(chunk: Chunk, totals: _Totals) -> Chunk:
 def _word(name: str, value: str) -> str:
     if len(value) > MAX_WORD:
         raise BadResourceError(
-            f"{name}={_short(value)} has {len(value)} characters, {MAX_WORD} are the limit"
+            f"{name}={_short(value)} has {len(value)} characters; the limit is {MAX_WORD}"
         )
     return value
 
@@ -399,15 +409,15 @@ def _size(name: str, text: str) -> int:
         raise BadResourceError(f"{name}={_short(text)}: {error.message}", hint=error.hint) from None
     if 0 < size_bytes < LEAST_PLAIN_BYTES and text.isdecimal():
         raise BadResourceError(
-            f"{name}={text} asks for {size_bytes} bytes, in which no program can run",
-            hint=f"did you mean {name}={text}mb? (a number without a unit is bytes)",
+            f"{name}={text} requests {size_bytes} bytes, too little for any program",
+            hint=f"did you mean {name}={text}mb? (a number without a unit is in bytes)",
         )
     return size_bytes
 
 
 def _count(name: str, text: str, *, least: int = 1) -> int:
     if not re.fullmatch(r"-?[0-9]{1,9}", text):
-        raise BadResourceError(f"{name}={_short(text)}: {shown(text)} is no whole number")
+        raise BadResourceError(f"{name}={_short(text)}: must be a whole number")
     if int(text) < least:
         raise BadResourceError(f"{name}={text}: must be at least {least}")
     return int(text)

@@ -21,6 +21,10 @@ MAX_DURATION_S = 1e10  # 317 years: more is a typing error, and floats still cou
 MAX_SIZE_BYTES = 1024**6  # an exbibyte: more is a typing error, and 64 bits still hold sums of many
 MAX_COUNT = 1e18  # of parameters, samples: more is a typing error
 MAX_BANDWIDTH_BYTES_S = 1e15  # no link is that fast: a typing error
+_TIME_HINT = "write [[DD:]HH:]MM:SS, seconds, or 1h30m"
+_COUNT_HINT = "write 50000, 50k, 138M or 1.5B (10^9)"
+_INTERVAL_HINT = "write 35ms, 0.035s or 1m30s"
+_BANDWIDTH_HINT = "write 10GB/s (bytes) or 100Gbit/s"
 WORD_BYTES = 8  # PBS's "w" suffix counts machine words
 
 
@@ -32,17 +36,15 @@ def parse_duration_s(text: str) -> float:
     """
     seconds = _colon_duration(text) if ":" in text or _is_number(text) else _unit_duration(text)
     if seconds is None:
-        raise BadResourceError(
-            f"{shown(text)} is not a time", hint="write [[DD:]HH:]MM:SS, seconds, or 1h30m"
-        )
+        raise BadResourceError(f"invalid time {shown(text)}", hint=_TIME_HINT)
     if seconds > MAX_DURATION_S:
         raise BadResourceError(
-            f"a time of {text[:20]!r} is longer than {MAX_DURATION_S:.0f} seconds",
-            hint="leave the walltime out for no limit",
+            f"time {text[:20]!r} exceeds the limit of {MAX_DURATION_S:.0f} seconds",
+            hint="omit the walltime for no limit",
         )
     if seconds <= 0:
         raise BadResourceError(
-            f"a time of {shown(text)} would be over before it began", hint="give a time above zero"
+            f"time must be greater than zero, got {shown(text)}", hint=_TIME_HINT
         )
     return seconds
 
@@ -84,14 +86,14 @@ def parse_size_bytes(text: str) -> int:
     match = _SIZE.fullmatch(text.strip().lower())
     if match is None:
         raise BadResourceError(
-            f"{shown(text)} is not a size", hint="write 512mb, 4gb or plain bytes"
+            f"invalid size {shown(text)}", hint="write 512mb, 4gb, or a number of bytes"
         )
     factor = WORD_BYTES if match["unit"].endswith("w") else 1
     # whole numbers stay exact: as a float, many bytes would come out as some other number
     number = float(match["number"]) if "." in match["number"] else int(match["number"])
     size_bytes = int(number * factor * 1024 ** _POWERS[match["prefix"]])
     if size_bytes > MAX_SIZE_BYTES:
-        raise BadResourceError(f"a size of {text[:20]!r} is more than 1024 petabytes")
+        raise BadResourceError(f"size {text[:20]!r} exceeds the limit of 1024 petabytes")
     return size_bytes
 
 
@@ -103,12 +105,13 @@ def parse_count(text: str) -> float:
     """
     match = _COUNT.fullmatch(text.strip().replace("_", "").lower())
     if match is None:
-        raise BadResourceError(
-            f"{shown(text)} is not a number", hint="write 50000, 50k, 138M or 1.5B (10^9)"
-        )
+        raise BadResourceError(f"invalid number {shown(text)}", hint=_COUNT_HINT)
     count = float(match["number"]) * 1000.0 ** _THOUSANDS[match["prefix"]]
     if not 0 < count <= MAX_COUNT:
-        raise BadResourceError(f"a number of {shown(text)} cannot be", hint="give one above 0")
+        raise BadResourceError(
+            f"number must be greater than zero and at most {MAX_COUNT:g}, got {shown(text)}",
+            hint=_COUNT_HINT,
+        )
     return count
 
 
@@ -123,10 +126,12 @@ def parse_interval_s(text: str) -> float:
         try:
             return parse_duration_s(text.strip())
         except BadResourceError as error:
-            raise BadResourceError(error.message, hint="write 35ms, 0.035s or 1m30s") from None
+            raise BadResourceError(error.message, hint=_INTERVAL_HINT) from None
     interval_s = float(match["number"]) / (1e3 if match["unit"] == "ms" else 1e6)
     if interval_s <= 0:
-        raise BadResourceError(f"a time of {shown(text)} is none", hint="give a time above zero")
+        raise BadResourceError(
+            f"time must be greater than zero, got {shown(text)}", hint=_INTERVAL_HINT
+        )
     return interval_s
 
 
@@ -140,15 +145,14 @@ def parse_bandwidth_bytes_s(text: str) -> float:
     """
     match = _BANDWIDTH.fullmatch(text.strip())
     if match is None:
-        raise BadResourceError(
-            f"{shown(text)} is not a bandwidth", hint="write 10GB/s (bytes) or 100Gbit/s"
-        )
+        raise BadResourceError(f"invalid bandwidth {shown(text)}", hint=_BANDWIDTH_HINT)
     power = _POWERS[match["prefix"].lower()]
     unit = 1024.0**power if match["binary"] else 1000.0**power
     bytes_s = float(match["number"]) * unit / (1 if match["unit"] == "B" else 8)
     if not 0 < bytes_s <= MAX_BANDWIDTH_BYTES_S:
         raise BadResourceError(
-            f"a bandwidth of {shown(text)} cannot be", hint="give one above 0 and below 1 PB/s"
+            f"bandwidth must be greater than zero and at most 1 PB/s, got {shown(text)}",
+            hint=_BANDWIDTH_HINT,
         )
     return bytes_s
 

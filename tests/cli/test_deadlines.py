@@ -96,8 +96,8 @@ def test_the_id_alone_is_on_stdout_and_the_plan_on_stderr(head: CannedHead) -> N
     assert ran.stderr.splitlines() == [
         "gsub: warning: first this",
         (
-            "gsub: planned on 4 GPUs, expected to end 2096-10-02 07:06:40; "
-            "its deadline 2096-10-02 08:06:40 is expected to be met, with 01:00:00 to spare"
+            "gsub: planned on 4 GPUs, expected to finish at 2096-10-02 07:06:40; "
+            "the deadline 2096-10-02 08:06:40 is expected to be met with 01:00:00 to spare"
         ),
     ]
 
@@ -108,7 +108,7 @@ def test_a_late_job_is_called_late(head: CannedHead) -> None:
 
     assert (ran.status, ran.stdout) == (0, "7.head\n")
     assert ran.stderr == (
-        "gsub: LATE: its deadline 2096-10-02 07:06:40 will be missed: others are before it\n"
+        "gsub: LATE: the deadline 2096-10-02 07:06:40 will be missed: others are before it\n"
     )
 
 
@@ -136,7 +136,7 @@ def test_a_dry_run_shows_the_plan(head: CannedHead) -> None:
     answer(head, id=0, deadline_s=4e9, planned_gpus=1, predicted_end_s=3.9e9, meets_deadline=True)
     ran = gsub(head, "--test-only", "--deadline", "8h", "--", "true", env=UTC)
 
-    assert "plan: planned on 1 GPU, expected to end 2093-08-01 21:20:00" in ran.stdout
+    assert "plan: planned on 1 GPU, expected to finish at 2093-08-01 21:20:00" in ran.stdout
     assert head.bodies(api.SubmitRequest)[0].dry_run
 
 
@@ -152,18 +152,22 @@ def test_a_refusal_keeps_its_code_and_prints_no_id(head: CannedHead) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["--deadline", "yesterday"], 2, "--deadline: 'yesterday' is no time"),
-        (["--deadline", "2020-01-01 00:00"], 2, "has passed"),
-        (["--deadline", "08:00"], 2, "may be a time of day or a duration"),
+        (["--deadline", "yesterday"], 2, "--deadline: invalid time 'yesterday'"),
+        (["--deadline", "2020-01-01 00:00"], 2, "is in the past"),
+        (["--deadline", "08:00"], 2, "is a time of day or a duration"),
         (["--urgency", "soon"], 2, "'--urgency'"),
-        (["--deadline", "8h", "--urgency", "urgent"], 2, "contradict each other"),
-        (["--gpus", "8..1"], 2, "'8..1' is no range of GPUs"),
-        (["--gpus", "some"], 2, "'some' is neither a number of GPUs nor a range"),
-        (["--gpus", "-1"], 2, "'-1' is neither a number of GPUs nor a range"),
-        (["--gpus", "1..4", "--nodes", "2"], 2, "--gpus 1..4 and --nodes contradict"),
-        (["--params", "138X"], 2, "--params: '138X' is not a number"),
-        (["--batch", "0"], 2, "--batch: a number of '0' cannot be"),
-        (["--step-time", "35 parsecs"], 2, "--step-time: '35 parsecs' is not a time"),
+        (["--deadline", "8h", "--urgency", "urgent"], 2, "are mutually exclusive"),
+        (["--gpus", "8..1"], 2, "'8..1' is not a valid range of GPUs"),
+        (["--gpus", "some"], 2, "'some' is not a number of GPUs or a range"),
+        (["--gpus", "-1"], 2, "'-1' is not a number of GPUs or a range"),
+        (["--gpus", "1..4", "--nodes", "2"], 2, "--gpus 1..4 and --nodes are mutually"),
+        (["--params", "138X"], 2, "--params: invalid number '138X'"),
+        (
+            ["--batch", "0"],
+            2,
+            "--batch: number must be greater than zero and at most 1e+18, got '0'",
+        ),
+        (["--step-time", "35 parsecs"], 2, "--step-time: invalid time '35 parsecs'"),
         (["--training", "no.toml"], 66, "--training: no.toml: No such file or directory"),
         (["--training", "bad.toml"], 65, "unknown key 'sampels' in [training]"),
     ],
@@ -186,7 +190,7 @@ def test_a_wrong_directive_is_named_by_its_line(head: CannedHead, tmp_path: Path
     ran = gsub(head, "job.sh", cwd=tmp_path)
 
     assert ran.status == 65
-    assert ran.stderr.startswith("gsub: job.sh:2: --deadline: 'never' is no time")
+    assert ran.stderr.startswith("gsub: job.sh:2: --deadline: invalid time 'never'")
 
 
 DEADLINES = (

@@ -209,7 +209,7 @@ def test_gsub_says_how_a_job_saves_its_state(desk: Desk) -> None:
         (["--checkpoint-interval", "10m"], "gsched.elastic"),
         (["--checkpoint-signal", "KILL"], "no program hears signal"),
         (["--checkpoint-signal", "FOO"], "--checkpoint-signal FOO"),
-        (["--requeue-on", "rain"], "--requeue-on: 'rain'"),
+        (["--requeue-on", "rain"], "--requeue-on: invalid value 'rain'"),
         (["--requeue-on", "node-failure:0"], "node-failure:0"),
     ):
         ran = desk.run("gsub", *words, "--", "true")

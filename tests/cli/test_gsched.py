@@ -136,7 +136,7 @@ def test_config_check_says_what_a_file_makes(tmp_path: Path) -> None:
         ('[head]\nsokcet = "/x"\n', "did you mean 'socket'?"),
         ("[head\n", "line 1"),
         ("[head]\nnode_port = 'x'\n", "int"),
-        ('[node]\nmemory = "lots"\n', "'lots' is not a size"),
+        ('[node]\nmemory = "lots"\n', "invalid size 'lots'"),
         (
             "[head]\nmaster_port_first = 30000\nmaster_port_last = 20000\n",
             "is above master_port_last",
@@ -166,7 +166,7 @@ def test_config_check_names_what_is_wrong(tmp_path: Path, text: str, message: st
         ("[node]\ncpus = -4\n", "2: [node] cpus must be an integer from 0 to 65536, got -4"),
         ("[node]\nheartbeat_s = 0\n", "2: [node] heartbeat_s must be from 0.05"),
         ('[head]\nnode_host = "0.0.0.0"\n', "2: [head] node_host is 0.0.0.0, but"),
-        ('[fabric]\ninside = "fast"\n', "2: [fabric] inside 'fast' is not a bandwidth"),
+        ('[fabric]\ninside = "fast"\n', "2: [fabric] inside: invalid bandwidth 'fast'"),
     ],
 )
 def test_config_check_and_the_daemons_refuse_the_same_files(

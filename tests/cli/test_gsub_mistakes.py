@@ -65,9 +65,9 @@ def test_lines_of_other_schedulers_are_warned_of_and_the_job_is_taken(bench: Ben
         ("-M me job.sh", "-M me: gsched sends no mail yet", "-m n"),
         ("-m x job.sh", "-m: invalid mail points 'x'", "or n alone"),
         ("-m na job.sh", "-m: invalid mail points 'na'", "or n alone"),
-        ("-v 1A=b job.sh", "-v: '1A' is not a valid name", "letters, digits and _"),
-        ("-v A-B job.sh", "-v: 'A-B' is not a valid name", "letters, digits and _"),
-        ("-v A=1,B.C=2 job.sh", "-v: 'B.C' is not a valid name", "letters, digits and _"),
+        ("-v 1A=b job.sh", "-v: invalid variable name '1A'", "letters, digits and _"),
+        ("-v A-B job.sh", "-v: invalid variable name 'A-B'", "letters, digits and _"),
+        ("-v A=1,B.C=2 job.sh", "-v: invalid variable name 'B.C'", "letters, digits and _"),
     ],
 )
 def test_a_habit_is_answered_with_what_to_write(
@@ -109,11 +109,11 @@ def test_mail_in_a_script_is_ignored_with_a_warning(bench: Bench) -> None:
     [
         ("-t 1-3", "-t: job arrays are not supported yet"),
         ("--gres=gpu:1", "--gres is an option of Slurm"),
-        ("-l mem=lots", "mem=lots: 'lots' is not a size"),
+        ("-l mem=lots", "mem=lots: invalid size 'lots'"),
         ("-l nodes=1:gpu=1", "nodes=1:gpu=1: "),
         ("-l walltime=soon", "walltime=soon: "),
-        ("-l select=1 -l gpus=1", "select= together with gpus=1"),
-        ("-v 1A=b", "-v: '1A' is not a valid name"),
+        ("-l select=1 -l gpus=1", "gpus=1 cannot be combined with select="),
+        ("-v 1A=b", "-v: invalid variable name '1A'"),
     ],
 )
 def test_a_mistake_in_a_directive_is_named_by_file_and_line(

@@ -102,4 +102,4 @@ def test_a_time_that_is_none_is_refused(head: Path) -> None:
     ran = run_command("gwait", "--timeout", "soon", "1", head=head)
 
     assert ran.status == 2
-    assert "'soon' is not a time" in ran.stderr
+    assert "invalid time 'soon'" in ran.stderr

@@ -48,14 +48,14 @@ REFUSED = (
     ("{0}[]", "job arrays"),
     ("{0}[3]", "job arrays"),
     ("{0}[*].test", "job arrays"),
-    ("00{0}", "begins with 0"),
+    ("00{0}", "starts with 0"),
     ("+{0}", "Unknown Job Id"),
-    (" {0}", "has blanks"),
-    ("{0} {1}", "has blanks"),
+    (" {0}", "contains blanks"),
+    ("{0} {1}", "contains blanks"),
     ("٣", "ASCII"),
     ("{0}.", "Unknown Job Id"),
     ("{0}" + "0" * 18, "Unknown Job Id"),
-    ("", "empty job id"),
+    ("", "job id is empty"),
 )
 
 

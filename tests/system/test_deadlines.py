@@ -53,7 +53,7 @@ def test_the_answer_says_what_then_is_so(cluster: Cluster, policy: str) -> None:
 
     first = desk.gsub("--deadline", "90s", "--gpus", "2")
     row = desk.row(first)
-    assert "planned on 2 GPUs, expected to end " in first.stderr
+    assert "planned on 2 GPUs, expected to finish at " in first.stderr
     assert "expected to be met, with 00:0" in first.stderr
     assert row.meets_deadline is True
     assert row.slack_s is not None
@@ -130,7 +130,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     [
         (["--deadline", "10s"], 156, ["cannot be met even if all nodes were idle", "earliest end"]),
         (["--deadline", "25s", "--gpus", "1"], 156, ["00:00:40 at least on 1 GPU,"]),
-        (["--deadline", "@1"], 2, ["has passed"]),
+        (["--deadline", "@1"], 2, ["is in the past"]),
         (["--gpus", "3..4"], 2, ["3"]),
         (["--params", "1M"], 156, ["said twice"]),
         (["--walltime", "5"], 156, ["its walltime of 00:00:05 ends it before"]),

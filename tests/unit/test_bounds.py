@@ -105,13 +105,16 @@ def test_reading_a_resource_list_costs_work_linear_in_its_chunks() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("nodes=" + "+".join(["1"] * (limits.MAX_CHUNKS + 1)), "257 chunks, 256 are the limit"),
-        ("nodes=1:" + ":".join(["a"] * limits.MAX_CHUNK_WORDS), "65 words, 64 are the limit"),
-        ("x" * (limits.MAX_RESOURCE_TEXT + 1), "16384 characters in 64 texts are the limit"),
-        ("mem=1gb," * 256, "257 terms, 256 are the limit"),
+        ("nodes=" + "+".join(["1"] * (limits.MAX_CHUNKS + 1)), "257 chunks; the limit is 256"),
+        (
+            "nodes=1:" + ":".join(["a"] * limits.MAX_CHUNK_WORDS),
+            "65 words in one chunk; the limit is 64",
+        ),
+        ("x" * (limits.MAX_RESOURCE_TEXT + 1), "the limit is 16384 characters in 64 texts"),
+        ("mem=1gb," * 256, "257 terms; the limit is 256"),
         ("x" * 10_000 + "=1", "(10000 characters)"),
-        ("nodes=1:" + "f" * 256, "(256 characters) is no count, host or property"),
-        ("select=1:host=" + "h" * 256, "has 256 characters, 255 are the limit"),
+        ("nodes=1:" + "f" * 256, "invalid node count, host or feature"),
+        ("select=1:host=" + "h" * 256, "has 256 characters; the limit is 255"),
     ],
 )
 def test_a_resource_list_beyond_a_limit_is_refused_with_that(text: str, words: str) -> None:
@@ -125,15 +128,15 @@ def test_a_resource_list_beyond_a_limit_is_refused_with_that(text: str, words: s
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"workdir": "/" * 4097}, "workdir has 4097 characters, 4096 are the limit"),
+        ({"workdir": "/" * 4097}, "workdir has 4097 characters; the limit is 4096"),
         ({"account": "x" * 256}, "account has 256 characters"),
         ({"key": "k" * 256}, "key has 256 characters"),
-        ({"arguments": ("x",) * 10_001}, "10001 arguments, 10000 are the limit"),
+        ({"arguments": ("x",) * 10_001}, "10001 arguments; the limit is 10000"),
         ({"arguments": ("\u00e4" * 600_000,)}, "the arguments have 1200000 bytes"),
         ({"environment": {str(i): "" for i in range(10_001)}}, "10001 variables"),
         ({"environment": {"A": "\u00e4" * 600_000}}, "the environment has 1200001 bytes"),
         ({"script": "\u00e4" * 4_200_000, "launch": "script"}, "more than 8388608 bytes"),
-        ({"holds": ("user",) * 4}, "4 holds, 3 are the limit"),
+        ({"holds": ("user",) * 4}, "4 holds; the limit is 3"),
     ],
 )
 def test_a_submission_beyond_a_limit_is_refused_with_that(

@@ -131,8 +131,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("[node]\nhead = 'x'\n", "[node] head 'x' is not an address", "HOST:PORT"),
         ("[node]\nhead = 'x:0'\n", "[node] head 'x:0' is not an address", "HOST:PORT"),
         ("[node]\nhead = 'x:99999'\n", "[node] head 'x:99999' is not an address", "HOST:PORT"),
-        ("[node]\nmemory = 'lots'\n", "[node] memory 'lots' is not a size", "4gb"),
-        ("[[node.gpu]]\ncount=1\nmemory='x'\n", ":3: [[node.gpu]] memory 'x' is not a size", "4gb"),
+        ("[node]\nmemory = 'lots'\n", "[node] memory: invalid size 'lots'", "4gb"),
+        ("[[node.gpu]]\ncount=1\nmemory='x'\n", ":3: [[node.gpu]] memory: invalid size 'x'", "4gb"),
         ("[node]\ncgroup = 'here'\n", "[node] cgroup is 'here'", "full path"),
         ("[node]\nfeatures = ['a b']\n", "[node] features 'a b' is not valid", "begin with"),
         ("[node]\nresources = { mem = 1 }\n", "[node] resources 'mem' is not valid", "gsub(1)"),
@@ -147,7 +147,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             ":1: [balance] weights have cpu and",
             "one of",
         ),
-        ("[fabric]\ninside = 'fast'\n", ":2: [fabric] inside 'fast' is not a bandwidth", ""),
+        ("[fabric]\ninside = 'fast'\n", ":2: [fabric] inside: invalid bandwidth 'fast'", ""),
     ],
 )
 def test_a_mistake_is_named_with_file_line_table_and_key(

@@ -25,7 +25,7 @@ def test_a_program_without_the_library_is_named(tmp_path: Path) -> None:
     """It may be imported by another module, so it is a warning."""
     (note,) = notes(tmp_path, "import torch\n")
 
-    assert note.startswith("--elastic, but train.py does not import gsched.elastic")
+    assert note.startswith("--elastic is given, but train.py does not import gsched.elastic")
     assert "cannot be migrated" in note
 
 

@@ -50,9 +50,9 @@ def test_connections_and_speeds_reach_the_planner() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('[fabric]\ninside = "fast"', "[fabric] inside 'fast' is not a bandwidth"),
-        ('[fabric]\nbetween = "0GB/s"', "[fabric] between a bandwidth of '0GB/s' cannot be"),
-        ('[fabric]\ninside_of = { n1 = "7" }', "[fabric.inside_of] n1 '7' is not a bandwidth"),
+        ('[fabric]\ninside = "fast"', "[fabric] inside: invalid bandwidth 'fast'"),
+        ('[fabric]\nbetween = "0GB/s"', "[fabric] between: bandwidth must be greater than zero"),
+        ('[fabric]\ninside_of = { n1 = "7" }', "[fabric.inside_of] n1: invalid bandwidth '7'"),
         ('[[fabric.link]]\nnodes = ["a", "a"]\nbandwidth = "1GB/s"', "that is one node"),
         ('[[fabric.link]]\nnodes = ["a"]\nbandwidth = "1GB/s"', "length 2"),
         (

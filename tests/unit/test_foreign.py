@@ -46,7 +46,7 @@ OWN = ("#PBS", "#GSUB", "#GSCHED")
         ("#SBATCH --dependency=afterok:1", "dependencies between jobs are not supported yet"),
         ("#SBATCH --mail-type=END", "gsched sends no mail yet"),
         ("#SBATCH --mail-user=me", "gsched sends no mail yet"),
-        ("#SBATCH --wckey=k", "for --wckey see gsub(1)"),
+        ("#SBATCH --wckey=k", "for --wckey, see gsub(1)"),
         ("#SBATCH -n 4 -p long", "use #PBS -l procs=4 -q long / gsub -l procs=4 -q long"),
         ("#SBATCH --nodes=2 # two of them", "use #PBS -l nodes=2 / gsub --nodes 2"),
         ("#BSUB -n 4", "-l procs=4"),
@@ -121,7 +121,7 @@ def test_a_script_for_several_schedulers_gets_one_warning() -> None:
     """Its author knows; a line each would hide all else."""
     lines = [Line(2, "#SBATCH", "-n 4"), Line(3, "#$", "-cwd")]
     (text,) = warnings_for(lines, where="s.sh", others=True)
-    assert text.startswith("s.sh: its #SBATCH and #$ lines are ignored")
+    assert text.startswith("s.sh: #SBATCH and #$ lines are ignored")
 
 
 def test_many_lines_do_not_fill_the_screen() -> None:

@@ -103,33 +103,33 @@ def test_a_walltime_is_a_limit_or_a_change(
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("nods=1", "unknown resource 'nods'", "did you mean nodes?"),
-        ("apples=1", "unknown resource 'apples'", "known here: "),
+        ("nods=1", "unknown resource 'nods'", "did you mean 'nodes'?"),
+        ("apples=1", "unknown resource 'apples'", "valid resources: "),
         ("nodes", "resource nodes has no value", "write nodes=VALUE"),
         ("mem=", "resource mem has no value", ""),
-        ("nodes=1,select=1", "say the same thing twice", "give one"),
-        ("nodes=1,ncpus=2", "nodes= together with ncpus=", "nodes=N:ppn=P"),
-        ("nodes=1,procs=2", "nodes= together with", ""),
-        ("nodes=1:gpus=1,gpus=2", "asked for twice", "not both"),
-        ("procs=2,gpus=1", "procs= goes with no other", ""),
-        ("procs=2,ncpus=1", "procs= goes with no other", ""),
+        ("nodes=1,select=1", "are mutually exclusive", "give one"),
+        ("nodes=1,ncpus=2", "nodes= cannot be combined with ncpus=", "nodes=N:ppn=CPUS"),
+        ("nodes=1,procs=2", "nodes= cannot be combined with", ""),
+        ("nodes=1:gpus=1,gpus=2", "requested twice", "not both"),
+        ("procs=2,gpus=1", "procs= cannot be combined with other", ""),
+        ("procs=2,ncpus=1", "procs= cannot be combined with other", ""),
         ("nodes=0", "must be at least 1", ""),
         ("nodes=-1", "must be at least 1", ""),
-        ("nodes=1:ppn=x", "'x' is no whole number", ""),
-        ("nodes=1:ppn=1.5", "is no whole number", ""),
-        ("nodes=1:ppn=9999999999", "is no whole number", ""),
-        ("nodes=1:cores=4", "'cores' is none of ppn, gpus, gpu_type", ""),
-        ("nodes=1:", "'' is no count, host or property", ""),
-        ("nodes=1:4", "'4' is no count, host or property", ""),
-        ("nodes=1:gpus=1:prohibited", "prohibited lets no job run", ""),
-        ("nodes=100001", "more than 100000 places", "fewer"),
-        ("select=1:cores=4", "'cores=4' is not known", "select=N:ncpus=C"),
-        ("select=1:red", "'red' is not known", ""),
-        ("select=1:mem=x", "is not a size", ""),
-        ("select=1,place=everywhere", "'everywhere' is not known", "say free, pack"),
-        ("walltime=soon", "walltime=soon: 'soon' is not a time", "MM:SS, seconds"),
-        ("walltime=+soon", "walltime=+soon: 'soon' is not a time", ""),
-        ("walltime=0", "over before it began", ""),
+        ("nodes=1:ppn=x", "must be a whole number", ""),
+        ("nodes=1:ppn=1.5", "must be a whole number", ""),
+        ("nodes=1:ppn=9999999999", "must be a whole number", ""),
+        ("nodes=1:cores=4", "unknown node attribute 'cores'", "valid: ppn=P"),
+        ("nodes=1:", "invalid node count, host or feature ''", ""),
+        ("nodes=1:4", "invalid node count, host or feature '4'", ""),
+        ("nodes=1:gpus=1:prohibited", "does not let any job run", ""),
+        ("nodes=100001", "more than 100000 chunks", "fewer"),
+        ("select=1:cores=4", "unknown chunk attribute 'cores=4'", "select=N:ncpus=C"),
+        ("select=1:red", "unknown chunk attribute 'red'", ""),
+        ("select=1:mem=x", "invalid size", ""),
+        ("select=1,place=everywhere", "unknown placement 'everywhere'", "valid: free, pack"),
+        ("walltime=soon", "walltime=soon: invalid time 'soon'", "MM:SS, seconds"),
+        ("walltime=+soon", "walltime=+soon: invalid time 'soon'", ""),
+        ("walltime=0", "greater than zero", ""),
     ],
 )
 def test_a_mistake_is_named(text: str, message: str, hint: str) -> None:
@@ -209,7 +209,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 )
 def test_counts_beside_select_are_refused(text: str, hint: str) -> None:
     """They had no effect, and a job that asked for a GPU in this way got none."""
-    with pytest.raises(BadResourceError, match="select= together with") as caught:
+    with pytest.raises(BadResourceError, match="cannot be combined with select=") as caught:
         parse_resources([text], generic_names=())
     assert hint in caught.value.hint
 
@@ -221,7 +221,7 @@ def test_memory_without_a_unit_that_no_program_could_run_in_is_refused(text: str
         parse_resources([text], generic_names=())
 
     number = text.rpartition("=")[2]
-    assert f"mem={number} asks for {number} bytes" in caught.value.message
+    assert f"mem={number} requests {number} bytes" in caught.value.message
     assert f"mem={number}mb?" in caught.value.hint
 
 

@@ -241,7 +241,7 @@ def test_a_cluster_in_a_file(tmp_path: Path) -> None:
         ("cpus=4,gpus=-1", "gpus is -1"),
         ("cpus=4,colour=red", "'colour=red' in cluster"),
         ("cpus=four", "Expected `int`"),
-        ("cpus=4,memory=much", "'much' is not a size"),
+        ("cpus=4,memory=much", "invalid size 'much'"),
         ("cpus=4,speed=0", "speed is 0"),
         ("", "describes no nodes"),
         ("200000xcpus=1", "count is 200000"),

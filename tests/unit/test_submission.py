@@ -146,7 +146,7 @@ def test_variable_lists_are_read_as_torque_reads_them(
 
 
 def test_a_value_without_a_name_is_refused() -> None:
-    with pytest.raises(UsageError, match="has no name"):
+    with pytest.raises(UsageError, match="has no variable name"):
         parse_variables("=1")
 
 
@@ -178,11 +178,11 @@ def test_a_variable_that_is_not_there_is_told() -> None:
         environment={}, lists=("NOPE",), export_all=False, workdir="/", queue=""
     )
 
-    assert notes == ["-v NOPE: you have no such variable, so the job gets none"]
+    assert notes == ["-v NOPE: not set in your environment, so the job does not get it"]
 
 
 def test_an_environment_that_is_too_large_is_refused() -> None:
-    with pytest.raises(UsageError, match="more than"):
+    with pytest.raises(UsageError, match="the limit is"):
         environment_of({"BIG": "x" * 2_000_000}, export_all=True)
 
 
