@@ -285,6 +285,10 @@ class Head:
         """Return how the head is."""
         return self._get("/v1/status", api.StatusReply)
 
+    def snapshot(self) -> bytes:
+        """Return what the policies see now (operators only), as ``gsim plan`` reads it."""
+        return bytes(self._send("GET", "/v1/snapshot"))
+
     def recover(
         self, *, accept: bool, without_nodes: bool = False, believe: str = ""
     ) -> api.StatusReply:

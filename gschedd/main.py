@@ -5,6 +5,7 @@ import logging
 import sys
 
 import click
+import msgspec
 
 from gsched.config import load_config
 from gsched.daemon_files import check_config
@@ -12,7 +13,7 @@ from gsched.errors import CannotWriteError, GschedError
 from gsched.logs import LineFormatter, survive_hangups
 from gsched.version import VERSION
 from gschedd.daemon.service import Service
-from gschedd.site import chosen_policy
+from gschedd.site import chosen_policy, tuning_from
 
 
 @click.command(name="gschedd")
@@ -52,6 +53,7 @@ def run(config_path: str | None) -> int:
             policy_name=chosen.name,
             model=chosen.make_model(),
             plans_goals=chosen.plans_goals,
+            tuning=msgspec.to_builtins(tuning_from(config)),
         )
         return asyncio.run(service.run())
     except GschedError as error:

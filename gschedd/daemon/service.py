@@ -7,8 +7,9 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from aiohttp import web
 
@@ -57,6 +58,7 @@ from gschedd.http.links import Links
 from gschedd.http.predictions import Predictions
 from gschedd.http.queries import Queries, up_nodes
 from gschedd.http.schema import openapi
+from gschedd.http.snapshots import Snapshots
 from gschedd.http.witnesses import Witnesses
 from gschedd.models.predict import Model
 from gschedd.plan.snapshot import Policy
@@ -66,6 +68,7 @@ from gschedd.store.sqlite import Opened, Store
 log = logging.getLogger("gschedd")
 
 SHUTDOWN_S = 2.0
+NO_TUNING: Mapping[str, object] = MappingProxyType({})
 #: Objects, then collections, before the next generation. With 50 in the second, a million objects,
 #: a collection took 90 ms. The third comes as seldom as with 50 and 100.
 GC_THRESHOLDS = (20_000, 5, 1000)
@@ -82,8 +85,10 @@ class Service:
         policy_name: str,
         model: Model | None = None,
         plans_goals: bool = False,
+        tuning: Mapping[str, object] = NO_TUNING,
     ) -> None:
         self._config = config
+        self._tuning = tuning
         self._policy_name = policy_name
         self._clock = SystemClock()
         self._started_s = self._clock.wall_s()
@@ -218,6 +223,13 @@ class Service:
             reader=Reader(self._store.path),
             clock=self._clock,
         )
+        self._snapshots = Snapshots(
+            engine=self._engine,
+            callers=callers,
+            clock=self._clock,
+            policy=self._policy_name,
+            tuning=self._tuning,
+        )
         self._commands = Commands(
             Parts(
                 engine=self._engine,
@@ -237,7 +249,7 @@ class Service:
         head = self._config.head
         open_files = raise_open_files()
         commands = web.Application(middlewares=[watched(self._bodies), errors], logger=log)
-        for part in (self._queries, self._predictions, self._commands):
+        for part in (self._queries, self._predictions, self._snapshots, self._commands):
             commands.add_routes(part.routes())
         commands.router.add_get("/v1/openapi.json", openapi)
         await self._serve(

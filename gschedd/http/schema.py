@@ -10,6 +10,7 @@ from gsched.protocol import api, recover
 from gsched.protocol import predictions as p
 from gsched.version import VERSION
 from gschedd.http.answers import answer
+from gschedd.models.saved import Saved
 
 #: Method, path, what it is for, body, answer.
 ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
@@ -26,6 +27,7 @@ ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
     ("get", "/v1/nodes/predictions", "nodes beside predictions", None, p.NodePredictions),
     ("get", "/v1/history", "past jobs and totals", None, api.HistoryReply),
     ("get", "/v1/history/predictions", "predicted and measured", None, p.PredictionsReply),
+    ("get", "/v1/snapshot", "what the policies see, to be replayed", None, Saved),
     ("post", "/v1/recover", "end safe mode", recover.RecoverRequest, api.Health),
     ("get", "/v1/recover", "what nodes know that the database lacks", None, recover.RecoverReply),
 )

@@ -1,7 +1,9 @@
 """Past runs in memory: bounded, by kind and the latest of all; adding one costs the same always."""
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 from gschedd.models.records import Record
@@ -38,6 +40,15 @@ class Recent(Generic[Value]):
         else:
             self._values.move_to_end(key)
         return value
+
+    def only(self, keys: Iterable[str]) -> "Recent[Value]":
+        """Return a copy of what is known of some keys."""
+        other = Recent(self._make, self._most)
+        for key in keys:
+            value = self._values.get(key)
+            if value is not None:
+                other._values[key] = deepcopy(value)
+        return other
 
     def __len__(self) -> int:
         return len(self._values)
@@ -90,13 +101,20 @@ class History:
         max_per_kind: int = MAX_PER_KIND,
         max_latest: int = MAX_LATEST,
     ) -> None:
-        self._kinds: Recent[Runs] = Recent(lambda: Runs(max_per_kind), max_kinds)
+        self._kinds: Recent[Runs] = Recent(partial(Runs, max_per_kind), max_kinds)
         self._latest: deque[Record] = deque(maxlen=max_latest)
 
     def add(self, record: Record) -> None:
         """Remember a run."""
         self._kinds.touch(record.kind.key).add(record)
         self._latest.append(record)
+
+    def only(self, keys: Iterable[str]) -> "History":
+        """Return a copy that knows some kinds, and the latest runs of all."""
+        other = History()
+        other._kinds = self._kinds.only(keys)
+        other._latest = self._latest.copy()
+        return other
 
     def runs(self, key: str) -> Runs | None:
         """Return the runs of a kind, or None if it was never seen."""

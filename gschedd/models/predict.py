@@ -6,7 +6,7 @@ run time, too, which it records but does not predict.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
 from gschedd.models.history import History
@@ -22,6 +22,9 @@ class Model(Predictor, Protocol):
 
     def learn(self, record: Record) -> None:
         """Take a run into account; runs come in the order in which they ended."""
+
+    def detach(self, kinds: Collection[Kind]) -> Predictor:
+        """Return what predicts the same of some kinds now, and learns nothing more."""
 
 
 def convert(used: Use, origin: NodeRates, target: NodeRates) -> Use:
@@ -61,6 +64,12 @@ class PaperModel:
     def learn(self, record: Record) -> None:
         """Take a run into account."""
         self._history.add(record)
+
+    def detach(self, kinds: Collection[Kind]) -> "PaperModel":
+        """Return a copy that knows some kinds, and the latest runs of all."""
+        other = PaperModel(weight=self._weight)
+        other._history = self._history.only(kind.key for kind in kinds)
+        return other
 
     def predict(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:  # noqa: ARG002 -- the paper's rule knows no age
         """Return the mean of the kind's runs; without any, a weighted mean of the latest runs."""

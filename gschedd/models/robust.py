@@ -10,11 +10,12 @@ and every prediction has a high value, from how far earlier ones were missed.
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
 from operator import add
 from typing import Final
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from gschedd.models.family import WELL_KNOWN, Family, Lesson
 from gschedd.models.history import MAX_KINDS, Recent
@@ -181,17 +182,18 @@ class RobustModel:
 
     def predict(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:  # noqa: ARG002 -- age counts in runs
         """Return what a job of a kind will cost on a node."""
+        return _predicted(kind, self._known_of(kind), self._nodes, node)
+
+    def detach(self, kinds: Collection[Kind]) -> "Known":
+        """Return what is known of some kinds now."""
+        known = {kind: self._known_of(kind).detach(self._nodes) for kind in kinds}
+        return Known(kinds=known, nodes=deepcopy(self._nodes))
+
+    def _known_of(self, kind: Kind) -> "_Foretold":
         foretold = self._said.get(kind)
         if foretold is None:
             foretold = self._said[kind] = self._foretell(kind)
-        if not foretold.ways:
-            return _asked_for(kind, node)
-        rates, on_gpu = node.rates, foretold.on_gpu
-        speed = speed_of(rates, on_gpu=on_gpu) + self._nodes.of(node.name, on_gpu=on_gpu)
-        said = foretold.said.get((speed, rates))
-        if said is None:
-            said = foretold.said[speed, rates] = foretold.on(speed, rates)
-        return said
+        return foretold
 
     def _foretell(self, kind: Kind) -> "_Foretold":
         """Return what is known of a kind, whatever the node."""
@@ -237,6 +239,11 @@ class _Foretold(Struct, frozen=True, kw_only=True):
     margins: Logs = ()
     said: dict[tuple[float, NodeRates], Prediction] = field(default_factory=dict)
 
+    def detach(self, nodes: NodeSpeeds) -> "_Foretold":
+        """Return the same without any way back to what goes on learning."""
+        ways = tuple([(view.detach(nodes.speeds), way) for view, way in self.ways])
+        return structs.replace(self, ways=ways, said={})
+
     def on(self, speed: float, rates: NodeRates) -> Prediction:
         """Return what a job of the kind will cost on a node."""
         target = Target(speed=speed, asked=self.asked, on_gpu=self.on_gpu)
@@ -251,6 +258,38 @@ class _Foretold(Struct, frozen=True, kw_only=True):
             wall_high_s=math.exp(high[WALL]),
             records=self.records,
         )
+
+
+class Known:
+    """What a `RobustModel` knew of some kinds at one moment.
+
+    Args:
+        kinds: what was known of each.
+        nodes: speeds of nodes.
+    """
+
+    def __init__(self, *, kinds: Mapping[Kind, _Foretold], nodes: NodeSpeeds) -> None:
+        self._kinds = kinds
+        self._nodes = nodes
+
+    def predict(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:  # noqa: ARG002 -- as of the model
+        """Return what a job of a kind will cost on a node.
+
+        Raises:
+            KeyError: it is none of the kinds.
+        """
+        return _predicted(kind, self._kinds[kind], self._nodes, node)
+
+
+def _predicted(kind: Kind, foretold: _Foretold, nodes: NodeSpeeds, node: NodeLoad) -> Prediction:
+    if not foretold.ways:
+        return _asked_for(kind, node)
+    rates, on_gpu = node.rates, foretold.on_gpu
+    speed = speed_of(rates, on_gpu=on_gpu) + nodes.of(node.name, on_gpu=on_gpu)
+    said = foretold.said.get((speed, rates))
+    if said is None:
+        said = foretold.said[speed, rates] = foretold.on(speed, rates)
+    return said
 
 
 def _margins(misses: Sequence[Logs]) -> Logs:

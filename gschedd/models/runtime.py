@@ -22,7 +22,7 @@ GRADIENT_BYTES: Final = 4
 ONE_GPU: Final = Layout(counts=(1,))
 
 
-class PaperSpeed(Struct, frozen=True, kw_only=True, cache_hash=True):
+class PaperSpeed(Struct, frozen=True, kw_only=True, cache_hash=True, tag="paper"):
     """Data-parallel training with a ring all-reduce after every step; its work is in samples.
 
     Equation 2: ``T_step = T_cal + T_comm``. Equation 3: ``N_step = S_dataset / (S_batch * N_GPU)``.
@@ -72,7 +72,7 @@ class PaperSpeed(Struct, frozen=True, kw_only=True, cache_hash=True):
         return self.batch * gpus / step_s
 
 
-class WalltimeSpeed(Struct, frozen=True, kw_only=True, cache_hash=True):
+class WalltimeSpeed(Struct, frozen=True, kw_only=True, cache_hash=True, tag="walltime"):
     """A training of which only the run time on the GPUs asked for is known; its work is in seconds.
 
     On fewer GPUs it is taken to be slower in proportion, on more to be no faster. With any speed-up

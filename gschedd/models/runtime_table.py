@@ -8,7 +8,7 @@ from gsched.model.training import Training
 from gschedd.plan.training import Layout
 
 
-class TableSpeed(Struct, frozen=True, kw_only=True, cache_hash=True):
+class TableSpeed(Struct, frozen=True, kw_only=True, cache_hash=True, tag="table"):
     """Iterations a second on some numbers of GPUs, the global batch being the same on all of them.
 
     Between two numbers that were measured the rate is on the straight line between theirs; below

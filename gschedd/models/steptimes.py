@@ -66,7 +66,7 @@ class Step(Struct, frozen=True, kw_only=True, cache_hash=True):
     step_s: float
 
 
-class MeasuredSpeed(Struct, frozen=True, kw_only=True, cache_hash=True):
+class MeasuredSpeed(Struct, frozen=True, kw_only=True, cache_hash=True, tag="measured"):
     """Speed of a training whose steps were measured; its work is in samples.
 
     Attributes:

@@ -6,7 +6,7 @@ from itertools import accumulate
 from operator import mul
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gschedd.models.measures import CPU, GPU, LOG_FLOORS, PLACES, WALL, Logs, Sample
 from gschedd.models.medians import weighted_median
@@ -75,6 +75,12 @@ class View(Struct, kw_only=True):
     all_whole: bool
     speeds: Sequence[float] = ()
     speeds_of: SpeedsOf | None = None
+
+    def detach(self, speeds_of: SpeedsOf) -> "View":
+        """Return the same with what was not worked out so far."""
+        if self.speeds_of is None:
+            return self
+        return structs.replace(self, speeds=speeds_of(self.samples), speeds_of=None)
 
     def expect(self, q: int, target: Target, way: int) -> float:
         """Return the expected logarithm of a quantity on a node, by one way."""

@@ -1,7 +1,8 @@
 """How fast and how busy nodes are, what a job will cost, and what is asked to tell it."""
 
+from collections.abc import Collection, Mapping
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -136,3 +137,41 @@ class Predictor(Protocol):
 
     def predict(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:
         """Return what a job of a kind will cost on a node; never fails for want of history."""
+
+
+@runtime_checkable
+class Learning(Protocol):
+    """A predictor that goes on learning, and can return what it knows at one moment."""
+
+    def detach(self, kinds: Collection[Kind]) -> Predictor:
+        """Return what predicts the same of some kinds now, and learns nothing more."""
+
+
+class Foretold(Struct, frozen=True, kw_only=True):
+    """A predictor that was asked already: of some kinds, on the nodes that had reported.
+
+    Attributes:
+        said: predictions by kind and name of the node.
+    """
+
+    said: Mapping[Kind, Mapping[str, Prediction]]
+
+    def predict(self, kind: Kind, node: NodeLoad, now_s: float) -> Prediction:  # noqa: ARG002 -- it was said at one moment
+        """Return what was said.
+
+        Raises:
+            KeyError: it was not asked about this kind on this node.
+        """
+        return self.said[kind][node.name]
+
+
+def foretold(
+    predictor: Predictor, kinds: Collection[Kind], loads: Mapping[str, NodeLoad], now_s: float
+) -> Foretold:
+    """Ask a predictor about each kind on each node."""
+    return Foretold(
+        said={
+            kind: {name: predictor.predict(kind, load, now_s) for name, load in loads.items()}
+            for kind in kinds
+        }
+    )

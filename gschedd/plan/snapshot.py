@@ -7,7 +7,7 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from gsched.model.resources import Allocation, Request
-from gschedd.plan.load import Kind, NodeLoad, Predictor, Use
+from gschedd.plan.load import Kind, Learning, NodeLoad, Predictor, Use, foretold
 from gschedd.plan.space import NodeSpace
 from gschedd.plan.training import Fabric, Goal
 from gschedd.plan.words import Lack
@@ -76,6 +76,9 @@ class ByEnd(Collection[RunningJob]):
 class Snapshot(Struct, frozen=True, kw_only=True):
     """All that a policy may know, at one moment. A policy changes nothing of it.
 
+    What the head hands out looks into its state, and holds until that changes; `detach` makes a
+    value of it.
+
     Attributes:
         loads: nodes as their last reports have them, by name; those without a report are missing.
         kinds: of waiting and running jobs, by id; those of which none is known are missing.
@@ -100,6 +103,46 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     default_walltime_s: float | None = None
     predicted_times: bool = True
     moves_max: int | None = None
+
+    def detach(self) -> "Snapshot":
+        """Return the same as a value, which can be pickled and does not change with the state.
+
+        Policies plan the same on it. Of kinds only those of the jobs in it are kept.
+        """
+        jobs = [job for group in self.groups for _, job in group.order]
+        jobs += [each.job for each in self.running]
+        kinds = {job: kind for job in jobs if (kind := self.kinds.get(job)) is not None}
+        loads = dict(self.loads)
+        return Snapshot(
+            now_s=self.now_s,
+            nodes=dict(self.nodes),
+            groups=tuple(
+                Group(shape=group.shape, order=tuple(group.order)) for group in self.groups
+            ),
+            running=tuple(self.running),
+            loads=loads,
+            kinds=kinds,
+            predictor=_detached(self.predictor, kinds, loads, self.now_s),
+            goals=dict(self.goals),
+            fabric=self.fabric,
+            default_walltime_s=self.default_walltime_s,
+            predicted_times=self.predicted_times,
+            moves_max=self.moves_max,
+        )
+
+
+def _detached(
+    predictor: Predictor | None,
+    kinds: Mapping[int, Kind],
+    loads: Mapping[str, NodeLoad],
+    now_s: float,
+) -> Predictor | None:
+    distinct = dict.fromkeys(kinds.values())
+    if predictor is None:
+        return None
+    if isinstance(predictor, Learning):
+        return predictor.detach(distinct.keys())
+    return foretold(predictor, distinct.keys(), loads, now_s)
 
 
 class Start(Struct, frozen=True, kw_only=True):

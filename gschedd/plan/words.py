@@ -35,6 +35,9 @@ class Lack:
     def __repr__(self) -> str:
         return repr(str(self))
 
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)  # what leaves this process says how the nodes were here
+
 
 def explain(request: Request, spaces: Spaces, *, asked: Request | None = None) -> str:
     """Return in words why the request does not fit: the term that fails, and the best node.

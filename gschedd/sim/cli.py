@@ -30,6 +30,7 @@ from gschedd.policies.registry import ALL_NAMES, choose
 from gschedd.sim import figures, output, report
 from gschedd.sim.cluster import ClusterNode, read_cluster
 from gschedd.sim.history import database_path, read_history
+from gschedd.sim.planning import plan_command
 from gschedd.sim.recorder import SLOWDOWN_BOUND_S, Summary
 from gschedd.sim.simulation import MANY_MOVES, Options, Simulation
 from gschedd.sim.traces import FORMS, Trace, read_trace
@@ -45,6 +46,7 @@ Examples:
   gsim run jobs.csv --cluster cluster.toml --policy balance --work shared --csv results
   gsim replay --since 30d --state-dir /var/lib/gsched --policy balance,fifo
   gsim replay --since 30d --config other.toml --database copy.db --policy balance
+  gsim plan snapshot.json --policy elasticflow
 """
 
 
@@ -214,6 +216,9 @@ def replay_command(
     trace, own_nodes = read_history(path, since_s=since_s, until_s=until_s, limit=wanted.limit)
     nodes = read_cluster(cluster) if cluster else own_nodes
     return compare(wanted, trace, nodes, cluster=cluster or path)
+
+
+gsim.add_command(plan_command)
 
 
 class Stop:

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
 from gschedd.policies import deadline, drs, edf, elasticflow, fifowhole, themis
+from tests.support.detached import AlsoDetached
 from tests.support.trainings import World, check, scattered_snapshots, training_snapshots
 
 #: Each policy that plans trainings by their deadlines, and each of its variants, stands here.
@@ -55,6 +56,13 @@ def test_equal_snapshots_give_equal_plans(policy: Policy, snapshot: Snapshot) ->
 
     assert plans[0] == plans[1]
     assert structs.asdict(snapshot) == before
+
+
+@every_policy
+@given(snapshot=training_snapshots() | scattered_snapshots())
+def test_a_detached_snapshot_gives_the_same_plan(policy: Policy, snapshot: Snapshot) -> None:
+    """In another process, and from a file."""
+    AlsoDetached(policy)(snapshot)
 
 
 @every_policy

@@ -13,6 +13,7 @@ from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Shape, Snapsh
 from gschedd.plan.space import Spaces
 from gschedd.plan.validate import validate
 from gschedd.policies.registry import POLICIES
+from tests.support.detached import AlsoDetached
 from tests.support.runs import kind, run
 from tests.support.spaces import node_spaces, requests
 
@@ -103,6 +104,13 @@ def test_equal_snapshots_give_equal_plans(policy: Policy, snapshot: Snapshot) ->
 
     assert plans[0] == plans[1]
     assert structs.asdict(snapshot) == before
+
+
+@every_policy
+@given(snapshot=snapshots() | informed())
+def test_a_detached_snapshot_gives_the_same_plan(policy: Policy, snapshot: Snapshot) -> None:
+    """In another process, and from a file."""
+    AlsoDetached(policy)(snapshot)
 
 
 @every_policy

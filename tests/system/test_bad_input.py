@@ -457,6 +457,12 @@ def test_who_is_no_operator_drains_no_node(counter: Counter) -> None:
     assert not counter.cluster.head.nodes().nodes[0].drained
 
 
+def test_who_is_no_operator_saves_no_snapshot(counter: Counter) -> None:
+    ran = counter.run_as_other("gsched", "doctor", "--save-snapshot", "/tmp/gsched-snapshot-none")
+
+    refused(ran, 159, "only an operator saves what policies see")
+
+
 def test_who_is_no_operator_puts_no_operator_hold(counter: Counter) -> None:
     refused(counter.run_as_other("ghold", "-h", "o", "1"), 159, "operator holds are for operators")
 

@@ -11,7 +11,10 @@ from gsched.cli.umbrella import head_checks, machine_checks
 from gsched.cli.umbrella.findings import Finding, Level, ok
 from gsched.cli.umbrella.layout import ClusterLayout, layout_of
 from gsched.cli.umbrella.options import subcommand
+from gsched.client import Head
 from gsched.config import DEFAULT_NODE_STATE_DIR, Config, environment
+from gsched.errors import CannotWriteError
+from gsched.model.units import format_size
 
 _COLORS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
@@ -23,12 +26,20 @@ _COLORS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 @click.option(
     "--config", "config_path", metavar="FILE", default=None, help="Look at this configuration."
 )
+@click.option(
+    "--save-snapshot",
+    "snapshot_path",
+    metavar="FILE",
+    default=None,
+    help="Write what the policies see to a new file, for a bug report; only that is done.",
+)
 @head_option
 @color_option
 def doctor(
     *,
     directory: str | None,
     config_path: str | None,
+    snapshot_path: str | None,
     head_address: str,
     color: str,
     as_json: bool,
@@ -38,6 +49,9 @@ def doctor(
     Exits with 0 if all is well or could only be better, with 1 if something is broken.
     """
     layout = _find_layout(directory, head_address)
+    if snapshot_path is not None:
+        address = head_address or (str(layout.socket) if layout is not None else "")
+        return _save_snapshot(snapshot_path, address, as_json=as_json)
     findings = examine(layout, config_path=config_path, head_address=head_address)
     broken = sum(finding.level is Level.FAIL for finding in findings)
     if as_json:
@@ -45,6 +59,29 @@ def doctor(
     else:
         _print(findings, colored=wants_color(color, sys.stdout))
     return 1 if broken else 0
+
+
+def _save_snapshot(path: str, head_address: str, *, as_json: bool) -> int:
+    """Write what the policies see to a file that only the caller can read, and that is new.
+
+    Raises:
+        CannotWriteError: it is there already, or cannot be written.
+    """
+    content = Head(head_address).snapshot()
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(handle, "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise CannotWriteError(
+            f"--save-snapshot: {path}: {error.strerror}", hint="name a new file"
+        ) from None
+    if as_json:
+        print_json({"path": path, "size_bytes": len(content)})
+    else:
+        print(f"wrote {path} ({format_size(len(content))}); replay it with: gsim plan {path}")
+        print("it names users' jobs, nodes and kinds: look into it before you pass it on")
+    return 0
 
 
 def _find_layout(directory: str | None, head_address: str) -> ClusterLayout | None:

@@ -1,0 +1,66 @@
+"""What the policies see now, as a file that can be replayed (operators only)."""
+
+import asyncio
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from gsched.clock import Clock
+from gsched.errors import NotPermittedError
+from gsched.version import VERSION
+from gschedd.core.cycle import snapshot
+from gschedd.engine.loop import Engine
+from gschedd.http.callers import Callers
+from gschedd.models import saved
+
+
+class Snapshots:
+    """Handler of the route.
+
+    Args:
+        engine: of this head.
+        callers: who asks.
+        clock: of this machine.
+        policy: that plans, by its name.
+        tuning: the site's settings of its policies.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        callers: Callers,
+        clock: Clock,
+        policy: str,
+        tuning: Mapping[str, object],
+    ) -> None:
+        self._engine = engine
+        self._callers = callers
+        self._clock = clock
+        self._policy = policy
+        self._tuning = dict(tuning)
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [web.get("/v1/snapshot", self.now)]
+
+    async def now(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v1/snapshot``: it names everybody's jobs, so it is for operators."""
+        if not self._callers.of(request).operator:
+            raise NotPermittedError("only an operator saves what policies see")
+        head = self._engine.head
+        seen = snapshot(head.state, head.settings, self._clock.wall_s(), head.model).detach()
+
+        def encoded() -> bytes:
+            content = saved.Saved(
+                format=saved.FORMAT,
+                version=saved.VERSION,
+                gsched=VERSION,
+                policy=self._policy,
+                tuning=self._tuning,
+                snapshot=saved.saved(seen),
+            )
+            return saved.encode(content)
+
+        body = await asyncio.get_running_loop().run_in_executor(None, encoded)
+        return web.Response(body=body, content_type="application/json")

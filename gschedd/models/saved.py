@@ -1,0 +1,236 @@
+"""Snapshots in files: JSON decoded into declared types, so that a hostile file can run nothing.
+
+A bug report brings what a policy saw, and the policy plans on it again (``gsim plan``).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct, structs
+
+from gschedd.models.runtime import PaperSpeed, WalltimeSpeed
+from gschedd.models.runtime_table import TableSpeed
+from gschedd.models.steptimes import MeasuredSpeed
+from gschedd.plan.load import Foretold, Kind, NodeLoad, Prediction, foretold
+from gschedd.plan.snapshot import Group as WaitingGroup
+from gschedd.plan.snapshot import OrderKey, RunningJob, Shape, Snapshot
+from gschedd.plan.space import NodeSpace
+from gschedd.plan.training import Fabric, Goal
+
+FORMAT: Final = "gsched-snapshot"
+VERSION: Final = 1
+#: Predictions that are kept: of each kind of jobs on each node, the first kinds first. A snapshot
+#: of more than that many lacks the rest, so that a policy may plan otherwise on it.
+MAX_PREDICTIONS: Final = 200_000
+
+Speed = PaperSpeed | WalltimeSpeed | TableSpeed | MeasuredSpeed
+
+
+class SavedGoal(Goal, frozen=True, kw_only=True, omit_defaults=True):
+    """A `Goal` with one of the speeds that there are."""
+
+    speed: Speed
+
+
+class SavedGroup(Struct, frozen=True, kw_only=True):
+    """Waiting jobs of one shape."""
+
+    shape: Shape
+    order: tuple[OrderKey, ...]
+
+
+class SavedFabric(Struct, frozen=True, kw_only=True):
+    """A `Fabric`; pairs of nodes are no keys in JSON."""
+
+    inside_bytes_s: float
+    between_bytes_s: float
+    inside: dict[str, float]
+    between: tuple[tuple[str, str, float], ...]
+    devices: dict[str, float]
+
+
+class SavedKind(Struct, frozen=True, kw_only=True):
+    """A kind of jobs.
+
+    Attributes:
+        jobs: those in the snapshot.
+        said: what the predictor said of it, on each node that had reported; in the order of the
+            loads. None: nothing, as nothing is learned or there were too many kinds.
+    """
+
+    kind: Kind
+    jobs: tuple[int, ...]
+    said: tuple[Prediction, ...] | None
+
+
+class SavedSnapshot(Struct, frozen=True, kw_only=True):
+    """A `Snapshot`; see there."""
+
+    now_s: float
+    nodes: tuple[NodeSpace, ...]
+    groups: tuple[SavedGroup, ...]
+    running: tuple[RunningJob, ...]
+    loads: tuple[NodeLoad, ...]
+    kinds: tuple[SavedKind, ...]
+    learns: bool
+    goals: tuple[SavedGoal, ...]
+    fabric: SavedFabric
+    default_walltime_s: float | None
+    predicted_times: bool
+    moves_max: int | None
+
+
+class Saved(Struct, frozen=True, kw_only=True):
+    """The content of a file.
+
+    Attributes:
+        gsched: the version that wrote it.
+        policy: what planned, by its name.
+        tuning: the site's settings of its policies, as the registry of policies understands them.
+    """
+
+    format: str
+    version: int
+    gsched: str
+    policy: str
+    tuning: dict[str, object]
+    snapshot: SavedSnapshot
+
+
+def saved(snapshot: Snapshot) -> SavedSnapshot:
+    """Return a snapshot as it is saved."""
+    fabric, loads = snapshot.fabric, tuple(snapshot.loads.values())
+    return SavedSnapshot(
+        now_s=snapshot.now_s,
+        nodes=tuple(snapshot.nodes.values()),
+        groups=tuple(SavedGroup(shape=g.shape, order=tuple(g.order)) for g in snapshot.groups),
+        running=tuple(snapshot.running),
+        loads=loads,
+        kinds=tuple(_kinds(snapshot, loads)),
+        learns=snapshot.predictor is not None,
+        goals=tuple(_saved_goal(goal) for goal in snapshot.goals.values()),
+        fabric=SavedFabric(
+            inside_bytes_s=fabric.inside_bytes_s,
+            between_bytes_s=fabric.between_bytes_s,
+            inside=dict(fabric.inside),
+            between=tuple((*names, speed) for names, speed in fabric.between.items()),
+            devices=dict(fabric.devices),
+        ),
+        default_walltime_s=snapshot.default_walltime_s,
+        predicted_times=snapshot.predicted_times,
+        moves_max=snapshot.moves_max,
+    )
+
+
+def _saved_goal(goal: Goal) -> SavedGoal:
+    assert isinstance(goal.speed, Speed), f"a speed of a kind that is not saved: {goal.speed}"
+    return SavedGoal(**structs.asdict(goal))
+
+
+def _kinds(snapshot: Snapshot, loads: Sequence[NodeLoad]) -> list[SavedKind]:
+    jobs: dict[Kind, list[int]] = {}
+    for job, kind in snapshot.kinds.items():
+        jobs.setdefault(kind, []).append(job)
+    predictor = snapshot.predictor
+    told = list(jobs)[: MAX_PREDICTIONS // max(len(loads), 1)] if predictor is not None else []
+    said: Mapping[Kind, Mapping[str, Prediction]] = {}
+    if predictor is not None:
+        said = foretold(predictor, told, {load.name: load for load in loads}, snapshot.now_s).said
+    return [
+        SavedKind(
+            kind=kind,
+            jobs=tuple(numbers),
+            said=tuple(said[kind].values()) if kind in said else None,
+        )
+        for kind, numbers in jobs.items()
+    ]
+
+
+def restored(kept: SavedSnapshot) -> Snapshot:
+    """Return a snapshot that was saved."""
+    fabric, names = kept.fabric, [load.name for load in kept.loads]
+    said = {
+        each.kind: dict(zip(names, each.said, strict=True))
+        for each in kept.kinds
+        if each.said is not None
+    }
+    return Snapshot(
+        now_s=kept.now_s,
+        nodes={space.name: space for space in kept.nodes},
+        groups=tuple(WaitingGroup(shape=group.shape, order=group.order) for group in kept.groups),
+        running=kept.running,
+        loads={load.name: load for load in kept.loads},
+        kinds={
+            job: each.kind
+            for each in kept.kinds
+            if each.said is not None or not kept.learns
+            for job in each.jobs
+        },
+        predictor=Foretold(said=said) if kept.learns else None,
+        goals={goal.job: Goal(**structs.asdict(goal)) for goal in kept.goals},
+        fabric=Fabric(
+            inside_bytes_s=fabric.inside_bytes_s,
+            between_bytes_s=fabric.between_bytes_s,
+            inside=fabric.inside,
+            between={(first, second): speed for first, second, speed in fabric.between},
+            devices=fabric.devices,
+        ),
+        default_walltime_s=kept.default_walltime_s,
+        predicted_times=kept.predicted_times,
+        moves_max=kept.moves_max,
+    )
+
+
+def encode(content: Saved) -> bytes:
+    """Return the bytes of a file."""
+    return msgspec.json.encode(content)
+
+
+def decode(data: bytes) -> Saved:
+    """Return the content of a file.
+
+    Raises:
+        ValueError: it is no snapshot, or one that this version does not know.
+    """
+    try:
+        label = msgspec.json.decode(data, type=_Label)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"it is no snapshot: {error}") from None
+    if label.format != FORMAT or label.version != VERSION:
+        raise ValueError(
+            f"it is {label.format[:40]!r} version {label.version}, "
+            f"this gsched reads {FORMAT!r} version {VERSION}"
+        )
+    try:
+        content = msgspec.json.decode(data, type=Saved)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"it is a damaged snapshot: {error}") from None
+    _check(content.snapshot)
+    return content
+
+
+class _Label(Struct, frozen=True, kw_only=True):
+    """What every version has."""
+
+    format: str
+    version: int
+
+
+def _check(kept: SavedSnapshot) -> None:
+    """Check what policies count on in any snapshot.
+
+    Raises:
+        ValueError: something that is named is not there.
+    """
+    nodes = {space.name for space in kept.nodes}
+    for job in kept.running:
+        for share in job.allocation:
+            if share.node not in nodes:
+                raise ValueError(f"job {job.job} runs on {share.node}, which is not there")
+    for group in kept.groups:
+        if not group.order:
+            raise ValueError(f"no job of {group.shape} waits")
+    for each in kept.kinds:
+        if each.said is not None and len(each.said) != len(kept.loads):
+            raise ValueError(f"{len(each.said)} predictions for {len(kept.loads)} nodes")

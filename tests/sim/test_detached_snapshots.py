@@ -1,0 +1,27 @@
+"""Policies plan the same on a detached snapshot as on the live views of a head, among faults."""
+
+import pytest
+
+from gschedd.core.head import Head
+from gschedd.core.settings import Settings
+from gschedd.core.state import State
+from gschedd.models.predict import PaperModel
+from gschedd.models.robust import RobustModel
+from gschedd.plan.snapshot import Policy
+from gschedd.policies.registry import ALL_NAMES, choose
+from gschedd.sim.faultmoves import MovingWorld
+from tests.support.detached import AlsoDetached
+
+
+@pytest.mark.parametrize("name", ALL_NAMES)
+def test_a_policy_plans_the_same_on_a_detached_snapshot(name: str) -> None:
+    """Trainings and other jobs come, move, fail and end, and the head learns of them."""
+    asked = AlsoDetached(choose(name).plan)
+
+    def make(state: State, settings: Settings, _: Policy) -> Head:
+        model = PaperModel() if name == "paper" else RobustModel()
+        return Head(state=state, settings=settings, policy=asked, model=model)
+
+    MovingWorld(1, make_head=make).run()
+
+    assert asked.asked > 20
