@@ -1,6 +1,7 @@
 """What the command lines of several experiments share."""
 
 import argparse
+from pathlib import Path
 
 
 def seeds_of(text: str) -> range:
@@ -13,3 +14,14 @@ def seeds_of(text: str) -> range:
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} holds no seed: write A-B with A <= B")
     return found
+
+
+def shared_data(name: str) -> Path:
+    """Return the folder of traces of a name: ``shared/data/NAME`` beside or above this repository.
+
+    A worktree may lie deeper than the repository does. Where there is no such folder, its place
+    beside the repository is returned.
+    """
+    above = Path(__file__).resolve().parents[3:]
+    places = [directory / "shared" / "data" / name for directory in above]
+    return next((place for place in places if place.is_dir()), places[0])

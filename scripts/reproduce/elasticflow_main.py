@@ -24,6 +24,7 @@ from gschedd.sim.cluster import read_cluster
 from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import Options, Simulation
 from gschedd.sim.workload import TraceJob
+from scripts.reproduce.arguments import shared_data
 from scripts.reproduce.elasticflow_traces import (
     Row,
     as_asked,
@@ -34,7 +35,7 @@ from scripts.reproduce.elasticflow_traces import (
     trainings,
 )
 
-DATA: Final = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "elasticflow"
+DATA: Final = shared_data("elasticflow")
 #: All that plans trainings, by name: what a head may be given, and what is there for this only.
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
     {
@@ -238,34 +239,39 @@ def _not_negative(text: str) -> float:
     return number
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a table for each trace, and write them as JSON if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the arguments."""
+    made = argparse.ArgumentParser(description=__doc__)
+    made.add_argument(
         "--trace", type=Path, action="append", help="file; may be given again [195job.csv]"
     )
-    parser.add_argument(
+    made.add_argument(
         "--throughputs", type=Path, default=DATA / "throughputs_A100", help="folder [A100]"
     )
-    parser.add_argument("--nodes", type=_count, help="[those of the authors' script]")
-    parser.add_argument("--load", type=_above_0, help="as many nodes as users asked for, over this")
-    parser.add_argument("--gpus-per-node", type=_count, default=8, help="[8]")
-    parser.add_argument(
+    made.add_argument("--nodes", type=_count, help="[those of the authors' script]")
+    made.add_argument("--load", type=_above_0, help="as many nodes as users asked for, over this")
+    made.add_argument("--gpus-per-node", type=_count, default=8, help="[8]")
+    made.add_argument(
         "--policies",
         type=_policies,
         default=DEFAULT,
         help=f"names, comma-separated: {', '.join(sorted(POLICIES))}",
     )
-    parser.add_argument(
+    made.add_argument(
         "--move-s", type=_not_negative, default=10.0, help="cost of a move, seconds [10]"
     )
-    parser.add_argument(
+    made.add_argument(
         "--reject-late",
         action="store_true",
         help="jobs ask to be refused if they would be late, instead of running when they can",
     )
-    parser.add_argument("--json", type=Path, help="file to write the figures to")
-    asked = parser.parse_args(arguments)
+    made.add_argument("--json", type=Path, help="file to write the figures to")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a table for each trace, and write them as JSON if asked to."""
+    asked = parser().parse_args(arguments)
     paths = asked.trace or [DATA / "195job.csv"]
     try:
         found = [

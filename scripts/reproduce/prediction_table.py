@@ -18,10 +18,11 @@ from gschedd.models.predict import Model, PaperModel
 from gschedd.models.records import Record
 from gschedd.models.robust import RobustModel
 from gschedd.plan.load import Kind, NodeLoad, NodeRates, Prediction, Use
+from scripts.reproduce.arguments import shared_data
 from scripts.reproduce.generated_kinds import Run, generate
 
 MODELS: Mapping[str, Callable[[], Model]] = {"paper": PaperModel, "gsched": RobustModel}
-DURATIONS = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "elasticflow"
+DURATIONS = shared_data("elasticflow")
 
 
 class Scored(NamedTuple):
