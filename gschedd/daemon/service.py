@@ -207,6 +207,7 @@ class Service:
             long_reader=Reader(self._store.path),
             links=self._links,
             clock=self._clock,
+            bodies=self._bodies,
             status=self._status,
         )
         self._safe_mode = SafeMode(

@@ -46,7 +46,7 @@ class Bodies:
         self._held: Counter[int] = Counter()
         self._of_request: dict[object, int] = {}  # by connection: it has one at a time
         self._large = Turns(LARGE_AT_ONCE)
-        self._decoding = Turns(1, rests=True)
+        self._brief = Turns(1, rests=True)
         self.entrance = Entrance()
 
     @property
@@ -88,9 +88,9 @@ class Bodies:
         """Wait for a turn if it is needed; else go on at once."""
         return self.turn(uid) if is_needed else nullcontext(Pace())
 
-    def decoding(self, uid: int) -> AbstractAsyncContextManager[Pace]:
-        """Wait for a turn at decoding what is large: one for each user, one for all."""
-        return self._decoding.turn(uid)
+    def brief(self, uid: int) -> AbstractAsyncContextManager[Pace]:
+        """Wait for a turn at some milliseconds of work, decoding say: one for all users."""
+        return self._brief.turn(uid)
 
 
 def uid_of(request: web.Request) -> int:
@@ -173,7 +173,7 @@ async def read_body(request: web.Request, bodies: Bodies, kind: type[T]) -> T:
     body = await read_bytes(request, bodies, MAX_REQUEST_BYTES)
     if len(body) <= DIRECT_BYTES:
         return decoded(_where(request), body, kind)
-    async with bodies.decoding(uid_of(request)) as pace:
+    async with bodies.brief(uid_of(request)) as pace:
         return await decode(_where(request), body, kind, pace)
 
 
@@ -186,7 +186,7 @@ async def read_submission(request: web.Request, bodies: Bodies) -> api.SubmitReq
     """
     body = await read_bytes(request, bodies, MAX_SUBMIT_BYTES)
     if len(body) > DIRECT_BYTES:
-        async with bodies.decoding(uid_of(request)) as pace:
+        async with bodies.brief(uid_of(request)) as pace:
             return await decode_submission(_where(request), body, pace)
     asked = decoded(_where(request), body, api.SubmitRequest)
     check_count(len(asked.jobs), dry_run=asked.dry_run)

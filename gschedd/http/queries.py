@@ -28,6 +28,7 @@ from gschedd.core.state import Job, Part
 from gschedd.core.story import Teller
 from gschedd.engine.loop import Engine
 from gschedd.http.answers import answer, error_body
+from gschedd.http.bodies import Bodies
 from gschedd.http.callers import Callers
 from gschedd.http.links import Links
 from gschedd.http.pace import Pace
@@ -54,6 +55,7 @@ class Queries:
         long_reader: Reader,
         links: Links,
         clock: Clock,
+        bodies: Bodies,
         status: Callable[[], api.StatusReply],
     ) -> None:
         self._engine = engine
@@ -61,6 +63,7 @@ class Queries:
         self._reader = reader
         self._links = links
         self._clock = clock
+        self._bodies = bodies
         self._status = status
         self._long_reader = long_reader
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="reader")
@@ -117,12 +120,12 @@ class Queries:
 
     async def jobs(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/jobs``: unfinished jobs, or those named by ``ids``, in the order of ids."""
-        self._callers.of(request)
+        caller = self._callers.of(request)
         query = request.query
         warning = await self._engine.shown()
         if "ids" in query:
             ids = [text for text in query["ids"].split(",") if text]
-            return await self._jobs_by_id(ids, warning)
+            return await self._jobs_by_id(ids, warning, caller.uid)
         states = _states(query.get("state", ""))
         user = query.get("user", "")
         chosen = [
@@ -167,13 +170,23 @@ class Queries:
         await response.write_eof()
         return response
 
-    async def _jobs_by_id(self, texts: list[str], warning: str) -> web.StreamResponse:
+    async def _jobs_by_id(self, texts: list[str], warning: str, uid: int) -> web.StreamResponse:
+        texts = list(dict.fromkeys(texts))
+        if len(texts) <= IDS_PER_READ:
+            past = await self._read_jobs(self._wanted(texts))
+            return await self._chosen_rows(texts, past, warning, Pace())
+        async with self._bodies.brief(uid):
+            wanted = self._wanted(texts)
+        past = await self._read_jobs(wanted)  # without a turn: others need not wait for the disk
+        async with self._bodies.brief(uid) as pace:
+            return await self._chosen_rows(texts, past, warning, pace)
+
+    async def _chosen_rows(
+        self, texts: Sequence[str], past: Mapping[int, Job | StorageError], warning: str, pace: Pace
+    ) -> web.Response:
         teller = self._teller()
         rows: list[api.JobRow] = []
         errors: dict[str, api.ErrorBody] = {}
-        texts = list(dict.fromkeys(texts))
-        past = await self._past_of(texts)
-        pace = Pace()
         for text in texts:
             await pace.keep()
             try:
@@ -190,13 +203,16 @@ class Queries:
             )
         )
 
-    async def _past_of(self, texts: Sequence[str]) -> Mapping[int, Job | StorageError]:
-        """Return those jobs that only the database knows, each read once, or why it cannot be."""
+    def _wanted(self, texts: Sequence[str]) -> list[int]:
+        """Return those jobs that only the database can know, each once."""
         numbers: dict[int, None] = {}
         for text in texts:
             with contextlib.suppress(UnknownJobError):
                 numbers[own_job_number(text, server=self._head.settings.server)] = None
-        wanted = [number for number in numbers if number not in self._head.state.jobs]
+        return [number for number in numbers if number not in self._head.state.jobs]
+
+    async def _read_jobs(self, wanted: Sequence[int]) -> Mapping[int, Job | StorageError]:
+        """Return those jobs that the database knows, or why one cannot be read."""
         found: dict[int, Job | StorageError] = {}
 
         def read(part: Sequence[int]) -> None:

@@ -450,7 +450,7 @@ def test_two_large_requests_that_are_refused_are_not_decoded_in_one_turn_of_the_
             loop.call_soon(count)
 
         async def refuse() -> None:
-            async with bodies.decoding(1):
+            async with bodies.brief(1):
                 begun.append(turns[0])
                 raise InvalidRequestError("no")
 

@@ -142,6 +142,9 @@ ACTIONS: Final = (
 
 QUERIES: Final = (
     _query("ids of a query", "/v1/jobs?ids=" + ",".join(["1"] * 3500), taken=True),
+    _query(
+        "different ids of a query", "/v1/jobs?ids=" + ",".join(map(str, range(1, 1500))), taken=True
+    ),
     _query("states of a query", "/v1/jobs?state=" + ",".join(["Q"] * 3500), taken=True),
     _query("a pattern", "/v1/history?name=" + "*a" * 2000),
     _query("ids of the history", "/v1/history?ids=" + ",".join(["1"] * 3500), taken=True),
