@@ -41,7 +41,7 @@ def document() -> dict[str, object]:
         key=lambda kind: kind.__name__,
     )
     schemas, components = msgspec.json.schema_components(
-        types, ref_template="#/components/schemas/{name}"
+        types, schema_hook=_of_anything, ref_template="#/components/schemas/{name}"
     )
     refs = dict(zip(types, schemas, strict=True))
     paths: dict[str, dict[str, object]] = {}
@@ -66,6 +66,17 @@ def document() -> dict[str, object]:
         "paths": paths,
         "components": {"schemas": components},
     }
+
+
+def _of_anything(kind: type) -> dict[str, object]:
+    """Return the schema of a value that may be any JSON, such as a site's setting.
+
+    Raises:
+        NotImplementedError: nothing is known of the type.
+    """
+    if kind is object:
+        return {"description": "any value"}  # msgspec takes an empty one for none
+    raise NotImplementedError(kind)
 
 
 def _json(schema: dict[str, object]) -> dict[str, object]:

@@ -81,18 +81,27 @@ def wire_fields() -> Fields:
             "refused": t.encode_refusal("why").decode(),
         },
     }
-    messages = (n.HeadMessage, n.NodeMessage, t.Line)
-    (to_node, to_head, line), components = msgspec.json.schema_components(messages)
-    roots = {f"to node: {tag}": schema for tag, schema in _tagged(to_node).items()}
-    roots |= {f"to head: {tag}": schema for tag, schema in _tagged(to_head).items()}
-    return said | _Written(components).fields_of(roots | {"training to node": line})
+    unions = {"to node:": n.HeadMessage, "to head:": n.NodeMessage}
+    return said | fields_of_types({"training to node": t.Line}, unions)
 
 
 def stored_fields() -> Fields:
     """Return the fields of what is kept as JSON in the database and on nodes."""
-    schemas, components = msgspec.json.schema_components((f.AnyFact, *STORED.values()))
-    roots = {f"fact {tag}": schema for tag, schema in _tagged(schemas[0]).items()}
-    return _Written(components).fields_of(roots | dict(zip(STORED, schemas[1:], strict=True)))
+    return fields_of_types(STORED, {"fact": f.AnyFact})
+
+
+def fields_of_types(
+    types: Mapping[str, object], unions: Mapping[str, object] = MappingProxyType({})
+) -> Fields:
+    """Return the fields of records by the names that they are given, and of all that they hold.
+
+    Each member of a union is named by the name of the union and its own tag.
+    """
+    schemas, components = msgspec.json.schema_components((*unions.values(), *types.values()))
+    roots = dict(zip(types, schemas[len(unions) :], strict=True))
+    for name, union in zip(unions, schemas, strict=False):
+        roots |= {f"{name} {tag}": schema for tag, schema in _tagged(union).items()}
+    return _Written(components).fields_of(roots)
 
 
 def _tagged(union: Schema) -> dict[str, Schema]:
@@ -146,8 +155,8 @@ class _Written:
         if "$ref" in schema and "properties" in self._target(schema):
             reference = str(schema["$ref"])
             if reference not in self._names:
-                self._names[reference] = place
-                self._write(place, schema)
+                self._names[reference] = name = self._free(place)
+                self._write(name, schema)
             return self._names[reference]
         schema = self._target(schema)
         if "anyOf" in schema:
@@ -156,6 +165,12 @@ class _Written:
         if "enum" in schema:
             return " ".join(json.dumps(each) for each in cast("Sequence[object]", schema["enum"]))
         return self._plain(schema, place)
+
+    def _free(self, place: str) -> str:
+        """Return a name for a type at a place where other ones of a union may stand, too."""
+        taken = set(self._names.values())
+        names = (place, *(f"{place} ({number})" for number in range(2, len(taken) + 3)))
+        return next(name for name in names if name not in taken)
 
     def _plain(self, schema: Schema, place: str) -> str:
         kind = str(schema.get("contentEncoding", schema.get("type", "anything")))

@@ -237,7 +237,7 @@ def _parts() -> Sequence[Part]:
         Part(
             name="drs",
             what="scripts/reproduce/drs, seeds 0-1; quick: seed 0, lambda 4",
-            took="10 minutes; quick 10 s",
+            took="11 minutes; quick 5 to 15 s",
             run=partial(_run_cases, _drs),
         ),
         Part(

@@ -9,6 +9,7 @@ import pytest
 
 from scripts.reproduce import elasticflow_main
 from scripts.reproduce.decisions_differences import MISSING, Difference, differences
+from scripts.reproduce.decisions_formats import fields_of_types
 from scripts.reproduce.decisions_main import Record, Recorded, main
 from scripts.reproduce.decisions_parts import PARTS, Wanted
 
@@ -76,6 +77,28 @@ def test_a_message_that_is_new_differs(tmp_path: Path) -> None:
 
     assert main(["compare", str(path), "--only", "schema"]) == 0
     assert main(["compare", str(path), "--only", "formats"]) == 1
+
+
+class Cat(msgspec.Struct, tag=True):
+    lives: int = 9
+
+
+class Dog(msgspec.Struct, tag=True):
+    owner: str
+
+
+class Home(msgspec.Struct):
+    pets: tuple[Cat | Dog, ...]
+    first: Cat | None = None
+
+
+def test_parts_of_messages_have_names_by_their_place() -> None:
+    """Each member of a union has one, and a type that comes again is referred to."""
+    assert fields_of_types({"home": Home}) == {
+        "home": {"pets": "[home.pets | home.pets (2)]", "first": "home.pets | null = null"},
+        "home.pets": {"type": '"Cat"', "lives": "integer = 9"},
+        "home.pets (2)": {"type": '"Dog"', "owner": "string"},
+    }
 
 
 def test_only_recorded_cases_are_run_again(
