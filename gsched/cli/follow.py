@@ -79,7 +79,8 @@ def wait_for_one(head: Head, job: int, *, watch: bool, as_json: bool) -> int:
         story = head.wait([job])[0]
     except KeyboardInterrupt:
         print_note(
-            f"detached: job {job_id} goes on; gwait {job_id} waits for it, gdel {job_id} ends it",
+            f"detached: job {job_id} continues; wait for it with gwait {job_id}, or end it with "
+            f"gdel {job_id}",
             command=command_name(),
         )
         raise
@@ -104,13 +105,13 @@ def report_failure(head: Head, story: JobStory, *, told: bool = False) -> None:
     try:
         chunk, _ = _tail_chunk(head, story.row.id, stream=stream, lines=SEARCHED_LINES, node=node)
     except GschedError as error:
-        print_note(f"its {stream} cannot be read: {error.message}", command=name)
+        print_note(f"{stream} of the job cannot be read: {error.message}", command=name)
         return
     text = chunk.data.decode(errors="backslashreplace")
     lines = telling_lines(text, rank=outcome.rank if outcome is not None else None)
     if lines:
         where = f" on {node}" if node else ""
-        print_note(f"the last lines of its {stream}{where}:", command=name)
+        print_note(f"last lines of {stream}{where}:", command=name)
         for line in lines:
             print(f"  | {printable(line.replace(chr(9), '    '))}", file=sys.stderr)
 
@@ -206,8 +207,8 @@ def read_output(
         return structs.replace(local, ended=chunk.ended)
     if chunk.ended:
         raise InvalidRequestError(
-            f"job {job} is done, and its {stream} cannot be read here: {chunk.path}",
-            hint=f"look at it on {chunk.node}, where the job ran",
+            f"job {job} has finished, but its {stream} is not readable here: {chunk.path}",
+            hint=f"read it on {chunk.node}, where the job ran",
         )
     return chunk
 

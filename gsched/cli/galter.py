@@ -20,9 +20,9 @@ Value = str | int | tuple[str, ...] | None  # of an option
 
 EPILOG = """\b
 Examples:
-  galter -l walltime=+1:00:00 17      one hour more, also while it runs
+  galter -l walltime=+1:00:00 17      add one hour, even while it runs
   galter -l nodes=2:gpus=4 -p 10 17
-  galter --deadline 8h 17             to be done in eight hours from now
+  galter --deadline 8h 17             new deadline: eight hours from now
 """
 
 
@@ -37,30 +37,41 @@ Examples:
     "-h",
     "hold_list",
     metavar="HOLD_LIST",
-    help="Set the holds to: u, o, s, together as uo; n: none.",
+    help="Set the holds: u, o, s, or several such as uo; n: none.",
 )
 @click.option(
-    "-j", "join", type=click.Choice(["oe", "eo", "n"]), metavar="JOIN", help="oe, eo or n."
+    "-j",
+    "join",
+    type=click.Choice(["oe", "eo", "n"]),
+    metavar="JOIN",
+    help="Join stdout and stderr: oe, eo or n.",
 )
 @click.option(
     "-l",
     "resources",
     multiple=True,
     metavar="LIST",
-    help="Resources, as with gsub; walltime=+1:00:00 adds to what there is, -30:00 takes away.",
+    help="Resources, as with gsub; walltime=+1:00:00 adds time, walltime=-30:00 subtracts it.",
 )
 @click.option(
-    "-m", "mail_points", metavar="POINTS", help="Mail: only n (never); gsched sends none yet."
+    "-m",
+    "mail_points",
+    metavar="POINTS",
+    help="Mail points: only n (never); gsched sends no mail yet.",
 )
-@click.option("-M", "mail_to", metavar="USERS", help="Whom to mail: only beside -m n.")
-@click.option("-N", "name", metavar="NAME", help="Name of the job.")
+@click.option("-M", "mail_to", metavar="USERS", help="Mail recipients: only with -m n.")
+@click.option("-N", "name", metavar="NAME", help="Job name.")
 @click.option("-o", "stdout_path", metavar="PATH", help="File for standard output.")
 @click.option(
     "-p", "priority", type=click.IntRange(-1024, 1023), metavar="N", help="Priority, -1024 to 1023."
 )
-@click.option("-q", "queue", metavar="QUEUE", help="Queue to wait in.")
+@click.option("-q", "queue", metavar="QUEUE", help="Queue of the job.")
 @click.option(
-    "-r", "rerunnable", type=click.Choice(["y", "n"]), metavar="y|n", help="May it run again?"
+    "-r",
+    "rerunnable",
+    type=click.Choice(["y", "n"]),
+    metavar="y|n",
+    help="Whether the job can be rerun.",
 )
 @click.option("-S", "shell", metavar="PATH", help="Shell that runs the script.")
 @click.option(
@@ -68,21 +79,21 @@ Examples:
     "attributes",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Other attributes: kill_delay=SECONDS is --grace in Torque's words.",
+    help="Other attributes: kill_delay=SECONDS (Torque's name of --grace).",
 )
 @click.option("--grace", metavar="DELAY", help="Time from TERM to KILL: seconds, MM:SS or 5m.")
 @click.option(
     "--deadline",
     metavar="WHEN",
-    help="Be done by then: 8h from now, or '2027-03-01 08:00'; none takes it away.",
+    help="Deadline: 8h from now, or '2027-03-01 08:00'; none removes it.",
 )
 @click.option(
     "--urgency",
     type=click.Choice([each.value for each in Urgency]),
     metavar="WORD",
-    help="Deadline from what is left to run: urgent, normal or relaxed.",
+    help="Derive the deadline from the remaining run time: urgent, normal or relaxed.",
 )
-@click.option("--dry-run", is_flag=True, help="Check everything, change nothing.")
+@click.option("--dry-run", is_flag=True, help="Check the change, without making it.")
 @connected
 def galter(
     head: Head,
@@ -93,10 +104,10 @@ def galter(
     as_json: bool,
     **options: Value,
 ) -> int:
-    """Change what jobs ask for; all of it or, for each job by itself, nothing.
+    """Change attributes of jobs: for each job all of the changes, or none.
 
-    A waiting job may change in everything. Of a running one only what still can have an effect:
-    its walltime, deadline, grace, account, mail, holds and whether it may be run again.
+    Every attribute of a waiting job can be changed; of a running job its walltime, deadline, grace,
+    account, mail, holds, and whether it can be rerun.
     """
     request = ActionRequest(
         action="alter",
@@ -122,9 +133,9 @@ def make_alteration(options: dict[str, Value], *, now_s: float, directory: str) 
     refuse_mail(*(None if value is None else str(value) for value in mail))
     given = {name: value for name, value in options.items() if value is not None and value != ()}
     if not given:
-        raise UsageError("nothing to change was asked for", hint="see `galter --help`")
+        raise UsageError("nothing to change", hint="see `galter --help`")
     if "deadline" in given and "urgency" in given:
-        raise UsageError("--deadline and --urgency contradict each other", hint="give one of them")
+        raise UsageError("--deadline and --urgency are mutually exclusive", hint="give one of them")
     changes: dict[str, object] = {name: given[name] for name in _PLAIN if name in given}
     for name, read in _readers(now_s, directory).items():
         if name in given:
@@ -173,9 +184,7 @@ def _texts(value: Value) -> tuple[str, ...]:
 def _kill_delay_s(text: str) -> float:
     name, _, value = text.partition("=")
     if name != "kill_delay":
-        raise UsageError(
-            f"-W {text}: {name!r} cannot be altered here", hint="only kill_delay=SECONDS can"
-        )
+        raise UsageError(f"-W {text}: unknown attribute {name!r}", hint="valid: kill_delay=SECONDS")
     return read_duration_s(f"-W {name}", value)
 
 
@@ -188,7 +197,7 @@ def absolute_output(path: str, directory: str) -> str:
     if colon and "/" not in host:
         path = rest
     if not path:
-        raise UsageError("an empty path for output", hint="give a file or a directory")
+        raise UsageError("the output path is empty", hint="give a file or a directory")
     return path if path[0] in "/~$" else os.path.join(directory, path)
 
 

@@ -34,11 +34,13 @@ Examples:
 
 @gsched_command("gdel", epilog=EPILOG)
 @jobs_argument
-@click.option("-m", "--message", default="", metavar="MSG", help="Text kept in the job's history.")
+@click.option("-m", "--message", default="", metavar="MSG", help="Message for the job's history.")
 @grace_option
-@click.option("-y", "--yes", is_flag=True, help=f"Do not ask before ending more than {ASK_ABOVE}.")
-@click.option("--wait", "wait", is_flag=True, help="Return when the jobs have ended.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, do nothing.")
+@click.option(
+    "-y", "--yes", is_flag=True, help=f"Do not ask before deleting more than {ASK_ABOVE} jobs."
+)
+@click.option("--wait", "wait", is_flag=True, help="Wait until the jobs have ended.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
 @connected
 def gdel(  # noqa: PLR0913 - one parameter for each option
     head: Head,
@@ -51,10 +53,10 @@ def gdel(  # noqa: PLR0913 - one parameter for each option
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """End jobs: TERM to everything they started, a grace period, then KILL.
+    """Delete jobs: TERM to all of their processes, a grace period, then KILL.
 
-    Returns as soon as the head has taken it; a waiting job never starts any more. JOB is 17 or
-    17.server; all means every job of yours.
+    Returns as soon as the head has accepted the request. JOB is 17 or 17.server; all stands for all
+    of your jobs.
     """
     request = ActionRequest(
         action="delete",
@@ -80,7 +82,7 @@ def _agreed(head: Head, request: ActionRequest) -> bool:
         return True
     trial = head.act(_as_trial(request))
     count = sum(result.error is None for result in trial.results)
-    return count <= ASK_ABOVE or click.confirm(f"gdel: end {count} jobs?", err=True)
+    return count <= ASK_ABOVE or click.confirm(f"gdel: delete {count} jobs?", err=True)
 
 
 def _as_trial(request: ActionRequest) -> ActionRequest:

@@ -27,40 +27,44 @@ Examples:
   ghist --since yesterday --failed
   ghist --user alice --since 2026-11-01 --until 2026-12-01 --limit 0
   ghist --json 17 18
-  ghist --predictions --since 7d      how far predictions were off, job by job
+  ghist --predictions --since 7d      prediction errors, job by job
 """
 
 
 @gsched_command("ghist", epilog=EPILOG)
 @click.argument("jobs", nargs=-1, metavar="[JOB...]")
-@click.option("-u", "--user", metavar="USER", help="Only jobs of this user.")
+@click.option("-u", "--user", metavar="USER", help="Show only jobs of this user.")
 @click.option(
     "--since",
     metavar="MOMENT",
-    help="Ended at or after: 2026-11-20, '2026-11-20 08:00', 2d, today.",
+    help="Show only jobs that ended at or after: 2026-11-20, '2026-11-20 08:00', 2d, today.",
 )
-@click.option("--until", metavar="MOMENT", help="Ended before that moment.")
+@click.option("--until", metavar="MOMENT", help="Show only jobs that ended before that time.")
 @click.option(
     "--outcome",
     type=click.Choice([kind.value for kind in OutcomeKind]),
     metavar="KIND",
-    help=f"Only jobs that ended so: {', '.join(OutcomeKind)}.",
+    help=f"Show only jobs with this outcome: {', '.join(OutcomeKind)}.",
 )
-@click.option("--failed", is_flag=True, help="Only jobs that failed, without those deleted.")
-@click.option("-q", "--queue", metavar="QUEUE", help="Only jobs of this queue.")
-@click.option("-N", "--name", metavar="NAME", help="Only jobs of this name; * and ? stand for any.")
+@click.option(
+    "--failed", is_flag=True, help="Show only jobs that failed; deleted jobs do not count."
+)
+@click.option("-q", "--queue", metavar="QUEUE", help="Show only jobs of this queue.")
+@click.option(
+    "-N", "--name", metavar="NAME", help="Show only jobs of this name; * and ? are wildcards."
+)
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
     default=DEFAULT_LIMIT,
     show_default=True,
     metavar="N",
-    help="How many to show, newest first; 0: all.",
+    help="Number of jobs to show, newest first; 0: all.",
 )
 @click.option(
     "--predictions",
     is_flag=True,
-    help="What was predicted of each job on each node, beside what was measured.",
+    help="Show predicted and measured use of each job on each of its nodes.",
 )
 @color_option
 @connected
@@ -74,10 +78,10 @@ def ghist(
     predictions: bool,
     **filters: "str | int | bool | None",
 ) -> int:
-    """Show jobs that have ended, newest first, and what they used in all.
+    """Show jobs that have ended, newest first, and their total use.
 
-    With --predictions: what each was expected to use on each of its nodes, what it did use, and
-    how far that was off: +50% means that half too much was predicted.
+    With --predictions: what each job was predicted to use on each of its nodes, what it used, and
+    the error: +50% means that the prediction was half too high.
     """
     if predictions:
         return _predictions(head, jobs, filters, color=color, as_json=as_json)
@@ -100,7 +104,7 @@ def _wanted(filters: "dict[str, str | int | bool | None]") -> "dict[str, str | f
         UsageError: two of them exclude each other, or a moment is none.
     """
     if filters["failed"] and filters["outcome"]:
-        raise UsageError("--failed and --outcome exclude each other", hint="give one of them")
+        raise UsageError("--failed and --outcome are mutually exclusive", hint="give one of them")
     now_s = SystemClock().wall_s()
     moments = {
         name: parse_moment(str(filters[name]), now_s=now_s, option=f"--{name}")
@@ -132,7 +136,7 @@ def _check_no_filter(filters: "dict[str, str | int | bool | None]") -> None:
     given = [name for name, value in filters.items() if value and name != "limit"]
     if given:
         raise UsageError(
-            f"both job ids and --{given[0]} are given",
+            f"job ids and --{given[0]} are mutually exclusive",
             hint="give one of them; quote a pattern, as in -N 'train*', or the shell expands it",
         )
 

@@ -17,15 +17,15 @@ Examples:
 @gsched_command("ghold", epilog=EPILOG)
 @jobs_argument
 @hold_option
-@click.option("--dry-run", is_flag=True, help="Say what would be done, do nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
 @connected
 def ghold(
     head: Head, *, jobs: tuple[str, ...], hold_list: str, dry_run: bool, as_json: bool
 ) -> int:
-    """Hold jobs, so that they are not started until they are released (see grls).
+    """Hold jobs: they do not start until they are released with grls.
 
-    Who may set which: u the owner, o and s operators. A running job runs on, but is not started
-    again.
+    The owner can set u, only operators can set o and s. A running job keeps running, but is not
+    started again.
     """
     return change_holds(head, "hold", jobs, hold_list=hold_list, dry_run=dry_run, as_json=as_json)
 

@@ -32,22 +32,28 @@ _PHASES = ("requested", "checkpointed", "stopped", "placed", "starting", "first 
 
 EPILOG = """\b
 Examples:
-  gmigrate 17                    to any other node
-  gmigrate 17 --to n2 --wait     to this one; say how it goes
-  gmigrate 17 --gpus 4           on four GPUs from now on
-  gmigrate 17 --to n2 --dry-run  would it work?
+  gmigrate 17                    migrate to any other node
+  gmigrate 17 --to n2 --wait     migrate to n2; print each phase
+  gmigrate 17 --gpus 4           resize to four GPUs
+  gmigrate 17 --to n2 --dry-run  only check whether it is possible
 """
 
 
 @gsched_command("gmigrate", epilog=EPILOG)
 @click.argument("job", metavar="JOB")
-@click.option("--to", "nodes", default="", metavar="NODE[,NODE]", help="On these nodes.")
+@click.option("--to", "nodes", default="", metavar="NODE[,NODE]", help="Target nodes.")
 @click.option(
-    "--gpus", type=click.IntRange(min=1), default=None, metavar="N", help="On so many GPUs."
+    "--gpus",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="N",
+    help="Number of GPUs after the migration.",
 )
-@click.option("-m", "--message", default="", metavar="MSG", help="Text kept in the job's history.")
-@click.option("--wait", "waits", is_flag=True, help="Wait for its first step there; tell phases.")
-@click.option("--dry-run", is_flag=True, help="Say where it would go, do nothing.")
+@click.option("-m", "--message", default="", metavar="MSG", help="Message for the job's history.")
+@click.option(
+    "--wait", "waits", is_flag=True, help="Wait for the first step after it; print each phase."
+)
+@click.option("--dry-run", is_flag=True, help="Show the target, without migrating.")
 @connected
 def gmigrate(  # noqa: PLR0913 - one parameter for each option
     head: Head,
@@ -60,10 +66,10 @@ def gmigrate(  # noqa: PLR0913 - one parameter for each option
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Let a running job save its state and go on elsewhere, or on another number of GPUs.
+    """Migrate a running job to other nodes, or to another number of GPUs.
 
-    Its new place is kept for it before it is asked, and it runs on until it has saved its state. If
-    it cannot, it stays where it is, untouched.
+    The target is reserved first, and the job keeps running until it has saved a checkpoint. A job
+    that cannot save one stays where it is.
     """
     request = ActionRequest(
         action="migrate",
@@ -75,7 +81,9 @@ def gmigrate(  # noqa: PLR0913 - one parameter for each option
     )
     follows = waits and not dry_run
     if follows and job.lower() == ALL:
-        raise UsageError("--wait follows one job, not all", hint="name it, or leave --wait out")
+        raise UsageError(
+            "--wait needs a single job, not 'all'", hint="name the job, or omit --wait"
+        )
     before = head.job(job) if follows else None
     results = head.act(request).results
     if not as_json:
@@ -84,8 +92,8 @@ def gmigrate(  # noqa: PLR0913 - one parameter for each option
         status = report_results(results, as_json=as_json, show_text=True)
         if not (dry_run or as_json) and any(each.error is None for each in results):
             print_note(
-                f"gstat -f {job if job.lower() != ALL else 'JOB'} tells how it ends; "
-                "--wait waits for that",
+                f"gstat -f {job if job.lower() != ALL else 'JOB'} shows the result; "
+                "--wait waits for it",
                 command=command_name(),
             )
         return status
@@ -117,7 +125,7 @@ def _follow(head: Head, before: JobStory, *, quiet: bool) -> JobStory:
             check_moves(story, before.row.attempt)
             pause(_LOOK_S)
     except KeyboardInterrupt:
-        print_note("no longer waiting; the move goes on", command=command_name())
+        print_note("no longer waiting; the migration continues", command=command_name())
         raise
 
 
@@ -158,7 +166,7 @@ def _note(phase: str, story: JobStory, move: MoveRow) -> str:
         case "placed":
             return f"  on {printable(', '.join(story.row.nodes))}"
         case "restarted":
-            return "  gsched cannot see when it works again"
+            return "  gsched cannot see when the job makes progress again"
         case "first step":
             read = f", checkpoint read in {move.restore_s:.1f} s" if move.restore_s else ""
             return f"  {move.cost_s or 0.0:.1f} s without progress{read}"
@@ -174,27 +182,27 @@ def check_moves(story: JobStory, from_attempt: int) -> None:
     """
     state, job_id = story.row.state, format_job_id(story.row.id, story.server)
     if state == JobState.DONE:
-        raise BadStateError(f"job {job_id} has ended meanwhile", hint=f"ghist {story.row.id}")
+        raise BadStateError(
+            f"job {job_id} ended during the migration", hint=f"ghist {story.row.id}"
+        )
     if state in _WAITING:
         why = _last(story, "JobRequeued").removeprefix("queued again: ")
-        raise BadStateError(
-            f"job {job_id} is in its queue again: {why}", hint=f"gstat --why {story.row.id}"
-        )
+        raise BadStateError(f"job {job_id} was requeued: {why}", hint=f"gstat --why {story.row.id}")
     if story.move is None and story.row.attempt == from_attempt:
         why = _last(story, "MoveAbandoned")
-        raise BadStateError(f"job {job_id} {why}", hint="it runs on where it was")
+        raise BadStateError(f"job {job_id} {why}", hint="the job keeps running where it was")
     if story.move is None:
         why = _last(story, "JobRequeued").removeprefix("queued again: ")
         raise BadStateError(
-            f"job {job_id} was in its queue again: {why}",
-            hint=f"it was started anew from its checkpoint: gstat -f {story.row.id}",
+            f"job {job_id} was requeued: {why}",
+            hint=f"it restarted from its checkpoint: see gstat -f {story.row.id}",
         )
 
 
 def _last(story: JobStory, kind: str) -> str:
     """Return the words of the last event of a kind."""
     texts = [local_times(event.text) for event in story.events if event.kind == kind]
-    return texts[-1] if texts else "it is not said why"
+    return texts[-1] if texts else "no reason was recorded"
 
 
 def main() -> None:

@@ -28,15 +28,15 @@ VERBS = ("drain", "resume", "confirm-dead", "remove", "replace")
 
 EPILOG = """\b
 Examples:
-  gnodes                              all nodes, what they have and do
-  gnodes n1                           everything about one
-  gnodes drain n1 n2 -m "new driver"  no new jobs there; running ones go on
-  gnodes drain n1 --migrate -m fans   its jobs go on elsewhere, as far as they can
+  gnodes                              all nodes: resources and load
+  gnodes n1                           all details of one node
+  gnodes drain n1 n2 -m "new driver"  no new jobs; running jobs continue
+  gnodes drain n1 --migrate -m fans   also migrate its jobs where possible
   gnodes resume n1 n2
-  gnodes confirm-dead n3              it is gone for good: its jobs may run elsewhere
-  gnodes remove n3                    forget it: it is not listed any more
-  gnodes replace n4                   it has a new disk or is another machine now
-  gnodes --predictions                what runs there, predicted and measured
+  gnodes confirm-dead n3              it is gone for good: requeue its jobs
+  gnodes remove n3                    delete the node from the list
+  gnodes replace n4                   accept its new disk or machine
+  gnodes --predictions                predicted and measured use of running jobs
 """
 
 
@@ -48,7 +48,7 @@ def _reason_option(function: Callback) -> Callback:
         "reason",
         default="",
         metavar="REASON",
-        help="Why, for drain, which must have one (-N is Torque's letter for it).",
+        help="drain: the reason, which is required (-N as in Torque).",
     )(function)
 
 
@@ -60,25 +60,25 @@ def _reason_option(function: Callback) -> Callback:
 @click.option(
     "--migrate",
     is_flag=True,
-    help="drain: jobs that can be moved go on elsewhere, a few at once.",
+    help="drain: also migrate the jobs that can be migrated, a few at a time.",
 )
-@click.option("-y", "--yes", is_flag=True, help="confirm-dead: it is certain, do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="confirm-dead: do not ask for confirmation.")
 @click.option(
     "--identity",
     default="",
     metavar="BEGINNING",
-    help="replace: which gnode is meant, where several were refused.",
+    help="replace: the gnode to accept, if several were refused.",
 )
-@click.option("-a", "all_fields", is_flag=True, help="Everything about all nodes (pbsnodes -a).")
+@click.option("-a", "all_fields", is_flag=True, help="Show all details of all nodes (pbsnodes -a).")
 @click.option(
-    "-l", "down_only", is_flag=True, help="Only nodes that take no jobs: name, state, reason."
+    "-l", "down_only", is_flag=True, help="Show only nodes that take no jobs: name, state, reason."
 )
 @click.option("-o", "offline", is_flag=True, help="Drain the nodes (pbsnodes -o).")
-@click.option("-c", "clear", is_flag=True, help="Take the nodes back (pbsnodes -c).")
+@click.option("-c", "clear", is_flag=True, help="Resume the nodes (pbsnodes -c).")
 @click.option(
     "--predictions",
     is_flag=True,
-    help="What runs on each node, predicted and measured, and how far predictions were off.",
+    help="Show predicted and measured use of each node, and past prediction errors.",
 )
 @color_option
 @connected
@@ -93,14 +93,13 @@ def gnodes(
     predictions: bool,
     **flags: "bool | str",
 ) -> int:
-    """List nodes and what they do, or stop and resume giving them jobs.
+    """List nodes, or drain, resume, remove or replace them.
 
-    A drained node takes no new jobs; those that run there go on, or with --migrate leave it as
-    far as they can. confirm-dead says that a machine
-    is gone for good and nothing runs on it any more: its jobs are ended there, and those that may
-    are queued again. If it still lives, they then run twice. remove forgets a node that has no
-    jobs. replace lets another gnode have a node's name: one with a new state directory, or on
-    another machine, which the head refuses until an operator says so.
+    A drained node takes no new jobs; its running jobs continue or, with --migrate, migrate to other
+    nodes where possible. confirm-dead declares a machine gone for good: its jobs end there, and
+    those that can be rerun are queued again; if the machine is still alive, they run twice. remove
+    deletes a node without jobs. replace gives a node's name to another gnode, which the head
+    refuses until then: one with a new state directory, or on another machine.
     """
     verb, names = _verb(operands, offline=bool(flags["offline"]), clear=bool(flags["clear"]))
     if predictions:
@@ -123,11 +122,13 @@ def gnodes(
         _check_drain(verb)
     _checked_identity(verb, str(flags["identity"]))
     if reason:
-        raise UsageError("-m belongs to drain", hint="gnodes drain NODE... -m REASON")
+        raise UsageError("-m is valid only with drain", hint="gnodes drain NODE... -m REASON")
     listing = head.nodes()
     if listing.warning:
         print_note(listing.warning, command="gnodes")
     rows, errors = _chosen(listing.nodes, names)
+    if errors and all(row.name != names[0] for row in rows):
+        _check_subcommand(operands)
     if as_json:
         print_json({"server": listing.server, "now_s": listing.now_s, "nodes": rows})
     else:
@@ -138,7 +139,7 @@ def gnodes(
 def _verb(operands: tuple[str, ...], *, offline: bool, clear: bool) -> tuple[str, tuple[str, ...]]:
     """Return what to do (empty: list) and the nodes it is about."""
     if offline and clear:
-        raise UsageError("-o and -c are opposites", hint="give one of them")
+        raise UsageError("-o and -c are mutually exclusive", hint="give one of them")
     if offline or clear:
         return "drain" if offline else "resume", operands
     if operands and operands[0] in VERBS:
@@ -155,7 +156,7 @@ def _checked_identity(verb: str, beginning: str) -> str:
     text = beginning.strip().lower().rstrip("…")
     if text and verb != "replace":
         raise UsageError(
-            "--identity belongs to replace", hint="gnodes replace --identity BEGINNING NODE"
+            "--identity is valid only with replace", hint="gnodes replace --identity BEGINNING NODE"
         )
     if not set(text) <= set("0123456789abcdef"):
         raise UsageError(
@@ -166,7 +167,7 @@ def _checked_identity(verb: str, beginning: str) -> str:
 
 
 def _check_subcommand(operands: Sequence[str]) -> None:
-    """Refuse a misspelt sub-command: the options show that one was meant.
+    """Refuse a misspelt subcommand: options, or the lack of such a node, show that one was meant.
 
     Raises:
         UsageError: the first operand is like one.
@@ -176,8 +177,8 @@ def _check_subcommand(operands: Sequence[str]) -> None:
     close = difflib.get_close_matches(operands[0], VERBS, n=1) if operands else []
     if close:
         raise UsageError(
-            f"unknown sub-command {operands[0]!r}",
-            hint=f"did you mean {close[0]}? gnodes {close[0]} NODE...",
+            f"unknown subcommand {operands[0]!r}",
+            hint=f"did you mean {close[0]!r}? gnodes {close[0]} NODE...",
         )
 
 
@@ -189,14 +190,14 @@ def _check_drain(verb: str) -> None:
     """
     if verb != "drain":
         raise UsageError(
-            "--migrate belongs to drain", hint="gnodes drain NODE... --migrate -m REASON"
+            "--migrate is valid only with drain", hint="gnodes drain NODE... --migrate -m REASON"
         )
 
 
 def _act(head: Head, asked: NodeActionRequest, *, yes: bool, as_json: bool) -> int:
     verb, names = asked.action, asked.nodes
     if not names:
-        raise UsageError(f"{verb}: which nodes?", hint=f"gnodes {verb} NODE...")
+        raise UsageError(f"{verb} needs at least one node", hint=f"gnodes {verb} NODE...")
     if verb == "drain" and not asked.reason:
         raise UsageError(
             "drain needs a reason: others will ask why the nodes take no jobs",
@@ -220,17 +221,17 @@ def _is_sure(head: Head, names: Sequence[str]) -> bool:
     """
     if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         raise UsageError(
-            "confirm-dead ends jobs that may still run, and nobody is here to be asked",
-            hint=f"make sure, then: gnodes confirm-dead -y {' '.join(names)}",
+            "confirm-dead needs a confirmation: jobs that still run would run twice",
+            hint=f"make sure that it is off, then: gnodes confirm-dead -y {' '.join(names)}",
         )
     rows, _ = _chosen(head.nodes().nodes, names)
     jobs = sum(len(row.jobs) for row in rows)
     print_note(
-        f"{jobs} jobs of {', '.join(names)} are ended and may start elsewhere. If such a machine "
-        "still lives, they run twice.",
+        f"{jobs} jobs on {', '.join(names)} will be ended, and may start on other nodes. If the "
+        "machine is still alive, they run twice.",
         command="gnodes",
     )
-    return click.confirm("gnodes: is it certain that nothing runs there any more?", err=True)
+    return click.confirm("gnodes: is the machine gone for good?", err=True)
 
 
 def _check_only_lists(verb: str, reason: str, flags: "dict[str, bool | str]") -> None:
@@ -244,7 +245,7 @@ def _check_only_lists(verb: str, reason: str, flags: "dict[str, bool | str]") ->
     given = next(filter(None, other), "")
     if given:
         raise UsageError(
-            f"--predictions lists nodes and does not go with {given}",
+            f"--predictions and {given} are mutually exclusive",
             hint="gnodes --predictions [NODE...]",
         )
 
@@ -278,7 +279,7 @@ def _chosen(
         return nodes, []
     known = {row.name: row for row in nodes}
     errors = [
-        body_of(UnknownNodeError(f"Unknown node {name}", hint="see gnodes for the names"))
+        body_of(UnknownNodeError(f"Unknown node {name}", hint="gnodes lists the names"))
         for name in names
         if name not in known
     ]

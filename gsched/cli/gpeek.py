@@ -12,24 +12,31 @@ _EPILOG = """\b
 Examples:
   gpeek 12                               all of its stdout so far
   gpeek -n 20 -e 12                      the last 20 lines of its stderr
-  gpeek -f 12                            as it comes; Ctrl-C leaves the job alone
+  gpeek -f 12                            follow it; Ctrl-C does not affect the job
   gpeek -e --node gpu2 12                the stderr of a distributed job on its second node
 """
 
 
 @gsched_command("gpeek", epilog=_EPILOG)
 @click.argument("job", metavar="JOB")
-@click.option("-f", "--follow", "follows", is_flag=True, help="Go on as more comes, to the end.")
-@click.option("-e", "--stderr", "errors", is_flag=True, help="Its stderr instead of its stdout.")
+@click.option(
+    "-f", "--follow", "follows", is_flag=True, help="Follow the output until the job ends."
+)
+@click.option("-e", "--stderr", "errors", is_flag=True, help="Print stderr instead of stdout.")
 @click.option(
     "-n",
     "--lines",
     type=click.IntRange(min=0),
     default=None,
     metavar="N",
-    help="Only N last lines.",
+    help="Print only the last N lines.",
 )
-@click.option("--node", default="", metavar="NODE", help="On this node, not the job's first.")
+@click.option(
+    "--node",
+    default="",
+    metavar="NODE",
+    help="Node whose output to print [default: the job's first].",
+)
 @connected
 def gpeek(  # noqa: PLR0913 # one for each option
     head: Head,
@@ -41,9 +48,9 @@ def gpeek(  # noqa: PLR0913 # one for each option
     errors: bool,
     as_json: bool,
 ) -> int:
-    """Print what JOB has written so far, wherever it runs.
+    """Print what JOB has written so far, on whichever node it runs.
 
-    A job on several nodes has files of its own on each; without --node they are the first node's.
+    A job on several nodes has separate output files on each; --node selects the node.
     """
     stream = STDERR if errors else STDOUT
     out = sys.stdout.buffer
@@ -60,7 +67,7 @@ def gpeek(  # noqa: PLR0913 # one for each option
         for data in parts:
             out.write(data)
     except KeyboardInterrupt:
-        print_note(f"detached: job {job} is not touched", command=command_name())
+        print_note(f"detached: job {job} is not affected", command=command_name())
         raise
     return 0
 

@@ -16,10 +16,12 @@ Examples:
 
 @gsched_command("grerun", epilog=EPILOG)
 @jobs_argument
-@click.option("-f", "--force", is_flag=True, help="Also jobs that say they are not rerunnable.")
-@click.option("-m", "--message", default="", metavar="MSG", help="Text kept in the job's history.")
+@click.option(
+    "-f", "--force", is_flag=True, help="Also rerun jobs that are marked as not rerunnable."
+)
+@click.option("-m", "--message", default="", metavar="MSG", help="Message for the job's history.")
 @grace_option
-@click.option("--dry-run", is_flag=True, help="Say what would be done, do nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
 @connected
 def grerun(  # noqa: PLR0913 - one parameter for each option
     head: Head,
@@ -31,10 +33,10 @@ def grerun(  # noqa: PLR0913 - one parameter for each option
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Stop running jobs and put them back into their queue, under the same id.
+    """Stop running jobs and queue them again, under the same id.
 
-    The next attempt starts when everything of this one is gone, and sees GSCHED_RESTART_COUNT one
-    higher.
+    The next attempt starts after all processes of this one have ended; its GSCHED_RESTART_COUNT is
+    one higher.
     """
     request = ActionRequest(
         action="rerun",

@@ -9,7 +9,7 @@ from gsched.client import Head
 
 EPILOG = """\b
 Examples:
-  grls 17                             let it start
+  grls 17                             release the user hold
   grls -h uo 17                       also an operator's hold
 """
 
@@ -17,12 +17,12 @@ Examples:
 @gsched_command("grls", epilog=EPILOG)
 @jobs_argument
 @hold_option
-@click.option("--dry-run", is_flag=True, help="Say what would be done, do nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
 @connected
 def grls(head: Head, *, jobs: tuple[str, ...], hold_list: str, dry_run: bool, as_json: bool) -> int:
-    """Release jobs that are held (see ghold).
+    """Release jobs that were held with ghold.
 
-    A job starts when no hold of any kind is left. Only operators release o and s.
+    A job can start when it has no hold left. Only operators release o and s.
     """
     return change_holds(
         head, "release", jobs, hold_list=hold_list, dry_run=dry_run, as_json=as_json

@@ -16,8 +16,8 @@ from gsched.protocol.api import ActionRequest
 
 EPILOG = """\b
 Examples:
-  gsig -s USR1 17                     tell it to write a checkpoint
-  gsig -s suspend 17                  stop it where it is; -s resume goes on
+  gsig -s USR1 17                     ask the job for a checkpoint
+  gsig -s suspend 17                  stop its processes; -s resume continues them
 """
 
 
@@ -30,10 +30,12 @@ Examples:
     default="TERM",
     show_default=True,
     metavar="SIGNAL",
-    help="Name with or without SIG, number, suspend (STOP), resume (CONT), or NULL (only look).",
+    help="Name with or without SIG, number, suspend (STOP), resume (CONT), or NULL (only check).",
 )
-@click.option("-a", "asynchronous", is_flag=True, help="No effect: gsig never waits (as Torque's).")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, do nothing.")
+@click.option(
+    "-a", "asynchronous", is_flag=True, help="Accepted for compatibility; gsig never waits."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
 @connected
 def gsig(
     head: Head,
@@ -46,8 +48,8 @@ def gsig(
 ) -> int:
     """Send a signal to all processes of running jobs.
 
-    suspend stops the processes but the job keeps its CPUs, GPUs and memory, and its walltime runs.
-    To end a job use gdel: it also makes sure that nothing is left.
+    suspend stops the processes, but the job keeps its CPUs, GPUs and memory, and its walltime runs.
+    To end a job use gdel, which makes sure that no process is left.
     """
     del asynchronous
     number = parse_signal(signal_text)

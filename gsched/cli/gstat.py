@@ -28,35 +28,37 @@ _WAITING = (JobState.QUEUED, JobState.HELD, JobState.WAITING)
 _EPILOG = """\b
 Examples:
   gstat                                  all unfinished jobs
-  gstat -u $USER -s R                    my running ones
+  gstat -u $USER -s R                    my running jobs
   gstat --why                            why each waiting job waits
-  gstat -f 12                            the whole story of one job
+  gstat -f 12                            all details of one job
   gstat -x 12 --json | jq .jobs[0].outcome
 """
 
 
 @gsched_command(NAME, epilog=_EPILOG)
 @click.argument("jobs", nargs=-1, metavar="[JOB...]")
-@click.option("-f", "--full", is_flag=True, help="All that is known: attempts, usage, events.")
-@click.option("-u", "--user", default="", metavar="USERS", help="Only jobs of these users: a,b.")
+@click.option("-f", "--full", is_flag=True, help="Show all details: attempts, usage, events.")
+@click.option(
+    "-u", "--user", default="", metavar="USERS", help="Show only jobs of these users: a,b."
+)
 @click.option(
     "-s",
     "--state",
     "states",
     default="",
     metavar="STATES",
-    help="Only in these states: Q,R or held.",
+    help="Show only jobs in these states: Q,R or held.",
 )
-@click.option("-a", "-x", "--all", "finished", is_flag=True, help="Also jobs that are done.")
-@click.option("--why", is_flag=True, help="Only waiting jobs: the reason, and the start expected.")
-@click.option("--watch", is_flag=True, help="Draw the list anew every 2 s, until Ctrl-C.")
+@click.option("-a", "-x", "--all", "finished", is_flag=True, help="Include jobs that have ended.")
+@click.option("--why", is_flag=True, help="Show only waiting jobs: reason and expected start.")
+@click.option("--watch", is_flag=True, help="Refresh the list every 2 s, until Ctrl-C.")
 @color_option
 @connected
 def gstat(head: Head, /, jobs: tuple[str, ...], **given: object) -> int:
-    """Show jobs: all unfinished ones, or each JOB, which may be done.
+    """Show all unfinished jobs, or each JOB, finished or not.
 
-    On a terminal the table fits its width. In a pipe it has one line for each job after one of
-    titles, separated by TABs, and nothing is cut.
+    On a terminal the table fits the width. In a pipe there is a line of titles and a line for each
+    job, separated by TABs, and nothing is truncated.
     """
     options = _Options(given)
     if options.watch:
@@ -94,8 +96,8 @@ class _Options:
         self.color = str(given["color"])
         if self.watch and (self.as_json or self.full or not sys.stdout.isatty()):
             raise UsageError(
-                "--watch draws a list on a terminal",
-                hint="leave out --json and -f, and do not send it into a pipe",
+                "--watch needs a terminal, and shows the list only",
+                hint="omit --json and -f, and do not use a pipe",
             )
 
 

@@ -27,7 +27,7 @@ EXIT_TIMEOUT = 124  # as timeout(1)
 
 _EPILOG = """\b
 Examples:
-  gwait 12 && gsub next.sh               the second job only if the first one worked
+  gwait 12 && gsub next.sh               submit the second job only if the first succeeded
   gwait --timeout 1h 12 13 14
   gwait $(gsub train.sh)
 """
@@ -35,15 +35,17 @@ Examples:
 
 @gsched_command("gwait", epilog=_EPILOG)
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
-@click.option("--timeout", default=None, metavar="TIME", help="Give up after TIME, with code 124.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing about jobs, only exit.")
+@click.option(
+    "--timeout", default=None, metavar="TIME", help="Give up after TIME and exit with 124."
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing about the jobs.")
 @connected
 def gwait(
     head: Head, jobs: tuple[str, ...], timeout: str | None, *, quiet: bool, as_json: bool
 ) -> int:
-    """Wait until all JOBs have ended; exit with the first failing one's code, in their order.
+    """Wait until all JOBs have ended; exit with the code of the first JOB given that failed.
 
-    A job that a signal ended gives 128 plus the signal's number.
+    The code of a job that was killed by a signal is 128 plus the signal number.
     """
     clock = SystemClock()
     timeout_s = None if timeout is None else read_duration_s("--timeout", timeout)
@@ -62,7 +64,7 @@ def gwait(
             ended = _report(head, story, quiet=quiet, as_json=as_json, timeout=timeout)
             status = status or ended
     except KeyboardInterrupt:
-        print_note("no longer waiting; the jobs go on", command=command_name())
+        print_note("no longer waiting; the jobs continue", command=command_name())
         raise
     if as_json:
         print_json({"exit_status": status, "jobs": stories, "errors": errors})

@@ -120,13 +120,14 @@ def _deadline(reply: HistoryReply, row: JobRow) -> Sequence[str]:
     if row.meets_deadline:
         return (deadline, f"met, {spare} left")
     if row.ended_s <= row.deadline_s:
-        return (deadline, "missed: not done well")
+        cancelled = row.outcome is not None and row.outcome.kind == OutcomeKind.CANCELLED
+        return (deadline, "n/a (cancelled)" if cancelled else "missed (job failed)")
     return (deadline, f"missed by {spare}")
 
 
 def describe_totals(reply: HistoryReply) -> str:
     """Return one line about all jobs that matched, also those that the limit left out."""
-    cut = f" (the newest {len(reply.jobs)} are shown: see --limit)" if reply.more else ""
+    cut = f" (showing the newest {len(reply.jobs)}: see --limit)" if reply.more else ""
     deleted = f", {reply.total_cancelled} deleted" if reply.total_cancelled else ""
     jobs = "1 job" if reply.total_jobs == 1 else f"{reply.total_jobs} jobs"
     return (

@@ -41,7 +41,7 @@ def grace_option(function: Callback) -> Callback:
         "grace",
         default="",
         metavar="DELAY",
-        help="Seconds (or MM:SS, 5m) from TERM to KILL, instead of the job's own; force: KILL now.",
+        help="Time from TERM to KILL: seconds, MM:SS or 5m; force: KILL at once.",
     )(function)
 
 
@@ -59,7 +59,7 @@ def parse_grace_s(text: str) -> float | None:
         return 0.0
     if "=" in text:
         raise UsageError(
-            f"-W {text}: not known here", hint="give the seconds from TERM to KILL, or force"
+            f"-W: invalid value {text!r}", hint="give the seconds from TERM to KILL, or force"
         )
     return read_duration_s("-W", text)
 
@@ -72,7 +72,7 @@ def hold_option(function: Callback) -> Callback:
         default="u",
         show_default=True,
         metavar="HOLD_LIST",
-        help="Kinds of hold: u (user), o (operator), s (system), together as uo; n: none.",
+        help="Holds: u (user), o (operator), s (system), or several such as uo; n: none.",
     )(function)
 
 
@@ -87,7 +87,7 @@ def parse_hold_list(text: str) -> tuple[str, ...]:
     unknown = sorted(set(text) - set(HOLD_LETTERS))
     if unknown or not text:
         raise UsageError(
-            f"-h {text}: {''.join(unknown) or 'nothing'} is no kind of hold",
+            f"-h: invalid hold {''.join(unknown)!r} in {text!r}",
             hint="write u, o and s in any order, or n alone",
         )
     return tuple(HOLD_LETTERS[letter].value for letter in dict.fromkeys(text))
@@ -112,8 +112,8 @@ def parse_signal(text: str, option: str = "-s") -> int:
         return known[name]
     close = difflib.get_close_matches(name, known, n=1)
     raise UsageError(
-        f"{option} {text}: there is no such signal",
-        hint=f"did you mean {close[0]}?" if close else "see `kill -l`",
+        f"{option}: unknown signal {text!r}",
+        hint=f"did you mean {close[0]!r}?" if close else "see `kill -l`",
     )
 
 

@@ -44,7 +44,7 @@ def report_dry_run(
 
         soon = SystemClock().wall_s() + 1
         start_s = result.predicted_start_s
-        print(f"expected to start: {'at once' if start_s <= soon else format_time(start_s)}")
+        print(f"expected start: {'at once' if start_s <= soon else format_time(start_s)}")
     if _has_plan(result):
         from gsched.cli.deadline import planned_words
 

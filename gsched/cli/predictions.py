@@ -18,7 +18,7 @@ from gsched.protocol.predictions import (
     UseRow,
 )
 
-NOT_LEARNING = "this head does not learn what jobs cost: see history.learn in gsched.toml(5)"
+NOT_LEARNING = "this head does not learn what jobs use: see history.learn in gsched.toml(5)"
 
 PAST = (
     Column("Job ID", style="bold"),
@@ -106,7 +106,7 @@ def describe_errors(reply: PredictionsReply) -> str:
     """Return how many runs matched, and how far their predictions were off."""
     if not reply.total_runs and not reply.learns:
         return NOT_LEARNING
-    cut = f" (the newest {len(reply.rows)} are shown: see --limit)" if reply.more else ""
+    cut = f" (showing the newest {len(reply.rows)}: see --limit)" if reply.more else ""
     runs = "1 run" if reply.total_runs == 1 else f"{reply.total_runs} runs"
     named = (
         ("CPU", reply.errors.cpu),
@@ -118,7 +118,7 @@ def describe_errors(reply: PredictionsReply) -> str:
     parts = [f"{name} {_spread(spread)}" for name, spread in named if spread is not None]
     if not parts:
         return f"{runs}{cut}, nothing to compare yet"
-    return f"{runs}{cut}; error in the median / of nine in ten at most: {', '.join(parts)}"
+    return f"{runs}{cut}; prediction error (median/90th percentile): {', '.join(parts)}"
 
 
 def print_node_predictions(

@@ -45,11 +45,11 @@ def print_why(story: JobStory) -> None:
     if row.reason:
         print(f"    {printable(local_times(row.reason))}")
     if story.ahead is not None and row.state == JobState.QUEUED:
-        many = story.ahead or "nothing"
-        print(f"    {many} before it in queue {printable(row.queue)}")
+        many = f"{story.ahead or 'no'} job" + "s" * (story.ahead != 1)
+        print(f"    {many} ahead in queue {printable(row.queue)}")
     if row.predicted_start_s is not None:
         expected = format_expected(row.predicted_start_s, now_s=story.now_s)
-        print(f"    expected to start: {expected}")
+        print(f"    expected start: {expected}")
     if row.outcome is not None:
         print(f"    {_outcome(row.outcome)}")
 
@@ -132,7 +132,7 @@ def _goal(story: JobStory) -> Iterator[tuple[str, str]]:
         urgency = f" ({story.urgency})" if story.urgency else ""
         yield "deadline", format_time(row.deadline_s) + urgency
     if story.startup_s:
-        yield "predicted_startup", f"{story.startup_s:.1f} s from its start to its first step"
+        yield "predicted_startup", f"{story.startup_s:.1f} s from start to first step"
     if row.predicted_end_s is not None:
         yield "predicted_end", format_time(row.predicted_end_s)
     yield "deadline_slack", slack(row.slack_s)
@@ -145,7 +145,10 @@ def _goal(story: JobStory) -> Iterator[tuple[str, str]]:
 def _course(story: JobStory) -> Iterator[tuple[str, str]]:
     """Yield a job's checkpoints, moves and what they cost; values may be empty."""
     if story.restarts_max:
-        yield "requeue_on", f"node-failure, {story.restarts} of {story.restarts_max} times in a row"
+        yield (
+            "requeue_on",
+            f"node-failure, {story.restarts} of {story.restarts_max} restarts in a row",
+        )
     if not story.movable:
         return
     signal = story.checkpoint_signal
@@ -187,9 +190,9 @@ def _progress(reached: ProgressRow) -> str:
     if reached.work_total > 0:
         words.append(f"{100.0 * min(1.0, reached.work_done / reached.work_total):.1f} %")
     if reached.step_s > 0:
-        words.append(f"{1000.0 * reached.step_s:.1f} ms a step")
+        words.append(f"{1000.0 * reached.step_s:.1f} ms per step")
     if reached.communication_s > 0:
-        words.append(f"{1000.0 * reached.communication_s:.1f} ms of it communication")
+        words.append(f"{1000.0 * reached.communication_s:.1f} ms of communication")
     if reached.gpus:
         words.append(f"{reached.gpus} rank{'s' * (reached.gpus != 1)}")
     return ", ".join(words)
@@ -211,7 +214,7 @@ def _move(move: MoveRow, *, by_signal: bool) -> str:
     if move.restore_s:
         parts.append(f"read in {_seconds(move.restore_s)}")
     inside = f" ({', '.join(parts)})" if parts else ""
-    whole = f"{_seconds(move.resumed_s - move.asked_s)} in all"
+    whole = f"{_seconds(move.resumed_s - move.asked_s)} in total"
     return f"{move.phase}, {_seconds(move.cost_s)} without progress{inside}, {whole}"
 
 
@@ -220,7 +223,7 @@ def _met(story: JobStory) -> str:
     if story.row.state == JobState.DONE:
         return "True" if met else "False"
     because = f": {local_times(story.late_reason)}" if story.late_reason else ""
-    return "True, as expected now" if met else f"False, as expected now{because}"
+    return "True (predicted)" if met else f"False (predicted){because}"
 
 
 def _training(training: Training) -> str:
@@ -240,7 +243,7 @@ def _print_attempt(attempt: AttemptRow, story: JobStory) -> None:
     for part in attempt.parts:
         print(f"        {_part(part)}")
     if attempt.startup_s is not None:
-        print(f"        {attempt.startup_s:.1f} s from its start to its first step")
+        print(f"        {attempt.startup_s:.1f} s from start to first step")
     if attempt.usage is not None:
         print(f"        used: {_usage(attempt.usage)}")
     if attempt.outcome is not None:
@@ -264,7 +267,7 @@ def _part(part: PartRow) -> str:
     if part.memory_bytes:
         words.append(format_size(part.memory_bytes))
     # On a node that the job only owns nothing is started: its program runs on the first one.
-    state = "its program runs on the first node" if part.state == PartState.PASSIVE else part.state
+    state = "the program runs on the first node" if part.state == PartState.PASSIVE else part.state
     text = f"on {printable(part.node)}: {', '.join(words)}; {state}"
     if part.usage is not None:
         text += f"; used {_usage(part.usage)}"
@@ -276,10 +279,10 @@ def _part(part: PartRow) -> str:
 def _usage(usage: Usage) -> str:
     words = [f"wall {format_duration(usage.wall_s)}", f"CPU {format_duration(usage.cpu_s)}"]
     if usage.memory_peak_bytes:
-        words.append(f"memory {format_size(usage.memory_peak_bytes)} at most")
+        words.append(f"peak memory {format_size(usage.memory_peak_bytes)}")
     if usage.gpu_memory_peak_bytes or usage.gpu_util_mean_percent:
         words.append(f"GPU {usage.gpu_util_mean_percent:.0f} %")
-        words.append(f"GPU memory {format_size(usage.gpu_memory_peak_bytes)} at most")
+        words.append(f"peak GPU memory {format_size(usage.gpu_memory_peak_bytes)}")
     return ", ".join(words)
 
 

@@ -291,7 +291,9 @@ def lost_part(job: Job, node: str, *, now_s: float, message: str) -> f.PartEnded
 
 def _node(state: State, command: c.NodeCommand) -> Node:
     if not command.caller.operator:
-        raise NotPermittedError("nodes are for operators", hint="ask one to do this")
+        raise NotPermittedError(
+            "only operators may change nodes", hint="ask an operator to do this"
+        )
     node = state.nodes.get(command.node)
     if node is None:
         known = ", ".join(sorted(state.nodes)[:10]) or "none has registered"

@@ -230,7 +230,7 @@ def test_ghist_filters_and_counts(desk: Desk) -> None:
         ("bad-2", "signal KILL"),
     }
     assert "2 jobs, 2 failed" in failed.stderr
-    assert "3 jobs (the newest 1 are shown" in desk.run("ghist", "--limit", "1").stderr
+    assert "3 jobs (showing the newest 1" in desk.run("ghist", "--limit", "1").stderr
     assert "3 jobs, 2 failed" in desk.run("ghist", "--limit", "0").stderr
     unwanted = desk.submit("sleep 600", name="unwanted")
     assert desk.run("gdel", "-W", "0", "--wait", unwanted).status == 0

@@ -263,10 +263,10 @@ def test_the_whole_story_tells_deadline_slack_and_why_it_is_late(head: CannedHea
 
     for line in (
         "deadline = Mon Sep 21 14:14:20 2026 (urgent)",
-        "predicted_startup = 23.5 s from its start to its first step",
+        "predicted_startup = 23.5 s from start to first step",
         "predicted_end = Mon Sep 21 14:24:20 2026",
         "deadline_slack = -00:10:00",
-        "deadline_met = False, as expected now: it takes longer than planned",
+        "deadline_met = False (predicted): it takes longer than planned",
         "deadline_promised = True",
         "training = iterations=10,rates=1:2.5/2:5",
         "movable = True",
@@ -278,6 +278,7 @@ def test_the_history_says_whether_deadlines_were_met(head: CannedHead) -> None:
     done = {"state": "done", "letter": "C"}
     ok = api.OutcomeRow(kind="exited", exit_status=0, shell_status=0, exit_code=0)
     failed = api.OutcomeRow(kind="exited", exit_status=3, shell_status=3, exit_code=3)
+    deleted = api.OutcomeRow(kind="cancelled", exit_status=271, shell_status=143, signal=15)
     rows = tuple(
         row(
             number,
@@ -292,6 +293,7 @@ def test_the_history_says_whether_deadlines_were_met(head: CannedHead) -> None:
             (1, 60.0, True, ok),
             (2, -60.0, False, ok),
             (3, 60.0, False, failed),
+            (5, 60.0, False, deleted),
         )
     )
     head.answers["GET /v1/history"] = api.HistoryReply(
@@ -305,7 +307,8 @@ def test_the_history_says_whether_deadlines_were_met(head: CannedHead) -> None:
         ["Deadline", "Met"],
         ["14:15:00", "met, 00:01:00 left"],
         ["14:15:00", "missed by 00:01:00"],
-        ["14:15:00", "missed: not done well"],
+        ["14:15:00", "missed (job failed)"],
+        ["14:15:00", "n/a (cancelled)"],
         ["-", "-"],
     ]
 
@@ -336,4 +339,4 @@ def test_galter_refuses_both(head: CannedHead) -> None:
     ran = run_command("galter", "--deadline", "8h", "--urgency", "urgent", "7", head=head.path)
 
     assert (ran.status, head.asked) == (2, [])
-    assert "contradict each other" in ran.stderr
+    assert "are mutually exclusive" in ran.stderr

@@ -91,7 +91,7 @@ def test_totals_count_also_what_is_not_shown(head: CannedHead) -> None:
     ran = run_command("ghist", head=head.path)
 
     assert ran.stderr == (
-        "ghist: 70 jobs (the newest 5 are shown: see --limit), 4 failed, 2.00 CPU hours used, "
+        "ghist: 70 jobs (showing the newest 5: see --limit), 4 failed, 2.00 CPU hours used, "
         "2.50 GPU hours\n"
     )
 
@@ -142,9 +142,9 @@ def test_json_holds_rows_and_totals(head: CannedHead) -> None:
     ("arguments", "message"),
     [
         (["--since", "whenever"], "--since: invalid time 'whenever'"),
-        (["--failed", "--outcome", "oom"], "exclude each other"),
+        (["--failed", "--outcome", "oom"], "mutually exclusive"),
         (["--outcome", "bad"], "oom"),
-        (["--failed", "17"], "both job ids and --failed"),
+        (["--failed", "17"], "job ids and --failed"),
         (["--limit", "-1"], "-1"),
     ],
 )

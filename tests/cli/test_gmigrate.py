@@ -113,7 +113,7 @@ def test_a_job_that_cannot_save_its_state_runs_on_and_the_reason_is_told(desk: D
 
     assert ran.status != 0
     assert f"job {job}.test is not moved: no space left on device" in ran.stderr
-    assert "it runs on where it was" in ran.stderr
+    assert "the job keeps running where it was" in ran.stderr
     story = desk.story(job)
     assert (story.row.state, story.row.attempt, story.row.nodes) == ("running", 1, ("n1",))
 
@@ -155,7 +155,7 @@ def test_a_drain_with_migrate_moves_what_can_be_moved(desk: Desk) -> None:
     assert desk.run("gnodes", "resume", "--migrate", "n1").status == 2
     assert desk.run("gnodes", "--migrate").status == 2
     refused = desk.run("gmigrate", "ALL", "--wait")
-    assert (refused.status, "--wait follows one job" in refused.stderr) == (2, True)
+    assert (refused.status, "--wait needs a single job" in refused.stderr) == (2, True)
     assert desk.run("gnodes", "resume", "n1").status == 0
     everything = desk.run("gmigrate", "all", "--dry-run")
     assert everything.stdout.startswith(f"{job}.test: would migrate to n1")
@@ -188,7 +188,7 @@ def test_gmigrate_without_wait_says_where_to_look(desk: Desk) -> None:
     ran = desk.run("gmigrate", job)
 
     assert (ran.status, ran.stdout) == (0, f"{job}: migration to n2 (1 CPU, GPU 0) requested\n")
-    assert ran.stderr == f"gmigrate: gstat -f {job} tells how it ends; --wait waits for that\n"
+    assert ran.stderr == f"gmigrate: gstat -f {job} shows the result; --wait waits for it\n"
 
 
 def test_gsub_says_how_a_job_saves_its_state(desk: Desk) -> None:
@@ -198,7 +198,7 @@ def test_gsub_says_how_a_job_saves_its_state(desk: Desk) -> None:
     shown = desk.run("gstat", "-f", job).stdout
 
     assert "    checkpoint_signal = 10 (USR1)\n" in shown
-    assert "    requeue_on = node-failure, 0 of 5 times in a row\n" in shown
+    assert "    requeue_on = node-failure, 0 of 5 restarts in a row\n" in shown
     assert "    movable = True\n" in shown
     elastic = ["--elastic", "--checkpoint-dir", "saved", "--checkpoint-interval", "10m"]
     asked = json.loads(desk.run("gsub", "--dry-run", "--json", *elastic, "--", "true").stdout)
@@ -208,7 +208,7 @@ def test_gsub_says_how_a_job_saves_its_state(desk: Desk) -> None:
         (["--checkpoint-dir", "saved"], "the job saves none"),
         (["--checkpoint-interval", "10m"], "gsched.elastic"),
         (["--checkpoint-signal", "KILL"], "no program hears signal"),
-        (["--checkpoint-signal", "FOO"], "--checkpoint-signal FOO"),
+        (["--checkpoint-signal", "FOO"], "--checkpoint-signal: unknown signal 'FOO'"),
         (["--requeue-on", "rain"], "--requeue-on: invalid value 'rain'"),
         (["--requeue-on", "node-failure:0"], "node-failure:0"),
     ):

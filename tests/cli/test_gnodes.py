@@ -160,15 +160,15 @@ def test_a_verb_is_sent_to_the_head(
     [
         (["drain", "n1"], "drain needs a reason"),
         (["drain", "n1", "-m", "  "], "drain needs a reason"),
-        (["drain", "-m", "x"], "which nodes?"),
-        (["-o", "-c", "n1"], "opposites"),
-        (["n1", "-m", "x"], "-m belongs to drain"),
-        (["remove"], "which nodes?"),
-        (["n1", "--identity", "3f"], "--identity belongs to replace"),
-        (["drain", "n1", "-m", "x", "--identity", "3f"], "--identity belongs to replace"),
+        (["drain", "-m", "x"], "needs at least one node"),
+        (["-o", "-c", "n1"], "mutually exclusive"),
+        (["n1", "-m", "x"], "-m is valid only with drain"),
+        (["remove"], "needs at least one node"),
+        (["n1", "--identity", "3f"], "--identity is valid only with replace"),
+        (["drain", "n1", "-m", "x", "--identity", "3f"], "--identity is valid only with replace"),
         (["replace", "n1", "--identity", "xyz"], "is not the beginning of an identity"),
-        (["dran", "n1", "-m", "x"], "unknown sub-command 'dran'"),
-        (["drian", "n1", "--migrate"], "did you mean drain?"),
+        (["dran", "n1", "-m", "x"], "unknown subcommand 'dran'"),
+        (["drian", "n1", "--migrate"], "did you mean 'drain'?"),
     ],
 )
 def test_half_a_wish_is_refused(head: CannedHead, arguments: list[str], message: str) -> None:
@@ -178,6 +178,15 @@ def test_half_a_wish_is_refused(head: CannedHead, arguments: list[str], message:
     assert ran.status == 2
     assert message in ran.stderr
     assert head.asked == []
+
+
+def test_a_misspelt_subcommand_is_no_unknown_node(head: CannedHead) -> None:
+    """Unless there is a node of that name."""
+    ran = run_command("gnodes", "dran", "n1", head=head.path)
+
+    assert ran.status == 2
+    assert "unknown subcommand 'dran'" in ran.stderr
+    assert "did you mean 'drain'? gnodes drain NODE..." in ran.stderr
 
 
 def test_an_unknown_node_is_told_and_the_rest_done(head: CannedHead) -> None:
@@ -199,6 +208,6 @@ def test_confirm_dead_tells_a_person_what_it_means(head: CannedHead, typed: str,
     """Two jobs may run twice if the machine still lives."""
     ran = run_at_terminal("gnodes", "confirm-dead", "n1", typed=typed, head=head.path)
 
-    assert "2 jobs of n1" in ran.stdout
+    assert "2 jobs on n1" in ran.stdout
     assert len(head.bodies(NodeActionRequest)) == sent
     assert ran.status == (0 if sent else 1)

@@ -108,5 +108,7 @@ def test_a_job_that_is_done_elsewhere_says_where_its_file_is(head: Path, fake: F
     ran = run_command("gpeek", "1", head=head)
 
     assert (ran.status, ran.stdout) == (156, "")
-    assert f"job 1 is done, and its stdout cannot be read here: {fake.directory}" in ran.stderr
-    assert "look at it on n1" in ran.stderr
+    assert (
+        f"job 1 has finished, but its stdout is not readable here: {fake.directory}" in ran.stderr
+    )
+    assert "read it on n1" in ran.stderr

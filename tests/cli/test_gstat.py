@@ -126,8 +126,8 @@ def test_the_story_tells_attempts_events_and_outcome(head: Path, fake: FakeApi) 
     assert told.startswith("Job Id: 3.fake\n    Job_Name = old\n    Job_Owner = alice@login1\n")
     assert "    exit_status = 3\n" in told
     assert "on n2: 2 CPUs, GPUs 0,3, 1gb; ended; exited, exit code 3, on n2" in told
-    assert "        4.3 s from its start to its first step\n" in told
-    assert "used: wall 00:00:40, CPU 00:01:11, memory 3mb at most" in told
+    assert "        4.3 s from start to first step\n" in told
+    assert "used: wall 00:00:40, CPU 00:01:11, peak memory 3mb" in told
     assert "ended: code 3" in told
 
 
@@ -136,8 +136,8 @@ def test_why_says_reason_place_and_start_of_one_job(head: Path, fake: FakeApi) -
     told = run_command("gstat", "--why", "1", head=head).stdout
 
     assert LONG_REASON in told
-    assert "7 before it in queue batch" in told
-    assert "expected to start: " in told
+    assert "7 jobs ahead in queue batch" in told
+    assert "expected start: " in told
     assert "any moment" not in told
 
 
@@ -145,7 +145,7 @@ def test_a_start_that_should_have_been_by_now_may_be_any_moment(head: Path, fake
     """What was before it takes longer than such jobs did: that time is over, not promised."""
     fake.add(make_row(4, predicted_start_s=NOW_S - 60))
 
-    assert "expected to start: any moment" in run_command("gstat", "--why", "4", head=head).stdout
+    assert "expected start: any moment" in run_command("gstat", "--why", "4", head=head).stdout
     assert "any moment" in run_command("gstat", "--why", head=head).stdout
 
 
@@ -177,7 +177,7 @@ def test_control_characters_of_others_do_not_reach_the_terminal(head: Path, fake
     ("arguments", "message"),
     [
         (["-s", "Z"], "-s: invalid state 'Z'"),
-        (["--watch"], "--watch draws a list on a terminal"),
+        (["--watch"], "--watch needs a terminal"),
         (["--user"], "Option '--user' requires an argument"),
     ],
 )

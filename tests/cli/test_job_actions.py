@@ -186,8 +186,8 @@ def test_h_is_never_help(head: CannedHead, command: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["gsig", "-s", "TREM", "17"], "did you mean TERM?"),
-        (["ghold", "-h", "x", "17"], "no kind of hold"),
+        (["gsig", "-s", "TREM", "17"], "did you mean 'TERM'?"),
+        (["ghold", "-h", "x", "17"], "invalid hold"),
         (["galter", "17"], "nothing to change"),
         (["galter", "-p", "2000", "17"], "-1024<=x<=1023"),
         (["galter", "-a", "9999999999", "17"], "invalid date"),
@@ -228,7 +228,7 @@ def test_gdel_asks_a_person_before_ending_many_jobs(
     ran = run_at_terminal("gdel", "all", typed=typed, head=head.path)
 
     asked = head.bodies(ActionRequest)
-    assert "end 11 jobs?" in ran.stdout
+    assert "delete 11 jobs?" in ran.stdout
     assert asked[0].dry_run
     assert [request.dry_run for request in asked[1:]] == ([False] if deleted else [])
     assert ran.status == (0 if deleted else 1)

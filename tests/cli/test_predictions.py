@@ -134,8 +134,8 @@ def test_the_errors_of_all_are_told_in_one_line(head: CannedHead) -> None:
     ran = run_command("ghist", "--predictions", head=head.path)
 
     assert ran.stderr == (
-        "ghist: 70 runs (the newest 2 are shown: see --limit); error in the median / of nine in "
-        "ten at most: CPU 10%/40%, run time 5%/125%\n"
+        "ghist: 70 runs (showing the newest 2: see --limit); prediction error "
+        "(median/90th percentile): CPU 10%/40%, run time 5%/125%\n"
     )
 
 

@@ -399,7 +399,7 @@ def test_a_held_job_can_get_no_signal(counter: Counter, held: str) -> None:
 
 
 def test_an_unknown_signal_is_met_with_the_one_meant(counter: Counter, running: str) -> None:
-    refused(counter.run("gsig", "-s", "TREM", running), 2, "TREM", "did you mean TERM?")
+    refused(counter.run("gsig", "-s", "TREM", running), 2, "TREM", "did you mean 'TERM'?")
 
 
 def test_a_job_that_is_not_held_cannot_be_released(counter: Counter, running: str) -> None:
@@ -416,7 +416,7 @@ def test_a_job_that_says_it_is_not_rerunnable_is_left_alone(counter: Counter, ru
 
 
 def test_galter_of_nothing_is_refused(counter: Counter, held: str) -> None:
-    refused(counter.run("galter", held), 2, "nothing to change was asked for")
+    refused(counter.run("galter", held), 2, "nothing to change")
 
 
 def test_gwait_gives_up_after_its_time_and_says_how_the_job_is(counter: Counter, held: str) -> None:
@@ -453,7 +453,7 @@ def test_all_means_ones_own_jobs(counter: Counter, held: str, running: str) -> N
 def test_who_is_no_operator_drains_no_node(counter: Counter) -> None:
     ran = counter.run_as_other("gnodes", "drain", "n1", "-m", "mine")
 
-    refused(ran, 159, "nodes are for operators")
+    refused(ran, 159, "only operators may change nodes")
     assert not counter.cluster.head.nodes().nodes[0].drained
 
 
@@ -489,7 +489,9 @@ def test_a_drain_needs_a_reason(counter: Counter) -> None:
 
 
 def test_a_script_cannot_say_by_accident_that_a_node_is_dead(counter: Counter) -> None:
-    refused(counter.run("gnodes", "confirm-dead", "n1"), 2, "nobody is here to be asked", "-y n1")
+    refused(
+        counter.run("gnodes", "confirm-dead", "n1"), 2, "confirm-dead needs a confirmation", "-y n1"
+    )
 
 
 def test_a_node_that_answers_is_not_dead(counter: Counter) -> None:
@@ -512,4 +514,4 @@ def test_an_unknown_outcome_lists_the_known_ones(counter: Counter) -> None:
 def test_filters_and_ids_exclude_each_other(counter: Counter, done: str) -> None:
     ran = counter.run("ghist", "--failed", done)
 
-    refused(ran, 2, "both job ids and --failed are given")
+    refused(ran, 2, "job ids and --failed are mutually exclusive")

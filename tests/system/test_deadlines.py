@@ -77,7 +77,7 @@ def test_the_answer_says_what_then_is_so(cluster: Cluster, policy: str) -> None:
         each for each in desk.run("gstat").stdout.splitlines() if each.startswith(f"{row.id}.")
     )
     assert line.split("\t")[-1] == "late"
-    assert "deadline_met = False, as expected now" in desk.run("gstat", "-f", str(row.id)).stdout
+    assert "deadline_met = False (predicted)" in desk.run("gstat", "-f", str(row.id)).stdout
 
 
 @pytest.mark.parametrize("policy", PLANNERS)
@@ -111,7 +111,7 @@ def test_the_history_knows_which_deadlines_were_met(cluster: Cluster, policy: st
     lines = desk.run("ghist").stdout.splitlines()
 
     assert lines[0].endswith("\tDeadline\tMet")
-    assert lines[1].endswith("\tmissed: not done well")
+    assert lines[1].endswith("\tmissed (job failed)")
     assert "\tmet, 00:01:" in lines[2]
 
 

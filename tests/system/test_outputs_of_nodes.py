@@ -36,7 +36,7 @@ def test_the_error_of_the_node_that_failed_is_shown(cluster: Cluster) -> None:
     waited = run_command("gwait", str(job), head=str(cluster.socket))
 
     assert waited.status == 1
-    assert "the last lines of its stderr on n" in waited.stderr
+    assert "last lines of stderr on n" in waited.stderr
     assert "RuntimeError: the second node is broken" in waited.stderr
     story = cluster.head.job(job)
     first, second = story.row.nodes

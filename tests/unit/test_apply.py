@@ -128,7 +128,7 @@ def test_nodes_are_for_operators_and_a_drain_needs_a_reason() -> None:
     """Unknown nodes are named with the known ones."""
     world = World(node("n1"))
     cases: list[tuple[c.AnyCommand, str]] = [
-        (c.DrainNode(caller=ALICE, node="n1", reason="x"), "nodes are for operators"),
+        (c.DrainNode(caller=ALICE, node="n1", reason="x"), "only operators may change nodes"),
         (c.DrainNode(caller=ADMIN, node="n1", reason="  "), "a drain needs a reason"),
         (c.ResumeNode(caller=ADMIN, node="n9"), "unknown node 'n9'"),
     ]

@@ -305,6 +305,13 @@ def test_a_file_that_is_wrong_is_refused_with_the_key_that_is_meant(
                 "the deadline 16:13:20 will be missed by 00:30:00: others are before it"
             ),
         ),
+        (
+            {"predicted_end_s": NOW_S + 7200.3, "meets_deadline": False},
+            (
+                "LATE: expected to finish at 16:13:20; "
+                "the deadline 16:13:20 will be missed by less than a second"
+            ),
+        ),
         ({"meets_deadline": False}, "LATE: the deadline 16:13:20 will be missed"),
         (
             {"late_reason": "it is held"},
