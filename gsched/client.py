@@ -29,6 +29,7 @@ from gsched.model.ids import read_job_id
 from gsched.model.limits import MAX_DRY_RUN_JOBS, MAX_REQUEST_BYTES
 from gsched.model.states import JobState
 from gsched.protocol import api
+from gsched.protocol.actions import AnyJobAction, AnyNodeAction
 from gsched.transport import (
     DEFAULT_TIMEOUT_S,
     Answer,
@@ -181,7 +182,7 @@ class Head:
         """
         return self._get(f"/v1/jobs/{_named(job)}", api.JobStory)
 
-    def act(self, request: api.ActionRequest) -> api.ActionReply:
+    def act(self, request: AnyJobAction) -> api.ActionReply:
         """Delete, hold, release, signal, rerun or alter jobs: one result for each, in order."""
         return self._post("/v1/jobs/actions", request, api.ActionReply)
 
@@ -239,7 +240,7 @@ class Head:
         """Return all nodes."""
         return self._get("/v1/nodes", api.NodeList)
 
-    def node_action(self, request: api.NodeActionRequest) -> api.ActionReply:
+    def node_action(self, request: AnyNodeAction) -> api.ActionReply:
         """Drain, resume or confirm dead: one result for each node, in order."""
         return self._post("/v1/nodes/actions", request, api.ActionReply)
 

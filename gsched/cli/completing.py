@@ -54,7 +54,6 @@ _PAST: Final = frozenset({"ghist", "gpeek"})  # these also take jobs that have e
 _RESOURCES: Final = (
     *("nodes=", "ncpus=", "gpus=", "mem=", "walltime=", "select=", "place=", "procs=", "pmem="),
 )
-_VERBS: Final = ("drain", "resume", "confirm-dead", "remove", "replace")
 
 
 def answer(command: click.Command, variable: str) -> NoReturn:
@@ -217,11 +216,11 @@ def _queues(context: click.Context, incomplete: str) -> Found:
 
 def _node_operands(context: click.Context, incomplete: str) -> Found:
     """Yield the verbs for the first operand, and nodes."""
-    from gsched.cli.gnodes import VERBS  # late: it is there already where gnodes is asked
+    from gsched.protocol.actions import NODE_ACTIONS  # late: gnodes alone needs it
 
     given = context.params.get("operands") or ()
     if not given:
-        yield from (CompletionItem(verb) for verb in VERBS)
+        yield from (CompletionItem(verb) for verb in NODE_ACTIONS)
     yield from (item for item in _nodes(context, incomplete) if item.value not in given)
 
 

@@ -14,7 +14,7 @@ from gsched.client import Head
 from gsched.clock import SystemClock
 from gsched.errors import UsageError
 from gsched.model.training import Urgency
-from gsched.protocol.api import ActionRequest, Alteration
+from gsched.protocol.actions import Alteration, AlterJob
 
 Value = str | int | tuple[str, ...] | None  # of an option
 
@@ -109,8 +109,7 @@ def galter(
     Every attribute of a waiting job can be changed; of a running job its walltime, deadline, grace,
     account, mail, holds, and whether it can be rerun.
     """
-    request = ActionRequest(
-        action="alter",
+    request = AlterJob(
         ids=normal_ids(jobs),
         alteration=make_alteration(options, now_s=SystemClock().wall_s(), directory=os.getcwd()),
         dry_run=dry_run,

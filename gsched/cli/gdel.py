@@ -20,7 +20,7 @@ from gsched.cli.operands import (
     parse_grace_s,
 )
 from gsched.client import Head
-from gsched.protocol.api import ActionRequest
+from gsched.protocol.actions import DeleteJob
 
 ASK_ABOVE = 10  # jobs that one slip of the finger may cost
 
@@ -58,12 +58,8 @@ def gdel(  # noqa: PLR0913 - one parameter for each option
     Returns as soon as the head has accepted the request. JOB is 17 or 17.server; all stands for all
     of your jobs.
     """
-    request = ActionRequest(
-        action="delete",
-        ids=normal_ids(jobs),
-        message=message,
-        grace_s=parse_grace_s(grace),
-        dry_run=dry_run,
+    request = DeleteJob(
+        ids=normal_ids(jobs), message=message, grace_s=parse_grace_s(grace), dry_run=dry_run
     )
     if not (yes or dry_run) and not _agreed(head, request):
         print_note("nothing was done", command="gdel")
@@ -74,7 +70,7 @@ def gdel(  # noqa: PLR0913 - one parameter for each option
     return status
 
 
-def _agreed(head: Head, request: ActionRequest) -> bool:
+def _agreed(head: Head, request: DeleteJob) -> bool:
     """Return whether to go on: a person at a terminal is asked before many jobs are ended."""
     if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         return True
@@ -85,8 +81,8 @@ def _agreed(head: Head, request: ActionRequest) -> bool:
     return count <= ASK_ABOVE or click.confirm(f"gdel: delete {count} jobs?", err=True)
 
 
-def _as_trial(request: ActionRequest) -> ActionRequest:
-    return ActionRequest(action=request.action, ids=request.ids, dry_run=True)
+def _as_trial(request: DeleteJob) -> DeleteJob:
+    return DeleteJob(ids=request.ids, dry_run=True)
 
 
 def main() -> None:

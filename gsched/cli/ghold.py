@@ -6,6 +6,7 @@ from gsched.cli.common import connected, gsched_command, run
 from gsched.cli.holds import change_holds
 from gsched.cli.operands import hold_option, jobs_argument
 from gsched.client import Head
+from gsched.protocol.actions import HoldJob
 
 EPILOG = """\b
 Examples:
@@ -27,7 +28,7 @@ def ghold(
     The owner can set u, only operators can set o and s. A running job keeps running, but is not
     started again.
     """
-    return change_holds(head, "hold", jobs, hold_list=hold_list, dry_run=dry_run, as_json=as_json)
+    return change_holds(head, HoldJob, jobs, hold_list=hold_list, dry_run=dry_run, as_json=as_json)
 
 
 def main() -> None:

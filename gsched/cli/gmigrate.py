@@ -22,7 +22,8 @@ from gsched.errors import BadStateError, UsageError
 from gsched.model.ids import format_job_id
 from gsched.model.states import AttemptState, JobState
 from gsched.model.units import format_size
-from gsched.protocol.api import ActionRequest, JobStory, MoveRow
+from gsched.protocol.actions import MigrateJob
+from gsched.protocol.api import JobStory, MoveRow
 from gsched.transport import pause
 
 _LOOK_S = 0.25  # the phases of a move take from a tenth of a second to minutes
@@ -71,8 +72,7 @@ def gmigrate(  # noqa: PLR0913 - one parameter for each option
     The target is reserved first, and the job keeps running until it has saved a checkpoint. A job
     that cannot save one stays where it is.
     """
-    request = ActionRequest(
-        action="migrate",
+    request = MigrateJob(
         ids=normal_ids((job,)),
         nodes=tuple(filter(None, (name.strip() for name in nodes.split(",")))),
         gpus=gpus or 0,

@@ -1,7 +1,7 @@
 """``gnodes``: list the nodes, drain them and take them back."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import click
@@ -22,9 +22,8 @@ from gsched.cli.common import (
 from gsched.cli.nodelist import node_fields, print_nodes, print_state_list
 from gsched.client import Head, body_of
 from gsched.errors import UnknownNodeError, UsageError
-from gsched.protocol.api import ErrorBody, NodeActionRequest, NodeList, NodeRow
-
-VERBS = ("drain", "resume", "confirm-dead", "remove", "replace")
+from gsched.protocol.actions import NODE_ACTIONS, AnyNodeAction, DrainNode, ReplaceNode
+from gsched.protocol.api import ErrorBody, NodeList, NodeRow
 
 EPILOG = """\b
 Examples:
@@ -106,15 +105,7 @@ def gnodes(
         _check_only_lists(verb, reason, flags)
         return _predictions(head, names, color=str(flags["color"]), as_json=as_json)
     if verb:
-        if flags["migrate"]:
-            _check_drain(verb)
-        asked = NodeActionRequest(
-            action=verb,
-            nodes=names,
-            reason=reason.strip(),
-            migrate=bool(flags["migrate"]),
-            identity=_checked_identity(verb, str(flags["identity"])),
-        )
+        asked = _asked(verb, names, reason.strip(), flags)
         return _act(head, asked, yes=yes, as_json=as_json)
     if flags["migrate"] or reason:
         _check_subcommand(operands)
@@ -142,9 +133,27 @@ def _verb(operands: tuple[str, ...], *, offline: bool, clear: bool) -> tuple[str
         raise UsageError("-o and -c are mutually exclusive", hint="give one of them")
     if offline or clear:
         return "drain" if offline else "resume", operands
-    if operands and operands[0] in VERBS:
+    if operands and operands[0] in NODE_ACTIONS:
         return operands[0], operands[1:]
     return "", operands
+
+
+def _asked(
+    verb: str, names: tuple[str, ...], reason: str, flags: Mapping[str, object]
+) -> AnyNodeAction:
+    """Return the action that is asked for.
+
+    Raises:
+        UsageError: an option belongs to another one.
+    """
+    if flags["migrate"]:
+        _check_drain(verb)
+    identity = _checked_identity(verb, str(flags["identity"]))
+    if verb == "drain":
+        return DrainNode(nodes=names, reason=reason, migrate=bool(flags["migrate"]))
+    if verb == "replace":
+        return ReplaceNode(nodes=names, identity=identity)
+    return NODE_ACTIONS[verb](nodes=names)
 
 
 def _checked_identity(verb: str, beginning: str) -> str:
@@ -174,7 +183,7 @@ def _check_subcommand(operands: Sequence[str]) -> None:
     """
     import difflib  # late: only a mistake needs it
 
-    close = difflib.get_close_matches(operands[0], VERBS, n=1) if operands else []
+    close = difflib.get_close_matches(operands[0], NODE_ACTIONS, n=1) if operands else []
     if close:
         raise UsageError(
             f"unknown subcommand {operands[0]!r}",
@@ -194,7 +203,7 @@ def _check_drain(verb: str) -> None:
         )
 
 
-def _act(head: Head, asked: NodeActionRequest, *, yes: bool, as_json: bool) -> int:
+def _act(head: Head, asked: AnyNodeAction, *, yes: bool, as_json: bool) -> int:
     verb, names = asked.action, asked.nodes
     if not names:
         raise UsageError(f"{verb} needs at least one node", hint=f"gnodes {verb} NODE...")
@@ -208,9 +217,10 @@ def _act(head: Head, asked: NodeActionRequest, *, yes: bool, as_json: bool) -> i
         return 1
     reply = head.node_action(asked)
     results = reply.results
-    if asked.migrate and not as_json:
+    migrates = isinstance(asked, DrainNode) and asked.migrate
+    if migrates and not as_json:
         results = tuple(structs.replace(each, text=f"{each.id}: {each.text}") for each in results)
-    return report_results(results, as_json=as_json, show_text=asked.migrate)
+    return report_results(results, as_json=as_json, show_text=migrates)
 
 
 def _is_sure(head: Head, names: Sequence[str]) -> bool:

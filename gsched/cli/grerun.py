@@ -5,7 +5,7 @@ import click
 from gsched.cli.common import connected, gsched_command, run
 from gsched.cli.operands import carry_out, grace_option, jobs_argument, normal_ids, parse_grace_s
 from gsched.client import Head
-from gsched.protocol.api import ActionRequest
+from gsched.protocol.actions import RerunJob
 
 EPILOG = """\b
 Examples:
@@ -38,8 +38,7 @@ def grerun(  # noqa: PLR0913 - one parameter for each option
     The next attempt starts after all processes of this one have ended; its GSCHED_RESTART_COUNT is
     one higher.
     """
-    request = ActionRequest(
-        action="rerun",
+    request = RerunJob(
         ids=normal_ids(jobs),
         message=message,
         grace_s=parse_grace_s(grace),

@@ -6,6 +6,7 @@ from gsched.cli.common import connected, gsched_command, run
 from gsched.cli.holds import change_holds
 from gsched.cli.operands import hold_option, jobs_argument
 from gsched.client import Head
+from gsched.protocol.actions import ReleaseJob
 
 EPILOG = """\b
 Examples:
@@ -25,7 +26,7 @@ def grls(head: Head, *, jobs: tuple[str, ...], hold_list: str, dry_run: bool, as
     A job can start when it has no hold left. Only operators release o and s.
     """
     return change_holds(
-        head, "release", jobs, hold_list=hold_list, dry_run=dry_run, as_json=as_json
+        head, ReleaseJob, jobs, hold_list=hold_list, dry_run=dry_run, as_json=as_json
     )
 
 

@@ -12,7 +12,7 @@ from gsched.cli.operands import (
     parse_signal,
 )
 from gsched.client import Head
-from gsched.protocol.api import ActionRequest
+from gsched.protocol.actions import SignalJob
 
 EPILOG = """\b
 Examples:
@@ -55,7 +55,7 @@ def gsig(
     number = parse_signal(signal_text)
     if number == 0:
         return check_only(head, normal_ids(jobs), states=RUNNING, as_json=as_json)
-    request = ActionRequest(action="signal", ids=normal_ids(jobs), signal=number, dry_run=dry_run)
+    request = SignalJob(ids=normal_ids(jobs), signal=number, dry_run=dry_run)
     return carry_out(head, request, as_json=as_json)[1]
 
 

@@ -1,15 +1,13 @@
 """What ``ghold`` and ``grls`` share: kinds of hold are put on jobs, or taken off."""
 
-from typing import Literal
-
 from gsched.cli.operands import UNFINISHED, carry_out, check_only, normal_ids, parse_hold_list
 from gsched.client import Head
-from gsched.protocol.api import ActionRequest
+from gsched.protocol.actions import HoldJob, ReleaseJob
 
 
 def change_holds(  # what both commands are given
     head: Head,
-    action: Literal["hold", "release"],
+    kind: type[HoldJob | ReleaseJob],
     jobs: tuple[str, ...],
     *,
     hold_list: str,
@@ -20,5 +18,5 @@ def change_holds(  # what both commands are given
     holds = parse_hold_list(hold_list)
     if not holds:  # -h n: no kind of hold, but unknown jobs are still told
         return check_only(head, normal_ids(jobs), states=UNFINISHED, as_json=as_json)
-    request = ActionRequest(action=action, ids=normal_ids(jobs), holds=holds, dry_run=dry_run)
+    request = kind(ids=normal_ids(jobs), holds=holds, dry_run=dry_run)
     return carry_out(head, request, as_json=as_json)[1]

@@ -12,7 +12,8 @@ from gsched.client import Head, body_of
 from gsched.errors import BadStateError, UsageError
 from gsched.model.ids import format_job_id, read_job_id
 from gsched.model.states import HoldKind, JobState
-from gsched.protocol.api import ActionReply, ActionRequest, ActionResult
+from gsched.protocol.actions import AnyJobAction
+from gsched.protocol.api import ActionReply, ActionResult
 
 ALL = "all"
 RUNNING = frozenset({JobState.RUNNING})
@@ -117,7 +118,7 @@ def parse_signal(text: str, option: str = "-s") -> int:
     )
 
 
-def carry_out(head: Head, request: ActionRequest, *, as_json: bool) -> tuple[ActionReply, int]:
+def carry_out(head: Head, request: AnyJobAction, *, as_json: bool) -> tuple[ActionReply, int]:
     """Ask the head for an action, print what became of it, return the answer and the exit code.
 
     Nothing is printed for what was done, as POSIX has it; a dry run says for each job what would.

@@ -183,7 +183,6 @@ LIMITS: Final = (
 TEXTS: Final[Mapping[str, int]] = MappingProxyType(
     {
         "account": MAX_WORD,
-        "action": MAX_WORD,
         "checkpoint_dir": MAX_PATH,
         "join": MAX_WORD,
         "key": MAX_WORD,

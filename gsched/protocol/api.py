@@ -365,64 +365,6 @@ class JobStory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     restarts: int = 0
 
 
-class Alteration(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What ``galter`` changes; what is None stays.
-
-    Attributes:
-        deadline_s: the new deadline; 0 takes it away.
-        deadline_after_s: the same, counted from now on the head's clock.
-        urgency: instead of both, counted from now.
-    """
-
-    name: str | None = None
-    resources: tuple[str, ...] | None = None
-    priority: int | None = None
-    account: str | None = None
-    start_after_s: float | None = None
-    rerunnable: bool | None = None
-    stdout_path: str | None = None
-    stderr_path: str | None = None
-    join: str | None = None
-    queue: str | None = None
-    shell: str | None = None
-    mail_points: str | None = None
-    mail_to: str | None = None
-    grace_s: float | None = None
-    holds: tuple[str, ...] | None = None
-    deadline_s: float | None = None
-    deadline_after_s: float | None = None
-    urgency: str | None = None
-
-
-class ActionRequest(
-    Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
-):
-    """``POST /v1/jobs/actions``: the same action on many jobs, each by itself, in order.
-
-    Attributes:
-        action: ``delete``, ``hold``, ``release``, ``signal``, ``rerun``, ``migrate`` or ``alter``.
-        ids: as the user wrote them; ``all`` stands for all of the caller's jobs.
-        signal: a number, for ``signal``.
-        grace_s: for ``delete`` and ``rerun``: TERM to KILL, instead of the job's own.
-        holds: kinds, for ``hold`` and ``release``.
-        force: for ``rerun``: also a job that says it is not rerunnable.
-        nodes: for ``migrate``: where to; empty: anywhere else.
-        gpus: for ``migrate``: on how many GPUs; 0: as many as it has.
-    """
-
-    action: str
-    ids: tuple[str, ...]
-    message: str = ""
-    signal: int = 0
-    grace_s: float | None = None
-    holds: tuple[str, ...] = ("user",)
-    force: bool = False
-    nodes: tuple[str, ...] = ()
-    gpus: int = 0
-    alteration: Alteration | None = None
-    dry_run: bool = False
-
-
 class ActionResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What became of one id: ``text`` says it in words, or ``error`` why not.
 
@@ -512,24 +454,6 @@ class NodeList(Struct, frozen=True, kw_only=True, omit_defaults=True):
     now_s: float
     nodes: tuple[NodeRow, ...]
     warning: str = ""
-
-
-class NodeActionRequest(
-    Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
-):
-    """``POST /v1/nodes/actions``: something about nodes, for operators.
-
-    Attributes:
-        action: ``drain`` (needs a reason), ``resume``, ``confirm-dead``, ``remove`` or ``replace``.
-        identity: for ``replace``: how the identity of the gnode that is meant begins.
-        migrate: for ``drain``: running jobs go on elsewhere, as far as they can.
-    """
-
-    action: str
-    nodes: tuple[str, ...]
-    reason: str = ""
-    migrate: bool = False
-    identity: str = ""
 
 
 class HistoryReply(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -13,7 +13,7 @@ from gsched.errors import BadStateError
 from gsched.model.machine import is_same_machine
 from gsched.model.states import NodeState, PartState
 from gsched.protocol import node as n
-from gschedd.core import commands as c
+from gsched.protocol.actions import ReplaceNode
 from gschedd.core import facts as f
 from gschedd.core.state import Node, Rival, State
 
@@ -104,17 +104,19 @@ def refused_words(state: State, node: str, now_s: float) -> str:
 # --- what an operator says ---
 
 
-def remove_node(state: State, node: Node, command: c.RemoveNode, now_s: float) -> list[f.AnyFact]:
+def remove_node(state: State, node: Node, by: str, now_s: float) -> list[f.AnyFact]:
     """Return that a node is forgotten.
 
     Raises:
         BadStateError: it is connected, or jobs are on it or on their way to it.
     """
     _check_gone(state, node, "remove")
-    return [f.NodeRemoved(at_s=now_s, node=node.name, by=command.caller.user)]
+    return [f.NodeRemoved(at_s=now_s, node=node.name, by=by)]
 
 
-def replace_node(state: State, node: Node, command: c.ReplaceNode, now_s: float) -> list[f.AnyFact]:
+def replace_node(
+    state: State, node: Node, asked: ReplaceNode, by: str, now_s: float
+) -> list[f.AnyFact]:
     """Return that a gnode that was refused is the node from now on.
 
     Raises:
@@ -124,7 +126,7 @@ def replace_node(state: State, node: Node, command: c.ReplaceNode, now_s: float)
     rivals = [
         rival
         for rival in state.rivals.get(node.name, {}).values()
-        if rival.name == node.name and rival.identity.startswith(command.identity)
+        if rival.name == node.name and rival.identity.startswith(asked.identity)
     ]
     if not rivals:
         raise BadStateError(
@@ -148,7 +150,7 @@ def replace_node(state: State, node: Node, command: c.ReplaceNode, now_s: float)
             node=node.name,
             identity=rival.identity,
             machine=rival.machine,
-            by=command.caller.user,
+            by=by,
         )
     ]
 

@@ -16,9 +16,9 @@ from gsched.model.job import JobSpec
 from gsched.model.request import check_length, format_resources, parse_resources
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
-from gsched.protocol.api import Alteration
+from gsched.protocol.actions import Alteration, AlterJob
 from gschedd.core import facts as f
-from gschedd.core.commands import AlterJob
+from gschedd.core.commands import ActOnJob
 from gschedd.core.deadlines import check_deadline, check_start, deadline_of
 from gschedd.core.decide import own_job
 from gschedd.core.goals import goal_of
@@ -52,47 +52,47 @@ LAYOUT_TERMS: Final = frozenset({"nodes", "select", "ncpus", "procs"})
 GPU_TERMS: Final = frozenset({"gpus", "ngpus"})
 
 
-def alter_job(state: State, settings: Settings, command: AlterJob, now_s: float) -> list[f.AnyFact]:
+def alter_job(
+    state: State, settings: Settings, command: ActOnJob, asked: AlterJob, now_s: float
+) -> list[f.AnyFact]:
     """Return the change as one fact (and holds as another): all of it, or a refusal.
 
     Raises:
         GschedError: something asked for cannot be; nothing is changed then.
     """
     job = own_job(state, settings, command)
-    limits.check_texts(command.alteration, _TEXTS)
-    asked = {
-        name: value
-        for name, value in structs.asdict(command.alteration).items()
-        if value is not None
+    limits.check_texts(asked.alteration, _TEXTS)
+    wanted = {
+        name: value for name, value in structs.asdict(asked.alteration).items() if value is not None
     }
-    if not asked:
+    if not wanted:
         raise InvalidRequestError("nothing to alter", hint="name what should change: see --help")
     if job.state in {JobState.RUNNING, JobState.EXITING}:
-        late = sorted(set(asked) - WHILE_RUNNING)
+        late = sorted(set(wanted) - WHILE_RUNNING)
         if late:
             raise BadStateError(
                 f"job {job.id} is {job.state}: {', '.join(late)} can no longer change",
                 hint="when it runs: walltime, deadline, account, mail, rerunnable, grace, holds",
             )
-    _check_priority(job, command, settings)
-    spec = _altered(job, command.alteration, state=state, settings=settings, now_s=now_s)
+    _check_priority(job, asked.alteration.priority, command.caller, settings)
+    spec = _altered(job, asked.alteration, state=state, settings=settings, now_s=now_s)
     facts: list[f.AnyFact] = []
-    changed = tuple(sorted(set(asked) - {"holds"}))
+    changed = tuple(sorted(set(wanted) - {"holds"}))
     if changed:
         facts.append(
             f.JobAltered(at_s=now_s, job=job.id, spec=spec, by=command.caller.user, changed=changed)
         )
-    if command.alteration.holds is not None:
-        facts.extend(_holds(job, command.alteration.holds, command.caller, now_s))
+    if asked.alteration.holds is not None:
+        facts.extend(_holds(job, asked.alteration.holds, command.caller, now_s))
     return facts
 
 
-def _check_priority(job: Job, command: AlterJob, settings: Settings) -> None:
+def _check_priority(job: Job, wanted: int | None, caller: Caller, settings: Settings) -> None:
     """Refuse to raise a priority above the site's limit; lowering one is always allowed."""
-    if command.alteration.priority is None:
+    if wanted is None:
         return
-    asked = checked_priority(command.alteration.priority)
-    highest = highest_priority(command.caller, settings)
+    asked = checked_priority(wanted)
+    highest = highest_priority(caller, settings)
     if asked > max(highest, job.spec.priority):
         raise NotPermittedError(
             f"priority {asked} is above the limit for users, {highest}",

@@ -10,7 +10,8 @@ from gsched.model.job import JobSpec
 from gsched.model.resources import Request
 from gsched.model.training import Training, Urgency
 from gsched.model.units import format_duration, format_gpus
-from gsched.protocol.api import Alteration, SubmitJob
+from gsched.protocol.actions import Alteration
+from gsched.protocol.api import SubmitJob
 from gschedd.core.profiling import check_profile
 from gschedd.core.settings import Settings
 from gschedd.core.shortest import Best, shortest_run

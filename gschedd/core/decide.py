@@ -10,8 +10,8 @@ from gsched.errors import (
 from gsched.model.ids import format_job_id
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.resources import Usage
-from gsched.model.states import NodeState, OutcomeKind, PartState, StopReason
-from gschedd.core import admission
+from gsched.model.states import HoldKind, NodeState, OutcomeKind, PartState, StopReason
+from gsched.protocol import actions as a
 from gschedd.core import commands as c
 from gschedd.core import facts as f
 from gschedd.core.settings import Caller, Settings
@@ -21,7 +21,7 @@ from gschedd.core.submit import checked_grace, checked_holds
 MAX_SIGNAL = 64
 
 
-def own_job(state: State, settings: Settings, command: c.JobCommand) -> Job:
+def own_job(state: State, settings: Settings, command: c.ActOnJob) -> Job:
     """Return the job if the caller may change it.
 
     Raises:
@@ -64,7 +64,7 @@ def authorize(caller: Caller, job: Job) -> None:
 
 
 def delete_job(
-    state: State, settings: Settings, command: c.DeleteJob, now_s: float
+    state: State, settings: Settings, command: c.ActOnJob, asked: a.DeleteJob, now_s: float
 ) -> list[f.AnyFact]:
     """Return what deleting means: an end at once, or a stop of what runs."""
     if command.job in state.damaged and command.caller.operator:
@@ -79,12 +79,12 @@ def delete_job(
     job = own_job(state, settings, command)
     by = command.caller.user
     if job.attempt is None:
-        why = f": {command.message}" if command.message else ""
+        why = f": {asked.message}" if asked.message else ""
         when = "while it moved" if job.move is not None else "before it ran"
         message = f"deleted by {by} {when}{why}"
         outcome = Outcome(kind=OutcomeKind.CANCELLED, message=message)
         return [f.JobEnded(at_s=now_s, job=job.id, outcome=outcome, ended_s=now_s, by=by)]
-    grace_s = job.spec.grace_s if command.grace_s is None else checked_grace(command.grace_s)
+    grace_s = job.spec.grace_s if asked.grace_s is None else checked_grace(asked.grace_s)
     return [
         f.StopRequested(
             at_s=now_s,
@@ -93,26 +93,28 @@ def delete_job(
             reason=StopReason.DELETE,
             grace_s=grace_s,
             by=by,
-            message=command.message,
+            message=asked.message,
         )
     ]
 
 
-def hold_job(state: State, settings: Settings, command: c.HoldJob, now_s: float) -> list[f.AnyFact]:
+def hold_job(
+    state: State, settings: Settings, command: c.ActOnJob, asked: a.HoldJob, now_s: float
+) -> list[f.AnyFact]:
     """Return the hold; a running job is held when it is queued again.
 
     Raises:
         NotPermittedError: the caller may not set this kind of hold.
     """
+    holds = _holds(asked, command.caller)
     job = own_job(state, settings, command)
-    checked_holds(command.holds, command.caller)
-    if set(command.holds) <= set(job.holds):
+    if set(holds) <= set(job.holds):
         return []
-    return [f.JobHeld(at_s=now_s, job=job.id, holds=command.holds, by=command.caller.user)]
+    return [f.JobHeld(at_s=now_s, job=job.id, holds=holds, by=command.caller.user)]
 
 
 def release_job(
-    state: State, settings: Settings, command: c.ReleaseJob, now_s: float
+    state: State, settings: Settings, command: c.ActOnJob, asked: a.ReleaseJob, now_s: float
 ) -> list[f.AnyFact]:
     """Return the release.
 
@@ -120,9 +122,9 @@ def release_job(
         BadStateError: the job is not held, or held by others.
         NotPermittedError: the caller may not release this kind of hold.
     """
+    holds = _holds(asked, command.caller)
     job = own_job(state, settings, command)
-    checked_holds(command.holds, command.caller)
-    taken = tuple(hold for hold in command.holds if hold in job.holds)
+    taken = tuple(hold for hold in holds if hold in job.holds)
     if not taken:
         if not job.holds:
             raise BadStateError(f"job {job.id} is not held")
@@ -135,8 +137,14 @@ def release_job(
     return [f.JobReleased(at_s=now_s, job=job.id, holds=taken, by=command.caller.user)]
 
 
+def _holds(asked: a.HoldJob | a.ReleaseJob, caller: Caller) -> tuple[HoldKind, ...]:
+    if not asked.holds:
+        raise InvalidRequestError("no kind of hold named", hint="say -h u, o or s")
+    return checked_holds(asked.holds, caller)
+
+
 def signal_job(
-    state: State, settings: Settings, command: c.SignalJob, now_s: float
+    state: State, settings: Settings, command: c.ActOnJob, asked: a.SignalJob, now_s: float
 ) -> list[f.AnyFact]:
     """Return the signal.
 
@@ -145,8 +153,8 @@ def signal_job(
         InvalidRequestError: no such signal.
     """
     job = own_job(state, settings, command)
-    if not 1 <= command.signal <= MAX_SIGNAL:
-        raise InvalidRequestError(f"signal {command.signal} is not between 1 and {MAX_SIGNAL}")
+    if not 1 <= asked.signal <= MAX_SIGNAL:
+        raise InvalidRequestError(f"signal {asked.signal} is not between 1 and {MAX_SIGNAL}")
     attempt = job.attempt
     if attempt is None or not any(p.state is PartState.RUNNING for p in attempt.parts.values()):
         raise BadStateError(f"job {job.id} is {job.state}: only a running job can get a signal")
@@ -155,14 +163,14 @@ def signal_job(
             at_s=now_s,
             job=job.id,
             attempt=attempt.number,
-            signal=command.signal,
+            signal=asked.signal,
             by=command.caller.user,
         )
     ]
 
 
 def rerun_job(
-    state: State, settings: Settings, command: c.RerunJob, now_s: float
+    state: State, settings: Settings, command: c.ActOnJob, asked: a.RerunJob, now_s: float
 ) -> list[f.AnyFact]:
     """Return the stop after which the job is queued again.
 
@@ -174,12 +182,12 @@ def rerun_job(
         raise BadStateError(f"job {job.id} is {job.state}: only a running job can be rerun")
     if job.attempt.stop is StopReason.DELETE:
         raise BadStateError(f"job {job.id} is being deleted")
-    if not job.spec.rerunnable and not (command.force and command.caller.operator):
+    if not job.spec.rerunnable and not (asked.force and command.caller.operator):
         raise BadStateError(
             f"job {job.id} says that it cannot be rerun (-r n)",
             hint="an operator can force it with -f",
         )
-    grace_s = job.spec.grace_s if command.grace_s is None else checked_grace(command.grace_s)
+    grace_s = job.spec.grace_s if asked.grace_s is None else checked_grace(asked.grace_s)
     return [
         f.StopRequested(
             at_s=now_s,
@@ -188,38 +196,36 @@ def rerun_job(
             reason=StopReason.RERUN,
             grace_s=grace_s,
             by=command.caller.user,
-            message=command.message,
+            message=asked.message,
         )
     ]
 
 
-def drain_node(state: State, command: c.DrainNode, now_s: float) -> list[f.AnyFact]:
+def drain_node(node: Node, asked: a.DrainNode, by: str, now_s: float) -> list[f.AnyFact]:
     """Return the drain.
 
     Raises:
         InvalidRequestError: no reason given: the next operator needs one.
     """
-    node = _node(state, command)
-    if not command.reason.strip():
+    if not asked.reason.strip():
         raise InvalidRequestError("a drain needs a reason", hint="say why with -m REASON")
     return [
         f.NodeDrained(
             at_s=now_s,
             node=node.name,
-            reason=command.reason.strip(),
-            by=command.caller.user,
-            migrate=command.migrate,
+            reason=asked.reason.strip(),
+            by=by,
+            migrate=asked.migrate,
         )
     ]
 
 
-def resume_node(state: State, command: c.ResumeNode, now_s: float) -> list[f.AnyFact]:
+def resume_node(state: State, node: Node, by: str, now_s: float) -> list[f.AnyFact]:
     """Return the end of a drain.
 
     Raises:
         BadStateError: a job with a damaged record may own something there.
     """
-    node = _node(state, command)
     if not node.drained:
         return []
     job = state.damaged_on(node.name)
@@ -228,31 +234,20 @@ def resume_node(state: State, command: c.ResumeNode, now_s: float) -> list[f.Any
             f"job {job} may run on {node.name} or own its GPUs, and its record is damaged",
             hint=f"give it up first: gdel {job}",
         )
-    return [f.NodeResumed(at_s=now_s, node=node.name, by=command.caller.user)]
+    return [f.NodeResumed(at_s=now_s, node=node.name, by=by)]
 
 
-def remove_node(state: State, command: c.RemoveNode, now_s: float) -> list[f.AnyFact]:
-    """Return that a node is forgotten: see `gschedd.core.admission`."""
-    return admission.remove_node(state, _node(state, command), command, now_s)
-
-
-def replace_node(state: State, command: c.ReplaceNode, now_s: float) -> list[f.AnyFact]:
-    """Return that another gnode is the node: see `gschedd.core.admission`."""
-    return admission.replace_node(state, _node(state, command), command, now_s)
-
-
-def confirm_dead(state: State, command: c.ConfirmDead, now_s: float) -> list[f.AnyFact]:
+def confirm_dead(state: State, node: Node, by: str, now_s: float) -> list[f.AnyFact]:
     """Return the end of every part that ran on a node of which an operator says it is dead.
 
     Raises:
         BadStateError: the node is connected, so it is not dead.
     """
-    node = _node(state, command)
     if node.state is NodeState.UP:
         raise BadStateError(
             f"node {node.name} is connected, so it is not dead", hint="use gnodes drain"
         )
-    message = f"{command.caller.user} confirmed that {node.name} is dead"
+    message = f"{by} confirmed that {node.name} is dead"
     return lost_parts(state, node.name, now_s=now_s, message=message)
 
 
@@ -289,7 +284,13 @@ def lost_part(job: Job, node: str, *, now_s: float, message: str) -> f.PartEnded
     )
 
 
-def _node(state: State, command: c.NodeCommand) -> Node:
+def operated_node(state: State, command: c.ActOnNode) -> Node:
+    """Return the node if the caller may do something to it.
+
+    Raises:
+        NotPermittedError: the caller is no operator.
+        UnknownNodeError: there is no such node.
+    """
     if not command.caller.operator:
         raise NotPermittedError(
             "only operators may change nodes", hint="ask an operator to do this"

@@ -25,15 +25,15 @@ from gschedd.core import admission, coalescing, decide, reports
 from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
+from gschedd.core.acting import act_on_job, act_on_node
 from gschedd.core.admission import Refusal
-from gschedd.core.alter import alter_job
 from gschedd.core.apply import apply, note_heartbeat
 from gschedd.core.assigning import Assigner
 from gschedd.core.cycle import run_cycle
 from gschedd.core.due import due_groups
 from gschedd.core.foresight import Outlook, foresee, promise_of
 from gschedd.core.learning import Run, run_of
-from gschedd.core.migrating import migrate_job, next_vacating
+from gschedd.core.migrating import next_vacating
 from gschedd.core.moving import arrivals, next_overdue_s, overdue
 from gschedd.core.overtaken import is_overtaken
 from gschedd.core.probation import due_probes, next_probe_s
@@ -139,7 +139,7 @@ class Head:
     def command(self, command: c.AnyCommand, now_s: float) -> Step:
         """Carry out a command, or refuse it with a reason."""
         try:
-            if self.safe_mode and not isinstance(command, c.NodeCommand):
+            if self.safe_mode and not isinstance(command, c.ActOnNode):
                 raise TryAgainError(
                     f"nothing is submitted or changed in {self.safe_mode}",
                     hint="ask an operator; jobs that run are not touched",
@@ -159,35 +159,12 @@ class Head:
         except GschedError as error:
             return _refused(error)
 
-    def _decide(  # noqa: C901, PLR0911, PLR0912 # one line a command
-        self, command: c.AnyCommand, now_s: float
-    ) -> list[f.AnyFact]:
-        state, settings = self.state, self.settings
+    def _decide(self, command: c.AnyCommand, now_s: float) -> list[f.AnyFact]:
         match command:
-            case c.DeleteJob():
-                return decide.delete_job(state, settings, command, now_s)
-            case c.HoldJob():
-                return decide.hold_job(state, settings, command, now_s)
-            case c.ReleaseJob():
-                return decide.release_job(state, settings, command, now_s)
-            case c.SignalJob():
-                return decide.signal_job(state, settings, command, now_s)
-            case c.RerunJob():
-                return decide.rerun_job(state, settings, command, now_s)
-            case c.MigrateJob():
-                return migrate_job(state, settings, command, now_s)
-            case c.AlterJob():
-                return alter_job(state, settings, command, now_s)
-            case c.DrainNode():
-                return decide.drain_node(state, command, now_s)
-            case c.ResumeNode():
-                return decide.resume_node(state, command, now_s)
-            case c.ConfirmDead():
-                return decide.confirm_dead(state, command, now_s)
-            case c.RemoveNode():
-                return decide.remove_node(state, command, now_s)
-            case c.ReplaceNode():
-                return decide.replace_node(state, command, now_s)
+            case c.ActOnJob():
+                return act_on_job(self.state, self.settings, command, now_s)
+            case c.ActOnNode():
+                return act_on_node(self.state, command, now_s)
             case c.Submit():
                 raise AssertionError("submissions take another way")
             case _:

@@ -13,6 +13,7 @@ from gsched.errors import (
 from gsched.model.resources import Allocation, Request
 from gsched.model.states import AttemptState, JobState, NodeState, Placement
 from gsched.model.units import format_gpus
+from gsched.protocol.actions import MigrateJob
 from gschedd.core import commands as c
 from gschedd.core import facts as f
 from gschedd.core.decide import own_job
@@ -28,7 +29,7 @@ from gschedd.plan.validate import Movable, validate
 
 
 def migrate_job(
-    state: State, settings: Settings, command: c.MigrateJob, now_s: float
+    state: State, settings: Settings, command: c.ActOnJob, asked: MigrateJob, now_s: float
 ) -> list[f.AnyFact]:
     """Return the move of a job, to the place that is asked for or to any other one.
 
@@ -37,15 +38,15 @@ def migrate_job(
     """
     job = own_job(state, settings, command)
     what = _movable(state, job)
-    request = _request_for(job, what, command.gpus)
-    if command.gpus:
+    request = _request_for(job, what, asked.gpus)
+    if asked.gpus:
         check_gpus(state, job, request.gpus)
-    nodes = [_target(state, name) for name in dict.fromkeys(command.nodes)]
-    allocation = _place_for(state, job, what, request, nodes, resized=command.gpus > 0)
+    nodes = [_target(state, name) for name in dict.fromkeys(asked.nodes)]
+    allocation = _place_for(state, job, what, request, nodes, resized=asked.gpus > 0)
     if _layout(allocation) == _layout(what.allocation):
         where = ", ".join(share.node for share in allocation)
         raise BadStateError(f"job {job.id} already runs on {where}")
-    why = command.message or "gmigrate"
+    why = asked.message or "gmigrate"
     return [_requested(job, allocation, why=why, by=command.caller.user, now_s=now_s)]
 
 

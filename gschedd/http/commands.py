@@ -24,6 +24,7 @@ from gsched.model import limits
 from gsched.model.ids import format_job_id, own_job_number
 from gsched.model.limits import MAX_JOBS_PER_REQUEST
 from gsched.model.states import HoldKind
+from gsched.protocol import actions as a
 from gsched.protocol import api, recover
 from gschedd.core import commands as c
 from gschedd.core import facts as f
@@ -32,7 +33,7 @@ from gschedd.core.foresight import promise_of
 from gschedd.core.head import Head, Step
 from gschedd.core.migrating import leaving_node
 from gschedd.core.settings import Caller
-from gschedd.core.submit import checked_holds, known_submission, prepare
+from gschedd.core.submit import known_submission, prepare
 from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace
 from gschedd.http.answers import answer, error_body
@@ -43,24 +44,14 @@ from gschedd.http.outlooks import outlooks_of, with_outlook
 from gschedd.http.pace import Pace
 from gschedd.store.sqlite import Store
 
-_ACTION_TEXTS: Final = limits.texts_of(api.ActionRequest)
-_NODE_TEXTS: Final = limits.texts_of(api.NodeActionRequest)
+_TEXTS: Final = {kind: limits.texts_of(kind) for kind in (*a.JOB_ACTIONS, *a.NODE_ACTIONS.values())}
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 Item = TypeVar("Item")
 
 SLICE: Final = 100  # jobs of a request that are worked on before others get their turn
 FEW: Final = 10  # jobs of a request; one with more takes its user's turn
-JOB_ACTIONS = ("delete", "hold", "release", "signal", "rerun", "migrate", "alter")
 PLAN_WAIT_S = 5.0  # for the cycle after a submission: an answer without a plan is better than none
-#: What can be done with nodes, and what is said when it is done.
-NODE_ACTIONS = {
-    "drain": "drained",
-    "resume": "resumed",
-    "confirm-dead": "confirmed dead",
-    "remove": "removed",
-    "replace": "replaced",
-}
 
 
 class SafeModeLike(Protocol):
@@ -293,11 +284,7 @@ class Commands:
     async def act(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/jobs/actions``: each id by itself, in order."""
         caller = self._callers.of(request)
-        asked = await read_body(request, self._bodies, api.ActionRequest)
-        if asked.action not in JOB_ACTIONS:
-            raise InvalidRequestError(
-                f"action {asked.action!r} is not known", hint=f"one of {', '.join(JOB_ACTIONS)}"
-            )
+        asked = await read_body(request, self._bodies, a.JOB_ACTION)
         _check_action(asked)
         await self._engine.settled()
         ids = await self._expand(asked.ids, caller)
@@ -305,7 +292,7 @@ class Commands:
             return answer(api.ActionReply(results=await self._act(asked, ids, caller, pace)))
 
     async def _act(
-        self, asked: api.ActionRequest, ids: Sequence[str], caller: Caller, pace: Pace
+        self, asked: a.AnyJobAction, ids: Sequence[str], caller: Caller, pace: Pace
     ) -> tuple[api.ActionResult, ...]:
         items: list[_Item] = []
         for text in ids:
@@ -351,12 +338,12 @@ class Commands:
         name = format_job_id(item.job, self._head.settings.server)
         return BadStateError(f"job {name} has already finished", hint=f"see ghist {item.job}")
 
-    def _note(self, asked: api.ActionRequest, number: int) -> str:
+    def _note(self, asked: a.AnyJobAction, number: int) -> str:
         """Return what the user should know of an action that was carried out, empty if nothing.
 
         A hold keeps a job from starting, so it does nothing to one that runs, as in PBS.
         """
-        if asked.action != "hold":
+        if not isinstance(asked, a.HoldJob):
             return ""
         job = self._head.state.jobs.get(number)
         if job is None or job.attempt is None:
@@ -383,11 +370,11 @@ class Commands:
                 await pace.keep()
         return expanded
 
-    def _parse(self, text: str, asked: api.ActionRequest, caller: Caller) -> "_Item":
+    def _parse(self, text: str, asked: a.AnyJobAction, caller: Caller) -> "_Item":
         item = _Item(text)
         try:
             item.job = own_job_number(text, server=self._head.settings.server)
-            item.command = _command(item.job, asked, caller)
+            item.command = c.ActOnJob(caller=caller, job=item.job, asked=asked)
         except GschedError as error:
             item.error = error.with_traceback(None)  # its frames are many objects
         return item
@@ -397,32 +384,26 @@ class Commands:
     async def act_on_nodes(self, request: web.Request) -> web.StreamResponse:
         """``POST /v1/nodes/actions``."""
         caller = self._callers.of(request)
-        asked = await read_body(request, self._bodies, api.NodeActionRequest)
-        if asked.action not in NODE_ACTIONS:
-            raise InvalidRequestError(
-                f"action {asked.action!r} is not known", hint=f"one of {', '.join(NODE_ACTIONS)}"
-            )
-        limits.check_texts(asked, _NODE_TEXTS)
+        asked = await read_body(request, self._bodies, a.NODE_ACTION)
+        limits.check_texts(asked, _TEXTS[type(asked)])
         limits.check_words(
             "nodes",
             asked.nodes,
             most=limits.MAX_NODES_PER_REQUEST,
             longest=limits.MAX_WORD,
         )
-        commands = [_node_command(node, asked, caller) for node in asked.nodes]
+        commands = [c.ActOnNode(caller=caller, node=node, asked=asked) for node in asked.nodes]
         async with self._bodies.turn_if(len(commands) > FEW, caller.uid) as pace:
             steps = await self._carry_out(commands, pace, dry_run=False)
         results = tuple(
-            _action_result(
-                node, step.error, NODE_ACTIONS[asked.action] + self._leaving(node, asked)
-            )
+            _action_result(node, step.error, asked.done + self._leaving(node, asked))
             for node, step in zip(asked.nodes, steps, strict=True)
         )
         return answer(api.ActionReply(results=results))
 
-    def _leaving(self, node: str, asked: api.NodeActionRequest) -> str:
+    def _leaving(self, node: str, asked: a.AnyNodeAction) -> str:
         """Return what becomes of the jobs of a node that is drained for good, in words."""
-        if asked.action != "drain" or not asked.migrate:
+        if not isinstance(asked, a.DrainNode) or not asked.migrate:
             return ""
         leaving = leaving_node(self._head.state, node)
         forms = (
@@ -459,7 +440,7 @@ class Commands:
         return answer(await self._parts.safe_mode.listing())
 
 
-def _check_action(asked: api.ActionRequest) -> None:
+def _check_action(asked: a.AnyJobAction) -> None:
     """Check the sizes of an action on jobs; its texts are kept once for each job.
 
     Raises:
@@ -469,10 +450,13 @@ def _check_action(asked: api.ActionRequest) -> None:
         raise InvalidRequestError(
             f"{len(asked.ids)} ids in one request", hint=f"send up to {MAX_JOBS_PER_REQUEST}"
         )
-    limits.check_texts(asked, _ACTION_TEXTS)
+    limits.check_texts(asked, _TEXTS[type(asked)])
     limits.check_words("ids", asked.ids, most=MAX_JOBS_PER_REQUEST, longest=limits.MAX_ID)
-    limits.check_words("nodes", asked.nodes, most=limits.MAX_NAMED_NODES, longest=limits.MAX_WORD)
-    limits.check_words("holds", asked.holds, most=len(HoldKind), longest=limits.MAX_WORD)
+    if isinstance(asked, a.MigrateJob):
+        most = limits.MAX_NAMED_NODES
+        limits.check_words("nodes", asked.nodes, most=most, longest=limits.MAX_WORD)
+    if isinstance(asked, a.HoldJob | a.ReleaseJob):
+        limits.check_words("holds", asked.holds, most=len(HoldKind), longest=limits.MAX_WORD)
 
 
 def is_large(request: web.Request, items: int) -> bool:
@@ -504,77 +488,20 @@ def _action_result(
     return api.ActionResult(id=text, text=words, note=note)
 
 
-def _words(asked: api.ActionRequest, step: Step, *, dry_run: bool = False) -> str:
+def _words(asked: a.AnyJobAction, step: Step, *, dry_run: bool = False) -> str:
     if not step.facts:
         return "nothing to change"
-    if asked.action == "migrate":
+    if isinstance(asked, a.MigrateJob):
         where = _where(step)
         return f"would migrate to {where}" if dry_run else f"migration to {where} requested"
     if dry_run:
         return f"would {asked.action}"
-    done = {
-        "delete": "deleted",
-        "hold": "held",
-        "release": "released",
-        "signal": f"signal {asked.signal} sent",
-        "rerun": "will run again",
-        "alter": "altered",
-    }
-    kinds = {type(fact).__name__ for fact in step.facts}
-    if asked.action == "delete" and "StopRequested" in kinds:
+    if isinstance(asked, a.DeleteJob) and any(isinstance(x, f.StopRequested) for x in step.facts):
         return "ending"
-    return done[asked.action]
+    return asked.done_words()
 
 
 def _where(step: Step) -> str:
     """Return where a job goes to: ``n1 (GPUs 0,1), n2 (GPU 0)``."""
     moves = (fact for fact in step.facts if isinstance(fact, f.MoveRequested))
     return ", ".join(describe_place(share) for move in moves for share in move.allocation)
-
-
-def _command(job: int, asked: api.ActionRequest, caller: Caller) -> c.AnyCommand:
-    match asked.action:
-        case "delete":
-            return c.DeleteJob(caller=caller, job=job, message=asked.message, grace_s=asked.grace_s)
-        case "hold":
-            return c.HoldJob(caller=caller, job=job, holds=_holds(asked, caller))
-        case "release":
-            return c.ReleaseJob(caller=caller, job=job, holds=_holds(asked, caller))
-        case "signal":
-            return c.SignalJob(caller=caller, job=job, signal=asked.signal)
-        case "rerun":
-            return c.RerunJob(
-                caller=caller,
-                job=job,
-                message=asked.message,
-                force=asked.force,
-                grace_s=asked.grace_s,
-            )
-        case "migrate":
-            return c.MigrateJob(
-                caller=caller, job=job, nodes=asked.nodes, gpus=asked.gpus, message=asked.message
-            )
-        case _:
-            if asked.alteration is None:
-                raise InvalidRequestError("nothing to alter", hint="name what should change")
-            return c.AlterJob(caller=caller, job=job, alteration=asked.alteration)
-
-
-def _holds(asked: api.ActionRequest, caller: Caller) -> tuple[HoldKind, ...]:
-    if not asked.holds:
-        raise InvalidRequestError("no kind of hold named", hint="say -h u, o or s")
-    return checked_holds(asked.holds, caller)
-
-
-def _node_command(node: str, asked: api.NodeActionRequest, caller: Caller) -> c.AnyCommand:
-    match asked.action:
-        case "drain":
-            return c.DrainNode(caller=caller, node=node, reason=asked.reason, migrate=asked.migrate)
-        case "resume":
-            return c.ResumeNode(caller=caller, node=node)
-        case "remove":
-            return c.RemoveNode(caller=caller, node=node)
-        case "replace":
-            return c.ReplaceNode(caller=caller, node=node, identity=asked.identity)
-        case _:
-            return c.ConfirmDead(caller=caller, node=node)

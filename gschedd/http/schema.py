@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from gsched.protocol import actions as a
 from gsched.protocol import api, recover
 from gsched.protocol import predictions as p
 from gsched.version import VERSION
@@ -21,9 +22,9 @@ ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
     ("get", "/v1/jobs/{id}", "one job's story", None, api.JobStory),
     ("get", "/v1/jobs/{id}/wait", "wait until a job is done", None, api.JobStory),
     ("get", "/v1/jobs/{id}/output", "read a running job's output", None, api.OutputChunk),
-    ("post", "/v1/jobs/actions", "act on jobs", api.ActionRequest, api.ActionReply),
+    ("post", "/v1/jobs/actions", "act on jobs", a.JOB_ACTION, api.ActionReply),
     ("get", "/v1/nodes", "list nodes", None, api.NodeList),
-    ("post", "/v1/nodes/actions", "act on nodes", api.NodeActionRequest, api.ActionReply),
+    ("post", "/v1/nodes/actions", "act on nodes", a.NODE_ACTION, api.ActionReply),
     ("get", "/v1/nodes/predictions", "nodes beside predictions", None, p.NodePredictions),
     ("get", "/v1/history", "past jobs and totals", None, api.HistoryReply),
     ("get", "/v1/history/predictions", "predicted and measured", None, p.PredictionsReply),
@@ -38,7 +39,7 @@ def document() -> dict[str, object]:
     """Return the OpenAPI 3.1 document."""
     types = sorted(
         {kind for route in ROUTES for kind in route[3:] if kind is not None} | {api.ErrorReply},
-        key=lambda kind: kind.__name__,
+        key=str,
     )
     schemas, components = msgspec.json.schema_components(
         types, schema_hook=_of_anything, ref_template="#/components/schemas/{name}"

@@ -17,8 +17,9 @@ from gnode.core.inputs import JobSaid
 from gnode.core.task import AttemptKey
 from gsched.model.resources import Allocation
 from gsched.model.training import Training
+from gsched.protocol import actions as a
 from gsched.protocol import node as n
-from gsched.protocol.api import Alteration
+from gsched.protocol.actions import Alteration
 from gschedd.core import commands as c
 from gschedd.core import facts as f
 from gschedd.core.settings import QueueSettings, Settings
@@ -183,7 +184,7 @@ class MovingUsers(Users):
             }
         )
         wish = wishes[chance.choice(list(wishes))]
-        self._daemon.ask(c.AlterJob(caller=caller, job=job.id, alteration=wish))
+        self._daemon.ask(c.ActOnJob(caller=caller, job=job.id, asked=a.AlterJob(alteration=wish)))
 
 
 class MovingWorld(FaultWorld):

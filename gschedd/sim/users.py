@@ -7,7 +7,9 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.model.states import HoldKind, JobState
-from gsched.protocol.api import Alteration, SubmitJob
+from gsched.protocol import actions as a
+from gsched.protocol.actions import Alteration
+from gsched.protocol.api import SubmitJob
 from gschedd.core import commands as c
 from gschedd.core.head import Step
 from gschedd.core.settings import Caller
@@ -144,14 +146,25 @@ class Users:
         owner = head.state.jobs[job].spec.owner
         caller = ALICE if owner.uid == ALICE.uid else BOB
         wishes: Mapping[str, tuple[c.AnyCommand, int]] = {
-            "delete": (c.DeleteJob(caller=caller, job=job), 3),
-            "rerun": (c.RerunJob(caller=caller, job=job), 3),
-            "hold": (c.HoldJob(caller=caller, job=job, holds=(HoldKind.USER,)), 2),
-            "release": (c.ReleaseJob(caller=caller, job=job, holds=(HoldKind.USER,)), 3),
-            "signal": (c.SignalJob(caller=caller, job=job, signal=chance.choice((10, 15, 9))), 2),
+            "delete": (c.ActOnJob(caller=caller, job=job, asked=a.DeleteJob()), 3),
+            "rerun": (c.ActOnJob(caller=caller, job=job, asked=a.RerunJob()), 3),
+            "hold": (
+                c.ActOnJob(caller=caller, job=job, asked=a.HoldJob(holds=(HoldKind.USER,))),
+                2,
+            ),
+            "release": (
+                c.ActOnJob(caller=caller, job=job, asked=a.ReleaseJob(holds=(HoldKind.USER,))),
+                3,
+            ),
+            "signal": (
+                c.ActOnJob(
+                    caller=caller, job=job, asked=a.SignalJob(signal=chance.choice((10, 15, 9)))
+                ),
+                2,
+            ),
             "retime": (_retime(caller, job, chance.choice((50, 500))), 1),
-            "drain": (c.DrainNode(caller=ADMIN, node=node, reason="a look"), 1),
-            "resume": (c.ResumeNode(caller=ADMIN, node=node), 3),
+            "drain": (c.ActOnNode(caller=ADMIN, node=node, asked=a.DrainNode(reason="a look")), 1),
+            "resume": (c.ActOnNode(caller=ADMIN, node=node, asked=a.ResumeNode()), 3),
         }
         weights = [weight for _, weight in wishes.values()]
         (name,) = chance.choices(list(wishes), weights)
@@ -164,12 +177,14 @@ class Users:
             return
         for node in head.state.nodes.values():
             if node.drained:
-                self._daemon.ask(c.ResumeNode(caller=ADMIN, node=node.name))
+                self._daemon.ask(c.ActOnNode(caller=ADMIN, node=node.name, asked=a.ResumeNode()))
         for job in head.state.jobs.values():
             if job.state is JobState.HELD:
-                self._daemon.ask(c.ReleaseJob(caller=ADMIN, job=job.id, holds=job.holds))
+                self._daemon.ask(
+                    c.ActOnJob(caller=ADMIN, job=job.id, asked=a.ReleaseJob(holds=job.holds))
+                )
 
 
-def _retime(caller: Caller, job: int, walltime_s: int) -> c.AlterJob:
+def _retime(caller: Caller, job: int, walltime_s: int) -> c.ActOnJob:
     alteration = Alteration(resources=(f"walltime={walltime_s}",))
-    return c.AlterJob(caller=caller, job=job, alteration=alteration)
+    return c.ActOnJob(caller=caller, job=job, asked=a.AlterJob(alteration=alteration))

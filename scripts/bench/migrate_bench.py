@@ -41,7 +41,8 @@ from elastic_floor import floor_of_move, network_of, ready_seconds
 
 from gsched.cli.umbrella.layout import layout_of
 from gsched.client import Head, new_job
-from gsched.protocol.api import ActionRequest, JobStory, MoveRow
+from gsched.protocol import actions as a
+from gsched.protocol.api import JobStory, MoveRow
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).resolve().parent / "migrate_train.py"
@@ -126,7 +127,7 @@ class Course:
         story = self.story()
         before = story.row.attempt
         target = next(name for name in nodes if name not in story.row.nodes)
-        request = ActionRequest(action="migrate", ids=(self.number,), nodes=(target,))
+        request = a.MigrateJob(ids=(self.number,), nodes=(target,))
         error = self._head.act(request).results[0].error
         if error is not None:
             raise BenchError(error.message)
@@ -150,10 +151,10 @@ class Course:
 
     def end(self) -> None:
         """Delete it."""
-        self._head.act(ActionRequest(action="delete", ids=(self.number,), grace_s=0.0))
+        self._head.act(a.DeleteJob(ids=(self.number,), grace_s=0.0))
 
     def _signal(self, number: int) -> None:
-        request = ActionRequest(action="signal", ids=(self.number,), signal=number)
+        request = a.SignalJob(ids=(self.number,), signal=number)
         error = self._head.act(request).results[0].error
         if error is not None:
             raise BenchError(error.message)

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from cluster import BIN, Cluster, one_node
 
 from gsched.client import Head, new_job
-from gsched.protocol.api import NodeActionRequest
+from gsched.protocol import actions as a
 
 BATCH = 2000
 SHAPES = 20  # different requests among the jobs, as a queue of several users has them
@@ -42,7 +42,7 @@ def fill(cluster: Cluster, jobs: int) -> list[int]:
     """Drain the node, queue the jobs and return their ids."""
     head = Head(cluster.address)
     node = cluster.layout.nodes()[0].name
-    head.node_action(NodeActionRequest(nodes=(node,), action="drain", reason="benchmark"))
+    head.node_action(a.DrainNode(nodes=(node,), reason="benchmark"))
     ids: list[int] = []
     started_s = time.monotonic()
     while len(ids) < jobs:

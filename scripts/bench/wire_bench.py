@@ -26,13 +26,14 @@ from aiohttp import web
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Load, Usage
 from gsched.model.states import OutcomeKind
+from gsched.protocol import actions as a
 from gsched.protocol import api, node
 from gsched.protocol.sealing import Opener, Sealer
 
 CONNECTIONS = 16
 SESSION_KEY = bytes(32)
 START_UP_RUNS = 15
-BODY = api.ActionRequest(action="hold", ids=("1.head",))
+BODY = a.HoldJob(ids=("1.head",))
 ANSWER = api.ActionReply(results=(api.ActionResult(id="1.head", text="held"),))
 EXITED = node.Exited(
     record=ExitRecord(job=1, attempt=1, kind=OutcomeKind.EXITED, exit_code=0),
@@ -54,7 +55,7 @@ Client = Callable[[str, float], Coroutine[Any, Any, float]]
 
 def answer(body: bytes) -> bytes:
     """Do what a handler does to a small request: decode, check, encode."""
-    request = msgspec.json.decode(body, type=api.ActionRequest)
+    request = msgspec.json.decode(body, type=a.JOB_ACTION)
     assert request.ids
     return msgspec.json.encode(ANSWER)
 

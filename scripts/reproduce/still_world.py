@@ -27,6 +27,7 @@ from gsched.model.resources import Inventory, Load, Usage
 from gsched.model.states import OutcomeKind
 from gsched.protocol import api
 from gsched.protocol import node as n
+from gsched.protocol.actions import ReleaseJob
 from gsched.version import VERSION
 from tests.support.dialler import Dialler, registration
 
@@ -232,7 +233,7 @@ class StillWorld:
 
         An input is answered before the cycle that it brings about, and the next one after that.
         """
-        nothing = api.ActionRequest(action="release", ids=(NO_JOB,))
+        nothing = ReleaseJob(ids=(NO_JOB,))
         for _ in range(2):
             await asyncio.to_thread(self.head.act, nothing)
 

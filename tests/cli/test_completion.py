@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gsched.client import new_job
-from gsched.protocol.api import ActionRequest, NodeList
+from gsched.protocol import actions as a
+from gsched.protocol.api import NodeList
 from tests.support.canned_head import canned_head, node
 from tests.support.cluster import Cluster
 from tests.support.commands import command_environment
@@ -101,8 +102,8 @@ def test_job_ids_and_node_and_queue_names_come_from_the_head(
     assert len(cluster.head.jobs().jobs) == 1  # and nothing was submitted
 
 
-def deletion(job: int) -> ActionRequest:
-    return ActionRequest(action="delete", ids=(str(job),))
+def deletion(job: int) -> a.DeleteJob:
+    return a.DeleteJob(ids=(str(job),))
 
 
 # --- the answers ---

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gsched.model.training import Training
+from gsched.protocol import actions as a
 from gsched.protocol import api
 from tests.support.canned_head import CannedHead, canned_head
 from tests.support.commands import Ran, run_at_terminal, run_command
@@ -331,8 +332,8 @@ def test_galter_moves_a_deadline_or_takes_it_away(
     ran = run_command("galter", *arguments, "7", head=head.path)
 
     assert ran.status == 0, ran
-    (asked,) = head.bodies(api.ActionRequest)
-    assert asked.alteration == api.Alteration(**{field: value})  # type: ignore[arg-type] # as named
+    (asked,) = head.bodies(a.AlterJob)
+    assert asked.alteration == a.Alteration(**{field: value})  # type: ignore[arg-type] # as named
 
 
 def test_galter_refuses_both(head: CannedHead) -> None:

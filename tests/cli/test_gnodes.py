@@ -8,7 +8,8 @@ import pytest
 
 from gsched.cli.times import format_time
 from gsched.model.resources import Load
-from gsched.protocol.api import ActionReply, ActionResult, ErrorBody, NodeActionRequest, NodeList
+from gsched.protocol import actions as a
+from gsched.protocol.api import ActionReply, ActionResult, ErrorBody, NodeList
 from tests.support.canned_head import CannedHead, canned_head, node
 from tests.support.commands import run_at_terminal, run_command
 
@@ -131,28 +132,28 @@ def test_json_is_one_document(head: CannedHead) -> None:
     [
         (
             ["drain", "n1", "n2", "-m", "new driver"],
-            NodeActionRequest(action="drain", nodes=("n1", "n2"), reason="new driver"),
+            a.DrainNode(nodes=("n1", "n2"), reason="new driver"),
         ),
-        (["remove", "n1"], NodeActionRequest(action="remove", nodes=("n1",))),
-        (["replace", "n1"], NodeActionRequest(action="replace", nodes=("n1",))),
+        (["remove", "n1"], a.RemoveNode(nodes=("n1",))),
+        (["replace", "n1"], a.ReplaceNode(nodes=("n1",))),
         (
             ["replace", "--identity", "3F2A…", "n1"],
-            NodeActionRequest(action="replace", nodes=("n1",), identity="3f2a"),
+            a.ReplaceNode(nodes=("n1",), identity="3f2a"),
         ),
-        (["-o", "n1", "-N", "fan"], NodeActionRequest(action="drain", nodes=("n1",), reason="fan")),
-        (["resume", "n1"], NodeActionRequest(action="resume", nodes=("n1",))),
-        (["-c", "n1"], NodeActionRequest(action="resume", nodes=("n1",))),
-        (["confirm-dead", "-y", "n2"], NodeActionRequest(action="confirm-dead", nodes=("n2",))),
+        (["-o", "n1", "-N", "fan"], a.DrainNode(nodes=("n1",), reason="fan")),
+        (["resume", "n1"], a.ResumeNode(nodes=("n1",))),
+        (["-c", "n1"], a.ResumeNode(nodes=("n1",))),
+        (["confirm-dead", "-y", "n2"], a.ConfirmDead(nodes=("n2",))),
     ],
 )
 def test_a_verb_is_sent_to_the_head(
-    head: CannedHead, arguments: list[str], request_: NodeActionRequest
+    head: CannedHead, arguments: list[str], request_: a.AnyNodeAction
 ) -> None:
     """Ours and Torque's letters for it."""
     ran = run_command("gnodes", *arguments, head=head.path)
 
     assert (ran.status, ran.stderr) == (0, "")
-    assert head.bodies(NodeActionRequest) == [request_]
+    assert head.bodies(a.NODE_ACTION) == [request_]
 
 
 @pytest.mark.parametrize(
@@ -209,5 +210,5 @@ def test_confirm_dead_tells_a_person_what_it_means(head: CannedHead, typed: str,
     ran = run_at_terminal("gnodes", "confirm-dead", "n1", typed=typed, head=head.path)
 
     assert "2 jobs on n1" in ran.stdout
-    assert len(head.bodies(NodeActionRequest)) == sent
+    assert len(head.bodies(a.NODE_ACTION)) == sent
     assert ran.status == (0 if sent else 1)

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gsched.protocol import actions as a
 from gsched.protocol.api import (
     ActionReply,
-    ActionRequest,
     ActionResult,
-    Alteration,
     ErrorBody,
     JobList,
     JobRow,
@@ -39,56 +38,52 @@ def answer(head: CannedHead, *results: ActionResult) -> None:
 @pytest.mark.parametrize(
     ("command", "arguments", "request_"),
     [
-        ("gdel", ["17"], ActionRequest(action="delete", ids=("17",))),
+        ("gdel", ["17"], a.DeleteJob(ids=("17",))),
         (
             "gdel",
             ["17.head", "-W", "300", "18", "-m", "wrong data"],
-            ActionRequest(
-                action="delete", ids=("17.head", "18"), grace_s=300.0, message="wrong data"
-            ),
+            a.DeleteJob(ids=("17.head", "18"), grace_s=300.0, message="wrong data"),
         ),
-        ("gdel", ["ALL"], ActionRequest(action="delete", ids=("all",))),
-        ("ghold", ["17"], ActionRequest(action="hold", ids=("17",), holds=("user",))),
-        ("ghold", ["-h", "os", "17"], ActionRequest(
-            action="hold", ids=("17",), holds=("operator", "system"))),
-        ("ghold", ["-hu", "17"], ActionRequest(action="hold", ids=("17",), holds=("user",))),
-        ("grls", ["-h", "o", "17"], ActionRequest(
-            action="release", ids=("17",), holds=("operator",))),
-        ("gsig", ["17"], ActionRequest(action="signal", ids=("17",), signal=15)),
-        ("gsig", ["-s", "SIGUSR1", "17"], ActionRequest(action="signal", ids=("17",), signal=10)),
-        ("gsig", ["-sKILL", "-a", "17"], ActionRequest(action="signal", ids=("17",), signal=9)),
-        ("gsig", ["-s", "suspend", "17"], ActionRequest(action="signal", ids=("17",), signal=19)),
-        ("grerun", ["-f", "17"], ActionRequest(action="rerun", ids=("17",), force=True)),
+        ("gdel", ["ALL"], a.DeleteJob(ids=("all",))),
+        ("ghold", ["17"], a.HoldJob(ids=("17",), holds=("user",))),
+        ("ghold", ["-h", "os", "17"], a.HoldJob(ids=("17",), holds=("operator", "system"))),
+        ("ghold", ["-hu", "17"], a.HoldJob(ids=("17",), holds=("user",))),
+        ("grls", ["-h", "o", "17"], a.ReleaseJob(ids=("17",), holds=("operator",))),
+        ("gsig", ["17"], a.SignalJob(ids=("17",), signal=15)),
+        ("gsig", ["-s", "SIGUSR1", "17"], a.SignalJob(ids=("17",), signal=10)),
+        ("gsig", ["-sKILL", "-a", "17"], a.SignalJob(ids=("17",), signal=9)),
+        ("gsig", ["-s", "suspend", "17"], a.SignalJob(ids=("17",), signal=19)),
+        ("grerun", ["-f", "17"], a.RerunJob(ids=("17",), force=True)),
         (
             "galter",
             ["-p", "-100", "-l", "walltime=+1:00:00", "-l", "mem=4gb", "17"],
-            ActionRequest(
-                action="alter",
+            a.AlterJob(
                 ids=("17",),
-                alteration=Alteration(priority=-100, resources=("walltime=+1:00:00", "mem=4gb")),
+                alteration=a.Alteration(
+                    priority=-100, resources=("walltime=+1:00:00", "mem=4gb")
+                ),
             ),
         ),
         (
             "galter",
             ["17", "-h", "n", "-r", "n", "-o", "/x/out", "--dry-run"],
-            ActionRequest(
-                action="alter",
+            a.AlterJob(
                 ids=("17",),
-                alteration=Alteration(holds=(), rerunnable=False, stdout_path="/x/out"),
+                alteration=a.Alteration(holds=(), rerunnable=False, stdout_path="/x/out"),
                 dry_run=True,
             ),
         ),
     ],
 )  # fmt: skip
 def test_a_command_asks_the_head_for_what_its_options_say(
-    head: CannedHead, command: str, arguments: list[str], request_: ActionRequest
+    head: CannedHead, command: str, arguments: list[str], request_: a.AnyJobAction
 ) -> None:
     """And says nothing itself when all went well, as POSIX has it; a dry run says what it found."""
     ran = run_command(command, *arguments, head=head.path)
 
     assert (ran.status, ran.stderr) == (0, "")
     assert ran.stdout == ("17: done\n" if "--dry-run" in arguments else "")
-    assert head.bodies(ActionRequest) == [request_]
+    assert head.bodies(a.JOB_ACTION) == [request_]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +136,7 @@ def test_a_bad_operand_does_not_stop_the_others(head: CannedHead, command: str) 
     assert ran.stdout == ""
     assert f"{command}: Unknown Job Id 999.head\n" in ran.stderr
     assert f"{command}: job 3.head has ended\n" in ran.stderr
-    assert head.bodies(ActionRequest)[0].ids == ("1", "999", "3")
+    assert head.bodies(a.JOB_ACTION)[0].ids == ("1", "999", "3")
 
 
 def test_the_first_errors_code_is_the_commands_code(head: CannedHead) -> None:
@@ -227,7 +222,7 @@ def test_gdel_asks_a_person_before_ending_many_jobs(
     answer(head, *many(11))
     ran = run_at_terminal("gdel", "all", typed=typed, head=head.path)
 
-    asked = head.bodies(ActionRequest)
+    asked = head.bodies(a.JOB_ACTION)
     assert "delete 11 jobs?" in ran.stdout
     assert asked[0].dry_run
     assert [request.dry_run for request in asked[1:]] == ([False] if deleted else [])
@@ -246,7 +241,7 @@ def test_gdel_does_not_ask_about_few_or_after_y(
 
     assert "?" not in ran.stdout
     assert ran.status == 0
-    assert not head.bodies(ActionRequest)[-1].dry_run
+    assert not head.bodies(a.JOB_ACTION)[-1].dry_run
 
 
 def test_gdel_never_asks_in_a_pipe(head: CannedHead) -> None:
@@ -255,7 +250,7 @@ def test_gdel_never_asks_in_a_pipe(head: CannedHead) -> None:
     ran = run_command("gdel", "all", head=head.path)
 
     assert ran.status == 0
-    assert [request.dry_run for request in head.bodies(ActionRequest)] == [False]
+    assert [request.dry_run for request in head.bodies(a.JOB_ACTION)] == [False]
 
 
 def test_what_another_user_wrote_cannot_move_the_cursor(head: CannedHead) -> None:

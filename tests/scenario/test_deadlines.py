@@ -4,7 +4,8 @@ import pytest
 
 from gsched.errors import GschedError, InvalidRequestError
 from gsched.model.training import Training
-from gsched.protocol.api import Alteration
+from gsched.protocol import actions as a
+from gsched.protocol.actions import Alteration
 from gschedd.core import commands as c
 from gschedd.core import facts as f
 from gschedd.core.foresight import Outlook, outlook_of
@@ -70,7 +71,7 @@ class Story(World):
         """Alter a job as its owner; return why not."""
         alteration = Alteration(**changes)  # type: ignore[arg-type] # fields of an alteration
         step = self.head.command(
-            c.AlterJob(caller=ALICE, job=job, alteration=alteration), self.now_s
+            c.ActOnJob(caller=ALICE, job=job, asked=a.AlterJob(alteration=alteration)), self.now_s
         )
         self.settle()
         return step.error

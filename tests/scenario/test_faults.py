@@ -4,6 +4,7 @@ from gsched.errors import NotPermittedError, TryAgainError
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Load, Usage
 from gsched.model.states import HoldKind, OutcomeKind
+from gsched.protocol import actions as a
 from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import effects as e
@@ -133,11 +134,11 @@ def test_an_operator_can_vouch_for_a_death() -> None:
     jobs = [world.submit(runs_s=100) for _ in range(2)]
     world.run_until(1)
     lost = next(job for job in jobs if world.machine_of(job) == ("n1",))
-    refused = world.refusal(c.ConfirmDead(caller=ADMIN, node="n1"))
+    refused = world.refusal(c.ActOnNode(caller=ADMIN, node="n1", asked=a.ConfirmDead()))
     assert "is connected, so it is not dead" in str(refused)
 
     world.lose_power("n1")
-    world.do(c.ConfirmDead(caller=ADMIN, node="n1"))
+    world.do(c.ActOnNode(caller=ADMIN, node="n1", asked=a.ConfirmDead()))
     world.run_until(500)
 
     assert world.machine_of(lost) == ("n2",)
@@ -164,7 +165,7 @@ def test_an_attempt_that_the_head_gave_up_is_stopped_when_its_node_comes_back() 
     job = world.submit("nodes=n1", runs_s=10_000)
     world.run_until(1)
     world.disconnect("n1")
-    world.do(c.ConfirmDead(caller=ADMIN, node="n1"))
+    world.do(c.ActOnNode(caller=ADMIN, node="n1", asked=a.ConfirmDead()))
     assert world.state(job) == "waiting"
 
     world.connect("n1")
@@ -192,7 +193,9 @@ def test_after_five_faults_in_a_row_the_system_holds_the_job() -> None:
     assert world.state(job) == "held"
     assert world.job(job).holds == (HoldKind.SYSTEM,)
     assert "5 attempts failed in a row" in world.why(job)
-    refused = world.refusal(c.ReleaseJob(caller=ALICE, job=job, holds=(HoldKind.SYSTEM,)))
+    refused = world.refusal(
+        c.ActOnJob(caller=ALICE, job=job, asked=a.ReleaseJob(holds=(HoldKind.SYSTEM,)))
+    )
     assert isinstance(refused, NotPermittedError)
     assert "system holds are for operators" in str(refused)
     world.release(job, by=ADMIN, kind=HoldKind.SYSTEM)
@@ -498,7 +501,9 @@ def test_safe_mode_starts_nothing_and_says_so() -> None:
     world.head.safe_mode = "the database is an old copy"
     world.connect("n1")
 
-    assert isinstance(world.refusal(c.DeleteJob(caller=ALICE, job=job)), TryAgainError)
+    assert isinstance(
+        world.refusal(c.ActOnJob(caller=ALICE, job=job, asked=a.DeleteJob())), TryAgainError
+    )
     assert world.why(job) == "nothing is started: the database is an old copy"
     world.head.safe_mode = ""
     world.settle()
@@ -554,7 +559,7 @@ def test_in_safe_mode_nothing_is_ended_or_forgotten_and_afterwards_all_is_said_a
     job = world.submit("nodes=n1", runs_s=10)
     world.run_until(1)
     world.disconnect("n1")
-    world.do(c.ConfirmDead(caller=ADMIN, node="n1"))
+    world.do(c.ActOnNode(caller=ADMIN, node="n1", asked=a.ConfirmDead()))
     world.head.safe_mode = "an old copy"
 
     world.connect("n1")

@@ -12,8 +12,9 @@ from gsched.errors import (
     UnknownQueueError,
 )
 from gsched.model.states import HoldKind, OutcomeKind, StopReason
+from gsched.protocol import actions as a
 from gsched.protocol import node as n
-from gsched.protocol.api import Alteration
+from gsched.protocol.actions import Alteration
 from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
@@ -91,16 +92,20 @@ def test_an_operators_hold_is_not_the_users_to_release() -> None:
     job = world.submit(holds=("user",))
     world.hold(job, by=ADMIN, kind=HoldKind.OPERATOR)
 
-    refused = world.refusal(c.ReleaseJob(caller=BOB, job=job, holds=(HoldKind.USER,)))
+    refused = world.refusal(
+        c.ActOnJob(caller=BOB, job=job, asked=a.ReleaseJob(holds=(HoldKind.USER,)))
+    )
     assert isinstance(refused, NotPermittedError)
     world.release(job)
     assert world.state(job) == "held"
-    refused = world.refusal(c.ReleaseJob(caller=ALICE, job=job, holds=(HoldKind.USER,)))
+    refused = world.refusal(
+        c.ActOnJob(caller=ALICE, job=job, asked=a.ReleaseJob(holds=(HoldKind.USER,)))
+    )
     assert "held by: operator" in str(refused)
     assert refused.hint == "only an operator can release it"
     for kind in (HoldKind.OPERATOR, HoldKind.SYSTEM):
-        for command in (c.HoldJob, c.ReleaseJob):
-            refused = world.refusal(command(caller=ALICE, job=job, holds=(kind,)))
+        for action in (a.HoldJob(holds=(kind,)), a.ReleaseJob(holds=(kind,))):
+            refused = world.refusal(c.ActOnJob(caller=ALICE, job=job, asked=action))
             assert isinstance(refused, NotPermittedError)
     world.release(job, by=ADMIN, kind=HoldKind.OPERATOR)
 
@@ -131,7 +136,9 @@ def test_holding_twice_and_releasing_a_free_job_say_what_is_so() -> None:
 
     assert world.hold(job).facts == ()
     world.release(job)
-    refused = world.refusal(c.ReleaseJob(caller=ALICE, job=job, holds=(HoldKind.USER,)))
+    refused = world.refusal(
+        c.ActOnJob(caller=ALICE, job=job, asked=a.ReleaseJob(holds=(HoldKind.USER,)))
+    )
 
     assert isinstance(refused, BadStateError)
     assert str(refused) == f"job {job} is not held"
@@ -191,7 +198,9 @@ def test_deleting_a_queued_job_ends_it_at_once() -> None:
 
     assert outcome_kind(world, job) is OutcomeKind.CANCELLED
     assert world.job(job).outcome.message == "deleted by alice before it ran"  # type: ignore[union-attr] # outcome_kind has looked
-    assert isinstance(world.refusal(c.DeleteJob(caller=ALICE, job=job)), UnknownJobError)
+    assert isinstance(
+        world.refusal(c.ActOnJob(caller=ALICE, job=job, asked=a.DeleteJob())), UnknownJobError
+    )
 
 
 def test_deleting_an_assigned_job_that_has_not_started_leaves_no_orphan() -> None:
@@ -296,12 +305,12 @@ def test_another_user_may_not_touch_the_job_and_an_operator_may() -> None:
     job = world.submit(runs_s=1000)
     world.run_until(1)
     commands: list[c.AnyCommand] = [
-        c.DeleteJob(caller=BOB, job=job),
-        c.HoldJob(caller=BOB, job=job, holds=(HoldKind.USER,)),
-        c.ReleaseJob(caller=BOB, job=job, holds=(HoldKind.USER,)),
-        c.SignalJob(caller=BOB, job=job, signal=10),
-        c.RerunJob(caller=BOB, job=job),
-        c.AlterJob(caller=BOB, job=job, alteration=Alteration(name="mine")),
+        c.ActOnJob(caller=BOB, job=job, asked=a.DeleteJob()),
+        c.ActOnJob(caller=BOB, job=job, asked=a.HoldJob(holds=(HoldKind.USER,))),
+        c.ActOnJob(caller=BOB, job=job, asked=a.ReleaseJob(holds=(HoldKind.USER,))),
+        c.ActOnJob(caller=BOB, job=job, asked=a.SignalJob(signal=10)),
+        c.ActOnJob(caller=BOB, job=job, asked=a.RerunJob()),
+        c.ActOnJob(caller=BOB, job=job, asked=a.AlterJob(alteration=Alteration(name="mine"))),
     ]
 
     for command in commands:
@@ -341,7 +350,7 @@ def test_what_cannot_be_rerun_says_why() -> None:
     world.delete(deleted)
 
     reasons = [
-        str(world.refusal(c.RerunJob(caller=ALICE, job=job, force=True)))
+        str(world.refusal(c.ActOnJob(caller=ALICE, job=job, asked=a.RerunJob(force=True))))
         for job in (queued, fixed, deleted)
     ]
     world.rerun(fixed, by=ADMIN, force=True)
@@ -362,13 +371,13 @@ def test_signals_reach_every_part_that_runs() -> None:
     queued = world.submit()
     world.run_until(1)
 
-    world.do(c.SignalJob(caller=ALICE, job=job, signal=10))
+    world.do(c.ActOnJob(caller=ALICE, job=job, asked=a.SignalJob(signal=10)))
     world.run_until(2)
 
     assert [machine.signals for machine in world.machines.values()] == [[(job, 10)]] * 2
-    late = world.refusal(c.SignalJob(caller=ALICE, job=queued, signal=10))
+    late = world.refusal(c.ActOnJob(caller=ALICE, job=queued, asked=a.SignalJob(signal=10)))
     assert isinstance(late, BadStateError)
-    wrong = world.refusal(c.SignalJob(caller=ALICE, job=job, signal=65))
+    wrong = world.refusal(c.ActOnJob(caller=ALICE, job=job, asked=a.SignalJob(signal=65)))
     assert isinstance(wrong, InvalidRequestError)
 
 
@@ -410,7 +419,9 @@ def test_a_walltime_that_is_over_already_is_refused() -> None:
     world.run_until(50)
 
     for walltime in ("walltime=50", "walltime=-0:51", "walltime=-1000:00:00"):
-        command = c.AlterJob(caller=ALICE, job=job, alteration=Alteration(resources=(walltime,)))
+        command = c.ActOnJob(
+            caller=ALICE, job=job, asked=a.AlterJob(alteration=Alteration(resources=(walltime,)))
+        )
         assert "lies in the past" in str(world.refusal(command))
     world.alter(job, resources=("walltime=51",))
     world.run_until(60)
@@ -440,7 +451,9 @@ def test_priority_and_queue_change_the_place_in_line() -> None:
     second = world.submit(runs_s=10)
 
     world.alter(second, priority=5, name="fast", join="oe", mail_points="abe")
-    command = c.AlterJob(caller=ALICE, job=first, alteration=Alteration(queue="nowhere"))
+    command = c.ActOnJob(
+        caller=ALICE, job=first, asked=a.AlterJob(alteration=Alteration(queue="nowhere"))
+    )
     assert isinstance(world.refusal(command), UnknownQueueError)
     world.run_until(100)
 
@@ -495,7 +508,9 @@ def test_what_a_running_job_cannot_alter(
     job = world.submit(runs_s=100)
     world.run_until(1)
 
-    refused = world.refusal(c.AlterJob(caller=ALICE, job=job, alteration=alteration))
+    refused = world.refusal(
+        c.ActOnJob(caller=ALICE, job=job, asked=a.AlterJob(alteration=alteration))
+    )
 
     assert isinstance(refused, error)
     assert text in str(refused)
@@ -507,7 +522,9 @@ def test_a_waiting_job_cannot_ask_for_more_than_there_will_ever_be() -> None:
     job = world.submit(holds=("user",))
 
     alteration = Alteration(resources=("nodes=1:ppn=5",))
-    refused = world.refusal(c.AlterJob(caller=ALICE, job=job, alteration=alteration))
+    refused = world.refusal(
+        c.ActOnJob(caller=ALICE, job=job, asked=a.AlterJob(alteration=alteration))
+    )
 
     assert isinstance(refused, RequestTooLargeError)
 

@@ -3,6 +3,7 @@
 import pytest
 
 from gsched.errors import GschedError
+from gsched.protocol import actions as a
 from gschedd.core import commands as c
 from gschedd.core import facts as f
 from gschedd.core.state import State
@@ -13,12 +14,14 @@ from tests.support.world import ADMIN, ALICE, BOB, Program, World, node, setting
 
 def migrate(story: World, job: int, *nodes: str, count: int = 0) -> None:
     """Ask for a move, as alice."""
-    story.do(c.MigrateJob(caller=ALICE, job=job, nodes=nodes, gpus=count))
+    story.do(c.ActOnJob(caller=ALICE, job=job, asked=a.MigrateJob(nodes=nodes, gpus=count)))
 
 
 def refusal(story: World, job: int, *nodes: str, count: int = 0) -> GschedError:
     """Return why a move is refused."""
-    return story.refusal(c.MigrateJob(caller=ALICE, job=job, nodes=nodes, gpus=count))
+    return story.refusal(
+        c.ActOnJob(caller=ALICE, job=job, asked=a.MigrateJob(nodes=nodes, gpus=count))
+    )
 
 
 def test_a_job_goes_where_its_user_wants_it() -> None:
@@ -77,10 +80,10 @@ def test_what_cannot_be_is_refused_with_the_reason_and_nothing_happens() -> None
         (99, (), 0, "Unknown Job Id 99"),
     ):
         assert words in refusal(story, who, *nodes, count=count).message
-    refused = story.refusal(c.MigrateJob(caller=BOB, job=job))
+    refused = story.refusal(c.ActOnJob(caller=BOB, job=job, asked=a.MigrateJob()))
     assert "belongs to alice" in refused.message
 
-    story.do(c.DrainNode(caller=ADMIN, node="b", reason="dust"))
+    story.do(c.ActOnNode(caller=ADMIN, node="b", asked=a.DrainNode(reason="dust")))
     assert "node b is drained: dust" in refusal(story, job, "b").message
     story.disconnect("b")
     assert "node b is not connected" in refusal(story, job, "b").message
@@ -133,7 +136,11 @@ class Rack(World):
     def drain(self, *names: str) -> None:
         """Drain nodes, and let their jobs leave."""
         for name in names:
-            self.do(c.DrainNode(caller=ADMIN, node=name, reason="new driver", migrate=True))
+            self.do(
+                c.ActOnNode(
+                    caller=ADMIN, node=name, asked=a.DrainNode(reason="new driver", migrate=True)
+                )
+            )
 
     def on(self, name: str) -> int:
         """Return how many jobs run on a node."""
@@ -222,7 +229,7 @@ def test_a_drain_that_is_over_moves_nobody_any_more() -> None:
     assert rack.head.state.vacating == {"n0", "n1"}
 
     for name in ("n0", "n1"):
-        rack.do(c.ResumeNode(caller=ADMIN, node=name))
+        rack.do(c.ActOnNode(caller=ADMIN, node=name, asked=a.ResumeNode()))
     rack.run_for(30.0)
     moves = sum(rack.job(job).moves for job in jobs)
     rack.run_for(100.0)
@@ -235,7 +242,7 @@ def test_a_plain_drain_moves_nobody() -> None:
     rack = Rack()
     rack.training()
     rack.run_for(5.0)
-    rack.do(c.DrainNode(caller=ADMIN, node="n0", reason="later"))
+    rack.do(c.ActOnNode(caller=ADMIN, node="n0", asked=a.DrainNode(reason="later")))
     rack.run_for(60.0)
 
     assert rack.on("n0") == 1
@@ -255,7 +262,7 @@ def test_elastic_jobs_leave_with_fewer_gpus_where_there_are_no_more(most: int) -
         story.training(1)
     story.run_for(5.0)
 
-    story.do(c.DrainNode(caller=ADMIN, node="a", reason="dust", migrate=True))
+    story.do(c.ActOnNode(caller=ADMIN, node="a", asked=a.DrainNode(reason="dust", migrate=True)))
     story.run_for(10.0)
 
     assert [share.node for share in story.place(job)] == ["b"]

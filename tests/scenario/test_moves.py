@@ -1,6 +1,7 @@
 """Running trainings go on elsewhere: what a policy proposes, and whatever comes in between."""
 
 from gsched.model.states import OutcomeKind, StopReason
+from gsched.protocol import actions as a
 from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import effects as e
@@ -174,7 +175,7 @@ def test_a_new_place_that_is_gone_is_not_waited_for() -> None:
         if lose:
             story.disconnect("b")
         else:
-            story.do(c.DrainNode(caller=ADMIN, node="b", reason="smoke"))
+            story.do(c.ActOnNode(caller=ADMIN, node="b", asked=a.DrainNode(reason="smoke")))
 
         assert story.state(first) == "queued"
         story.run_for(1.0)
@@ -206,7 +207,7 @@ def test_rerun_calls_a_move_off() -> None:
     story.run_for(5.0)
     story.move((job, gpus("b", 0, 1)))
 
-    story.do(c.RerunJob(caller=ALICE, job=job))
+    story.do(c.ActOnJob(caller=ALICE, job=job, asked=a.RerunJob()))
     story.run_for(5.0)
 
     assert story.state(job) == "running"

@@ -2,6 +2,7 @@
 
 from gsched.model.resources import Share
 from gsched.model.states import OutcomeKind, StopReason
+from gsched.protocol import actions as a
 from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
@@ -189,7 +190,7 @@ def test_a_rerun_wins_over_a_signal() -> None:
     job = deaf(story)
     story.run_for(5.0)
     story.move((job, gpus("b", 0, 1)))
-    story.do(c.RerunJob(caller=ALICE, job=job))
+    story.do(c.ActOnJob(caller=ALICE, job=job, asked=a.RerunJob()))
     story.run_for(30.0)
 
     assert story.place(job) == gpus("a", 0, 1)

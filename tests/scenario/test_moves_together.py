@@ -3,6 +3,7 @@
 import pytest
 
 from gsched.model.states import OutcomeKind
+from gsched.protocol import actions as a
 from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import effects as e
@@ -99,9 +100,9 @@ def test_what_a_job_that_stays_has_is_not_promised_to_others() -> None:
     assert story.place(comes) == gpus("a", 1)
 
 
-@pytest.mark.parametrize("stop", [c.DeleteJob, c.RerunJob])
+@pytest.mark.parametrize("stop", [a.DeleteJob(), a.RerunJob()])
 def test_one_that_is_stopped_as_soon_as_it_has_moved(
-    stop: type[c.DeleteJob] | type[c.RerunJob],
+    stop: a.DeleteJob | a.RerunJob,
 ) -> None:
     """Its first step there is said while it ends already."""
     story = Story()
@@ -110,13 +111,13 @@ def test_one_that_is_stopped_as_soon_as_it_has_moved(
     story.move((job, gpus("b", 2, 3)))
     story.run_for(40.0)
     assert story.place(job) == gpus("b", 2, 3)
-    story.do(stop(caller=ALICE, job=job))
+    story.do(c.ActOnJob(caller=ALICE, job=job, asked=stop))
 
     say_first_step(story, job, story.machines["b"])
 
     assert story.state(job) == "exiting"
     story.run_for(60.0)
-    if stop is c.DeleteJob:
+    if isinstance(stop, a.DeleteJob):
         assert story.outcome(job).kind is OutcomeKind.CANCELLED
     else:
         assert story.state(job) == "running"

@@ -9,6 +9,7 @@ from gsched.model.job import ExitRecord
 from gsched.model.machine import Machine as Marks
 from gsched.model.resources import Load, Usage
 from gsched.model.states import NodeState, OutcomeKind, PartState
+from gsched.protocol import actions as a
 from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core.admission import MAX_RIVALS, REMEMBERED_S, refused_words
@@ -147,12 +148,12 @@ def test_what_is_remembered_of_refused_gnodes_is_bounded_and_passes() -> None:
 # --- replace ---
 
 
-def replace(by: Caller = ROOT, name: str = "n1", identity: str = "") -> c.ReplaceNode:
-    return c.ReplaceNode(caller=by, node=name, identity=identity)
+def replace(by: Caller = ROOT, name: str = "n1", identity: str = "") -> c.ActOnNode:
+    return c.ActOnNode(caller=by, node=name, asked=a.ReplaceNode(identity=identity))
 
 
-def remove(by: Caller = ROOT, name: str = "n1") -> c.RemoveNode:
-    return c.RemoveNode(caller=by, node=name)
+def remove(by: Caller = ROOT, name: str = "n1") -> c.ActOnNode:
+    return c.ActOnNode(caller=by, node=name, asked=a.RemoveNode())
 
 
 @pytest.mark.parametrize(
@@ -174,7 +175,7 @@ def test_a_reinstalled_node_takes_its_place_when_an_operator_says_so(
     assert world.state(job) == "running"
 
     world.machines["n1"].running.clear()
-    world.do(c.ConfirmDead(caller=ROOT, node="n1"))
+    world.do(c.ActOnNode(caller=ROOT, node="n1", asked=a.ConfirmDead()))
     world.do(replace())
     machine = world.machines["n1"]
     machine.identity, machine.marks = identity, marks
@@ -250,7 +251,7 @@ def test_a_node_with_jobs_or_a_connection_is_not_removed() -> None:
     assert f"node n1 has 1 job: {job}" in world.refusal(remove()).message
 
     world.machines["n1"].running.clear()
-    world.do(c.ConfirmDead(caller=ROOT, node="n1"))
+    world.do(c.ActOnNode(caller=ROOT, node="n1", asked=a.ConfirmDead()))
     world.do(remove())
     assert world.head.state.nodes == {}
     assert world.state(job) == "waiting"  # it is tried again after a pause

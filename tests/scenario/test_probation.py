@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from gsched.model.job import LaunchFailure
 from gsched.model.states import LaunchStage, Subject
+from gsched.protocol import actions as a
 from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import effects as e
@@ -125,7 +126,7 @@ def test_an_operator_resumes_it_and_all_is_forgotten() -> None:
     for _ in range(MAX_RESUMPTIONS + 1):
         flap(world)
 
-    world.do(c.ResumeNode(caller=ADMIN, node="n1"))
+    world.do(c.ActOnNode(caller=ADMIN, node="n1", asked=a.ResumeNode()))
     flap(world)
 
     assert not world.seen_node("n1").drained
@@ -162,7 +163,7 @@ def test_a_node_that_an_operator_drained_never_resumes_by_itself() -> None:
     world.run_until(10)
     assert world.seen_node("n1").drained
 
-    world.do(c.DrainNode(caller=ADMIN, node="n1", reason="new disk"))
+    world.do(c.ActOnNode(caller=ADMIN, node="n1", asked=a.DrainNode(reason="new disk")))
     mend(world)
     world.run_for(DAY_S)
     world.reboot("n1")
@@ -281,7 +282,7 @@ def test_a_node_on_probation_can_be_removed() -> None:
     assert world.seen_node("n1").drained
     world.disconnect("n1")
 
-    world.do(c.RemoveNode(caller=ADMIN, node="n1"))
+    world.do(c.ActOnNode(caller=ADMIN, node="n1", asked=a.RemoveNode()))
 
     assert "n1" not in world.head.state.nodes
     job = world.submit(runs_s=5.0)

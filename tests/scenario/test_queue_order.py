@@ -3,6 +3,7 @@
 import pytest
 
 from gsched.errors import RequestTooLargeError
+from gsched.protocol import actions as a
 from gschedd.core.settings import QueueSettings
 from tests.support.world import ADMIN, BOB, GIB, World, node, settings
 
@@ -250,14 +251,14 @@ def test_a_drained_node_takes_nothing_new_and_keeps_what_runs() -> None:
 
     world = World(node("n1", cpus=2))
     first = world.submit(runs_s=50)
-    world.do(c.DrainNode(caller=ADMIN, node="n1", reason="new kernel"))
+    world.do(c.ActOnNode(caller=ADMIN, node="n1", asked=a.DrainNode(reason="new kernel")))
     second = world.submit(runs_s=50)
 
     world.run_until(60)
     assert world.state(first) == "done"
     assert "drained, unreachable or full" in world.why(second)
     assert world.seen_node("n1").reason == "new kernel"
-    world.do(c.ResumeNode(caller=ADMIN, node="n1"))
+    world.do(c.ActOnNode(caller=ADMIN, node="n1", asked=a.ResumeNode()))
     world.run_until(200)
 
     assert world.started_s(second) == 60

@@ -19,6 +19,7 @@ from gsched.model.states import (
     StopReason,
     Subject,
 )
+from gsched.protocol import actions as a
 from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import facts as f
@@ -110,12 +111,12 @@ def test_in_safe_mode_nobody_changes_anything() -> None:
     world.head.safe_mode = "safe mode, an old copy"
 
     for command in (
-        c.DeleteJob(caller=ALICE, job=job),
-        c.HoldJob(caller=ADMIN, job=job, holds=(HoldKind.OPERATOR,)),
-        c.RerunJob(caller=ADMIN, job=job),
+        c.ActOnJob(caller=ALICE, job=job, asked=a.DeleteJob()),
+        c.ActOnJob(caller=ADMIN, job=job, asked=a.HoldJob(holds=(HoldKind.OPERATOR,))),
+        c.ActOnJob(caller=ADMIN, job=job, asked=a.RerunJob()),
     ):
         assert isinstance(world.refusal(command), TryAgainError)
-    world.do(c.DrainNode(caller=ADMIN, node="n1", reason="for the time being"))
+    world.do(c.ActOnNode(caller=ADMIN, node="n1", asked=a.DrainNode(reason="for the time being")))
 
     assert world.head.state.nodes["n1"].drained
 
@@ -202,7 +203,10 @@ def test_an_unknown_job_is_adopted_and_never_started_again() -> None:
     assert taken.spec.owner == job.spec.owner
     assert len(head.state.spaces["n1"].gpus) == 1
     assert head.state.next_job > number
-    assert head.command(c.RerunJob(caller=ALICE, job=number), BEGIN_S + 101).error is not None
+    assert (
+        head.command(c.ActOnJob(caller=ALICE, job=number, asked=a.RerunJob()), BEGIN_S + 101).error
+        is not None
+    )
     lost = ended(job, kind=OutcomeKind.NODE_LOST, exit_code=None)
     head.exited("n1", n.Exited(record=lost, usage=Usage(), load=Load()), BEGIN_S + 102)
     done = head.state.finished[number]

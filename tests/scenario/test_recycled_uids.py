@@ -4,7 +4,8 @@ import pytest
 
 from gsched.errors import NotPermittedError
 from gsched.model.states import HoldKind, JobState
-from gsched.protocol.api import Alteration
+from gsched.protocol import actions as a
+from gsched.protocol.actions import Alteration
 from gschedd.core import commands as c
 from gschedd.core.settings import Caller
 from tests.support.evidence import UNKNOWN_USER
@@ -31,13 +32,15 @@ def test_t25_a_uid_alone_gives_nobody_the_jobs_of_its_last_user(caller: Caller, 
 
     for job in (running, held):
         for command in (
-            c.DeleteJob(caller=caller, job=job),
-            c.HoldJob(caller=caller, job=job, holds=(HoldKind.USER,)),
-            c.ReleaseJob(caller=caller, job=job, holds=(HoldKind.USER,)),
-            c.SignalJob(caller=caller, job=job, signal=15),
-            c.RerunJob(caller=caller, job=job),
-            c.MigrateJob(caller=caller, job=job),
-            c.AlterJob(caller=caller, job=job, alteration=Alteration(name="mine")),
+            c.ActOnJob(caller=caller, job=job, asked=a.DeleteJob()),
+            c.ActOnJob(caller=caller, job=job, asked=a.HoldJob(holds=(HoldKind.USER,))),
+            c.ActOnJob(caller=caller, job=job, asked=a.ReleaseJob(holds=(HoldKind.USER,))),
+            c.ActOnJob(caller=caller, job=job, asked=a.SignalJob(signal=15)),
+            c.ActOnJob(caller=caller, job=job, asked=a.RerunJob()),
+            c.ActOnJob(caller=caller, job=job, asked=a.MigrateJob()),
+            c.ActOnJob(
+                caller=caller, job=job, asked=a.AlterJob(alteration=Alteration(name="mine"))
+            ),
         ):
             error = world.head.command(command, world.now_s).error
 

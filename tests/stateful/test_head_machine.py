@@ -8,6 +8,7 @@ from hypothesis import settings as hypothesis_settings
 
 from gsched.model.resources import Chunk, Load, Request, Share
 from gsched.model.states import HoldKind, OutcomeKind
+from gsched.protocol import actions as a
 from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core.head import Head
@@ -98,11 +99,17 @@ def mend(machine: HeadMachine) -> None:
         if not body.connected:
             machine.register(name)
         if machine.head.state.nodes[name].drained:
-            machine.take(machine.command(c.ResumeNode(caller=ADMIN, node=name)))
+            machine.take(
+                machine.command(c.ActOnNode(caller=ADMIN, node=name, asked=a.ResumeNode()))
+            )
     for number, job in list(machine.head.state.jobs.items()):
         if HoldKind.SYSTEM in job.holds:
             machine.take(
-                machine.command(c.ReleaseJob(caller=ADMIN, job=number, holds=(HoldKind.SYSTEM,)))
+                machine.command(
+                    c.ActOnJob(
+                        caller=ADMIN, job=number, asked=a.ReleaseJob(holds=(HoldKind.SYSTEM,))
+                    )
+                )
             )
 
 

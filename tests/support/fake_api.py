@@ -15,6 +15,7 @@ from aiohttp import web
 from msgspec import Struct, structs
 
 from gsched.model.ids import read_job_id
+from gsched.protocol import actions as a
 from gsched.protocol import api
 
 SERVER = "fake"
@@ -171,7 +172,7 @@ class FakeApi:
         )
 
     async def _act(self, request: web.Request) -> web.StreamResponse:
-        asked = msgspec.json.decode(await request.read(), type=api.ActionRequest)
+        asked = msgspec.json.decode(await request.read(), type=a.JOB_ACTION)
         results = tuple(
             api.ActionResult(id=each, text=f"{asked.action} {each}")
             if read_job_id(each).number in self.stories

@@ -24,8 +24,9 @@ from gsched.errors import InvalidTransitionError
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.resources import Inventory, Load, Share, Usage
 from gsched.model.states import HoldKind, JobState, OutcomeKind, PartState, StopReason
+from gsched.protocol import actions as a
 from gsched.protocol import node as n
-from gsched.protocol.api import Alteration
+from gsched.protocol.actions import Alteration
 from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
@@ -244,25 +245,43 @@ class HeadMachine(RuleBasedStateMachine):
 
     @rule(caller=callers, job=numbers, lose=st.booleans())
     def delete(self, caller: Caller, job: int, *, lose: bool) -> None:
-        self.take(self.command(c.DeleteJob(caller=caller, job=self.job(job))), lose=lose)
+        self.take(
+            self.command(c.ActOnJob(caller=caller, job=self.job(job), asked=a.DeleteJob())),
+            lose=lose,
+        )
 
     @rule(caller=callers, job=numbers, kind=st.sampled_from(HoldKind))
     def hold(self, caller: Caller, job: int, kind: HoldKind) -> None:
-        self.take(self.command(c.HoldJob(caller=caller, job=self.job(job), holds=(kind,))))
+        self.take(
+            self.command(
+                c.ActOnJob(caller=caller, job=self.job(job), asked=a.HoldJob(holds=(kind,)))
+            )
+        )
 
     @rule(caller=callers, job=numbers, kind=st.sampled_from(HoldKind))
     def release(self, caller: Caller, job: int, kind: HoldKind) -> None:
-        self.take(self.command(c.ReleaseJob(caller=caller, job=self.job(job), holds=(kind,))))
+        self.take(
+            self.command(
+                c.ActOnJob(caller=caller, job=self.job(job), asked=a.ReleaseJob(holds=(kind,)))
+            )
+        )
 
     @rule(caller=callers, job=numbers, force=st.booleans(), lose=st.booleans())
     def rerun(self, caller: Caller, job: int, *, force: bool, lose: bool) -> None:
         self.take(
-            self.command(c.RerunJob(caller=caller, job=self.job(job), force=force)), lose=lose
+            self.command(
+                c.ActOnJob(caller=caller, job=self.job(job), asked=a.RerunJob(force=force))
+            ),
+            lose=lose,
         )
 
     @rule(caller=callers, job=numbers, number=st.integers(0, 70))
     def signal(self, caller: Caller, job: int, number: int) -> None:
-        self.take(self.command(c.SignalJob(caller=caller, job=self.job(job), signal=number)))
+        self.take(
+            self.command(
+                c.ActOnJob(caller=caller, job=self.job(job), asked=a.SignalJob(signal=number))
+            )
+        )
 
     @rule(
         caller=callers,
@@ -281,7 +300,13 @@ class HeadMachine(RuleBasedStateMachine):
     )
     def alter(self, caller: Caller, job: int, changes: dict[str, object]) -> None:
         alteration = structs.replace(Alteration(), **changes)
-        self.take(self.command(c.AlterJob(caller=caller, job=self.job(job), alteration=alteration)))
+        self.take(
+            self.command(
+                c.ActOnJob(
+                    caller=caller, job=self.job(job), asked=a.AlterJob(alteration=alteration)
+                )
+            )
+        )
 
     @rule(
         caller=st.sampled_from([ADMIN, ADMIN, ADMIN, ALICE]),
@@ -290,11 +315,15 @@ class HeadMachine(RuleBasedStateMachine):
     )
     def operate(self, caller: Caller, node: str, what: int) -> None:
         if what == 0:
-            self.take(self.command(c.DrainNode(caller=caller, node=node, reason="test")))
+            self.take(
+                self.command(
+                    c.ActOnNode(caller=caller, node=node, asked=a.DrainNode(reason="test"))
+                )
+            )
         elif what == 1:
-            self.take(self.command(c.ResumeNode(caller=caller, node=node)))
+            self.take(self.command(c.ActOnNode(caller=caller, node=node, asked=a.ResumeNode())))
         elif node in self.bodies and not self.bodies[node].alive:  # operators tell the truth
-            self.take(self.command(c.ConfirmDead(caller=caller, node=node)))
+            self.take(self.command(c.ActOnNode(caller=caller, node=node, asked=a.ConfirmDead())))
 
     # --- time and scheduling ---
 

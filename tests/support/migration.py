@@ -18,7 +18,8 @@ import psutil
 
 from gsched.client import new_job
 from gsched.errors import GschedError
-from gsched.protocol.api import ActionRequest, JobStory
+from gsched.protocol import actions as a
+from gsched.protocol.api import JobStory
 from tests.support.cluster import Cluster, wait_until
 from tests.support.elastic_runs import ROOT, SCRIPT, Run
 from tests.support.torch_python import torch_python
@@ -164,13 +165,13 @@ class Migration:
 
     def ask(self, *nodes: str) -> None:
         """Ask for a move; a head that dies of it has asked or not."""
-        request = ActionRequest(action="migrate", ids=(self.number,), nodes=nodes)
+        request = a.MigrateJob(ids=(self.number,), nodes=nodes)
         result = self.cluster.head.act(request).results[0]
         assert result.error is None, result.error
 
     def ask_gpus(self, count: int) -> None:
         """Ask for another number of GPUs."""
-        request = ActionRequest(action="migrate", ids=(self.number,), gpus=count)
+        request = a.MigrateJob(ids=(self.number,), gpus=count)
         result = self.cluster.head.act(request).results[0]
         assert result.error is None, result.error
 

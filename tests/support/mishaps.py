@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from gsched.client import Head, new_job
 from gsched.errors import HeadUnreachableError
-from gsched.protocol.api import ActionRequest, ActionResult, JobStory, SubmitJob
+from gsched.protocol import actions as a
+from gsched.protocol.api import ActionResult, JobStory, SubmitJob
 from tests.support.cluster import Cluster, wait_until
 from tests.support.judge import Judge
 
@@ -92,7 +93,7 @@ def wait_for_starts(judge: Judge, ids: Sequence[int], count: int = 1) -> None:
 def delete(head: Head, job: int) -> ActionResult | None:
     """Delete a job; None where the head died over it: the user does not know, and asks again."""
     try:
-        (result,) = head.act(ActionRequest(action="delete", ids=(str(job),))).results
+        (result,) = head.act(a.DeleteJob(ids=(str(job),))).results
     except HeadUnreachableError:
         return None
     return result

@@ -21,6 +21,7 @@ from gsched.model.states import (
     OutcomeKind,
     StopReason,
 )
+from gsched.protocol import actions as a
 from gsched.protocol import api
 from gsched.protocol import node as n
 from gschedd.core import commands as c
@@ -148,24 +149,24 @@ class World:
 
     def delete(self, job: int, *, by: Caller = ALICE, **how: object) -> Step:
         """Delete a job (gdel)."""
-        return self.do(structs.replace(c.DeleteJob(caller=by, job=job), **how))
+        return self.do(c.ActOnJob(caller=by, job=job, asked=structs.replace(a.DeleteJob(), **how)))
 
     def hold(self, job: int, *, by: Caller = ALICE, kind: HoldKind = HoldKind.USER) -> Step:
         """Hold a job (ghold)."""
-        return self.do(c.HoldJob(caller=by, job=job, holds=(kind,)))
+        return self.do(c.ActOnJob(caller=by, job=job, asked=a.HoldJob(holds=(kind,))))
 
     def release(self, job: int, *, by: Caller = ALICE, kind: HoldKind = HoldKind.USER) -> Step:
         """Release a job (grls)."""
-        return self.do(c.ReleaseJob(caller=by, job=job, holds=(kind,)))
+        return self.do(c.ActOnJob(caller=by, job=job, asked=a.ReleaseJob(holds=(kind,))))
 
     def rerun(self, job: int, *, by: Caller = ALICE, **how: object) -> Step:
         """Stop a job and queue it again (grerun)."""
-        return self.do(structs.replace(c.RerunJob(caller=by, job=job), **how))
+        return self.do(c.ActOnJob(caller=by, job=job, asked=structs.replace(a.RerunJob(), **how)))
 
     def alter(self, job: int, *, by: Caller = ALICE, **changes: object) -> Step:
         """Alter a job (galter)."""
-        alteration = structs.replace(api.Alteration(), **changes)
-        return self.do(c.AlterJob(caller=by, job=job, alteration=alteration))
+        alteration = structs.replace(a.Alteration(), **changes)
+        return self.do(c.ActOnJob(caller=by, job=job, asked=a.AlterJob(alteration=alteration)))
 
     # --- what befalls machines and the network ---
 

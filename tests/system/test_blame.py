@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gsched.protocol.api import ActionRequest, JobRow
+from gsched.protocol import actions as a
+from gsched.protocol.api import JobRow
 from tests.support.cluster import Cluster, wait_until
 from tests.support.users import User, Users, made_users
 
@@ -141,7 +142,7 @@ def test_a_deleted_users_job_drains_nothing(site: tuple[Cluster, Users]) -> None
     users.remove(gone)
 
     for job in jobs:
-        cluster.head.act(ActionRequest(action="release", ids=(str(job),)))
+        cluster.head.act(a.ReleaseJob(ids=(str(job),)))
     wait_until(lambda: attempts_failed(cluster, jobs), MEAN_S, what="the jobs to fail")
 
     holds_still(cluster, users, other, steady)
@@ -186,7 +187,7 @@ def test_every_way_at_once_drains_nothing(site: tuple[Cluster, Users]) -> None:
     os.chown(home / "pipe", mean.uid, mean.gid)
 
     every = [job for some in jobs.values() for job in some]
-    cluster.head.act(ActionRequest(action="release", ids=tuple(map(str, every))))
+    cluster.head.act(a.ReleaseJob(ids=tuple(map(str, every))))
     stories = cluster.head.wait(every, timeout_s=MEAN_S)
     os.close(reader)
 

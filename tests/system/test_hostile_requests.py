@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gsched.protocol import api
+from gsched.protocol import actions as a
 from tests.support.cluster import Cluster, wait_until
 
 AN_HOUR_S = 3600
@@ -22,7 +22,7 @@ def running(cluster: Cluster) -> Iterator[int]:
     assert isinstance(job, int)
     wait_until(lambda: cluster.head.job(job).row.started_s is not None, what="the job's start")
     yield job
-    cluster.head.act(api.ActionRequest(action="delete", ids=(str(job),), grace_s=0.0))
+    cluster.head.act(a.DeleteJob(ids=(str(job),), grace_s=0.0))
 
 
 def ask(cluster: Cluster, method: str, target: str, body: bytes = b"") -> tuple[int, str]:
@@ -73,8 +73,8 @@ def test_impossible_statements_are_refused_at_submission(cluster: Cluster, runni
         result = submit(cluster, {"key": f"bad{number}", **changes})
 
         assert "error" in result, changes
-    alteration = api.Alteration(account="a\0b")
-    request = api.ActionRequest(action="alter", ids=(str(running),), alteration=alteration)
+    alteration = a.Alteration(account="a\0b")
+    request = a.AlterJob(ids=(str(running),), alteration=alteration)
     (altered,) = cluster.head.act(request).results
     assert altered.error is not None
     assert "NUL" in altered.error.message
@@ -104,7 +104,7 @@ def test_a_key_of_a_job_that_ended_before_a_restart_still_names_it(cluster: Clus
     """The database remembers what memory has forgotten."""
     cluster.start_head()
     first = submit(cluster, {"key": "k"})["id"]
-    cluster.head.act(api.ActionRequest(action="delete", ids=(str(first),)))
+    cluster.head.act(a.DeleteJob(ids=(str(first),)))
     cluster.kill_head()
     cluster.start_head()
 

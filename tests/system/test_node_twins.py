@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gsched.protocol import actions as a
 from gsched.protocol import api
 from tests.support.cluster import ROOT, Cluster, wait_until
 from tests.support.processes import attempts
@@ -105,7 +106,7 @@ def registrations(cluster: Cluster) -> int:
 
 
 def end(cluster: Cluster, job: int) -> None:
-    cluster.head.act(api.ActionRequest(action="delete", ids=(str(job),), grace_s=0.0))
+    cluster.head.act(a.DeleteJob(ids=(str(job),), grace_s=0.0))
     wait_until(lambda: cluster.head.job(job).row.state == "done", what="the job's end")
 
 
@@ -251,4 +252,4 @@ def test_a_removed_node_is_gone_after_a_restart_of_the_head_too(cluster: Cluster
 
 
 def act(cluster: Cluster, verb: str) -> tuple[api.ActionResult, ...]:
-    return cluster.head.node_action(api.NodeActionRequest(action=verb, nodes=("n1",))).results
+    return cluster.head.node_action(a.NODE_ACTIONS[verb](nodes=("n1",))).results

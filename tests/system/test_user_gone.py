@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gsched.protocol.api import ActionRequest
+from gsched.protocol import actions as a
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, command_environment
 from tests.support.processes import MARKER
@@ -119,7 +119,7 @@ def test_t25_d19_what_a_deleted_user_has_left(site: Accounts) -> None:
     assert (rows["running"].state, rows["held"].state) == ("running", "held")
 
     # An operator lets the deleted user's job go: it is not run as whoever has the number now.
-    asked = ActionRequest(action="release", ids=("2",), holds=("user",))
+    asked = a.ReleaseJob(ids=("2",), holds=("user",))
     assert site.head.act(asked).results[0].error is None
     wait_until(
         lambda: "no user alice" in site.head.jobs(["2"]).jobs[0].reason,

@@ -6,6 +6,7 @@ from msgspec import structs
 from gsched.errors import InvalidTransitionError
 from gsched.model.resources import Load
 from gsched.model.states import HoldKind, JobState
+from gsched.protocol import actions as a
 from gschedd.core import apply as apply_module
 from gschedd.core import commands as c
 from gschedd.core import facts as f
@@ -116,8 +117,8 @@ def test_a_preview_says_what_would_be_and_changes_nothing() -> None:
     job = world.submit()
     before = content(world.head.state)
 
-    step = world.head.preview(c.DeleteJob(caller=ALICE, job=job), world.now_s)
-    refused = world.head.preview(c.DeleteJob(caller=ALICE, job=99), world.now_s)
+    step = world.head.preview(c.ActOnJob(caller=ALICE, job=job, asked=a.DeleteJob()), world.now_s)
+    refused = world.head.preview(c.ActOnJob(caller=ALICE, job=99, asked=a.DeleteJob()), world.now_s)
 
     assert [type(fact) for fact in step.facts] == [f.JobEnded]
     assert refused.error is not None
@@ -128,14 +129,20 @@ def test_nodes_are_for_operators_and_a_drain_needs_a_reason() -> None:
     """Unknown nodes are named with the known ones."""
     world = World(node("n1"))
     cases: list[tuple[c.AnyCommand, str]] = [
-        (c.DrainNode(caller=ALICE, node="n1", reason="x"), "only operators may change nodes"),
-        (c.DrainNode(caller=ADMIN, node="n1", reason="  "), "a drain needs a reason"),
-        (c.ResumeNode(caller=ADMIN, node="n9"), "unknown node 'n9'"),
+        (
+            c.ActOnNode(caller=ALICE, node="n1", asked=a.DrainNode(reason="x")),
+            "only operators may change nodes",
+        ),
+        (
+            c.ActOnNode(caller=ADMIN, node="n1", asked=a.DrainNode(reason="  ")),
+            "a drain needs a reason",
+        ),
+        (c.ActOnNode(caller=ADMIN, node="n9", asked=a.ResumeNode()), "unknown node 'n9'"),
     ]
     for command, text in cases:
         assert str(world.refusal(command)) == text
 
-    assert world.do(c.ResumeNode(caller=ADMIN, node="n1")).facts == ()
+    assert world.do(c.ActOnNode(caller=ADMIN, node="n1", asked=a.ResumeNode())).facts == ()
 
 
 def test_a_policy_that_fails_costs_one_cycle_and_the_jobs_say_something() -> None:
@@ -173,7 +180,7 @@ def test_a_job_that_is_done_is_named_as_that_until_the_shell_takes_it_away() -> 
     """Then only the history knows it."""
     world = World()
     job = world.submit()
-    delete = c.DeleteJob(caller=ALICE, job=job)
+    delete = c.ActOnJob(caller=ALICE, job=job, asked=a.DeleteJob())
     world.head.command(delete, world.now_s)
     assert str(world.refusal(delete)) == f"job {job}.head has already finished"
 

@@ -15,6 +15,7 @@ import pytest
 from gsched.errors import BadResourceError, GschedError
 from gsched.model import limits
 from gsched.model.request import parse_resources
+from gsched.protocol import actions as a
 from gsched.protocol import api
 from gschedd.core import commands as c
 from tests.support.world import ALICE, BEGIN_S, World, node
@@ -154,7 +155,7 @@ def test_a_submission_beyond_a_limit_is_refused_with_that(
 def test_a_refusal_holds_no_frames() -> None:
     """Those of 10,000 refusals in one request kept the garbage collector busy for 90 ms."""
     head = World().head
-    command = c.DeleteJob(caller=ALICE, job=1, message="", grace_s=None)
+    command = c.ActOnJob(caller=ALICE, job=1, asked=a.DeleteJob(message="", grace_s=None))
 
     for step in (head.command(command, BEGIN_S), head.preview(command, BEGIN_S)):
         assert step.error is not None

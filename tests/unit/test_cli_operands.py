@@ -15,7 +15,7 @@ from gsched.cli.operands import (
     signal_name,
 )
 from gsched.errors import BadResourceError, UsageError
-from gsched.protocol.api import Alteration
+from gsched.protocol.actions import Alteration
 
 NOW_S = time.mktime((2026, 11, 21, 17, 30, 0, 0, 0, -1))
 

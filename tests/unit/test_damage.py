@@ -11,6 +11,7 @@ import pytest
 from gsched.errors import BadStateError, GschedError, StorageError
 from gsched.model.resources import Load
 from gsched.model.states import JobState, PartState
+from gsched.protocol import actions as a
 from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import effects as e
@@ -128,13 +129,15 @@ def test_what_runs_of_a_damaged_job_is_left_alone(books: Books) -> None:
 def test_an_operator_gives_a_damaged_job_up(books: Books) -> None:
     """Its owner is told what is so; after that what runs of it is stopped, and rows are gone."""
     spoil(books, "UPDATE attempts SET data = ? WHERE job = 2", b"{}")
-    delete = c.DeleteJob(caller=ALICE, job=RUNNING)
+    delete = c.ActOnJob(caller=ALICE, job=RUNNING, asked=a.DeleteJob())
 
     refused = books.head.command(delete, books.now_s).error
 
     assert isinstance(refused, BadStateError)
     assert "is damaged" in refused.message
-    books.take(books.head.command(c.DeleteJob(caller=ADMIN, job=RUNNING), books.now_s))
+    books.take(
+        books.head.command(c.ActOnJob(caller=ADMIN, job=RUNNING, asked=a.DeleteJob()), books.now_s)
+    )
     (fact,) = (fact for fact in books.facts if isinstance(fact, f.JobDiscarded))
     assert (fact.job, fact.by, fact.attempts) == (RUNNING, ADMIN.user, {"n1": 1})
     running = n.AttemptReport(job=RUNNING, attempt=1, state=PartState.RUNNING)
@@ -153,15 +156,19 @@ def test_a_node_with_gpus_of_a_damaged_job_takes_no_work(books: Books) -> None:
 
     assert books.head.state.nodes["n1"].drained
     assert "owns GPUs" in books.head.state.nodes["n1"].reason
-    resume = c.ResumeNode(caller=ADMIN, node="n1")
+    resume = c.ActOnNode(caller=ADMIN, node="n1", asked=a.ResumeNode())
     refused = books.head.command(resume, books.now_s).error
     assert isinstance(refused, BadStateError)
     assert "give it up first: gdel 2" in refused.hint
-    step = books.take(books.head.command(c.DeleteJob(caller=ADMIN, job=RUNNING), books.now_s))
+    step = books.take(
+        books.head.command(c.ActOnJob(caller=ADMIN, job=RUNNING, asked=a.DeleteJob()), books.now_s)
+    )
     assert [each.job for each in step.effects if isinstance(each, e.SendStop)] == [RUNNING]
     books.take(books.head.command(resume, books.now_s))
     books.submit("nodes=1:gpus=2")
-    books.take(books.head.command(c.DeleteJob(caller=ALICE, job=WAITING), books.now_s))
+    books.take(
+        books.head.command(c.ActOnJob(caller=ALICE, job=WAITING, asked=a.DeleteJob()), books.now_s)
+    )
     books.schedule()
     assert [job.state for job in books.head.state.jobs.values()] == [JobState.RUNNING]
 
@@ -184,7 +191,9 @@ def test_a_bad_row_of_a_node_is_made_anew_when_it_registers(books: Books) -> Non
     assert books.head.state.nodes["n1"].inventory.cpus == 4
     assert "it is not known whether it was drained" in books.head.state.nodes["n1"].reason
     assert says(books) == []
-    books.take(books.head.command(c.ResumeNode(caller=ADMIN, node="n1"), books.now_s))
+    books.take(
+        books.head.command(c.ActOnNode(caller=ADMIN, node="n1", asked=a.ResumeNode()), books.now_s)
+    )
     assert not books.head.state.nodes["n1"].drained
 
 
@@ -217,7 +226,9 @@ def test_a_script_that_has_become_text_is_damaged(books: Books) -> None:
 def test_a_bad_finished_row_costs_the_list_only_that_job(books: Books) -> None:
     """The list names it; asked for by its number, it is said to be damaged."""
     other = books.submit(name="deleted")
-    books.take(books.head.command(c.DeleteJob(caller=ALICE, job=other), books.now_s))
+    books.take(
+        books.head.command(c.ActOnJob(caller=ALICE, job=other, asked=a.DeleteJob()), books.now_s)
+    )
     spoil(books, "UPDATE jobs SET outcome_data = ? WHERE id = 1", b"{}")
     reader = Reader(books.store.path)
 

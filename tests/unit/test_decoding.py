@@ -10,6 +10,7 @@ import pytest
 
 from gsched.errors import InvalidRequestError
 from gsched.model.limits import MAX_REQUEST_BYTES
+from gsched.protocol import actions as a
 from gsched.protocol import api
 from gschedd.http import decoding
 from gschedd.http.decoding import DIRECT_BYTES, cut, decode, decode_submission, decoded
@@ -128,7 +129,7 @@ def test_an_action_with_too_many_ids_is_refused_before_it_is_decoded() -> None:
     body = json.dumps({"action": "delete", "ids": ["1"] * 150_000}).encode()
 
     async def run() -> None:
-        await decode("POST /v1/jobs/actions", body, api.ActionRequest, Pace())
+        await decode("POST /v1/jobs/actions", body, a.JOB_ACTION, Pace())
 
     with pytest.raises(InvalidRequestError, match="more than 12000 texts"):
         asyncio.run(run())

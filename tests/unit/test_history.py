@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct, structs
 
+from gsched.protocol import actions as a
 from gschedd.core import commands as c
 from gschedd.core.learning import Kinds, Loads, Run
 from gschedd.core.settings import Caller
@@ -172,7 +173,9 @@ def test_a_job_that_was_stopped_says_nothing(books: Books) -> None:
     """Its run time is its user's doing."""
     job = books.submit("ncpus=1")
     books.schedule()
-    books.take(books.head.command(c.DeleteJob(caller=ALICE, job=job), books.now_s))
+    books.take(
+        books.head.command(c.ActOnJob(caller=ALICE, job=job, asked=a.DeleteJob()), books.now_s)
+    )
 
     assert table(books.store.path) == []
 

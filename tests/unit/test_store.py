@@ -12,7 +12,8 @@ from msgspec import structs
 from gsched.errors import ConfigError, StorageError, TryAgainError
 from gsched.failpoint import FailpointError, arm
 from gsched.model.states import JobState, OutcomeKind
-from gsched.protocol.api import Alteration
+from gsched.protocol import actions as a
+from gsched.protocol.actions import Alteration
 from gschedd.core import commands as c
 from gschedd.core import facts as f
 from gschedd.core.apply_nodes import SAFE_ID_JUMP
@@ -49,7 +50,9 @@ def test_what_was_committed_is_loaded_again(books: Books) -> None:
     books.submit(holds=("user",))
     books.submit(start_after_s=BEGIN_S + 100)
     deleted = books.submit()
-    books.take(books.head.command(c.DeleteJob(caller=ALICE, job=deleted), books.now_s))
+    books.take(
+        books.head.command(c.ActOnJob(caller=ALICE, job=deleted, asked=a.DeleteJob()), books.now_s)
+    )
     before = content(books.head.state)
 
     books.reopen()
@@ -83,7 +86,9 @@ def test_equal_parts_of_loaded_jobs_share_memory(books: Books) -> None:
 def test_client_keys_of_ended_jobs_are_still_known(books: Books) -> None:
     """A retry after a restart gets the same id."""
     job = books.submit(key="abc")
-    books.take(books.head.command(c.DeleteJob(caller=ALICE, job=job), books.now_s))
+    books.take(
+        books.head.command(c.ActOnJob(caller=ALICE, job=job, asked=a.DeleteJob()), books.now_s)
+    )
     books.reopen()
 
     asked = submission(key="abc")
@@ -179,7 +184,7 @@ def test_facts_that_a_user_repeats_without_end_are_bounded(books: Books) -> None
     job, other = books.submit(), books.submit()
 
     def alter(number: int, change: Alteration) -> None:
-        command = c.AlterJob(caller=ALICE, job=number, alteration=change)
+        command = c.ActOnJob(caller=ALICE, job=number, asked=a.AlterJob(alteration=change))
         books.take(books.head.command(command, books.now_s))
 
     for number in range(KEPT_OF_JOB + 30):
@@ -443,7 +448,9 @@ def test_a_head_killed_between_commit_and_mark_goes_on(books: Books) -> None:
 def test_operators_are_named_in_what_they_did(books: Books) -> None:
     """Node facts are in the events, too (I10)."""
     books.take(
-        books.head.command(c.DrainNode(caller=ADMIN, node="n1", reason="kernel"), books.now_s)
+        books.head.command(
+            c.ActOnNode(caller=ADMIN, node="n1", asked=a.DrainNode(reason="kernel")), books.now_s
+        )
     )
     books.reopen()
 

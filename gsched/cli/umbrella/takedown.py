@@ -20,7 +20,7 @@ from gsched.client import Head
 from gsched.clock import SystemClock
 from gsched.errors import ConfigError, GschedError, HeadUnreachableError, TryAgainError
 from gsched.model.states import JobState
-from gsched.protocol.api import ActionRequest
+from gsched.protocol.actions import DeleteJob
 
 KILL_GRACE_S = 5.0  # TERM to KILL of jobs that `--kill-jobs` ends: nobody waits for checkpoints
 REVIVE_TIMEOUT_S = 60.0
@@ -107,11 +107,7 @@ def _end_jobs(layout: ClusterLayout, *, timeout_s: float, tell: Tell) -> int:
     ids = [str(row.id) for row in head.jobs().jobs]
     for first in range(0, len(ids), IDS_PER_REQUEST):
         part = tuple(ids[first : first + IDS_PER_REQUEST])
-        head.act(
-            ActionRequest(
-                action="delete", ids=part, grace_s=KILL_GRACE_S, message="gsched down --kill-jobs"
-            )
-        )
+        head.act(DeleteJob(ids=part, grace_s=KILL_GRACE_S, message="gsched down --kill-jobs"))
     deadline_s = SystemClock().monotonic_s() + timeout_s
     while left := _unfinished(head):
         if SystemClock().monotonic_s() > deadline_s:
