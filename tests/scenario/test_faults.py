@@ -13,6 +13,8 @@ from gschedd.core.requeue import MAX_FAULTS
 from tests.support.saving import Running
 from tests.support.world import ADMIN, ALICE, BEGIN_S, BOB, Program, World, inventory, node
 
+DEAD = c.ActOnNode(caller=ADMIN, node="n1", asked=a.ConfirmDead())
+
 
 def outcome_kind(world: World, job: int) -> OutcomeKind:
     outcome = world.job(job).outcome
@@ -134,11 +136,11 @@ def test_an_operator_can_vouch_for_a_death() -> None:
     jobs = [world.submit(runs_s=100) for _ in range(2)]
     world.run_until(1)
     lost = next(job for job in jobs if world.machine_of(job) == ("n1",))
-    refused = world.refusal(c.ActOnNode(caller=ADMIN, node="n1", asked=a.ConfirmDead()))
+    refused = world.refusal(DEAD)
     assert "is connected, so it is not dead" in str(refused)
 
     world.lose_power("n1")
-    world.do(c.ActOnNode(caller=ADMIN, node="n1", asked=a.ConfirmDead()))
+    world.do(DEAD)
     world.run_until(500)
 
     assert world.machine_of(lost) == ("n2",)
@@ -165,7 +167,7 @@ def test_an_attempt_that_the_head_gave_up_is_stopped_when_its_node_comes_back() 
     job = world.submit("nodes=n1", runs_s=10_000)
     world.run_until(1)
     world.disconnect("n1")
-    world.do(c.ActOnNode(caller=ADMIN, node="n1", asked=a.ConfirmDead()))
+    world.do(DEAD)
     assert world.state(job) == "waiting"
 
     world.connect("n1")
@@ -193,9 +195,8 @@ def test_after_five_faults_in_a_row_the_system_holds_the_job() -> None:
     assert world.state(job) == "held"
     assert world.job(job).holds == (HoldKind.SYSTEM,)
     assert "5 attempts failed in a row" in world.why(job)
-    refused = world.refusal(
-        c.ActOnJob(caller=ALICE, job=job, asked=a.ReleaseJob(holds=(HoldKind.SYSTEM,)))
-    )
+    release = c.ActOnJob(caller=ALICE, job=job, asked=a.ReleaseJob(holds=("system",)))
+    refused = world.refusal(release)
     assert isinstance(refused, NotPermittedError)
     assert "system holds are for operators" in str(refused)
     world.release(job, by=ADMIN, kind=HoldKind.SYSTEM)
@@ -262,107 +263,6 @@ def test_a_node_that_comes_back_smaller_gets_no_more_than_it_has() -> None:
 
     assert world.started_s(small) == 100
     assert world.head.state.spaces["n1"].cpus == 2
-
-
-# --- several nodes ---
-
-
-def test_the_parts_of_an_attempt_share_a_port_and_run_on_all_nodes() -> None:
-    """torchrun runs everywhere; a plain script on the first node only."""
-    world = World(node("n1", cpus=2), node("n2", cpus=2))
-    everywhere = world.torchrun("nodes=2", program=Program(runs_s=10))
-    plain = world.submit("nodes=2", runs_s=10)
-    world.run_until(1)
-
-    assert all((everywhere, 1) in machine.launches for machine in world.machines.values())
-    assert [(plain, 1) in machine.launches for machine in world.machines.values()] == [True, False]
-    ports = [job.attempt.master_port for job in world.head.state.jobs.values() if job.attempt]
-    assert len(set(ports)) == 2
-    assert all(20000 <= port <= 29999 for port in ports)
-    world.run_until(100)
-
-    assert world.state(everywhere) == world.state(plain) == "done"
-
-
-def test_one_part_fails_and_the_others_are_stopped() -> None:
-    """The first failure is the outcome: its exit code and its node (D8)."""
-    world = World(node("n1"), node("n2"), node("n3"))
-    program = Program(runs_s=1000, runs_on_s={"n2": 20}, exit_codes={"n2": 42})
-    job = world.torchrun("nodes=3", program=program)
-
-    world.run_until(100)
-
-    outcome = world.job(job).outcome
-    assert outcome is not None
-    assert (outcome.kind, outcome.exit_code, outcome.node) == (OutcomeKind.EXITED, 42, "n2")
-    assert world.job(job).ended_s == BEGIN_S + 20
-    (stop,) = world.told(f.StopRequested, job)
-    assert isinstance(stop, f.StopRequested)
-    assert stop.message == "the part on n2 has ended: exit code 42"
-
-
-def test_the_first_failure_counts_whichever_report_comes_first() -> None:
-    """n1's report is slow, but n1 failed first."""
-    world = World(node("n1"), node("n2"))
-    program = Program(runs_on_s={"n1": 20, "n2": 21}, exit_codes={"n1": 5, "n2": 6})
-    job = world.torchrun("nodes=2", program=program)
-    world.run_until(19)
-    world.disconnect("n1")
-    world.run_until(30)
-
-    world.connect("n1")
-    world.run_until(31)
-
-    outcome = world.job(job).outcome
-    assert outcome is not None
-    assert (outcome.exit_code, outcome.node) == (5, "n1")
-
-
-def test_parts_that_end_well_wait_for_each_other() -> None:
-    """Code 0 on one node stops nobody; resources are free when all have ended (I7)."""
-    world = World(node("n1", cpus=1), node("n2", cpus=1))
-    job = world.torchrun("nodes=2", program=Program(runs_on_s={"n1": 10, "n2": 50}))
-    world.run_until(20)
-    assert world.state(job) == "running"
-    assert world.head.state.spaces["n1"].cpus == 0
-
-    world.run_until(60)
-
-    assert world.state(job) == "done"
-    assert world.job(job).wall_s == 50
-
-
-def test_a_job_of_two_nodes_that_loses_one_starts_anew_on_both() -> None:
-    """The surviving part is stopped before the next attempt starts (I3)."""
-    world = World(node("n1", cpus=1), node("n2", cpus=1))
-    job = world.torchrun("nodes=2", program=Program(runs_s=100))
-    world.run_until(10)
-
-    world.reboot("n2")
-    assert world.state(job) == "exiting"
-    world.run_until(500)
-
-    assert outcome_kind(world, job) is OutcomeKind.EXITED
-    assert world.job(job).attempts == 2
-
-
-def test_a_part_whose_launch_is_lost_is_launched_when_its_node_registers() -> None:
-    """The other part waits for it meanwhile (A6)."""
-    world = World(node("n1"), node("n2"))
-    world.lost[e.SendLaunch] = 1
-    job = world.torchrun("nodes=2", program=Program(runs_s=100))
-    world.run_until(10)
-    attempt = world.job(job).attempt
-    assert attempt is not None
-    assert attempt.state.value == "starting"
-
-    for name in ("n1", "n2"):
-        world.disconnect(name)
-        world.connect(name)
-    world.run_until(500)
-
-    assert outcome_kind(world, job) is OutcomeKind.EXITED
-    assert world.job(job).attempts == 1
 
 
 # --- messages ---
@@ -501,9 +401,8 @@ def test_safe_mode_starts_nothing_and_says_so() -> None:
     world.head.safe_mode = "the database is an old copy"
     world.connect("n1")
 
-    assert isinstance(
-        world.refusal(c.ActOnJob(caller=ALICE, job=job, asked=a.DeleteJob())), TryAgainError
-    )
+    deletion = c.ActOnJob(caller=ALICE, job=job, asked=a.DeleteJob())
+    assert isinstance(world.refusal(deletion), TryAgainError)
     assert world.why(job) == "nothing is started: the database is an old copy"
     world.head.safe_mode = ""
     world.settle()
@@ -559,7 +458,7 @@ def test_in_safe_mode_nothing_is_ended_or_forgotten_and_afterwards_all_is_said_a
     job = world.submit("nodes=n1", runs_s=10)
     world.run_until(1)
     world.disconnect("n1")
-    world.do(c.ActOnNode(caller=ADMIN, node="n1", asked=a.ConfirmDead()))
+    world.do(DEAD)
     world.head.safe_mode = "an old copy"
 
     world.connect("n1")

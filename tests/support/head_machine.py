@@ -243,45 +243,32 @@ class HeadMachine(RuleBasedStateMachine):
     def command(self, command: c.AnyCommand) -> Step:
         return self.head.command(command, self.now_s)
 
+    def act(self, caller: Caller, job: int, asked: a.AnyJobAction, *, lose: bool = False) -> None:
+        command = c.ActOnJob(caller=caller, job=self.job(job), asked=asked)
+        self.take(self.command(command), lose=lose)
+
+    def operated(self, caller: Caller, node: str, asked: a.AnyNodeAction) -> None:
+        self.take(self.command(c.ActOnNode(caller=caller, node=node, asked=asked)))
+
     @rule(caller=callers, job=numbers, lose=st.booleans())
     def delete(self, caller: Caller, job: int, *, lose: bool) -> None:
-        self.take(
-            self.command(c.ActOnJob(caller=caller, job=self.job(job), asked=a.DeleteJob())),
-            lose=lose,
-        )
+        self.act(caller, job, a.DeleteJob(), lose=lose)
 
     @rule(caller=callers, job=numbers, kind=st.sampled_from(HoldKind))
     def hold(self, caller: Caller, job: int, kind: HoldKind) -> None:
-        self.take(
-            self.command(
-                c.ActOnJob(caller=caller, job=self.job(job), asked=a.HoldJob(holds=(kind,)))
-            )
-        )
+        self.act(caller, job, a.HoldJob(holds=(kind,)))
 
     @rule(caller=callers, job=numbers, kind=st.sampled_from(HoldKind))
     def release(self, caller: Caller, job: int, kind: HoldKind) -> None:
-        self.take(
-            self.command(
-                c.ActOnJob(caller=caller, job=self.job(job), asked=a.ReleaseJob(holds=(kind,)))
-            )
-        )
+        self.act(caller, job, a.ReleaseJob(holds=(kind,)))
 
     @rule(caller=callers, job=numbers, force=st.booleans(), lose=st.booleans())
     def rerun(self, caller: Caller, job: int, *, force: bool, lose: bool) -> None:
-        self.take(
-            self.command(
-                c.ActOnJob(caller=caller, job=self.job(job), asked=a.RerunJob(force=force))
-            ),
-            lose=lose,
-        )
+        self.act(caller, job, a.RerunJob(force=force), lose=lose)
 
     @rule(caller=callers, job=numbers, number=st.integers(0, 70))
     def signal(self, caller: Caller, job: int, number: int) -> None:
-        self.take(
-            self.command(
-                c.ActOnJob(caller=caller, job=self.job(job), asked=a.SignalJob(signal=number))
-            )
-        )
+        self.act(caller, job, a.SignalJob(signal=number))
 
     @rule(
         caller=callers,
@@ -300,13 +287,7 @@ class HeadMachine(RuleBasedStateMachine):
     )
     def alter(self, caller: Caller, job: int, changes: dict[str, object]) -> None:
         alteration = structs.replace(Alteration(), **changes)
-        self.take(
-            self.command(
-                c.ActOnJob(
-                    caller=caller, job=self.job(job), asked=a.AlterJob(alteration=alteration)
-                )
-            )
-        )
+        self.act(caller, job, a.AlterJob(alteration=alteration))
 
     @rule(
         caller=st.sampled_from([ADMIN, ADMIN, ADMIN, ALICE]),
@@ -315,15 +296,11 @@ class HeadMachine(RuleBasedStateMachine):
     )
     def operate(self, caller: Caller, node: str, what: int) -> None:
         if what == 0:
-            self.take(
-                self.command(
-                    c.ActOnNode(caller=caller, node=node, asked=a.DrainNode(reason="test"))
-                )
-            )
+            self.operated(caller, node, a.DrainNode(reason="test"))
         elif what == 1:
-            self.take(self.command(c.ActOnNode(caller=caller, node=node, asked=a.ResumeNode())))
+            self.operated(caller, node, a.ResumeNode())
         elif node in self.bodies and not self.bodies[node].alive:  # operators tell the truth
-            self.take(self.command(c.ActOnNode(caller=caller, node=node, asked=a.ConfirmDead())))
+            self.operated(caller, node, a.ConfirmDead())
 
     # --- time and scheduling ---
 
