@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from gsched.errors import ConfigError
+from gsched.model.limits import MAX_LEASE_S
 
 DEFAULT_CONFIG = "/etc/gsched/gsched.toml"
 DEFAULT_SOCKET = "/run/gsched/head.sock"
@@ -65,6 +66,7 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         max_queued_per_user: unfinished jobs of one user; more are refused.
         max_user_priority: the highest priority that users can give their own jobs; operators may
             give any.
+        lease_s: of rerunnable jobs that say nothing of a lease; 0: they have none.
     """
 
     server_name: str = ""
@@ -87,6 +89,7 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     default_walltime_s: Seconds = 0.0
     max_queued_per_user: Annotated[int, msgspec.Meta(ge=1, le=100_000_000)] = 1_000_000
     max_user_priority: Annotated[int, msgspec.Meta(ge=-1024, le=1023)] = 0
+    lease_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_LEASE_S)] = 0.0
 
 
 #: What a queue's ``policy`` may name; a test holds it against gschedd's registry.

@@ -24,6 +24,7 @@ from gsched.config import (
     QueueConfig,
 )
 from gsched.errors import BadResourceError
+from gsched.model.limits import MIN_LEASE_S
 from gsched.model.node_name import NODE_NAME_RULE, is_node_name
 from gsched.model.units import parse_bandwidth_bytes_s, parse_size_bytes
 
@@ -122,6 +123,12 @@ def _check_head(head: HeadConfig) -> None:
             hint="use 127.0.0.1, or plaintext_node_channel = true on a network that you trust",
         )
     _check_word(("head", "unknown_resource"), head.unknown_resource, ("refuse", "warn"))
+    if 0 < head.lease_s < MIN_LEASE_S:
+        raise BrokenRuleError(
+            ("head", "lease_s"),
+            f"is {head.lease_s:g}, too short for a node to renew it",
+            hint=f"set {MIN_LEASE_S} or more seconds, or 0 for no lease",
+        )
     if head.master_port_first > head.master_port_last:
         raise BrokenRuleError(
             ("head", "master_port_first"),

@@ -28,6 +28,7 @@ from gnode.core.inputs import (
     LaunchAsked,
     LauncherDown,
     LauncherUp,
+    LeaseRenewed,
     Measured,
     ProblemChanged,
     Recalled,
@@ -127,6 +128,9 @@ class Agent:
             times.append(table.removals[0][0])
         if self._prober.due_s is not None:
             times.append(self._prober.due_s)
+        lease_s = table.leases.next_alarm_s()
+        if lease_s is not None:
+            times.append(lease_s)
         return min(times, default=None)
 
     # --- the one step ---
@@ -143,8 +147,8 @@ class Agent:
         match event:
             case LaunchAsked() | HeadSaid():
                 self._on_order(event, now_s, wall_s)
-            case Recalled() | SurveyAsked():
-                self._on_past(event, wall_s)
+            case Recalled() | SurveyAsked() | LeaseRenewed():
+                self._on_past(event, now_s, wall_s)
             case HeadOffered() | Welcomed() | Disconnected():
                 self._on_connection(event, now_s)
             case AlarmRang():
@@ -159,6 +163,7 @@ class Agent:
                 self._on_supervisor(event, wall_s)
         if self.unsaved_mark is not None:
             self._plan_save(now_s)
+        table.leases.plan(now_s)
         if table.ending:
             self._maybe_finish(now_s)
         effects, table.out = table.out, []
@@ -193,7 +198,9 @@ class Agent:
             self._finished = True
             self._table.out.append(Finish())
 
-    def _on_past(self, event: Recalled | SurveyAsked, wall_s: float) -> None:
+    def _on_past(
+        self, event: Recalled | SurveyAsked | LeaseRenewed, now_s: float, wall_s: float
+    ) -> None:
         table = self._table
         match event:
             case Recalled():
@@ -201,6 +208,10 @@ class Agent:
             case SurveyAsked():
                 known = tuple(attempt.known() for attempt in table.attempts.values())
                 table.out.append(TellKnown(attempts=known, survey=event.survey))
+                offered = event.survey.leases
+                table.out.extend(table.leases.connected(offered=offered, now_s=now_s))
+            case LeaseRenewed():
+                self._on_renewed(event.number, now_s, wall_s)
 
     # --- the connection ---
 
@@ -212,6 +223,7 @@ class Agent:
                 self._on_welcome(event, now_s)
             case Disconnected():
                 self._table.welcomed = False
+                self._table.leases.disconnected()
                 self._heartbeat_at_s = None
 
     def _on_offer(self, event: HeadOffered) -> None:
@@ -266,6 +278,7 @@ class Agent:
             self._save_mark()  # before anything that this head orders is done
         table.welcomed = True
         self._heartbeat_at_s = now_s + self._heartbeat_s
+        table.out.extend(table.leases.connected(offered=event.leases, now_s=now_s))
         for attempt in table.attempts.values():
             if attempt.phase is not Phase.ACKED:
                 orders.answer_state(table, attempt)
@@ -293,6 +306,13 @@ class Agent:
         table.out.append(SaveMark(mark=table.mark))
 
     # --- orders ---
+
+    def _on_renewed(self, number: int, now_s: float, wall_s: float) -> None:
+        """Take in an answer to `Renew`: also of a head in safe mode, which is not obeyed."""
+        table = self._table
+        table.out.extend(table.leases.renewed(number))
+        for launch in table.leases.take_held():
+            self._on_order(launch, now_s, wall_s)
 
     def _on_order(self, event: LaunchAsked | HeadSaid, now_s: float, wall_s: float) -> None:
         table = self._table
@@ -351,6 +371,9 @@ class Agent:
         table = self._table
         self._remove_due(now_s)
         lives.kill_disobedient(table, now_s)
+        table.out.extend(table.leases.on_alarm(now_s))
+        for attempt in table.leases.take_late(now_s):
+            lives.kill_expired(table, attempt)
         self._prober.on_alarm(now_s)
         if self._heartbeat_at_s is not None and self._heartbeat_at_s <= now_s:
             self._beat(now_s)

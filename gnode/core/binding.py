@@ -71,8 +71,12 @@ class Site:
     remove_delay_s: float = REMOVE_DELAY_S
 
 
-def bind(launch: Launch, account: Account, site: Site) -> Task:
-    """Return the task that carries out ``launch`` on this node for ``account``."""
+def bind(launch: Launch, account: Account, site: Site, *, lease_from_s: float = 0.0) -> Task:
+    """Return the task that carries out ``launch`` on this node for ``account``.
+
+    Args:
+        lease_from_s: of a launch with a lease: when the head was reached last, CLOCK_BOOTTIME.
+    """
     key = AttemptKey(launch.job, launch.attempt)
     user_dir = posixpath.join(site.user_root, key.name)
     stdout_path, stderr_path = _output_paths(launch, account)
@@ -110,6 +114,9 @@ def bind(launch: Launch, account: Account, site: Site) -> Task:
         processes=site.limits.processes,
         processes_cgroup=_processes_group(site, key),
         origin=launch.origin,
+        lease_s=launch.lease_s,
+        lease_from_s=lease_from_s,
+        lease_grace_s=launch.lease_grace_s,
     )
 
 

@@ -15,6 +15,7 @@ from gsched.protocol.node import (
     Launch,
     OutputRead,
     Probed,
+    Renew,
     Survey,
     UnknownAttempt,
 )
@@ -127,7 +128,7 @@ class RefuseHead(Struct, frozen=True, kw_only=True):
 class Send(Struct, frozen=True, kw_only=True):
     """Send a message to the head."""
 
-    message: Heartbeat | OutputRead | UnknownAttempt | Probed | AttemptMessage
+    message: Heartbeat | OutputRead | UnknownAttempt | Probed | Renew | AttemptMessage
 
 
 class TellJob(Struct, frozen=True, kw_only=True):
@@ -141,6 +142,16 @@ class SaveMark(Struct, frozen=True, kw_only=True):
     """Keep which heads this node has obeyed, and how far they had come."""
 
     mark: HeadMark
+
+
+class KeepRenewal(Struct, frozen=True, kw_only=True):
+    """Write into the spool that these attempts' leases were renewed at ``renewed_s``.
+
+    That is seconds of CLOCK_BOOTTIME.
+    """
+
+    keys: tuple[AttemptKey, ...]
+    renewed_s: float
 
 
 class ReadFile(Struct, frozen=True, kw_only=True):
@@ -190,6 +201,7 @@ Effect = (
     | Send
     | TellJob
     | SaveMark
+    | KeepRenewal
     | ReadFile
     | Warn
     | Finish

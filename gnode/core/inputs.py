@@ -46,13 +46,14 @@ class HeadOffered(Struct, frozen=True, kw_only=True):
 
 
 class Welcomed(Struct, frozen=True, kw_only=True):
-    """The head has let this node in."""
+    """The head has let this node in; ``leases``: it renews them."""
 
     cluster: str
     epoch: int
     epoch_id: str = ""
     seq: int = 0
     next_job: int = 0
+    leases: bool = False
 
 
 class Disconnected(Struct, frozen=True, kw_only=True):
@@ -81,6 +82,12 @@ class Recalled(Struct, frozen=True, kw_only=True):
 
     launch: Launch
     found: KnownAttempt | None
+
+
+class LeaseRenewed(Struct, frozen=True, kw_only=True):
+    """The head has sent back the number of a `Renew`; also one in safe mode, not obeyed."""
+
+    number: int
 
 
 class HeadSaid(Struct, frozen=True, kw_only=True):
@@ -161,6 +168,7 @@ class Found(Struct, frozen=True, kw_only=True):
         info: of its supervisor, None if none ever wrote it.
         record: None if it is not over.
         doubt: why nobody can tell now whether there is a record; empty: it is as ``record`` says.
+        renewed_s: when its lease was renewed last, seconds of CLOCK_BOOTTIME; None: not known.
     """
 
     key: AttemptKey
@@ -168,6 +176,7 @@ class Found(Struct, frozen=True, kw_only=True):
     info: SupervisorInfo | None
     record: ExitRecord | None
     doubt: str = ""
+    renewed_s: float | None = None
 
 
 class SpoolFound(Struct, frozen=True, kw_only=True):
@@ -218,6 +227,7 @@ Input = (
     | SurveyAsked
     | LaunchAsked
     | Recalled
+    | LeaseRenewed
     | HeadSaid
     | JobSaid
     | LauncherUp

@@ -209,6 +209,15 @@ def kill_disobedient(table: Table, now_s: float) -> None:
             kill_leftover(table, attempt)
 
 
+def kill_expired(table: Table, attempt: Attempt) -> None:
+    """Kill an attempt that has outlived its lease: its supervisor hangs, or is stopped."""
+    if attempt.phase is Phase.ACCEPTED:
+        return  # nothing runs; a supervisor that comes for it starts nothing
+    name = attempt.key.name
+    table.out.append(Warn(text=f"attempt {name}: outlives its lease; killing it"))
+    kill_leftover(table, attempt)
+
+
 # --- the spool ---
 
 
@@ -220,6 +229,7 @@ def spool_found(table: Table, found: Found, now_s: float, wall_s: float) -> None
             table.out.append(SetAside(key=found.key))
             return
         attempt = attempt_of(found.task) if found.task else Attempt(key=found.key)
+        attempt.renewed_s = max(attempt.renewed_s, found.renewed_s or 0.0)
         if found.record is None:
             fence_older(table, found.key, now_s, wall_s)
             attempt.deferred = found.key.job in table.live_of_job

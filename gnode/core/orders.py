@@ -68,8 +68,12 @@ def launch(table: Table, order: LaunchAsked, now_s: float, wall_s: float) -> Non
         record = _failure(key, refusal, wall_s, StopReason.NODE_STOP)
         _end_unstarted(table, key, record, asked.origin)
         return
+    lease_from_s = table.leases.fresh_s(asked.lease_s, now_s) if asked.lease_s else 0.0
+    if lease_from_s is None:
+        table.out.extend(table.leases.hold(order, now_s))
+        return
     assert order.account is not None
-    task = bind(asked, order.account, table.site)
+    task = bind(asked, order.account, table.site, lease_from_s=lease_from_s)
     fence_older(table, key, now_s, wall_s)
     attempt = attempt_of(task)
     attempt.deferred = key.job in table.live_of_job
@@ -138,6 +142,9 @@ def attempt_of(task: Task) -> Attempt:
         cgroup=task.cgroup,
         user_dir=task.user_dir,
         grace_s=task.grace_s,
+        lease_s=task.lease_s,
+        lease_grace_s=task.lease_grace_s,
+        renewed_s=task.lease_from_s,
         origin=task.origin,
     )
 

@@ -7,6 +7,7 @@ from msgspec import structs
 
 from gnode.core.binding import Site
 from gnode.core.effects import Effect, Send, Warn
+from gnode.core.leases import Leases
 from gnode.core.mark import HeadMark
 from gnode.core.task import AttemptKey, Command, SupervisorInfo
 from gnode.core.transitions import LIVE, PART_STATES, Happening, Phase, next_phase
@@ -42,6 +43,8 @@ class Attempt:
         saved, reached: what a training has said last of its checkpoints and its steps.
         told_wall_s: its run time when the head was last told, before a heartbeat, what it uses.
         kill_at_s: when gnode kills it itself, since the supervisor did not obey a stop.
+        lease_s, lease_grace_s: as in its task.
+        renewed_s: when its lease was renewed last.
     """
 
     key: AttemptKey
@@ -68,6 +71,9 @@ class Attempt:
     waiting: list[Command] = field(default_factory=list)
     stop_reason: StopReason | None = None
     kill_at_s: float | None = None
+    lease_s: float = 0.0
+    lease_grace_s: float = 0.0
+    renewed_s: float = 0.0
     origin: Origin | None = None
     buried: bool = False
     saved: Checkpointed | None = None
@@ -77,6 +83,11 @@ class Attempt:
     def live(self) -> bool:
         """Return whether processes of it may exist."""
         return self.phase in LIVE
+
+    @property
+    def lease_over_s(self) -> float:
+        """Return when it is killed at the latest, unless its lease is renewed before."""
+        return self.renewed_s + self.lease_s + self.lease_grace_s
 
     def report(self) -> AttemptReport:
         """Return what the head hears of it at a registration."""
@@ -174,6 +185,7 @@ class Table:
         mark: of the heads that were obeyed; ``saved_mark`` is what of it is durable.
         removals: when which spool is removed, in order of time.
         problem: why the machine takes no new jobs; empty: it does.
+        leases: how far the leases of attempts reach.
         out: effects of the step that is going on.
         dropped: counted warnings, by name: messages that did not fit.
     """
@@ -193,6 +205,7 @@ class Table:
     ending: bool = False
     load: Load = field(default_factory=Load)
     problem: str = ""
+    leases: Leases = field(default_factory=Leases)
     out: list[Effect] = field(default_factory=list)
     dropped: dict[str, int] = field(default_factory=dict)
 
@@ -206,6 +219,8 @@ class Table:
             self.live_of_job.setdefault(key.job, []).append(key)
             for index in attempt.gpu_indices:
                 self.gpu_owner[index] = key
+            if attempt.lease_s:
+                self.leases.attempts[key] = attempt
 
     def remember(self, key: AttemptKey) -> None:
         """Note that this attempt exists, so that orders about earlier ones are recognised."""
@@ -230,6 +245,7 @@ class Table:
     def _release(self, attempt: Attempt) -> None:
         key = attempt.key
         self.stopping.pop(key, None)
+        self.leases.attempts.pop(key, None)
         attempt.kill_at_s = None
         for index in attempt.gpu_indices:
             if self.gpu_owner.get(index) == key:

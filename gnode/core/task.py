@@ -69,6 +69,9 @@ class Task(Struct, frozen=True, kw_only=True):
         processes: limit on processes and threads; 0: none. ``processes_cgroup``, of either version,
             counts those of the attempt; without it those of its user count.
         origin: where it comes from, so that a head on a restored database can adopt it.
+        lease_s: it is ended when the head was not reached for so long; 0: never.
+        lease_from_s: when the head was reached last before it was accepted, CLOCK_BOOTTIME.
+        lease_grace_s: from TERM to KILL when its lease has expired.
     """
 
     job: int
@@ -102,6 +105,9 @@ class Task(Struct, frozen=True, kw_only=True):
     processes: int = 0
     processes_cgroup: str | None = None
     origin: Origin | None = None
+    lease_s: float = 0.0
+    lease_from_s: float = 0.0
+    lease_grace_s: float = 0.0
 
     @property
     def key(self) -> AttemptKey:

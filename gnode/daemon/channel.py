@@ -12,7 +12,14 @@ from collections.abc import Callable, Sequence
 import aiohttp
 import msgspec
 
-from gnode.core.inputs import Disconnected, HeadOffered, HeadSaid, Input, SurveyAsked
+from gnode.core.inputs import (
+    Disconnected,
+    HeadOffered,
+    HeadSaid,
+    Input,
+    LeaseRenewed,
+    SurveyAsked,
+)
 from gnode.core.inputs import Welcomed as WelcomedInput
 from gnode.daemon.arrivals import Arrivals, Lookup
 from gnode.daemon.peer import NotTheHeadError, check_directory, check_peer, socket_path
@@ -34,6 +41,7 @@ from gsched.protocol.node import (
     Pong,
     Refused,
     Register,
+    Renewed,
     Started,
     Survey,
     Welcome,
@@ -286,6 +294,7 @@ class Channel:
                             epoch_id=message.epoch_id,
                             seq=message.seq,
                             next_job=message.next_job,
+                            leases=message.leases,
                         )
                     )
                     self._on_orders(messages[number + 1 :])
@@ -325,6 +334,8 @@ class Channel:
                     raise HandshakeError(
                         f"the head sends this node away: {message.message}", fatal=message.fatal
                     )
+                case Renewed():
+                    self._post(LeaseRenewed(number=message.number))
                 case Ping():
                     self.send(Pong(number=message.number))
                 case Challenge() | Welcome():

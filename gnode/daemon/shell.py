@@ -437,6 +437,7 @@ class Shell:
                 next_job=effect.mark.next_job,
                 probes=effect.probes,
                 problem=effect.problem,
+                leases=True,
             )
 
         self._channel.register(register)
@@ -449,6 +450,14 @@ class Shell:
     def _(self, effect: do.SaveMark) -> None:
         mark = effect.mark
         self._writes.replace("the mark of the head", lambda: self._spool.write_mark(mark))
+
+    @_do.register
+    def _(self, effect: do.KeepRenewal) -> None:
+        for key in effect.keys:
+            try:
+                self._spool.write_renewal(key, effect.renewed_s)
+            except OSError as error:
+                log.warning("attempt %s: its lease cannot be renewed: %s", key.name, error)
 
     @_do.register
     def _(self, effect: do.ReadFile) -> None:

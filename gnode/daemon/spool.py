@@ -17,6 +17,7 @@ from gnode.core.inputs import Found
 from gnode.core.mark import HeadMark
 from gnode.core.task import AttemptKey, Command, SupervisorInfo, Task, parse_key
 from gnode.daemon.scratch import DEFAULT_TMP_DIR, Scratch
+from gnode.supervisor import lease
 from gnode.supervisor import spool as records
 from gsched import trust
 from gsched.errors import CannotWriteError, ConfigError, InvalidRequestError, TryAgainError
@@ -32,7 +33,7 @@ SUPERVISOR = "supervisor.json"
 COMMANDS = "commands"
 EXIT = "exit.json"
 LOCK = "gnode.lock"
-_KNOWN_FILES = (TASK, SUPERVISOR, COMMANDS, EXIT, records.RESERVED_EXIT)
+_KNOWN_FILES = (TASK, SUPERVISOR, COMMANDS, EXIT, lease.LEASE, records.RESERVED_EXIT)
 
 _encoder = msgspec.json.Encoder()
 _task_decoder = msgspec.json.Decoder(Task)
@@ -111,6 +112,8 @@ class Spool:
         os.mkdir(directory, 0o700)
         try:
             records.reserve(directory)
+            if task.lease_s:
+                lease.prepare(directory, task.lease_from_s)
             _replace(os.path.join(directory, TASK), _encoder.encode(task), durable=False)
         except OSError:
             for name in os.listdir(directory):
@@ -135,6 +138,14 @@ class Spool:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         finally:
             os.close(fd)
+
+    def write_renewal(self, key: AttemptKey, renewed_s: float) -> None:
+        """Keep when an attempt's lease was renewed last, seconds of CLOCK_BOOTTIME.
+
+        Raises:
+            OSError: it cannot be written; what was kept before holds.
+        """
+        lease.write(self.directory(key), renewed_s)
 
     def write_exit(self, record: ExitRecord) -> None:
         """Keep an exit record that no supervisor could write."""
@@ -209,7 +220,8 @@ class Spool:
             record, doubt = self.read_exit(key), ""
         except OSError as error:
             record, doubt = None, str(error)
-        return Found(key=key, task=task, info=info, record=record, doubt=doubt)
+        renewed_s = lease.read(self.directory(key)) if task is not None and task.lease_s else None
+        return Found(key=key, task=task, info=info, record=record, doubt=doubt, renewed_s=renewed_s)
 
     # --- remove ---
 

@@ -32,12 +32,14 @@ class Ending:
         stopped_s: when we first asked it to end, None while we did not.
         asked: the last move for which it was sent its own signal, 0 while there is none.
         asked_s: when that was.
+        lease_until_s: when its lease is over unless that is renewed; None: it has none, or is over.
     """
 
     __slots__ = (
         "_grace_s",
         "_kill_again_s",
         "_kill_s",
+        "_lease_grace_s",
         "_leftover_grace_s",
         "_over",
         "_started_s",
@@ -45,6 +47,7 @@ class Ending:
         "_walltime_s",
         "asked",
         "asked_s",
+        "lease_until_s",
         "reason",
         "stopped_s",
     )
@@ -55,6 +58,8 @@ class Ending:
         walltime_s: float | None,
         grace_s: float,
         leftover_grace_s: float = LEFTOVER_GRACE_S,
+        lease_until_s: float | None = None,
+        lease_grace_s: float = 0.0,
     ) -> None:
         self.reason: str | None = None
         self.stopped_s: float | None = None
@@ -65,6 +70,8 @@ class Ending:
         self._over = False
         self._grace_s = grace_s
         self._leftover_grace_s = min(grace_s, leftover_grace_s)
+        self.lease_until_s = lease_until_s
+        self._lease_grace_s = lease_grace_s
         self._kill_s: float | None = None
         self._term_due = False
         self._kill_again_s = _KILL_AGAIN_S
@@ -96,6 +103,22 @@ class Ending:
         elif self._kill_s is not None:
             self._kill_s = min(self._kill_s, now_s + grace_s)
 
+    def renew(self, until_s: float) -> None:
+        """Let the lease last until then, if it is not over."""
+        if self.lease_until_s is not None:
+            self.lease_until_s = max(self.lease_until_s, until_s)
+
+    def check_lease(self, now_s: float) -> None:
+        """End the attempt if its lease is over: for good, whatever comes later.
+
+        The grace counts from the end of the lease, as the head counts: of a machine that was
+        suspended meanwhile, nothing may be left of it.
+        """
+        if self.lease_until_s is not None and now_s >= self.lease_until_s:
+            kill_s = self.lease_until_s + self._lease_grace_s
+            self.lease_until_s = None
+            self.stop("lease", max(0.0, kill_s - now_s), now_s)
+
     def ask(self, request: int, now_s: float) -> bool:
         """Note that the job is to save its state for a move; False if that was known already."""
         if request <= self.asked:
@@ -116,6 +139,7 @@ class Ending:
 
     def step(self, now_s: float) -> Do:
         """Return what is due now; each TERM once, KILL again and again, ever more slowly."""
+        self.check_lease(now_s)
         limit_s = self._limit_s()
         if limit_s is not None and now_s >= limit_s:
             self.stop("walltime", self._grace_s, now_s)
@@ -131,4 +155,7 @@ class Ending:
 
     def deadline_s(self) -> float | None:
         """Return when `step` has to be called at the latest, None if only an event can matter."""
-        return self._limit_s() if self._kill_s is None else self._kill_s
+        due_s = self._limit_s() if self._kill_s is None else self._kill_s
+        if self.lease_until_s is None or due_s is None:
+            return self.lease_until_s if due_s is None else due_s
+        return min(due_s, self.lease_until_s)

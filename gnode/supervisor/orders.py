@@ -7,7 +7,7 @@ from gnode.supervisor import spool
 from gnode.supervisor.ending import Ending
 
 _STOP_REASONS = frozenset(
-    {"delete", "rerun", "move", "walltime", "peer_failed", "fenced", "node_stop"}
+    {"delete", "rerun", "move", "walltime", "peer_failed", "fenced", "node_stop", "lease"}
 )
 
 

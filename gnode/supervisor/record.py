@@ -82,10 +82,24 @@ def ended(task: Task, seen: Seen, ending: Ending) -> dict[str, object]:
         record["asked"] = ending.asked
         record["asked_s"] = seen.started_s + ending.asked_s - seen.started_boottime_s
     record.update(_outcome(seen.status))
+    merge_lease(task, ending, record)
     if seen.status not in (None, 0):
         _merge_out_of_memory(task, record, stopped=ending.reason is not None)
         _merge_report(task, seen, ending, record)
     return record
+
+
+def merge_lease(task: Task, ending: Ending, record: dict[str, object]) -> None:
+    """Say so if the lease was over: it is not the job's own end, however it took the signal."""
+    if ending.reason != "lease":
+        return
+    for name in ("exit_code", "failure"):
+        record.pop(name, None)
+    record["kind"] = "node_lost"
+    record["message"] = (
+        f"the node could not reach the head for {task.get('lease_s', 0.0):g} s: "
+        "the job's lease has expired"
+    )
 
 
 def _outcome(status: int | None) -> dict[str, object]:

@@ -64,6 +64,9 @@ class Task(TypedDict):
         open_files: soft limit on open files.
         processes: limit on processes and threads, 0: none: of the attempt by its group, of either
             version, else of its user.
+        lease_s: how long it may run while the head is not reached, from ``lease_from_s`` on
+            (CLOCK_BOOTTIME) or the last renewal; 0: for ever.
+        lease_grace_s: from TERM to KILL when that is over.
     """
 
     job: int
@@ -96,6 +99,9 @@ class Task(TypedDict):
     processes: NotRequired[int]
     processes_cgroup: NotRequired[str | None]
     launch_timeout_s: NotRequired[float]
+    lease_s: NotRequired[float]
+    lease_from_s: NotRequired[float]
+    lease_grace_s: NotRequired[float]
 
 
 class Started(TypedDict):

@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 
-from gnode.supervisor import cgroup, child, direct, kernel, orders, proc, record, spool
+from gnode.supervisor import cgroup, child, direct, kernel, lease, orders, proc, record, spool
 from gnode.supervisor.child import Surroundings
 from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
 from gnode.supervisor.errors import LaunchError, Stage, reason
@@ -77,6 +77,8 @@ class _Supervisor:
             walltime_s=task["walltime_s"],
             grace_s=task["grace_s"],
             leftover_grace_s=task.get("leftover_grace_s", LEFTOVER_GRACE_S),
+            lease_until_s=lease.until_s(task),
+            lease_grace_s=task.get("lease_grace_s", 0.0),
         )
 
     def run(self, around: Surroundings) -> None:
@@ -90,6 +92,7 @@ class _Supervisor:
             result = record.never_ran(self._task, error)
             if self._ending.reason is not None:
                 result["stop_reason"] = self._ending.reason
+                record.merge_lease(self._task, self._ending, result)
         else:
             self._watch()
             result = record.ended(self._task, self._seen, self._ending)
@@ -230,6 +233,7 @@ class _Supervisor:
         return LaunchError(message, stage=stage, subject="job", errno=errno.ETIMEDOUT)
 
     def _refuse_if_stopped(self) -> None:
+        lease.look(self._directory, self._task, self._ending, kernel.boottime_s())
         if self._ending.reason is not None:
             raise LaunchError("stopped before it started", stage="order", subject="job")
 
@@ -289,6 +293,7 @@ class _Supervisor:
         timer = kernel.BootTimer()
         while True:
             self._look_after_spool()
+            lease.look(self._directory, self._task, self._ending, kernel.boottime_s())
             self._act(self._ending.step(kernel.boottime_s()))
             deadline_s = self._ending.deadline_s()
             timer.arm(self._look_s if deadline_s is None else min(deadline_s, self._look_s))

@@ -13,7 +13,7 @@ import resource
 import signal
 import time
 
-from gnode.supervisor import cgroup, kernel, orders, proc, record, spool
+from gnode.supervisor import cgroup, kernel, lease, orders, proc, record, spool
 from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
 from gnode.supervisor.errors import LaunchError
 from gnode.supervisor.proc import Process
@@ -67,6 +67,8 @@ class LostAttempt:
             walltime_s=task["walltime_s"],
             grace_s=task["grace_s"],
             leftover_grace_s=task.get("leftover_grace_s", LEFTOVER_GRACE_S),
+            lease_until_s=lease.until_s(task, lease.read(directory)),
+            lease_grace_s=task.get("lease_grace_s", 0.0),
         )
         self.job_pid = started["job_pid"] if started else 0
         self._ticks = started["job_start_ticks"] if started else 0
@@ -169,6 +171,7 @@ class LostAttempt:
             proc.send(self._members if pids is None else pids, number)
         if self._ending.reason is None and not spool.exists(self._directory, spool.TASK):
             self._ending.stop("node_stop", 0.0, now_s)  # as its supervisor would have
+        lease.look(self._directory, self._task, self._ending, now_s)
         gone = not self._main_may_be_waited_for()
         if gone:
             self._ending.main_exited(now_s)

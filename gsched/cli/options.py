@@ -67,6 +67,7 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
     checkpoint_interval: str | None = None
     checkpoint_signal: str | None = None
     requeue_on: str | None = None
+    lease: str | None = None
     places_max: int = 0
 
     @property
@@ -82,9 +83,9 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def speaks_of_saving(self) -> bool:
-        """Return whether anything is said of checkpoints, or of starting anew."""
+        """Return whether anything is said of checkpoints, of starting anew, or of a lease."""
         texts = (self.checkpoint_dir, self.checkpoint_interval, self.checkpoint_signal)
-        return any(each is not None for each in (*texts, self.requeue_on))
+        return any(each is not None for each in (*texts, self.requeue_on, self.lease))
 
     @property
     def resource_texts(self) -> tuple[str, ...]:
@@ -267,6 +268,8 @@ _JOB_OPTIONS = (
           text="Signal at which the job saves a checkpoint and exits, within --grace."),
     _text("--requeue-on", metavar="node-failure[:N]", target="requeue_on",
           text="Restart the job after a node or rank failure, at most N times in a row."),
+    _text("--lease", metavar="TIME|none", target="lease",
+          text="Longest time for which the job runs while its node cannot reach the head."),
     _text("--training", metavar="FILE", target="training",
           text="TOML file with a [training] table that describes the workload."),
     _text("--params", metavar="N", text="Number of model parameters, such as 138M.",

@@ -29,7 +29,15 @@ def with_saving(job: SubmitJob, options: SubmitOptions, place: Place) -> SubmitJ
         checkpoint_signal=0 if signal is None else parse_signal(signal, "--checkpoint-signal"),
         requeue_on=word,
         requeue_limit=limit,
+        lease_s=_lease_s(options.lease),
     )
+
+
+def _lease_s(stated: str | None) -> float | None:
+    """Return a lease in seconds, 0 for none; None: nothing is said."""
+    if stated is None:
+        return None
+    return 0.0 if stated == "none" else read_duration_s("--lease", stated)
 
 
 def _requeue_on(stated: str | None) -> tuple[str, int | None]:

@@ -53,6 +53,7 @@ class JobSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
         checkpoint_signal: by which it is asked to save its state and end; 0: over its socket.
         restarts_max: how often in a row, without a checkpoint in between, it is started anew after
             a node or a rank of it has died; 0: what is rerunnable is, after the loss of a node.
+        lease_s: how long it may run on a node that does not reach the head, seconds; 0: for ever.
     """
 
     owner: Owner
@@ -91,6 +92,7 @@ class JobSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     checkpoint_interval_s: float | None = None
     checkpoint_signal: Number = 0
     restarts_max: Number = 0
+    lease_s: float = 0.0
 
     @property
     def is_training(self) -> bool:

@@ -46,6 +46,10 @@ MAX_NAMED_NODES: Final = 1000
 MAX_RATES: Final = 256
 MAX_FIELD_BYTES: Final = MIB // 4
 
+#: Of a job's lease, seconds: nodes renew a lease six times in its length.
+MIN_LEASE_S: Final = 30
+MAX_LEASE_S: Final = 7 * 86_400
+
 # --- one resource list ---
 
 MAX_RESOURCE_TEXTS: Final = 64
@@ -143,6 +147,12 @@ LIMITS: Final = (
     _limit("job id as written", MAX_ID, "characters", "a number and the name of a server"),
     _limit("nodes that a migration names", MAX_NAMED_NODES, "count", "each is looked up"),
     _limit("rates of a training", MAX_RATES, "count", "one for each number of GPUs"),
+    _limit(
+        "lease",
+        MAX_LEASE_S,
+        "seconds",
+        f"a week; and at least {MIN_LEASE_S} s, as a lost connection is noticed after some 15 s",
+    ),
     _limit("texts of a resource list", MAX_RESOURCE_TEXTS, "count", "one for each -l"),
     _limit(
         "resource list",

@@ -115,6 +115,7 @@ class StopReason(StrEnum):
     PEER_FAILED = "peer_failed"  # another node's part of the same attempt ended
     FENCED = "fenced"  # the head gave this attempt up
     NODE_STOP = "node_stop"  # the node daemon was told to end its jobs
+    LEASE = "lease"  # the node has not reached the head for as long as the job's lease lasts
 
 
 class Join(StrEnum):

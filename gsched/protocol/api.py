@@ -95,6 +95,7 @@ class SubmitJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     checkpoint_signal: int = 0
     requeue_on: str = ""
     requeue_limit: int | None = None
+    lease_s: float | None = None
 
 
 class SubmitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -327,6 +328,7 @@ class JobStory(Struct, frozen=True, kw_only=True, omit_defaults=True):
         checkpoint_signal: by which it is asked to save its state; 0: over its socket.
         restarts_max: how often in a row it is started anew after a node or rank of it has died.
         restarts: how often in a row that was so.
+        lease_s: how long it may run on a node that does not reach the head; 0: for ever.
     """
 
     server: str
@@ -363,6 +365,7 @@ class JobStory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     checkpoint_signal: int = 0
     restarts_max: int = 0
     restarts: int = 0
+    lease_s: float = 0.0
 
 
 class ActionResult(Struct, frozen=True, kw_only=True, omit_defaults=True):

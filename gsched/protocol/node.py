@@ -104,6 +104,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
         highest_epoch: of any head this node has obeyed; a head with a lower one is an old copy.
         highest_job: number of any job this node has seen.
         probes: this node understands `Probe`.
+        leases: this node ends attempts whose lease has expired.
         problem: why the node takes no new jobs, in words; empty: it does.
         epoch_id: of the head of ``highest_epoch``: no two starts of a head have the same one.
         seq, next_job: how far the head of that epoch had come, as it said last.
@@ -125,6 +126,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
     epoch_id: str = ""
     seq: Count = 0
     next_job: Count = 0
+    leases: bool = False
 
 
 class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=True):
@@ -134,6 +136,7 @@ class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=Tr
         epoch_id: of this start of the head; no other start has the same one.
         seq: of the newest event that is durable on the head.
         next_job: the id that the next job gets.
+        leases: this head answers `Renew`.
     """
 
     cluster: str
@@ -141,6 +144,7 @@ class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=Tr
     epoch_id: str = ""
     seq: Count = 0
     next_job: Count = 0
+    leases: bool = False
 
 
 class Refused(Struct, frozen=True, kw_only=True, tag="refused"):
@@ -159,7 +163,7 @@ class Ping(Struct, frozen=True, kw_only=True, tag="ping"):
     number: Count
 
 
-class Survey(Struct, frozen=True, kw_only=True, tag="survey"):
+class Survey(Struct, frozen=True, kw_only=True, tag="survey", omit_defaults=True):
     """Tell what you know of these attempts, and obey nothing: my database may be an old copy.
 
     Sent in place of `Welcome`: a node that gets it keeps its mark, and goes on by itself. Answered
@@ -168,10 +172,18 @@ class Survey(Struct, frozen=True, kw_only=True, tag="survey"):
     Attributes:
         first_unknown: jobs with this number and above may be missing in the database.
         unfinished: jobs below it that are not done there.
+        leases: as in `Welcome`.
     """
 
     first_unknown: Count
     unfinished: tuple[Count, ...]
+    leases: bool = False
+
+
+class Renewed(Struct, frozen=True, kw_only=True, tag="renewed"):
+    """The answer to `Renew` with the same number: when that was sent, the head was there."""
+
+    number: Count
 
 
 class HighWater(Struct, frozen=True, kw_only=True, tag="high_water"):
@@ -201,6 +213,8 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
         checkpoint_dir: where an elastic training keeps its checkpoints; empty: it is none.
         checkpoint_interval_s: between those that it makes by itself; None: it chooses.
         origin: kept by the node, so that a head on a restored database can adopt the attempt.
+        lease_s: the node ends the attempt when it has not reached the head for so long; 0: never.
+        lease_grace_s: from TERM to KILL then, whatever the job's grace becomes.
     """
 
     job: Count
@@ -235,6 +249,8 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
     checkpoint_dir: str = ""
     checkpoint_interval_s: Amount | None = None
     origin: Origin | None = None
+    lease_s: Amount = 0.0
+    lease_grace_s: Amount = 0.0
 
     @property
     def token(self) -> str:
@@ -334,6 +350,7 @@ HeadMessage = (
     | Refused
     | Survey
     | HighWater
+    | Renewed
     | Launch
     | Stop
     | Signal
@@ -379,6 +396,16 @@ class Known(Struct, frozen=True, kw_only=True, tag="known", omit_defaults=True):
 
 class Pong(Struct, frozen=True, kw_only=True, tag="pong"):
     """The answer to `Ping`."""
+
+    number: Count
+
+
+class Renew(Struct, frozen=True, kw_only=True, tag="renew"):
+    """Are you there? Answered by `Renewed` with the same number.
+
+    The node counts what it has a lease for as renewed when this was sent, not when the answer
+    came. Sent only to heads that have said in `Welcome` or `Survey` that they answer it.
+    """
 
     number: Count
 
@@ -500,6 +527,7 @@ NodeMessage = (
     | Register
     | Known
     | Pong
+    | Renew
     | Heartbeat
     | OutputRead
     | UnknownAttempt

@@ -136,6 +136,7 @@ def _altered(
         mail_points=spec.mail_points if asked.mail_points is None else asked.mail_points,
         mail_to=spec.mail_to if asked.mail_to is None else asked.mail_to,
         grace_s=spec.grace_s if asked.grace_s is None else checked_grace(asked.grace_s),
+        lease_s=_kept_lease_s(job, asked),
     )
     if asked.queue is not None:
         checked_walltime(spec.walltime_s, queue, settings)
@@ -144,6 +145,22 @@ def _altered(
             job, spec, asked.resources, state=state, settings=settings, now_s=now_s
         )
     return _with_deadline(job, spec, asked, state=state, settings=settings, now_s=now_s)
+
+
+def _kept_lease_s(job: Job, asked: Alteration) -> float:
+    """Return the lease that a job keeps: none if it must not run again.
+
+    Raises:
+        BadStateError: it runs with one, so its node ends it as agreed.
+    """
+    if asked.rerunnable is not False or not job.spec.lease_s:
+        return job.spec.lease_s
+    if job.attempt is not None and job.attempt.lease_s:
+        raise BadStateError(
+            f"job {job.id} runs with a lease, so it must stay rerunnable",
+            hint="submit a job that must not be rerun with --lease none",
+        )
+    return 0.0
 
 
 def _with_deadline(

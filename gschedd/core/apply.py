@@ -206,6 +206,8 @@ def _assigned(state: State, fact: f.AttemptAssigned) -> None:
         work_begun=job.work_done,
         steps_s=fact.steps_s,
         token=fact.token,
+        lease_s=fact.lease_s,
+        lease_grace_s=fact.lease_grace_s,
     )
     if moving and job.trip is not None:
         job.trip = structs.replace(job.trip, placed_s=fact.at_s)

@@ -1,6 +1,6 @@
 """New attempts: what a job gets with its allocation."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from gsched.model.resources import Allocation
 from gsched.model.states import LaunchKind
@@ -34,6 +34,7 @@ class Assigner:
             port = free_port(job, self._settings, self._ports)
             self._ports.add(port)
         active = nodes if everywhere else nodes[:1]
+        lease_s = attempt_lease_s(job, active, self._state)
         said = {}
         if self._predictor is not None:
             said = foretell(self._predictor, self._state, job, active, self._now_s)
@@ -48,6 +49,8 @@ class Assigner:
             predictions=said,
             steps_s=self._steps_s(job, allocation),
             token=self._state.epoch_id,
+            lease_s=lease_s,
+            lease_grace_s=job.spec.grace_s if lease_s else 0.0,
         )
 
     def _steps_s(self, job: Job, allocation: Allocation) -> float:
@@ -73,3 +76,10 @@ def free_port(job: Job, settings: Settings, taken: Collection[int]) -> int:
         if port not in taken:
             return port
     return first + begin  # more distributed jobs than ports: some will find theirs taken
+
+
+def attempt_lease_s(job: Job, active: Iterable[str], state: State) -> float:
+    """Return the lease of a job's next attempt: none where one of its nodes would not keep it."""
+    if not job.spec.rerunnable or not all(state.nodes[node].leases for node in active):
+        return 0.0
+    return job.spec.lease_s

@@ -39,8 +39,12 @@ def waiting_reason(
             return ""
 
 
-def unanswered_reason(job: Job, state: State, now_s: float) -> str:
-    """Return that nodes of a running job do not answer, and what that means; else nothing."""
+def unanswered_reason(job: Job, state: State, now_s: float, requeued_s: float | None = None) -> str:
+    """Return that nodes of a running job do not answer, and what that means; else nothing.
+
+    Args:
+        requeued_s: when its lease has expired there, seconds since the epoch; None: it has none.
+    """
     if job.attempt is None:
         return ""
     silent = [
@@ -56,6 +60,13 @@ def unanswered_reason(job: Job, state: State, now_s: float) -> str:
     others = f" (and {len(silent) - 1} more)" if len(silent) > 1 else ""
     ends = job.state is JobState.EXITING
     then = "the job ends once it answers" if ends else "the job may still run there"
+    if requeued_s is not None:
+        what = "ends" if ends or not job.spec.rerunnable else "is requeued"
+        return (
+            f"node {first.name} has not answered for "
+            f"{format_duration(now_s - first.since_s)}{others}; the job {what} at "
+            f"{moment(requeued_s)} when its lease has expired, unless the node returns"
+        )
     again = "queues the job again" if job.spec.rerunnable and not ends else "ends the job"
     return (
         f"node {first.name} has not answered for {format_duration(now_s - first.since_s)}{others}; "

@@ -99,7 +99,9 @@ class AttemptAssigned(AttemptFact, frozen=True, kw_only=True, omit_defaults=True
     ``predictions`` are what it was expected to cost on each active node, where anything is learned.
     ``steps_s`` is how long all steps of a training take there by what its user said, seconds; 0
     where that is not said, and where some of them are done. ``token`` is the id of the head's
-    epoch: job and attempt numbers repeat when a database is restored, with it they do not.
+    epoch: job and attempt numbers repeat when a database is restored, with it they do not. Its
+    nodes end it when they have not reached the head for ``lease_s``, ``lease_grace_s`` after TERM;
+    0: they do not.
     """
 
     allocation: Allocation
@@ -109,6 +111,8 @@ class AttemptAssigned(AttemptFact, frozen=True, kw_only=True, omit_defaults=True
     predictions: dict[str, Prediction] = {}
     steps_s: float = 0.0
     token: str = ""
+    lease_s: float = 0.0
+    lease_grace_s: float = 0.0
 
 
 class AttemptRecovered(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -298,8 +302,9 @@ class JobEnded(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True)
 class NodeRegistered(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """A node connected and said what it has.
 
-    ``highest_job`` is the highest number it has seen; ``probes``: it can probe itself. From its
-    first registration on, the node's name belongs to ``identity``, on ``machine``.
+    ``highest_job`` is the highest number it has seen; ``probes``: it can probe itself;
+    ``leases``: it ends attempts whose lease has expired. From its first registration on, the node's
+    name belongs to ``identity``, on ``machine``.
     """
 
     inventory: Inventory
@@ -313,6 +318,7 @@ class NodeRegistered(NodeFact, frozen=True, kw_only=True, omit_defaults=True, ta
     problem: str = ""
     identity: str = ""
     machine: Machine = Machine()
+    leases: bool = False
 
 
 class NodeProblemChanged(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):

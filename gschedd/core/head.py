@@ -33,6 +33,7 @@ from gschedd.core.cycle import run_cycle
 from gschedd.core.due import due_groups
 from gschedd.core.foresight import Outlook, foresee, promise_of
 from gschedd.core.learning import Run, run_of
+from gschedd.core.leases import Leases
 from gschedd.core.migrating import next_vacating
 from gschedd.core.moving import arrivals, next_overdue_s, overdue
 from gschedd.core.overtaken import is_overtaken
@@ -104,6 +105,7 @@ class Head:
         model: learns what jobs cost, and tells the policy; None where nothing is to be learned.
         policy_failure: what the policy raised in the last cycle, or None.
         retry: how often in a row it failed, and when it is asked again.
+        leases: how long nodes have not answered that jobs have leases on.
         again_s: when the policy wanted to be asked again, seconds since the epoch; None: no matter.
     """
 
@@ -123,6 +125,7 @@ class Head:
         self.policy_failure: Exception | None = None
         self.retry = Retry()
         self.again_s: float | None = None
+        self.leases = Leases(state)
         self._requests: dict[Request, Request] = {}
 
     def begin(self, now_s: float) -> Step:
@@ -311,6 +314,20 @@ class Head:
         ]
         return self._advance([*facts, *overdue(self.state, self.settings, now_s)])
 
+    def expire_leases(self, now_s: float, steady_s: float) -> Step:
+        """Take in that time has passed on a clock that never jumps, ``steady_s``.
+
+        In safe mode nothing expires, as nothing is started either; the wait begins anew after it.
+        """
+        if self.safe_mode:
+            self.leases.wait_anew()
+            return NOTHING
+        return self._advance(self.leases.expired(self.settings, now_s, steady_s))
+
+    def next_expiry_s(self) -> float | None:
+        """Return when `expire_leases` has something to do next, on the steady clock."""
+        return None if self.safe_mode else self.leases.next_due_s()
+
     def next_alarm_s(self) -> float | None:
         """Return when `tick` has something to do next, seconds since the epoch."""
         if self.safe_mode:
@@ -488,6 +505,7 @@ class Head:
                 if is_overtaken(self.state, fact):
                     continue
                 apply(self.state, fact)
+                self.leases.note(fact)
                 if self.model is not None and isinstance(fact, f.PartEnded):
                     runs.extend(self._learn(self.model, fact))
                 applied.append(fact)

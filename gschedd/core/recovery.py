@@ -102,7 +102,7 @@ class Survey:
     def question(self, state: State) -> n.Survey:
         """Return what nodes are asked."""
         unfinished = tuple(job for job in state.jobs if job < self.first_unknown)
-        return n.Survey(first_unknown=self.first_unknown, unfinished=unfinished)
+        return n.Survey(first_unknown=self.first_unknown, unfinished=unfinished, leases=True)
 
 
 def cases_of(state: State, survey: Survey) -> list[Case]:
@@ -479,6 +479,7 @@ def _as_recovered(state: State, spec: JobSpec) -> JobSpec:
         movable=False,
         profile=False,
         restarts_max=0,
+        lease_s=0.0,
         holds=(),
         deadline_s=0.0,
         urgency=None,

@@ -78,6 +78,7 @@ def registration(node: str, said: n.Register, now_s: float) -> f.NodeRegistered:
         load=said.load,
         highest_job=said.highest_job,
         probes=said.probes,
+        leases=said.leases,
         problem=said.problem[:MAX_PROBLEM],
         identity=said.identity,
         machine=said.machine,

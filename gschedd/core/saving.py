@@ -6,8 +6,11 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.errors import InvalidRequestError
+from gsched.model.limits import MAX_LEASE_S, MIN_LEASE_S
 from gsched.model.signals import describe_signal
+from gsched.model.units import format_duration
 from gsched.protocol.api import SubmitJob
+from gschedd.core.settings import Settings
 
 MAX_SIGNAL: Final = 64
 #: Signals that no program can take notice of: KILL and STOP.
@@ -91,3 +94,28 @@ def _checked_restarts(asked: SubmitJob) -> int:
     if not 1 <= limit <= MAX_RESTARTS:
         raise InvalidRequestError(f"{limit} restarts are not between 1 and {MAX_RESTARTS}")
     return limit
+
+
+def lease_of(asked: SubmitJob, settings: Settings) -> float:
+    """Return the lease of a submission in seconds, 0 for none.
+
+    Raises:
+        InvalidRequestError: it is too short or too long, or the job may not run again.
+    """
+    lease_s = asked.lease_s
+    if lease_s is None:
+        return settings.lease_s if asked.rerunnable else 0.0
+    if lease_s == 0:
+        return 0.0
+    if not MIN_LEASE_S <= lease_s <= MAX_LEASE_S:
+        raise InvalidRequestError(
+            f"a lease of {lease_s:g} s is not between {MIN_LEASE_S} s and "
+            f"{format_duration(MAX_LEASE_S)}",
+            hint="specify a lease within these limits, or none",
+        )
+    if not asked.rerunnable:
+        raise InvalidRequestError(
+            "a lease requires a rerunnable job, but this one must not be rerun (-r n)",
+            hint="omit the lease or -r n",
+        )
+    return lease_s

@@ -44,6 +44,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         max_moves: so many jobs move at once when nodes are drained or a policy wants it.
         master_port_begin: a number that other clusters hardly have, where ports begin.
         profiling: which elastic trainings run on their fewest GPUs until their steps are measured.
+        lease_s: of rerunnable jobs that say nothing of a lease; 0: none.
+        lease_margin_s: for killing and for clocks that drift, beyond lease and grace.
         refuse_impossible: deadlines that an idle cluster could not meet are not taken.
     """
 
@@ -65,6 +67,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     profiling: Profiling = Profiling.AUTO
     checkpoint_timeout_s: float = 300.0
     max_moves: int = 4
+    lease_s: float = 0.0
+    lease_margin_s: float = 30.0
     master_port_first: int = 20000
     master_port_last: int = 29999
     master_port_begin: int = 0

@@ -173,7 +173,7 @@ def attempt_outcome(attempt: Attempt) -> Outcome:
     failures = [
         (record.failed_s or record.ended_s, node, record)
         for node, record in records
-        if _failed(record) and record.stop_reason is None
+        if _failed(record) and record.stop_reason in {None, StopReason.LEASE}
     ]
     if failures:
         _, node, record = min(failures, key=lambda item: item[:2])

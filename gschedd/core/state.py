@@ -61,6 +61,8 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
         step_s: what one of its steps was measured to take, seconds; 0: it was not measured.
         step_known_s: when that was.
         stop: why it is being stopped, once it is; the first reason stands.
+        lease_s: its nodes end it when they have not reached the head for so long; 0: never.
+        lease_grace_s: from TERM to KILL then.
     """
 
     number: int
@@ -82,6 +84,8 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
     stop_grace_s: float = 0.0
     stop_message: str = ""
     stopped_by: str = ""
+    lease_s: float = 0.0
+    lease_grace_s: float = 0.0
     outcome: Outcome | None = None
     usage: Usage | None = None
 
@@ -283,6 +287,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
         fault_s: when the last of them was, seconds since the epoch.
         fault_message: what it said.
         probes: it can probe itself.
+        leases: it ends attempts whose lease has expired.
         problem: why it takes no new jobs by its own word; empty: it does.
         identity: to whom the name belongs; empty: it has registered before nodes had one.
         machine: on which it runs.
@@ -307,6 +312,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
     fault_s: float = 0.0
     fault_message: str = ""
     probes: bool = False
+    leases: bool = False
     probation: Probation = Probation()
     load: Load | None = None
     heartbeat_s: float | None = None

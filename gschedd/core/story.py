@@ -38,6 +38,7 @@ class Teller:
         self._waits = head.waits
         self._verdicts = head.verdicts
         self._safe_mode = head.safe_mode
+        self._leases = head.leases
         self._sizes: dict[Request, tuple[int, int, int, int]] = {}
 
     def _size(self, request: Request) -> tuple[int, int, int, int]:
@@ -116,14 +117,16 @@ class Teller:
             nodes=tuple(attempt.parts) if attempt is not None else (),
             cpu_s=job.cpu_s + _present_cpu_s(job),
             wall_s=job.wall_s + self._present_wall_s(job),
-            reason=(
-                self._reason(job) if waits else unanswered_reason(job, self._state, self._now_s)
-            ),
+            reason=(self._reason(job) if waits else self._unanswered(job)),
             predicted_start_s=self._predicted(job) if waits else None,
             outcome=outcome_row(job.outcome),
             moves=job.moves,
             moves_cost_s=job.moves_cost_s,
         )
+
+    def _unanswered(self, job: Job) -> str:
+        requeued_s = self._leases.requeued_s(job, self._settings)
+        return unanswered_reason(job, self._state, self._now_s, requeued_s)
 
     def _present_wall_s(self, job: Job) -> float:
         """Return for how long the present attempt has run; what ended is charged already."""
@@ -198,6 +201,7 @@ class Teller:
             checkpoint_signal=spec.checkpoint_signal,
             restarts_max=spec.restarts_max,
             restarts=job.faults if spec.restarts_max else 0,
+            lease_s=spec.lease_s,
         )
 
     def _startup_s(self, job: Job) -> float:

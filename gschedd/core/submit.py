@@ -25,7 +25,7 @@ from gsched.protocol.api import SubmitJob
 from gschedd.core.apply import argument_bytes
 from gschedd.core.commands import Submit
 from gschedd.core.deadlines import aim_of
-from gschedd.core.saving import saving_of
+from gschedd.core.saving import lease_of, saving_of
 from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import State, client_key
 from gschedd.plan.fit import NoFit, place
@@ -150,6 +150,7 @@ def prepare(
         checkpoint_interval_s=saving.checkpoint_interval_s,
         checkpoint_signal=saving.checkpoint_signal,
         restarts_max=saving.restarts_max,
+        lease_s=lease_of(asked, settings),
     )
     return Submission(spec=spec, warnings=tuple(warnings))
 

@@ -55,6 +55,7 @@ def settings_from(config: Config) -> Settings:
         profiling=Profiling(config.deadline.profile),
         checkpoint_timeout_s=config.moves.checkpoint_timeout_s,
         max_moves=config.moves.at_once,
+        lease_s=head.lease_s,
         master_port_first=head.master_port_first,
         master_port_last=head.master_port_last,
         master_port_begin=zlib.crc32(os.fsencode(os.path.realpath(head.state_dir))),

@@ -132,7 +132,10 @@ class Engine:
         while True:
             batch = await self._gather()
             now_s = self._clock.wall_s()
-            steps: list[Step] = [self.head.tick(now_s)]
+            steps: list[Step] = [
+                self.head.tick(now_s),
+                self.head.expire_leases(now_s, self._clock.monotonic_s()),
+            ]
             answers: list[tuple[asyncio.Future[Sequence[Step]], Sequence[Step]]] = []
             for action, future in batch:
                 try:
@@ -202,6 +205,9 @@ class Engine:
     async def _gather(self) -> list[tuple[Action, asyncio.Future[Sequence[Step]] | None]]:
         alarm_s = self.head.next_alarm_s()
         wait_s = IDLE_S if alarm_s is None else alarm_s - self._clock.wall_s()
+        expiry_s = self.head.next_expiry_s()
+        if expiry_s is not None:
+            wait_s = min(wait_s, expiry_s - self._clock.monotonic_s())
         try:
             first = await asyncio.wait_for(self._inbox.get(), min(max(wait_s, 0.0), IDLE_S))
         except TimeoutError:

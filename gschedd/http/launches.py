@@ -113,6 +113,8 @@ class Launches:
             environment=environment,
             checkpoint_dir=checkpoint_dir(job),
             checkpoint_interval_s=spec.checkpoint_interval_s,
+            lease_s=attempt.lease_s,
+            lease_grace_s=attempt.lease_grace_s,
             origin=Origin(
                 token=attempt.token,
                 spec=spec,

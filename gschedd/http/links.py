@@ -18,7 +18,7 @@ from gsched.logs import Complaints
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.node_name import is_identity
 from gsched.model.resources import Load, Usage
-from gsched.model.states import LaunchStage, OutcomeKind, Subject
+from gsched.model.states import LaunchStage, NodeState, OutcomeKind, Subject
 from gsched.protocol import node as n
 from gsched.protocol.framing import frames
 from gsched.protocol.sealing import Opener, Sealer, SealError
@@ -398,6 +398,7 @@ class Links:
                 epoch_id=now.id,
                 seq=self._reached[0],
                 next_job=self._reached[1],
+                leases=True,
             )
         )
         return True
@@ -499,6 +500,8 @@ class Links:
                     self._answer_request(node, message)
                 case n.Probed():
                     await self._engine.tell(partial(self._probed, node, message))
+                case n.Renew():
+                    self._renew(link, message)
                 case n.Pong():
                     link.heard(message)
                 case n.UnknownAttempt():
@@ -510,6 +513,17 @@ class Links:
         if reports:
             await self._engine.tell(lambda now_s: self._report(node, reports, now_s))
         return over
+
+    def _renew(self, link: Link, message: n.Renew) -> None:
+        """Renew a node's leases, if the head knows that it is connected.
+
+        Else it may be counting by when the leases that it knows have expired.
+        """
+        node = self._engine.head.state.nodes.get(link.node)
+        if node is None or node.state is not NodeState.UP or self._links.get(link.node) is not link:
+            self._engine.head.oddities["lease_not_renewed"] += 1
+            return
+        link.send(n.Renewed(number=message.number))
 
     def _answer_request(self, node: str, message: n.OutputRead) -> None:
         waiting = self._requests.pop((node, message.request), None)

@@ -106,11 +106,14 @@ class Truth:
         """Check what runs now: one attempt of a job, each only once, within what there is."""
         attempts: dict[int, int] = {}
         for machine in self._machines:
+            if machine.suspended:
+                continue  # nothing runs there; what it has must end before it runs again
             gpus: Counter[int] = Counter()
             cpus = memory_bytes = 0
             for key, process in machine.processes.items():
                 first = attempts.setdefault(key.job, key.attempt)
                 demand(first == key.attempt, "I3", f"job {key.job} lives twice: {first}, {key}")
+                demand(key not in self._history.ended, "I7", f"{key.name} is over, but lives")
                 gpus.update(process.task.gpu_indices)
                 share = self._share(machine.name, key)
                 cpus += share.cpus
@@ -148,7 +151,8 @@ class Truth:
                 pass
 
     def _alive(self, job: int) -> list[AttemptKey]:
-        return [key for m in self._machines for key in m.processes if key.job == job]
+        machines = [machine for machine in self._machines if not machine.suspended]
+        return [key for machine in machines for key in machine.processes if key.job == job]
 
 
 def check_rest(history: History, machines: Sequence[Machine], acked: Mapping[str, int]) -> None:

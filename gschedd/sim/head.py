@@ -7,6 +7,7 @@ during a commit share the next one. What was not committed is gone when the head
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol, assert_never
 
+from gsched.model.states import NodeState
 from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import effects as e
@@ -158,12 +159,20 @@ class HeadProcess:
             case n.Probed():
                 answer = message
                 self._inbox.append((lambda now_s: head.probed(name, answer, now_s), None))
+            case n.Renew():
+                self._renew(head, link, message)
             case n.UnknownAttempt():
                 head.oddities["unknown_attempt"] += 1
             case n.Hello() | n.OutputRead() | n.Known() | n.Pong():
                 pass
             case _:
                 assert_never(message)
+
+    def _renew(self, head: Head, link: Downlink, message: n.Renew) -> None:
+        node = head.state.nodes.get(link.name)
+        is_up = node is not None and node.state is NodeState.UP
+        if is_up and self.links.get(link.name) is link:
+            link.to_node(n.Renewed(number=message.number))
 
     def _admit(self, head: Head, link: Downlink, said: n.Register) -> None:
         """Let a node in, by the rules of the node channel."""
@@ -179,7 +188,7 @@ class HeadProcess:
         link.boot_id = said.boot_id
         self.links[link.name] = link
         self._newest[link.name] = link.call
-        link.to_node(n.Welcome(cluster=CLUSTER, epoch=self.epoch))
+        link.to_node(n.Welcome(cluster=CLUSTER, epoch=self.epoch, leases=True))
         self._inbox.append((lambda now_s: head.registered(link.name, said, now_s), None))
 
     def lost(self, link: Downlink, reason: str) -> None:
@@ -194,8 +203,14 @@ class HeadProcess:
 
     def next_alarm_s(self) -> float | None:
         """Return when `pump` has something to do although nothing came, on the true clock."""
-        alarm_s = self.head.next_alarm_s() if self.head is not None else None
-        return None if alarm_s is None or self._pending is not None else alarm_s - self.skew_s
+        head = self.head
+        if head is None or self._pending is not None:
+            return None
+        alarm_s, expiry_s = head.next_alarm_s(), head.next_expiry_s()
+        if alarm_s is None:
+            return expiry_s
+        alarm_s -= self.skew_s
+        return alarm_s if expiry_s is None else min(alarm_s, expiry_s)
 
     def pump(self) -> bool:
         """Work on what there is; return whether there was anything."""
@@ -205,7 +220,7 @@ class HeadProcess:
         now_s = self.wall_s()
         if self._inbox or self._is_due(head, now_s):
             inbox, self._inbox = self._inbox, []
-            steps = [head.tick(now_s)]
+            steps = [head.tick(now_s), head.expire_leases(now_s, self._agenda.now_s)]
             replies: list[tuple[Reply, Step]] = []
             for action, reply in inbox:
                 step = action(now_s)
@@ -219,9 +234,10 @@ class HeadProcess:
             return True
         return False
 
-    @staticmethod
-    def _is_due(head: Head, now_s: float) -> bool:
-        alarm_s = head.next_alarm_s()
+    def _is_due(self, head: Head, now_s: float) -> bool:
+        alarm_s, expiry_s = head.next_alarm_s(), head.next_expiry_s()
+        if expiry_s is not None and expiry_s <= self._agenda.now_s:
+            return True
         return alarm_s is not None and alarm_s <= now_s
 
     def _commit(self, steps: Sequence[Step], replies: Sequence[tuple[Reply, Step]]) -> None:

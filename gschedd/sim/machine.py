@@ -7,6 +7,7 @@ owns one attempt, obeys commands and walltime (by the real `Ending`), and leaves
 import errno
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from gnode.core.inputs import Found
@@ -60,6 +61,7 @@ class Spool:
     tasks: dict[AttemptKey, Task] = field(default_factory=dict)
     infos: dict[AttemptKey, SupervisorInfo] = field(default_factory=dict)
     records: dict[AttemptKey, ExitRecord] = field(default_factory=dict)
+    renewals: dict[AttemptKey, float] = field(default_factory=dict)
     mark: HeadMark = field(default_factory=HeadMark)
     ended: dict[AttemptKey, n.KnownAttempt] = field(default_factory=dict)
 
@@ -76,6 +78,7 @@ class Spool:
             task=self.tasks.get(key),
             info=self.infos.get(key),
             record=self.records.get(key),
+            renewed_s=self.renewals.get(key),
         )
 
     def all_found(self) -> tuple[Found, ...]:
@@ -87,6 +90,7 @@ class Spool:
         self.tasks.pop(key, None)
         self.infos.pop(key, None)
         self.records.pop(key, None)
+        self.renewals.pop(key, None)
 
 
 class Machine:
@@ -100,6 +104,7 @@ class Machine:
         boots: how often it was started; the boot id says it.
         processes: supervisors that live now, by attempt.
         skew_s: by how much its wall clock is ahead of the true one.
+        suspended: nothing runs here now, and clocks go on.
         on_seen, on_ended: tell gnode, if one runs; None if not.
         on_change: told whenever what is in use has changed.
         on_begin, on_record: told of every start and every end of a job; nothing survives of them
@@ -120,6 +125,8 @@ class Machine:
         self.inventory = inventory
         self.boots = 1
         self.skew_s = 0.0
+        self.suspended = False
+        self._missed: list[Callable[[], None]] = []
         self.spool = Spool()
         self.work = work
         self.processes: dict[AttemptKey, Process] = {}
@@ -159,7 +166,12 @@ class Machine:
             task=task,
             pid=self._next_pid,
             program=self._programs.get(key.job, _NOTHING),
-            ending=Ending(walltime_s=task.walltime_s, grace_s=task.grace_s),
+            ending=Ending(
+                walltime_s=task.walltime_s,
+                grace_s=task.grace_s,
+                lease_until_s=task.lease_from_s + task.lease_s if task.lease_s else None,
+                lease_grace_s=task.lease_grace_s,
+            ),
         )
         self.processes[key] = process
         if self._start_s:
@@ -172,7 +184,11 @@ class Machine:
         """Start the job's own process."""
         if self.processes.get(key) is not process:
             return
+        if self.suspended:
+            self._missed.append(partial(self._begin, key, process))
+            return
         now_s = self._agenda.now_s
+        self._look_at_lease(key, process)
         if process.ending.reason is not None or process.program.user_error:
             self._end(key, process, kind=OutcomeKind.LAUNCH_FAILED)
             return
@@ -220,8 +236,12 @@ class Machine:
         """Do what a supervisor does when it wakes."""
         if self.processes.get(key) is not process:
             return
+        if self.suspended:
+            self._missed.append(partial(self._act, key, process))
+            return
         if process.wake_s <= self._agenda.now_s:
             process.wake_s = FOREVER
+        self._look_at_lease(key, process)
         match process.ending.step(self._agenda.now_s):
             case Do.KILL:
                 self._end(key, process, signal=SIGKILL)
@@ -229,6 +249,15 @@ class Machine:
                 self._end(key, process, signal=SIGTERM)
             case _:
                 self._arrange(key, process)
+
+    def _look_at_lease(self, key: AttemptKey, process: Process) -> None:
+        """Read the last renewal where the lease would be over, as a supervisor does."""
+        ending, now_s = process.ending, self._agenda.now_s
+        if ending.lease_until_s is None or now_s < ending.lease_until_s:
+            return
+        if key in self.spool.renewals:
+            ending.renew(self.spool.renewals[key] + process.task.lease_s)
+        ending.check_lease(now_s)
 
     def _arrange(self, key: AttemptKey, process: Process) -> None:
         """Wake a supervisor when its next deadline comes."""
@@ -247,6 +276,9 @@ class Machine:
     def _look(self, planned_s: float) -> None:
         if planned_s != self._look_s:
             return  # something else came in between
+        if self.suspended:
+            self._missed.append(partial(self._look, planned_s))
+            return
         self._look_s = FOREVER
         for key in self.work.done(self._agenda.now_s):
             process = self.processes[key]
@@ -268,6 +300,8 @@ class Machine:
         now_s = self._agenda.now_s
         wall_s = now_s - process.begun_s if process.info is not None else 0.0
         reason = process.ending.reason
+        if reason == StopReason.LEASE:
+            kind, exit_code = OutcomeKind.NODE_LOST, None
         cpu_s = self._vanish(key)
         ended_s = self.wall_s()
         user_error = kind is OutcomeKind.LAUNCH_FAILED and process.program.user_error
@@ -335,11 +369,24 @@ class Machine:
         if key in self.processes:
             self._vanish(key)
 
+    def suspend(self) -> None:
+        """Let nothing run any more."""
+        self.suspended = True
+
+    def resume(self) -> None:
+        """Go on; whose time has come meanwhile acts at once."""
+        self.suspended = False
+        missed, self._missed = self._missed, []
+        for act in missed:
+            act()
+
     def lose_power(self) -> None:
         """Everything that runs dies; what was flushed to the disk stays."""
         for key in list(self.processes):
             self._vanish(key)
         self.boots += 1
+        self.suspended = False
+        self._missed.clear()
 
 
 _NOTHING: Final = Program(work_s=0.0)

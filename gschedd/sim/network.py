@@ -140,6 +140,8 @@ class Connection:
             self._come_late(message)
 
     def _come_late(self, message: n.NodeMessage | n.HeadMessage) -> None:
+        if isinstance(message, n.Launch) and message.lease_s:
+            return  # no frame of one connection is taken on another: its lease counts on that
         if isinstance(message, REPEATABLE):
             wire = self._wire
             wire.agenda.after(wire.chance.uniform(*GHOST_S), self._haunt, message)

@@ -19,6 +19,7 @@ from gnode.core.inputs import (
     Launched,
     LauncherDown,
     LauncherUp,
+    LeaseRenewed,
     LeftoverGone,
     Measured,
     Recalled,
@@ -37,6 +38,8 @@ from gschedd.sim.machine import Machine
 
 #: From the agent's wish that leftovers be killed to their end, seconds.
 KILL_S: Final = 0.1
+#: How often it is looked whether a machine that is suspended goes on.
+SUSPENDED_S: Final = 1.0
 
 
 class Uplink(Protocol):
@@ -100,6 +103,7 @@ class NodeProcess:
             do.Send: self._send,
             do.TellJob: self._tell_job,
             do.SaveMark: self._save_mark,
+            do.KeepRenewal: self._keep_renewal,
             do.ReadFile: self._pass,
             do.Warn: self._pass,
             do.Finish: self._pass,
@@ -142,6 +146,16 @@ class NodeProcess:
         self.machine.on_seen = self.machine.on_ended = None
         self._inputs.clear()
 
+    def suspend(self) -> None:
+        """The machine sleeps, and the daemon with it."""
+        self.machine.suspend()
+
+    def resume(self) -> None:
+        """The machine wakes up; what came meanwhile is taken in now."""
+        if self.machine.suspended:
+            self.machine.resume()
+            self._drain()
+
     def lose_power(self) -> None:
         """The machine dies, with the daemon and the launcher."""
         self.kill()
@@ -161,7 +175,12 @@ class NodeProcess:
         if self.agent is None:
             return
         self._inputs.append(event)
-        if self._draining:
+        if self._draining or self.machine.suspended:
+            return
+        self._drain()
+
+    def _drain(self) -> None:
+        if self.agent is None:
             return
         self._draining = True
         now_s, agent, doers = self._agenda.now_s, self.agent, self._doers
@@ -179,7 +198,9 @@ class NodeProcess:
                 self._agenda.at(due_s, self._ring, due_s, self.incarnation)
 
     def _ring(self, due_s: float, incarnation: int) -> None:
-        if incarnation == self.incarnation and due_s == self._alarm_s:
+        if self.machine.suspended:
+            self._agenda.after(SUSPENDED_S, self._ring, due_s, incarnation)
+        elif incarnation == self.incarnation and due_s == self._alarm_s:
             self._alarm_s = FOREVER
             if self.heartbeat_s < FOREVER and self.agent is not None:
                 load = self.load()
@@ -207,6 +228,7 @@ class NodeProcess:
                         epoch_id=message.epoch_id,
                         seq=message.seq,
                         next_job=message.next_job,
+                        leases=message.leases,
                     )
                 )
             case (
@@ -221,6 +243,8 @@ class NodeProcess:
                 | n.HighWater()
             ):
                 self.post(HeadSaid(message=message))
+            case n.Renewed():
+                self.post(LeaseRenewed(number=message.number))
             case n.Survey():
                 self.post(SurveyAsked(survey=message))
             case n.Challenge() | n.Refused() | n.Ping():
@@ -279,6 +303,9 @@ class NodeProcess:
         """The launcher forks a supervisor and says so, if it still is the one that was asked."""
         if launcher != self._launcher:
             return
+        if self.machine.suspended:
+            self._agenda.after(SUSPENDED_S, self._launched, key, launcher)
+            return
         pid = self.machine.fork(key)
         if pid is not None:
             self.post(Launched(key=key, pid=pid, start_ticks=pid))
@@ -289,6 +316,8 @@ class NodeProcess:
 
     def _accept_task(self, effect: do.AcceptTask) -> None:
         self.machine.spool.tasks[effect.task.key] = effect.task
+        if effect.task.lease_s:
+            self.machine.spool.renewals[effect.task.key] = effect.task.lease_from_s
 
     def _ask_launch(self, effect: do.AskLaunch) -> None:
         if self._fork_s is None:
@@ -314,6 +343,9 @@ class NodeProcess:
             self._agenda.after(KILL_S, self._killed, effect.key, self.incarnation)
 
     def _killed(self, key: AttemptKey, incarnation: int) -> None:
+        if self.machine.suspended:
+            self._agenda.after(SUSPENDED_S, self._killed, key, incarnation)
+            return
         self.machine.kill_leftover(key)
         if incarnation == self.incarnation:
             self.post(LeftoverGone(key=key))
@@ -357,6 +389,7 @@ class NodeProcess:
                 seq=effect.mark.seq,
                 next_job=effect.mark.next_job,
                 probes=effect.probes,
+                leases=True,
             ),
         )
 
@@ -396,6 +429,10 @@ class NodeProcess:
 
     def _save_mark(self, effect: do.SaveMark) -> None:
         self.machine.spool.mark = effect.mark
+
+    def _keep_renewal(self, effect: do.KeepRenewal) -> None:
+        for key in effect.keys:
+            self.machine.spool.renewals[key] = effect.renewed_s
 
     def _pass(self, _effect: do.Effect) -> None:
         """Do nothing: output is not modelled, warnings are counted by the agent itself."""

@@ -8,6 +8,7 @@ from functools import partial
 from multiprocessing import Pool
 
 from gschedd.sim.booking import InvariantError
+from gschedd.sim.faultleases import LeaseWorld
 from gschedd.sim.faultmoves import NAMED, MovingWorld
 from gschedd.sim.faults import FaultWorld, Story
 from scripts.reproduce.arguments import seeds_of
@@ -16,6 +17,7 @@ SHOWN_FAILURES = 20
 
 
 RANDOM = "random"
+LEASES = "leases"
 
 
 def live(seed: int, policy: str) -> "Story | tuple[int, str]":
@@ -23,9 +25,11 @@ def live(seed: int, policy: str) -> "Story | tuple[int, str]":
 
     Args:
         seed: of the world.
-        policy: that moves trainings about; empty: a world without trainings.
+        policy: that moves trainings about; `LEASES`: jobs have leases; empty: neither.
     """
     try:
+        if policy == LEASES:
+            return LeaseWorld(seed).run()
         if policy:
             return MovingWorld(seed, policy=policy.removeprefix(RANDOM)).run()
         return FaultWorld(seed).run()
@@ -42,9 +46,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="worlds at a time")
     parser.add_argument(
         "--policy",
-        choices=(RANDOM, *NAMED),
+        choices=(RANDOM, LEASES, *NAMED),
         default="",
-        help="most jobs are trainings, which this policy moves about",
+        help="most jobs are trainings, which this policy moves about; leases: most jobs have one",
     )
     wanted = parser.parse_args()
     faults: Counter[str] = Counter()

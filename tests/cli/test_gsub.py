@@ -303,6 +303,22 @@ def test_an_output_directory_that_may_not_be_written_is_refused() -> None:
     assert "-o" in ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "lease_s"), [((), None), (("--lease", "10m"), 600.0), (("--lease", "none"), 0.0)]
+)
+def test_a_lease_is_a_time_or_none(
+    bench: Bench, words: tuple[str, ...], lease_s: float | None
+) -> None:
+    assert bench.submit(*words, "--", "true").lease_s == lease_s
+
+
+def test_a_lease_that_is_no_time_is_refused(bench: Bench) -> None:
+    ran = bench.gsub("--lease", "soon", "--", "true")
+
+    assert ran.status == 2
+    assert "--lease" in ran.stderr
+
+
 def test_a_path_with_the_jobs_id_is_checked_as_far_as_it_is_known(bench: Bench) -> None:
     (bench.directory / "logs").mkdir()
 

@@ -23,6 +23,8 @@ from gsched.protocol.node import (
     NodeMessage,
     Refused,
     Register,
+    Renew,
+    Renewed,
     Started,
     Welcome,
     decode_from_node,
@@ -42,11 +44,13 @@ class FakeHead:
         acknowledge: whether each Exited is answered with ExitAck at once.
         epoch, cluster: what is said in the challenge; may be changed between connections.
         connections: how many nodes were welcomed so far.
+        renews: whether each Renew is answered at once.
     """
 
     def __init__(self, key: bytes, *, epoch: int = 1, cluster: str = "test-cluster") -> None:
         self.key, self.epoch, self.cluster = key, epoch, cluster
         self.acknowledge = False
+        self.renews = True
         self.received: list[NodeMessage] = []
         self.connections = 0
         self.refusal: Refused | None = None
@@ -169,6 +173,8 @@ class FakeHead:
             self.received.append(message)
             if self.on_message is not None:
                 self.on_message(message)
+            if isinstance(message, Renew) and self.renews:
+                acks.append(Renewed(number=message.number))
             if isinstance(message, Exited) and self.acknowledge:
                 acks.append(ExitAck(job=message.record.job, attempt=message.record.attempt))
         if acks:
@@ -202,7 +208,7 @@ class FakeHead:
         assert isinstance(register, Register)
         self.received.append(register)
         self._sockets[socket] = sealer = Sealer(from_head)
-        welcome = Welcome(cluster=self.cluster, epoch=self.epoch)
+        welcome = Welcome(cluster=self.cluster, epoch=self.epoch, leases=True)
         await socket.send_bytes(sealer.seal(encode([welcome])))
         return opener
 

@@ -183,6 +183,7 @@ class World:
             attempts=machine.reports(),
             load=Load(),
             probes=machine.can_probe,
+            leases=True,
             identity=machine.identity,
             machine=machine.marks,
         )
@@ -240,15 +241,16 @@ class World:
         """Turn the clock to ``elapsed_s`` after the beginning, event by event."""
         end_s = BEGIN_S + elapsed_s
         while True:
-            alarm_s = self.head.next_alarm_s()
             due_s = self._agenda[0][0] if self._agenda else None
-            next_s = min((s for s in (alarm_s, due_s) if s is not None), default=None)
+            times = (self.head.next_alarm_s(), self.head.next_expiry_s(), due_s)
+            next_s = min((s for s in times if s is not None), default=None)
             if next_s is None or next_s > end_s:
                 break
             self.now_s = max(self.now_s, next_s)
             if self._agenda and self._agenda[0][0] <= self.now_s:
                 heapq.heappop(self._agenda)[2]()
             self._take(self.head.tick(self.now_s))
+            self._take(self.head.expire_leases(self.now_s, self.now_s))
             self.settle()
         self.now_s = end_s
 

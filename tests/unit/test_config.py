@@ -121,6 +121,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("[head]\nstate_dir = ''\n", "[head] state_dir is empty", "a directory"),
         ("[head]\nnode_host = '0.0.0.0'\n", "node_host is 0.0.0.0, but", "plaintext_node_channel"),
         ("[head]\nunknown_resource = 'x'\n", "unknown_resource is 'x'", "use one of: refuse, warn"),
+        ("[head]\nlease_s = 10\n", ":2: [head] lease_s is 10, too short", "set 30 or more seconds"),
         (
             "[head]\nmaster_port_first=3000\nmaster_port_last=2000\n",
             ":2: [head] master_port_first 3000 is above master_port_last 2000",
