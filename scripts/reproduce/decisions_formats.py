@@ -123,12 +123,19 @@ class _Written:
         self._found: Fields = {}
 
     def fields_of(self, roots: Mapping[str, Schema]) -> Fields:
-        """Return the fields of some messages, and of all that they hold."""
-        for name in sorted(roots):
-            self._names.setdefault(str(roots[name].get("$ref")), name)
-        for name in sorted(roots):
+        """Return the fields of some messages, and of all that they hold.
+
+        Members of a union are messages, too, named by its name and their own tag.
+        """
+        unions = {name: schema for name, schema in roots.items() if "discriminator" in schema}
+        every = {name: schema for name, schema in roots.items() if name not in unions}
+        for name, union in unions.items():
+            every |= {f"{name}: {tag}": schema for tag, schema in _tagged(union).items()}
+        for name in sorted(every):
+            self._names.setdefault(str(every[name]["$ref"]), name)
+        for name in sorted(every):
             if name not in self._found:
-                self._write(name, roots[name])
+                self._write(name, every[name])
         return self._found
 
     def _write(self, name: str, schema: Schema) -> None:

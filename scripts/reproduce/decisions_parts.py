@@ -225,33 +225,33 @@ def _parts() -> Sequence[Part]:
             name="replies",
             what="bytes of what each command prints with --json, from a head whose clock stands "
             "still",
-            took="9 to 27 s; all of it quick",
+            took="10 to 30 s; all of it quick",
             run=_replies,
         ),
         Part(
             name="balance",
             what="scripts/reproduce/balance, seeds 0-2; quick: seed 0",
-            took="45 s; quick 10 s",
+            took="35 to 45 s; quick 5 to 20 s",
             run=partial(_run_cases, _balance),
         ),
         Part(
             name="drs",
             what="scripts/reproduce/drs, seeds 0-1; quick: seed 0, lambda 4",
-            took="11 minutes; quick 5 to 15 s",
+            took="7 to 11 minutes; quick 5 to 15 s",
             run=partial(_run_cases, _drs),
         ),
         Part(
             name="elasticflow",
             what="scripts/reproduce/elasticflow, 195job on 16 x 8 and 8 x 8 GPUs, all policies; "
             f"quick: 16 x 8, {', '.join(sorted(QUICK_ELASTICFLOW))}",
-            took="70 s; quick 10 to 25 s",
+            took="75 s; quick 7 to 26 s",
             run=partial(_run_cases, _elasticflow),
         ),
         Part(
             name="optimum",
             what=f"scripts/reproduce/optimum, {OPTIMUM_CASES} cases of each kind; quick: "
             f"{QUICK_OPTIMUM_CASES}",
-            took="1 minute; quick 5 s",
+            took="30 s; quick 3 to 6 s",
             run=partial(_run_cases, _optimum),
         ),
     )
