@@ -164,7 +164,7 @@ LIMITS: Final = (
         "terms of a resource list",
         MAX_RESOURCE_TERMS,
         "count",
-        "counted resources of a site, one by one",
+        "consumable resources of a site, one by one",
     ),
     _limit(
         "term of a resource list without its value",
