@@ -8,7 +8,7 @@ import configparser
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 MAX_PYTHON_LINES = 600  # every admired code base has one huge file that nobody dares to split
@@ -27,6 +27,52 @@ _HOME_PATH = re.compile(
     r"(?<![\w.])/(?:home|Users)/(?!\.\.\.|USER|user|alice|bob|me\b|you|u\b)\w|/wor[k]/(?:main|shared|[.]library)"
 )
 _INDEX_HOST = re.compile(r"pypi[.]org|pythonhosted[.]org|npmjs[.](?:org|com)|download[.]pytorch")
+
+# Phrases that documents no longer use, and the field's terms. CONTRIBUTING, Language, has more.
+PRIVATE_PHRASES = {
+    r"trainings": "training jobs",
+    r"(?:go|goes|went) on elsewhere": "migrate",
+    r"foret(?:ell|old)\w*": "predict",
+    r"promis(?:e|es|ed|ing)": "guarantee",
+    r"(?:started|begun) anew": "restarted",
+    r"queued again": "requeued",
+    r"counted resources?": "consumable resource",
+    r"in vain": "without success",
+    r"not done well": "failed",
+    r"(?:is|are) none of": "unknown, invalid",
+    r"asks? for the same": "identical request",
+    r"could ever hold": "can ever satisfy",
+    r"(?:was|were) made from": "is based on",
+    r"cannot be said": "unknown",
+    r"be done by then": "meet its deadline",
+    r"as who submits": "as the submitting user",
+    r"are at home": "built for",
+    r"is no (?:whole )?(?:number|date|moment|state|name)": "invalid",
+    r"what it came to": "the results",
+}
+# The code still uses these; remove a line here when the last one is gone.
+PHRASES_IN_CODE = {
+    r"trainings",
+    r"(?:go|goes|went) on elsewhere",
+    r"foret(?:ell|old)\w*",
+    r"promis(?:e|es|ed|ing)",
+    r"(?:started|begun) anew",
+    r"queued again",
+    r"counted resources?",
+    r"in vain",
+    r"(?:is|are) none of",
+    r"asks? for the same",
+    r"could ever hold",
+    r"(?:was|were) made from",
+    r"cannot be said",
+    r"as who submits",
+    r"is no (?:whole )?(?:number|date|moment|state|name)",
+    r"what it came to",
+}
+PRODUCT_FOLDERS = {"gsched", "gschedd", "gnode"}
+
+_FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_QUOTED = re.compile(r"``[^`]+``|`[^`]+`")
 
 Fault = tuple[Path, int, str]
 
@@ -109,12 +155,50 @@ def place_faults(_path: Path, lines: list[str]) -> Iterator[tuple[int, str]]:
             yield number, "the host of a package registry: a site may have its own"
 
 
+def _compiled(phrases: Iterable[str]) -> re.Pattern[str]:
+    """Return one pattern for all phrases, over the ends of lines, with a group for each."""
+    parts = ["(" + phrase.replace(" ", r"\s+") + ")" for phrase in phrases]
+    return re.compile(rf"\b(?:{'|'.join(parts)})\b", re.IGNORECASE)
+
+
+_IN_DOCUMENTS = tuple(PRIVATE_PHRASES)
+_IN_PYTHON = tuple(phrase for phrase in PRIVATE_PHRASES if phrase not in PHRASES_IN_CODE)
+_DOCUMENT_PATTERN = _compiled(_IN_DOCUMENTS)
+_PYTHON_PATTERN = _compiled(_IN_PYTHON)
+
+
+def word_faults(path: Path, lines: list[str]) -> Iterator[tuple[int, str]]:
+    """Find private phrases in documents, and in the product's code those that it has lost.
+
+    Quoted output and names are left out: messages are the programs' business.
+    """
+    text = "\n".join(lines)
+    if path.suffix in {".md", ".rst"} and path.name != "CONTRIBUTING.md":
+        phrases, pattern = _IN_DOCUMENTS, _DOCUMENT_PATTERN
+        text = _FENCE.sub(_blank, text)
+        text = _QUOTED.sub(_blank, text)
+    elif path.suffix == ".py" and path.parts[0] in PRODUCT_FOLDERS:
+        phrases, pattern = _IN_PYTHON, _PYTHON_PATTERN
+    else:
+        return
+    for match in pattern.finditer(text):
+        assert match.lastindex is not None
+        better = PRIVATE_PHRASES[phrases[match.lastindex - 1]]
+        yield text.count("\n", 0, match.start()) + 1, f"'{match[0]}': write '{better}' or the like"
+
+
+def _blank(match: re.Match[str]) -> str:
+    """Return the line ends of a quotation, so that lines keep their numbers."""
+    return "\n" * match[0].count("\n")
+
+
 RULES: tuple[Callable[[Path, list[str]], Iterator[tuple[int, str]]], ...] = (
     size_faults,
     name_faults,
     space_faults,
     comment_faults,
     place_faults,
+    word_faults,
 )
 
 

@@ -68,6 +68,10 @@ def write(path: str, text: str) -> Callable[[Path], None]:
         (write("a.py", "x = 1  # type" + ": ignore[misc]\n"), "type: ignore needs a code"),
         (write("a.md", "see /ho" + "me/carol/gsched\n"), "one machine only"),
         (write("a.md", "from https://pypi" + ".org/simple\n"), "package registry"),
+        (write("a.md", "All trainings.\n"), "a.md:1: 'trainings'"),
+        (write("a.md", "```\nx\n```\nJobs go on\nelsewhere.\n"), "a.md:4: 'go on"),
+        (write("man/a.rst", "A promised deadline.\n"), "write 'guarantee'"),
+        (write("gsched/a.py", '"""Be done by then."""\n'), "write 'meet its deadline'"),
         (write("changelog.d/new.md", "A thing.\n"), "name it NUMBER"),
         (write("changelog.d/2.fix.md", "- a list\n"), "one paragraph for the user"),
         (write("gschedd/policies/edf.py", '"""Deadlines."""\n'), "policy edf is not in"),
@@ -89,6 +93,7 @@ def test_tidy_finds(tree: Path, spoil: Callable[[Path], None], complaint: str) -
         "x = 1  # type" + ": ignore[misc]  # the library lies\n",
         f"# {REMINDER}(#12): later\n",
         "see /home/alice/train.py\n",
+        "# Of trainings, not a document\n",
     ],
 )
 def test_tidy_lets_pass(tree: Path, text: str) -> None:
