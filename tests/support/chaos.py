@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from gnode.core.task import SupervisorInfo
 from gnode.supervisor import proc
@@ -42,6 +43,7 @@ ROOTS = ("disk",)
 #: start.
 LOSING = ("supervisor", "launcher", "disk")
 REST_TIMEOUT_S = 60.0
+SENT_S = 0.3  # in which a head that runs takes in what users have sent
 
 
 class Chaos:
@@ -151,6 +153,8 @@ class Chaos:
                         env={**os.environ, MARKER: self._marker},
                         stdout=log,
                         stderr=log,
+                        # the kernel lets stopped ones of our group go on when our shell ends
+                        start_new_session=True,
                     )
                 )
 
@@ -235,17 +239,27 @@ class Chaos:
     def _restore(self) -> None:
         """Restore an old state once every job that users were told of has reached a node.
 
-        What no node has seen is lost with the state, which nobody can mend.
+        What no node has seen is lost with the state, which nobody can mend. So users are stopped
+        with the commands that they run, and the head takes in what these have sent already.
         """
-        for user in self._users:
-            user.send_signal(signal.SIGSTOP)
+        self._signal_users(signal.SIGSTOP)
         try:
+            for _ in range(2):
+                wait_until(self._is_known_to_nodes, REST_TIMEOUT_S, what="nodes to know all jobs")
+                time.sleep(SENT_S)
             wait_until(self._is_known_to_nodes, REST_TIMEOUT_S, what="nodes to know all jobs")
             restore_snapshot(self._cluster, snapshot=self._snapshot, nodes=NODES)
             take_snapshot(self._cluster, self._snapshot)
         finally:
-            for user in self._users:
-                user.send_signal(signal.SIGCONT)
+            self._signal_users(signal.SIGCONT)
+
+    def _signal_users(self, number: int) -> None:
+        self._check_users()
+        for user in self._users:
+            user.send_signal(number)
+            for command in psutil.Process(user.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    command.send_signal(number)
 
     def _is_known_to_nodes(self) -> bool:
         with contextlib.suppress(HeadUnreachableError, TryAgainError):
