@@ -186,13 +186,13 @@ def check_moves(story: JobStory, from_attempt: int) -> None:
             f"job {job_id} ended during the migration", hint=f"ghist {story.row.id}"
         )
     if state in _WAITING:
-        why = _last(story, "JobRequeued").removeprefix("queued again: ")
+        why = _last(story, "JobRequeued").removeprefix("requeued: ")
         raise BadStateError(f"job {job_id} was requeued: {why}", hint=f"gstat --why {story.row.id}")
     if story.move is None and story.row.attempt == from_attempt:
         why = _last(story, "MoveAbandoned")
-        raise BadStateError(f"job {job_id} {why}", hint="the job keeps running where it was")
+        raise BadStateError(f"job {job_id}: {why}", hint="the job keeps running where it was")
     if story.move is None:
-        why = _last(story, "JobRequeued").removeprefix("queued again: ")
+        why = _last(story, "JobRequeued").removeprefix("requeued: ")
         raise BadStateError(
             f"job {job_id} was requeued: {why}",
             hint=f"it restarted from its checkpoint: see gstat -f {story.row.id}",

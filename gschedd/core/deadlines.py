@@ -91,7 +91,7 @@ def _unplanned(asked: SubmitJob) -> str:
     if asked.movable:
         when = "as soon as it is known what its steps take"
         return f"nothing is said of its run time: it is planned by its deadline {when}; or {advice}"
-    return f"nothing is known of its run time: it is not planned by its deadline; {advice}"
+    return f"its run time is unknown: it is not planned by its deadline; {advice}"
 
 
 def with_range(request: Request, most: int) -> Request:
@@ -258,7 +258,7 @@ def check_start(deadline_s: float, start_after_s: float, settings: Settings) -> 
     """
     if settings.refuse_impossible and 0 < deadline_s <= start_after_s:
         raise InvalidRequestError(
-            f"the deadline {moment(deadline_s)} cannot be met: the job is not to start before "
+            f"the deadline {moment(deadline_s)} cannot be met: the job cannot start before "
             f"{moment(start_after_s)}",
             hint="give a later deadline, or an earlier start",
         )
@@ -271,11 +271,11 @@ def _check_possible(aim: Aim, best: Best, now_s: float) -> None:
     on = f" on {format_gpus(best.gpus)}" if best.gpus else ""
     run = format_duration(best.run_s)
     if aim.training is not None:
-        how, hint = f"it runs for {run} at least{on}", _faster(aim.request, best)
+        how, hint = f"it needs at least {run}{on}", _faster(aim.request, best)
     else:
         how, hint = f"by its walltime it may run for {run}{on}", "a shorter walltime"
     if aim.start_after_s > now_s:
-        how = f"it is not to start before {moment(aim.start_after_s)}, and {how}"
+        how = f"it cannot start before {moment(aim.start_after_s)}, and {how}"
     raise InvalidRequestError(
         f"the deadline {moment(aim.deadline_s)} cannot be met even if all nodes were idle: "
         f"{how}, so the earliest end is {moment(end_s)}",

@@ -28,9 +28,9 @@ def waiting_reason(
         case JobState.HELD:
             because = f": {job.hold_reason}" if job.hold_reason else ""
             kinds = " and ".join(job.holds)
-            who = "" if set(job.holds) == {HoldKind.USER} else " by an operator"
+            who = "" if set(job.holds) == {HoldKind.USER} else " as an operator"
             command = f"grls -h {_hold_letters(job)} {job.id}{who}"
-            return f"held by {kinds}{because}; {command} lets it go"
+            return f"held by {kinds}{because}; release it with {command}"
         case JobState.WAITING:
             return _delayed_reason(job)
         case JobState.QUEUED:
@@ -81,8 +81,8 @@ def _hold_letters(job: Job) -> str:
 def _delayed_reason(job: Job) -> str:
     when = moment(job.start_after_s)
     if job.not_before_s >= job.spec.start_after_s and job.requeue_reason:
-        return f"tried again at {when} after a fault ({job.requeue_reason})"
-    return f"asked to start not before {when}"
+        return f"next attempt at {when} ({job.requeue_reason})"
+    return f"requested start time is {when}"
 
 
 def describe_place(share: Share) -> str:
@@ -98,7 +98,7 @@ def _queued_reason(
     job: Job, state: State, settings: Settings, waits: Mapping[Shape, Wait], safe_mode: str
 ) -> str:
     if safe_mode:
-        return f"nothing is started: {safe_mode}"
+        return f"no job is started: {safe_mode}"
     queue = settings.queues.get(job.spec.queue)
     if queue is None:
         return f"queue {job.spec.queue} is no longer configured; galter -q moves the job"
@@ -110,11 +110,15 @@ def _queued_reason(
     wait = waits.get(shape)
     group = state.groups.get(shape)
     if wait is None or group is None:
-        return "waits for the next scheduling cycle"
+        return "waiting for the next scheduling cycle"
     ahead = group.position(state.order_key(job))
     if ahead == 0:
         return str(wait.reason)
-    return f"{ahead} before it ask for the same, first job {group.order[0][1]}: {wait.reason}"
+    jobs = "job" if ahead == 1 else "jobs"
+    return (
+        f"{ahead} {jobs} with the same request ahead in the queue (next: job {group.order[0][1]}); "
+        f"{wait.reason}"
+    )
 
 
 def jobs_ahead(job: Job, state: State) -> int:
@@ -153,7 +157,7 @@ def describe_outcome(outcome: Outcome) -> str:  # noqa: C901, PLR0911 # one line
         case OutcomeKind.RERUN:
             return outcome.message or "stopped to run again"
         case OutcomeKind.MOVED:
-            return outcome.message or "stopped to go on elsewhere"
+            return outcome.message or "stopped for migration"
         case _:
             assert_never(outcome.kind)
 
@@ -178,7 +182,7 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 
         case f.JobReleased():
             return f"released ({', '.join(fact.holds)}) by {fact.by}"
         case f.JobDue():
-            return "its start time has come"
+            return "start time reached"
         case f.JobAltered():
             return f"altered by {fact.by}: {', '.join(fact.changed)}"
         case f.JobSignalled():
@@ -191,17 +195,17 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 
             return f"attempt {fact.attempt} on {places} recovered: its nodes knew it"
         case f.MoveRequested():
             there = ", ".join(map(describe_place, fact.allocation)) or "its queue"
-            return f"is moved by {fact.by} to {there}: {fact.why}"
+            return f"migration to {there} requested by {fact.by}: {fact.why}"
         case f.CheckpointTaken():
             size = format_size(fact.size_bytes)
             return f"checkpoint of step {fact.step} ({size}) saved in {fact.wall_s:.1f} s"
         case f.MoveAbandoned():
-            return f"is not moved: {fact.reason}"
+            return f"migration abandoned: {fact.reason}"
         case f.PlaceLost():
-            return f"goes to its queue: {fact.reason}"
+            return f"returned to its queue: {fact.reason}"
         case f.TrainingResumed():
-            step = f" from step {fact.step}" if fact.step else ""
-            return f"attempt {fact.attempt} goes on{step}"
+            step = f" at step {fact.step}" if fact.step else ""
+            return f"attempt {fact.attempt} resumed{step}"
         case f.StartupMeasured():
             return f"attempt {fact.attempt} took {fact.startup_s:.1f} s until its first step"
         case f.StepsMeasured():
@@ -211,7 +215,8 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 
                 f"{fact.steps.gpu_type} GPU{'s' * (fact.steps.gpus != 1)}"
             )
         case f.MoveMeasured():
-            return f"the move to attempt {fact.attempt} cost {fact.cost_s:.1f} s without progress"
+            took = f"took {fact.cost_s:.1f} s without progress"
+            return f"the migration to attempt {fact.attempt} {took}"
         case f.DeadlineJudged():
             return _describe_judgement(fact)
         case f.PartStarted():
@@ -223,9 +228,9 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 
             return f"attempt {fact.attempt} ended on {fact.node}: {describe_record(fact.record)}"
         case f.AttemptEnded():
             wall = format_duration(fact.usage.wall_s)
-            return f"attempt {fact.attempt} over after {wall}: {describe_outcome(fact.outcome)}"
+            return f"attempt {fact.attempt} ended after {wall}: {describe_outcome(fact.outcome)}"
         case f.JobRequeued():
-            return f"queued again: {fact.reason}"
+            return f"requeued: {fact.reason}"
         case f.JobEnded():
             return f"done: {describe_outcome(fact.outcome)}"
         case _:
@@ -249,12 +254,12 @@ def _describe_node_fact(fact: f.AnyFact) -> str:  # one line a fact
         case f.NodeDisconnected():
             return f"disconnected: {fact.reason}"
         case f.NodeDrained():
-            leave = ", its jobs move away" if fact.migrate else ""
+            leave = ", migrating its jobs" if fact.migrate else ""
             return f"drained by {fact.by}{leave}: {fact.reason}"
         case f.NodeResumed():
-            return f"resumed by {fact.by}" + (", its probe has passed" if fact.automatic else "")
+            return f"resumed by {fact.by}" + (": the probe passed" if fact.automatic else "")
         case f.NodeFaulted():
-            return f"launch faults in a row: {fact.faults} {fact.message}".rstrip()
+            return f"consecutive failed starts: {fact.faults} {fact.message}".rstrip()
         case f.NodeRemoved():
             return f"removed by {fact.by}"
         case f.NodeReplaced():
@@ -269,8 +274,8 @@ def _describe_fitness(fact: f.AnyFact) -> str:
         case f.NodeProblemChanged():
             return f"takes no new jobs: {fact.problem}" if fact.problem else "takes new jobs again"
         case f.NodeProbeAsked():
-            return f"asked whether it can start jobs (probe {fact.request})"
+            return f"probe {fact.request} requested"
         case f.NodeProbed():
-            return "its probe has passed" if fact.passed else f"its probe failed: {fact.message}"
+            return "probe passed" if fact.passed else f"probe failed: {fact.message}"
         case _:
             return type(fact).__name__

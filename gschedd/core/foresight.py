@@ -193,15 +193,15 @@ def foresee(
             state, settings, policy, spec=spec, now_s=now_s, predictor=predictor
         )
     except Exception:  # noqa: BLE001 # a policy's fault costs an answer, not the head
-        return Outlook(why="the policy failed: nothing can be said of its end")
+        return Outlook(why="the policy failed, so its end cannot be predicted")
     if size is None or not spec.is_training:
-        return Outlook(start_s=start_s, why="nothing is known of its run time")
+        return Outlook(start_s=start_s, why="its run time is unknown")
     if start_s is None:
-        return Outlook(why="it cannot be said when it starts")
+        return Outlook(why="its start time cannot be predicted")
     first_step_s = start_s + expected_startup_s(spec, size, state)
     end_s = _end_after(first_step_s, spec, size, state=state, settings=settings)
     meets = _meets(spec.deadline_s, end_s, now_s)
-    why = "others are before it" if meets is False else ""
+    why = "jobs ahead of it in the queue" if meets is False else ""
     return Outlook(start_s=start_s, end_s=end_s, meets=meets, gpus=spec.request.gpus, why=why)
 
 
@@ -216,9 +216,9 @@ def _silence(spec: JobSpec, *, state: State, settings: Settings, now_s: float) -
     if queue is None or not queue.started:
         return f"queue {spec.queue} is stopped"
     if spec.holds:
-        return "it is held, so it cannot be said when it starts"
+        return "the job is held"
     if spec.start_after_s > now_s:
-        return "it is not to start at once, and what will be there then is not known"
+        return "the job starts later, and the load at that time is unknown"
     return "" if state.nodes else "no node has registered yet"
 
 
@@ -261,7 +261,7 @@ def _said(plan: Plan, job: Job, shape: Shape, seen: Snapshot) -> Outlook:
         start_s = next(waits, None)
     verdict = next((each for each in plan.verdicts if each.job == job.id), None)
     if verdict is None:
-        return Outlook(start_s=start_s, why="the policy has not decided about it yet")
+        return Outlook(start_s=start_s, why="the policy has not planned it yet")
     meets = _said_of(verdict, seen.now_s) if job.spec.deadline_s else None
     return Outlook(
         start_s=start_s,
@@ -295,7 +295,7 @@ def promise_of(job: int, spec: JobSpec, outlook: Outlook, *, now_s: float) -> f.
     hint = "submit it with a later deadline or more GPUs, or without --reject-if-late"
     if outlook.meets is None:
         raise InvalidRequestError(
-            f"it cannot be said whether the deadline {moment(spec.deadline_s)} will be met"
+            f"cannot predict whether the deadline {moment(spec.deadline_s)} will be met"
             f"{because}; nothing was queued",
             hint=hint,
         )

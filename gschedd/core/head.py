@@ -134,7 +134,7 @@ class Head:
         Without it a node that died while no head ran would be "up" for ever and be given jobs.
         """
         up = [name for name, node in self.state.nodes.items() if node.state is NodeState.UP]
-        reason = "the head was started anew"
+        reason = "the head restarted"
         return self._advance(
             f.NodeDisconnected(at_s=now_s, node=name, reason=reason) for name in up
         )
@@ -203,7 +203,7 @@ class Head:
     def foresee(self, spec: JobSpec, now_s: float) -> Outlook:
         """Return what would become of a job if it were submitted now; nothing is changed."""
         if self.safe_mode:
-            return Outlook(why=f"nothing is started: {self.safe_mode}")
+            return Outlook(why=f"no job is started: {self.safe_mode}")
         return foresee(
             spec,
             state=self.state,

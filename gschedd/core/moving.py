@@ -79,7 +79,7 @@ def arrivals(
         spaces = Spaces({share.node: owned[share.node] for share in allocation})
         if covers(job.spec.request, allocation, spaces):
             if not _will_be_free(state, job, owned):
-                reason = "its new place is not free after all"
+                reason = "the target of its migration is not free"
                 yield f.JobRequeued(at_s=now_s, job=job.id, reason=reason, faults=0)
             continue  # somebody has not left yet
         for share in allocation:
@@ -140,7 +140,8 @@ def overdue(
     """
     for job, since_s in waiting_for_place(state):
         if since_s + settings.checkpoint_timeout_s <= now_s:
-            reason = f"its new place was not free within {settings.checkpoint_timeout_s:g} s"
+            within = f"within {settings.checkpoint_timeout_s:g} s"
+            reason = f"the target of its migration was not free {within}"
             yield f.JobRequeued(at_s=now_s, job=job.id, reason=reason, faults=0)
     for job in waiting_for_checkpoint(state):
         if _limit_s(job, settings) > now_s:
@@ -149,8 +150,8 @@ def overdue(
             yield stop_to_move(job, now_s)
             continue
         within = f"within {_patience_s(job, settings):g} s"
-        reason = f"it has not saved its state {within}"
+        reason = f"it did not save its state {within}"
         if job.spec.checkpoint_signal:
             name = describe_signal(job.spec.checkpoint_signal)
-            reason = f"it has not ended {within} of signal {name}"
+            reason = f"it did not exit {within} of signal {name}"
         yield f.MoveAbandoned(at_s=now_s, job=job.id, attempt=job.attempts, reason=reason)

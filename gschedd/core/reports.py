@@ -170,10 +170,10 @@ def _compare(
         usage = report.usage or usage_of(report.exit)
         heard.facts.append(_part_ended(node, report.exit, usage, now_s))
     elif attempt.boot_ids.get(node, boot_id) != boot_id:
-        message = f"{node} was started anew while the job ran there"
+        message = f"{node} rebooted while the job ran there"
         heard.facts.append(lost_part(job, node, now_s=now_s, message=message))
     elif report is None and part.state is PartState.RUNNING:
-        message = f"{node} has no record of the job any more"
+        message = f"{node} no longer has a record of the job"
         heard.facts.append(lost_part(job, node, now_s=now_s, message=message))
     elif _has_orders(job, node):
         heard.effects.extend(_orders(job, node))

@@ -56,8 +56,8 @@ def after_fault(job: Job, outcome: Outcome, at_s: float) -> f.JobRequeued | f.Jo
         return None
     faults = 1 if _has_saved(job, attempt) else job.faults + 1
     if asked_for and faults > job.spec.restarts_max:
-        times = "once" if faults == 2 else f"{faults - 1} times"
-        message = f"{outcome.message}; it was started anew {times} in vain".removeprefix("; ")
+        restarts = "1 restart" if faults == 2 else f"{faults - 1} restarts"
+        message = f"{outcome.message}; failed after {restarts}".removeprefix("; ")
         ended_s = attempt.ended_s if attempt.ended_s is not None else at_s
         return f.JobEnded(
             at_s=at_s,
@@ -106,7 +106,7 @@ def _after_load(job: Job, outcome: Outcome, at_s: float) -> f.JobRequeued:
         return f.JobRequeued(
             at_s=at_s,
             job=job.id,
-            reason=f"it did not come to a step from its checkpoint: {why}",
+            reason=f"it failed before its first step from the checkpoint: {why}",
             faults=faults,
             not_before_s=at_s + min(MAX_LOAD_DELAY_S, _delay_s(faults)),
         )

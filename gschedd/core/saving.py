@@ -60,7 +60,7 @@ def _checked_signal(signal: int) -> int:
         raise InvalidRequestError(f"signal {signal} is not between 1 and {MAX_SIGNAL}")
     if signal in DEAF_SIGNALS:
         raise InvalidRequestError(
-            f"no program hears signal {describe_signal(signal)}, so none saves its state for it",
+            f"signal {describe_signal(signal)} cannot be caught, so it cannot request a checkpoint",
             hint="take USR1 or USR2",
         )
     return signal

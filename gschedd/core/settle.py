@@ -39,7 +39,7 @@ _STOP_WORDS: Final = MappingProxyType(
     {
         StopReason.DELETE: "deleted",
         StopReason.RERUN: "stopped to run again",
-        StopReason.MOVE: "stopped to go on elsewhere",
+        StopReason.MOVE: "stopped for migration",
     }
 )
 
@@ -129,7 +129,7 @@ def _outcome(job: Job, attempt: Attempt) -> Outcome:
         return Outcome(kind=OutcomeKind.MOVED, message=f"ended at its signal to go on{why}")
     outcome = attempt_outcome(attempt)
     if outcome.kind in _DIED and not outcome.succeeded and _has_saved_to_move(job, attempt):
-        return Outcome(kind=OutcomeKind.MOVED, message="died after it had saved its state to go on")
+        return Outcome(kind=OutcomeKind.MOVED, message="exited after its migration checkpoint")
     return outcome
 
 
@@ -334,7 +334,7 @@ def _on_the_way(state: State, job: Job, at_s: float) -> list[f.AnyFact]:
         return [f.JobRequeued(at_s=at_s, job=job.id, reason=reason, faults=0)]
     closed = [share.node for share in job.move.allocation if not _is_open(state, share.node)]
     if closed:
-        reason = f"its new place is gone: {closed[0]} takes no work"
+        reason = f"the target of its migration is gone: {closed[0]} takes no work"
         return [f.JobRequeued(at_s=at_s, job=job.id, reason=reason, faults=0)]
     return []  # a cycle gives it its place as soon as all of that is free
 

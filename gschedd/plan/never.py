@@ -67,7 +67,7 @@ def _failing_term(chunk: Chunk, needed: int, site: _Site) -> tuple[str, str] | N
 
 def _terms(chunk: Chunk, site: _Site) -> list[tuple[Chunk, str]]:
     """Return each term of a chunk as a chunk of its own, with what to do if it fails."""
-    spread = "ask for less on one node, or spread over more nodes with nodes=N"
+    spread = "request less per node, or spread the job over more nodes with nodes=N"
     terms = [(Chunk(cpus=chunk.cpus), spread)]
     if chunk.gpus:
         if chunk.gpu_type and chunk.gpu_type not in site.types:
@@ -85,19 +85,21 @@ def _terms(chunk: Chunk, site: _Site) -> list[tuple[Chunk, str]]:
 
 def _words(part: Chunk, needed: int, fitting: int, idle: Spaces) -> str:
     what = describe_chunk(part).removeprefix("0 CPUs, ")  # a term of its own has no CPUs
-    wanted = f"needs {what}" if needed == 1 else f"needs {needed} nodes with {what}"
-    have = "no node could ever hold that" if not fitting else f"only {fitting} of {len(idle)} could"
+    if part.features == (what,) and not fitting:
+        return f"no node is named {what} and none has the feature {what}"
+    wanted = f"needs {what} on one node" if needed == 1 else f"needs {needed} nodes with {what}"
+    have = "no node can provide that" if not fitting else f"only {fitting} of {len(idle)} nodes can"
     return f"{wanted}, but {have}; the largest is {best_node(part, idle)}"
 
 
 def _too_many_places(request: Request, idle: Spaces) -> tuple[str, str]:
     cpus = sum(space.cpus for space in idle)
     gpus = sum(len(space.gpus) for space in idle)
-    wanted = f"{request.places} places with {request.cpus} CPUs and {request.gpus} GPUs in all"
-    there = f"{len(idle)} nodes with {cpus} CPUs and {gpus} GPUs, even when all is idle"
+    wanted = f"{request.places} chunks with {request.cpus} CPUs and {request.gpus} GPUs in total"
+    there = f"{len(idle)} nodes with {cpus} CPUs and {gpus} GPUs"
     return (
-        f"needs {wanted}, and they do not fit side by side on {there}",
-        "ask for fewer or smaller places",
+        f"needs {wanted}; {there} cannot hold all of them at the same time, even when idle",
+        "request fewer or smaller chunks",
     )
 
 

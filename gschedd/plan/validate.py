@@ -148,7 +148,7 @@ def covers(request: Request, allocation: Allocation, spaces: Spaces) -> str:
             return f"{share.node}: {reason}"
     given_spaces = Spaces({share.node: _only(share, spaces[share.node]) for share in allocation})
     if isinstance(place(request, given_spaces), NoFit):
-        return "its places do not fit into what is given on each node"
+        return "its chunks do not fit into its allocation on each node"
     return ""
 
 
@@ -175,7 +175,7 @@ def _one_place_shortage(chunk: Chunk, share: Share, spaces: Spaces) -> str:
     if not chunk.features and not chunk.gpu_type:
         return ""
     given = _only(share, space)
-    return shortage(chunk, given) and "its places do not fit into what is given on each node"
+    return shortage(chunk, given) and "its chunks do not fit into its allocation on each node"
 
 
 def _is_just_it(request: Request, allocation: Allocation) -> bool:

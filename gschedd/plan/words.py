@@ -49,7 +49,7 @@ def explain(request: Request, spaces: Spaces, *, asked: Request | None = None) -
         if text:
             return text
     places = (asked or request).places
-    return f"needs {places} places at once, and they do not fit side by side"
+    return f"needs {places} chunks at the same time; free resources cannot hold all of them"
 
 
 def _explain_chunk(chunk: Chunk, request: Request, spaces: Spaces) -> str:
@@ -66,22 +66,30 @@ def _explain_chunk(chunk: Chunk, request: Request, spaces: Spaces) -> str:
     if not reasons:
         return f"needs {needed} nodes with {what}, there are {len(spaces)}"
     others = ", ".join(
-        f"{count} {_REASON_WORDS.get(reason, f'short of {reason}')}"
+        _count_nodes(count, reason)
         for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:3]
     )
     best = best_node(chunk, spaces)
     most = f"; most free: {best}" if best else ""
-    head = f"needs {what}" if needed == 1 else f"needs {needed} nodes with {what}"
-    return f"{head}; {fitting} of {len(spaces)} nodes can take it ({others}){most}"
+    wanted = f"needs {what} on one node" if needed == 1 else f"needs {needed} nodes with {what}"
+    free = f"only {fitting} of {len(spaces)} nodes" if fitting else "no node"
+    have = "have" if fitting > 1 else "has"
+    return f"{wanted}; {free} {have} enough free ({others}){most}"
+
+
+def _count_nodes(count: int, reason: str) -> str:
+    """Return ``2 nodes lack CPUs``."""
+    one, many = _REASON_WORDS.get(reason, (f"lacks {reason}", f"lack {reason}"))
+    return f"1 node {one}" if count == 1 else f"{count} nodes {many}"
 
 
 _REASON_WORDS = {
-    "closed": "drained, unreachable or full",
-    "exclusive": "not to be shared",
-    "cpus": "short of CPUs",
-    "memory": "short of memory",
-    "gpus": "short of GPUs",
-    "features": "without the feature or host",
+    "closed": ("is drained, down or full", "are drained, down or full"),
+    "exclusive": ("is in use or exclusive", "are in use or exclusive"),
+    "cpus": ("lacks CPUs", "lack CPUs"),
+    "memory": ("lacks memory", "lack memory"),
+    "gpus": ("lacks GPUs", "lack GPUs"),
+    "features": ("lacks the feature or name", "lack the feature or name"),
 }
 
 

@@ -69,7 +69,7 @@ def plan_in_slots(snapshot: Snapshot) -> Plan:
     if end_s == snapshot.now_s:
         return structs.replace(_Round(snapshot, settings).plan(), again_s=end_s + settings.slot_s)
     waits = tuple(
-        Wait(shape=shape, first=job, reason="it is decided about at the end of the slot")
+        Wait(shape=shape, first=job, reason="decided at the end of the time slot")
         for job, shape in Trainings.of(snapshot).waiting.items()
     )
     return Plan(waits=waits, again_s=end_s)
@@ -272,7 +272,7 @@ class _Round:
         for job in self.trainings.waiting:
             goal = self.snapshot.goals[job]
             if goal.promised is False or job in self.refused:
-                reasons[job] = "its deadline cannot be met; it runs when GPUs are left over"
+                reasons[job] = "its deadline cannot be met; it runs when GPUs are idle"
             elif job in self.shares.claims:
                 reasons[job] = "its GPUs come free in time for its deadline"
         return reasons
@@ -292,7 +292,7 @@ class _Round:
             if goal.deadline_s is None:
                 yield Verdict(job=job, meets=True, gpus=changes.gpus.get(job, 0))
                 continue
-            why = "others would be late, or it would be itself"
+            why = "it or another job would miss its deadline"
             if job in self.shares.late:
                 why = "it takes longer than planned"
             yield Verdict(job=job, meets=False, gpus=changes.gpus.get(job, 0), why=why)

@@ -122,7 +122,7 @@ def choose_for(queues: Mapping[str, str], tuning: Tuning | None = None) -> Chose
     if len(chosen) > 1:
         named = ", ".join(f"{queue} names {policy}" for queue, policy in queues.items())
         raise ConfigError(
-            f"queues with different policies share nodes here, which no policy plans for: {named}",
+            f"all queues must use the same policy: {named}",
             hint="name the same policy in every [[queue]]; their priorities and limits may differ",
         )
     return next(iter(chosen.values()))

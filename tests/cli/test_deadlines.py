@@ -104,12 +104,13 @@ def test_the_id_alone_is_on_stdout_and_the_plan_on_stderr(head: CannedHead) -> N
 
 
 def test_a_late_job_is_called_late(head: CannedHead) -> None:
-    answer(head, deadline_s=4e9, meets_deadline=False, late_reason="others are before it")
+    answer(head, deadline_s=4e9, meets_deadline=False, late_reason="jobs ahead of it in the queue")
     ran = gsub(head, "--deadline", "8h", "--", "true", env=UTC)
 
     assert (ran.status, ran.stdout) == (0, "7.head\n")
     assert ran.stderr == (
-        "gsub: LATE: the deadline 2096-10-02 07:06:40 will be missed: others are before it\n"
+        "gsub: LATE: the deadline 2096-10-02 07:06:40 will be missed: "
+        "jobs ahead of it in the queue\n"
     )
 
 

@@ -112,7 +112,7 @@ def test_a_job_that_cannot_save_its_state_runs_on_and_the_reason_is_told(desk: D
     ran = desk.run("gmigrate", job, "--wait")
 
     assert ran.status != 0
-    assert f"job {job}.test is not moved: no space left on device" in ran.stderr
+    assert f"job {job}.test: migration abandoned: no space left on device" in ran.stderr
     assert "the job keeps running where it was" in ran.stderr
     story = desk.story(job)
     assert (story.row.state, story.row.attempt, story.row.nodes) == ("running", 1, ("n1",))
@@ -207,7 +207,7 @@ def test_gsub_says_how_a_job_saves_its_state(desk: Desk) -> None:
     for words, said in (
         (["--checkpoint-dir", "saved"], "the job saves none"),
         (["--checkpoint-interval", "10m"], "gsched.elastic"),
-        (["--checkpoint-signal", "KILL"], "no program hears signal"),
+        (["--checkpoint-signal", "KILL"], "cannot be caught"),
         (["--checkpoint-signal", "FOO"], "--checkpoint-signal: unknown signal 'FOO'"),
         (["--requeue-on", "rain"], "--requeue-on: invalid value 'rain'"),
         (["--requeue-on", "node-failure:0"], "node-failure:0"),

@@ -22,7 +22,7 @@ def test_nothing_starts_on_a_closed_node_and_what_runs_there_goes_on() -> None:
     world.run_until(5)
 
     assert (world.state(running), world.state(waiting)) == ("running", "queued")
-    assert "drained, unreachable or full" in world.why(waiting)
+    assert "drained, down or full" in world.why(waiting)
     assert world.seen_node("n1").problem == FULL
     has_problem(world, "n1", "")
     world.run_until(6)

@@ -127,9 +127,9 @@ def test_who_is_taken_has_a_promise_from_the_first_moment() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"holds": ("user",)}, "it is held"),
-        ({"start_after_s": BEGIN_S + 100.0}, "not to start at once"),
-        ({"training": None}, "nothing is known of its run time"),
+        ({"holds": ("user",)}, "the job is held"),
+        ({"start_after_s": BEGIN_S + 100.0}, "the job starts later"),
+        ({"training": None}, "its run time is unknown"),
     ],
 )
 def test_where_nothing_can_be_said_nothing_is_promised(
@@ -137,7 +137,7 @@ def test_where_nothing_can_be_said_nothing_is_promised(
 ) -> None:
     error = Story().refused(500.0, reject_if_late=True, **changes)
 
-    assert "cannot be said whether the deadline" in error.message
+    assert "cannot predict whether the deadline" in error.message
     assert words in error.message
 
 
@@ -158,7 +158,7 @@ def test_without_a_deadline_policy_ends_follow_from_starts() -> None:
     story.submit("select=4:ncpus=1:ngpus=1,walltime=300", runs_s=300.0)
 
     assert "would miss its deadline" in story.refused(1200.0, reject_if_late=True).message
-    assert "others are before it" in story.refused(1200.0, reject_if_late=True).message
+    assert "jobs ahead of it in the queue" in story.refused(1200.0, reject_if_late=True).message
     job = story.training(1400.0, reject_if_late=True, training=SIZE)
     assert story.job(job).promised is None, "nobody plans for it"
     story.run_for(301.0)
@@ -197,8 +197,8 @@ def test_nobody_is_late_only_because_nothing_is_known_of_what_is_before_it() -> 
     told = story.outlook(job)
     refusal = story.refused(2000.0, reject_if_late=True).message
 
-    assert (told.meets, told.why) == (None, "it is not known when it can start")
-    assert "cannot be said whether the deadline" in refusal
+    assert (told.meets, told.why) == (None, "its start time cannot be predicted")
+    assert "cannot predict whether the deadline" in refusal
     assert story.told(f.DeadlineJudged, job) == [], "it is not told to miss it, either"
     rows = [Teller(story.head, now_s=story.now_s + s).row(story.job(job)) for s in (1740.0, 1760.0)]
     assert [row.meets_deadline for row in rows] == [None, False]
@@ -293,9 +293,9 @@ def test_a_deadline_that_cannot_be_is_refused_and_the_old_one_stays(
 @pytest.mark.parametrize(
     ("after_s", "training", "words"),
     [
-        (600.0, SIZE, "cannot be met: the job is not to start before"),
-        (601.0, None, "cannot be met: the job is not to start before"),  # nothing known of it
-        (400.0, SIZE, "it is not to start before 2023-11-14 22:20:00 UTC, and it runs for"),
+        (600.0, SIZE, "cannot be met: the job cannot start before"),
+        (601.0, None, "cannot be met: the job cannot start before"),  # nothing known of it
+        (400.0, SIZE, "it cannot start before 2023-11-14 22:20:00 UTC, and it needs at least"),
     ],
 )
 def test_a_deadline_before_a_job_may_start_is_refused(
@@ -321,9 +321,9 @@ def test_neither_a_start_nor_a_deadline_is_altered_past_the_other() -> None:
     both = story.change(job, start_after_s=story.now_s + 700.0, deadline_after_s=1000.0)
 
     assert late_start is not None
-    assert "is not to start before" in late_start.message
+    assert "cannot start before" in late_start.message
     assert early_end is not None
-    assert "is not to start before" in early_end.message
+    assert "cannot start before" in early_end.message
     assert both is None
     assert story.change(job, start_after_s=story.now_s + 2000.0, deadline_s=0.0) is None
 
@@ -415,7 +415,7 @@ def test_a_deadline_without_any_run_time_is_taken_and_told() -> None:
     asked = submission(deadline_after_s=600.0)
     step = story.head.command(c.Submit(caller=ALICE, asked=asked, digests=("", "")), story.now_s)
 
-    assert "nothing is known of its run time" in step.warnings[0]
+    assert "its run time is unknown" in step.warnings[0]
 
 
 def test_a_deadline_of_a_training_that_will_tell_its_steps_is_taken_and_told() -> None:

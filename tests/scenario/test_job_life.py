@@ -151,7 +151,7 @@ def test_a_delayed_job_starts_at_its_time() -> None:
     other = world.submit(runs_s=10)
 
     assert world.state(delayed) == "waiting"
-    assert world.why(delayed).startswith("asked to start not before 2023-11-14 22:15:00 UTC")
+    assert world.why(delayed).startswith("requested start time is 2023-11-14 22:15:00 UTC")
     world.run_until(200)
 
     assert (world.started_s(other), world.started_s(delayed)) == (0, 100)

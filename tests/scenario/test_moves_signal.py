@@ -78,7 +78,7 @@ def test_one_that_does_not_end_within_the_grace_stays_where_it_is() -> None:
     assert story.state(job) == "running"
     assert not story.head.state.targets
     (abandoned,) = story.told(f.MoveAbandoned, job)
-    assert abandoned.reason == "it has not ended within 120 s of signal 10 (USR1)"  # type: ignore[attr-defined] # of that kind
+    assert abandoned.reason == "it did not exit within 120 s of signal 10 (USR1)"  # type: ignore[attr-defined] # of that kind
     story.run_for(300.0)
     assert story.outcome(job).succeeded
     assert story.job(job).attempts == 1

@@ -158,7 +158,7 @@ def test_one_whose_new_place_nobody_leaves_finds_another_by_its_queue() -> None:
 
     assert story.state(first) == "queued"
     (requeued,) = story.told(f.JobRequeued, first)
-    assert requeued.reason == f"its new place was not free within {limit_s:g} s"  # type: ignore[attr-defined] # of that kind
+    assert requeued.reason == f"the target of its migration was not free within {limit_s:g} s"  # type: ignore[attr-defined] # of that kind
     assert story.state(second) == "migrating"
     story.machines["c"] = node("c", cpus=8, gpus=4)
     story.connect("c")

@@ -131,8 +131,10 @@ def test_jobs_of_one_shape_share_a_reason_and_know_their_place() -> None:
     first = world.submit(runs_s=10)
     second = world.submit(runs_s=10)
 
-    assert world.why(first).startswith("needs 1 CPU; 0 of 1 nodes can take it")
-    assert world.why(second).startswith(f"1 before it ask for the same, first job {first}: ")
+    assert world.why(first).startswith("needs 1 CPU on one node; no node has enough free")
+    assert world.why(second).startswith(
+        f"1 job with the same request ahead in the queue (next: job {first}); needs 1 CPU"
+    )
 
 
 def test_small_jobs_are_packed_so_that_a_whole_node_stays_free() -> None:
@@ -161,7 +163,7 @@ def test_a_gpu_type_is_given_as_named() -> None:
     attempt = world.job(job).attempt
     assert attempt is not None
     assert attempt.allocation[0].gpu_indices == (1, 2)
-    with pytest.raises(RequestTooLargeError, match="no node could ever"):
+    with pytest.raises(RequestTooLargeError, match="no node can provide that"):
         world.submit("nodes=1:gpus=3:gpu_type=a100")
 
 
@@ -172,7 +174,7 @@ def test_counted_resources_run_out_and_come_back() -> None:
     second = world.submit("nodes=1,licence=1", runs_s=10)
 
     assert world.state(first) == "running"
-    assert "short of licence" in world.why(second)
+    assert "lacks licence" in world.why(second)
     world.run_until(100)
 
     assert world.started_s(second) == 10
@@ -184,7 +186,7 @@ def test_memory_is_given_away_only_once() -> None:
     world.submit("nodes=1,mem=10gb", runs_s=10)
     second = world.submit("nodes=1,mem=10gb", runs_s=10)
 
-    assert "short of memory" in world.why(second)
+    assert "lacks memory" in world.why(second)
     world.run_until(100)
 
     assert world.started_s(second) == 10
@@ -256,7 +258,7 @@ def test_a_drained_node_takes_nothing_new_and_keeps_what_runs() -> None:
 
     world.run_until(60)
     assert world.state(first) == "done"
-    assert "drained, unreachable or full" in world.why(second)
+    assert "drained, down or full" in world.why(second)
     assert world.seen_node("n1").reason == "new kernel"
     world.do(c.ActOnNode(caller=ADMIN, node="n1", asked=a.ResumeNode()))
     world.run_until(200)

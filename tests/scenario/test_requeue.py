@@ -73,7 +73,7 @@ def test_it_is_not_started_anew_for_ever() -> None:
 
     ended = story.outcome(job)
     assert (ended.kind, ended.signal) == (OutcomeKind.SIGNALLED, 9)
-    assert "started anew 3 times in vain" in ended.message
+    assert "failed after 3 restarts" in ended.message
     delays_s = [
         fact.not_before_s - fact.at_s  # type: ignore[attr-defined] # of that kind
         for fact in story.told(f.JobRequeued, job)

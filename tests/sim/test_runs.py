@@ -78,7 +78,7 @@ def test_what_can_never_run_is_refused_and_counted() -> None:
 
     assert summary.done == 1
     assert sum(summary.refused.values()) == 2
-    assert any("no node could ever hold that" in text for text in summary.refused)
+    assert any("no node can provide that" in text for text in summary.refused)
 
 
 def test_over_used_nodes_are_slow() -> None:

@@ -121,7 +121,7 @@ def test_i10_a_checkpoint_that_kills_every_start_holds_the_job_until_it_is_mende
     assert "CKPT_BAD: it cannot go on from its checkpoints (exit code 78" in shown
     assert "none of the 1 checkpoints in" in shown
     assert str(directory) in shown
-    assert f"grls -h u {job} lets it go" in shown
+    assert f"release it with grls -h u {job}" in shown
     (loads,) = directory.glob("*.loads")
     loads.unlink()
     (cluster.jobs / "mended").touch()

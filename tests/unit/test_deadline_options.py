@@ -299,10 +299,10 @@ def test_a_file_that_is_wrong_is_refused_with_the_key_that_is_meant(
         ),
         (
             {"planned_gpus": 1, "predicted_end_s": NOW_S + 9000, "meets_deadline": False}
-            | {"late_reason": "others are before it"},
+            | {"late_reason": "jobs ahead of it in the queue"},
             (
                 "LATE: planned on 1 GPU, expected to finish at 16:43:20; "
-                "the deadline 16:13:20 will be missed by 00:30:00: others are before it"
+                "the deadline 16:13:20 will be missed by 00:30:00: jobs ahead of it in the queue"
             ),
         ),
         (

@@ -43,7 +43,7 @@ def test_every_waiting_job_says_why() -> None:
     world.hold(held, by=ADMIN, kind=HoldKind.OPERATOR)
 
     assert world.why(held) == (
-        f"held by operator and user; grls -h ou {held} by an operator lets it go"
+        f"held by operator and user; release it with grls -h ou {held} as an operator"
     )
     assert world.why(queued) == "no node has registered yet"
     world.head.settings = settings()
@@ -61,7 +61,7 @@ def test_a_job_that_no_cycle_has_seen_says_that() -> None:
     second = world.submit("nodes=1:ppn=4")
     reason = waiting_reason(state.jobs[second], state, world.settings, {})
 
-    assert reason == "waits for the next scheduling cycle"
+    assert reason == "waiting for the next scheduling cycle"
 
 
 def test_jobs_ahead_are_those_of_the_queue_that_go_first() -> None:

@@ -102,7 +102,7 @@ def test_what_is_spare_is_given_away_once() -> None:
 
     assert [start.job for start in made.starts] == [2]
     assert made.waits[1].first == 3
-    assert str(made.waits[1].reason).startswith("would delay job 1,")
+    assert str(made.waits[1].reason).startswith("cannot backfill: would delay job 1's reservation")
 
 
 def test_the_starts_of_this_very_plan_count_as_running() -> None:

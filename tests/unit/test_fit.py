@@ -188,7 +188,7 @@ def test_a_search_that_would_never_end_ends() -> None:
     found = place(Request(chunks=chunks, placement=Placement.FREE), nodes)
 
     assert isinstance(found, NoFit)
-    assert found.text == "needs 81 places at once, and they do not fit side by side"
+    assert found.text == "needs 81 chunks at the same time; free resources cannot hold all of them"
 
 
 def test_what_takes_any_gpu_leaves_those_of_a_type_to_who_names_it() -> None:
@@ -218,7 +218,9 @@ def test_no_matching_is_told_in_words() -> None:
 
     found = place(Request(chunks=(Chunk(features=("x",)), Chunk(cpus=2))), nodes)
 
-    assert found == NoFit(reason="needs 2 places at once, and they do not fit side by side")
+    assert found == NoFit(
+        reason="needs 2 chunks at the same time; free resources cannot hold all of them"
+    )
 
 
 def test_exclusive_is_against_others_not_against_oneself() -> None:
@@ -274,7 +276,8 @@ def test_the_reason_counts_the_nodes_and_names_the_best() -> None:
     text = explain(Request(chunks=(Chunk(cpus=4),)), nodes)
 
     assert text == (
-        "needs 4 CPUs; 0 of 3 nodes can take it (2 short of CPUs, 1 drained, unreachable or full); "
+        "needs 4 CPUs on one node; no node has enough free "
+        "(2 nodes lack CPUs, 1 node is drained, down or full); "
         "most free: n2 with 3 CPUs"
     )
 
@@ -284,7 +287,7 @@ def test_the_reason_of_a_scattered_request_counts_what_fits() -> None:
     nodes = spaces(space("n1", cpus=1), space("n2", cpus=4))
 
     assert explain(Request(chunks=(Chunk(count=2, cpus=2),)), nodes).startswith(
-        "needs 2 nodes with 2 CPUs; 1 of 2 nodes can take it"
+        "needs 2 nodes with 2 CPUs; only 1 of 2 nodes has enough free"
     )
     text = explain(Request(chunks=(Chunk(count=3, cpus=1),)), nodes)
     assert text == "needs 3 nodes with 1 CPU, there are 2"
@@ -296,7 +299,7 @@ def test_places_that_fit_one_by_one_only_are_named_as_that() -> None:
 
     text = explain(Request(chunks=(Chunk(cpus=4), Chunk(cpus=3))), nodes)
 
-    assert text == "needs 2 places at once, and they do not fit side by side"
+    assert text == "needs 2 chunks at the same time; free resources cannot hold all of them"
 
 
 def test_chunks_and_best_nodes_are_told_in_full() -> None:
@@ -342,7 +345,7 @@ def mixed() -> Spaces:
         ({"cpus": 3}, "3 CPUs for 2 asked"),
         ({"memory_bytes": 3}, "3 bytes for 4 asked"),
         ({"gpu_indices": ()}, "0 GPUs for 1 asked"),
-        ({"gpu_indices": (1,)}, "its places do not fit into what is given on each node"),
+        ({"gpu_indices": (1,)}, "its chunks do not fit into its allocation on each node"),
         ({"gpu_indices": (7,)}, "n1: GPU 7 not free"),
         ({"slots": 2}, "2 places for 1 asked"),
         ({"exclusive": True}, "exclusive is not what was asked for"),

@@ -35,18 +35,24 @@ IDLE = Spaces({"n1": space("n1", cpus=8, features=("ssd",)), "n2": space("n2", c
     [
         (
             "nodes=1:ppn=64",
-            "needs 64 CPUs, but no node could ever hold that; the largest is n1 with 8 CPUs",
+            (
+                "needs 64 CPUs on one node, but no node can provide that; "
+                "the largest is n1 with 8 CPUs"
+            ),
             "nodes=N",
         ),
         (
             "nodes=1:ppn=2:gpus=3",
-            "needs 3 GPUs, but no node could ever hold that; the largest is n2 with 4 CPUs, 2 GPUs",
+            (
+                "needs 3 GPUs on one node, but no node can provide that; "
+                "the largest is n2 with 4 CPUs, 2 GPUs"
+            ),
             "nodes=N",
         ),
         (
             "nodes=1,mem=9gb",
             (
-                "needs 9gb memory, but no node could ever hold that; "
+                "needs 9gb memory on one node, but no node can provide that; "
                 "the largest is n1 with 8 CPUs, 8gb memory"
             ),
             "nodes=N",
@@ -58,23 +64,27 @@ IDLE = Spaces({"n1": space("n1", cpus=8, features=("ssd",)), "n2": space("n2", c
         ),
         (
             "nodes=2:ppn=6",
-            "needs 2 nodes with 6 CPUs, but only 1 of 2 could; the largest is n1 with 8 CPUs",
+            "needs 2 nodes with 6 CPUs, but only 1 of 2 nodes can; the largest is n1 with 8 CPUs",
             "nodes=N",
         ),
         (
             "nodes=1:ppn=2:nvme",
-            "needs nvme, but no node could ever hold that; the largest is n1 with 8 CPUs",
+            "no node is named nvme and none has the feature nvme",
             "nodes and features here: n1, n2, ssd",
         ),
         (
             "nodes=1:gpus=1:gpu_type=h100",
-            "needs 1 GPU (h100), but no node could ever hold that; the largest is n1 with 8 CPUs",
+            (
+                "needs 1 GPU (h100) on one node, but no node can provide that; "
+                "the largest is n1 with 8 CPUs"
+            ),
             "GPU types here: a100",
         ),
         (
             "nodes=1,licence=3",
             (
-                "needs 3 licence, but no node could ever hold that; the largest is n1 with 8 CPUs, "
+                "needs 3 licence on one node, but no node can provide that; "
+                "the largest is n1 with 8 CPUs, "
                 "2 licence"
             ),
             "ask for less",
@@ -82,21 +92,24 @@ IDLE = Spaces({"n1": space("n1", cpus=8, features=("ssd",)), "n2": space("n2", c
         (
             "nodes=1:ppn=8:gpus=1",
             (
-                "needs 8 CPUs, 1 GPU, but no node could ever hold that; "
+                "needs 8 CPUs, 1 GPU on one node, but no node can provide that; "
                 "the largest is n2 with 4 CPUs, 2 GPUs"
             ),
             "one node must have all of that at once",
         ),
         (
             "select=2:ncpus=8,place=pack",
-            "needs 16 CPUs, but no node could ever hold that; the largest is n1 with 8 CPUs",
+            (
+                "needs 16 CPUs on one node, but no node can provide that; "
+                "the largest is n1 with 8 CPUs"
+            ),
             "nodes=N",
         ),
         (
             "select=4:ncpus=4",
             (
-                "needs 4 places with 16 CPUs and 0 GPUs in all, and they do not fit side by side "
-                "on 2 nodes with 12 CPUs and 2 GPUs, even when all is idle"
+                "needs 4 chunks with 16 CPUs and 0 GPUs in total; 2 nodes with 12 CPUs and 2 GPUs "
+                "cannot hold all of them at the same time, even when idle"
             ),
             "fewer",
         ),

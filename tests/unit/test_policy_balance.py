@@ -287,8 +287,8 @@ def test_a_job_that_must_not_pass_is_told_what_it_is_expected_to_take() -> None:
     told = plan(crowded(5001)).waits[1].reason
     untold = plan(structs.replace(crowded(300), predicted_times=False)).waits[1].reason
 
-    assert str(told).endswith("it is expected to run for 01:23:21")
-    assert str(untold).endswith("a walltime that ends sooner would let it pass")
+    assert str(told).endswith("its expected run time is 01:23:21")
+    assert str(untold).endswith("a shorter walltime may let it backfill")
 
 
 def test_without_reservation_whatever_fits_passes() -> None:

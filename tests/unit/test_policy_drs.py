@@ -169,7 +169,7 @@ def test_a_request_that_is_not_plain_waits_where_it_does_not_fit() -> None:
     )
     said = verdict_of(plan, 1)
     assert (said.meets, said.end_s, said.firm) == (False, None, False)
-    assert said.why == "it is not known when it can start"
+    assert said.why == "its start time cannot be predicted"
 
 
 def test_a_training_without_gpus_is_planned_by_its_walltime() -> None:
@@ -187,7 +187,7 @@ def test_where_no_node_that_is_up_could_run_it_that_is_said() -> None:
     shut = {"n1": space("n1", cpus=64, gpu_types=("",) * 4, open=False)}
     plan = drs.plan(snapshot_of(shut, [goal(1, deadline_s=100)]))
 
-    assert "no node that is up could run it" in str(plan.waits[0].reason)
+    assert "no node that is up can run it" in str(plan.waits[0].reason)
 
 
 # --- the round ---
@@ -496,7 +496,7 @@ def test_a_wait_says_what_the_deadline_takes_and_when_it_should_start() -> None:
     assert str(wait.reason) == (
         "no GPUs are free that it can use; its deadline is 1970-01-12 13:49:20 UTC; "
         "1 GPU now would meet it, and 4 GPUs would end it soonest, in 00:00:25; "
-        "it should start 1970-01-12 13:48:20 UTC on 2 GPUs and end 1970-01-12 13:49:10 UTC"
+        "expected to start 1970-01-12 13:48:20 UTC on 2 GPUs and to end 1970-01-12 13:49:10 UTC"
     )
     assert wait.predicted_start_s == pytest.approx(NOW_S + 100)
     said = verdict_of(plan, 9)

@@ -43,7 +43,7 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
             f.JobReleased(at_s=5.0, job=1, holds=(HoldKind.USER, HoldKind.OPERATOR), by="bob"),
             "released (user, operator) by bob",
         ),
-        (f.JobDue(at_s=5.0, job=1), "its start time has come"),
+        (f.JobDue(at_s=5.0, job=1), "start time reached"),
         (
             f.JobAltered(at_s=5.0, job=1, spec=spec_of(), by="bob", changed=("name", "queue")),
             "altered by bob: name, queue",
@@ -72,7 +72,7 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
         ),
         (
             f.MoveRequested(**ATTEMPT, allocation=(SHARE,), why="makes room", by="gsched"),  # type: ignore[arg-type] # common fields
-            "is moved by gsched to n1 (2 CPUs, GPUs 0,1): makes room",
+            "migration to n1 (2 CPUs, GPUs 0,1) requested by gsched: makes room",
         ),
         (
             f.CheckpointTaken(
@@ -87,9 +87,9 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
             ),
             "checkpoint of step 30 (2kb) saved in 0.2 s",
         ),
-        (f.MoveAbandoned(**ATTEMPT, reason="no room"), "is not moved: no room"),  # type: ignore[arg-type] # common fields
-        (f.PlaceLost(at_s=5.0, job=1, reason="n1 is gone"), "goes to its queue: n1 is gone"),
-        (f.TrainingResumed(**ATTEMPT, step=30), "attempt 2 goes on from step 30"),  # type: ignore[arg-type] # common fields
+        (f.MoveAbandoned(**ATTEMPT, reason="no room"), "migration abandoned: no room"),  # type: ignore[arg-type] # common fields
+        (f.PlaceLost(at_s=5.0, job=1, reason="n1 is gone"), "returned to its queue: n1 is gone"),
+        (f.TrainingResumed(**ATTEMPT, step=30), "attempt 2 resumed at step 30"),  # type: ignore[arg-type] # common fields
         (
             f.StartupMeasured(
                 **ATTEMPT,  # type: ignore[arg-type] # common fields
@@ -117,7 +117,7 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
                 program="p",
                 owner_uid=1,
             ),
-            "the move to attempt 2 cost 6.1 s without progress",
+            "the migration to attempt 2 took 6.1 s without progress",
         ),
         (
             f.DeadlineJudged(at_s=5.0, job=1, meets=False, end_s=60.0, gpus=2, why="full"),
@@ -143,9 +143,9 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
         ),
         (
             f.AttemptEnded(**ATTEMPT, outcome=OUTCOME, usage=Usage(wall_s=61.0), ended_s=4.0),  # type: ignore[arg-type] # common fields
-            "attempt 2 over after 00:01:01: exit code 3 on n1 (rank 1)",
+            "attempt 2 ended after 00:01:01: exit code 3 on n1 (rank 1)",
         ),
-        (f.JobRequeued(at_s=5.0, job=1, reason="lost", faults=1), "queued again: lost"),
+        (f.JobRequeued(at_s=5.0, job=1, reason="lost", faults=1), "requeued: lost"),
         (
             f.JobEnded(at_s=5.0, job=1, outcome=OUTCOME, ended_s=4.0),
             "done: exit code 3 on n1 (rank 1)",
@@ -180,15 +180,15 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
         ),
         (
             f.NodeFaulted(at_s=5.0, node="n1", faults=2, message="fork"),
-            "launch faults in a row: 2 fork",
+            "consecutive failed starts: 2 fork",
         ),
         (
             f.NodeProbeAsked(at_s=5.0, node="n1", request=3, due_s=125.0),
-            "asked whether it can start jobs (probe 3)",
+            "probe 3 requested",
         ),
         (
             f.NodeProbed(at_s=5.0, node="n1", passed=False, message="cannot fork", due_s=35.0),
-            "its probe failed: cannot fork",
+            "probe failed: cannot fork",
         ),
     )
 }

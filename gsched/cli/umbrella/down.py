@@ -14,9 +14,7 @@ from gsched.cli.umbrella.takedown import Report, take_down
 @subcommand("down")
 @directory_option
 @click.option(
-    "--kill-jobs",
-    is_flag=True,
-    help="First delete all jobs, waiting ones included (TERM, 5 s, KILL).",
+    "--kill-jobs", is_flag=True, help="First end all jobs, also waiting ones (TERM, 5 s, KILL)."
 )
 @click.option(
     "--timeout",
@@ -25,13 +23,13 @@ from gsched.cli.umbrella.takedown import Report, take_down
     default=60.0,
     show_default=True,
     metavar="S",
-    help="Seconds for --kill-jobs to end all jobs.",
+    help="Seconds within which --kill-jobs must have ended all jobs.",
 )
 def down(*, directory: str | None, kill_jobs: bool, timeout_s: float, as_json: bool) -> int:
-    """Stop the nodes and the head of a cluster that ``gsched up`` started.
+    """Stop the nodes and the head of a cluster that ``gsched up`` made.
 
-    Running jobs continue under their supervisors; the next `gsched up` finds them, or their
-    outcomes.
+    Running jobs are left to their supervisors: they go on, and the next `gsched up` finds them
+    again, or their outcome.
     """
     tell = teller(quiet=as_json or not is_terminal(sys.stderr))
     report = take_down(layout_of(directory), kill_jobs=kill_jobs, timeout_s=timeout_s, tell=tell)
@@ -51,6 +49,6 @@ def _print(report: Report) -> None:
         print(f"nothing was running in {report.directory}")
     if report.jobs_left:
         print(
-            f"jobs that keep running under their supervisors: {report.jobs_left}; "
-            f"`gsched up --dir {report.directory}` finds them"
+            f"running jobs left to their supervisors: {report.jobs_left}; "
+            f"`gsched up --dir {report.directory}` finds them again"
         )

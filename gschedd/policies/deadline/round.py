@@ -16,9 +16,9 @@ from gschedd.policies.kit.changes import Changes, Speeds, Trainings, carry_out, 
 #: A promise leaves room for so many changes of the number of GPUs that nobody has planned yet.
 CHANGES_TO_SPARE: Final = 2
 
-HOPELESS: Final = "it cannot be in time any more, whatever it gets"
-GIVEN_UP: Final = "it cannot be in time beside others that need less GPU time"
-NO_DEADLINE: Final = "trainings with deadlines go first"
+HOPELESS: Final = "the deadline can no longer be met, even on all GPUs"
+GIVEN_UP: Final = "deadline given up: other jobs need less GPU time to meet theirs"
+NO_DEADLINE: Final = "training jobs with deadlines come first"
 
 
 class Round:

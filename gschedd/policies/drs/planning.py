@@ -286,7 +286,7 @@ class Planning:
             meets=end_s is not None and _is_in_time(goal, end_s),
             end_s=end_s,
             gpus=expected.gpus,
-            why="it is not known when it can start" if end_s is None else late_words(goal, end_s),
+            why="its start time cannot be predicted" if end_s is None else late_words(goal, end_s),
             firm=out_of_reach,
             unsure_until_s=self._latest_start_s(waiting) if unsure else None,
         )

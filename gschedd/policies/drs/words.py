@@ -50,7 +50,7 @@ def wait_words(
     if levels is None:
         return words[0]
     if not levels:
-        words.append("no node that is up could run it")
+        words.append("no node that is up can run it")
     elif goal.deadline_s is not None:
         enough = cheapest(levels, goal.work, goal.deadline_s - now_s - goal.startup_s)
         soonest = format_duration(goal.startup_s + goal.work * levels[-1][1])
@@ -63,8 +63,8 @@ def wait_words(
             )
     if expected.start_s is not None and expected.end_s is not None:
         words.append(
-            f"it should start {moment(expected.start_s)} on {format_gpus(expected.gpus)} "
-            f"and end {moment(expected.end_s)}"
+            f"expected to start {moment(expected.start_s)} on {format_gpus(expected.gpus)} "
+            f"and to end {moment(expected.end_s)}"
         )
     return "; ".join(words)
 

@@ -223,9 +223,9 @@ def carry_out(
                 Start(job=job, shape=shape, allocation=place, why=f"on {format_gpus(gpus)}")
             )
             continue
-        reason = reasons.get(job, "no GPU is left for it")
+        reason = reasons.get(job, "no GPU is free for it")
         if gpus:
-            reason = f"{format_gpus(gpus)} {'is' if gpus == 1 else 'are'} being vacated for it"
+            reason = f"waiting for {format_gpus(gpus)} being released by running jobs"
         waits.append(Wait(shape=shape, first=job, reason=reason))
     moves = [
         Move(job=job, allocation=places.get(job, ()), why=_why(running, places.get(job, ())))
@@ -270,7 +270,7 @@ def _wanted(
 def _why(running: RunningJob, place: Allocation) -> str:
     before, after = gpus_of(running.allocation), gpus_of(place)
     if not after:
-        return f"its {format_gpus(before)} {'is' if before == 1 else 'are'} needed by others"
+        return f"other jobs need its {format_gpus(before)}"
     if before == after:
         return "makes room for others"
     return f"{format_gpus(after)} instead of {before}"

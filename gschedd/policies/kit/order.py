@@ -56,12 +56,12 @@ def plan_in_order(snapshot: Snapshot, chooser: Chooser, *, reserve: bool = True)
 def _would_delay(blocked_job: int | None, shape: Shape, run_time_s: float | None) -> str:
     """Return why a job may not pass the blocked one, and what would help."""
     if run_time_s is None:
-        advice = "a walltime would let it pass if it ends soon enough"
+        advice = "a walltime may let it backfill"
     elif run_time_s == shape.walltime_s:
-        advice = "a walltime that ends sooner would let it pass"
+        advice = "a shorter walltime may let it backfill"
     else:
-        advice = f"it is expected to run for {format_duration(run_time_s)}"
-    return f"would delay job {blocked_job}, which is before it and waits for more; {advice}"
+        advice = f"its expected run time is {format_duration(run_time_s)}"
+    return f"cannot backfill: would delay job {blocked_job}'s reservation; {advice}"
 
 
 class _Pass:

@@ -117,6 +117,6 @@ def _verdict(goal: Goal, end_s: float, gpus: int, *, firm: bool) -> Verdict:
         meets=meets,
         end_s=end_s if end_s < math.inf else None,
         gpus=gpus,
-        why="" if meets else "others are before it",
+        why="" if meets else "jobs ahead of it in the queue",
         firm=firm,
     )
