@@ -1,11 +1,11 @@
-"""The digits training, made so that gsched can checkpoint, move and resize it.
+"""Train on handwritten digits; gsched can checkpoint, migrate and resize the training job.
 
     gsub -N digits -l nodes=2:ppn=1:gpus=2 --torchrun examples/elastic_digits.py --out digits.json
     torchrun --standalone --nproc-per-node 2 examples/elastic_digits.py --out digits.json
 
-Beside an ordinary DistributedDataParallel script, what is different are the lines that say
-``elastic`` or ``training``. Outside gsched it just trains; with GSCHED_CHECKPOINT_DIR set, it goes
-on where it was when it is started again. The 1,797 images ship inside scikit-learn.
+Only the lines with ``elastic`` or ``training`` differ from an ordinary DistributedDataParallel
+script. Outside gsched the script trains as usual; with GSCHED_CHECKPOINT_DIR set, it resumes from
+its newest checkpoint when it is started again. The 1,797 images ship inside scikit-learn.
 """
 
 import argparse

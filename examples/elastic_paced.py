@@ -1,14 +1,14 @@
-"""A training that can be moved and whose steps take as long as one says: for trying without GPUs.
+"""An elastic training job with a given step time, for experiments without GPUs.
 
-Every rank computes on its own part of generated data and averages gradients with the others, as any
-training does; then it waits until the step has taken ``--step-time-ms``, as if a GPU were busy. So
-its run time is known beforehand, as that of a training on GPUs is from its earlier runs:
+Every rank computes on its own part of generated data and averages gradients with the others, as in
+any training job; then it waits until the step has taken ``--step-time-ms``, as if a GPU were busy.
+So its run time is known in advance, like that of a training job on GPUs from its earlier runs:
 
     gsub --elastic --deadline 5m --gpus 1..4 --params 8449 --samples 6400 --batch 16 --epochs 2 \
         --step-time 200ms --torchrun examples/elastic_paced.py \
         --samples 6400 --batch 16 --epochs 2 --step-time-ms 200
 
-The batch is that of each rank: on more of them a step uses more samples, and there are fewer steps.
+The batch is that of each rank: on more ranks a step uses more samples, and there are fewer steps.
 """
 
 import argparse

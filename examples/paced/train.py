@@ -1,8 +1,8 @@
-"""A training whose steps take as long as one says: to try deadlines without GPUs.
+"""A training job with a given step time, to try deadlines without GPUs.
 
-Every rank computes on its own part of generated data and averages gradients with the others, as any
-training does; then it waits until the step has taken ``--step-time-ms``, as if a GPU were busy. So
-its run time is known beforehand, as that of a training on GPUs is from its earlier runs:
+Every rank computes on its own part of generated data and averages gradients with the others, as in
+any training job; then it waits until the step has taken ``--step-time-ms``, as if a GPU were busy.
+So its run time is known in advance, like that of a training job on GPUs from its earlier runs:
 
     gsub --deadline 5m --gpus 1..4 --params 10k --samples 6400 --batch 16 --epochs 2 \
         --step-time 200ms --torchrun examples/paced/train.py \
