@@ -19,9 +19,9 @@ from gsched.errors import (
     TryAgainError,
 )
 from gsched.model.ids import format_job_id
-from gsched.model.signals import describe_signal
-from gsched.model.states import JobState, OutcomeKind
-from gsched.protocol.api import MAX_OUTPUT_CHUNK_BYTES, JobStory, OutcomeRow, OutputChunk
+from gsched.model.states import JobState
+from gsched.model.wording import outcome_words
+from gsched.protocol.api import MAX_OUTPUT_CHUNK_BYTES, JobStory, OutputChunk
 from gsched.transport import pause
 
 STDOUT, STDERR = "stdout", "stderr"
@@ -43,31 +43,12 @@ def exit_status(story: JobStory) -> int:
     return story.row.outcome.shell_status & 0xFF
 
 
-def outcome_words(story: JobStory) -> str:
-    """Return how a job ended, in words: ``exited with code 3 on n2 (rank 1)``."""
+def ending_words(story: JobStory) -> str:
+    """Return how a job ended: ``rank 1 on n2 failed with exit code 3``."""
     outcome = story.row.outcome
     if outcome is None:
         return "ended without an outcome"
-    if outcome.signal is not None:
-        words = f"{_kind(outcome)}ended by signal {describe_signal(outcome.signal)}"
-    elif outcome.exit_code is not None:
-        words = f"{outcome.kind.replace('_', ' ')} with code {outcome.exit_code}"
-    else:
-        words = outcome.kind.replace("_", " ")
-    if outcome.node and exit_status(story):
-        words += f" on {outcome.node}"
-    if outcome.rank is not None:
-        words += f" (rank {outcome.rank})"
-    return f"{words}: {outcome.message}" if outcome.message else words
-
-
-def _kind(outcome: OutcomeRow) -> str:
-    """Return what comes before the signal; "signalled" would only say it twice."""
-    if outcome.kind == OutcomeKind.SIGNALLED:
-        return ""
-    if outcome.kind == OutcomeKind.OOM:
-        return "out of memory, "
-    return f"{outcome.kind.replace('_', ' ')}, "
+    return outcome_words(outcome, walltime_s=story.row.walltime_s, grace_s=story.grace_s)
 
 
 def wait_for_one(head: Head, job: int, *, watch: bool, as_json: bool) -> int:
@@ -97,7 +78,7 @@ def report_failure(head: Head, story: JobStory, *, told: bool = False) -> None:
     name = command_name()
     if not told:
         print_note(
-            f"job {format_job_id(story.row.id, story.server)} {outcome_words(story)}", command=name
+            f"job {format_job_id(story.row.id, story.server)}: {ending_words(story)}", command=name
         )
     stream = STDOUT if story.join == "oe" else STDERR
     outcome = story.row.outcome

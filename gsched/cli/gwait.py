@@ -14,7 +14,7 @@ from gsched.cli.common import (
     print_note,
     run,
 )
-from gsched.cli.follow import exit_status, outcome_words, report_failure
+from gsched.cli.follow import ending_words, exit_status, report_failure
 from gsched.cli.times import local_times, read_duration_s
 from gsched.client import Head
 from gsched.clock import SystemClock
@@ -92,7 +92,7 @@ def _report(head: Head, story: JobStory, *, quiet: bool, as_json: bool, timeout:
         return EXIT_TIMEOUT
     status = exit_status(story)
     if not silent:
-        print(f"{job_id}\t{status}\t{outcome_words(story)}", flush=True)
+        print(f"{job_id}\t{status}\t{ending_words(story)}", flush=True)
         if status:
             report_failure(head, story, told=is_terminal(sys.stdout) and is_terminal(sys.stderr))
     return status

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 from gsched.cli.columns import Column
 from gsched.cli.common import is_terminal, print_note
-from gsched.cli.operands import signal_name
 from gsched.cli.render import print_table
 from gsched.cli.times import format_clock
 from gsched.model.ids import format_job_id
 from gsched.model.states import OutcomeKind
 from gsched.model.units import format_duration
-from gsched.protocol.api import HistoryReply, JobRow, OutcomeRow
+from gsched.model.wording import counted, outcome_word
+from gsched.protocol.api import HistoryReply, JobRow
 
 COLUMNS = (
     Column("Job ID", style="bold"),
@@ -32,21 +32,6 @@ COLUMNS = (
 MOVES_COLUMN = Column("Moves", drop=9)
 #: Behind these where any job shown has a deadline.
 DEADLINE_COLUMNS = (Column("Deadline", drop=8), Column("Met"))
-
-
-def describe_outcome(outcome: OutcomeRow | None) -> str:
-    """Return how a job ended, in a few words: ``ok``, ``exit 3``, ``signal KILL``, ``walltime``."""
-    if outcome is None:
-        return ""
-    if outcome.kind == OutcomeKind.EXITED:
-        text = f"exit {outcome.exit_code}" if outcome.exit_code else "ok"
-    elif outcome.kind == OutcomeKind.SIGNALLED and outcome.signal is not None:
-        text = f"signal {signal_name(outcome.signal)}"
-    else:
-        text = outcome.kind.replace("_", " ")
-    if text != "ok" and outcome.rank is not None:
-        text += f", rank {outcome.rank} on {outcome.node}"
-    return text
 
 
 def elapsed_s(row: JobRow) -> float | None:
@@ -97,7 +82,7 @@ def _line(reply: HistoryReply, row: JobRow) -> Sequence[str]:
         format_clock(row.ended_s, now_s=reply.now_s),
         format_duration(elapsed_s(row)),
         format_duration(row.cpu_s),
-        describe_outcome(row.outcome) or row.state,
+        row.state if row.outcome is None else outcome_word(row.outcome),
     )
 
 
@@ -129,7 +114,7 @@ def describe_totals(reply: HistoryReply) -> str:
     """Return one line about all jobs that matched, also those that the limit left out."""
     cut = f" (showing the newest {len(reply.jobs)}: see --limit)" if reply.more else ""
     deleted = f", {reply.total_cancelled} deleted" if reply.total_cancelled else ""
-    jobs = "1 job" if reply.total_jobs == 1 else f"{reply.total_jobs} jobs"
+    jobs = counted(reply.total_jobs, "job")
     return (
         f"{jobs}{cut}, {reply.total_failed} failed{deleted}, "
         f"{reply.total_cpu_s / 3600:.2f} CPU hours used, {reply.total_gpu_s / 3600:.2f} GPU hours"
@@ -141,7 +126,7 @@ def _cancelled(row: JobRow) -> bool:
 
 
 def _failed(row: JobRow) -> bool:
-    return describe_outcome(row.outcome) != "ok" and not _cancelled(row)
+    return row.outcome is not None and row.outcome.exit_status != 0 and not _cancelled(row)
 
 
 def totals_of(rows: Sequence[JobRow], *, server: str, now_s: float) -> HistoryReply:

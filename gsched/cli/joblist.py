@@ -6,6 +6,7 @@ from gsched.cli.columns import Column
 from gsched.cli.times import format_clock, format_expected, local_times
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
+from gsched.model.wording import outcome_words
 from gsched.protocol.api import JobList, JobRow
 
 #: The first six are Torque's, in its order: id, name, owner, CPU time, state, queue.
@@ -167,10 +168,7 @@ def elapsed(job: JobRow, now_s: float) -> str:
 
 
 def _ending(job: JobRow) -> str:
-    """Return how a job ended in a few words, or nothing."""
+    """Return how a job ended, or nothing."""
     if job.state != JobState.DONE or job.outcome is None:
         return ""
-    kind = job.outcome.kind.replace("_", " ")
-    if job.outcome.kind == "exited":
-        return f"exited {job.outcome.exit_status}"
-    return f"{kind} ({job.outcome.message})" if job.outcome.message else kind
+    return outcome_words(job.outcome, walltime_s=job.walltime_s)

@@ -12,6 +12,7 @@ from gsched.model.signals import describe_signal
 from gsched.model.states import JobState, PartState
 from gsched.model.training import Training
 from gsched.model.units import format_duration, format_size
+from gsched.model.wording import counted, outcome_words
 from gsched.protocol.api import (
     AttemptRow,
     CheckpointRow,
@@ -45,13 +46,13 @@ def print_why(story: JobStory) -> None:
     if row.reason:
         print(f"    {printable(local_times(row.reason))}")
     if story.ahead is not None and row.state == JobState.QUEUED:
-        many = f"{story.ahead or 'no'} job" + "s" * (story.ahead != 1)
+        many = counted(story.ahead, "job") if story.ahead else "no jobs"
         print(f"    {many} ahead in queue {printable(row.queue)}")
     if row.predicted_start_s is not None:
         expected = format_expected(row.predicted_start_s, now_s=story.now_s)
         print(f"    expected start: {expected}")
     if row.outcome is not None:
-        print(f"    {_outcome(row.outcome)}")
+        print(f"    {_outcome(story, row.outcome)}")
 
 
 def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
@@ -90,7 +91,7 @@ def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
         *_goal(story),
         *_course(story),
         ("exit_status", "" if row.outcome is None else str(row.outcome.exit_status)),
-        ("outcome", "" if row.outcome is None else _outcome(row.outcome)),
+        ("outcome", "" if row.outcome is None else _outcome(story, row.outcome)),
     ]
     return ((name, value) for name, value in fields if value)
 
@@ -195,7 +196,7 @@ def _progress(reached: ProgressRow) -> str:
     if reached.communication_s > 0:
         words.append(f"{1000.0 * reached.communication_s:.1f} ms of communication")
     if reached.gpus:
-        words.append(f"{reached.gpus} rank{'s' * (reached.gpus != 1)}")
+        words.append(counted(reached.gpus, "rank"))
     return ", ".join(words)
 
 
@@ -242,13 +243,13 @@ def _print_attempt(attempt: AttemptRow, story: JobStory) -> None:
     span = _span(attempt.started_s, attempt.ended_s, story.now_s)
     print(f"    Attempt {attempt.attempt}: {attempt.state}{span}")
     for part in attempt.parts:
-        print(f"        {_part(part)}")
+        print(f"        {_part(part, story)}")
     if attempt.startup_s is not None:
         print(f"        {attempt.startup_s:.1f} s from start to first step")
     if attempt.usage is not None:
         print(f"        used: {_usage(attempt.usage)}")
     if attempt.outcome is not None:
-        print(f"        outcome: {_outcome(attempt.outcome)}")
+        print(f"        outcome: {_outcome(story, attempt.outcome)}")
 
 
 def _span(started_s: float | None, ended_s: float | None, now_s: float) -> str:
@@ -260,8 +261,8 @@ def _span(started_s: float | None, ended_s: float | None, now_s: float) -> str:
     return text
 
 
-def _part(part: PartRow) -> str:
-    words = [f"{part.cpus} CPU" + "s" * (part.cpus != 1)]
+def _part(part: PartRow, story: JobStory) -> str:
+    words = [counted(part.cpus, "CPU")]
     if part.gpu_indices:
         indices = ",".join(str(index) for index in part.gpu_indices)
         words.append("GPU" + "s" * (len(part.gpu_indices) != 1) + f" {indices}")
@@ -273,7 +274,7 @@ def _part(part: PartRow) -> str:
     if part.usage is not None:
         text += f"; used {_usage(part.usage)}"
     if part.outcome is not None:
-        text += f"; {_outcome(part.outcome)}"
+        text += f"; {_outcome(story, part.outcome)}"
     return text
 
 
@@ -287,14 +288,6 @@ def _usage(usage: Usage) -> str:
     return ", ".join(words)
 
 
-def _outcome(outcome: OutcomeRow) -> str:
-    text = outcome.kind.replace("_", " ")
-    if outcome.exit_code is not None:
-        text += f", exit code {outcome.exit_code}"
-    if outcome.signal is not None:
-        text += f", signal {describe_signal(outcome.signal)}"
-    if outcome.rank is not None:
-        text += f", first failing rank {outcome.rank}"
-    if outcome.node:
-        text += f", on {outcome.node}"
-    return printable(f"{text}: {outcome.message}" if outcome.message else text)
+def _outcome(story: JobStory, outcome: OutcomeRow) -> str:
+    limit_s, grace_s = story.row.walltime_s, story.grace_s
+    return printable(outcome_words(outcome, walltime_s=limit_s, grace_s=grace_s))

@@ -199,3 +199,14 @@ class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     work_done: Amount | None = None
     asked: Count = 0
     asked_s: Amount = 0.0
+
+    def outcome(self, node: str = "") -> Outcome:
+        """Return how the part ended, on ``node`` where that is to be said."""
+        return Outcome(
+            kind=self.kind,
+            exit_code=self.exit_code,
+            signal=self.signal,
+            node=node,
+            rank=self.rank,
+            message=self.message,
+        )

@@ -12,6 +12,7 @@ from msgspec import Struct
 from gsched.errors import BadStateError
 from gsched.model.machine import is_same_machine
 from gsched.model.states import NodeState, PartState
+from gsched.model.wording import counted
 from gsched.protocol import node as n
 from gsched.protocol.actions import ReplaceNode
 from gschedd.core import facts as f
@@ -170,7 +171,7 @@ def _check_gone(state: State, node: Node, verb: str) -> None:
             for job in state.by_node.get(node.name, {}).values()
         )
         raise BadStateError(
-            f"node {node.name} has {len(jobs)} job{'s' * (len(jobs) > 1)}: {shown}",
+            f"node {node.name} has {counted(len(jobs), 'job')}: {shown}",
             hint=f"if nothing of them runs there any more: gnodes confirm-dead {node.name}"
             if live
             else "wait until they have ended everywhere, or delete them",

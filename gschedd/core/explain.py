@@ -1,16 +1,14 @@
 """Why a job waits and what happened to it, in words."""
 
 from collections.abc import Mapping
-from typing import assert_never
 
-from gsched.model.job import Outcome
 from gsched.model.resources import Share
 from gsched.model.signals import describe_signal
-from gsched.model.states import HoldKind, JobState, NodeState, OutcomeKind, PartState
+from gsched.model.states import HoldKind, JobState, NodeState, PartState
 from gsched.model.units import format_duration, format_gpus, format_size
+from gsched.model.wording import counted, outcome_words
 from gschedd.core import facts as f
 from gschedd.core.settings import Settings
-from gschedd.core.settle import describe_record
 from gschedd.core.state import Job, State
 from gschedd.plan.moments import moment
 from gschedd.plan.snapshot import Shape, Wait
@@ -87,7 +85,7 @@ def _delayed_reason(job: Job) -> str:
 
 def describe_place(share: Share) -> str:
     """Return ``n1 (2 CPUs, GPUs 0,1)``."""
-    words = f"{share.cpus} CPU" + "s" * (share.cpus != 1)
+    words = counted(share.cpus, "CPU")
     if share.gpu_indices:
         indices = ",".join(map(str, share.gpu_indices))
         words += f", GPU{'s' * (len(share.gpu_indices) != 1)} {indices}"
@@ -129,37 +127,6 @@ def jobs_ahead(job: Job, state: State) -> int:
         for group in state.groups.values()
         if group.shape.queue == job.spec.queue
     )
-
-
-def describe_outcome(outcome: Outcome) -> str:  # noqa: C901, PLR0911 # one line a kind
-    """Return how it ended, in words."""
-    where = f" on {outcome.node}" if outcome.node else ""
-    rank = f" (rank {outcome.rank})" if outcome.rank is not None else ""
-    note = f": {outcome.message}" if outcome.message else ""
-    match outcome.kind:
-        case OutcomeKind.EXITED:
-            at = where if outcome.exit_code else ""
-            return f"exit code {outcome.exit_code}{at}{rank}{note}"
-        case OutcomeKind.SIGNALLED:
-            return f"ended by signal {describe_signal(outcome.signal or 0)}{where}{rank}{note}"
-        case OutcomeKind.CANCELLED:
-            return outcome.message or "deleted"
-        case OutcomeKind.WALLTIME:
-            return "reached its walltime"
-        case OutcomeKind.OOM:
-            return f"killed for memory{where}{rank}{note}"
-        case OutcomeKind.LAUNCH_FAILED:
-            return f"could not be started{where}{note}"
-        case OutcomeKind.NODE_LOST:
-            return f"lost with its node{where}{note}"
-        case OutcomeKind.SUPERVISOR_LOST:
-            return f"its supervisor was lost{where}{note}"
-        case OutcomeKind.RERUN:
-            return outcome.message or "stopped to run again"
-        case OutcomeKind.MOVED:
-            return outcome.message or "stopped for migration"
-        case _:
-            assert_never(outcome.kind)
 
 
 def describe(fact: f.AnyFact) -> str:
@@ -225,14 +192,15 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 
             note = f": {fact.message}" if fact.message else ""
             return f"stop requested by {fact.by} ({fact.reason.replace('_', ' ')}){note}"
         case f.PartEnded():
-            return f"attempt {fact.attempt} ended on {fact.node}: {describe_record(fact.record)}"
+            ending = outcome_words(fact.record.outcome())
+            return f"attempt {fact.attempt} ended on {fact.node}: {ending}"
         case f.AttemptEnded():
             wall = format_duration(fact.usage.wall_s)
-            return f"attempt {fact.attempt} ended after {wall}: {describe_outcome(fact.outcome)}"
+            return f"attempt {fact.attempt} ended after {wall}: {outcome_words(fact.outcome)}"
         case f.JobRequeued():
             return f"requeued: {fact.reason}"
         case f.JobEnded():
-            return f"done: {describe_outcome(fact.outcome)}"
+            return f"done: {outcome_words(fact.outcome)}"
         case _:
             return type(fact).__name__
 

@@ -6,6 +6,7 @@ from msgspec import structs
 
 from gsched.model.job import Outcome
 from gsched.model.states import HoldKind, OutcomeKind
+from gsched.model.wording import counted, outcome_words
 from gschedd.core import facts as f
 from gschedd.core.blame import Verdict, verdict_on
 from gschedd.core.journeys import checkpoint_dir
@@ -50,14 +51,14 @@ def after_fault(job: Job, outcome: Outcome, at_s: float) -> f.JobRequeued | f.Jo
         return _after_load(job, outcome, at_s)
     if outcome.kind is OutcomeKind.LAUNCH_FAILED:
         faults = 1 if _has_saved(job, attempt) else job.faults + 1
-        return after_failed_start(job, attempt, _words(outcome), faults=faults, at_s=at_s)
+        return after_failed_start(job, attempt, outcome_words(outcome), faults=faults, at_s=at_s)
     asked_for = job.spec.restarts_max > 0 and _has_died(attempt, outcome)
     if not asked_for and not _is_fault(job, attempt, outcome):
         return None
     faults = 1 if _has_saved(job, attempt) else job.faults + 1
     if asked_for and faults > job.spec.restarts_max:
-        restarts = "1 restart" if faults == 2 else f"{faults - 1} restarts"
-        message = f"{outcome.message}; failed after {restarts}".removeprefix("; ")
+        failed = f"failed after {counted(faults - 1, 'restart')}"
+        message = f"{outcome.message}; {failed}".removeprefix("; ")
         ended_s = attempt.ended_s if attempt.ended_s is not None else at_s
         return f.JobEnded(
             at_s=at_s,
@@ -65,7 +66,7 @@ def after_fault(job: Job, outcome: Outcome, at_s: float) -> f.JobRequeued | f.Jo
             outcome=structs.replace(outcome, message=message),
             ended_s=ended_s,
         )
-    reason = _words(outcome)
+    reason = outcome_words(outcome)
     if not asked_for and faults >= MAX_FAULTS:
         return f.JobRequeued(
             at_s=at_s,
@@ -101,7 +102,7 @@ def _after_load(job: Job, outcome: Outcome, at_s: float) -> f.JobRequeued:
     By its user's hold: whoever mends its checkpoints lets it go on.
     """
     faults = job.faults + 1
-    why = _words(outcome)
+    why = outcome_words(outcome)
     if outcome.exit_code != CANNOT_GO_ON and faults < MAX_LOADS:
         return f.JobRequeued(
             at_s=at_s,
@@ -128,18 +129,6 @@ def _delay_s(faults: int) -> float:
     """Return how long the next try waits after so many faults in a row, seconds."""
     # the exponent is bounded, or many tries would overflow
     return min(MAX_DELAY_S, FAULT_DELAY_S * 2.0 ** min(faults - 1, 30))
-
-
-def _words(outcome: Outcome) -> str:
-    where = f" on {outcome.node}" if outcome.node else ""
-    match outcome.kind:
-        case OutcomeKind.SIGNALLED:
-            kind = f"killed by signal {outcome.signal}"
-        case OutcomeKind.EXITED:
-            kind = f"exit code {outcome.exit_code}"
-        case _:
-            kind = outcome.kind.replace("_", " ")
-    return f"{kind}{where}: {outcome.message}".removesuffix(": ")
 
 
 def _has_saved(job: Job, attempt: Attempt) -> bool:

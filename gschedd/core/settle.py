@@ -10,8 +10,8 @@ from msgspec import structs
 
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.resources import Usage
-from gsched.model.signals import describe_signal
 from gsched.model.states import AttemptState, NodeState, OutcomeKind, PartState, StopReason
+from gsched.model.wording import OVER_WALLTIME, outcome_words
 from gschedd.core import facts as f
 from gschedd.core.blame import suspect
 from gschedd.core.owning import crowded_out
@@ -38,8 +38,8 @@ _DIED: Final = frozenset({OutcomeKind.EXITED, OutcomeKind.SIGNALLED, OutcomeKind
 _STOP_WORDS: Final = MappingProxyType(
     {
         StopReason.DELETE: "deleted",
-        StopReason.RERUN: "stopped to run again",
-        StopReason.MOVE: "stopped for migration",
+        StopReason.RERUN: "requeued",
+        StopReason.MOVE: "migrated",
     }
 )
 
@@ -76,6 +76,7 @@ def _after_part(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
     if not left:
         facts.append(attempt_ended(job, fact.at_s))
     elif _failed(fact.record) and attempt.stop is None and not _leaves_by_itself(job):
+        ending = outcome_words(fact.record.outcome())
         facts.append(
             f.StopRequested(
                 at_s=fact.at_s,
@@ -84,7 +85,7 @@ def _after_part(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
                 reason=StopReason.PEER_FAILED,
                 grace_s=min(job.spec.grace_s, PEER_GRACE_S),
                 by="gsched",
-                message=f"the part on {fact.node} has ended: {describe_record(fact.record)}",
+                message=f"the part on {fact.node} has ended: {ending}",
             )
         )
     return facts
@@ -126,7 +127,10 @@ def _outcome(job: Job, attempt: Attempt) -> Outcome:
     """
     if attempt.stop in {None, StopReason.MOVE} and _has_left(job, attempt):
         why = f": {job.move.why}" if job.move is not None and job.move.why else ""
-        return Outcome(kind=OutcomeKind.MOVED, message=f"ended at its signal to go on{why}")
+        return Outcome(
+            kind=OutcomeKind.MOVED,
+            message=f"migrated, after it ended at its checkpoint signal{why}",
+        )
     outcome = attempt_outcome(attempt)
     if outcome.kind in _DIED and not outcome.succeeded and _has_saved_to_move(job, attempt):
         return Outcome(kind=OutcomeKind.MOVED, message="exited after its migration checkpoint")
@@ -166,7 +170,7 @@ def attempt_outcome(attempt: Attempt) -> Outcome:
                 kind=OutcomeKind.WALLTIME,
                 signal=record.signal,
                 node=node,
-                message=record.message or "reached its walltime",
+                message=record.message or OVER_WALLTIME,
             )
         if record.stop_reason is StopReason.NODE_STOP:
             return _stopped_outcome(attempt, stopped)
@@ -177,7 +181,7 @@ def attempt_outcome(attempt: Attempt) -> Outcome:
     ]
     if failures:
         _, node, record = min(failures, key=lambda item: item[:2])
-        return _failure(node, record)
+        return record.outcome(node)
     if stopped:  # every part was stopped as a peer: the part that failed first was stopped, too
         return _stopped_outcome(attempt, stopped)
     return Outcome(kind=OutcomeKind.EXITED, exit_code=0)
@@ -189,35 +193,17 @@ def _stopped_outcome(attempt: Attempt, stopped: list[ExitRecord]) -> Outcome:
     kind = _STOPPED.get(reason, OutcomeKind.CANCELLED) if reason else OutcomeKind.CANCELLED
     by = f" by {attempt.stopped_by}" if attempt.stopped_by else ""
     word = _STOP_WORDS.get(reason, "stopped") if reason else "stopped"
-    message = f"{word}{by}" + (f": {attempt.stop_message}" if attempt.stop_message else "")
+    why = f": {attempt.stop_message}" if attempt.stop_message else ""
+    if reason is StopReason.MOVE and attempt.stop_message:
+        why = f" ({attempt.stop_message})"
+    message = f"{word}{by}{why}"
     return Outcome(kind=kind, signal=9 if killed else 15, message=message)
-
-
-def _failure(node: str, record: ExitRecord) -> Outcome:
-    return Outcome(
-        kind=record.kind,
-        exit_code=record.exit_code,
-        signal=record.signal,
-        node=node,
-        rank=record.rank,
-        message=record.message,
-    )
 
 
 def ended_s(attempt: Attempt, at_s: float) -> float:
     """Return when the last part ended, as its node said, within what is possible."""
     ends = [part.record.ended_s for part in attempt.parts.values() if part.record is not None]
     return min(max([*ends, attempt.started_s or attempt.assigned_s]), at_s)
-
-
-def describe_record(record: ExitRecord) -> str:
-    """Return how a part ended, in words."""
-    rank = f"rank {record.rank} " if record.rank is not None else ""
-    if record.kind is OutcomeKind.EXITED:
-        return f"{rank}exit code {record.exit_code}"
-    if record.kind is OutcomeKind.SIGNALLED:
-        return f"{rank}signal {describe_signal(record.signal or 0)}"
-    return f"{record.kind.replace('_', ' ')}: {record.message}".removesuffix(": ")
 
 
 def total_usage(attempt: Attempt) -> Usage:

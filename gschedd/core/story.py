@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from gsched.model.job import ExitRecord, Outcome
+from gsched.model.job import Outcome
 from gsched.model.request import format_resources
 from gsched.model.resources import Request
 from gsched.model.states import AttemptState, JobState, NodeState
@@ -322,16 +322,5 @@ def part_row(node: str, part: Part) -> api.PartRow:
         started_s=part.started_s,
         ended_s=record.ended_s if record is not None else None,
         usage=part.usage,
-        outcome=None if record is None else outcome_row(_record_outcome(record, node)),
-    )
-
-
-def _record_outcome(record: ExitRecord, node: str) -> Outcome:
-    return Outcome(
-        kind=record.kind,
-        exit_code=record.exit_code,
-        signal=record.signal,
-        node=node,
-        rank=record.rank,
-        message=record.message,
+        outcome=None if record is None else outcome_row(record.outcome(node)),
     )

@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from msgspec import structs
 
 from gsched.errors import BadStateError, TryAgainError, UnknownNodeError
+from gsched.model.wording import outcome_words
 from gsched.protocol import node as n
 from gsched.protocol import recover
 from gschedd.core.apply_nodes import SAFE_ID_JUMP
 from gschedd.core.head import Head, Step
 from gschedd.core.recovery import Case, Hold, Survey, cases_of, held_jobs
-from gschedd.core.settle import describe_record
 from gschedd.engine.loop import Engine
 from gschedd.http.links import Links
 from gschedd.store.sqlite import Opened, Store
@@ -189,7 +189,7 @@ class SafeMode:
             user=spec.owner.user if spec is not None else "",
             name=spec.name if spec is not None else "",
             script=case.origin.spec.script_digest if case.origin is not None else "",
-            text=case.why or "; ".join(describe_record(end) for end in ends),
+            text=case.why or "; ".join(outcome_words(end.outcome()) for end in ends),
         )
 
     def _missing(self, survey: Survey) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from gsched.model.resources import Chunk, Request
 from gsched.model.states import Placement
 from gsched.model.units import format_size
+from gsched.model.wording import counted
 from gschedd.plan.room import shortage, usable_gpus
 from gschedd.plan.space import NodeSpace, Spaces
 
@@ -95,10 +96,10 @@ _REASON_WORDS = {
 
 def describe_chunk(chunk: Chunk) -> str:
     """Return ``2 CPUs, 1 GPU (a100), 4gb memory``."""
-    words = [f"{chunk.cpus} CPU" + "s" * (chunk.cpus != 1)]
+    words = [counted(chunk.cpus, "CPU")]
     if chunk.gpus:
         kind = f" ({chunk.gpu_type})" if chunk.gpu_type else ""
-        words.append(f"{chunk.gpus} GPU" + "s" * (chunk.gpus != 1) + kind)
+        words.append(counted(chunk.gpus, "GPU") + kind)
     if chunk.memory_bytes:
         words.append(f"{format_size(chunk.memory_bytes)} memory")
     words.extend(f"{count} {name}" for name, count in chunk.generic)

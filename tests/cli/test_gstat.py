@@ -125,7 +125,7 @@ def test_the_story_tells_attempts_events_and_outcome(head: Path, fake: FakeApi) 
 
     assert told.startswith("Job Id: 3.fake\n    Job_Name = old\n    Job_Owner = alice@login1\n")
     assert "    exit_status = 3\n" in told
-    assert "on n2: 2 CPUs, GPUs 0,3, 1gb; ended; exited, exit code 3, on n2" in told
+    assert "on n2: 2 CPUs, GPUs 0,3, 1gb; ended; failed with exit code 3 on n2" in told
     assert "        4.3 s from start to first step\n" in told
     assert "used: wall 00:00:40, CPU 00:01:11, peak memory 3mb" in told
     assert "ended: code 3" in told

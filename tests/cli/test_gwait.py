@@ -56,7 +56,7 @@ def test_every_failed_job_is_reported_with_the_tail_of_its_stderr(
     fake.output[3, "stderr"] = b"third\n"
     ran = run_command("gwait", "2", "3", head=head)
 
-    assert "gwait: job 2.fake exited with code 5" in ran.stderr
+    assert "gwait: job 2.fake: failed with exit code 5" in ran.stderr
     assert [line for line in ran.stderr.splitlines() if line.startswith("  | line")] == [
         f"  | line {number}" for number in range(20, 30)
     ]

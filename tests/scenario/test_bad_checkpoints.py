@@ -44,8 +44,8 @@ def test_i10_one_whose_starts_crash_is_tried_some_times_and_then_held(
     assert told[-1].holds == (HoldKind.USER,)
     assert story.why(job) == (
         f"held by user: CKPT_BAD: it cannot go on from its checkpoints ({MAX_LOADS} starts in "
-        "a row did not come to a step, last: exit code 1 on a): see its output; mend what is wrong "
-        f"in {DIRECTORY}, or move it away to begin anew; release it with grls -h u 1"
+        "a row did not come to a step, last: failed with exit code 1 on a): see its output; mend "
+        f"what is wrong in {DIRECTORY}, or move it away to begin anew; release it with grls -h u 1"
     )
 
 
@@ -76,7 +76,8 @@ def test_i10_one_that_cannot_be_started_where_it_was_moved_to_is_not_lost() -> N
     story.run_for(2.0)
     (told,) = requeues(story, job)
     assert told.reason == (
-        "it failed before its first step from the checkpoint: launch failed on b: no such directory"
+        "it failed before its first step from the checkpoint: could not be started on b: "
+        "no such directory"
     )
     story.programs[job] = Program(runs_s=20.0)
     story.run_for(60.0)

@@ -219,5 +219,5 @@ def test_a_move_that_ends_in_the_queue_costs_nothing() -> None:
     )
     assert (told.row.state, told.row.moves, told.row.moves_cost_s) == ("running", 1, 0.0)
     assert told.move is None
-    with pytest.raises(BadStateError, match="was requeued: node lost on b"):
+    with pytest.raises(BadStateError, match="was requeued: node b was lost"):
         check_moves(told, from_attempt=1)

@@ -43,7 +43,7 @@ def test_one_part_fails_and_the_others_are_stopped() -> None:
     assert world.job(job).ended_s == BEGIN_S + 20
     (stop,) = world.told(f.StopRequested, job)
     assert isinstance(stop, f.StopRequested)
-    assert stop.message == "the part on n2 has ended: exit code 42"
+    assert stop.message == "the part on n2 has ended: failed with exit code 42"
 
 
 def test_the_first_failure_counts_whichever_report_comes_first() -> None:

@@ -283,7 +283,7 @@ def test_an_output_directory_that_goes_away_ends_the_job_in_words(counter: Count
     assert str(directory) in story.row.outcome.message
     waited = counter.run("gwait", job)
     assert waited.status == 126
-    assert "launch failed on n1: " in waited.stdout
+    assert "could not be started on n1: " in waited.stdout
     assert str(directory) in waited.stdout
 
 

@@ -30,7 +30,7 @@ def test_waiting_for_a_command_gives_its_code_and_its_last_words(running: Cluste
     ran = run(running, "gsub", "--wait", "--", "sh", "-c", "echo boom >&2; exit 3")
 
     assert (ran.status, ran.stdout) == (3, "1.test\n")
-    assert "job 1.test exited with code 3 on n1" in ran.stderr
+    assert "job 1.test: failed with exit code 3 on n1" in ran.stderr
     assert "  | boom" in ran.stderr
 
 

@@ -1,37 +1,10 @@
 """Why a job waits and how it ended, in words."""
 
-import pytest
-
-from gsched.model.job import Outcome
-from gsched.model.states import HoldKind, JobState, OutcomeKind
+from gsched.model.states import HoldKind, JobState
 from gschedd.core import facts as f
-from gschedd.core.explain import describe, describe_outcome, jobs_ahead, waiting_reason
+from gschedd.core.explain import describe, jobs_ahead, waiting_reason
 from gschedd.core.settings import QueueSettings
 from tests.support.world import ADMIN, World, node, settings
-
-K = OutcomeKind
-
-
-@pytest.mark.parametrize(
-    ("outcome", "text"),
-    [
-        (Outcome(kind=K.EXITED, exit_code=0, node="n1"), "exit code 0"),
-        (Outcome(kind=K.EXITED, exit_code=2, node="n1", rank=3), "exit code 2 on n1 (rank 3)"),
-        (Outcome(kind=K.SIGNALLED, signal=11, node="n1"), "ended by signal 11 (SEGV) on n1"),
-        (Outcome(kind=K.CANCELLED), "deleted"),
-        (Outcome(kind=K.CANCELLED, message="deleted by bob"), "deleted by bob"),
-        (Outcome(kind=K.WALLTIME), "reached its walltime"),
-        (Outcome(kind=K.OOM, node="n1", message="9gb"), "killed for memory on n1: 9gb"),
-        (Outcome(kind=K.LAUNCH_FAILED, message="no dir"), "could not be started: no dir"),
-        (Outcome(kind=K.NODE_LOST, node="n1"), "lost with its node on n1"),
-        (Outcome(kind=K.SUPERVISOR_LOST, node="n1"), "its supervisor was lost on n1"),
-        (Outcome(kind=K.RERUN), "stopped to run again"),
-        (Outcome(kind=K.RERUN, message="stopped by bob"), "stopped by bob"),
-    ],
-)
-def test_an_outcome_in_words(outcome: Outcome, text: str) -> None:
-    """Where, which rank, and what was said."""
-    assert describe_outcome(outcome) == text
 
 
 def test_every_waiting_job_says_why() -> None:

@@ -139,16 +139,16 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
         ),
         (
             f.PartEnded(**ATTEMPT, node="n1", record=RECORD, usage=Usage(wall_s=1.0)),  # type: ignore[arg-type] # common fields
-            "attempt 2 ended on n1: rank 1 exit code 3",
+            "attempt 2 ended on n1: rank 1 failed with exit code 3",
         ),
         (
             f.AttemptEnded(**ATTEMPT, outcome=OUTCOME, usage=Usage(wall_s=61.0), ended_s=4.0),  # type: ignore[arg-type] # common fields
-            "attempt 2 ended after 00:01:01: exit code 3 on n1 (rank 1)",
+            "attempt 2 ended after 00:01:01: rank 1 on n1 failed with exit code 3",
         ),
         (f.JobRequeued(at_s=5.0, job=1, reason="lost", faults=1), "requeued: lost"),
         (
             f.JobEnded(at_s=5.0, job=1, outcome=OUTCOME, ended_s=4.0),
-            "done: exit code 3 on n1 (rank 1)",
+            "done: rank 1 on n1 failed with exit code 3",
         ),
         (
             f.NodeRegistered(

@@ -5,7 +5,7 @@ import pytest
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.resources import Share, Usage
 from gsched.model.states import AttemptState, OutcomeKind, PartState, StopReason
-from gschedd.core.settle import attempt_outcome, describe_record, total_usage
+from gschedd.core.settle import attempt_outcome, total_usage
 from gschedd.core.state import Attempt, Part
 
 K = OutcomeKind
@@ -92,7 +92,7 @@ STOPPED = {"signal": 15}
         ),
         (
             attempt(record(K.SIGNALLED, signal=15, stop_reason=StopReason.WALLTIME), record()),
-            Outcome(kind=K.WALLTIME, signal=15, node="n1", message="reached its walltime"),
+            Outcome(kind=K.WALLTIME, signal=15, node="n1", message="exceeded its walltime limit"),
         ),
         (
             attempt(
@@ -109,7 +109,7 @@ STOPPED = {"signal": 15}
                 stop=StopReason.RERUN,
                 by="bob",
             ),
-            Outcome(kind=K.RERUN, signal=15, message="stopped to run again by bob"),
+            Outcome(kind=K.RERUN, signal=15, message="requeued by bob"),
         ),
         # asked to end, it ended by itself before the request came
         (attempt(record(), stop=StopReason.DELETE), Outcome(kind=K.EXITED, exit_code=0)),
@@ -192,18 +192,3 @@ def test_use_is_added_up_over_nodes() -> None:
     assert (total.gpu_util_mean_percent, total.samples) == (70, 4)
     assert total_usage(attempt(record(), usages=usages[:1])) is usages[0]
     assert total_usage(attempt(record(), record())) == Usage()
-
-
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        (record(exit_code=3), "exit code 3"),
-        (record(exit_code=3, rank=1), "rank 1 exit code 3"),
-        (record(K.SIGNALLED, signal=11), "signal 11 (SEGV)"),
-        (record(K.NODE_LOST, message="gone"), "node lost: gone"),
-        (record(K.OOM), "oom"),
-    ],
-)
-def test_a_record_in_words(given: ExitRecord, text: str) -> None:
-    """As it stands in histories."""
-    assert describe_record(given) == text
