@@ -336,8 +336,7 @@ class Links:
         except TryAgainError as error:
             failed = error
         if failed is not None:
-            if self._links.get(link.node) is link:
-                del self._links[link.node]
+            await self._part(link, failed.message)  # it may have taken the place of a link
             await link.refuse(failed.message, fatal=False)
             return False
         if not link.asked:
@@ -461,13 +460,16 @@ class Links:
             if is_fault:
                 await _close_badly(link.socket, reason)
             await link.socket.close()
-            if self._links.get(link.node) is link:
-                del self._links[link.node]
-                log.warning("%s disconnected: %s", link.node, reason)
-                head = self._engine.head
-                await self._engine.tell(
-                    lambda now_s: (head.disconnected(link.node, reason, now_s),)
-                )
+            await self._part(link, reason)
+
+    async def _part(self, link: Link, reason: str) -> None:
+        """Note that a node has no connection any more, unless another link has taken its place."""
+        if self._links.get(link.node) is not link:
+            return
+        del self._links[link.node]
+        log.warning("%s disconnected: %s", link.node, reason)
+        head = self._engine.head
+        await self._engine.tell(lambda now_s: (head.disconnected(link.node, reason, now_s),))
 
     async def _hear(  # noqa: C901 # one line a message
         self, link: Link, messages: list[n.NodeMessage]
