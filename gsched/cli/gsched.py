@@ -22,7 +22,7 @@ COMMANDS = {
     "config": "Check a configuration file.",
     "recover": "Show why the head is in safe mode, and end it.",
     "completion": "Print the completion of all commands for a shell.",
-    "version": "Print the versions of all that takes part.",
+    "version": "Show component versions.",
 }
 
 EPILOG = """\b

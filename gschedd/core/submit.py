@@ -322,8 +322,8 @@ def _resources(asked: SubmitJob, state: State, settings: Settings) -> ResourceLi
     change_s = resources.walltime_change_s
     if change_s is not None and change_s < 0:
         raise BadResourceError(
-            f"a walltime of -{format_duration(-change_s)} would be over before it began",
-            hint="give a time above zero",
+            f"walltime must be greater than zero, got -{format_duration(-change_s)}",
+            hint="give a time such as 01:00:00",
         )
     if change_s is not None:
         raise BadResourceError(

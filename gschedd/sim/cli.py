@@ -109,7 +109,12 @@ _OPTIONS = (
         help="fixed: a job takes its time; shared: it slows down where CPUs are over-used.",
     ),
     click.option(
-        "--seed", type=int, default=1, show_default=True, metavar="N", help="Of --jitter."
+        "--seed",
+        type=int,
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Random seed for --jitter.",
     ),
     click.option(
         "--jitter",
@@ -165,7 +170,7 @@ def gsim() -> None:
     "form",
     type=click.Choice(list(FORMS)),
     metavar="FORM",
-    help=f"Of the trace, if its name does not say it: {', '.join(FORMS)}.",
+    help=f"Format of the trace, if its name does not tell it: {', '.join(FORMS)}.",
 )
 @click.option("--strict", is_flag=True, help="Refuse a trace with a line that cannot be read.")
 @common_options

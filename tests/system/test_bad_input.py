@@ -138,7 +138,7 @@ def test_an_error_is_json_where_json_is_asked_for(counter: Counter) -> None:
         ("walltime=soon", ["walltime=soon: invalid time 'soon'", "HH:"]),
         ("walltime=0", ["walltime=0", "greater than zero"]),
         ("walltime=-5", ["walltime=-5", "greater than zero"]),
-        ("walltime=-1:00:00", ["a walltime of -01:00:00 would be over before it began"]),
+        ("walltime=-1:00:00", ["walltime must be greater than zero, got -01:00:00"]),
         ("walltime=+1:00:00", ["changes one that is there already", "without a sign"]),
     ],
 )
