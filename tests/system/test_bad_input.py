@@ -132,7 +132,7 @@ def test_an_error_is_json_where_json_is_asked_for(counter: Counter) -> None:
         ),
         ("nodes=1:gpus=1,gpus=1", ["GPUs are requested twice"]),
         ("select=1:foo=2", ["unknown chunk attribute 'foo=2'", "select=N:ncpus=C"]),
-        ("place=weird", ["place=weird", "say free, pack, scatter, excl"]),
+        ("place=weird", ["place=weird", "valid: free, pack, scatter, excl"]),
         ("mem=12zz", ["mem=12zz: invalid size '12zz'", "4gb"]),
         ("walltime", ["walltime has no value", "walltime=VALUE"]),
         ("walltime=soon", ["walltime=soon: invalid time 'soon'", "HH:"]),
@@ -155,7 +155,7 @@ def test_a_malformed_resource_list_is_named_by_its_term(
         ("nodes=1:gpus=3", ["needs 3 GPUs", "largest is n1 with 2 CPUs, 1 GPU"]),
         ("mem=900gb", ["needs 900gb memory", "largest is n1 with 2 CPUs, 8gb memory"]),
         ("nodes=5", ["needs 5 nodes", "there are only 1", "at most 1"]),
-        ("nodes=1:a100", ["needs a100", "nodes and features here: declared, n1"]),
+        ("nodes=1:a100", ["no node is named a100", "nodes and features here: declared, n1"]),
         ("nodes=1:gpus=1:gpu_type=h100", ["1 GPU (h100)", "GPU types here: declared"]),
     ],
 )
