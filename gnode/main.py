@@ -75,8 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         check_config(given.config)
         serve(load_config(given.config))
     except GschedError as error:
-        hint = f" ({error.hint})" if error.hint else ""
-        sys.stderr.write(f"gnode: {error.message}{hint}\n")
+        hint = f"       hint: {error.hint}\n" if error.hint else ""
+        sys.stderr.write(f"gnode: {error.message}\n{hint}")
         sys.exit(error.exit_code)
 
 

@@ -59,7 +59,7 @@ def run(config_path: str | None) -> int:
     except GschedError as error:
         click.echo(f"gschedd: {error.message}", err=True)
         if error.hint:
-            click.echo(f"gschedd: {error.hint}", err=True)
+            click.echo(f"         hint: {error.hint}", err=True)
         return error.exit_code
     except OSError as error:  # a full or read-only disk under the state directory
         click.echo(f"gschedd: {error.filename or 'state directory'}: {error.strerror}", err=True)

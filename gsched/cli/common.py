@@ -329,12 +329,29 @@ def _as_gsched_error(error: Exception, name: str) -> GschedError:
     if isinstance(error, click.ClickException):
         context = error.ctx if isinstance(error, click.UsageError) else None
         path = context.command_path if context else name
-        message = _NOT_A_NUMBER.sub("is not a valid number", error.format_message())
-        return UsageError(message, hint=f"see `{path} --help`")
+        meant = _option_meant(error) if isinstance(error, click.NoSuchOption) else ""
+        return UsageError(usage_message(error), hint=f"{meant}see `{path} --help`")
     return InternalError(
         f"internal error: {type(error).__name__}: {error}",
         hint="run the command again with GSCHED_DEBUG=1 and report the output",
     )
+
+
+def usage_message(error: click.ClickException) -> str:
+    """Return click's message in the form of ours: ``unknown option '--frob'``."""
+    if isinstance(error, click.NoSuchOption):
+        return f"unknown option {error.option_name!r}"
+    text = _NOT_A_NUMBER.sub("is not a valid number", error.format_message()).rstrip(".")
+    return text[:1].lower() + text[1:]
+
+
+def _option_meant(error: click.NoSuchOption) -> str:
+    """Return ``did you mean '--params'? ``, or nothing; click takes --lr for --help."""
+    import difflib  # late: only a mistake needs it
+
+    names = {each.lstrip("-"): each for each in error.possibilities or ()}
+    close = difflib.get_close_matches(error.option_name.lstrip("-"), names, n=1)
+    return f"did you mean {names[close[0]]!r}? " if close else ""
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:

@@ -116,7 +116,7 @@ def parse_states(text: str) -> tuple[JobState, ...]:
             found.update({letters[letter]: None for letter in word.upper()})
         else:
             names = ", ".join(f"{state.letter} {state.value}" for state in JobState)
-            raise UsageError(f"-s: invalid state {word!r}", hint=f"states are {names}")
+            raise UsageError(f"-s: invalid state {word!r}", hint=f"valid states: {names}")
     return tuple(found)
 
 

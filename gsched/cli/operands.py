@@ -85,10 +85,9 @@ def parse_hold_list(text: str) -> tuple[str, ...]:
     """
     if text == "n":
         return ()
-    unknown = sorted(set(text) - set(HOLD_LETTERS))
-    if unknown or not text:
+    if not text or set(text) - set(HOLD_LETTERS):
         raise UsageError(
-            f"-h: invalid hold {''.join(unknown)!r} in {text!r}",
+            f"-h: invalid hold list {text!r}",
             hint="write u, o and s in any order, or n alone",
         )
     return tuple(HOLD_LETTERS[letter].value for letter in dict.fromkeys(text))

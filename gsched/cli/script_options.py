@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from gsched.cli.common import QuickCommand
+from gsched.cli.common import QuickCommand, usage_message
 from gsched.cli.directives import Directive, Scan, prefixes_for, scan
 from gsched.cli.mail import NO_MAIL, wanted_mail
 from gsched.cli.options import SubmitOptions, merged
@@ -119,9 +119,9 @@ def _stated(reader: click.Command, directive: Directive) -> SubmitOptions:
         refused = refusal_of(error.option_name, words, "")
         if refused is not None:
             raise BadScriptError(refused.message, hint=refused.hint) from None
-        raise BadScriptError(error.format_message(), hint=hint) from None
+        raise BadScriptError(usage_message(error), hint=hint) from None
     except click.UsageError as error:
-        raise BadScriptError(error.format_message(), hint=hint) from None
+        raise BadScriptError(usage_message(error), hint=hint) from None
     if context.args:
         raise BadScriptError(
             f"{context.args[0]!r} is not an option",

@@ -178,7 +178,7 @@ def test_control_characters_of_others_do_not_reach_the_terminal(head: Path, fake
     [
         (["-s", "Z"], "-s: invalid state 'Z'"),
         (["--watch"], "--watch needs a terminal"),
-        (["--user"], "Option '--user' requires an argument"),
+        (["--user"], "option '--user' requires an argument"),
     ],
 )
 def test_wrong_options_are_told(head: Path, arguments: list[str], message: str) -> None:

@@ -182,11 +182,11 @@ def test_h_is_never_help(head: CannedHead, command: str) -> None:
     ("arguments", "message"),
     [
         (["gsig", "-s", "TREM", "17"], "did you mean 'TERM'?"),
-        (["ghold", "-h", "x", "17"], "invalid hold"),
+        (["ghold", "-h", "x", "17"], "invalid hold list"),
         (["galter", "17"], "nothing to change"),
         (["galter", "-p", "2000", "17"], "-1024<=x<=1023"),
         (["galter", "-a", "9999999999", "17"], "invalid date"),
-        (["gdel", "--frobnicate", "17"], "No such option"),
+        (["gdel", "--frobnicate", "17"], "unknown option"),
     ],
 )
 def test_nonsense_is_refused_before_the_head_is_asked(

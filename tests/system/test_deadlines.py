@@ -54,7 +54,7 @@ def test_the_answer_says_what_then_is_so(cluster: Cluster, policy: str) -> None:
     first = desk.gsub("--deadline", "90s", "--gpus", "2")
     row = desk.row(first)
     assert "planned on 2 GPUs, expected to finish at " in first.stderr
-    assert "expected to be met, with 00:0" in first.stderr
+    assert "expected to be met with 00:0" in first.stderr
     assert row.meets_deadline is True
     assert row.slack_s is not None
     assert 50 < row.slack_s < 75, "20 s of 90"
@@ -129,7 +129,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     ("arguments", "status", "words"),
     [
         (["--deadline", "10s"], 156, ["cannot be met even if all nodes were idle", "earliest end"]),
-        (["--deadline", "25s", "--gpus", "1"], 156, ["00:00:40 at least on 1 GPU,"]),
+        (["--deadline", "25s", "--gpus", "1"], 156, ["at least 00:00:40 on 1 GPU,"]),
         (["--deadline", "@1"], 2, ["is in the past"]),
         (["--gpus", "3..4"], 2, ["3"]),
         (["--params", "1M"], 156, ["said twice"]),

@@ -61,7 +61,7 @@ def test_a_hold_list_names_each_kind_once() -> None:
     assert parse_hold_list("uu") == ("user",)
     assert parse_hold_list("n") == ()
     for wrong in ("un", "x", ""):
-        with pytest.raises(UsageError, match="invalid hold"):
+        with pytest.raises(UsageError, match="invalid hold list"):
             parse_hold_list(wrong)
 
 
