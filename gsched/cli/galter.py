@@ -135,20 +135,16 @@ def make_alteration(options: dict[str, Value], *, now_s: float, directory: str) 
         raise UsageError("nothing to change", hint="see `galter --help`")
     if "deadline" in given and "urgency" in given:
         raise UsageError("--deadline and --urgency are mutually exclusive", hint="give one of them")
-    changes: dict[str, object] = {name: given[name] for name in _PLAIN if name in given}
-    for name, read in _readers(now_s, directory).items():
+    readers = _readers(now_s, directory)
+    plain = set(Alteration.__struct_fields__) - set(readers)
+    changes: dict[str, object] = {name: given[name] for name in plain if name in given}
+    for name, read in readers.items():
         if name in given:
             field, value = read(str(given[name]))
             changes[field] = value
     for text in _texts(given.get("attributes")):
         changes["grace_s"] = _kill_delay_s(text)
     return msgspec.convert(changes, Alteration)
-
-
-_PLAIN = (
-    *("account", "join", "mail_points", "mail_to", "name", "priority", "queue", "shell"),
-    *("resources", "urgency"),
-)
 
 
 def _readers(now_s: float, directory: str) -> dict[str, Callable[[str], tuple[str, object]]]:

@@ -15,6 +15,7 @@ from gsched.cli.scripts import Script
 from gsched.cli.times import parse_start_time
 from gsched.client import new_key
 from gsched.errors import BadResourceError, NotPermittedError, UnknownUserError, UsageError
+from gsched.model.job import Labels
 from gsched.model.states import LaunchKind
 from gsched.model.units import parse_duration_s, parse_size_bytes
 from gsched.protocol.api import SubmitJob
@@ -91,7 +92,6 @@ def make_job(
         resources=options.resource_texts,
         queue=queue_of(options.queue),
         priority=options.priority or 0,
-        account=options.account or "",
         start_after_s=_start_after_s(options.start_after, place),
         rerunnable=_rerunnable(options.rerunnable),
         stdout_path=stdout_path,
@@ -116,11 +116,18 @@ def make_job(
         profile=options.profile,
         reject_if_late=options.reject_if_late,
     )
+    job = structs.replace(job, **_labels(options))
     if options.speaks_of_saving:
         from gsched.cli.saving import with_saving  # late: few have checkpoints
 
         job = with_saving(job, options, place)
     return with_goal(job, options, place) if options.speaks_of_training else job
+
+
+def _labels(options: SubmitOptions) -> dict[str, object]:
+    """Return the labels that are given; an option has the name of its label."""
+    stated = {name: getattr(options, name) for name in Labels.__struct_fields__}
+    return {name: value for name, value in stated.items() if value is not None}
 
 
 def with_goal(job: SubmitJob, options: SubmitOptions, place: Place) -> SubmitJob:

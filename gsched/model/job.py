@@ -29,7 +29,53 @@ class Owner(Struct, frozen=True, kw_only=True):
     host: str = ""
 
 
-class JobSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Labels(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a user writes on a job for people and their accounts; it decides nothing.
+
+    A field here is an option of its own name that ``galter`` can change at any time: it gets from
+    the command line to the job and into every reply.
+    """
+
+    account: str = ""
+
+
+class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
+    """What a user states of a job and what stays as it was said: on the wire, in replies.
+
+    Attributes:
+        arguments: the command (LaunchKind.COMMAND), the script's arguments (SCRIPT), or the
+            training script and its arguments (TORCHRUN).
+        every_node: run the script or command once on every node instead of on the first only.
+        stdout_path: may hold ``$PBS_JOBID``; a directory if it ends in ``/`` or is one.
+        python: the interpreter whose torch runs a TORCHRUN job.
+        kind: of work, for predictions.
+        profile: it runs on its fewest GPUs until it is known what its steps take.
+    """
+
+    rerunnable: bool = True
+    stdout_path: str = ""
+    stderr_path: str = ""
+    shell: str = ""
+    arguments: tuple[str, ...] = ()
+    every_node: bool = False
+    python: str = ""
+    mail_points: str = ""
+    mail_to: str = ""
+    kind: str = ""
+    profile: bool = False
+
+
+def labels_of(source: Labels) -> dict[str, object]:
+    """Return what a record holds of `Labels`, by name."""
+    return {name: getattr(source, name) for name in Labels.__struct_fields__}
+
+
+def stated_of(source: Stated) -> dict[str, object]:
+    """Return what a record holds of `Stated`, by name."""
+    return {name: getattr(source, name) for name in Stated.__struct_fields__}
+
+
+class JobSpec(Stated, frozen=True, kw_only=True, omit_defaults=True):
     """Everything the user stated at submission, after defaults.
 
     Script text and environment are kept once per content in the store; here are their digests.
@@ -37,17 +83,11 @@ class JobSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         walltime_s: the limit in seconds, or None for the queue's default of "no limit".
         start_after_s: seconds since the epoch before which the job does not start; 0 if any.
-        stdout_path: may hold ``$PBS_JOBID``; a directory if it ends in ``/`` or is one.
-        arguments: the command (LaunchKind.COMMAND), the script's arguments (SCRIPT), or the
-            training script and its arguments (TORCHRUN).
-        every_node: run the script or command once on every node instead of on the first only.
-        python: the interpreter whose torch runs a TORCHRUN job.
         client_key: the client's own id of this submission, so that a retry gives the same job.
         deadline_s: by when it is to be done, seconds since the epoch; 0: there is no deadline.
         urgency: from which the deadline was computed, if it was.
         training: what its user said of its size.
         movable: it can be stopped at a checkpoint and go on elsewhere.
-        profile: it runs on its fewest GPUs until it is known what its steps take.
         checkpoint_dir: where it keeps its checkpoints, absolute; empty: the usual place.
         checkpoint_interval_s: between those that it makes by itself; None: it chooses.
         checkpoint_signal: by which it is asked to save its state and end; 0: over its socket.
@@ -63,22 +103,11 @@ class JobSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     workdir: str
     walltime_s: float | None = None
     priority: Number = 0
-    account: str = ""
     start_after_s: float = 0.0
-    rerunnable: bool = True
-    stdout_path: str = ""
-    stderr_path: str = ""
     join: Join = Join.NO
     umask: Number = 0o022
-    shell: str = ""
     launch: LaunchKind = LaunchKind.SCRIPT
-    arguments: tuple[str, ...] = ()
-    every_node: bool = False
-    python: str = ""
     grace_s: float = DEFAULT_GRACE_S
-    mail_points: str = ""
-    mail_to: str = ""
-    kind: str = ""
     script_digest: str = ""
     environment_digest: str = ""
     client_key: str = ""
@@ -87,7 +116,6 @@ class JobSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     urgency: Urgency | None = None
     training: Training | None = None
     movable: bool = False
-    profile: bool = False
     checkpoint_dir: str = ""
     checkpoint_interval_s: float | None = None
     checkpoint_signal: Number = 0

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gsched.errors import InvalidRequestError
 
@@ -139,7 +139,7 @@ LIMITS: Final = (
         "NAME_MAX of Linux: names become names of files",
     ),
     _limit(
-        "message or reason",
+        "message, reason, or any other text",
         MAX_MESSAGE,
         "characters",
         "it is kept once for each job that an action names",
@@ -215,9 +215,17 @@ TEXTS: Final[Mapping[str, int]] = MappingProxyType(
 )
 
 
+#: Texts whose bytes are limited: see `MAX_SCRIPT_BYTES`.
+_OWN_LIMITS: Final = frozenset({"script"})
+
+
 def texts_of(kind: type[Struct]) -> tuple[tuple[str, int], ...]:
-    """Return those fields of a kind of message that have a limit in `TEXTS`, with that."""
-    return tuple((name, TEXTS[name]) for name in kind.__struct_fields__ if name in TEXTS)
+    """Return the fields of a kind of message that are one text, each with its limit in characters.
+
+    `MAX_MESSAGE` is the limit of what is not in `TEXTS`.
+    """
+    texts = (field.name for field in structs.fields(kind) if field.type in {str, str | None})
+    return tuple((name, TEXTS.get(name, MAX_MESSAGE)) for name in texts if name not in _OWN_LIMITS)
 
 
 def check_texts(message: Struct, fields: tuple[tuple[str, int], ...]) -> None:

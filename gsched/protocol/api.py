@@ -7,6 +7,7 @@ it from the kernel. Times are seconds since the epoch, sizes bytes, durations se
 
 from msgspec import Struct
 
+from gsched.model.job import Labels, Stated
 from gsched.model.limits import MAX_JOBS_PER_REQUEST as MAX_JOBS_PER_REQUEST  # noqa: PLC0414 - also said here
 from gsched.model.limits import MAX_SUBMIT_BYTES
 from gsched.model.resources import Load, Usage
@@ -31,7 +32,7 @@ class ErrorReply(Struct, frozen=True, kw_only=True):
     error: ErrorBody
 
 
-class SubmitJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class SubmitJob(Stated, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One job as its user states it; the head parses ``resources`` and applies defaults.
 
     Attributes:
@@ -39,7 +40,6 @@ class SubmitJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
             same job.
         resources: each as after ``-l``: ``nodes=2:ppn=1:gpus=2,walltime=1:00:00``.
         launch: ``script``, ``command`` or ``torchrun``.
-        arguments: see `gsched.model.job.JobSpec`.
         environment: names and values for the job.
         holds: ``user`` or ``operator``.
         places_max: up to so many places of ``resources`` are taken: GPUs of an elastic training.
@@ -47,7 +47,6 @@ class SubmitJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
         deadline_after_s: the same, counted from its submission on the head's clock.
         urgency: ``urgent``, ``normal`` or ``relaxed``, instead of a deadline.
         movable: it can be stopped at a checkpoint and go on elsewhere.
-        profile: it runs on its fewest GPUs until it is known what its steps take.
         reject_if_late: it is refused, and nothing kept of it, unless its deadline can be met.
         checkpoint_dir: where it keeps its checkpoints, absolute; empty: in its directory.
         checkpoint_interval_s: between those that it makes by itself; None: it chooses.
@@ -62,25 +61,14 @@ class SubmitJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     resources: tuple[str, ...] = ()
     queue: str = ""
     priority: int = 0
-    account: str = ""
     start_after_s: float = 0.0
-    rerunnable: bool = True
-    stdout_path: str = ""
-    stderr_path: str = ""
     join: str = "n"
     umask: int = 0o022
-    shell: str = ""
     launch: str = "script"
     script: str = ""
-    arguments: tuple[str, ...] = ()
-    every_node: bool = False
     exclusive: bool = False
-    python: str = ""
     grace_s: float | None = None
-    mail_points: str = ""
-    mail_to: str = ""
-    kind: str = ""
-    environment: dict[str, str] = {}
+    environment: dict[str, str] = {}  # noqa: RUF012 - of a Struct, which copies it
     holds: tuple[str, ...] = ()
     places_max: int = 0
     deadline_s: float = 0.0
@@ -88,7 +76,6 @@ class SubmitJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     urgency: str = ""
     training: Training | None = None
     movable: bool = False
-    profile: bool = False
     reject_if_late: bool = False
     checkpoint_dir: str = ""
     checkpoint_interval_s: float | None = None
@@ -148,7 +135,7 @@ class OutcomeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str = ""
 
 
-class JobRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
     """One line of ``gstat`` or ``ghist``.
 
     Attributes:
@@ -306,7 +293,7 @@ class ProgressRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpus: int = 0
 
 
-class JobStory(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
     """``GET /v1/jobs/ID``: all that is known of one job.
 
     Attributes:
@@ -345,9 +332,6 @@ class JobStory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rerunnable: bool
     grace_s: float
     submit_host: str = ""
-    account: str = ""
-    arguments: tuple[str, ...] = ()
-    shell: str = ""
     start_after_s: float = 0.0
     holds: tuple[str, ...] = ()
     ahead: int | None = None

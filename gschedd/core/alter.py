@@ -12,7 +12,7 @@ from gsched.errors import (
     RequestTooLargeError,
 )
 from gsched.model import limits
-from gsched.model.job import JobSpec
+from gsched.model.job import JobSpec, Labels, Stated
 from gsched.model.request import check_length, format_resources, parse_resources
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
@@ -41,9 +41,14 @@ from gschedd.models.sizes import size_of
 from gschedd.plan.training import Size
 
 _TEXTS: Final = limits.texts_of(Alteration)
+#: What becomes part of the job as it was said.
+_STATED: Final = tuple(
+    name for name in Alteration.__struct_fields__ if name in Stated.__struct_fields__
+)
 #: What can still change once the job runs.
 WHILE_RUNNING: Final = frozenset(
-    {"resources", "mail_points", "mail_to", "account", "rerunnable", "grace_s", "holds"}
+    {*Labels.__struct_fields__}
+    | {"resources", "mail_points", "mail_to", "rerunnable", "grace_s", "holds"}
     | {"deadline_s", "deadline_after_s", "urgency"}
 )
 #: Terms that say anew how many places there are and what each is like.
@@ -117,26 +122,21 @@ def _altered(
     spec = job.spec
     if asked.name is not None:
         check_name(asked.name)
-    check_texts(asked.account, asked.shell, asked.stdout_path, asked.stderr_path, asked.mail_to)
+    stated = {name: value for name in _STATED if (value := getattr(asked, name)) is not None}
+    check_texts(*(value for value in stated.values() if isinstance(value, str)))
     queue = spec.queue if asked.queue is None else asked.queue
     spec = structs.replace(
         spec,
         name=spec.name if asked.name is None else asked.name,
         queue=queue,
         priority=spec.priority if asked.priority is None else checked_priority(asked.priority),
-        account=spec.account if asked.account is None else asked.account,
         start_after_s=checked_start(
             spec.start_after_s if asked.start_after_s is None else asked.start_after_s
         ),
-        rerunnable=spec.rerunnable if asked.rerunnable is None else asked.rerunnable,
-        stdout_path=spec.stdout_path if asked.stdout_path is None else asked.stdout_path,
-        stderr_path=spec.stderr_path if asked.stderr_path is None else asked.stderr_path,
         join=spec.join if asked.join is None else checked_join(asked.join),
-        shell=spec.shell if asked.shell is None else asked.shell,
-        mail_points=spec.mail_points if asked.mail_points is None else asked.mail_points,
-        mail_to=spec.mail_to if asked.mail_to is None else asked.mail_to,
         grace_s=spec.grace_s if asked.grace_s is None else checked_grace(asked.grace_s),
         lease_s=_kept_lease_s(job, asked),
+        **stated,
     )
     if asked.queue is not None:
         checked_walltime(spec.walltime_s, queue, settings)

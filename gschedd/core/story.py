@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from gsched.model.job import Outcome
+from gsched.model.job import Outcome, labels_of, stated_of
 from gsched.model.request import format_resources
 from gsched.model.resources import Request
 from gsched.model.states import AttemptState, JobState, NodeState
@@ -97,7 +97,7 @@ class Teller:
         if attempt is not None:
             cpus = sum(share.cpus for share in attempt.allocation)
         waits = job.state in WAITING_STATES
-        return api.JobRow(
+        row = api.JobRow(
             id=job.id,
             name=spec.name,
             user=spec.owner.user,
@@ -123,6 +123,7 @@ class Teller:
             moves=job.moves,
             moves_cost_s=job.moves_cost_s,
         )
+        return structs.replace(row, **labels_of(spec))
 
     def _unanswered(self, job: Job) -> str:
         requeued_s = self._leases.requeued_s(job, self._settings)
@@ -163,7 +164,7 @@ class Teller:
         told = tuple(attempts)
         row = self._row_with_forecast(job, now_s)
         first = next(iter(told[-1].parts.values())) if told else None
-        return api.JobStory(
+        story = api.JobStory(
             server=self._settings.server,
             now_s=now_s,
             row=row,
@@ -181,9 +182,6 @@ class Teller:
             rerunnable=spec.rerunnable,
             grace_s=spec.grace_s,
             submit_host=spec.owner.host,
-            account=spec.account,
-            arguments=spec.arguments,
-            shell=spec.shell,
             start_after_s=spec.start_after_s,
             holds=tuple(hold.value for hold in job.holds),
             ahead=jobs_ahead(job, self._state) if job.state is JobState.QUEUED else None,
@@ -203,6 +201,11 @@ class Teller:
             restarts=job.faults if spec.restarts_max else 0,
             lease_s=spec.lease_s,
         )
+        said = stated_of(spec) | {
+            "stdout_path": story.stdout_path,
+            "stderr_path": story.stderr_path,
+        }
+        return structs.replace(story, **said)
 
     def _startup_s(self, job: Job) -> float:
         """Return what is expected of a training's start; 0 where nothing is, or it is over."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gsched.errors import (
     BadResourceError,
@@ -16,7 +16,7 @@ from gsched.errors import (
     UnknownQueueError,
 )
 from gsched.model import limits
-from gsched.model.job import DEFAULT_GRACE_S, JobSpec, Owner
+from gsched.model.job import DEFAULT_GRACE_S, JobSpec, Owner, stated_of
 from gsched.model.request import ResourceList, parse_resources
 from gsched.model.resources import Request
 from gsched.model.states import HoldKind, Join, LaunchKind
@@ -121,22 +121,11 @@ def prepare(
         workdir=asked.workdir,
         walltime_s=walltime_s,
         priority=priority,
-        account=asked.account,
         start_after_s=checked_start(asked.start_after_s),
-        rerunnable=asked.rerunnable,
-        stdout_path=asked.stdout_path,
-        stderr_path=asked.stderr_path,
         join=checked_join(asked.join),
         umask=asked.umask & 0o777,
-        shell=asked.shell,
         launch=LaunchKind(asked.launch),
-        arguments=asked.arguments,
-        every_node=asked.every_node,
-        python=asked.python,
         grace_s=checked_grace(asked.grace_s),
-        mail_points=asked.mail_points,
-        mail_to=asked.mail_to,
-        kind=asked.kind,
         script_digest=digests[0],
         environment_digest=digests[1],
         client_key=asked.key,
@@ -145,13 +134,13 @@ def prepare(
         urgency=aim.urgency,
         training=aim.training,
         movable=saving.movable,
-        profile=asked.profile,
         checkpoint_dir=saving.checkpoint_dir,
         checkpoint_interval_s=saving.checkpoint_interval_s,
         checkpoint_signal=saving.checkpoint_signal,
         restarts_max=saving.restarts_max,
         lease_s=lease_of(asked, settings),
     )
+    spec = structs.replace(spec, **stated_of(asked))
     return Submission(spec=spec, warnings=tuple(warnings))
 
 
@@ -250,8 +239,8 @@ def _check_environment(asked: SubmitJob) -> None:
                 f"environment variable {limits.shown(name)} has no usable name or value"
             )
     check_texts(
-        *(asked.stdout_path, asked.stderr_path, asked.workdir, asked.account, asked.shell),
-        *(asked.python, asked.queue, asked.mail_to, asked.kind, asked.checkpoint_dir),
+        *(value for value in stated_of(asked).values() if isinstance(value, str)),
+        *(asked.workdir, asked.queue, asked.checkpoint_dir),
         *asked.arguments,
     )
 
