@@ -55,14 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the node daemon and exit with its status."""
     parser = argparse.ArgumentParser(
         prog="gnode",
-        description="The node daemon of gsched: starts, watches and ends jobs on this machine.",
-        epilog="SIGTERM ends gnode and leaves the jobs running; SIGUSR2 ends all jobs first.",
+        description="Node daemon of gsched: starts, monitors and ends jobs on this machine.",
+        epilog="SIGTERM stops gnode, and jobs keep running; SIGUSR2 ends all jobs first.",
     )
-    parser.add_argument("--config", metavar="FILE", help="configuration (gsched.toml)")
+    parser.add_argument("--config", metavar="FILE", help="configuration file (gsched.toml)")
     parser.add_argument(
-        "--foreground", action="store_true", help="stay in the foreground (this is the default)"
+        "--foreground", action="store_true", help="run in the foreground (the default)"
     )
-    parser.add_argument("--verbose", action="store_true", help="log more")
+    parser.add_argument("--verbose", action="store_true", help="log debug messages, too")
     parser.add_argument("--version", action="version", version=f"gnode {version()}")
     given = parser.parse_args(arguments)
     level = logging.DEBUG if given.verbose else logging.INFO
@@ -115,7 +115,7 @@ def serve(config: Config) -> None:
     if shell.spool_lost:
         raise CannotWriteError(
             f"the state directory {state.state_dir} was removed or replaced while gnode ran",
-            hint="start gnode again: it ends what is left of the jobs that it does not know",
+            hint="start gnode again: it kills what is left of unknown jobs",
         )
 
 
@@ -202,7 +202,7 @@ def node_name(config: Config) -> str:
     name = config.node.name or socket.gethostname()
     if not is_node_name(name):
         raise ConfigError(
-            f"this machine's name {name!r} is not valid as a node name: {NODE_NAME_RULE}",
+            f"the name of this machine {name!r} is not a valid node name: {NODE_NAME_RULE}",
             hint="set name in [node]",
         )
     return name
@@ -290,8 +290,8 @@ async def _run(shell: Shell) -> None:
     await shell.run()
     if broken:
         raise InternalError(
-            f"a fault inside gnode: {broken[0]}",
-            hint="its log has the details; jobs go on, start gnode again",
+            f"internal error of gnode: {broken[0]}",
+            hint="details are in its log; jobs keep running; start gnode again",
         )
 
 

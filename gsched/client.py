@@ -70,9 +70,9 @@ def new_job(*, name: str, workdir: str, script: str = "", **more: object) -> api
     try:
         return msgspec.convert(fields, api.SubmitJob)
     except msgspec.ValidationError as error:
-        raise UsageError(
-            f"this is no job: {error}", hint="see gsched.protocol.api.SubmitJob"
-        ) from (error)
+        raise UsageError(f"invalid job: {error}", hint="see gsched.protocol.api.SubmitJob") from (
+            error
+        )
 
 
 def error_from(body: api.ErrorBody) -> GschedError:
@@ -270,7 +270,7 @@ class Head:
 
         named = ",".join(_named(job) for job in ids)
         if len(named) > _MAX_IDS_TEXT:
-            raise UsageError("too many job ids at once", hint="ask for some hundreds at a time")
+            raise UsageError("too many job ids in one request", hint="give some hundreds at a time")
         query = _query({name: _text(value) for name, value in filters.items()})
         if named:  # as they are: quoted commas would take three characters
             query += f"{'&' if query else '?'}ids={named}"
@@ -329,7 +329,7 @@ class Head:
         except msgspec.DecodeError:
             raise InternalError(
                 f"the head at {self.transport.address.text} answered {answer.status} to "
-                f"{method} {target} without saying why",
+                f"{method} {target} without a reason",
                 hint="is it a gschedd of the same version? see `gsched version`",
             ) from None
         raise error_from(reply.error)
@@ -358,8 +358,8 @@ class Head:
             return msgspec.json.decode(body, type=kind)
         except msgspec.DecodeError as error:
             raise InternalError(
-                f"the head's answer to {target} is not what this version expects: {error}",
-                hint="head and commands must be of versions that fit: see `gsched version`",
+                f"this version cannot read the head's answer to {target}: {error}",
+                hint="the versions of head and commands must match: see `gsched version`",
             ) from error
 
     def _post_again(self, target: str, body: bytes) -> bytes | bytearray:
@@ -376,8 +376,8 @@ class Head:
                     raise
                 if clock.monotonic_s() >= give_up_s:
                     raise LostConnectionError(
-                        f"{error.message}; the job may be queued or not",
-                        hint="look with gstat before you submit it again",
+                        f"{error.message}; the job may have been queued",
+                        hint="check with gstat before you submit it again",
                     ) from error
             pause(_PAUSE_S)
 
@@ -425,4 +425,4 @@ def _encoded(message: msgspec.Struct) -> bytes:
     try:
         return msgspec.json.encode(message)
     except UnicodeEncodeError as error:
-        raise UsageError(f"{error.object!r} is not UTF-8 text") from None
+        raise UsageError(f"{error.object!r} is not valid UTF-8") from None

@@ -192,7 +192,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         gpu_rate_mhz: multiprocessors times clock, of each GPU; 0: as NVML tells them.
         gpu: declared GPUs; with none, NVML is asked.
         features: words that a request can name (``nodes=1:bigmem``).
-        resources: counted resources by name.
+        resources: consumable resources by name.
         cgroup: directory below which attempts get a control group; ``auto`` finds one, ``none``
             tracks processes by descent.
         tmp_dir: below which each job gets a directory of its own, its TMPDIR, which is removed at
@@ -359,7 +359,7 @@ def load_config(path: str | None) -> Config:
     except FileNotFoundError:
         if path or environment("GSCHED_CONFIG"):
             raise ConfigError(
-                f"{where}: no such file", hint="name another one with --config or $GSCHED_CONFIG"
+                f"{where}: no such file", hint="give another file with --config or $GSCHED_CONFIG"
             ) from None
         return Config()
     except (OSError, UnicodeDecodeError) as error:
@@ -381,7 +381,7 @@ def parse_config(text: str, *, where: str) -> Config:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
-            f"{where}: {error}", hint="the file is TOML: see gsched.toml(5)"
+            f"{where}: {error}", hint="the file must be TOML: see gsched.toml(5)"
         ) from error
     try:
         config = msgspec.convert(document, Config)

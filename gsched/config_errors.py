@@ -25,7 +25,7 @@ _KINDS: Final = {
     "int": "an integer",
     "float": "a number",
     "bool": "true or false",
-    "str": "a text in quotation marks",
+    "str": "a string in quotation marks",
     "array": "a list in brackets",
     "object": "a table",
 }
@@ -99,15 +99,15 @@ def _unknown_key(keys: Keys, *, root: type[Struct], text: str, where: str) -> Co
     close = difflib.get_close_matches(name, known, n=1)
     tables = [str(each) for each in keys[:-1] if isinstance(each, str)]
     if other := _table_with(name, root):
-        hint = f"{name} belongs into {other}"
+        hint = f"{name!r} is a key of {other}"
     elif close:
         hint = f"did you mean {close[0]!r}?"
     else:
-        hint = f"it has: {', '.join(known)}"
+        hint = f"valid keys: {', '.join(known)}"
     line = line_of(keys, text)
     place = f"{where}:{line}" if line else where
     if not tables:
-        return ConfigError(f"{place}: there is no table or key {name!r}", hint=hint)
+        return ConfigError(f"{place}: unknown table or key {name!r}", hint=hint)
     many = any(isinstance(each, int) for each in keys)
     table = f"[[{'.'.join(tables)}]]" if many else f"[{'.'.join(tables)}]"
     return ConfigError(f"{place}: {table} has no key {name!r}", hint=hint)

@@ -42,7 +42,7 @@ class BrokenRuleError(Exception):
 
     Attributes:
         keys: the way to the key, ``("queue", 1, "policy")``.
-        message: what is wrong; begins with the verb, as the key is put before it.
+        message: what is wrong; begins with a verb or a colon, as the key is put before it.
         hint: what to do.
     """
 
@@ -77,8 +77,8 @@ def closest(word: str, known: Iterable[str]) -> str:
 
 def _check_word(keys: Sequence[str | int], word: str, known: Sequence[str]) -> None:
     if word not in known:
-        hint = closest(word, known) or f"use one of: {', '.join(known)}"
-        raise BrokenRuleError(keys, f"is {word!r}", hint=hint)
+        hint = closest(word, known) or f"valid: {', '.join(known)}"
+        raise BrokenRuleError(keys, f": invalid value {word!r}", hint=hint)
 
 
 def _check_size(keys: Sequence[str | int], text: str) -> None:
@@ -99,8 +99,8 @@ def _check_head(head: HeadConfig) -> None:
     if head.server_name and not _SERVER.fullmatch(head.server_name):
         raise BrokenRuleError(
             ("head", "server_name"),
-            f"{head.server_name!r} is not valid",
-            hint="use letters, digits, '.', '_' and '-': it is a part of every job id",
+            f": invalid name {head.server_name!r}",
+            hint="use letters, digits, '.', '_' and '-': it is part of every job id",
         )
     if not head.socket or len(os.fsencode(head.socket)) > _SOCKET_BYTES:
         raise BrokenRuleError(
@@ -115,7 +115,7 @@ def _check_head(head: HeadConfig) -> None:
             hint=f"the path of a Unix socket has 1 to {_SOCKET_BYTES} bytes",
         )
     if not head.state_dir:
-        raise BrokenRuleError(("head", "state_dir"), "is empty", hint="name a directory")
+        raise BrokenRuleError(("head", "state_dir"), "is empty", hint="give a directory")
     if head.node_host not in LOOPBACK and not head.plaintext_node_channel:
         raise BrokenRuleError(
             ("head", "node_host"),
@@ -132,7 +132,7 @@ def _check_head(head: HeadConfig) -> None:
     if head.master_port_first > head.master_port_last:
         raise BrokenRuleError(
             ("head", "master_port_first"),
-            f"{head.master_port_first} is above master_port_last {head.master_port_last}",
+            f"= {head.master_port_first} exceeds master_port_last = {head.master_port_last}",
             hint="give master_port_first <= master_port_last, both 1024 to 65535",
         )
 
@@ -140,36 +140,36 @@ def _check_head(head: HeadConfig) -> None:
 def _check_queues(queues: Sequence[QueueConfig]) -> None:
     if not queues:
         raise BrokenRuleError(
-            ("queue",), "is empty: a head needs a queue", hint="leave queue out for the default"
+            ("queue",), "is empty: a head needs a queue", hint="omit queue for the default"
         )
     seen: set[str] = set()
     for at, queue in enumerate(queues):
         if not queue.name or not queue.name.isprintable() or set(queue.name) & set(" @,"):
             raise BrokenRuleError(
                 ("queue", at, "name"),
-                f"{queue.name!r} is not valid",
-                hint="a queue's name is one word without blanks, '@' and ','",
+                f": invalid queue name {queue.name!r}",
+                hint="use one word without blanks, '@' or ','",
             )
         if queue.name in seen:
-            raise BrokenRuleError(("queue", at, "name"), f"{queue.name!r} is there twice")
+            raise BrokenRuleError(("queue", at, "name"), f": duplicate queue name {queue.name!r}")
         seen.add(queue.name)
         if queue.policy not in POLICIES:
             raise BrokenRuleError(
                 ("queue", at, "policy"),
-                f"{queue.policy!r} of queue {queue.name!r} is unknown",
-                hint=closest(queue.policy, POLICIES) or f"known are: {', '.join(POLICIES)}",
+                f": unknown policy {queue.policy!r} of queue {queue.name!r}",
+                hint=closest(queue.policy, POLICIES) or f"valid: {', '.join(POLICIES)}",
             )
         if queue.policy != queues[0].policy:
             raise BrokenRuleError(
                 ("queue", at, "policy"),
                 f"{queue.policy!r} of queue {queue.name!r} differs from {queues[0].policy!r} of "
-                f"queue {queues[0].name!r}: queues share nodes, which one policy plans",
-                hint="name the same policy in every [[queue]]; priorities and limits may differ",
+                f"queue {queues[0].name!r}: all queues must use the same policy",
+                hint="use the same policy in every [[queue]]; priorities and limits can differ",
             )
         if 0 < queue.max_walltime_s < queue.default_walltime_s:
             raise BrokenRuleError(
                 ("queue", at, "default_walltime_s"),
-                f"{queue.default_walltime_s:g} is more than max_walltime_s "
+                f"= {queue.default_walltime_s:g} exceeds max_walltime_s = "
                 f"{queue.max_walltime_s:g}: jobs without a walltime would be refused",
                 hint="lower default_walltime_s",
             )
@@ -186,11 +186,13 @@ def _is_node_channel(text: str) -> bool:
 
 def _check_node(node: NodeConfig) -> None:
     if node.name and not is_node_name(node.name):
-        raise BrokenRuleError(("node", "name"), f"{node.name!r} is not valid", hint=NODE_NAME_RULE)
+        raise BrokenRuleError(
+            ("node", "name"), f": invalid node name {node.name!r}", hint=NODE_NAME_RULE
+        )
     if not _is_node_channel(node.head):
         raise BrokenRuleError(
             ("node", "head"),
-            f"{node.head!r} is not an address",
+            f": invalid address {node.head!r}",
             hint=f"write HOST:PORT, or unix:/PATH of at most {_SOCKET_BYTES} bytes",
         )
     if node.memory:
@@ -199,14 +201,16 @@ def _check_node(node: NodeConfig) -> None:
         _check_size(("node", "gpu", at, "memory"), gpu.memory)
     if node.cgroup not in {"auto", "none"} and not node.cgroup.startswith("/"):
         raise BrokenRuleError(
-            ("node", "cgroup"), f"is {node.cgroup!r}", hint='use "auto", "none" or a full path'
+            ("node", "cgroup"),
+            f": invalid value {node.cgroup!r}",
+            hint='use "auto", "none" or a full path',
         )
     for feature in node.features:
         if not _WORD.fullmatch(feature):
             raise BrokenRuleError(
                 ("node", "features"),
-                f"{feature!r} is not valid: no request could name it",
-                hint="begin with a letter; use letters, digits, '.', '_' and '-'",
+                f": invalid feature {feature!r}: no request could name it",
+                hint="start with a letter; use letters, digits, '.', '_' and '-'",
             )
     _check_counted(node)
 
@@ -218,8 +222,8 @@ def _check_counted(node: NodeConfig) -> None:
         if not _WORD.fullmatch(name) or name in SINGLE_TERMS | UNENFORCED_TERMS:
             raise BrokenRuleError(
                 ("node", "resources"),
-                f"{name!r} is not valid as the name of a counted resource",
-                hint="begin with a letter, and take no name that -l has already: see gsub(1)",
+                f": invalid name {name!r} of a consumable resource",
+                hint="start with a letter; names of -l are reserved: see gsub(1)",
             )
 
 
@@ -230,14 +234,14 @@ def _check_deadline(deadline: DeadlineConfig) -> None:
     if name in _SIMULATED:
         raise BrokenRuleError(
             ("deadline", "policy"),
-            f"is {name!r}, which is a name for gsim",
+            f": {name!r} is a policy of gsim only",
             hint=f'write policy = "drs" and {_SIMULATED[name]}',
         )
     if name not in DEADLINE_POLICIES:
         raise BrokenRuleError(
             ("deadline", "policy"),
-            f"is {name!r}, which plans no trainings",
-            hint=closest(name, DEADLINE_POLICIES) or f"known are: {', '.join(DEADLINE_POLICIES)}",
+            f": {name!r} does not plan training jobs",
+            hint=closest(name, DEADLINE_POLICIES) or f"valid: {', '.join(DEADLINE_POLICIES)}",
         )
 
 
@@ -247,8 +251,8 @@ def _check_balance(balance: BalanceConfig) -> None:
     if balance.weights.cpu + balance.weights.memory == 0:
         raise BrokenRuleError(
             ("balance", "weights"),
-            "have cpu and memory both 0",
-            hint="give one of them a weight: for a job without GPUs nothing else counts",
+            "must have cpu or memory greater than 0",
+            hint="no other weight counts for a job without GPUs",
         )
 
 
@@ -263,14 +267,14 @@ def _check_fabric(fabric: FabricConfig) -> None:
         if len(pair) == 1:
             raise BrokenRuleError(
                 ("fabric", "link", at, "nodes"),
-                f"are both {link.nodes[0]!r}: that is one node",
-                hint="its own bandwidth goes into [fabric] inside_of",
+                f"must be two different nodes, got {link.nodes[0]!r} twice",
+                hint="bandwidth within a node belongs in [fabric] inside_of",
             )
         if pair in seen:
             raise BrokenRuleError(
                 ("fabric", "link", at, "nodes"),
-                f"{link.nodes[0]!r} and {link.nodes[1]!r} have a link already",
-                hint="keep one of them",
+                f": duplicate link between {link.nodes[0]!r} and {link.nodes[1]!r}",
+                hint="remove one of them",
             )
         seen.add(pair)
         _check_bandwidth(("fabric", "link", at, "bandwidth"), link.bandwidth)

@@ -51,13 +51,13 @@ def read_key(path: str) -> bytes:
     except OSError as error:
         raise ConfigError(
             f"the cluster's key {path}: {error.strerror}",
-            hint="on the head `gsched init` makes it; a node gets a copy; key_file names its place",
+            hint="`gsched init` creates it on the head; copy it to the nodes; key_file is its path",
         ) from error
     _check_key(status, path)
     if len(key) < KEY_BYTES_MIN:
         raise ConfigError(
             f"the cluster's key {path} is too short: it has {len(key)} bytes",
-            hint="remove it and make a new one with `gsched init`; copy it to all nodes",
+            hint="remove it and create a new one with `gsched init`; copy it to all nodes",
         )
     return key
 
@@ -66,13 +66,13 @@ def _check_key(status: os.stat_result, path: str) -> None:
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077:
         raise ConfigError(
-            f"the cluster's key {path} may be read by others (mode {mode:04o})",
-            hint=f"chmod 600 {path}, and make a new key if anyone could have read it",
+            f"the cluster's key {path} is readable by other users (mode {mode:04o})",
+            hint=f"chmod 600 {path}, and create a new key if another user may have read it",
         )
     uid = os.geteuid()
     if status.st_uid in {0, uid} or (uid == 0 and status.st_uid < trust.uid_min()):
         return
     raise ConfigError(
         f"the cluster's key {path} belongs to uid {status.st_uid}, who can read it",
-        hint=f"chown it to the user that this daemon runs as (uid {uid})",
+        hint=f"chown it to the user of this daemon (uid {uid})",
     )

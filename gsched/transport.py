@@ -94,8 +94,8 @@ def parse_address(text: str, *, source: str) -> Address:
         return _tcp_address(text, bare.removeprefix("http://").rstrip("/"), source)
     if "://" in bare:
         raise ConfigError(
-            f"{source}: {text!r} is no address of a head",
-            hint="give the path of its socket, or http://host:port",
+            f"{source}: invalid head address {text!r}",
+            hint="give the path of the head's socket, or http://host:port",
         )
     return Address(text, source=source, path=os.path.abspath(bare))
 
@@ -106,9 +106,7 @@ def _tcp_address(text: str, authority: str, source: str) -> Address:
         host, port = authority, "80"
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(
-            f"{source}: {text!r} is no address of a head", hint="write it as http://host:port"
-        )
+        raise ConfigError(f"{source}: invalid head address {text!r}", hint="write http://host:port")
     return Address(text, source=source, host=host, port=int(port))
 
 
@@ -162,13 +160,13 @@ class Transport:
         except TimeoutError as error:
             raise LostConnectionError(
                 f"the head at {self.address.text} has not answered for {timeout_s:g} s",
-                hint="it is busy or hangs: `gsched doctor` looks for the fault",
+                hint="it is busy or hangs: run `gsched doctor`",
             ) from error
         except (OSError, EOFError) as error:
             raise LostConnectionError(
                 f"lost the connection to the head at {self.address.text} before its answer was "
                 f"complete ({_words(error)})",
-                hint="it may have stopped: `gsched doctor` looks for the fault",
+                hint="it may have stopped: run `gsched doctor`",
             ) from error
         finally:
             connection.close()
@@ -243,13 +241,13 @@ def _unreachable(address: Address, error: OSError) -> HeadUnreachableError | Not
     where = f"{address.text} (from {address.source})"
     if error.errno in {errno.EACCES, errno.EPERM}:
         return NotPermittedError(
-            f"may not open the head's socket {where}: {_words(error)}",
-            hint="ask who runs the cluster for access, or set $GSCHED_HEAD to your own head",
+            f"no permission to open the head's socket {where}: {_words(error)}",
+            hint="ask the operators for access, or set $GSCHED_HEAD to your own head",
         )
     return HeadUnreachableError(
         f"no head answers at {where}: {_words(error)}",
-        hint="is gschedd running there? `gsched doctor` looks for the fault; "
-        "--head or $GSCHED_HEAD name another head; `gsched up` starts one of your own",
+        hint="is gschedd running? `gsched doctor` checks it; --head or $GSCHED_HEAD select another "
+        "head; `gsched up` starts a cluster of your own",
     )
 
 
@@ -293,8 +291,8 @@ class _Reader:
         protocol, _, rest = lines[0].partition(" ")
         if not protocol.startswith("HTTP/1.") or not rest[:3].isdigit():
             raise InternalError(
-                f"what listens there does not speak HTTP: it said {lines[0][:60]!r}",
-                hint="is that the socket of gschedd?",
+                f"the server there does not speak HTTP: it answered {lines[0][:60]!r}",
+                hint="is it the socket of gschedd?",
             )
         headers: dict[str, str] = {}
         for line in lines[1:]:
@@ -312,7 +310,7 @@ class _Reader:
         """Return what comes before ``mark``, and drop the mark."""
         while (end := self._held.find(mark)) < 0:
             if len(self._held) > MAX_HEADER_BYTES:
-                raise InternalError("the head's answer has a header without end")
+                raise InternalError("the header of the head's answer is too long")
             self._more()
         before = self._held[:end]
         del self._held[: end + len(mark)]

@@ -23,14 +23,14 @@ from gschedd.site import chosen_policy, tuning_from
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
-    help="how much goes to the log (stderr)",
+    help="least severe messages to log (to stderr)",
 )
 @click.version_option(VERSION, prog_name="gschedd")
 def main(config_path: str | None, log_level: str) -> None:
-    """Run the head of a gsched cluster in the foreground; logs go to stderr.
+    """Run the head of a gsched cluster in the foreground, logging to stderr.
 
-    SIGTERM stops it cleanly: running jobs go on under their supervisors, and the next start finds
-    them.
+    SIGTERM stops it cleanly: running jobs continue under their supervisors, and the next start
+    finds them.
 
     Example: gschedd --config /etc/gsched/gsched.toml
     """

@@ -77,7 +77,7 @@ def _check_owner(path: str, status: os.stat_result) -> None:
         )
     if stat.S_IMODE(status.st_mode) & 0o077:
         raise ConfigError(
-            f"the node's identity {path} may be read by others (mode "
+            f"the node's identity {path} is readable by other users (mode "
             f"{stat.S_IMODE(status.st_mode):04o})",
             hint=f"chmod 600 {path}",
         )

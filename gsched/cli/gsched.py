@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 #: In the order in which a newcomer needs them; each with its line of the help.
 COMMANDS = {
-    "up": "Start, or revive, a cluster on this machine.",
-    "down": "Stop what gsched up started.",
-    "doctor": "Say what is wrong with this installation.",
-    "init": "Write configuration and key of a new site.",
+    "up": "Start or restore a cluster on this machine.",
+    "down": "Stop a cluster that gsched up started.",
+    "doctor": "Check this installation for problems.",
+    "init": "Create configuration and key of a new site.",
     "config": "Check a configuration file.",
     "recover": "Show why the head is in safe mode, and end it.",
     "completion": "Print the completion of all commands for a shell.",
@@ -27,8 +27,8 @@ COMMANDS = {
 
 EPILOG = """\b
 Examples:
-  gsched up --nodes 2 --gpus 4        a cluster to try things on; prints what to export
-  gsched doctor                       when something is wrong
+  gsched up --nodes 2 --gpus 4        start a test cluster; prints the environment to set
+  gsched doctor                       find out what is wrong
   gsched down --kill-jobs
 """
 
@@ -78,8 +78,8 @@ class LazyGroup(HelpfulGroup):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             close = difflib.get_close_matches(args[0], COMMANDS, n=1)
             raise UsageError(
-                f"no command {args[0]!r}",
-                hint=f"did you mean {close[0]}?" if close else f"there are: {', '.join(COMMANDS)}",
+                f"unknown subcommand {args[0]!r}",
+                hint=f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(COMMANDS)}",
             )
         return super().resolve_command(ctx, args)
 
@@ -92,7 +92,7 @@ class LazyGroup(HelpfulGroup):
 )
 @version_option
 def gsched() -> None:
-    """Bring up, take down and look after gsched, a batch scheduler for GPU clusters."""
+    """Set up, check and recover gsched, a batch scheduler for GPU clusters."""
 
 
 def main() -> None:

@@ -2,8 +2,8 @@
 
 Understood are Torque's ``nodes=N[:ppn=P][:gpus=G[:mode]][:property]…[+…]``, OpenPBS's
 ``select=N:ncpus=C:ngpus=G:mem=M`` with ``place=``, the single terms ``ncpus procs gpus mem pmem
-walltime``, and counted resources that the site's nodes declare. ``mem`` is for the whole job and is
-divided evenly over its places; counted resources outside ``select`` are for each place.
+walltime``, and consumable resources that the site's nodes declare. ``mem`` is for the whole job and
+is divided evenly over its places; consumable resources outside ``select`` are for each place.
 """
 
 import difflib
@@ -77,7 +77,7 @@ def parse_resources(
 
     Args:
         texts: each a comma-separated list of terms.
-        generic_names: counted resources that some node declares.
+        generic_names: consumable resources that some node declares.
         warn_unknown: put unknown terms into the warnings instead of refusing them.
         exclusive: the job wants its nodes for itself.
         so_far: what the job asks for already, as `format_resources` gives it: read first, and not

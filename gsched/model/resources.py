@@ -5,7 +5,7 @@ from msgspec import Struct
 from gsched.model.numbers import Amount, Count, Number, Size
 from gsched.model.states import Placement
 
-Generic = tuple[tuple[str, Number], ...]  # counted resources by name, sorted, no zero counts
+Generic = tuple[tuple[str, Number], ...]  # consumable resources by name, sorted, no zero counts
 
 
 class Chunk(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -91,7 +91,7 @@ def listen_on_path(path: str, *, mode: int, key: str) -> socket.socket:
         os.rename(os.path.join(directory, f"{name}.new"), os.path.join(directory, name))
     except OSError as error:
         listener.close()
-        raise ConfigError(f"cannot listen on {path}: {error}", hint=f"see head.{key}") from error
+        raise ConfigError(f"cannot listen on {path}: {error}", hint=f"see [head] {key}") from error
     return listener
 
 
@@ -126,7 +126,7 @@ def listen_for_nodes(head: HeadConfig, port: int) -> socket.socket:
         listener.close()
         raise ConfigError(
             f"cannot listen on {head.node_host}:{head.node_port}: {error.strerror}",
-            hint="another program has the port: change head.node_port",
+            hint="if another program uses the port, change [head] node_port",
         ) from error
     return listener
 

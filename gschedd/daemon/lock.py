@@ -26,7 +26,7 @@ class HeadLock:
             holder = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
             raise ConfigError(
                 f"another gschedd (pid {holder}) runs on {os.path.dirname(self._path)}",
-                hint="one database has one head: stop that one first",
+                hint="a database has only one head: stop the other one first",
             ) from None
         text = f"{os.getpid()}\n".encode()
         os.ftruncate(self._fd, 0)

@@ -67,7 +67,7 @@ def _uid(name: str) -> int:
         return pwd.getpwnam(name).pw_uid
     except KeyError:
         raise ConfigError(
-            f"head.operators: {name!r} is no user of this machine", hint="name users that exist"
+            f"[head] operators: unknown user {name!r}", hint="name existing users"
         ) from None
 
 
@@ -103,14 +103,14 @@ def make_state_dir(path: str) -> None:
     if status.st_uid not in {0, os.geteuid()}:
         raise ConfigError(
             f"state directory {path} belongs to uid {status.st_uid}, who could change the database",
-            hint=f"chown it to the user that the head runs as (uid {os.geteuid()})",
+            hint=f"chown it to the user of the head (uid {os.geteuid()})",
         )
     if status.st_mode & stat.S_IWOTH:
         raise ConfigError(
-            f"state directory {path} can be written by everybody", hint=f"chmod o-w {path}"
+            f"state directory {path} is writable by all users", hint=f"chmod o-w {path}"
         )
     if not os.access(path, os.W_OK | os.X_OK):
         raise ConfigError(
-            f"state directory {path} cannot be written by uid {os.getuid()}",
-            hint="change its owner, or head.state_dir",
+            f"state directory {path} is not writable by uid {os.getuid()}",
+            hint="change its owner, or [head] state_dir",
         )

@@ -65,7 +65,7 @@ def refused(ran: Ran, status: int, *words: str) -> None:
         ("gsub", ["--waltime", "60", "--", "true"], ["--waltime", "--walltime"]),
         ("gstat", ["--jsn"], ["--jsn", "--json"]),
         ("gnodes", ["--resaon", "x", "drain", "n1"], ["--resaon", "--reason"]),
-        ("gsched", ["dwon"], ["no command 'dwon'", "did you mean down?"]),
+        ("gsched", ["dwon"], ["unknown subcommand 'dwon'", "did you mean 'down'?"]),
     ],
 )
 def test_an_unknown_option_or_command_is_met_with_the_one_meant(

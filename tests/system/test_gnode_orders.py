@@ -465,7 +465,7 @@ def test_a_key_that_others_may_read_is_refused(world: GnodeWorld) -> None:
     world.start(wait=False)
 
     assert world.wait_for_death() == 78
-    assert "may be read by others" in world.log()
+    assert "is readable by other users" in world.log()
 
 
 def test_a_missing_key_says_where_it_was_looked_for(world: GnodeWorld) -> None:

@@ -219,11 +219,9 @@ stat -c '%U %a %n' /etc/gsched/* /var/lib/gsched /var/lib/gnode /run/gsched
         "root 711 /var/lib/gnode",
         "gsched 755 /run/gsched",
     ]
-    assert "left /etc/gsched/gsched.toml as it was" in lines
-    assert "made the cluster's key /etc/gsched/cluster.key" in lines
-    assert lines.index("left the cluster's key /etc/gsched/cluster.key as it was") > lines.index(
-        user
-    )
+    assert "kept /etc/gsched/gsched.toml" in lines
+    assert "created the cluster's key /etc/gsched/cluster.key" in lines
+    assert lines.index("kept the cluster's key /etc/gsched/cluster.key") > lines.index(user)
     assert not processes_of(process_marker, top)
 
 

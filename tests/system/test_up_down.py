@@ -212,7 +212,7 @@ def test_down_leaves_running_jobs_and_up_finds_them(site: Site) -> None:
     site.wait_for("running")
     down = site.down()
     assert down.status == 0
-    assert "left to their supervisors: 1;" in down.stdout
+    assert "keep running under their supervisors: 1;" in down.stdout
     assert not (site.jobs / "end.txt").exists()
 
     site.up()
@@ -271,7 +271,7 @@ def test_a_port_that_was_taken_meanwhile_is_replaced(site: Site) -> None:
         report = json.loads(site.up("--json").stdout)
 
         assert int(site.layout.port.read_text()) != port
-        assert any(f"port {port} is taken" in note for note in report["notes"])
+        assert any(f"port {port} is in use" in note for note in report["notes"])
         site.outcome(site.submit("true"))
 
 
@@ -284,9 +284,9 @@ def test_a_head_that_cannot_start_is_named_with_its_log(site: Site) -> None:
     ran = run_command("gsched", "up", "--dir", str(site.layout.directory))
 
     assert ran.status == 75
-    assert "gsched: head: ended with exit status" in ran.stderr
+    assert "gsched: head: exited with exit status" in ran.stderr
     assert str(site.layout.log) in ran.stderr
-    assert "'no-such-user' is no user of this machine" in ran.stderr
+    assert "unknown user 'no-such-user'" in ran.stderr
     assert "serves" not in ran.stderr, "the log of the last start has nothing to do with it"
     assert "Traceback" not in ran.stderr
 
@@ -307,7 +307,7 @@ def test_a_node_that_cannot_start_is_named_with_its_log(site: Site, *, crashed: 
     ran = run_command("gsched", "up", "--dir", str(site.layout.directory))
 
     assert ran.status == 75
-    assert "gsched: node n1: ended with exit status 78" in ran.stderr
+    assert "gsched: node n1: exited with exit status 78" in ran.stderr
     assert "0644" in ran.stderr
     doctor = run_command("gsched", "doctor", "--dir", str(site.layout.directory))
     assert doctor.status == 1

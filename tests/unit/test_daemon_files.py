@@ -35,8 +35,8 @@ def test_j5_t61_a_key_that_others_may_use_is_refused(key: Path, mode: int) -> No
     with pytest.raises(ConfigError) as error:
         read_key(str(key))
 
-    assert f"may be read by others (mode {mode:04o})" in error.value.message
-    assert "make a new key" in error.value.hint
+    assert f"is readable by other users (mode {mode:04o})" in error.value.message
+    assert "create a new key" in error.value.hint
 
 
 def test_a_key_that_is_too_short_or_missing_is_refused(key: Path) -> None:

@@ -53,14 +53,14 @@ def test_connections_and_speeds_reach_the_planner() -> None:
         ('[fabric]\ninside = "fast"', "[fabric] inside: invalid bandwidth 'fast'"),
         ('[fabric]\nbetween = "0GB/s"', "[fabric] between: bandwidth must be greater than zero"),
         ('[fabric]\ninside_of = { n1 = "7" }', "[fabric.inside_of] n1: invalid bandwidth '7'"),
-        ('[[fabric.link]]\nnodes = ["a", "a"]\nbandwidth = "1GB/s"', "that is one node"),
+        ('[[fabric.link]]\nnodes = ["a", "a"]\nbandwidth = "1GB/s"', "must be two different nodes"),
         ('[[fabric.link]]\nnodes = ["a"]\nbandwidth = "1GB/s"', "length 2"),
         (
             (
                 '[[fabric.link]]\nnodes = ["a", "b"]\nbandwidth = "1GB/s"\n'
                 '[[fabric.link]]\nnodes = ["b", "a"]\nbandwidth = "2GB/s"'
             ),
-            "'b' and 'a' have a link already",
+            "duplicate link between 'b' and 'a'",
         ),
         ("[fabric]\ngpu_speeds = { x = 0.0 }", "> 0"),
         ("[deadline]\nshare_for_others = 1.0", "below 1"),

@@ -67,7 +67,7 @@ def test_one_that_others_may_read_or_that_is_no_file_is_refused(tmp_path: Path) 
     own_identity(str(tmp_path))
     path = tmp_path / FILE
     path.chmod(0o640)
-    with pytest.raises(ConfigError, match="may be read by others"):
+    with pytest.raises(ConfigError, match="is readable by other users"):
         own_identity(str(tmp_path))
 
     path.chmod(0o600)

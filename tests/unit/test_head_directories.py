@@ -24,8 +24,8 @@ def test_a_state_directory_is_made_for_the_head_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda path: path.chmod(0o777), "can be written by everybody"),
-        (lambda path: path.chmod(0o1777), "can be written by everybody"),
+        (lambda path: path.chmod(0o777), "is writable by all users"),
+        (lambda path: path.chmod(0o1777), "is writable by all users"),
         pytest.param(
             lambda path: os.chown(path, OTHER, OTHER),
             f"belongs to uid {OTHER}",

@@ -88,7 +88,7 @@ def test_a_directory_too_deep_for_a_socket_is_refused_with_the_excess() -> None:
     """107 bytes are the most that a Unix socket's path can have."""
     fits = "/" + "d" * (107 - len("//head-node.sock"))
     assert len(str(layout_of(fits).node_socket)) == 107
-    with pytest.raises(UsageError, match="111 bytes, but the system allows 107") as caught:
+    with pytest.raises(UsageError, match="111 bytes; the limit of the system is 107") as caught:
         layout_of(fits + "dddd")
     assert "at least 4 bytes shorter" in caught.value.hint
 
@@ -126,7 +126,7 @@ def test_root_may_submit_to_its_own_cluster_and_others_are_alone_in_theirs(
 def test_a_foreign_configuration_is_not_taken_for_a_cluster(layout: ClusterLayout) -> None:
     """Or `gsched up --dir /etc/gsched` would start a site's head."""
     layout.config.write_text('[head]\nsocket = "/run/gsched/head.sock"\n')
-    with pytest.raises(ConfigError, match="no cluster of `gsched up`"):
+    with pytest.raises(ConfigError, match="not a cluster of `gsched up`"):
         cluster.read_head(layout)
 
 
@@ -176,7 +176,7 @@ def test_what_differs_from_the_stored_is_told(layout: ClusterLayout) -> None:
     assert cluster.differences(layout, same) == ()
     assert cluster.differences(layout, cluster.Wanted()) == ()
     told = cluster.differences(layout, cluster.Wanted(nodes=1, cpus=8, memory="4gb"))
-    assert told[0] == "2 nodes are there, --nodes 1 takes none away"
+    assert told[0] == "the cluster has 2 nodes; --nodes 1 does not remove any"
     assert "node n1 keeps its --cpus 3" in told
     assert "node n2 keeps its --memory 2gb" in told
 

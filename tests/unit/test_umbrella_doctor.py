@@ -73,7 +73,7 @@ def test_little_space_is_told_before_it_is_too_little(free_bytes: int, level: Le
 
 def test_control_groups_are_judged_by_what_can_be_done(tmp_path: Path) -> None:
     """None, without memory, complete."""
-    assert "no version 2 tree" in machine_checks.check_cgroup(tmp_path).text
+    assert "no cgroup v2 tree" in machine_checks.check_cgroup(tmp_path).text
     (tmp_path / "cgroup.procs").touch()
     (tmp_path / "cgroup.controllers").write_text("cpu\n")
     assert "no memory controller" in machine_checks.check_cgroup(tmp_path).text
@@ -108,15 +108,27 @@ def test_safe_mode_wrong_api_and_dropped_messages_are_told() -> None:
 
     found = levels(
         head_checks.check_status(
-            status(api_version=API_VERSION + 1, safe_mode="cut", dropped={"late": 3}), now_s=990.0
+            status(api_version=API_VERSION + 1, safe_mode="cut", dropped={"policy_failed": 3}),
+            now_s=990.0,
         )
     )
     assert found == {
         "version": Level.FAIL,
         "safe mode": Level.FAIL,
         "clock": Level.WARN,
-        "messages": Level.WARN,
+        "policy": Level.WARN,
     }
+
+
+def test_late_messages_need_nothing_to_be_done() -> None:
+    """Unlike a policy that fails; what they are is said."""
+    told = status(version=VERSION, dropped={"exit_again": 2, "policy_failed": 1})
+    found = {each.subject: each for each in head_checks.check_status(told, now_s=1000.0)}
+
+    assert found["messages"].level is Level.OK
+    assert "(exit_again 2): nothing to do" in found["messages"].text
+    assert found["policy"].text == "since the head started the scheduling policy failed 1 times"
+    assert "log" in found["policy"].todo
 
 
 def test_another_version_is_told() -> None:
@@ -153,10 +165,10 @@ def test_a_socket_in_a_directory_open_to_all_is_broken(tmp_path: Path) -> None:
         server.bind(str(path))
     assert head_checks.check_socket(str(path)).level is Level.OK
     tmp_path.chmod(0o777)
-    assert "everybody may replace" in head_checks.check_socket(str(path)).text
+    assert "all users can replace" in head_checks.check_socket(str(path)).text
     tmp_path.chmod(0o1777)
     assert head_checks.check_socket(str(path)).level is Level.OK
     tmp_path.chmod(0o700)
     plain = tmp_path / "plain"
     plain.touch()
-    assert "is no socket" in head_checks.check_socket(str(plain)).text
+    assert "is not a socket" in head_checks.check_socket(str(plain)).text

@@ -115,7 +115,7 @@ class Bringup:
         config = cluster.read_head(layout)
         port = config.head.node_port
         if port and not _is_free(port):
-            self._report.notes.append(f"port {port} is taken by another program: a new one is used")
+            self._report.notes.append(f"port {port} is in use by another program; using a new one")
             head = msgspec.structs.replace(config.head, node_port=0)
             cluster.write_head(layout, msgspec.structs.replace(config, head=head))
 
@@ -138,7 +138,7 @@ class Bringup:
             daemon = cluster.node_daemon(node)
             process = running_process(daemon)
             if process is not None and not self._has_read(node):
-                self._tell(f"restarting {daemon.label}: its configuration has changed")
+                self._tell(f"restarting {daemon.label}: its configuration changed")
                 stop(process)
                 process = None
             if process is not None:
@@ -200,7 +200,7 @@ class Bringup:
             status = started.exit_status
             if status is not None:
                 how = f"exit status {status}" if status >= 0 else f"signal {-status}"
-                raise _failed(started.daemon, f"ended with {how}", started.log_offset)
+                raise _failed(started.daemon, f"exited with {how}", started.log_offset)
 
     def _check_time(self, daemon: Daemon, what: str) -> None:
         if SystemClock().monotonic_s() > self._deadline_s:
@@ -214,8 +214,7 @@ def _failed(daemon: Daemon, what: str, log_offset: int) -> TryAgainError:
     shown = "".join(f"\n    {line}" for line in lines) if lines else " nothing"
     return TryAgainError(
         f"{daemon.label}: {what}; its log {daemon.log} ends with:{shown}",
-        hint="mend what the log says and run the same `gsched up` again; `gsched down` stops the "
-        "rest",
+        hint="fix the cause, then run the same `gsched up` again; `gsched down` stops the rest",
     )
 
 
@@ -236,7 +235,7 @@ def _port(layout: ClusterLayout, status: StatusReply) -> int:
         port = int(last) if last.isdigit() else None
     if port is None:
         raise TryAgainError(
-            f"the head does not tell its port for nodes (no {layout.port})",
+            f"the head has not written its port for nodes (no file {layout.port})",
             hint=f"see {layout.log}",
         )
     return port
@@ -261,15 +260,15 @@ def only_one(layout: ClusterLayout) -> Iterator[None]:
     except OSError as error:
         raise CannotWriteError(
             f"{layout.directory}: {error.strerror}",
-            hint="only the user who brought a cluster up can look after it",
+            hint="only the user who started a cluster can manage it",
         ) from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise TryAgainError(
-                f"another `gsched up` or `gsched down` is at work in {layout.directory}",
-                hint="wait until it is done",
+                f"another `gsched up` or `gsched down` is running in {layout.directory}",
+                hint="wait until it has finished",
             ) from None
         yield
     finally:

@@ -51,12 +51,12 @@ def make_directory(layout: ClusterLayout) -> None:
         layout.nodes_directory.mkdir(mode=0o755, exist_ok=True)
     except OSError as error:
         raise CannotWriteError(
-            f"{layout.directory}: cannot be made: {error.strerror}",
+            f"{layout.directory}: cannot be created: {error.strerror}",
             hint="choose another --dir",
         ) from error
     if not os.access(layout.directory, os.W_OK | os.X_OK):
         raise CannotWriteError(
-            f"{layout.directory}: you may not write there", hint="choose another --dir"
+            f"{layout.directory}: no permission to write there", hint="choose another --dir"
         )
 
 
@@ -103,7 +103,7 @@ def read_head(layout: ClusterLayout) -> Config:
     config = load_config(str(layout.config))
     if config.head.socket != str(layout.socket) or config.head.state_dir != str(layout.directory):
         raise ConfigError(
-            f"{layout.config}: this is no cluster of `gsched up` in {layout.directory}: its socket "
+            f"{layout.config}: not a cluster of `gsched up` in {layout.directory}: its socket "
             f"is {config.head.socket}, its state_dir {config.head.state_dir}",
             hint="choose another --dir (a cluster cannot be moved by moving its directory)",
         )
@@ -199,7 +199,9 @@ def differences(layout: ClusterLayout, wanted: Wanted) -> tuple[str, ...]:
     told = []
     nodes = layout.nodes()
     if wanted.nodes is not None and wanted.nodes < len(nodes):
-        told.append(f"{len(nodes)} nodes are there, --nodes {wanted.nodes} takes none away")
+        told.append(
+            f"the cluster has {len(nodes)} nodes; --nodes {wanted.nodes} does not remove any"
+        )
     for node in nodes:
         stored = read_node(node)
         pairs = (
@@ -226,16 +228,14 @@ def check_wanted(wanted: Wanted) -> None:
         UsageError: a number out of range, or a memory that is no size.
     """
     if wanted.nodes is not None and not 1 <= wanted.nodes <= NODES_MAX:
-        raise UsageError(
-            f"--nodes {wanted.nodes}: a cluster on one machine has 1 to {NODES_MAX} nodes"
-        )
+        raise UsageError(f"--nodes {wanted.nodes}: must be from 1 to {NODES_MAX}")
     if wanted.cpus is not None and wanted.cpus < 1:
-        raise UsageError(f"--cpus {wanted.cpus}: a node has at least one CPU")
+        raise UsageError(f"--cpus {wanted.cpus}: must be at least 1")
     if wanted.gpus is not None and wanted.gpus < 0:
-        raise UsageError(f"--gpus {wanted.gpus}: a node cannot have less than none")
+        raise UsageError(f"--gpus {wanted.gpus}: must be at least 0")
     if wanted.memory is not None and parse_size_bytes(wanted.memory) < 1024**2:
         raise UsageError(
-            f"--memory {wanted.memory}: less than 1mb runs nothing", hint="write 4gb or 512mb"
+            f"--memory {wanted.memory}: must be at least 1mb", hint="write 4gb or 512mb"
         )
 
 

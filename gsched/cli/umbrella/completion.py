@@ -88,7 +88,7 @@ _SCRIPTS = {"bash": (_BASH, _BASH_EACH), "zsh": (_ZSH, _ZSH_EACH), "fish": (_FIS
 @click.command("completion", context_settings=SETTINGS)
 @click.argument("shell", type=click.Choice(list(_SCRIPTS)))
 def completion(*, shell: str) -> int:
-    """Print the completion of all commands for SHELL, for its start-up file.
+    """Print the completion script of all commands for SHELL, for its start-up file.
 
     \b
     bash: source <(gsched completion bash)

@@ -12,16 +12,16 @@ from gsched.errors import ConfigError
 
 @click.group("config", cls=HelpfulGroup, context_settings=SETTINGS)
 def config() -> None:
-    """Look after configuration files."""
+    """Check configuration files."""
 
 
 @subcommand("check")
 @click.argument("file", required=False)
 def check(*, file: str | None, as_json: bool) -> int:
-    """Say whether FILE is a configuration that can be used, and what it makes.
+    """Validate a configuration file and show the resulting settings.
 
-    Without FILE, the one that the commands use: $GSCHED_CONFIG or /etc/gsched/gsched.toml. Exits
-    with 78 if it cannot be used; the message names the place.
+    Without FILE, checks the file that the commands use: $GSCHED_CONFIG or /etc/gsched/gsched.toml.
+    Exits with 78 if it is invalid; the message names the line and the key.
     """
     loaded = load_config(file)
     name = file or "the configuration"
@@ -30,13 +30,13 @@ def check(*, file: str | None, as_json: bool) -> int:
         print_json({"ok": True, "config": loaded})
         return 0
     queues = ", ".join(f"{queue.name} ({queue.policy})" for queue in loaded.queue)
-    print(f"{name} is good")
+    print(f"{name} is valid")
     print(
         f"head: socket {loaded.head.socket}, nodes at "
         f"{loaded.head.node_host}:{loaded.head.node_port}, state in {loaded.head.state_dir}"
     )
     print(f"queues: {queues}")
-    print(f"node: dials {loaded.node.head}")
+    print(f"node: connects to {loaded.node.head}")
     return 0
 
 
@@ -51,8 +51,8 @@ def _check_operators(loaded: Config, name: str) -> None:
             pwd.getpwnam(user)
         except KeyError:
             raise ConfigError(
-                f"{name}: [head] operators: {user!r} is no user of this machine",
-                hint="name users that exist; check the file on the head's machine",
+                f"{name}: [head] operators: unknown user {user!r}",
+                hint="name existing users; check the file on the machine of the head",
             ) from None
 
 

@@ -21,17 +21,17 @@ _COLORS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
 @subcommand("doctor")
 @click.option(
-    "--dir", "directory", metavar="D", default=None, help="Look at the cluster of `gsched up` in D."
+    "--dir", "directory", metavar="D", default=None, help="Check the cluster of `gsched up` in D."
 )
 @click.option(
-    "--config", "config_path", metavar="FILE", default=None, help="Look at this configuration."
+    "--config", "config_path", metavar="FILE", default=None, help="Check this configuration."
 )
 @click.option(
     "--save-snapshot",
     "snapshot_path",
     metavar="FILE",
     default=None,
-    help="Write what the policies see to a new file, for a bug report; only that is done.",
+    help="Only save what the policies see to a new file, for a bug report.",
 )
 @head_option
 @color_option
@@ -44,9 +44,9 @@ def doctor(
     color: str,
     as_json: bool,
 ) -> int:
-    """Look for what is wrong with this installation and say what to do about it.
+    """Check this installation for problems, and show how to fix them.
 
-    Exits with 0 if all is well or could only be better, with 1 if something is broken.
+    Exits with 1 if a check failed, and with 0 if there are only warnings or nothing was found.
     """
     layout = _find_layout(directory, head_address)
     if snapshot_path is not None:
@@ -74,13 +74,13 @@ def _save_snapshot(path: str, head_address: str, *, as_json: bool) -> int:
             file.write(content)
     except OSError as error:
         raise CannotWriteError(
-            f"--save-snapshot: {path}: {error.strerror}", hint="name a new file"
+            f"--save-snapshot: {path}: {error.strerror}", hint="give the name of a new file"
         ) from None
     if as_json:
         print_json({"path": path, "size_bytes": len(content)})
     else:
         print(f"wrote {path} ({format_size(len(content))}); replay it with: gsim plan {path}")
-        print("it names users' jobs, nodes and kinds: look into it before you pass it on")
+        print("it contains names of users' jobs, nodes and kinds: check it before you share it")
     return 0
 
 
@@ -138,7 +138,7 @@ def _check_head_files(config: Config) -> list[Finding]:
     if os.path.exists(state / "gsched.db"):
         findings.append(machine_checks.check_private(state / "gsched.db", "database"))
     else:
-        findings.append(ok("database", "none yet: the head makes it when it starts"))
+        findings.append(ok("database", "none yet: the head creates it at its first start"))
     return findings
 
 
@@ -152,7 +152,4 @@ def _print(findings: list[Finding], *, colored: bool) -> None:
         if finding.todo:
             print(f"{'':4}  {'':{width}}  -> {printable(finding.todo)}")
     counts = {level: sum(finding.level is level for finding in findings) for level in Level}
-    print(
-        f"\n{counts[Level.OK]} ok, {counts[Level.WARN]} could be better, "
-        f"{counts[Level.FAIL]} broken"
-    )
+    print(f"\n{counts[Level.OK]} ok, {counts[Level.WARN]} warnings, {counts[Level.FAIL]} failed")

@@ -14,7 +14,9 @@ from gsched.cli.umbrella.takedown import Report, take_down
 @subcommand("down")
 @directory_option
 @click.option(
-    "--kill-jobs", is_flag=True, help="First end all jobs, also waiting ones (TERM, 5 s, KILL)."
+    "--kill-jobs",
+    is_flag=True,
+    help="First delete all jobs, waiting ones included (TERM, 5 s, KILL).",
 )
 @click.option(
     "--timeout",
@@ -23,13 +25,13 @@ from gsched.cli.umbrella.takedown import Report, take_down
     default=60.0,
     show_default=True,
     metavar="S",
-    help="Seconds within which --kill-jobs must have ended all jobs.",
+    help="Seconds for --kill-jobs to end all jobs.",
 )
 def down(*, directory: str | None, kill_jobs: bool, timeout_s: float, as_json: bool) -> int:
-    """Stop the nodes and the head of a cluster that ``gsched up`` made.
+    """Stop the nodes and the head of a cluster that ``gsched up`` started.
 
-    Running jobs are left to their supervisors: they go on, and the next `gsched up` finds them
-    again, or their outcome.
+    Running jobs continue under their supervisors; the next `gsched up` finds them, or their
+    outcomes.
     """
     tell = teller(quiet=as_json or not is_terminal(sys.stderr))
     report = take_down(layout_of(directory), kill_jobs=kill_jobs, timeout_s=timeout_s, tell=tell)
@@ -49,6 +51,6 @@ def _print(report: Report) -> None:
         print(f"nothing was running in {report.directory}")
     if report.jobs_left:
         print(
-            f"running jobs left to their supervisors: {report.jobs_left}; "
-            f"`gsched up --dir {report.directory}` finds them again"
+            f"jobs that keep running under their supervisors: {report.jobs_left}; "
+            f"`gsched up --dir {report.directory}` finds them"
         )

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gsched.cli.umbrella.findings import Finding, fail, ok, warn
 from gsched.client import Head
@@ -13,6 +13,12 @@ from gsched.version import VERSION
 
 SKEW_WARN_S = 2.0
 HEARTBEATS_LATE_S = 900.0  # three heartbeats
+#: Of what the head counts, what is no late or repeated message, in words.
+FAULTS = {
+    "policy_failed": "the scheduling policy failed {} times",
+    "plan_refused": "{} starts of its plans were refused",
+    "moves_refused": "the migrations of {} plans were refused",
+}
 
 
 def check_head(address: str, *, patience_s: float = 1.0) -> list[Finding]:
@@ -30,12 +36,10 @@ def check_head(address: str, *, patience_s: float = 1.0) -> list[Finding]:
         asked_s = SystemClock().wall_s()
         nodes = head.nodes().nodes
     except HeadUnreachableError as error:
-        todo = (
-            "start it with `gschedd --config FILE` or `gsched up`, or name another in GSCHED_HEAD"
-        )
+        todo = "start it with `gschedd --config FILE` or `gsched up`, or set GSCHED_HEAD to another"
         return [*findings, fail("head", error.message, todo)]
     except GschedError as error:
-        return [*findings, fail("head", error.message, error.hint or "see its log")]
+        return [*findings, fail("head", error.message, error.hint or "see the head's log")]
     findings.append(ok("head", f"answers at {head.transport.address.text} (process {status.pid})"))
     findings.extend(check_status(status, now_s=asked_s))
     findings.extend(check_nodes(nodes, now_s=status.now_s))
@@ -47,18 +51,20 @@ def check_socket(path: str) -> Finding:
     status = os.stat(path)
     mode = stat.S_IMODE(status.st_mode)
     if not stat.S_ISSOCK(status.st_mode):
-        return fail("socket", f"{path} is no socket", "give the socket's path in GSCHED_HEAD")
+        return fail(
+            "socket", f"{path} is not a socket", "set GSCHED_HEAD to the path of the socket"
+        )
     if not os.access(path, os.W_OK):
-        return fail("socket", f"you may not use {path} (mode {mode:04o})", f"chmod 666 {path}")
+        return fail("socket", f"no permission to use {path} (mode {mode:04o})", f"chmod 666 {path}")
     parent = os.stat(os.path.dirname(path))
     if parent.st_mode & stat.S_IWOTH and not parent.st_mode & stat.S_ISVTX:
         return fail(
             "socket",
-            f"everybody may replace {path}: its directory has mode "
+            f"all users can replace {path}: its directory has mode "
             f"{stat.S_IMODE(parent.st_mode):04o}",
             f"chmod 755 {os.path.dirname(path)}",
         )
-    return ok("socket", f"{path} may be used (mode {mode:04o})")
+    return ok("socket", f"{path} is usable (mode {mode:04o})")
 
 
 def check_status(status: StatusReply, *, now_s: float) -> list[Finding]:
@@ -76,7 +82,7 @@ def check_status(status: StatusReply, *, now_s: float) -> list[Finding]:
         fail(
             f"node {name}",
             f"is refused: {why}",
-            f"if it is right the database is an old copy: gsched recover --believe {name}",
+            f"if the node is right, the database is an old copy: gsched recover --believe {name}",
         )
         for name, why in sorted(status.quarantined.items())
     )
@@ -85,12 +91,12 @@ def check_status(status: StatusReply, *, now_s: float) -> list[Finding]:
         findings.append(
             warn(
                 "clock",
-                f"the head's is {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'behind'}",
-                "keep both clocks right with chrony or ntpd",
+                f"the head's clock is {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'behind'}",
+                "synchronize both clocks with chrony or ntpd",
             )
         )
     else:
-        findings.append(ok("clock", "this machine and the head agree"))
+        findings.append(ok("clock", "the clocks of this machine and the head agree"))
     if status.damaged:
         shown = "; ".join(status.damaged[:3])
         more = f" and {len(status.damaged) - 3} more" if len(status.damaged) > 3 else ""
@@ -98,14 +104,26 @@ def check_status(status: StatusReply, *, now_s: float) -> list[Finding]:
             fail(
                 "database",
                 f"rows of {status.database} are damaged: {shown}{more}",
-                "restore a backup, or give the jobs up with gdel; see gsched(1), Damaged records",
+                "restore a backup, or delete the jobs with gdel; see gsched(1), Damaged records",
             )
         )
-    if status.dropped:
-        shown = ", ".join(f"{name} {count}" for name, count in sorted(status.dropped.items()))
-        findings.append(
-            warn("messages", f"the head has dropped some: {shown}", "see the head's log")
-        )
+    findings.extend(_check_oddities(status.dropped))
+    return findings
+
+
+def _check_oddities(counts: Mapping[str, int]) -> list[Finding]:
+    """Judge what the head has counted: faults need a look, late and repeated messages do not."""
+    findings = []
+    faults = {name: counts[name] for name in FAULTS if counts.get(name)}
+    if faults:
+        told = ", ".join(FAULTS[name].format(count) for name, count in faults.items())
+        todo = "the reasons are in the head's log; jobs start once the next plan is accepted"
+        findings.append(warn("policy", f"since the head started {told}", todo))
+    others = sorted((name, count) for name, count in counts.items() if name not in faults)
+    if others:
+        shown = ", ".join(f"{name} {count}" for name, count in others)
+        text = f"the head ignored some, such as late or repeated ones ({shown}): nothing to do"
+        findings.append(ok("messages", text))
     return findings
 
 
@@ -118,8 +136,8 @@ def _check_version(status: StatusReply) -> Finding:
     if status.api_version != API_VERSION:
         return fail(
             "version",
-            f"the head speaks API {status.api_version}, these commands {API_VERSION}",
-            "install the same gsched on both sides",
+            f"the head uses API {status.api_version}, these commands use API {API_VERSION}",
+            "install the same version of gsched on both sides",
         )
     if status.version != VERSION:
         return warn(
@@ -131,17 +149,19 @@ def _check_version(status: StatusReply) -> Finding:
 
 
 def check_nodes(nodes: Iterable[NodeRow], *, now_s: float) -> list[Finding]:
-    """Say which nodes take no jobs, and why."""
+    """Say which nodes accept no jobs, and why."""
     rows = list(nodes)
     if not rows:
-        return [fail("nodes", "none has ever registered", "start gnode: see gnode(8) and its log")]
+        return [
+            fail("nodes", "no node has registered yet", "start gnode: see gnode(8) and its log")
+        ]
     findings = []
     for row in rows:
         if row.refused:
             findings.append(
                 warn(
                     f"node {row.name}",
-                    f"another gnode wants its place, {row.refused}",
+                    f"another gnode claims its name, {row.refused}",
                     "see gnodes(1) about replace",
                 )
             )
@@ -158,7 +178,7 @@ def check_nodes(nodes: Iterable[NodeRow], *, now_s: float) -> list[Finding]:
             findings.append(
                 warn(
                     f"node {row.name}",
-                    f"takes no new jobs, it is drained{reason}",
+                    f"is drained and accepts no new jobs{reason}",
                     f"gnodes resume {row.name}",
                 )
             )
@@ -166,19 +186,19 @@ def check_nodes(nodes: Iterable[NodeRow], *, now_s: float) -> list[Finding]:
             findings.append(
                 warn(
                     f"node {row.name}",
-                    f"takes no new jobs: {row.problem}",
-                    "it takes jobs again by itself once that is over",
+                    f"accepts no new jobs: {row.problem}",
+                    "it accepts jobs again when the cause is gone",
                 )
             )
         elif row.heartbeat_s is not None and now_s - row.heartbeat_s > HEARTBEATS_LATE_S:
             findings.append(
                 warn(
                     f"node {row.name}",
-                    f"last told its load {now_s - row.heartbeat_s:.0f} s ago",
-                    "see gnode's log there: it answers but does not sample",
+                    f"last reported its load {now_s - row.heartbeat_s:.0f} s ago",
+                    "see the log of its gnode: it answers but does not sample",
                 )
             )
     good = len(rows) - len(findings)
     if good:
-        findings.append(ok("nodes", f"{good} of {len(rows)} take jobs"))
+        findings.append(ok("nodes", f"{good} of {len(rows)} accept jobs"))
     return findings

@@ -76,20 +76,22 @@ class Done:
     "directory",
     metavar="D",
     default=None,
-    help="Put everything below D instead of /etc/gsched, /run/gsched and /var/lib/gsched.",
+    help="Create all files below D instead of /etc/gsched, /run/gsched and /var/lib/gsched.",
 )
 @click.option("--name", metavar="SERVER", default="", help="Name of the head in job ids.")
 @click.option(
     "--user",
     metavar="USER",
     default="",
-    help="Account that the head runs as; by default gsched, or with --dir who you are.",
+    help="Account of the head [default: gsched, or with --dir your own].",
 )
-@click.option("--force", is_flag=True, help="Write the configuration anew; a key is always kept.")
+@click.option(
+    "--force", is_flag=True, help="Overwrite the configuration; an existing key is always kept."
+)
 def init(*, directory: str | None, name: str, user: str, force: bool, as_json: bool) -> int:
-    """Make what a new site lacks: a configuration, the cluster's key and the head's directories.
+    """Create what a new site lacks: a configuration, the cluster's key and the head's directories.
 
-    What is there already is left as it is, so that it may be run again at any time.
+    Existing files are left unchanged, so it is safe to run this again at any time.
     """
     site = _site(directory)
     account = _account(user, directory)
@@ -114,12 +116,12 @@ def init(*, directory: str | None, name: str, user: str, force: bool, as_json: b
         )
         return 0
     for what in done.made:
-        print(f"made {what}")
+        print(f"created {what}")
     for what in done.left:
-        print(f"left {what} as it was")
+        print(f"kept {what}")
     for warning in done.warnings:
         print(f"warning: {warning}")
-    print(f"next: copy the key {key} to every other node, by a secret way")
+    print(f"next: copy the key {key} to all other nodes over a secure channel")
     return 0
 
 
@@ -156,14 +158,14 @@ def _account(user: str, directory: str | None) -> pwd.struct_passwd | None:
         account = pwd.getpwnam(name)
     except KeyError:
         raise InvalidRequestError(
-            f"there is no account {name!r} for the head to run as",
-            hint="make it with systemd-sysusers or useradd --system, or name another with --user",
+            f"unknown account {name!r}, which the head is to run as",
+            hint="create it with systemd-sysusers or useradd --system, or give another --user",
         ) from None
     if account.pw_uid == os.geteuid():
         return None
     if os.geteuid() != 0:
         raise InvalidRequestError(
-            f"only root can give files to {name!r}", hint="run it as root, or leave --user out"
+            f"only root can give files to {name!r}", hint="run it as root, or omit --user"
         )
     return account
 
@@ -176,7 +178,7 @@ def _configuration(site: Site, *, name: str, force: bool, done: Done) -> Config:
         if name and config.head.server_name != name:
             done.warnings.append(
                 f"server_name in {site.config} is {config.head.server_name!r}, not {name!r}: edit "
-                "it, or give --force to write it anew"
+                "it, or give --force to overwrite it"
             )
         return config
     text = TEMPLATE.format(
@@ -208,9 +210,11 @@ def _key(path: Path, account: pwd.struct_passwd | None, done: Done) -> bool:
     status = path.stat()
     if status.st_uid != wanted:
         owner = account.pw_name if account is not None else str(wanted)
-        done.warnings.append(f"the head, as {owner}, cannot read {path}: chown {owner}: {path}")
+        done.warnings.append(
+            f"the head runs as {owner} and cannot read {path}: chown {owner}: {path}"
+        )
     if stat.S_IMODE(status.st_mode) & 0o077:
-        done.warnings.append(f"others may read {path}: chmod 600 {path}, or make a new key")
+        done.warnings.append(f"other users can read {path}: chmod 600 {path}, or create a new key")
     return False
 
 
@@ -224,7 +228,7 @@ def _warn_of_other_key(config: Config, key: Path, done: Done) -> None:
 def _make_directory(
     path: Path, mode: int, account: pwd.struct_passwd | None, done: Done, *, quiet: bool = False
 ) -> None:
-    hint = "run it as root, or put everything below a directory of yours with --dir"
+    hint = "run it as root, or use a directory of your own with --dir"
     if path.is_dir():
         if not quiet:
             done.left.append(str(path))
@@ -241,5 +245,5 @@ def _make_directory(
         if account is not None:
             os.chown(path, account.pw_uid, account.pw_gid)
     except OSError as error:
-        raise CannotWriteError(f"{path}: cannot be made: {error.strerror}", hint=hint) from error
+        raise CannotWriteError(f"{path}: cannot be created: {error.strerror}", hint=hint) from error
     done.made.append(str(path))

@@ -128,8 +128,8 @@ def layout_of(directory: str | None) -> ClusterLayout:
     length = len(os.fsencode(layout.node_socket))
     if length > SOCKET_PATH_BYTES_MAX:
         raise UsageError(
-            f"the socket {layout.node_socket} would have a path of {length} bytes, but the system "
-            f"allows {SOCKET_PATH_BYTES_MAX}",
+            f"the path of the socket {layout.node_socket} has {length} bytes; the limit of the "
+            f"system is {SOCKET_PATH_BYTES_MAX}",
             hint=f"choose a --dir that is at least {length - SOCKET_PATH_BYTES_MAX} bytes shorter",
         )
     return layout

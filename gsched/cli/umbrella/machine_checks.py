@@ -46,7 +46,7 @@ def check_config(path: str | None) -> tuple[Finding, Config | None]:
         config = load_config(path)
     except ConfigError as error:
         return fail("configuration", error.message, error.hint or "see gsched.toml(5)"), None
-    return ok("configuration", f"{path or 'the default one'} is well formed"), config
+    return ok("configuration", f"{path or 'the default one'} is valid"), config
 
 
 def check_secret(path: Path) -> Finding:
@@ -55,21 +55,23 @@ def check_secret(path: Path) -> Finding:
         status = path.stat()
         content = path.read_bytes().strip() if os.access(path, os.R_OK) else b""
     except FileNotFoundError:
-        return fail("cluster key", f"{path} is not there", "make it with `gsched init`")
+        return fail("cluster key", f"{path} does not exist", "create it with `gsched init`")
     except OSError as error:
-        return warn("cluster key", f"{path}: {error.strerror}", "look as root, or as its owner")
+        return warn(
+            "cluster key", f"{path}: {error.strerror}", "run this check as root, or as its owner"
+        )
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077:
         return fail(
             "cluster key",
-            f"{path} has mode {mode:04o}: others can read it and pose as a node",
-            f"chmod 600 {path}; if others have accounts here, make a new key too",
+            f"{path} has mode {mode:04o}: other users can read it and pose as a node",
+            f"chmod 600 {path}; if other users have accounts here, also create a new key",
         )
     if os.access(path, os.R_OK) and len(content) < 32:
         return fail(
             "cluster key",
-            f"{path} holds only {len(content)} bytes",
-            f"remove it and make a new one with `gsched init`; copy {path} to all nodes",
+            f"{path} has only {len(content)} bytes",
+            f"remove it and create a new one with `gsched init`; copy {path} to all nodes",
         )
     return ok("cluster key", f"{path} is private (mode {mode:04o})")
 
@@ -78,7 +80,9 @@ def check_private(path: Path, subject: str) -> Finding:
     """Say whether a file that holds users' scripts and environments is closed to others."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
-        return fail(subject, f"{path} has mode {mode:04o}: others can read it", f"chmod 600 {path}")
+        return fail(
+            subject, f"{path} has mode {mode:04o}: other users can read it", f"chmod 600 {path}"
+        )
     return ok(subject, f"{path} is private (mode {mode:04o})")
 
 
@@ -86,15 +90,15 @@ def check_state_directory(path: Path) -> list[Finding]:
     """Say whether the head can keep its database in ``path``, and for how long."""
     subject = "state directory"
     if not os.path.isdir(path):
-        todo = "make it with `gsched init`, or look as a user who may"
-        return [fail(subject, f"{path} is not there, or you may not look", todo)]
+        todo = "create it with `gsched init`, or run this check as root"
+        return [fail(subject, f"{path} does not exist, or you have no permission to see it", todo)]
     findings = []
     if not os.access(path, os.W_OK | os.X_OK):
         findings.append(
-            warn(subject, f"you may not write {path}", "right for a user; the head must be able to")
+            warn(subject, f"no permission to write {path}", "correct for a user; the head needs it")
         )
     else:
-        findings.append(ok(subject, f"{path} can be written"))
+        findings.append(ok(subject, f"{path} is writable"))
     findings.append(check_space(path, shutil.disk_usage(path).free))
     objection = file_systems.objection(path)
     if objection:
@@ -110,8 +114,8 @@ def check_spool(path: Path) -> list[Finding]:
     try:
         trust.check_directory(str(path))
     except trust.UntrustedError as error:
-        text = f"{error}: who can change the spool can run programs as any user"
-        return [fail("spool", text, f"{error.hint}; see what lies in it before gnode starts again")]
+        text = f"{error}: whoever can change the spool can run programs as any user"
+        return [fail("spool", text, f"{error.hint}; check its files before gnode starts again")]
     return [ok("spool", f"only root can change {path}")]
 
 
@@ -119,9 +123,11 @@ def check_space(path: Path, free_bytes: int) -> Finding:
     """Say whether there is room for the database to grow."""
     text = f"{format_size(free_bytes)} free at {path}"
     if free_bytes < DISK_FAIL_BYTES:
-        return fail("disk space", text, "free some: the head refuses submissions on a full disk")
+        return fail(
+            "disk space", text, "free space: the head refuses submissions when the disk is full"
+        )
     if free_bytes < DISK_WARN_BYTES:
-        return warn("disk space", text, "free some before the head has to refuse submissions")
+        return warn("disk space", text, "free space before the head has to refuse submissions")
     return ok("disk space", text)
 
 
@@ -148,25 +154,25 @@ def _check_daemon(daemon: Daemon, directory: Path) -> Finding:
 def check_cgroup(root: Path = CGROUP_ROOT) -> Finding:
     """Say how gnode will keep hold of everything that a job starts."""
     subject = "control groups"
-    without = "processes are tracked by descent, which is good enough for friendly jobs"
+    without = "processes are tracked by descent, which suffices for well-behaved jobs"
     trees = [tree for tree in (root, root / "unified") if (tree / "cgroup.procs").exists()]
     if not trees:
-        return warn(subject, f"no version 2 tree at {root}; {without}", "mount cgroup2 if you can")
+        return warn(subject, f"no cgroup v2 tree at {root}; {without}", "mount cgroup2 if you can")
     if os.geteuid() != 0 and not os.access(trees[0], os.W_OK):
         return warn(
             subject,
-            f"{trees[0]} is there but not yours to write; {without}",
+            f"{trees[0]} exists but is not writable; {without}",
             "run gnode as root, or under systemd with Delegate=yes, for containment and OOM limits",
         )
     controllers = _words(trees[0] / "cgroup.controllers")
     if "memory" not in controllers:
         return warn(
             subject,
-            f"{trees[0]} can be written but has no memory controller: jobs are contained, "
-            "memory limits come from samples",
+            f"{trees[0]} is writable but has no memory controller: jobs are contained, "
+            "memory limits are enforced by sampling",
             "boot with systemd.unified_cgroup_hierarchy=1 for exact memory limits",
         )
-    return ok(subject, f"{trees[0]} can be written ({' '.join(controllers)})")
+    return ok(subject, f"{trees[0]} is writable ({' '.join(controllers)})")
 
 
 def _words(path: Path) -> Sequence[str]:
@@ -183,7 +189,7 @@ def check_gpus() -> Finding:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return ok("GPUs", f"none seen by NVML ({error}); declared ones can be used")
+        return ok("GPUs", f"NVML sees none ({error}); GPUs can be declared")
     try:
         count = int(pynvml.nvmlDeviceGetCount())
         names = [
@@ -199,12 +205,12 @@ def check_gpus() -> Finding:
 def check_torchrun() -> Finding:
     """Say whether ``gsub --torchrun`` can work with this interpreter."""
     if importlib.util.find_spec("torch") is not None:
-        return ok("torchrun", f"torch belongs to {sys.executable}")
+        return ok("torchrun", f"PyTorch is installed for {sys.executable}")
     found = shutil.which("torchrun")
     if found:
-        return ok("torchrun", f"{found}; name its interpreter with gsub --python")
+        return ok("torchrun", f"{found}; give its interpreter with gsub --python")
     return warn(
         "torchrun",
-        "no torch for this interpreter and no torchrun on PATH",
-        "install torch, or name an interpreter that has it with gsub --python",
+        "PyTorch is not installed for this interpreter, and torchrun is not on PATH",
+        "install PyTorch, or give an interpreter that has it with gsub --python",
     )

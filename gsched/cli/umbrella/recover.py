@@ -12,33 +12,33 @@ from gsched.protocol.recover import RecoverCase, RecoverReply
 
 WHAT_IT_MEANS = """\
 The head's database may lack jobs that it had acknowledged: it was cut, copied or restored. Until
-an operator accepts that, nothing is started, nothing is changed, and no job number is given out.
-Jobs that run are not touched. If there is a better copy of the database, stop the head, put that
-copy in place and start the head. Otherwise let all nodes connect, look at the list, and accept."""
+an operator accepts the loss, no job is started or changed, and no job number is assigned. Running
+jobs are not affected. If there is a better copy of the database, stop the head, put that copy in
+place and start the head. Otherwise let all nodes connect, check the list, and accept it."""
 
 #: What each kind of case means, in the order of the list.
 KINDS = {
     "finished": "finished since the copy was made: their outcomes are taken from the nodes",
-    "started": "started since the copy was made: they run on and are not started again",
-    "adopted": "run, but are not in the database: they are adopted until they end",
-    "lost": "run by the database, but their nodes know nothing of them: they end as node_lost",
-    "conflict": "cannot be taken back: what runs of them is stopped",
-    "held": "wait, and may have run since: they are held until `grls -h o JOB`",
+    "started": "started since the copy was made: they keep running and are not started again",
+    "adopted": "are running, but are not in the database: they are adopted until they end",
+    "lost": "ran according to the database, but not to their nodes: they end as node_lost",
+    "conflict": "cannot be restored: their running processes are stopped",
+    "held": "are waiting, but may have run since: they are held until `grls -h o JOB`",
 }
 
 
 @subcommand("recover")
-@click.option("--accept", is_flag=True, help="End safe mode: take back what the nodes know.")
+@click.option("--accept", is_flag=True, help="End safe mode: restore what the nodes know.")
 @click.option(
     "--without-nodes",
     is_flag=True,
-    help="With --accept: also while known nodes are not connected; all waiting jobs are held.",
+    help="With --accept: do not wait for known nodes; all waiting jobs are held.",
 )
 @click.option(
     "--believe",
     metavar="NODE",
     default="",
-    help="Believe a node that is refused because it knows more than the database.",
+    help="Trust a node that was refused because it knows more than the database.",
 )
 @head_option
 @connected
@@ -91,19 +91,19 @@ def _print(found: RecoverReply, before: StatusReply, after: StatusReply, *, beli
     for node, why in sorted(found.quarantined.items()):
         print(f"Refused: {printable(why)}.")
         if node == believe:
-            print(f"{printable(node)} is believed from its next connection on.")
+            print(f"{printable(node)} is trusted from its next connection on.")
     if not before.safe_mode:
         return
     print(f"Safe mode: {printable(safe_mode_reason(before))}")
     _print_cases(found)
     if not after.safe_mode:
-        print("Accepted: jobs are started again.")
+        print("Accepted: the head starts jobs again.")
         return
     print(f"\n{WHAT_IT_MEANS}")
     told, missing = ", ".join(found.nodes), ", ".join(found.missing)
-    print(f"\nNodes that have told what they know: {printable(told) or 'none'}.")
+    print(f"\nNodes that have reported: {printable(told) or 'none'}.")
     if missing:
-        print(f"Not connected: {printable(missing)}. Start gnode there, or accept without them.")
+        print(f"Not connected: {printable(missing)}. Start gnode there, or add --without-nodes.")
     print(f"The next job gets number {found.next_job}. End it with: gsched recover --accept")
 
 
@@ -117,10 +117,10 @@ def _print_cases(found: RecoverReply) -> None:
     if found.first_unknown and found.nodes:
         print(
             f"\nJobs from number {found.first_unknown} on that no node has seen are lost; "
-            "nobody can tell how many there were."
+            "their number is unknown."
         )
     if found.dropped:
-        print(f"{found.dropped} more attempts are known than can be listed.")
+        print(f"{found.dropped} more attempts are not listed.")
 
 
 def _line(case: RecoverCase) -> str:

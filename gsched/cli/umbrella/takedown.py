@@ -61,7 +61,7 @@ def take_down(layout: ClusterLayout, *, kill_jobs: bool, timeout_s: float, tell:
     """
     if not layout.exists:
         raise ConfigError(
-            f"{layout.directory}: there is no cluster (no {layout.config.name} in it)",
+            f"{layout.directory}: no cluster here (no {layout.config.name} in it)",
             hint="name its directory with --dir",
         )
     report = Report(directory=str(layout.directory))
@@ -101,7 +101,7 @@ def _end_jobs(layout: ClusterLayout, *, timeout_s: float, tell: Tell) -> int:
         if not layout.database.exists():
             return 0
         # Only the head knows the jobs, and only its nodes can end them.
-        tell("the cluster is down: bringing it back to end its jobs")
+        tell("the cluster is down: restarting it to end its jobs")
     Bringup(layout, timeout_s=REVIVE_TIMEOUT_S, tell=tell).run(cluster.Wanted())
     head = Head(str(layout.socket))
     ids = [str(row.id) for row in head.jobs().jobs]
@@ -114,7 +114,7 @@ def _end_jobs(layout: ClusterLayout, *, timeout_s: float, tell: Tell) -> int:
             raise TryAgainError(
                 f"{len(left)} of {len(ids)} jobs have not ended after {timeout_s:g} s: "
                 f"{', '.join(left[:5])}; nothing was stopped",
-                hint="see `gstat -f` of such a job, or give a longer --timeout",
+                hint="see `gstat -f` for such a job, or give a longer --timeout",
             )
         tell(f"{len(left)} jobs are ending")
         pause(0.2)
@@ -126,7 +126,7 @@ def _unfinished(head: Head) -> list[str]:
         return [str(row.id) for row in head.jobs().jobs if row.state != JobState.DONE]
     except HeadUnreachableError as error:
         raise TryAgainError(
-            f"the head went away while jobs were ending: {error.message}",
+            f"lost the head while jobs were ending: {error.message}",
             hint="run the same `gsched down` again",
         ) from error
 

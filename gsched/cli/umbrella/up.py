@@ -20,19 +20,21 @@ Examples:
 
 @subcommand("up", epilog=EPILOG)
 @directory_option
-@click.option("--nodes", type=int, metavar="N", help="How many nodes [default: 1].")
+@click.option("--nodes", type=int, metavar="N", help="Number of nodes [default: 1].")
 @click.option(
-    "--cpus", type=int, metavar="C", help="CPUs of each [default: this machine's, shared out]."
+    "--cpus", type=int, metavar="C", help="CPUs per node [default: an equal share of this machine]."
 )
 @click.option(
     "--gpus",
     type=int,
     metavar="G",
-    help="GPUs that each declares [default: none, or this machine's if there is one node].",
+    help="Declared GPUs per node [default: none, or this machine's if there is one node].",
 )
 @click.option("--gpu-type", metavar="T", help="Type of the declared GPUs [default: declared].")
 @click.option(
-    "--memory", metavar="M", help="Memory of each, as 8gb [default: this machine's, shared out]."
+    "--memory",
+    metavar="M",
+    help="Memory per node, such as 8gb [default: an equal share of this machine].",
 )
 @click.option(
     "--timeout",
@@ -41,7 +43,7 @@ Examples:
     default=60.0,
     show_default=True,
     metavar="S",
-    help="Seconds within which all must be up.",
+    help="Seconds to wait until all of them are up.",
 )
 def up(  # noqa: PLR0913 - one parameter for each option
     *,
@@ -54,10 +56,10 @@ def up(  # noqa: PLR0913 - one parameter for each option
     timeout_s: float,
     as_json: bool,
 ) -> int:
-    """Start a head and N nodes on loopback, with everything they keep under D.
+    """Start a head and N nodes on this machine, with all of their files in D.
 
-    Returns when all are up and prints the shell lines after which the commands find them. On a D
-    that holds a stopped or crashed cluster it brings back what is down, with nothing lost.
+    Returns when all of them are up, and prints the shell commands that set the environment. If D
+    contains a stopped or crashed cluster, it restarts what is down, and no job is lost.
     """
     wanted = Wanted(nodes=nodes, cpus=cpus, gpus=gpus, gpu_type=gpu_type, memory=memory)
     check_wanted(wanted)
@@ -80,7 +82,7 @@ def _print(report: Report, exports: tuple[str, ...]) -> None:
             f"the head is in safe mode and starts no job: {report.safe_mode}; see `gsched recover`",
             command="gsched",
         )
-    what = f"started {', '.join(report.started)}" if report.started else "all ran already"
+    what = f"started {', '.join(report.started)}" if report.started else "all were running"
     count = f"{len(report.nodes)} node{'' if len(report.nodes) == 1 else 's'}"
     print_note(f"head and {count} are up ({what})", command="gsched")
     for line in exports:

@@ -14,7 +14,7 @@ from gsched.version import VERSION
 @subcommand("version")
 @head_option
 def version(*, head_address: str, as_json: bool) -> int:
-    """Print the versions of these commands, of the API, of Python and SQLite, and of the head."""
+    """Show the versions of these commands, the API, Python, SQLite and the head."""
     try:
         head = Head(head_address, patience_s=0.0).status().version
     except GschedError as error:
