@@ -9,9 +9,11 @@ from gsched.model.states import HoldKind, OutcomeKind, StopReason
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
 from gschedd.core import commands as c
+from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.requeue import MAX_FAULTS
 from gschedd.core.story import Teller
+from tests.support.moves import Story, gpus
 from tests.support.world import ADMIN, Program, World, node, settings
 
 LEASE_S = 60.0
@@ -136,6 +138,7 @@ def test_nothing_expires_in_safe_mode_and_the_wait_begins_anew_after_it() -> Non
     job = leased(site)
     site.run_until(10.0)
     site.disconnect("n1")
+    site.run_for(5.0)
     site.head.safe_mode = "safe mode"
     site.head.expire_leases(site.now_s, site.now_s)
     assert site.head.next_expiry_s() is None
@@ -297,3 +300,40 @@ def test_an_operator_need_not_wait() -> None:
     assert site.machine_of(job) == ("n2",)
     site.run_for(2 * PATIENCE_S)
     assert site.job(job).attempts == 2
+
+
+def test_a_training_resumes_from_its_newest_checkpoint() -> None:
+    story = Story()
+    job = story.training(2, lease_s=LEASE_S)
+    story.run_for(5.0)
+    story.tell(
+        story.machines["a"],
+        n.Checkpointed(job=job, attempt=1, step=9, work_done=90.0, path="/c/9"),
+    )
+    story.run_for(1.0)
+    story.lose_power("a")
+    story.run_for(PATIENCE_S + 5.0)
+
+    attempt = story.job(job).attempt
+    assert attempt is not None
+    assert tuple(attempt.parts) == ("b",)
+    assert attempt.work_begun == 90.0
+
+
+def test_a_training_that_was_asked_to_leave_a_lost_node_goes_where_it_was_to_go() -> None:
+    """I7, I9: its target is not started before the lease has expired."""
+    story = Story()
+    job = story.training(2, lease_s=LEASE_S)
+    story.run_for(5.0)
+    story.lost[e.SendStop] = 1
+    story.move((job, gpus("b", 0, 1)))
+    story.run_for(1.0)
+    assert story.told(f.CheckpointTaken, job)
+    story.lose_power("a")
+    story.run_for(PATIENCE_S - 5.0)
+    assert story.state(job) == "migrating"
+    assert story.job(job).attempts == 1
+    story.run_for(10.0)
+
+    assert story.place(job) == gpus("b", 0, 1)
+    assert story.job(job).attempts == 2
