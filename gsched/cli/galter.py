@@ -82,6 +82,7 @@ Examples:
     help="Other attributes: kill_delay=SECONDS (Torque's name of --grace).",
 )
 @click.option("--grace", metavar="DELAY", help="Time from TERM to KILL: seconds, MM:SS or 5m.")
+@click.option("--comment", metavar="TEXT", help="Text to keep with the job; '' removes it.")
 @click.option(
     "--deadline",
     metavar="WHEN",

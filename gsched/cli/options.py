@@ -20,6 +20,7 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
 
     start_after: str | None = None
     account: str | None = None
+    comment: str | None = None
     checkpoint: str | None = None
     stderr: str | None = None
     hold: bool = False
@@ -249,6 +250,7 @@ _JOB_OPTIONS = (
     _text("--kind", metavar="NAME", text="Kind of work, for predicting the run time.",
           target="kind"),
     _text("--python", metavar="PATH", text="Interpreter for --torchrun.", target="python"),
+    _text("--comment", metavar="TEXT", text="Text to keep with the job.", target="comment"),
     _text("--deadline", metavar="WHEN", text="Deadline: 8h from now, or '2027-03-01 08:00'.",
           target="deadline"),
     click.option("--urgency", default=None, metavar="WORD",

@@ -86,6 +86,7 @@ def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
         ("grace", format_duration(story.grace_s)),
         ("lease", format_duration(story.lease_s) if story.lease_s else ""),
         ("comment", local_times(row.reason)),
+        ("user_comment", story.comment),
         ("jobs_ahead", "" if story.ahead is None else str(story.ahead)),
         ("predicted_start", _predicted(story)),
         *_goal(story),

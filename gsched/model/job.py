@@ -37,6 +37,7 @@ class Labels(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     account: str = ""
+    comment: str = ""
 
 
 class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):

@@ -25,6 +25,7 @@ class Alteration(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_u
     resources: tuple[str, ...] | None = None
     priority: int | None = None
     account: str | None = None
+    comment: str | None = None
     start_after_s: float | None = None
     rerunnable: bool | None = None
     stdout_path: str | None = None

@@ -128,6 +128,33 @@ def test_a_held_job_waits_until_it_is_released(desk: Desk) -> None:
     assert desk.ended(job).row.outcome is not None
 
 
+def test_a_comment_is_shown_and_altered(desk: Desk) -> None:
+    """Also of a job that runs; and when it is done, by ghist."""
+    said = (
+        "--comment",
+        "lr \x1b[2J 0.1",
+        "-A",
+        "lab",
+        "-o",
+        f"{desk.jobs}/",
+        "-e",
+        f"{desk.jobs}/",
+    )
+    job = desk.run("gsub", *said, "--", "sleep", "600").stdout.strip()
+    wait_until(lambda: desk.row(job).state == "running", what="it runs")
+
+    assert "    user_comment = lr \\x1b[2J 0.1\n" in desk.run("gstat", "-f", job).stdout
+    (row,) = json.loads(desk.run("gstat", "--json", job).stdout)["jobs"]
+    assert (row["comment"], row["account"]) == ("lr \x1b[2J 0.1", "lab")
+
+    assert desk.run("galter", "--comment", "lr 0.2", job).status == 0
+    assert desk.run("gdel", "--wait", "-W", "0", job).status == 0
+    (row,) = json.loads(desk.run("ghist", "--json", job).stdout)["jobs"]
+    assert row["comment"] == "lr 0.2"
+    long = desk.run("gsub", "--comment", "x" * 1025, "--", "true")
+    assert "comment has 1025 characters; the limit is 1024" in long.stderr
+
+
 def test_gsig_reaches_the_jobs_program(desk: Desk) -> None:
     """By name; a waiting job has nobody to hear it."""
     job = desk.submit("trap 'echo heard > usr1; exit 5' USR1; touch runs; sleep 600 & wait")

@@ -303,6 +303,15 @@ def test_an_output_directory_that_may_not_be_written_is_refused() -> None:
     assert "-o" in ran.stderr
 
 
+def test_a_comment_stands_in_the_script_or_on_the_command_line(bench: Bench) -> None:
+    bench.write("job.sh", "#!/bin/sh\n#PBS --comment 'second run' -A lab\necho hi\n")
+
+    job = bench.submit("job.sh")
+    assert (job.comment, job.account) == ("second run", "lab")
+    assert bench.submit("--comment", "a third", "job.sh").comment == "a third"
+    assert bench.submit("--", "true").comment == ""
+
+
 @pytest.mark.parametrize(
     ("words", "lease_s"), [((), None), (("--lease", "10m"), 600.0), (("--lease", "none"), 0.0)]
 )
