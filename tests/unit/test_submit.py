@@ -148,7 +148,11 @@ def test_unknown_resources_can_be_warnings() -> None:
         ({"queue": "none"}, UnknownQueueError, "unknown queue 'none'"),
         ({"queue": "closed"}, UnknownQueueError, "takes no jobs now"),
         ({"resources": ("walltime=1:00:01",)}, InvalidRequestError, "over the limit of queue"),
-        ({"resources": ("walltime=-1:00",)}, BadResourceError, "a walltime of -00:01:00 would"),
+        (
+            {"resources": ("walltime=-1:00",)},
+            BadResourceError,
+            "walltime must be greater than zero, got -00:01:00",
+        ),
         ({"resources": ("walltime=+1:00",)}, BadResourceError, "without a sign"),
         ({"resources": ("apples=1",)}, BadResourceError, "unknown resource"),
     ],
