@@ -300,6 +300,8 @@ class DeadlineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         patience_s: of ``drs``, ours: one that is late and has waited so long goes first, seconds.
         profile: which elastic trainings run on their fewest GPUs until their steps are measured:
             those of which nothing is known (``auto``), only those that ask for it, or none.
+        planning_limit_s: a policy that has not planned within this time is given up for that time,
+            and its process is started again, seconds.
     """
 
     policy: str = "deadline"
@@ -310,6 +312,7 @@ class DeadlineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     moves_max: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 8
     patience_s: Seconds = 86400.0
     profile: str = "auto"
+    planning_limit_s: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 30.0
 
 
 class MovesConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

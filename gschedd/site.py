@@ -4,9 +4,9 @@ from msgspec import structs
 
 from gsched.config import Config, FabricConfig
 from gsched.model.units import parse_bandwidth_bytes_s
+from gschedd.plan.compose import Fairness
 from gschedd.plan.training import Fabric
 from gschedd.policies import drs
-from gschedd.policies.kit.beside import Fairness
 from gschedd.policies.kit.capacity import Weights
 from gschedd.policies.registry import Chosen, Predictor, Tuning, choose_for
 

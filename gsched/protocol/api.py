@@ -475,6 +475,7 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
         queues: their names; the first is the default one.
         damaged: rows of the database that cannot be read, in words; at most 100.
         quarantined: nodes that are refused for what they claim to know, and why.
+        planner: what has befallen the process that plans training jobs, or empty.
     """
 
     server: str
@@ -500,6 +501,7 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     damaged: tuple[str, ...] = ()
     epoch_id: str = ""
     quarantined: dict[str, str] = {}
+    planner: str = ""
 
 
 class Health(Struct, frozen=True, kw_only=True):

@@ -100,10 +100,21 @@ def run_cycle(
     """
     seen = snapshot(state, settings, now_s, predictor, due=due)
     plan = policy(seen) if seen.groups or state.trainings else Plan()
+    return carried_out(state, settings, plan, now_s, predictor)
+
+
+def carried_out(
+    state: State,
+    settings: Settings,
+    plan: Plan,
+    now_s: float,
+    predictor: Predictor | None = None,
+) -> Cycle:
+    """Check a plan against the state, and return what is to become true."""
     checked = validate(
         structs.replace(plan, moves=paced(state, settings, plan.moves)) if plan.moves else plan,
         Spaces(state.spaces),
-        lambda job: _shape_if_waiting(state, job),
+        lambda job: shape_if_waiting(state, job),
         lambda job: movable(state, job),
     )
     assigner = Assigner(state, settings, now_s, predictor)
@@ -114,7 +125,7 @@ def run_cycle(
     ]
     waits = {wait.shape: wait for wait in plan.waits}
     for refusal in checked.refused:
-        shape, job = _shape_if_waiting(state, refusal.start.job), refusal.start.job
+        shape, job = shape_if_waiting(state, refusal.start.job), refusal.start.job
         if shape is not None:
             waits.setdefault(shape, Wait(shape=shape, first=job, reason=refusal.reason))
     return Cycle(
@@ -127,7 +138,8 @@ def run_cycle(
     )
 
 
-def _shape_if_waiting(state: State, job_id: int) -> Shape | None:
+def shape_if_waiting(state: State, job_id: int) -> Shape | None:
+    """Return the shape of a job that may start now, else None."""
     job = state.jobs.get(job_id)
     if job is None or job.state is not JobState.QUEUED:
         return None

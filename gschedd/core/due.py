@@ -1,7 +1,7 @@
 """What a scheduling cycle must look at: what has changed since the last one, and little else."""
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from gsched.model.states import AttemptState, JobState, PartState
 from gschedd.core.limits import walltime_left_s
@@ -31,8 +31,7 @@ def due_groups(
         None if all groups are due, an empty list if none is.
     """
     anew, fresh, freed = state.anew, state.fresh, state.freed
-    state.stale = state.anew = False
-    state.fresh, state.freed = set(), set()
+    take_marks(state)
     if anew:
         return None
     due = {shape for shape in fresh if _is_undecided(state, shape, waits)}
@@ -48,6 +47,12 @@ def due_groups(
     # in an order, as a set of strings has another one in every process
     found = [state.groups[shape] for shape in due if shape in state.groups]
     return sorted(found, key=lambda group: group.order[0])
+
+
+def take_marks(state: State) -> None:
+    """Take away the marks of what has changed."""
+    state.stale = state.anew = False
+    state.fresh, state.freed = set(), set()
 
 
 def _is_undecided(state: State, shape: Shape, waits: Mapping[Shape, Wait]) -> bool:
@@ -66,6 +71,38 @@ def _helped(state: State, freed: set[str]) -> set[Shape]:
                 found.update(shapes)
                 break
     return found
+
+
+def noted(
+    state: State,
+    waits: Mapping[Shape, Wait],
+    unsure: Collection[Shape],
+    new: Mapping[Shape, Wait],
+    due: Iterable[WaitingGroup] | None,
+) -> tuple[dict[Shape, Wait], set[Shape]]:
+    """Return why each shape waits, and of which it is not known that they lack room.
+
+    Args:
+        waits, unsure: as they were.
+        new: what a cycle has decided.
+        due: what it has looked at; None: everything. Of all others both stay.
+    """
+    if due is None:
+        unknown = {s for s in state.groups if s not in new or not new[s].lacking}
+        return dict(new), unknown
+    kept, doubtful = dict(waits), set(unsure)
+    for group in due:
+        shape = group.shape
+        wait = new.get(shape)
+        if wait is None:
+            kept.pop(shape, None)
+            doubtful.add(shape)
+        elif wait.lacking:
+            doubtful.discard(shape)
+        else:
+            doubtful.add(shape)
+    kept.update(new)
+    return kept, doubtful
 
 
 class Running(ByEnd):

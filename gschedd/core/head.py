@@ -6,10 +6,10 @@ the daemon, the simulator and the tests run this very code.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, assert_never
+from collections.abc import Iterable, Iterator, Sequence
+from typing import assert_never
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from gsched.errors import (
     GschedError,
@@ -25,12 +25,13 @@ from gschedd.core import admission, coalescing, decide, reports
 from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
+from gschedd.core import rounds as r
 from gschedd.core.acting import act_on_job, act_on_node
 from gschedd.core.admission import Refusal
 from gschedd.core.apply import apply, note_heartbeat
 from gschedd.core.assigning import Assigner
-from gschedd.core.cycle import run_cycle
-from gschedd.core.due import due_groups
+from gschedd.core.cycle import Cycle, carried_out, run_cycle
+from gschedd.core.due import due_groups, noted, take_marks
 from gschedd.core.foresight import Outlook, foresee, promise_of
 from gschedd.core.learning import Run, run_of
 from gschedd.core.leases import Leases
@@ -57,40 +58,17 @@ from gschedd.core.retry import Retry
 from gschedd.core.settings import Settings
 from gschedd.core.settle import follow
 from gschedd.core.state import State, WaitingGroup
+from gschedd.core.step import NOTHING, Step, together
 from gschedd.core.stuck import ask_again, next_asked_again_s
 from gschedd.core.submit import known_submission, prepare
 from gschedd.models.predict import Model
-from gschedd.plan.snapshot import Policy, Shape, Verdict, Wait
+from gschedd.plan.compose import Composed
+from gschedd.plan.snapshot import Plan, Policy, Shape, Verdict, Wait
 
 #: The least time until a policy that wants it is asked again, seconds: else it could ask for ever.
 LEAST_PAUSE_S = 1.0
 #: Different requests remembered so that equal ones share memory; then the memory begins anew.
 MAX_INTERNED = 10_000
-
-
-class Step(Struct, frozen=True, kw_only=True):
-    """What one input came to.
-
-    Attributes:
-        facts: to be made durable, in order.
-        effects: to be carried out after that, in order.
-        job: the id that a submission got.
-        warnings: for the submitter.
-        error: why a command was refused; then there are no facts.
-        runs: what the attempts that ended have cost, to be made durable with the facts; only where
-            the head learns.
-    """
-
-    facts: tuple[f.AnyFact, ...] = ()
-    effects: tuple[e.AnyEffect, ...] = ()
-    job: int = 0
-    warnings: tuple[str, ...] = ()
-    error: GschedError | None = None
-    runs: tuple[Run, ...] = ()
-
-
-#: What most ticks and many cycles come to.
-NOTHING: Final = Step()
 
 
 class Head:
@@ -107,10 +85,17 @@ class Head:
         retry: how often in a row it failed, and when it is asked again.
         leases: how long nodes have not answered that jobs have leases on.
         again_s: when the policy wanted to be asked again, seconds since the epoch; None: no matter.
+        rounds: how trainings are planned elsewhere; None: the policy is called for all at once.
     """
 
     def __init__(
-        self, *, state: State, settings: Settings, policy: Policy, model: Model | None = None
+        self,
+        *,
+        state: State,
+        settings: Settings,
+        policy: Policy,
+        model: Model | None = None,
+        apart: Composed | None = None,
     ) -> None:
         self.state = state
         self.settings = settings
@@ -126,6 +111,7 @@ class Head:
         self.retry = Retry()
         self.again_s: float | None = None
         self.leases = Leases(state)
+        self.rounds = None if apart is None else r.Rounds(apart)
         self._requests: dict[Request, Request] = {}
 
     def begin(self, now_s: float) -> Step:
@@ -312,7 +298,10 @@ class Head:
             *due_probes(self.state, now_s),
             *coalescing.due(self.state, now_s),
         ]
-        return self._advance([*facts, *overdue(self.state, self.settings, now_s)])
+        step = self._advance([*facts, *overdue(self.state, self.settings, now_s)])
+        if self.rounds is not None and self.rounds.lose_patience(now_s):
+            return together([step, self._go_on(self.rounds, now_s)])
+        return step
 
     def expire_leases(self, now_s: float, steady_s: float) -> Step:
         """Take in that time has passed on a clock that never jumps, ``steady_s``.
@@ -338,6 +327,7 @@ class Head:
             for at_s in (
                 state.delayed[0][0] if state.delayed else None,
                 self.retry.due_s,
+                self.rounds.alarm_s if self.rounds is not None else None,
                 self.again_s,
                 next_overdue_s(state, self.settings) if state.targets else None,
                 next_asked_again_s(state),
@@ -352,7 +342,7 @@ class Head:
         """Run one scheduling cycle if anything has changed since the last."""
         if not self.state.stale or self.safe_mode:
             return NOTHING
-        return _together([self._arrive(now_s), *self._vacate(now_s), self._plan(now_s)])
+        return together([self._arrive(now_s), *self._vacate(now_s), self._plan(now_s)])
 
     def _arrive(self, now_s: float) -> Step:
         """Let moving jobs whose new places are free go on there."""
@@ -373,6 +363,12 @@ class Head:
         if self._unsure:
             groups = self.state.groups
             self._unsure = {shape for shape in self._unsure if shape in groups}
+        if self.rounds is not None and (self.rounds.asked or self.state.trainings):
+            return self._plan_elsewhere(self.rounds, now_s)
+        return self._plan_here(now_s)
+
+    def _plan_here(self, now_s: float) -> Step:
+        """Ask the policy about all jobs at once."""
         due = due_groups(self.state, self.waits, self._unsure)
         if due is not None and not due:
             return NOTHING
@@ -382,16 +378,27 @@ class Head:
         try:
             result = run_cycle(self.state, self.settings, self.policy, now_s, self.model, due=due)
         except Exception as error:  # noqa: BLE001 # a policy's fault costs one cycle, not the cluster
-            self.policy_failure = error
-            self.oddities["policy_failed"] += 1
-            self.state.anew = True
-            self.retry.failed(now_s)
-            return Step()
+            return self._failed(error, now_s)
         self.retry.went_well()
+        return self._accept(result, due, now_s)
+
+    def _failed(self, error: Exception, now_s: float, what: str = "policy_failed") -> Step:
+        """Note that the policy has failed, or what runs it."""
+        self.policy_failure = error
+        self.oddities[what] += 1
+        self.state.anew = True
+        self.retry.failed(now_s)
+        return Step()
+
+    def _accept(self, result: Cycle, due: Iterable[WaitingGroup] | None, now_s: float) -> Step:
+        """Take in a plan for trainings and all other jobs, checked already."""
         if result.again_s is not None:
             self.again_s = max(result.again_s, now_s + LEAST_PAUSE_S)
-        self._note_waits(result.waits, due)
         self.verdicts = {verdict.job: verdict for verdict in result.verdicts}
+        return self._carry_out(result, due)
+
+    def _carry_out(self, result: Cycle, due: Iterable[WaitingGroup] | None) -> Step:
+        self.waits, self._unsure = noted(self.state, self.waits, self._unsure, result.waits, due)
         if result.refused:
             self.state.anew = True
             self.oddities["plan_refused"] += len(result.refused)
@@ -400,27 +407,85 @@ class Head:
             self.oddities["moves_refused"] += 1
         return self._advance(result.facts)
 
-    def _note_waits(self, waits: Mapping[Shape, Wait], due: Iterable[WaitingGroup] | None) -> None:
-        """Keep why each shape waits; of those that were not due that is known already."""
-        if due is None:
-            self.waits = dict(waits)
-            self._unsure = {
-                shape
-                for shape in self.state.groups
-                if shape not in waits or not waits[shape].lacking
-            }
-            return
-        for group in due:
-            shape = group.shape
-            wait = waits.get(shape)
-            if wait is None:
-                self.waits.pop(shape, None)
-                self._unsure.add(shape)
-            elif wait.lacking:
-                self._unsure.discard(shape)
-            else:
-                self._unsure.add(shape)
-        self.waits.update(waits)
+    # --- trainings planned elsewhere ---
+
+    def take_question(self) -> r.Question | None:
+        """Return what is to be asked of the planner now; `answered` takes the answer."""
+        return self.rounds.take_question() if self.rounds is not None else None
+
+    def _plan_elsewhere(self, rounds: r.Rounds, now_s: float) -> Step:
+        """Begin a round, or let the others go on while one is under way."""
+        self.policy_failure = None
+        steps = []
+        try:
+            if rounds.slow:
+                steps.append(self._go_on(rounds, now_s))
+            if rounds.asked is not None:
+                rounds.again = True
+            elif not rounds.begin(self.state, self.settings, now_s, self.model):
+                return together([*steps, self._plan_here(now_s)])
+        except Exception as error:  # noqa: BLE001 # as of any cycle
+            return together([*steps, self._failed(error, now_s)])
+        take_marks(self.state)
+        self.cycles += 1
+        return together(steps)
+
+    def _go_on(self, rounds: r.Rounds, now_s: float) -> Step:
+        """Let other jobs start that take nothing from trainings."""
+        try:
+            plan = rounds.meanwhile(self.state, self.settings, now_s, self.model)
+        except Exception as error:  # noqa: BLE001 # as of any cycle
+            return self._failed(error, now_s)
+        due = rounds.others(self.state)
+        return self._carry_out(self._checked(plan, now_s), due)
+
+    def _checked(self, plan: Plan, now_s: float) -> Cycle:
+        return carried_out(self.state, self.settings, plan, now_s, self.model)
+
+    def answered(self, answer: r.Answer, now_s: float) -> Step:
+        """Take in what the planner says; an answer that nobody waits for any more is ignored."""
+        rounds = self.rounds
+        if rounds is None or not rounds.is_awaited(answer):
+            return NOTHING
+        rounds.answered(now_s)
+        if self.safe_mode:
+            return NOTHING
+        self.policy_failure = None
+        try:
+            step = self._hear_planner(rounds, answer, now_s)
+        except Exception as error:  # noqa: BLE001 # as of any cycle
+            step = self._failed(error, now_s)
+        if rounds.asked is None:
+            rounds.over = rounds.begun
+            if rounds.again:
+                self.state.look_anew()
+        return step
+
+    def _hear_planner(self, rounds: r.Rounds, answer: r.Answer, now_s: float) -> Step:
+        state, settings = self.state, self.settings
+        match answer:
+            case r.Planned():
+                rounds.failures = 0
+                self.retry.went_well()
+                plan = rounds.beside(answer.plan, state, settings, now_s, self.model)
+                self.again_s = None
+                return self._accept(self._checked(plan, now_s), None, now_s)
+            case r.Checked():
+                plan, shapes = rounds.checked(answer.late, now_s)
+                if plan.again_s is not None:
+                    self.again_s = max(plan.again_s, now_s + LEAST_PAUSE_S)
+                due = [state.groups[shape] for shape in shapes if shape in state.groups]
+                return self._carry_out(self._checked(plan, now_s), due)
+            case r.Failed():
+                rounds.failures += 1
+                what = "policy_failed" if answer.raised else "planner_failed"
+                self._failed(r.PlannerError(answer.why), now_s, what)
+                if rounds.failures < r.FAILURES_BORNE:
+                    return NOTHING
+                plan = rounds.beside(Plan(), state, settings, now_s, self.model)
+                return self._carry_out(self._checked(plan, now_s), rounds.others(state))
+            case _:
+                assert_never(answer)
 
     def _hear(self, heard: reports.Heard) -> Step:
         if heard.oddities:
@@ -451,7 +516,7 @@ class Head:
         )
         state.look_anew()
         # Nothing is sent: the nodes register anew, and that says what is missing.
-        return structs.replace(_together(steps), effects=())
+        return structs.replace(together(steps), effects=())
 
     def _adopt_cases(self, cases: list[Case], steps: list[Step], now_s: float) -> list[Case]:
         """Adopt attempts, and return those that cannot be adopted.
@@ -516,18 +581,6 @@ class Head:
         if not applied:
             return NOTHING
         return Step(facts=tuple(applied), effects=tuple(effects), runs=tuple(runs))
-
-
-def _together(steps: Iterable[Step]) -> Step:
-    """Return several steps as one."""
-    every = [step for step in steps if step is not NOTHING]
-    if len(every) <= 1:
-        return every[0] if every else NOTHING
-    return Step(
-        facts=tuple(fact for step in every for fact in step.facts),
-        effects=tuple(effect for step in every for effect in step.effects),
-        runs=tuple(run for step in every for run in step.runs),
-    )
 
 
 def _refused(error: GschedError) -> Step:

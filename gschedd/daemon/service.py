@@ -61,7 +61,9 @@ from gschedd.http.schema import openapi
 from gschedd.http.snapshots import Snapshots
 from gschedd.http.witnesses import Witnesses
 from gschedd.models.predict import Model
+from gschedd.plan.compose import Composed
 from gschedd.plan.snapshot import Policy
+from gschedd.planner.process import Worker
 from gschedd.store.reader import Reader
 from gschedd.store.sqlite import Opened, Store
 
@@ -118,7 +120,13 @@ class Service:
         if model is not None:
             learned = relearn(model, self._store, config.history.learn_rows)
             log.info("learned from %d past runs", learned)
-        self._head = Head(state=state, settings=settings, policy=policy, model=model)
+        self._head = Head(
+            state=state,
+            settings=settings,
+            policy=policy,
+            model=model,
+            apart=policy if isinstance(policy, Composed) else None,
+        )
         state.epoch_id = self._opened.epoch_id
         self._runners: list[web.AppRunner] = []
         self._doors: list[Door] = []
@@ -168,7 +176,14 @@ class Service:
     def _build(self) -> None:
         space = DiskSpace(self._config.head.state_dir)
         head = self._head
-        self._engine = Engine(head=head, store=self._store, clock=self._clock, space=space)
+        self._planner = self._worker("planner")
+        self._engine = Engine(
+            head=head,
+            store=self._store,
+            clock=self._clock,
+            space=space,
+            planner=self._planner,
+        )
         self._housekeeping = Housekeeping(
             store=self._store,
             in_writer=self._engine.in_writer,
@@ -245,6 +260,14 @@ class Service:
                 safe_mode=self._safe_mode,
             )
         )
+
+    def _worker(self, name: str) -> Worker | None:
+        """Return a process in which policies run, not started yet; None where none do."""
+        rounds = self._head.rounds
+        if rounds is None:
+            return None
+        limit_s = self._config.deadline.planning_limit_s
+        return Worker(rounds.policy, name=name, time_limit_s=limit_s, clock=self._clock)
 
     async def _listen(self) -> None:
         head = self._config.head
@@ -327,6 +350,8 @@ class Service:
                 for runner in self._runners:
                     await runner.cleanup()
         self._engine.close()
+        if self._planner is not None:
+            await self._planner.close()
         self._queries.close()
         self._predictions.close()
         self._blob_reader.close()
@@ -362,6 +387,7 @@ class Service:
             node_address=f"{config.node_host}:{self._node_port}",
             database=self._store.path,
             dropped=dict(head.oddities),
+            planner=self._planner.trouble if self._planner is not None else "",
             queues=tuple(head.settings.queues),
             damaged=tuple(
                 text

@@ -16,8 +16,10 @@ from gsched.failpoint import failpoint
 from gsched.model.states import OutcomeKind, StopReason
 from gschedd.core import effects as e
 from gschedd.core import facts as f
-from gschedd.core.head import Head, Step
+from gschedd.core.head import Head
 from gschedd.core.learning import Run
+from gschedd.core.rounds import Answer, Failed, Question
+from gschedd.core.step import Step
 from gschedd.engine.space import DiskSpace
 from gschedd.store.rows import Batch
 from gschedd.store.sqlite import DiskFullError, Store
@@ -30,6 +32,7 @@ MAX_INPUTS_PER_BATCH = 512  # bounds the latency of one batch
 MAX_INBOX = 20_000  # more waiting inputs than this are refused: overload is an error, not a hang
 RETRY_S = 1.0  # between tries of a commit that found the disk full or the database held
 IDLE_S = 3600.0  # the longest sleep without an alarm
+TOO_LONG_S = 1.0  # a planner whose last answer took longer is not waited for by who asks for a plan
 
 
 class EffectSink(Protocol):
@@ -42,10 +45,29 @@ class EffectSink(Protocol):
         """Take in the newest event and the next job id that are durable."""
 
 
-class Engine:
-    """Runs a `Head` for real: real clock, real database."""
+class Planner(Protocol):
+    """Who answers what the head asks about trainings."""
 
-    def __init__(self, *, head: Head, store: Store, clock: Clock, space: DiskSpace) -> None:
+    async def ask(self, question: Question) -> Answer:
+        """Return the answer, or that there is none; that may take a while."""
+
+
+class Engine:
+    """Runs a `Head` for real: real clock, real database.
+
+    Args:
+        planner: answers the questions of a head that plans trainings elsewhere.
+    """
+
+    def __init__(
+        self,
+        *,
+        head: Head,
+        store: Store,
+        clock: Clock,
+        space: DiskSpace,
+        planner: Planner | None = None,
+    ) -> None:
         self.head = head
         self._store = store
         self._clock = clock
@@ -57,7 +79,9 @@ class Engine:
         self._settled.set()
         self._blobs: dict[str, bytes] = {}
         self._changed = asyncio.Condition()
-        self._await_plan: list[asyncio.Future[None]] = []
+        self._planner = planner
+        self._asking: asyncio.Task[None] | None = None
+        self._await_plan: list[tuple[int, asyncio.Future[None]]] = []
         self._unanswered: list[asyncio.Future[Sequence[Step]]] = []
         self.sink: EffectSink | None = None
         self.last_cycle_s = 0.0
@@ -116,11 +140,19 @@ class Engine:
                 return
 
     async def planned(self, timeout_s: float) -> None:
-        """Wait until a cycle has looked at all that is in the state by now, or the time is over."""
-        if not self._may_plan():
+        """Wait until a cycle has looked at all that is in the state by now, or the time is over.
+
+        A planner that takes long is not waited for.
+        """
+        rounds = self.head.rounds
+        planning = rounds is not None and rounds.asked is not None
+        if not (self._may_plan() or planning):
             return
+        if rounds is not None and rounds.took_s > TOO_LONG_S:
+            return
+        wanted = 0 if rounds is None else rounds.covers(all_seen=not self._may_plan())
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._await_plan.append(done)
+        self._await_plan.append((wanted, done))
         try:
             await asyncio.wait_for(done, timeout_s)
         except TimeoutError:
@@ -165,10 +197,27 @@ class Engine:
         """Run a cycle with a commit of its own, unless there is nothing to decide."""
         if self._may_plan():
             await self._commit_cycle()
+        self._ask_planner()
+        rounds = self.head.rounds
+        done = None if rounds is None or rounds.asked is None else rounds.over
         waiting, self._await_plan = self._await_plan, []
-        for each in waiting:
-            if not each.done():
+        for wanted, each in waiting:
+            if done is not None and wanted > done:
+                self._await_plan.append((wanted, each))
+            elif not each.done():
                 each.set_result(None)
+
+    def _ask_planner(self) -> None:
+        """Send what the head has to ask, and have the answer come as an input."""
+        question = self.head.take_question()
+        if question is not None and self._planner is not None:
+            self._asking = asyncio.create_task(self._hear_planner(question, self._planner))
+
+    async def _hear_planner(self, question: Question, planner: Planner) -> None:
+        answer = await planner.ask(question)
+        if isinstance(answer, Failed) and answer.raised:
+            log.error("the policy for trainings failed; this round starts none:\n%s", answer.why)
+        await self.tell(lambda now_s: [self.head.answered(answer, now_s)])
 
     async def _commit_cycle(self) -> None:
         await asyncio.sleep(0)  # replies leave before the cycle, not after it
@@ -305,6 +354,8 @@ class Engine:
 
     def close(self) -> None:
         """Wait for the writer's thread."""
+        if self._asking is not None:
+            self._asking.cancel()
         self._writer.shutdown(wait=True)
 
 

@@ -30,9 +30,10 @@ from gschedd.core import commands as c
 from gschedd.core import facts as f
 from gschedd.core.explain import describe_place
 from gschedd.core.foresight import promise_of
-from gschedd.core.head import Head, Step
+from gschedd.core.head import Head
 from gschedd.core.migrating import leaving_node
 from gschedd.core.settings import Caller
+from gschedd.core.step import Step
 from gschedd.core.submit import known_submission, prepare
 from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace

@@ -23,8 +23,8 @@ from gsched.protocol import node as n
 from gsched.protocol.framing import frames
 from gsched.protocol.sealing import Opener, Sealer, SealError
 from gschedd.core import effects as e
-from gschedd.core.head import Step
 from gschedd.core.reports import MAX_PROBLEM
+from gschedd.core.step import Step
 from gschedd.engine.loop import Engine
 from gschedd.http.door import Visitor
 from gschedd.http.handshake import Handshake, HandshakeRefusedError, Introduced

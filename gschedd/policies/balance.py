@@ -7,6 +7,8 @@ starves; jobs without GPUs stay off GPU nodes while others have room for them; a
 reservation pass it by their predicted run times, not by the walltimes that their users padded.
 """
 
+from functools import partial
+
 from msgspec import Struct
 
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
@@ -41,7 +43,7 @@ def balance(settings: Settings) -> Policy:
         ValueError: a weight is below 0, or nothing counts for a job without GPUs.
     """
     check_weights(settings.weights)
-    return lambda snapshot: _plan(snapshot, settings)
+    return partial(_plan, settings=settings)
 
 
 def _plan(snapshot: Snapshot, settings: Settings) -> Plan:

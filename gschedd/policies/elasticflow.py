@@ -18,6 +18,7 @@ them, as the simulator of the source does.
 import heapq
 import math
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from msgspec import Struct, structs
@@ -57,7 +58,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 def plan(snapshot: Snapshot) -> Plan:
     """Admit by minimum satisfactory share, and give away what is idle."""
-    return _Round(snapshot, Settings()).plan()
+    return _plan(snapshot, Settings())
 
 
 def plan_in_slots(snapshot: Snapshot) -> Plan:
@@ -77,7 +78,11 @@ def plan_in_slots(snapshot: Snapshot) -> Plan:
 
 def elasticflow(settings: Settings) -> Policy:
     """Return the policy with other settings."""
-    return lambda snapshot: _Round(snapshot, settings).plan()
+    return partial(_plan, settings=settings)
+
+
+def _plan(snapshot: Snapshot, settings: Settings) -> Plan:
+    return _Round(snapshot, settings).plan()
 
 
 class _Round:

@@ -10,6 +10,8 @@ clusters", Journal of Xi'an Shiyou University, 2015; what it leaves open is said
 `gschedd.policies.kit.capacity`.
 """
 
+from functools import partial
+
 from msgspec import Struct
 
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
@@ -41,7 +43,7 @@ def paper(settings: Settings) -> Policy:
         ValueError: a weight is below 0, or nothing counts for a job without GPUs.
     """
     check_weights(settings.weights)
-    return lambda snapshot: _plan(snapshot, settings)
+    return partial(_plan, settings=settings)
 
 
 def _plan(snapshot: Snapshot, settings: Settings) -> Plan:

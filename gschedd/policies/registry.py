@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 from gsched.errors import ConfigError
 from gschedd.models.predict import Model, PaperModel
 from gschedd.models.robust import RobustModel
+from gschedd.plan.compose import Fairness, beside
 from gschedd.plan.snapshot import Policy
 from gschedd.policies import (
     balance,
@@ -25,7 +26,6 @@ from gschedd.policies import (
     themis,
     torque,
 )
-from gschedd.policies.kit.beside import Fairness, beside
 from gschedd.policies.kit.capacity import Weights
 
 

@@ -16,6 +16,7 @@ are; they are joined afterwards. T_alone is taken on the whole cluster, not on a
 import heapq
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from msgspec import Struct
 
@@ -50,12 +51,16 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 def plan(snapshot: Snapshot) -> Plan:
     """Auction what is idle or was lent long enough ago among those that have no lease."""
-    return _Auction(snapshot, Settings()).plan()
+    return _plan(snapshot, Settings())
 
 
 def themis(settings: Settings) -> Policy:
     """Return the policy with other settings."""
-    return lambda snapshot: _Auction(snapshot, settings).plan()
+    return partial(_plan, settings=settings)
+
+
+def _plan(snapshot: Snapshot, settings: Settings) -> Plan:
+    return _Auction(snapshot, settings).plan()
 
 
 class _Auction:

@@ -67,6 +67,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
     parquet: bool
     figures_dir: str
     config: str
+    planning_s: float | None
     site: Config
 
 
@@ -141,6 +142,13 @@ _OPTIONS = (
         default="",
         metavar="FILE",
         help="A site's gsched.toml, for what it says of policies and of its network.",
+    ),
+    click.option(
+        "--planning-time",
+        "planning_s",
+        type=click.FloatRange(min=0, max=86400),
+        metavar="SECONDS",
+        help="Model the time of each plan for training jobs [default: none].",
     ),
     click.help_option("--help", help="Print a summary of the options and exit."),
 )
@@ -343,6 +351,7 @@ def _replay(
             move_s=site.deadline.move_s,
             max_moves=site.moves.at_once if wanted.config else MANY_MOVES,
             predicted_times=site.balance.predicted_times and chosen.foretells_times,
+            planning_s=wanted.planning_s,
         ),
         on_result=writer.write if writer is not None else None,
     )

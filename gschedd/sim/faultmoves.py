@@ -6,7 +6,7 @@ and I12 with them: what a checkpoint has saved is never done again.
 """
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -202,9 +202,12 @@ class MovingWorld(FaultWorld):
         make_head: HeadFactory = plain_head,
         daemon: type[HeadProcess] = HeadProcess,
         node: type[TrainingNode] = TrainingNode,
+        plan_s: Callable[[], float | None] | None = None,
     ) -> None:
         plan: Policy = Restless(random.Random(seed)) if not policy else choose(policy).plan
-        super().__init__(seed, make_head=make_head, policy=plan, daemon=daemon, node=node)
+        super().__init__(
+            seed, make_head=make_head, policy=plan, daemon=daemon, node=node, plan_s=plan_s
+        )
         for process in self.nodes:
             assert isinstance(process, TrainingNode), "made by the class that was named"
             process.chance = self.chance

@@ -68,6 +68,7 @@ class FaultWorld:
         make_head: makes a head on a state; a broken one must be caught.
         policy: what it schedules by.
         daemon, node: the modelled daemons; broken ones must be caught, too.
+        plan_s: how long the planner of a head that has one takes; see `HeadProcess`.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class FaultWorld:
         policy: Policy = fifo.plan,
         daemon: type[HeadProcess] = HeadProcess,
         node: type[NodeProcess] = NodeProcess,
+        plan_s: Callable[[], float | None] | None = None,
     ) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
@@ -90,7 +92,9 @@ class FaultWorld:
         self._head_trap = self._node_trap = False
         self._settings = self._make_settings()
         self.weather = Weather(ghosts=0.5, repeats=0.05)
-        self.daemon = daemon(agenda=self.agenda, watcher=self, commit_s=self._commit_delay_s)
+        self.daemon = daemon(
+            agenda=self.agenda, watcher=self, commit_s=self._commit_delay_s, plan_s=plan_s
+        )
         self.users = self._make_users()
         self.nodes = [
             self._make_node(number, node) for number in range(1, self.chance.randint(3, 6))

@@ -5,6 +5,7 @@ during a commit share the next one. What was not committed is gone when the head
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import Final, Protocol, assert_never
 
 from gsched.model.states import NodeState
@@ -12,8 +13,10 @@ from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
-from gschedd.core.head import Head, Step
+from gschedd.core.head import Head
+from gschedd.core.rounds import Answer, Answerer, Failed, Question
 from gschedd.core.state import Job
+from gschedd.core.step import NOTHING, Step
 from gschedd.http.launches import BlobCache, Launches
 from gschedd.sim.agenda import Agenda
 
@@ -58,6 +61,10 @@ class HeadProcess:
         epoch: of the last start.
         skew_s: by how much its wall clock is ahead of the true one.
         links: connected nodes.
+
+    Args:
+        commit_s: how long a commit takes, seconds; None: no time at all.
+        plan_s: how long the planner of a head that has one takes, seconds; None: it fails.
     """
 
     def __init__(
@@ -66,6 +73,7 @@ class HeadProcess:
         agenda: Agenda,
         watcher: Watcher,
         commit_s: Callable[[], float] | None = None,
+        plan_s: Callable[[], float | None] | None = None,
     ) -> None:
         self.head: Head | None = None
         self.epoch = 0
@@ -74,6 +82,8 @@ class HeadProcess:
         self._agenda = agenda
         self._watcher = watcher
         self._commit_s = commit_s
+        self._plan_s = plan_s
+        self._planner: Answerer | None = None
         self._launches: Launches | None = None
         self._inbox: list[Input] = []
         self._calls = 0
@@ -97,6 +107,7 @@ class HeadProcess:
         assert self.head is None, "one head works on a state"
         self.epoch += 1
         self.head = head
+        self._planner = None if head.rounds is None else Answerer(head.rounds.policy)
         self._launches = Launches(
             state=head.state, blobs=BlobCache(_no_blob), server=head.settings.server
         )
@@ -215,7 +226,13 @@ class HeadProcess:
     def pump(self) -> bool:
         """Work on what there is; return whether there was anything."""
         head = self.head
-        if head is None or self._pending is not None:
+        if head is None:
+            return False
+        question = head.take_question()
+        if question is not None:
+            self._ask_planner(question)
+            return True
+        if self._pending is not None:
             return False
         now_s = self.wall_s()
         if self._inbox or self._is_due(head, now_s):
@@ -233,6 +250,26 @@ class HeadProcess:
             self._commit([head.cycle(now_s)], [])
             return True
         return False
+
+    def _ask_planner(self, question: Question) -> None:
+        """Have a question answered after a while, on a copy, as in another process."""
+        plan_s = self._plan_s() if self._plan_s is not None else 0.0
+        if plan_s is None:
+            lost = Failed(number=question.number, why="the planner was killed")
+            self._inbox.append((partial(self._answer, self.epoch, lost), None))
+        else:
+            self._agenda.after(plan_s, self._think, self.epoch, question)
+
+    def _think(self, epoch: int, question: Question) -> None:
+        if self.head is None or self._planner is None or epoch != self.epoch:
+            return
+        answer = self._planner.answer(question)
+        self._inbox.append((partial(self._answer, epoch, answer), None))
+
+    def _answer(self, epoch: int, answer: Answer, now_s: float) -> Step:
+        if self.head is None or epoch != self.epoch:
+            return NOTHING
+        return self.head.answered(answer, now_s)
 
     def _is_due(self, head: Head, now_s: float) -> bool:
         alarm_s, expiry_s = head.next_alarm_s(), head.next_expiry_s()

@@ -9,10 +9,12 @@ from msgspec import Struct
 
 from gsched.protocol import node as n
 from gschedd.core import commands as c
-from gschedd.core.head import Head, Step
+from gschedd.core.head import Head
 from gschedd.core.settings import QueueSettings, Settings
 from gschedd.core.state import State
+from gschedd.core.step import Step
 from gschedd.models.predict import Model
+from gschedd.plan.compose import Composed
 from gschedd.plan.snapshot import Policy
 from gschedd.plan.training import Fabric
 from gschedd.sim.agenda import FOREVER, Agenda
@@ -48,6 +50,8 @@ class Options(Struct, frozen=True, kw_only=True):
         move_s: from the order to move a training to its first further step, seconds.
         max_moves: so many jobs move at once.
         predicted_times: jobs are planned to run as long as their kind did before.
+        planning_s: trainings are planned beside the head, so long for each plan, seconds; None: in
+            the head's cycle, in no time.
     """
 
     work: str = "fixed"
@@ -58,6 +62,7 @@ class Options(Struct, frozen=True, kw_only=True):
     move_s: float = 30.0
     max_moves: int = MANY_MOVES
     predicted_times: bool = True
+    planning_s: float | None = None
 
 
 class DirectLink:
@@ -128,9 +133,14 @@ class Simulation:
             settings=settings,
             policy=policy,
             model=options.make_model() if options.make_model is not None else None,
+            apart=(
+                policy if options.planning_s is not None and isinstance(policy, Composed) else None
+            ),
         )
         trainings = Trainings(self.head, self._programs, next_watcher=self.recorder)
-        self.daemon = HeadProcess(agenda=self.agenda, watcher=trainings)
+        self.daemon = HeadProcess(
+            agenda=self.agenda, watcher=trainings, plan_s=lambda: options.planning_s
+        )
         self.daemon.start(self.head)
         for node in nodes:
             self._connect(node, options)

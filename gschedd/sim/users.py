@@ -11,8 +11,8 @@ from gsched.protocol import actions as a
 from gsched.protocol.actions import Alteration
 from gsched.protocol.api import SubmitJob
 from gschedd.core import commands as c
-from gschedd.core.head import Step
 from gschedd.core.settings import Caller
+from gschedd.core.step import Step
 from gschedd.sim.agenda import Agenda
 from gschedd.sim.booking import demand
 from gschedd.sim.head import HeadProcess

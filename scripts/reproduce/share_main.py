@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 from rich.console import Console
 from rich.table import Table
 
-from gschedd.policies.kit.beside import Fairness
+from gschedd.plan.compose import Fairness
 from gschedd.policies.registry import TRAININGS, Tuning, choose
 from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import Options, Simulation

@@ -5,9 +5,9 @@ import pytest
 from gsched.errors import InvalidRequestError
 from gsched.model.training import Training, Urgency
 from gschedd.core.state import State
+from gschedd.plan.compose import beside
 from gschedd.plan.snapshot import Policy
 from gschedd.policies import deadline, drs, fifo
-from gschedd.policies.kit.beside import beside
 from tests.support.world import World, node
 
 ONE = "select=1:ncpus=1:ngpus=1"

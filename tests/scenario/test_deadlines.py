@@ -12,9 +12,9 @@ from gschedd.core.foresight import Outlook, outlook_of
 from gschedd.core.head import Head
 from gschedd.core.state import State
 from gschedd.core.story import Teller
+from gschedd.plan.compose import beside
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
 from gschedd.policies import drs, elasticflow, fifo
-from gschedd.policies.kit.beside import beside
 from tests.support.world import ALICE, BEGIN_S, Program, World, node, submission
 
 ELASTIC = "select=1:ncpus=1:ngpus=1"

@@ -14,9 +14,9 @@ from gschedd.core.forecast import (
 )
 from gschedd.core.state import State
 from gschedd.models.robust import RobustModel
+from gschedd.plan.compose import beside
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.policies import drs, fifo
-from gschedd.policies.kit.beside import beside
 from tests.support.world import BEGIN_S, World, node, settings
 
 

@@ -11,9 +11,9 @@ from gschedd.core import facts as f
 from gschedd.core import movecosts
 from gschedd.core.cycle import snapshot
 from gschedd.core.state import State
+from gschedd.plan.compose import beside
 from gschedd.policies import deadline, fifo
 from gschedd.policies.deadline.settings import Settings
-from gschedd.policies.kit.beside import beside
 from tests.support.world import World, node
 
 BATCH, TOTAL = 10.0, 5_000.0

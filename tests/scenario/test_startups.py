@@ -13,9 +13,9 @@ from gschedd.core.foresight import Outlook, outlook_of
 from gschedd.core.state import Job, State
 from gschedd.core.story import Teller
 from gschedd.models.startup import Family
+from gschedd.plan.compose import beside
 from gschedd.plan.training import Goal, Layout
 from gschedd.policies import drs, fifo
-from gschedd.policies.kit.beside import beside
 from tests.support.books import Books
 from tests.support.world import BEGIN_S, World, node
 

@@ -14,10 +14,10 @@ from gschedd.core.state import State, Trip
 from gschedd.core.steptimes import CHANGE, PAUSE_S
 from gschedd.models.startup import Family
 from gschedd.models.steptimes import MeasuredSpeed
+from gschedd.plan.compose import beside
 from gschedd.plan.load import Kind, NodeLoad, Prediction
 from gschedd.plan.training import Goal, Layout
 from gschedd.policies import drs, fifo
-from gschedd.policies.kit.beside import beside
 from gschedd.store.rows import Batch
 from tests.support.books import Books, batch_of
 from tests.support.moves import Story as Moving

@@ -8,9 +8,10 @@ import pytest
 from gsched.errors import InvalidTransitionError
 from gschedd.core import facts as f
 from gschedd.core import head as core_head
-from gschedd.core.head import Head, Step
+from gschedd.core.head import Head
 from gschedd.core.settings import Settings
 from gschedd.core.state import State
+from gschedd.core.step import Step
 from gschedd.plan.snapshot import Policy
 from gschedd.sim.booking import InvariantError
 from gschedd.sim.faultmoves import NAMED, MovingWorld

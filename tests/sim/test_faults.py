@@ -14,9 +14,10 @@ from gsched.protocol import node as n
 from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.decide import lost_parts
-from gschedd.core.head import Head, Step
+from gschedd.core.head import Head
 from gschedd.core.settings import Settings
 from gschedd.core.state import State
+from gschedd.core.step import Step
 from gschedd.plan.snapshot import Policy
 from gschedd.sim.booking import InvariantError
 from gschedd.sim.faults import FaultWorld, HeadFactory

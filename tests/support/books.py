@@ -8,9 +8,10 @@ from gsched.model.resources import Load, Share, Usage
 from gsched.model.states import OutcomeKind
 from gsched.protocol import node as n
 from gschedd.core import facts as f
-from gschedd.core.head import Head, Step
+from gschedd.core.head import Head
 from gschedd.core.learning import Run
 from gschedd.core.state import State
+from gschedd.core.step import Step
 from gschedd.daemon.setup import relearn
 from gschedd.models.predict import Model
 from gschedd.plan.snapshot import Policy

@@ -56,6 +56,7 @@ class Cluster:
         self.head_settings: dict[str, object] = {}
         self.queues: str = ""  # [[queue]] tables, as TOML text
         self.wrapper: list[str] = []  # words before each daemon's command
+        self.head_module = "gschedd.main"
         self._marker = marker
         self._head_process: subprocess.Popen[bytes] | None = None
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
@@ -88,7 +89,7 @@ class Cluster:
         config.write_text(_table("head", settings) + self.queues, encoding="utf-8")
         port_file = self.state_dir / "gschedd.port"
         port_file.unlink(missing_ok=True)
-        self._head_process = self._spawn("gschedd.main", config, "head.log", env)
+        self._head_process = self._spawn(self.head_module, config, "head.log", env)
         if not wait:
             return
         process = self._head_process

@@ -30,9 +30,10 @@ from gsched.protocol.actions import Alteration
 from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
-from gschedd.core.head import Head, Step
+from gschedd.core.head import Head
 from gschedd.core.settings import Caller, QueueSettings
 from gschedd.core.state import State
+from gschedd.core.step import Step
 from gschedd.plan.snapshot import Plan, Snapshot, Start
 from gschedd.policies import fifo
 from gschedd.sim.booking import check_head

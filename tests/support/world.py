@@ -29,10 +29,11 @@ from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.apply import apply
 from gschedd.core.explain import waiting_reason
-from gschedd.core.head import Head, Step
+from gschedd.core.head import Head
 from gschedd.core.limits import walltime_left_s
 from gschedd.core.settings import Caller, QueueSettings, Settings
 from gschedd.core.state import Job, Node, State
+from gschedd.core.step import Step
 from gschedd.plan.snapshot import Policy, Wait
 from gschedd.policies import fifo
 from gschedd.sim.booking import check_head

@@ -4,12 +4,12 @@ from msgspec import structs
 
 from gsched.model.resources import Chunk, Gpu, Request
 from gsched.model.states import Placement
+from gschedd.plan.compose import MAX_CHECKED, NEXT, Fairness, beside
 from gschedd.plan.elastic import allocate
 from gschedd.plan.fit import NoFit, place
 from gschedd.plan.snapshot import Group, Plan, Policy, Shape, Snapshot, Start, Verdict
 from gschedd.plan.space import NodeSpace, Spaces
 from gschedd.plan.training import Goal, Layout
-from gschedd.policies.kit.beside import MAX_CHECKED, NEXT, Fairness, beside
 
 ONE_GPU = Request(chunks=(Chunk(cpus=1, gpus=1),))
 

@@ -16,7 +16,7 @@ from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
-from gschedd.core.head import Step
+from gschedd.core.step import Step
 from gschedd.store.reader import HistoryFilter, Reader
 from gschedd.store.scrub import Place
 from gschedd.store.sqlite import PURGE_STEP_S

@@ -16,6 +16,7 @@ HEARTBEATS_LATE_S = 900.0  # three heartbeats
 #: Of what the head counts, what is no late or repeated message, in words.
 FAULTS = {
     "policy_failed": "the scheduling policy failed {} times",
+    "planner_failed": "the planner was started again {} times",
     "plan_refused": "{} starts of its plans were refused",
     "moves_refused": "the migrations of {} plans were refused",
 }
@@ -105,6 +106,14 @@ def check_status(status: StatusReply, *, now_s: float) -> list[Finding]:
                 "database",
                 f"rows of {status.database} are damaged: {shown}{more}",
                 "restore a backup, or delete the jobs with gdel; see gsched(1), Damaged records",
+            )
+        )
+    if status.planner:
+        findings.append(
+            fail(
+                "planner",
+                f"training jobs are not planned: the planner {status.planner}",
+                "see the head's log; gsched doctor --save-snapshot keeps the planner's input",
             )
         )
     findings.extend(_check_oddities(status.dropped))

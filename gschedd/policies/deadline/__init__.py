@@ -16,6 +16,8 @@ Source: ours. Minimum satisfactory shares are those of Gu et al., "ElasticFlow",
 the largest is given up first is J. M. Moore's rule, Management Science 15(1):102-109, 1968.
 """
 
+from functools import partial
+
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
 from gschedd.policies.deadline.round import Round
 from gschedd.policies.deadline.settings import Settings
@@ -25,9 +27,13 @@ __all__ = ["Settings", "deadline", "plan"]
 
 def plan(snapshot: Snapshot) -> Plan:
     """Let as many trainings as possible meet their deadlines."""
-    return Round(snapshot, Settings()).plan()
+    return _plan(snapshot, Settings())
 
 
 def deadline(settings: Settings) -> Policy:
     """Return the policy with a site's own settings."""
-    return lambda snapshot: Round(snapshot, settings).plan()
+    return partial(_plan, settings=settings)
+
+
+def _plan(snapshot: Snapshot, settings: Settings) -> Plan:
+    return Round(snapshot, settings).plan()

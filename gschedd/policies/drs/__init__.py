@@ -13,6 +13,8 @@ many at once, only if more deadlines are met by it and none is missed; and one t
 waits for GPUs that are coming back if these let it be in time.
 """
 
+from functools import partial
+
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
 from gschedd.policies.drs.planning import Planning, Settings, Variant
 
@@ -21,7 +23,7 @@ __all__ = ["Settings", "Variant", "drs", "plan"]
 
 def plan(snapshot: Snapshot) -> Plan:
     """Start the waiting trainings that have a plan, and say of all when they will be done."""
-    return Planning(snapshot, Settings()).plan()
+    return _plan(snapshot, Settings())
 
 
 def drs(settings: Settings) -> Policy:
@@ -34,4 +36,8 @@ def drs(settings: Settings) -> Policy:
         raise ValueError(f"moves_max is {settings.moves_max}: 0, for no moves, or more")
     if not settings.patience_s >= 0:
         raise ValueError(f"patience_s is {settings.patience_s}: seconds, 0 or more")
-    return lambda snapshot: Planning(snapshot, settings).plan()
+    return partial(_plan, settings=settings)
+
+
+def _plan(snapshot: Snapshot, settings: Settings) -> Plan:
+    return Planning(snapshot, settings).plan()

@@ -1,0 +1,48 @@
+"""What one input to the head came to."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec import Struct
+
+from gsched.errors import GschedError
+from gschedd.core import effects as e
+from gschedd.core import facts as f
+from gschedd.core.learning import Run
+
+
+class Step(Struct, frozen=True, kw_only=True):
+    """What one input came to.
+
+    Attributes:
+        facts: to be made durable, in order.
+        effects: to be carried out after that, in order.
+        job: the id that a submission got.
+        warnings: for the submitter.
+        error: why a command was refused; then there are no facts.
+        runs: what the attempts that ended have cost, to be made durable with the facts; only where
+            the head learns.
+    """
+
+    facts: tuple[f.AnyFact, ...] = ()
+    effects: tuple[e.AnyEffect, ...] = ()
+    job: int = 0
+    warnings: tuple[str, ...] = ()
+    error: GschedError | None = None
+    runs: tuple[Run, ...] = ()
+
+
+#: What most ticks and many cycles come to.
+NOTHING: Final = Step()
+
+
+def together(steps: Iterable[Step]) -> Step:
+    """Return several steps as one."""
+    every = [step for step in steps if step is not NOTHING]
+    if len(every) <= 1:
+        return every[0] if every else NOTHING
+    return Step(
+        facts=tuple(fact for step in every for fact in step.facts),
+        effects=tuple(effect for step in every for effect in step.effects),
+        runs=tuple(run for step in every for run in step.runs),
+    )

@@ -1,0 +1,326 @@
+"""Two policies on one cluster: one for trainings with deadlines, one for all other jobs.
+
+Both see the same snapshot; what the first plans, the second finds taken. So the others use what
+trainings leave, and what they are given is checked first against the deadlines that can be met. A
+share of the nodes keeps them from waiting for ever.
+"""
+
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from typing import Final
+
+from msgspec import Struct, structs
+
+from gsched.model.resources import Request, Share
+from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Snapshot, Start, Wait
+from gschedd.plan.space import NodeSpace, Spaces, kept_back
+
+#: Starts of other jobs on GPUs that are checked against the deadlines, and made, in one cycle.
+MAX_CHECKED: Final = 16
+
+NEXT: Final = f"{MAX_CHECKED} others start beside the trainings first; it is looked at next"
+
+
+class Fairness(Struct, frozen=True, kw_only=True):
+    """How trainings with deadlines and all other jobs share a cluster.
+
+    Attributes:
+        share: of the nodes with GPUs that take work, on which no training with a deadline is
+            started while other jobs wait for GPUs: 0 to below 1.
+    """
+
+    share: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where that is no share."""
+        if not 0 <= self.share < 1:
+            raise ValueError(f"a share of {self.share} is not from 0 to below 1")
+
+
+class Composed:
+    """A policy that plans trainings by one policy and all other jobs by another.
+
+    It is called for all of it at once, or asked step by step, where the policy for trainings runs
+    elsewhere: `theirs`, then ``goals`` there, `after`, `to_check`, then `check` there, `settled`.
+
+    Attributes:
+        goals: plans the trainings.
+        rest: plans all other jobs.
+    """
+
+    def __init__(self, goals: Policy, rest: Policy, fairness: Fairness) -> None:
+        self.goals = goals
+        self.rest = rest
+        self._fairness = fairness
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        """Return the plan for all jobs."""
+        theirs = self.theirs(snapshot)
+        if theirs is None:
+            return self.rest(snapshot)
+        first = self.goals(theirs)
+        others = [group for group in snapshot.groups if group.shape.goal not in theirs.goals]
+        if not others:
+            return first
+        second = self.after(snapshot, others, first)
+        late = check(self.goals, theirs, first, to_check(first, second))
+        return joined(first, settled(second, late, now_s=snapshot.now_s))
+
+    def theirs(self, snapshot: Snapshot) -> Snapshot | None:
+        """Return what the policy for trainings is shown; None where there are no trainings."""
+        goals = dict(snapshot.goals)  # once: the head works each out when it is asked for
+        if not goals:
+            return None
+        trainings = [group for group in snapshot.groups if group.shape.goal in goals]
+        others = [group for group in snapshot.groups if group.shape.goal not in goals]
+        nodes = _without(snapshot, self.kept_for_others(snapshot, others))
+        return structs.replace(snapshot, groups=trainings, nodes=nodes, goals=goals)
+
+    def kept_for_others(self, snapshot: Snapshot, others: Iterable[Group]) -> frozenset[str]:
+        """Return the nodes on which trainings start nothing while others wait for GPUs: the last.
+
+        Of those that take work: a share that lies on drained nodes would be none.
+        """
+        share = self._fairness.share
+        if not share or not any(group.shape.request.gpus for group in others):
+            return frozenset()
+        nodes = snapshot.nodes
+        names = sorted(name for name, space in nodes.items() if space.open and space.total_gpus)
+        return frozenset(names[len(names) - int(len(names) * share) :])
+
+    def after(self, snapshot: Snapshot, others: list[Group], first: Plan) -> Plan:
+        """Return the plan for the other jobs on what is left when the trainings' is carried out."""
+        return self.rest(_after(snapshot, others, first))
+
+
+def beside(goals: Policy, rest: Policy, fairness: Fairness | None = None) -> Composed:
+    """Return a policy that plans trainings by one policy and all other jobs by another."""
+    return Composed(goals, rest, fairness or Fairness())
+
+
+def joined(first: Plan, second: Plan) -> Plan:
+    """Return the plan for trainings and that for all other jobs as one."""
+    return structs.replace(
+        first,
+        starts=(*first.starts, *second.starts),
+        waits=(*first.waits, *second.waits),
+        again_s=_earlier(first.again_s, second.again_s),
+    )
+
+
+def _earlier(one_s: float | None, other_s: float | None) -> float | None:
+    return min((each for each in (one_s, other_s) if each is not None), default=None)
+
+
+def _without(snapshot: Snapshot, closed: frozenset[str]) -> Mapping[str, NodeSpace]:
+    if not closed:
+        return snapshot.nodes
+    return {
+        name: structs.replace(space, open=False) if name in closed else space
+        for name, space in snapshot.nodes.items()
+    }
+
+
+def _after(snapshot: Snapshot, others: list[Group], plan: Plan) -> Snapshot:
+    """Return what is left when a plan is carried out, for the other jobs."""
+    spaces = Spaces(snapshot.nodes)
+    running = {each.job: each for each in snapshot.running}
+    coming: dict[str, list[Share]] = {}
+    leaving: dict[str, list[Share]] = {}
+    for move in plan.moves:
+        for share in move.allocation:
+            coming.setdefault(share.node, []).append(share)
+        for share in running[move.job].allocation:
+            leaving.setdefault(share.node, []).append(share)
+    for node, shares in coming.items():
+        spaces.put(kept_back(spaces[node], leaving.get(node, ()), shares))
+    for start in plan.starts:
+        spaces.take(start.allocation)
+    nodes = {space.name: space for space in spaces}
+    return structs.replace(snapshot, groups=others, nodes=nodes)
+
+
+def _takes_gpus(start: Start) -> bool:
+    return any(share.gpu_indices for share in start.allocation)
+
+
+def to_check(first: Plan, second: Plan) -> tuple[Start, ...]:
+    """Return the starts of other jobs that might make a training late that can be in time."""
+    if not any(verdict.meets for verdict in first.verdicts):
+        return ()
+    return tuple(start for start in second.starts if _takes_gpus(start))
+
+
+def check(
+    goals: Policy,
+    theirs: Snapshot,
+    first: Plan,
+    starts: Iterable[Start],
+    may_go_on: Callable[[], bool] = lambda: True,
+) -> dict[int, int]:
+    """Return which training each of some starts of other jobs would make late; 0: none.
+
+    The trainings are planned anew as if each of these starts had been made already: one after the
+    other, until `MAX_CHECKED` are made. The rest waits for the next cycle.
+
+    Args:
+        goals: plans the trainings.
+        theirs: what it saw.
+        first: what it planned.
+        starts: in order.
+        may_go_on: whether there is time for a further one; asked after each.
+    """
+    promised = {verdict.job for verdict in first.verdicts if verdict.meets}
+    given: list[Start] = []
+    late: dict[int, int] = {}
+    for start in starts:
+        if len(given) == MAX_CHECKED or (late and not may_go_on()):
+            break
+        late[start.job] = _late(theirs, goals, promised, [*given, start])
+        if not late[start.job]:
+            given.append(start)
+    return late
+
+
+def settled(second: Plan, late: Mapping[int, int], *, now_s: float) -> Plan:
+    """Return the plan for the other jobs without what would make a training late.
+
+    What was not looked at waits for the next cycle, which is asked for, as nothing else need happen
+    before something ends.
+
+    Args:
+        second: what was planned.
+        late: what `check` has said of its starts on GPUs; empty where nothing can be late.
+        now_s: of the snapshot.
+    """
+    starts: list[Start] = []
+    waits = list(second.waits)
+    again_s = second.again_s
+    for start in second.starts:
+        if late and _takes_gpus(start):
+            training = late.get(start.job)
+            if training is None:
+                waits.append(Wait(shape=start.shape, first=start.job, reason=NEXT))
+                again_s = now_s
+                continue
+            if training:
+                reason = f"would make job {training} miss its deadline"
+                waits.append(Wait(shape=start.shape, first=start.job, reason=reason))
+                continue
+        starts.append(start)
+    told = {wait.shape: wait for wait in reversed(waits)}
+    return structs.replace(
+        second, starts=tuple(starts), waits=tuple(told.values()), again_s=again_s
+    )
+
+
+def _late(theirs: Snapshot, goals: Policy, promised: Collection[int], given: list[Start]) -> int:
+    """Return a training that would be late, of those that are not, or 0 if there is none."""
+    spaces = Spaces(theirs.nodes)
+    for start in given:
+        spaces.take(start.allocation)
+    running = [_started(start, theirs.now_s) for start in given]
+    then = goals(
+        structs.replace(
+            theirs,
+            nodes={space.name: space for space in spaces},
+            running=[*theirs.running, *running],
+        )
+    )
+    in_time = {verdict.job for verdict in then.verdicts if verdict.meets}
+    return min((job for job in promised if job not in in_time), default=0)
+
+
+def _started(start: Start, now_s: float) -> RunningJob:
+    walltime_s = start.shape.walltime_s
+    return RunningJob(
+        job=start.job,
+        allocation=start.allocation,
+        started_s=now_s,
+        end_s=None if walltime_s is None else now_s + walltime_s,
+    )
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """What trainings may ask for beside each GPU; see `meanwhile`.
+
+    Attributes:
+        cpus, memory_bytes: the most that any of them asks for with one GPU.
+        whole: some of them asks for whole nodes or for counted resources.
+    """
+
+    cpus: float
+    memory_bytes: float
+    whole: bool
+
+
+def claim_of(requests: Iterable[Request]) -> Claim:
+    """Return what trainings with these requests may ask for."""
+    cpus, memory_bytes, whole = 0.0, 0.0, False
+    for request in requests:
+        whole = whole or request.exclusive
+        for chunk in request.chunks:
+            if chunk.gpus:
+                cpus = max(cpus, chunk.cpus / chunk.gpus)
+                memory_bytes = max(memory_bytes, chunk.memory_bytes / chunk.gpus)
+                whole = whole or bool(chunk.generic)
+    return Claim(cpus=cpus, memory_bytes=memory_bytes, whole=whole)
+
+
+def meanwhile(
+    snapshot: Snapshot,
+    plan: Plan,
+    *,
+    claim: Claim,
+    trainings: Container[int],
+    open_to_others: Container[str],
+) -> tuple[Start, ...]:
+    """Return the starts of other jobs that take nothing a plan for trainings may count on.
+
+    For each GPU of a node that trainings could get, free or held by one of them, as much is left
+    beside it as the most demanding of them asks for. Starts on GPUs wait for that plan.
+
+    Args:
+        snapshot: on which the other jobs were planned, as if there were no trainings.
+        plan: that plan.
+        claim: what trainings ask for.
+        trainings: those that run: each may be moved.
+        open_to_others: nodes on which trainings start nothing.
+    """
+    left = Spaces(snapshot.nodes)
+    held = _held(snapshot.running, trainings)
+    accepted: list[Start] = []
+    for start in plan.starts:
+        if all(
+            share.node in open_to_others
+            or _spares(left[share.node], share, held.get(share.node, ()), claim)
+            for share in start.allocation
+        ):
+            left.take(start.allocation)
+            accepted.append(start)
+    return tuple(accepted)
+
+
+def _held(running: Iterable[RunningJob], trainings: Container[int]) -> dict[str, list[Share]]:
+    """Return what running trainings have, by node."""
+    held: dict[str, list[Share]] = {}
+    for job in running:
+        if job.job in trainings:
+            for share in job.allocation:
+                held.setdefault(share.node, []).append(share)
+    return held
+
+
+def _spares(space: NodeSpace, share: Share, held: Iterable[Share], claim: Claim) -> bool:
+    """Return whether a share leaves what trainings may ask for on its node."""
+    if share.gpu_indices:
+        return False
+    gpus = len(space.gpus) + sum(len(each.gpu_indices) for each in held)
+    if not gpus or not space.open:
+        return True
+    if claim.whole or share.exclusive:
+        return False
+    cpus = gpus * claim.cpus - sum(each.cpus for each in held)
+    memory_bytes = gpus * claim.memory_bytes - sum(each.memory_bytes for each in held)
+    return (
+        space.cpus - share.cpus >= cpus and space.memory_bytes - share.memory_bytes >= memory_bytes
+    ) or (share.cpus == 0 and share.memory_bytes == 0)

@@ -1,0 +1,95 @@
+"""The process in which policies run: it answers one question after the other until its head ends.
+
+It is started by `gschedd.planner.process` as ``python -m gschedd.planner.worker FD``, where FD is
+its end of a socket pair. Whatever comes there was pickled by the head that has started it.
+"""
+
+import contextlib
+import ctypes
+import os
+import pickle
+import signal
+import socket
+import sys
+import traceback
+from typing import Final
+
+from gsched.clock import SystemClock
+from gschedd.core.rounds import Answer, Answerer, Failed, Question
+from gschedd.planner.messages import HEADER, READY, Begin
+
+#: Starts of other jobs are checked for so long in one round, seconds; at least one is.
+CHECKS_S: Final = 5.0
+#: The head answers people; what runs beside it gives way to it.
+NICENESS: Final = 5
+#: Where memory runs out, the planner is killed rather than the head: it is started again.
+OOM_SCORE: Final = 500
+_PR_SET_PDEATHSIG: Final = 1
+_LAST_LINES: Final = 12  # of a traceback
+
+
+def main(descriptor: int) -> None:
+    """Answer until the other end is closed."""
+    channel = socket.socket(fileno=descriptor)
+    begin = _receive(channel)
+    if not isinstance(begin, Begin):
+        return
+    _settle_in(begin.head)
+    answerer = Answerer(begin.policy)
+    _send(channel, READY)
+    while True:
+        question = _receive(channel)
+        if question is None or isinstance(question, Begin):
+            return
+        _send(channel, _answer(answerer, question))
+
+
+def _settle_in(head: int) -> None:
+    """Give way to the head, die with it, and leave the terminal's signals to it."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != head:
+        sys.exit()  # it has died before that
+    os.nice(NICENESS)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(str(OOM_SCORE))
+
+
+def _answer(answerer: Answerer, question: Question) -> Answer:
+    clock = SystemClock()
+    until_s = clock.monotonic_s() + CHECKS_S
+    try:
+        return answerer.answer(question, lambda: clock.monotonic_s() < until_s)
+    except Exception:  # noqa: BLE001 # whatever a policy raises: the head logs it
+        lines = traceback.format_exc().strip().splitlines()
+        return Failed(number=question.number, why="\n".join(lines[-_LAST_LINES:]), raised=True)
+
+
+def _receive(channel: socket.socket) -> Question | Begin | None:
+    header = _exactly(channel, HEADER.size)
+    if header is None:
+        return None
+    body = _exactly(channel, HEADER.unpack(header)[0])
+    message: Question | Begin | None = None if body is None else pickle.loads(body)  # noqa: S301 - by the head, on a socket pair made before this process
+    return message
+
+
+def _exactly(channel: socket.socket, count: int) -> bytes | None:
+    parts: list[bytes] = []
+    while count:
+        part = channel.recv(min(count, 1 << 20))
+        if not part:
+            return None
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def _send(channel: socket.socket, message: object) -> None:
+    body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    channel.sendall(HEADER.pack(len(body)) + body)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,47 @@
+"""A gschedd that plans trainings by an odd policy.
+
+``python -m tests.support.odd_head --config FILE`` runs with what ``$ODD_POLICY`` names: ``slow 2``
+for a policy that takes two seconds.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from functools import partial
+
+from gsched.config import load_config
+from gschedd.daemon.service import Service
+from gschedd.plan.compose import Composed, beside
+from gschedd.plan.snapshot import Policy
+from gschedd.policies import edf
+from gschedd.site import chosen_policy
+from tests.support.odd_policies import dies, hangs, raises, slow
+
+
+def named(text: str) -> Policy:
+    """Return the policy that a text names: ``slow SECONDS``, ``raises``, ``hangs``, ``dies``."""
+    name, _, argument = text.partition(" ")
+    if name == "slow":
+        return partial(slow, seconds=float(argument))
+    return {"raises": raises, "hangs": hangs, "dies": dies, "edf": edf.plan}[name]
+
+
+def main() -> int:
+    """Run the head."""
+    logging.basicConfig(level="INFO")
+    config = load_config(sys.argv[sys.argv.index("--config") + 1])
+    chosen = chosen_policy(config)
+    assert isinstance(chosen.plan, Composed)
+    service = Service(
+        config,
+        policy=beside(named(os.environ["ODD_POLICY"]), chosen.plan.rest),
+        policy_name="odd",
+        model=chosen.make_model(),
+        plans_goals=True,
+    )
+    return asyncio.run(service.run())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""Policies for trainings that are slow, fail, hang or die; other processes can import them."""
+
+import os
+import time
+from pathlib import Path
+
+from gschedd.plan.snapshot import Plan, Policy, Snapshot
+from gschedd.policies import edf
+
+
+def slow(snapshot: Snapshot, seconds: float) -> Plan:
+    """Take a time, then plan as edf does."""
+    time.sleep(seconds)
+    return edf.plan(snapshot)
+
+
+def raises(snapshot: Snapshot) -> Plan:
+    """Fail."""
+    del snapshot
+    raise ZeroDivisionError("nobody is there to share with")
+
+
+def hangs(snapshot: Snapshot) -> Plan:
+    """Never come back."""
+    del snapshot
+    while True:
+        pass
+
+
+def dies(snapshot: Snapshot) -> Plan:
+    """Take the process along."""
+    del snapshot
+    os._exit(3)
+
+
+def once(snapshot: Snapshot, odd: Policy, path: str) -> Plan:
+    """Be odd as long as a file is not there, which this makes; then plan as edf does."""
+    file = Path(path)
+    if not file.exists():
+        file.touch()
+        return odd(snapshot)
+    return edf.plan(snapshot)
