@@ -157,7 +157,9 @@ def test_a_comment_is_shown_and_altered(desk: Desk) -> None:
 
 def test_gsig_reaches_the_jobs_program(desk: Desk) -> None:
     """By name; a waiting job has nobody to hear it."""
-    job = desk.submit("trap 'echo heard > usr1; exit 5' USR1; touch runs; sleep 600 & wait")
+    job = desk.submit(
+        "trap 'echo heard > usr1; exit 5' USR1; touch runs; while :; do sleep 0.2; done"
+    )
     desk.wait_for("runs")
     assert desk.run("gsig", "-s", "SIGUSR1", job).status == 0
 

@@ -235,7 +235,7 @@ def test_a_head_that_answers_before_it_commits_is_caught() -> None:
 
 @pytest.mark.parametrize(
     ("node", "numbers"),
-    [(Forgetful, {"I4", "I7", "I8"}), (Obedient, {"I11", "I3"}), (Restarting, {"I3", "I5"})],
+    [(Forgetful, {"I4", "I7", "I8"}), (Obedient, {"I11", "I3"}), (Restarting, {"I3", "I5", "I7"})],
 )
 def test_a_broken_node_is_caught(node: type[NodeProcess], numbers: set[str]) -> None:
     """By the promise that it breaks."""
