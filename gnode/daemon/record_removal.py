@@ -1,8 +1,8 @@
 """Removes the records of ended attempts, each once the log of ended attempts has it.
 
-A head that goes on from an old copy of its database learns from that log what has run since. So a
+A head that continues from an old copy of its database learns from that log what has run since. So a
 record stays in the spool while the log cannot be written, and gnode, if it is killed then, finds it
-again. Only one may go before its line is written: on a full disk its space is what the log needs.
+again. Records do not fill the disk themselves: a node takes no new jobs before it is full.
 """
 
 import asyncio
@@ -43,7 +43,6 @@ class RecordRemoval:
         self._clear = clear
         self._start = start
         self._waiting: list[Bury | RemoveSpool] = []
-        self._has_given_space = False
 
     def add(self, effect: Bury | RemoveSpool) -> None:
         """Do it soon, in a thread."""
@@ -63,24 +62,10 @@ class RecordRemoval:
 
     def work(self, batch: list[Bury | RemoveSpool]) -> tuple[list[str], list[Bury | RemoveSpool]]:
         """Return directories to be removed, and what is to be tried again."""
-        left: list[str | None] = []
         keys = [each.key for each in batch if isinstance(each, RemoveSpool)]
-        error = self._keep([each for each in batch if isinstance(each, Bury)])
-        if error is not None and keys and not self._has_given_space:
-            self._has_given_space = True
-            left.append(self._remove(keys.pop(0)))
-            error = self._keep([])
-        if error is None:
-            self._has_given_space = False
-            left += map(self._remove, keys)
-            keys = []
-        else:
-            log.warning("ended attempts are not in their log yet: %s", error)
-        return [path for path in left if path is not None], [RemoveSpool(key=key) for key in keys]
-
-    def _keep(self, buried: list[Bury]) -> OSError | None:
         try:
-            self._ended.add([each.known for each in buried])
+            self._ended.add([each.known for each in batch if isinstance(each, Bury)])
         except OSError as error:
-            return error
-        return None
+            log.warning("ended attempts are not in their log yet: %s", error)
+            return [], [each for each in batch if isinstance(each, RemoveSpool)]
+        return [path for path in map(self._remove, keys) if path is not None], []
