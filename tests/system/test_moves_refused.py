@@ -61,7 +61,7 @@ def test_i1_i5_i14_what_cannot_be_is_said_and_the_training_ends_with_the_same_bi
         deaf = run_command("gmigrate", job, "--to", "n2", "--wait", head=cluster.socket)
 
         assert deaf.status != 0
-        assert "it has not saved its state within 2 s" in deaf.stderr
+        assert "it did not save its state within 2 s" in deaf.stderr
         assert "the job keeps running where it was" in deaf.stderr
         migration.ask("n2")
         migration.release()
