@@ -6,7 +6,8 @@ from tests.support.commands import run_command
 
 FAILS = """#!/bin/sh
 echo "from $PBS_NODENUM"
-[ "$PBS_NODENUM" = 1 ] || exec sleep 600
+[ "$PBS_NODENUM" = 1 ] || { touch said; exec sleep 600; }
+until [ -e said ]; do sleep 0.05; done
 exec python3 -c 'raise RuntimeError("the second node is broken")'
 """
 
