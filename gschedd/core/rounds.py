@@ -34,7 +34,7 @@ PATIENCE_S: Final = 0.05
 FAILURES_BORNE: Final = 3
 
 PLANNING: Final = "waiting for the plan of training jobs, which may need these GPUs"
-CHECKING: Final = "being checked: it must not make a training job miss its deadline"
+CHECKING: Final = "checking that the job does not make a training job miss its deadline"
 
 
 class AskPlan(Struct, frozen=True, kw_only=True):
@@ -113,7 +113,7 @@ class Answerer:
                 return Planned(number=question.number, plan=plan)
             case AskCheck():
                 if self._last is None or self._last[0] != question.number - 1:
-                    return Failed(number=question.number, why="it was started anew")
+                    return Failed(number=question.number, why="the planner restarted")
                 _, seen, plan = self._last
                 late = check(self._goals, seen, plan, question.starts, may_go_on)
                 return Checked(number=question.number, late=late)

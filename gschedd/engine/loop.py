@@ -214,7 +214,11 @@ class Engine:
             self._asking = asyncio.create_task(self._hear_planner(question, self._planner))
 
     async def _hear_planner(self, question: Question, planner: Planner) -> None:
-        answer = await planner.ask(question)
+        try:
+            answer = await planner.ask(question)
+        except Exception:  # a fault of ours costs this round, not every later plan
+            log.exception("the planner cannot be asked")
+            answer = Failed(number=question.number, why="cannot be asked: see the head's log")
         if isinstance(answer, Failed) and answer.raised:
             log.error("the policy for trainings failed; this round starts none:\n%s", answer.why)
         await self.tell(lambda now_s: [self.head.answered(answer, now_s)])

@@ -17,7 +17,9 @@ from gschedd.plan.space import NodeSpace, Spaces, kept_back
 #: Starts of other jobs on GPUs that are checked against the deadlines, and made, in one cycle.
 MAX_CHECKED: Final = 16
 
-NEXT: Final = f"{MAX_CHECKED} others start beside the trainings first; it is looked at next"
+NEXT: Final = (
+    f"{MAX_CHECKED} other jobs beside the training jobs start first; this job is checked next"
+)
 
 
 class Fairness(Struct, frozen=True, kw_only=True):
@@ -33,7 +35,7 @@ class Fairness(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Raise ValueError where that is no share."""
         if not 0 <= self.share < 1:
-            raise ValueError(f"a share of {self.share} is not from 0 to below 1")
+            raise ValueError(f"share {self.share} must be at least 0 and less than 1")
 
 
 class Composed:
