@@ -20,6 +20,21 @@ TIMEOUT_S = 240.0  # an attempt, on a machine that does much else
 Row = dict[str, Any]
 
 
+def release(directory: pathlib.Path, step: int, *, when_asked: bool) -> None:
+    """Let the script of a directory go on after it held at a step.
+
+    Args:
+        directory: of the script.
+        step: it holds there.
+        when_asked: not before it has heard that a checkpoint is asked for. On a fast machine the
+            rest of the training can be over before the request arrives.
+    """
+    go = directory / f"go-{step}"
+    prepared = go.with_suffix(".new")
+    prepared.write_text("when asked" if when_asked else "")
+    prepared.rename(go)
+
+
 class Run:
     """The attempts of one training; its directory holds logs, checkpoints and the result.
 
@@ -91,9 +106,9 @@ class Run:
         assert self._process is not None
         return self._process.poll() is not None
 
-    def release(self, step: int) -> None:
-        """Let rank 0 go on after it held."""
-        (self.directory / f"go-{step}").touch()
+    def release(self, step: int, *, when_asked: bool = False) -> None:
+        """Let rank 0 go on after it held; or as soon as it has heard that a checkpoint is due."""
+        release(self.directory, step, when_asked=when_asked)
 
     def save_and_stop(self, listener: Listener, request: int, hold_at: int) -> Row:
         """Ask for a checkpoint after a step, as for a move; end the attempt; return the answer."""
@@ -104,7 +119,7 @@ class Run:
             what="the connection",
         )
         listener.say(checkpoint={"request": request, "wait": True})
-        self.release(hold_at)
+        self.release(hold_at, when_asked=True)
         wait_until(
             lambda: self._answers(listener, request) or self._is_over(), TIMEOUT_S, what="an answer"
         )

@@ -16,6 +16,7 @@ import pathlib
 import random
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -133,7 +134,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--short-last", action="store_true", help="use the uneven rest, too")
     parser.add_argument("--step-s", type=float, default=0.0, help="sleep so long in each step")
-    parser.add_argument("--hold-at", type=int, default=-1, help="rank 0 holds after this step")
+    parser.add_argument(
+        "--hold-at", type=int, action="append", default=[], help="rank 0 holds after it"
+    )
     parser.add_argument("--signal", type=int, help="a signal that asks for a checkpoint")
     parser.add_argument("--wait-timeout", type=float, default=900.0)
     parser.add_argument("--bad-state", choices=("save", "load"), help="an object that raises")
@@ -157,10 +160,13 @@ class Awkward:
             os.abort()
 
 
-def hold(directory: pathlib.Path, step: int) -> None:
-    """Wait until the test says to go on."""
+def hold(directory: pathlib.Path, step: int, is_asked: Callable[[], bool]) -> None:
+    """Wait until the test says to go on: at once, or when a request for a checkpoint is here."""
     (directory / f"held-{step}").touch()
-    while not (directory / f"go-{step}").exists():
+    go = directory / f"go-{step}"
+    while not go.exists():
+        time.sleep(0.01)
+    while go.read_text() == "when asked" and not is_asked():
         time.sleep(0.01)
 
 
@@ -241,8 +247,8 @@ def main() -> None:
                 }
                 log.write(json.dumps(done) + "\n")
                 log.flush()
-                if training.step_count + 1 == args.hold_at and training.rank == 0:
-                    hold(args.directory, args.hold_at)
+                if training.step_count + 1 in args.hold_at and training.rank == 0:
+                    hold(args.directory, training.step_count + 1, training._reporter.is_asked)
                 time.sleep(args.step_s)
                 training.step()
             if each_epoch is not None:

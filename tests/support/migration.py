@@ -21,7 +21,7 @@ from gsched.errors import GschedError
 from gsched.protocol import actions as a
 from gsched.protocol.api import JobStory
 from tests.support.cluster import Cluster, wait_until
-from tests.support.elastic_runs import ROOT, SCRIPT, Run
+from tests.support.elastic_runs import ROOT, SCRIPT, Run, release
 from tests.support.torch_python import torch_python
 
 OPTIONS = ("--model=transformer", "--epochs=3", "--global-batch=8")  # 72 steps
@@ -155,9 +155,9 @@ class Migration:
         wait_until(held.exists, TIMEOUT_S, what=f"step {hold_at}")
         wait_until(lambda: self.story().progress, TIMEOUT_S, what="its first word")
 
-    def release(self, hold_at: int = HOLD_AT) -> None:
-        """Let the training go on."""
-        (self.directory / f"go-{hold_at}").touch()
+    def release(self, hold_at: int = HOLD_AT, *, when_asked: bool = True) -> None:
+        """Let the training go on, by default when it has heard of the move."""
+        release(self.directory, hold_at, when_asked=when_asked)
 
     def story(self) -> JobStory:
         """Return what the head knows of it."""
@@ -270,7 +270,7 @@ def fault_at(cluster: Cluster, victim: str, phase: str) -> dict[str, object]:
         if phase == "requested":
             migration.wait_for_phase(phase)
             migration.strike(victim)
-            migration.release()
+            migration.release(when_asked=False)  # it may have heard, and have died since
         else:
             migration.release()
             migration.wait_for_phase(phase)
@@ -289,7 +289,7 @@ def head_dies_at(cluster: Cluster, when: str, step: int) -> dict[str, object]:
             migration.ask("n2")
         except GschedError:
             assert step == 1, "only the first step is in the command"
-        migration.release()
+        migration.release(when_asked=(when, step) != ("before_commit", 1))
         wait_until(
             lambda: cluster.head_process.poll() is not None, TIMEOUT_S, what="the head's death"
         )

@@ -188,7 +188,7 @@ def asked_for(run: Run, listener: Listener, *, world_size: int = 0, **variables:
     run.wait_until_held(5)
     listener.wait_for("hello")
     listener.say(checkpoint={"request": 1, "wait": True})
-    run.release(5)
+    run.release(5, when_asked=True)
 
 
 def test_i5_unwritable_directory_is_told_and_the_training_goes_on(

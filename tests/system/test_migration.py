@@ -25,7 +25,7 @@ def test_a_moved_training_ends_with_the_same_bits(
 ) -> None:
     """By gmigrate to the other node, and back."""
     migration = Migration(cluster)
-    migration.begin()
+    migration.begin("--hold-at=60")  # of 72
     job = migration.number
     assert migration.story().row.nodes == ("n1",)
     migration.ask("n2")
@@ -34,11 +34,13 @@ def test_a_moved_training_ends_with_the_same_bits(
     wait_until(lambda: migration.phase() == "done", 120.0, what="its first step on n2")
     first = migration.story()
     assert first.row.nodes == ("n2",)
+    migration.release(60)
 
     ran = run_command("gmigrate", job, "--to", "n1", "--wait", head=cluster.socket)
 
     assert ran.status == 0, ran.stderr
     assert "without progress, checkpoint read in" in ran.stdout
+    migration.release(60, when_asked=False)  # it may have saved before that step
     result = migration.finish()
     assert result["weights"] == expected["weights"]
     assert result["steps"] == expected["steps"]

@@ -11,7 +11,7 @@ from gsched.client import new_job
 from gsched.protocol.api import JobStory, NodeRow
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
-from tests.support.elastic_runs import ROOT, SCRIPT
+from tests.support.elastic_runs import ROOT, SCRIPT, release
 from tests.support.migration import HOLD_AT, OPTIONS, TIMEOUT_S, Watch, undisturbed
 from tests.support.torch_python import torch_python
 
@@ -86,7 +86,7 @@ def test_all_trainings_of_a_drained_node_go_on_elsewhere(cluster: Cluster, tmp_p
     ran = run_command("gnodes", "drain", "n1", "--migrate", "-m", "new driver", head=cluster.socket)
     assert (ran.status, ran.stdout) == (0, "n1: drained: 2 jobs migrate to other nodes\n"), ran
     for name in names:
-        (cluster.jobs / name / f"go-{HOLD_AT}").touch()
+        release(cluster.jobs / name, HOLD_AT, when_asked=True)
     wait_until(lambda: not site.node("n1").jobs, TIMEOUT_S, what="an empty node")
     node = site.node("n1")
     assert (node.drained, node.gpus_free, node.reason) == (True, 4, "new driver")
