@@ -6,9 +6,9 @@ from gsched.config import Config, FabricConfig
 from gsched.model.units import parse_bandwidth_bytes_s
 from gschedd.plan.compose import Fairness
 from gschedd.plan.training import Fabric
-from gschedd.policies import drs
 from gschedd.policies.kit.capacity import Weights
 from gschedd.policies.registry import Chosen, Predictor, Tuning, choose_for
+from gschedd.policies.training import drs
 
 
 def fabric_from(config: FabricConfig) -> Fabric:

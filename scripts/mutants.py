@@ -196,10 +196,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(PLAN + "times.py", "is not Basis.KIND", "is Basis.NODE"),
     Mutant(PLAN + "times.py", "else 2 * age_s", "else age_s"),
     Mutant(PLAN + "times.py", "min(told_s, walltime_s)", "told_s"),
-    Mutant("gschedd/core/due.py", "if never or end_s > self._now_s:", "if True:"),
+    Mutant("gschedd/core/cycle/dirty.py", "if never or end_s > self._now_s:", "if True:"),
     # a policy that failed
-    Mutant("gschedd/core/retry.py", "self.due_s = now_s + delay_s", "self.due_s = None"),
-    Mutant("gschedd/core/retry.py", "2 ** min(self.failures, 30)", "1"),
+    Mutant("gschedd/core/cycle/retry.py", "self.due_s = now_s + delay_s", "self.due_s = None"),
+    Mutant("gschedd/core/cycle/retry.py", "2 ** min(self.failures, 30)", "1"),
     # the mark
     Mutant("gschedd/store/mark.py", "        self._turn = 1 - slot\n", "        self._turn = 0\n"),
 )

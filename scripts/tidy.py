@@ -70,6 +70,7 @@ PHRASES_IN_CODE = {
     r"what it came to",
 }
 PRODUCT_FOLDERS = {"gsched", "gschedd", "gnode"}
+POLICY_ROOMS = ("queue", "training", "baselines")
 
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _QUOTED = re.compile(r"``[^`]+``|`[^`]+`")
@@ -226,10 +227,11 @@ def policy_faults(root: Path) -> Iterator[Fault]:
     folder = root / "gschedd" / "policies"
     policies = {
         path.stem if path.is_file() else path.name
-        for path in (folder.iterdir() if folder.is_dir() else ())
+        for room in POLICY_ROOMS
+        for path in (folder / room).glob("*")
         if not path.name.startswith("_")
         and (path.suffix == ".py" or (path / "__init__.py").exists())
-    } - {"kit", "registry"}
+    }
     contracts = Path(".importlinter")
     parser = configparser.ConfigParser()
     parser.read(root / contracts, encoding="utf-8")

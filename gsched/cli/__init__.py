@@ -1,1 +1,1 @@
-"""One module per command, plus option groups, rendering and directives."""
+"""One package per task (commands, submit, show, local), and what all commands share."""

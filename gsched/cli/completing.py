@@ -9,7 +9,7 @@ shell sets ``_GSUB_COMPLETE`` (each command has its own such name) and
 
 The answer has a line for each candidate: kind, value and description between TABs. The kinds are
 ``plain``; ``open``, after which no blank belongs; ``file``, ``dir`` and ``command``, for which the
-shell lists what there is. The scripts for the shells are in `gsched.cli.umbrella.completion`.
+shell lists what there is. The scripts for the shells are in `gsched.cli.local.completion`.
 
 Completion prints no error, and a head that does not answer within LIMIT_S costs the user the
 candidates and nothing else.

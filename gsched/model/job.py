@@ -182,7 +182,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class LaunchFailure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The evidence of a start that failed: which step, on whose thing, with which error.
 
-    It says what was seen, not whose fault that is: `gschedd.core.blame` decides.
+    It says what was seen, not whose fault that is: `gschedd.core.attempts.blame` decides.
 
     Attributes:
         errno: Linux's number of the error; 0: no system call failed.

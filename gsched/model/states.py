@@ -98,7 +98,7 @@ class LaunchStage(StrEnum):
 
 
 class Subject(StrEnum):
-    """Whose thing a step of a start failed on; `gschedd.core.blame` decides what follows."""
+    """Whose thing a step of a start failed on; see `gschedd.core.attempts.blame`."""
 
     NODE = "node"  # no user can make it fail: a fork, a control group, gnode's own records
     USER = "user"  # the owner's account on this node

@@ -2,7 +2,7 @@
 
 The bodies of ``POST /v1/jobs/actions`` and ``POST /v1/nodes/actions``: one type for each action,
 told apart by the field ``action``. `gschedd.core.commands` adds who asks and of which job or node,
-`gschedd.core.acting` is the one place that tells the types apart.
+`gschedd.core.requests.actions` is the one place that tells the types apart.
 """
 
 from collections.abc import Mapping

@@ -1,1 +1,1 @@
-"""Pure: commands, facts, effects, transitions, decide, apply, react, cycle, explain."""
+"""Pure: the state of the head and all that changes it; inputs in, facts and effects out."""

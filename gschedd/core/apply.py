@@ -17,9 +17,8 @@ from gsched.model.states import (
     PartState,
     StopReason,
 )
-from gschedd.core import apply_moves, apply_nodes
 from gschedd.core import facts as f
-from gschedd.core.apply_recovery import recovered
+from gschedd.core.attempts.walltime import spent_by
 from gschedd.core.indexing import (
     enter,
     give_up_move,
@@ -29,8 +28,10 @@ from gschedd.core.indexing import (
     touch,
     touch_attempt,
 )
-from gschedd.core.limits import spent_by
-from gschedd.core.owning import disown, own, reserve
+from gschedd.core.ledger import disown, own, reserve
+from gschedd.core.migration import apply as apply_moves
+from gschedd.core.nodes import apply as apply_nodes
+from gschedd.core.recovery.apply import recovered
 from gschedd.core.state import (
     Attempt,
     Job,

@@ -14,9 +14,9 @@ from gsched.model.states import HoldKind, NodeState, OutcomeKind, PartState, Sto
 from gsched.protocol import actions as a
 from gschedd.core import commands as c
 from gschedd.core import facts as f
+from gschedd.core.requests.submit import checked_grace, checked_holds
 from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import Job, Node, State
-from gschedd.core.submit import checked_grace, checked_holds
 
 MAX_SIGNAL = 64
 

@@ -21,26 +21,30 @@ from gsched.model.job import JobSpec
 from gsched.model.resources import Load, Request, Usage
 from gsched.model.states import HoldKind, JobState, NodeState
 from gsched.protocol import node as n
-from gschedd.core import admission, coalescing, decide, reports
 from gschedd.core import commands as c
+from gschedd.core import decide
 from gschedd.core import effects as e
 from gschedd.core import facts as f
-from gschedd.core import rounds as r
-from gschedd.core.acting import act_on_job, act_on_node
-from gschedd.core.admission import Refusal
 from gschedd.core.apply import apply, note_heartbeat
-from gschedd.core.assigning import Assigner
-from gschedd.core.cycle import Cycle, carried_out, run_cycle
-from gschedd.core.due import due_groups, noted, take_marks
-from gschedd.core.foresight import Outlook, foresee, promise_of
+from gschedd.core.attempts import reports
+from gschedd.core.attempts.assign import Assigner
+from gschedd.core.attempts.overtaken import is_overtaken
+from gschedd.core.attempts.settle import follow
+from gschedd.core.cycle import rounds as r
+from gschedd.core.cycle.dirty import due_groups, noted, take_marks
+from gschedd.core.cycle.retry import Retry
+from gschedd.core.cycle.run import Cycle, carried_out, run_cycle
+from gschedd.core.forecast.deadline import Outlook, foresee, promise_of
 from gschedd.core.learning import Run, run_of
-from gschedd.core.leases import Leases
-from gschedd.core.migrating import next_vacating
-from gschedd.core.moving import arrivals, next_overdue_s, overdue
-from gschedd.core.overtaken import is_overtaken
-from gschedd.core.probation import due_probes, next_probe_s
+from gschedd.core.migration.backoff import ask_again, next_asked_again_s
+from gschedd.core.migration.progress import arrivals, next_overdue_s, overdue
+from gschedd.core.migration.request import next_vacating
+from gschedd.core.nodes import admission
+from gschedd.core.nodes.admission import Refusal
+from gschedd.core.nodes.leases import Leases
+from gschedd.core.nodes.probation import due_probes, next_probe_s
 from gschedd.core.react import react
-from gschedd.core.recovery import (
+from gschedd.core.recovery.adopt import (
     Case,
     CaseKind,
     Hold,
@@ -54,13 +58,12 @@ from gschedd.core.recovery import (
     held_jobs,
     is_adoptable,
 )
-from gschedd.core.retry import Retry
+from gschedd.core.requests.actions import act_on_job, act_on_node
+from gschedd.core.requests.submit import known_submission, prepare
 from gschedd.core.settings import Settings
-from gschedd.core.settle import follow
 from gschedd.core.state import State, WaitingGroup
 from gschedd.core.step import NOTHING, Step, together
-from gschedd.core.stuck import ask_again, next_asked_again_s
-from gschedd.core.submit import known_submission, prepare
+from gschedd.core.training import checkpoints as coalescing
 from gschedd.models.predict import Model
 from gschedd.plan.compose import Composed
 from gschedd.plan.snapshot import Plan, Policy, Shape, Verdict, Wait

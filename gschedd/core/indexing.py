@@ -7,7 +7,7 @@ from bisect import bisect_left, insort
 
 from gsched.model.states import JobState
 from gschedd.core import facts as f
-from gschedd.core.owning import release
+from gschedd.core.ledger import release
 from gschedd.core.state import Attempt, Job, State, WaitingGroup
 from gschedd.core.transitions import next_job_state
 

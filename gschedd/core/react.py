@@ -6,9 +6,9 @@ from typing import Final
 from gsched.model.states import PartState, StopReason
 from gschedd.core import effects as e
 from gschedd.core import facts as f
-from gschedd.core.limits import walltime_left_s
-from gschedd.core.ranks import ranks_on
+from gschedd.core.attempts.walltime import walltime_left_s
 from gschedd.core.state import Attempt, Job, State
+from gschedd.core.training.world_size import ranks_on
 
 #: What runs of a job that was given up, as its record is damaged, is killed after this, seconds.
 DISCARD_GRACE_S: Final = 5.0

@@ -184,7 +184,8 @@ class Job(Struct, kw_only=True, omit_defaults=True):
         cpu_s: CPU time of all ended attempts.
         move: where it goes on, while it moves.
         moves: how often it has moved.
-        spent_s: of its walltime, by attempts that it goes on from; see `gschedd.core.limits`.
+        spent_s: of its walltime, by attempts that it goes on from; see
+            `gschedd.core.attempts.walltime`.
         moves_asked: how often that was asked of it.
         moves_cost_s: for how long all its moves so far have kept it from working, seconds.
         trip: how far the present move is, or what the last one took.
@@ -239,7 +240,7 @@ class Job(Struct, kw_only=True, omit_defaults=True):
 
 
 class Probation(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far a node is trusted; see `gschedd.core.probation`.
+    """How far a node is trusted; see `gschedd.core.nodes.probation`.
 
     Attributes:
         drained: gsched has drained it itself, and may resume it.
@@ -319,7 +320,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
 
 
 class Ends:
-    """What runs in order of planned ends; see `gschedd.core.due.Running`.
+    """What runs in order of planned ends; see `gschedd.core.cycle.dirty.Running`.
 
     Attributes:
         known: jobs as policies see them, by id.

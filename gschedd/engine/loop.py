@@ -16,9 +16,9 @@ from gsched.failpoint import failpoint
 from gsched.model.states import OutcomeKind, StopReason
 from gschedd.core import effects as e
 from gschedd.core import facts as f
+from gschedd.core.cycle.rounds import Answer, Failed, Question
 from gschedd.core.head import Head
 from gschedd.core.learning import Run
-from gschedd.core.rounds import Answer, Failed, Question
 from gschedd.core.step import Step
 from gschedd.engine.space import DiskSpace
 from gschedd.store.rows import Batch

@@ -28,13 +28,13 @@ from gsched.protocol import actions as a
 from gsched.protocol import api, recover
 from gschedd.core import commands as c
 from gschedd.core import facts as f
-from gschedd.core.explain import describe_place
-from gschedd.core.foresight import promise_of
+from gschedd.core.forecast.deadline import promise_of
 from gschedd.core.head import Head
-from gschedd.core.migrating import leaving_node
+from gschedd.core.migration.request import leaving_node
+from gschedd.core.requests.submit import known_submission, prepare
 from gschedd.core.settings import Caller
 from gschedd.core.step import Step
-from gschedd.core.submit import known_submission, prepare
+from gschedd.core.views.reasons import describe_place
 from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace
 from gschedd.http.answers import answer, error_body

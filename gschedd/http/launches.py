@@ -9,9 +9,9 @@ from gsched.model.origin import Origin
 from gsched.model.states import LaunchKind, PartState
 from gsched.protocol import node as n
 from gschedd.core import effects as e
-from gschedd.core.journeys import checkpoint_dir
-from gschedd.core.limits import walltime_left_s
+from gschedd.core.attempts.walltime import walltime_left_s
 from gschedd.core.state import State
+from gschedd.core.training.checkpoints import checkpoint_dir
 
 MAX_CACHED_BLOBS = 2000
 MAX_CACHED_BYTES = 64 * 1024 * 1024

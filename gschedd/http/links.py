@@ -23,7 +23,7 @@ from gsched.protocol import node as n
 from gsched.protocol.framing import frames
 from gsched.protocol.sealing import Opener, Sealer, SealError
 from gschedd.core import effects as e
-from gschedd.core.reports import MAX_PROBLEM
+from gschedd.core.attempts.reports import MAX_PROBLEM
 from gschedd.core.step import Step
 from gschedd.engine.loop import Engine
 from gschedd.http.door import Visitor

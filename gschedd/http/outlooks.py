@@ -9,9 +9,9 @@ from msgspec import structs
 from gsched.model.job import JobSpec
 from gsched.model.states import JobState
 from gsched.protocol import api
-from gschedd.core.cycle import snapshot
-from gschedd.core.forecast import predict_start
-from gschedd.core.foresight import Outlook, is_planned, outlook_of
+from gschedd.core.cycle.run import snapshot
+from gschedd.core.forecast.deadline import Outlook, is_planned, outlook_of
+from gschedd.core.forecast.start import predict_start
 from gschedd.core.head import Head
 from gschedd.core.state import Job
 

@@ -25,7 +25,7 @@ from gschedd.core.decide import authorize
 from gschedd.core.head import Head
 from gschedd.core.settings import Caller
 from gschedd.core.state import Job, Part
-from gschedd.core.story import Teller
+from gschedd.core.views.jobs import Teller
 from gschedd.engine.loop import Engine
 from gschedd.http.answers import answer, error_body
 from gschedd.http.bodies import Bodies

@@ -8,7 +8,7 @@ from aiohttp import web
 from gsched.clock import Clock
 from gsched.errors import NotPermittedError
 from gsched.version import VERSION
-from gschedd.core.cycle import snapshot
+from gschedd.core.cycle.run import snapshot
 from gschedd.engine.loop import Engine
 from gschedd.http.callers import Callers
 from gschedd.models import saved

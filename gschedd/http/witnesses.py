@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection
 from msgspec import Struct
 
 from gsched.protocol import node as n
-from gschedd.core.lineage import Claim, Epoch, Verdict, describe, judge
+from gschedd.core.recovery.lineage import Claim, Epoch, Verdict, describe, judge
 
 log = logging.getLogger("gschedd.nodes")
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from gsched.clock import Clock
 from gsched.config import full_environment
-from gschedd.core.rounds import Answer, Failed, Question
+from gschedd.core.cycle.rounds import Answer, Failed, Question
 from gschedd.plan.compose import Composed
 from gschedd.planner.messages import HEADER, READY, Begin
 

@@ -15,7 +15,7 @@ import traceback
 from typing import Final
 
 from gsched.clock import SystemClock
-from gschedd.core.rounds import Answer, Answerer, Failed, Question
+from gschedd.core.cycle.rounds import Answer, Answerer, Failed, Question
 from gschedd.planner.messages import HEADER, READY, Begin
 
 #: Starts of other jobs are checked for so long in one round, seconds; at least one is.

@@ -1,1 +1,1 @@
-"""Pure: one module per policy; none imports another."""
+"""Pure: the policies, by what they plan for; none imports another."""

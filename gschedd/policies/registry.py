@@ -12,21 +12,10 @@ from gschedd.models.predict import Model, PaperModel
 from gschedd.models.robust import RobustModel
 from gschedd.plan.compose import Fairness, beside
 from gschedd.plan.snapshot import Policy
-from gschedd.policies import (
-    balance,
-    deadline,
-    drs,
-    edf,
-    elasticflow,
-    fewest,
-    fifo,
-    fifowhole,
-    paper,
-    roundrobin,
-    themis,
-    torque,
-)
+from gschedd.policies.baselines import edf, fewest, fifowhole, paper, roundrobin, themis, torque
 from gschedd.policies.kit.capacity import Weights
+from gschedd.policies.queue import balance, fifo
+from gschedd.policies.training import deadline, drs, elasticflow
 
 
 class Predictor(StrEnum):

@@ -10,10 +10,10 @@ from typing import Final
 
 from gsched.model.resources import Share
 from gsched.model.states import AttemptState, JobState, PartState
-from gschedd.core.explain import waiting_reason
 from gschedd.core.head import Head
-from gschedd.core.owning import coming, leaving
+from gschedd.core.ledger import coming, leaving
 from gschedd.core.state import Job, State
+from gschedd.core.views.reasons import waiting_reason
 from gschedd.plan.space import NodeSpace, emptied, kept_back, take
 
 RESTING: Final = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})

@@ -27,7 +27,7 @@ from gschedd.core.state import Job, State
 from gschedd.plan.elastic import allocate, is_elastic
 from gschedd.plan.snapshot import Move, Plan, Policy, RunningJob, Snapshot
 from gschedd.plan.space import Spaces
-from gschedd.policies import fifo
+from gschedd.policies.queue import fifo
 from gschedd.policies.registry import choose
 from gschedd.sim.booking import demand
 from gschedd.sim.faults import FaultWorld, HeadFactory, plain_head

@@ -20,7 +20,7 @@ from gschedd.core.head import Head
 from gschedd.core.settings import QueueSettings, Settings
 from gschedd.core.state import Job, State
 from gschedd.plan.snapshot import Policy
-from gschedd.policies import fifo
+from gschedd.policies.queue import fifo
 from gschedd.sim.agenda import FOREVER, Agenda
 from gschedd.sim.booking import check_head, demand
 from gschedd.sim.checks import History, Truth, check_rest

@@ -13,8 +13,8 @@ from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
+from gschedd.core.cycle.rounds import Answer, Answerer, Failed, Question
 from gschedd.core.head import Head
-from gschedd.core.rounds import Answer, Answerer, Failed, Question
 from gschedd.core.state import Job
 from gschedd.core.step import NOTHING, Step
 from gschedd.http.launches import BlobCache, Launches

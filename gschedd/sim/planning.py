@@ -10,7 +10,7 @@ from gsched.config import load_config
 from gsched.errors import UsageError
 from gsched.model.resources import Allocation
 from gsched.model.units import format_gpus
-from gschedd.core.explain import describe_place
+from gschedd.core.views.reasons import describe_place
 from gschedd.models.saved import Saved, decode, restored
 from gschedd.plan.moments import moment
 from gschedd.plan.snapshot import Plan, Snapshot, Verdict, Wait

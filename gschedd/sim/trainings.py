@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from gschedd.core import facts as f
-from gschedd.core.goals import layout_of
 from gschedd.core.head import Head
 from gschedd.core.state import Job
+from gschedd.core.training.profile import layout_of
 from gschedd.models.sizes import size_of
 from gschedd.sim.program import Program
 from gschedd.sim.workload import STARTUP

@@ -4,7 +4,7 @@ import secrets
 import sqlite3
 from typing import Final
 
-from gschedd.core.lineage import KEPT_EPOCHS, Epoch
+from gschedd.core.recovery.lineage import KEPT_EPOCHS, Epoch
 
 _READ: Final = (
     "SELECT number, id, prev_seq, prev_job, first_job, accepted FROM epochs ORDER BY number"

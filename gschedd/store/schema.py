@@ -164,7 +164,7 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     ALTER TABLE events ADD COLUMN seal INTEGER;
     ALTER TABLE history ADD COLUMN seal INTEGER;
     """,
-    # Every start of a head on this database: see gschedd.core.lineage.
+    # Every start of a head on this database: see gschedd.core.recovery.lineage.
     """
     CREATE TABLE epochs (
         number INTEGER PRIMARY KEY,

@@ -16,13 +16,15 @@ from msgspec import Struct
 from gsched.errors import ConfigError, StorageError, TryAgainError
 from gsched.failpoint import failpoint
 from gschedd.core import facts as f
-from gschedd.core import movecosts, startups, steptimes
 from gschedd.core.apply import add_job
-from gschedd.core.apply_nodes import SAFE_ID_JUMP
 from gschedd.core.learning import Run
-from gschedd.core.lineage import Epoch
-from gschedd.core.owning import refresh_space
+from gschedd.core.ledger import refresh_space
+from gschedd.core.migration import costs as movecosts
+from gschedd.core.nodes.apply import SAFE_ID_JUMP
+from gschedd.core.recovery.lineage import Epoch
 from gschedd.core.state import Attempt, State, client_key
+from gschedd.core.training import startups
+from gschedd.core.training import step_times as steptimes
 from gschedd.store import history, rows
 from gschedd.store.damage import owned_by, text_of
 from gschedd.store.identity import FileIdentity, identity_of

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from gsched.cli.umbrella.cluster import read_head, read_node, write_head, write_node
-from gsched.cli.umbrella.layout import ClusterLayout, layout_of
+from gsched.cli.local.cluster import read_head, read_node, write_head, write_node
+from gsched.cli.local.layout import ClusterLayout, layout_of
 
 # linux/fs.h: "top of directory hierarchies" makes ext4 choose places for the directories below it
 # by free space. Otherwise they share the place of /tmp, where inodes that any program has deleted

@@ -39,7 +39,7 @@ from typing import TypeVar
 from cluster import Cluster
 from elastic_floor import floor_of_move, network_of, ready_seconds
 
-from gsched.cli.umbrella.layout import layout_of
+from gsched.cli.local.layout import layout_of
 from gsched.client import Head, new_job
 from gsched.protocol import actions as a
 from gsched.protocol.api import JobStory, MoveRow

@@ -20,7 +20,8 @@ from gschedd.plan.elastic import allocate
 from gschedd.plan.snapshot import Group, Policy, RunningJob, Shape, Snapshot
 from gschedd.plan.space import NodeSpace, SortedSpaces, Spaces
 from gschedd.plan.training import Goal, Size
-from gschedd.policies import deadline, drs, edf, elasticflow, fifowhole, themis
+from gschedd.policies.baselines import edf, fifowhole, themis
+from gschedd.policies.training import deadline, drs, elasticflow
 
 POLICIES: Mapping[str, Policy] = {
     "deadline": deadline.plan,

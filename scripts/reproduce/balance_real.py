@@ -21,7 +21,7 @@ from statistics import fmean, pstdev
 
 from msgspec import Struct
 
-from gsched.cli.umbrella.toml import head_toml, node_toml
+from gsched.cli.local.toml import head_toml, node_toml
 from gsched.client import Head, new_job
 from gsched.config import HeadConfig, NodeConfig, QueueConfig
 from gsched.errors import GschedError, TryAgainError, UsageError

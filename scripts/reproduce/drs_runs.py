@@ -7,7 +7,8 @@ from typing import Final
 from msgspec import Struct
 
 from gschedd.plan.snapshot import Policy
-from gschedd.policies import deadline, drs, edf, elasticflow, fifowhole, themis
+from gschedd.policies.baselines import edf, fifowhole, themis
+from gschedd.policies.training import deadline, drs, elasticflow
 from gschedd.sim.recorder import JobResult, OverTime
 from gschedd.sim.simulation import Options, Simulation
 from scripts.reproduce.drs_workload import HOUR_S, Scenario, cluster, draw

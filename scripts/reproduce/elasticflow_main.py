@@ -18,8 +18,9 @@ from msgspec import Struct, structs
 
 from gsched.errors import GschedError
 from gschedd.plan.snapshot import Policy
-from gschedd.policies import edf, elasticflow, themis
+from gschedd.policies.baselines import edf, themis
 from gschedd.policies.registry import TRAININGS
+from gschedd.policies.training import elasticflow
 from gschedd.sim.cluster import read_cluster
 from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import Options, Simulation

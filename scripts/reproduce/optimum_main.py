@@ -23,7 +23,8 @@ from gsched.model.training import ALPHA, Urgency
 from gschedd.models.runtime import one_gpu_time_s, size_of_training
 from gschedd.plan.snapshot import Policy
 from gschedd.plan.training import Fabric
-from gschedd.policies import deadline, drs, edf, elasticflow, themis
+from gschedd.policies.baselines import edf, themis
+from gschedd.policies.training import deadline, drs, elasticflow
 from gschedd.sim.cluster import read_cluster
 from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import Options, Simulation

@@ -23,7 +23,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 def answer(command: str, line: str, *, head: Path | str = "", word: str | None = None) -> list[str]:
     """Return kind and value of each candidate that a command gives for a line."""
-    module = "gschedd.sim.cli" if command == "gsim" else f"gsched.cli.{command}"
+    module = "gschedd.sim.cli" if command == "gsim" else f"gsched.cli.commands.{command}"
     environment = command_environment(
         head or "/nonexistent/head.sock",
         COMP_LINE=line,
@@ -176,7 +176,7 @@ def test_a_command_that_is_asked_for_completion_never_runs(request_: str, tmp_pa
                 **{f"_{name.upper()}_COMPLETE": request_},
             )  # fmt: skip
             done = subprocess.run(
-                [sys.executable, "-m", f"gsched.cli.{name}", "1"],
+                [sys.executable, "-m", f"gsched.cli.commands.{name}", "1"],
                 input="echo hi\n", env=environment, capture_output=True, text=True, timeout=60,
                 check=False,
             )  # fmt: skip

@@ -195,7 +195,7 @@ def test_a_reader_that_goes_away_is_no_error(head: Path, fake: FakeApi) -> None:
     # Unbuffered, one write is all there is, and a part of it counts as written.
     environment.pop("PYTHONUNBUFFERED", None)
     gstat = subprocess.Popen(
-        [sys.executable, "-m", "gsched.cli.gstat"],
+        [sys.executable, "-m", "gsched.cli.commands.gstat"],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -214,7 +214,7 @@ def test_a_reader_that_never_was_is_no_error_either(head: Path) -> None:
     ours, theirs = os.pipe()
     os.close(ours)
     done = subprocess.run(
-        [sys.executable, "-m", "gsched.cli.gstat"],
+        [sys.executable, "-m", "gsched.cli.commands.gstat"],
         env=command_environment(head) | {"PYTHONUNBUFFERED": ""},
         stdout=theirs,
         stderr=subprocess.PIPE,

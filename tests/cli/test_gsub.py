@@ -82,7 +82,7 @@ def test_the_name_is_that_of_the_script(bench: Bench) -> None:
 @pytest.mark.parametrize("operands", [(), ("-",)])
 def test_a_script_comes_from_stdin(bench: Bench, operands: tuple[str, ...]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "gsched.cli.gsub", *operands],
+        [sys.executable, "-m", "gsched.cli.commands.gsub", *operands],
         input="#PBS -q long\ndate\n",
         env=command_environment(bench.socket),
         cwd=bench.directory,
@@ -288,7 +288,7 @@ def test_an_output_directory_that_may_not_be_written_is_refused() -> None:
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o555)
         ran = subprocess.run(
-            [sys.executable, "-m", "gsched.cli.gsub", "--", "true"],
+            [sys.executable, "-m", "gsched.cli.commands.gsub", "--", "true"],
             env=command_environment(f"{directory}/none"),
             cwd=directory,
             capture_output=True,

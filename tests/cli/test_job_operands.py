@@ -61,7 +61,7 @@ REFUSED = (
 
 def run(name: str, *arguments: str) -> int:
     """Run a command in this process: there are many, and starting them is not what is tested."""
-    command = getattr(importlib.import_module(f"gsched.cli.{name}"), name)
+    command = getattr(importlib.import_module(f"gsched.cli.commands.{name}"), name)
     assert isinstance(command, click.Command)
     return status_of(command, arguments)
 

@@ -230,7 +230,7 @@ def test_a_head_that_does_not_learn_is_told_of(head: CannedHead, name: str) -> N
 def test_plain_commands_do_not_load_predictions() -> None:
     """They are on the fast path."""
     code = (
-        "import sys, gsched.cli.ghist, gsched.cli.gnodes; "
+        "import sys, gsched.cli.commands.ghist, gsched.cli.commands.gnodes; "
         "sys.exit('gsched.protocol.predictions' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

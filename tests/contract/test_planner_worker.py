@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from gsched.clock import SystemClock
-from gschedd.core.rounds import AskCheck, AskPlan, Checked, Failed, Planned
+from gschedd.core.cycle.rounds import AskCheck, AskPlan, Checked, Failed, Planned
 from gschedd.plan.compose import beside
 from gschedd.plan.snapshot import Policy, Snapshot
 from gschedd.planner.process import Worker
-from gschedd.policies import edf, fifo
+from gschedd.policies.baselines import edf
+from gschedd.policies.queue import fifo
 from tests.support.odd_policies import dies, hangs, once, raises
 from tests.support.trainings import elastic, goal, gpu_nodes, snapshot_of
 
@@ -135,7 +136,7 @@ def test_it_dies_with_its_head() -> None:
     script = (
         "import asyncio, sys\n"
         "from gsched.clock import SystemClock\n"
-        "from gschedd.core.rounds import AskPlan\n"
+        "from gschedd.core.cycle.rounds import AskPlan\n"
         "from gschedd.plan.compose import beside\n"
         "from gschedd.planner.process import Worker\n"
         "from gschedd.policies import edf, fifo\n"

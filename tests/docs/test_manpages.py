@@ -82,7 +82,7 @@ def described(text: str) -> set[str]:
 
 def command_of(name: str) -> click.Command:
     """Return the click command of that name."""
-    command = getattr(importlib.import_module(f"gsched.cli.{name}"), name)
+    command = getattr(importlib.import_module(f"gsched.cli.commands.{name}"), name)
     assert isinstance(command, click.Command)
     return command
 

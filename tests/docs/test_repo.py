@@ -30,11 +30,11 @@ def tree(tmp_path: Path) -> Path:
     """Return a small repository that is tidy."""
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     (tmp_path / ".importlinter").write_text(
-        "[importlinter:contract:policies-apart]\nmodules =\n    gschedd.policies.fifo\n"
+        "[importlinter:contract:policies-apart]\nmodules =\n    gschedd.policies.queue.fifo\n"
     )
-    for folder in ("gschedd/policies", "changelog.d", "docs/adr", "man"):
+    for folder in ("gschedd/policies/queue", "changelog.d", "docs/adr", "man"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "gschedd/policies/fifo.py").write_text('"""First come."""\n')
+    (tmp_path / "gschedd/policies/queue/fifo.py").write_text('"""First come."""\n')
     (tmp_path / "docs/users-guide.md").write_text("# Guide\n\nThe policy `fifo`.\n")
     (tmp_path / "changelog.d/1.feature.md").write_text("Jobs can be submitted.\n")
     assert tidy.check(tmp_path) == []
@@ -74,8 +74,11 @@ def write(path: str, text: str) -> Callable[[Path], None]:
         (write("gsched/a.py", '"""Be done by then."""\n'), "write 'meet its deadline'"),
         (write("changelog.d/new.md", "A thing.\n"), "name it NUMBER"),
         (write("changelog.d/2.fix.md", "- a list\n"), "one paragraph for the user"),
-        (write("gschedd/policies/edf.py", '"""Deadlines."""\n'), "policy edf is not in"),
-        (write("gschedd/policies/edf.py", '"""Deadlines."""\n'), "policy `edf` is not described"),
+        (write("gschedd/policies/baselines/edf.py", '"""Deadlines."""\n'), "policy edf is not in"),
+        (
+            write("gschedd/policies/baselines/edf.py", '"""Deadlines."""\n'),
+            "policy `edf` is not described",
+        ),
     ],
 )
 def test_tidy_finds(tree: Path, spoil: Callable[[Path], None], complaint: str) -> None:

@@ -5,7 +5,7 @@ import pytest
 from gsched.model.states import HoldKind, OutcomeKind
 from gsched.protocol import node as n
 from gschedd.core import facts as f
-from gschedd.core.requeue import MAX_LOAD_DELAY_S, MAX_LOADS
+from gschedd.core.attempts.requeue import MAX_LOAD_DELAY_S, MAX_LOADS
 from tests.support.moves import Story, gpus
 from tests.support.world import Program
 

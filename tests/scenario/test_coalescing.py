@@ -2,7 +2,7 @@
 
 from gsched.protocol import node as n
 from gschedd.core import facts as f
-from gschedd.core.coalescing import AT_ONCE, PAUSE_S
+from gschedd.core.training.checkpoints import AT_ONCE, PAUSE_S
 from tests.support.world import BEGIN_S, World, node
 
 RUNS_S = 1000.0

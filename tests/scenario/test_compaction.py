@@ -2,17 +2,17 @@
 
 import pytest
 
-from gsched.cli.gmigrate import check_moves
+from gsched.cli.commands.gmigrate import check_moves
 from gsched.errors import BadStateError
 from gsched.model.training import Training
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import facts as f
+from gschedd.core.migration.backoff import ASK_AGAIN_S
 from gschedd.core.settings import Settings
 from gschedd.core.state import State
-from gschedd.core.story import Teller
-from gschedd.core.stuck import ASK_AGAIN_S
+from gschedd.core.views.jobs import Teller
 from gschedd.policies.registry import choose
 from tests.support.world import ALICE, Program, World, node, settings
 

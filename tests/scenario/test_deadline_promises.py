@@ -7,7 +7,8 @@ from gsched.model.training import Training, Urgency
 from gschedd.core.state import State
 from gschedd.plan.compose import beside
 from gschedd.plan.snapshot import Policy
-from gschedd.policies import deadline, drs, fifo
+from gschedd.policies.queue import fifo
+from gschedd.policies.training import deadline, drs
 from tests.support.world import World, node
 
 ONE = "select=1:ncpus=1:ngpus=1"

@@ -8,13 +8,14 @@ from gsched.protocol import actions as a
 from gsched.protocol.actions import Alteration
 from gschedd.core import commands as c
 from gschedd.core import facts as f
-from gschedd.core.foresight import Outlook, outlook_of
+from gschedd.core.forecast.deadline import Outlook, outlook_of
 from gschedd.core.head import Head
 from gschedd.core.state import State
-from gschedd.core.story import Teller
+from gschedd.core.views.jobs import Teller
 from gschedd.plan.compose import beside
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
-from gschedd.policies import drs, elasticflow, fifo
+from gschedd.policies.queue import fifo
+from gschedd.policies.training import drs, elasticflow
 from tests.support.world import ALICE, BEGIN_S, Program, World, node, submission
 
 ELASTIC = "select=1:ncpus=1:ngpus=1"

@@ -8,7 +8,7 @@ from gsched.model.job import LaunchFailure
 from gsched.model.resources import Share
 from gsched.model.states import HoldKind, LaunchStage, OutcomeKind, Subject
 from gschedd.core import facts as f
-from gschedd.core.elsewhere import elsewhere
+from gschedd.core.cycle.other_nodes import elsewhere
 from gschedd.core.settings import QueueSettings, Settings
 from gschedd.plan.snapshot import Start
 from tests.support.evidence import FORK, LEASE, UNKNOWN_USER

@@ -9,7 +9,7 @@ from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
-from gschedd.core.requeue import MAX_FAULTS
+from gschedd.core.attempts.requeue import MAX_FAULTS
 from tests.support.saving import Running
 from tests.support.world import ADMIN, ALICE, BEGIN_S, BOB, Program, World, inventory, node
 

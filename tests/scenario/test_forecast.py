@@ -4,8 +4,8 @@ import pytest
 from msgspec import structs
 
 from gsched.model.training import Training
-from gschedd.core.cycle import snapshot
-from gschedd.core.forecast import (
+from gschedd.core.cycle.run import snapshot
+from gschedd.core.forecast.start import (
     LEAST_ASKED,
     MAX_AHEAD,
     MAX_ASKED,
@@ -16,7 +16,8 @@ from gschedd.core.state import State
 from gschedd.models.robust import RobustModel
 from gschedd.plan.compose import beside
 from gschedd.plan.snapshot import Plan, Snapshot
-from gschedd.policies import drs, fifo
+from gschedd.policies.queue import fifo
+from gschedd.policies.training import drs
 from tests.support.world import BEGIN_S, World, node, settings
 
 

@@ -6,15 +6,16 @@ from gsched.model.job import ExitRecord
 from gsched.model.resources import Gpu, Inventory, Load, Usage
 from gsched.model.states import NodeState, OutcomeKind, StopReason
 from gschedd.core import facts as f
-from gschedd.core.cycle import snapshot
-from gschedd.core.forecast import predict_start
+from gschedd.core.cycle.run import snapshot
+from gschedd.core.forecast.start import predict_start
 from gschedd.core.learning import Kinds, Loads, load_of, what_it_cost
 from gschedd.core.settings import Settings
 from gschedd.core.state import Node
 from gschedd.models.robust import RobustModel
 from gschedd.plan.load import Basis, NodeLoad
 from gschedd.plan.snapshot import Policy
-from gschedd.policies import balance, fifo, torque
+from gschedd.policies.baselines import torque
+from gschedd.policies.queue import balance, fifo
 from tests.support.world import BEGIN_S, GIB, World, node, settings
 
 

@@ -11,8 +11,8 @@ from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
-from gschedd.core.requeue import MAX_FAULTS
-from gschedd.core.story import Teller
+from gschedd.core.attempts.requeue import MAX_FAULTS
+from gschedd.core.views.jobs import Teller
 from tests.support.moves import Story, gpus
 from tests.support.world import ADMIN, Program, World, node, settings
 

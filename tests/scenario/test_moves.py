@@ -6,7 +6,7 @@ from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
-from gschedd.core.goals import Goals
+from gschedd.core.training.profile import Goals
 from tests.support.moves import Story, gpus
 from tests.support.world import ADMIN, ALICE, Program
 

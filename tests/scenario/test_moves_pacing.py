@@ -10,7 +10,7 @@ from gsched.model.resources import Allocation
 from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import State
 from gschedd.plan.snapshot import Move, Plan, RunningJob, Snapshot
-from gschedd.policies import fifo
+from gschedd.policies.queue import fifo
 from tests.support.moves import gpus
 from tests.support.world import ALICE, BOB, Program, World, node, settings
 

@@ -12,7 +12,7 @@ from gsched.model.states import NodeState, OutcomeKind, PartState
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
 from gschedd.core import commands as c
-from gschedd.core.admission import MAX_RIVALS, REMEMBERED_S, refused_words
+from gschedd.core.nodes.admission import MAX_RIVALS, REMEMBERED_S, refused_words
 from gschedd.core.settings import Caller
 from tests.support.world import ALICE, World, node
 

@@ -1,8 +1,8 @@
 """A policy that raises: it gets another chance by itself, seldom enough to harm nobody."""
 
-from gschedd.core.retry import FIRST_RETRY_S, LAST_RETRY_S
+from gschedd.core.cycle.retry import FIRST_RETRY_S, LAST_RETRY_S
 from gschedd.plan.snapshot import Plan, Snapshot
-from gschedd.policies import fifo
+from gschedd.policies.queue import fifo
 from gschedd.sim.cluster import read_cluster
 from gschedd.sim.simulation import MAX_FAILURES, Simulation
 from gschedd.sim.workload import TraceJob

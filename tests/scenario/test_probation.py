@@ -10,8 +10,8 @@ from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
-from gschedd.core.probation import DAY_S, MAX_RESUMPTIONS
-from gschedd.core.story import Teller
+from gschedd.core.nodes.probation import DAY_S, MAX_RESUMPTIONS
+from gschedd.core.views.jobs import Teller
 from tests.support.world import ADMIN, ALICE, BOB, World, node
 
 BROKEN = LaunchFailure(stage=LaunchStage.GROUP, subject=Subject.NODE, errno=errno.EROFS)

@@ -8,12 +8,13 @@ from gsched.errors import InvalidRequestError
 from gsched.model.training import Profiling, Training
 from gsched.protocol import node as n
 from gschedd.core import facts as f
-from gschedd.core import movecosts
-from gschedd.core.cycle import snapshot
+from gschedd.core.cycle.run import snapshot
+from gschedd.core.migration import costs as movecosts
 from gschedd.core.state import State
 from gschedd.plan.compose import beside
-from gschedd.policies import deadline, fifo
-from gschedd.policies.deadline.settings import Settings
+from gschedd.policies.queue import fifo
+from gschedd.policies.training import deadline
+from gschedd.policies.training.deadline.settings import Settings
 from tests.support.world import World, node
 
 BATCH, TOTAL = 10.0, 5_000.0

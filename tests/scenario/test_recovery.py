@@ -25,7 +25,7 @@ from gschedd.core import commands as c
 from gschedd.core import facts as f
 from gschedd.core.apply import apply
 from gschedd.core.head import Head
-from gschedd.core.recovery import CaseKind, Hold, Survey, cases_of
+from gschedd.core.recovery.adopt import CaseKind, Hold, Survey, cases_of
 from gschedd.core.state import Job, State
 from tests.support.world import ADMIN, ALICE, BEGIN_S, Program, World, node
 

@@ -8,14 +8,15 @@ from gsched.model.training import Training
 from gsched.protocol import api
 from gsched.protocol import node as n
 from gschedd.core import facts as f
-from gschedd.core.cycle import snapshot
-from gschedd.core.foresight import Outlook, outlook_of
+from gschedd.core.cycle.run import snapshot
+from gschedd.core.forecast.deadline import Outlook, outlook_of
 from gschedd.core.state import Job, State
-from gschedd.core.story import Teller
+from gschedd.core.views.jobs import Teller
 from gschedd.models.startup import Family
 from gschedd.plan.compose import beside
 from gschedd.plan.training import Goal, Layout
-from gschedd.policies import drs, fifo
+from gschedd.policies.queue import fifo
+from gschedd.policies.training import drs
 from tests.support.books import Books
 from tests.support.world import BEGIN_S, World, node
 

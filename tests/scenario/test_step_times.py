@@ -7,17 +7,18 @@ import pytest
 from gsched.model.training import Training
 from gsched.protocol import node as n
 from gschedd.core import facts as f
-from gschedd.core.cycle import snapshot
-from gschedd.core.foresight import foresee
-from gschedd.core.movecosts import told_by_resuming
+from gschedd.core.cycle.run import snapshot
+from gschedd.core.forecast.deadline import foresee
+from gschedd.core.migration.costs import told_by_resuming
 from gschedd.core.state import State, Trip
-from gschedd.core.steptimes import CHANGE, PAUSE_S
+from gschedd.core.training.step_times import CHANGE, PAUSE_S
 from gschedd.models.startup import Family
 from gschedd.models.steptimes import MeasuredSpeed
 from gschedd.plan.compose import beside
 from gschedd.plan.load import Kind, NodeLoad, Prediction
 from gschedd.plan.training import Goal, Layout
-from gschedd.policies import drs, fifo
+from gschedd.policies.queue import fifo
+from gschedd.policies.training import drs
 from gschedd.store.rows import Batch
 from tests.support.books import Books, batch_of
 from tests.support.moves import Story as Moving

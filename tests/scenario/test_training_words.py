@@ -5,8 +5,8 @@ import pytest
 from gsched.protocol import node as n
 from gschedd.core import effects as e
 from gschedd.core import facts as f
-from gschedd.core.goals import Goals
-from gschedd.core.limits import walltime_left_s
+from gschedd.core.attempts.walltime import walltime_left_s
+from gschedd.core.training.profile import Goals
 from tests.support.moves import Story, gpus
 from tests.support.world import Program
 

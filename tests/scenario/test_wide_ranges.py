@@ -6,8 +6,8 @@ from types import FrameType
 
 import pytest
 
-from gschedd.core.goals import Goals, gpu_counts
 from gschedd.core.state import State
+from gschedd.core.training.profile import Goals, gpu_counts
 from gschedd.policies.registry import TRAININGS, choose
 from tests.support.world import World, inventory, node
 

@@ -16,7 +16,7 @@ from gschedd.plan.compose import Composed, Fairness, beside
 from gschedd.plan.elastic import allocate
 from gschedd.plan.snapshot import Plan, Policy, Snapshot, Start, Verdict, Wait
 from gschedd.plan.space import Spaces
-from gschedd.policies import fifo
+from gschedd.policies.queue import fifo
 from gschedd.policies.registry import TRAININGS, Tuning, choose
 from gschedd.sim.cluster import read_cluster
 from gschedd.sim.faultmoves import MovingWorld

@@ -8,7 +8,7 @@ from gschedd.plan.elastic import allocate, free_gpus
 from gschedd.plan.snapshot import Move, Plan, Policy, Snapshot, Start, Verdict
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import gpus_by_node
-from gschedd.policies import drs
+from gschedd.policies.training import drs
 from gschedd.sim.cluster import read_cluster
 from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import BEGIN_S, Options, Simulation

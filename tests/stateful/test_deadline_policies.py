@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
-from gschedd.policies import deadline, drs, edf, elasticflow, fifowhole, themis
+from gschedd.policies.baselines import edf, fifowhole, themis
+from gschedd.policies.training import deadline, drs, elasticflow
 from tests.support.detached import AlsoDetached
 from tests.support.trainings import World, check, scattered_snapshots, training_snapshots
 

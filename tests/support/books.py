@@ -15,7 +15,7 @@ from gschedd.core.step import Step
 from gschedd.daemon.setup import relearn
 from gschedd.models.predict import Model
 from gschedd.plan.snapshot import Policy
-from gschedd.policies import fifo
+from gschedd.policies.queue import fifo
 from gschedd.store.rows import Batch
 from gschedd.store.sqlite import Store
 from tests.support.world import ALICE, BEGIN_S, inventory, settings, submission

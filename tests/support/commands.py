@@ -44,7 +44,7 @@ def run_command(
 ) -> Ran:
     """Run ``gsched.cli.NAME`` in a pipe."""
     done = subprocess.run(
-        [sys.executable, "-m", f"gsched.cli.{name}", *arguments],
+        [sys.executable, "-m", f"gsched.cli.commands.{name}", *arguments],
         env={**command_environment(head), **(env or {})},
         cwd=cwd,
         stdin=subprocess.DEVNULL,
@@ -61,7 +61,7 @@ def run_at_terminal(name: str, *arguments: str, typed: str, head: Path | str = "
     ours, theirs = pty.openpty()
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", f"gsched.cli.{name}", *arguments],
+            [sys.executable, "-m", f"gsched.cli.commands.{name}", *arguments],
             env=command_environment(head, TERM="xterm", COLUMNS="100"),
             stdin=theirs,
             stdout=theirs,

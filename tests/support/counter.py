@@ -49,10 +49,10 @@ class Counter:
             entry = pwd.getpwnam(OTHER_USER)
         except KeyError:
             pytest.skip(f"there is no user {OTHER_USER} here")
-        probe = _run_as(entry, ["-c", "import gsched.cli.gsub"], self)
+        probe = _run_as(entry, ["-c", "import gsched.cli.commands.gsub"], self)
         if probe.status:
             pytest.skip(f"{OTHER_USER} may not read the code or its Python")
-        return _run_as(entry, ["-m", f"gsched.cli.{name}", *arguments], self)
+        return _run_as(entry, ["-m", f"gsched.cli.commands.{name}", *arguments], self)
 
     def script(self, name: str, content: bytes) -> str:
         """Write a file into the working directory and return its name."""

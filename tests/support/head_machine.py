@@ -35,7 +35,7 @@ from gschedd.core.settings import Caller, QueueSettings
 from gschedd.core.state import State
 from gschedd.core.step import Step
 from gschedd.plan.snapshot import Plan, Snapshot, Start
-from gschedd.policies import fifo
+from gschedd.policies.queue import fifo
 from gschedd.sim.booking import check_head
 from gschedd.store.reader import Reader
 from gschedd.store.rows import Batch

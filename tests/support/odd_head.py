@@ -14,7 +14,7 @@ from gsched.config import load_config
 from gschedd.daemon.service import Service
 from gschedd.plan.compose import Composed, beside
 from gschedd.plan.snapshot import Policy
-from gschedd.policies import edf
+from gschedd.policies.baselines import edf
 from gschedd.site import chosen_policy
 from tests.support.odd_policies import dies, hangs, raises, slow
 

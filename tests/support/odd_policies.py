@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
-from gschedd.policies import edf
+from gschedd.policies.baselines import edf
 
 
 def slow(snapshot: Snapshot, seconds: float) -> Plan:

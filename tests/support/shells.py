@@ -42,7 +42,7 @@ def make_commands(directory: Path, *names: str) -> Path:
     """Write scripts that run this checkout's commands into a new folder; return that."""
     directory.mkdir()
     for name in names:
-        module = "gschedd.sim.cli" if name == "gsim" else f"gsched.cli.{name}"
+        module = "gschedd.sim.cli" if name == "gsim" else f"gsched.cli.commands.{name}"
         path = directory / name
         path.write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
         path.chmod(0o755)

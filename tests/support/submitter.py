@@ -63,7 +63,7 @@ def _by_client(given: argparse.Namespace) -> str | None:
 def _by_command(given: argparse.Namespace) -> str | None:
     """Submit one job by gsub; without an id nobody was promised anything."""
     done = subprocess.run(
-        [sys.executable, "-m", "gsched.cli.gsub", str(given.script)],
+        [sys.executable, "-m", "gsched.cli.commands.gsub", str(given.script)],
         env={**os.environ, "GSCHED_HEAD": str(given.socket)},
         cwd=given.jobs,
         capture_output=True,

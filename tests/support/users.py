@@ -98,7 +98,7 @@ class Users:
     def run(self, cluster: Cluster, user: User, name: str, *words: str, gid: int = 0) -> Ran:
         """Run a command as a user, in that user's directory."""
         done = subprocess.run(
-            [sys.executable, "-m", f"gsched.cli.{name}", *words],
+            [sys.executable, "-m", f"gsched.cli.commands.{name}", *words],
             env=command_environment(cluster.socket, HOME=str(self.home(user))),
             cwd=self.home(user),
             user=user.uid,

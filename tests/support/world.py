@@ -28,14 +28,14 @@ from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.apply import apply
-from gschedd.core.explain import waiting_reason
+from gschedd.core.attempts.walltime import walltime_left_s
 from gschedd.core.head import Head
-from gschedd.core.limits import walltime_left_s
 from gschedd.core.settings import Caller, QueueSettings, Settings
 from gschedd.core.state import Job, Node, State
 from gschedd.core.step import Step
+from gschedd.core.views.reasons import waiting_reason
 from gschedd.plan.snapshot import Policy, Wait
-from gschedd.policies import fifo
+from gschedd.policies.queue import fifo
 from gschedd.sim.booking import check_head
 from tests.support.evidence import NO_DIRECTORY
 from tests.support.invariants import check_history

@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gsched.cli.umbrella import cluster
-from gsched.cli.umbrella.daemons import launcher_process, read_pid
-from gsched.cli.umbrella.layout import ClusterLayout
+from gsched.cli.local import cluster
+from gsched.cli.local.daemons import launcher_process, read_pid
+from gsched.cli.local.layout import ClusterLayout
 from gsched.client import Head, new_job
 from gsched.protocol.api import JobStory
 from tests.support.cluster import wait_until
@@ -317,7 +317,14 @@ def test_a_node_that_cannot_start_is_named_with_its_log(site: Site, *, crashed: 
 
 def test_two_ups_at_once_do_not_start_two_heads(site: Site) -> None:
     """The second waits for nobody: it is told, or finds all done."""
-    words = [sys.executable, "-m", "gsched.cli.gsched", "up", "--dir", str(site.layout.directory)]
+    words = [
+        sys.executable,
+        "-m",
+        "gsched.cli.commands.gsched",
+        "up",
+        "--dir",
+        str(site.layout.directory),
+    ]
     both = [
         subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(2)
@@ -397,7 +404,7 @@ def test_another_user_may_look_but_not_touch(site: Site, tmp_path: Path) -> None
 
     def as_daemon(*words: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [sys.executable, "-m", "gsched.cli.gsched", *words],
+            [sys.executable, "-m", "gsched.cli.commands.gsched", *words],
             env=command_environment(site.layout.socket, HOME="/"),
             user="daemon",
             group="daemon",

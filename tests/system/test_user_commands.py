@@ -65,7 +65,7 @@ def test_a_running_jobs_output_and_story_can_be_read(running: Cluster, tmp_path:
     wait_until(lambda: run(running, "gpeek", job).stdout == "here\n", what="the job's output")
     running_row = json.loads(run(running, "gstat", "--json", "-s", "R").stdout)["jobs"][0]
     follower = subprocess.Popen(
-        [sys.executable, "-m", "gsched.cli.gpeek", "-f", job],
+        [sys.executable, "-m", "gsched.cli.commands.gpeek", "-f", job],
         env=command_environment(running.socket),
         stdout=subprocess.PIPE,
     )
@@ -94,7 +94,7 @@ def test_waiting_outlives_the_head(running: Cluster, tmp_path: Path) -> None:
     job = run(running, "gsub", "--", "sh", "-c", f"cat {go}; exit 4").stdout.strip()
     wait_until(lambda: running.head.job(job).row.state == "running", what="the job's start")
     waiter = subprocess.Popen(
-        [sys.executable, "-m", "gsched.cli.gwait", "-q", job],
+        [sys.executable, "-m", "gsched.cli.commands.gwait", "-q", job],
         env=command_environment(running.socket),
     )
     seen: list[int] = []

@@ -77,7 +77,7 @@ def site(process_marker: str) -> Iterator[Accounts]:
 def command(site: Accounts, *arguments: str, typed: str = "") -> Ran:
     """Run a command as the user with that uid."""
     done = subprocess.run(
-        [sys.executable, "-m", f"gsched.cli.{arguments[0]}", *arguments[1:]],
+        [sys.executable, "-m", f"gsched.cli.commands.{arguments[0]}", *arguments[1:]],
         env=command_environment(site.socket, PYTHONPATH=str(ROOT)),
         cwd=site.jobs,
         input=typed,

@@ -11,10 +11,10 @@ from gschedd.core import apply as apply_module
 from gschedd.core import commands as c
 from gschedd.core import facts as f
 from gschedd.core.apply import apply
-from gschedd.core.assigning import free_port
+from gschedd.core.attempts.assign import free_port
 from gschedd.core.state import State
 from gschedd.plan.snapshot import Plan, Snapshot
-from gschedd.policies import fifo
+from gschedd.policies.queue import fifo
 from tests.support.books import spec_of
 from tests.support.invariants import content
 from tests.support.world import ADMIN, ALICE, BEGIN_S, World, node, settings

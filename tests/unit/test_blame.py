@@ -7,7 +7,7 @@ import pytest
 from gsched.model.job import LaunchFailure
 from gsched.model.states import LaunchStage as S
 from gsched.model.states import Subject
-from gschedd.core.blame import Verdict, verdict
+from gschedd.core.attempts.blame import Verdict, verdict
 
 
 def failure(stage: S, subject: Subject, number: int = 0) -> LaunchFailure:

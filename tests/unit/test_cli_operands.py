@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from gsched.cli.galter import absolute_output, make_alteration
+from gsched.cli.commands.galter import absolute_output, make_alteration
 from gsched.cli.moments import parse_moment
 from gsched.cli.operands import (
     normal_ids,

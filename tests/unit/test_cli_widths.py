@@ -1,7 +1,7 @@
 """What a table on a terminal shows where there is no room for all of it."""
 
-from gsched.cli.columns import Column
-from gsched.cli.widths import GAP, fitted_widths
+from gsched.cli.show.columns import Column
+from gsched.cli.show.widths import GAP, fitted_widths
 
 COLUMNS = (
     Column("Job ID"),

@@ -9,8 +9,9 @@ from gschedd.plan.elastic import allocate_on
 from gschedd.plan.snapshot import Policy, Snapshot
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import gpus_by_node
-from gschedd.policies import deadline, drs, elasticflow, themis
+from gschedd.policies.baselines import themis
 from gschedd.policies.kit.trainings import form_of
+from gschedd.policies.training import deadline, drs, elasticflow
 from tests.support.trainings import check, elastic, goal, gpu_nodes, snapshot_of
 
 #: It can run on four GPUs and not on two.

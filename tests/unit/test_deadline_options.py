@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gsched.cli.common import print_error
-from gsched.cli.deadline import parse_deadline, planned_words, training_of
-from gsched.cli.options import SubmitOptions, gpu_range, merged
-from gsched.cli.place import Place
-from gsched.cli.submission import check_values
+from gsched.cli.submit.deadline import parse_deadline, planned_words, training_of
+from gsched.cli.submit.options import SubmitOptions, gpu_range, merged
+from gsched.cli.submit.place import Place
+from gsched.cli.submit.submission import check_values
 from gsched.errors import BadResourceError, BadScriptError, GschedError, UsageError
 from gsched.model.training import Training
 from gsched.model.units import parse_bandwidth_bytes_s, parse_count, parse_interval_s

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gsched.cli.directives import DEFAULT_PREFIXES, prefixes_for, scan, split_words
+from gsched.cli.submit.directives import DEFAULT_PREFIXES, prefixes_for, scan, split_words
 from gsched.errors import BadScriptError
 
 

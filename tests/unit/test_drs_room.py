@@ -8,8 +8,8 @@ from gschedd.plan.elastic import allocate_on
 from gschedd.plan.snapshot import Plan, Snapshot, Verdict
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import gpus_by_node
-from gschedd.policies import drs
 from gschedd.policies.kit.trainings import form_of
+from gschedd.policies.training import drs
 from tests.support.trainings import NOW_S, elastic, goal, gpu_nodes, snapshot_of
 
 #: One sample a second on each GPU, whatever lies between them.

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gsched.model.resources import Chunk
-from gschedd.core.cycle import snapshot
+from gschedd.core.cycle.run import snapshot
 from gschedd.plan.room import best_space, least_left, leftover
 from gschedd.plan.snapshot import Plan, RunningJob, Snapshot, end_order
 from gschedd.plan.space import NodeSpace, SortedSpaces, Spaces, room_key
-from gschedd.policies import fifo
+from gschedd.policies.queue import fifo
 from tests.support.spaces import chunks, node_spaces
 from tests.support.world import ALICE, World, node
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gsched.cli.submission import elastic_notes
+from gsched.cli.submit.submission import elastic_notes
 from gsched.protocol.api import SubmitJob
 
 

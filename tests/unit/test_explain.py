@@ -2,8 +2,8 @@
 
 from gsched.model.states import HoldKind, JobState
 from gschedd.core import facts as f
-from gschedd.core.explain import describe, jobs_ahead, waiting_reason
 from gschedd.core.settings import QueueSettings
+from gschedd.core.views.reasons import describe, jobs_ahead, waiting_reason
 from tests.support.world import ADMIN, World, node, settings
 
 

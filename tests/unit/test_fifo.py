@@ -3,8 +3,8 @@
 from gsched.model.resources import Chunk, Request, Share
 from gschedd.plan.snapshot import Group, Plan, RunningJob, Shape, Snapshot
 from gschedd.plan.space import NodeSpace, take
-from gschedd.policies.fifo import plan
 from gschedd.policies.kit.order import UNLIMITED_S
+from gschedd.policies.queue.fifo import plan
 from tests.support.spaces import space
 
 NOW_S = 1000.0

@@ -2,7 +2,8 @@
 
 import pytest
 
-from gsched.cli.foreign import (
+from gsched.cli.commands.gsub import gsub
+from gsched.cli.submit.foreign import (
     DIALECTS,
     LINES_MOST,
     Line,
@@ -13,7 +14,6 @@ from gsched.cli.foreign import (
     slurm_time,
     warnings_for,
 )
-from gsched.cli.gsub import gsub
 
 OWN = ("#PBS", "#GSUB", "#GSCHED")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gschedd.core.lineage import (
+from gschedd.core.recovery.lineage import (
     MAX_EPOCHS_AHEAD,
     MAX_EVENTS_AHEAD,
     MAX_JOBS_AHEAD,

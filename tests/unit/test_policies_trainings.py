@@ -10,7 +10,8 @@ from gschedd.models.runtime_table import TableSpeed
 from gschedd.plan.snapshot import Plan, Policy, RunningJob, Snapshot, Verdict
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import Goal, gpus_by_node
-from gschedd.policies import edf, elasticflow, fifowhole, themis
+from gschedd.policies.baselines import edf, fifowhole, themis
+from gschedd.policies.training import elasticflow
 from tests.support.trainings import NOW_S, elastic, goal, gpu_nodes, snapshot_of
 
 #: Iterations a second: twice the GPUs are twice as fast up to four, eight are as fast as six.

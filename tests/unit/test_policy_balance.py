@@ -10,9 +10,9 @@ from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Use
 from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Shape, Snapshot
 from gschedd.plan.space import NodeSpace, take
 from gschedd.plan.times import ENOUGH_RUNS
-from gschedd.policies import paper
-from gschedd.policies.balance import Settings, balance, plan
+from gschedd.policies.baselines import paper
 from gschedd.policies.kit.capacity import Largest, Weights, largest, promised, value
+from gschedd.policies.queue.balance import Settings, balance, plan
 from gschedd.policies.registry import POLICIES
 from tests.support.runs import GB, kind, node, rates
 from tests.support.spaces import space

@@ -3,7 +3,7 @@
 from gsched.model.resources import Chunk, Request
 from gschedd.plan.snapshot import Group, Policy, Shape, Snapshot
 from gschedd.plan.space import NodeSpace
-from gschedd.policies import fewest, roundrobin, torque
+from gschedd.policies.baselines import fewest, roundrobin, torque
 from tests.support.spaces import space
 
 

@@ -11,8 +11,8 @@ from gsched.model.resources import Allocation, Share
 from gschedd.models.runtime_table import TableSpeed
 from gschedd.plan.snapshot import Plan, Verdict
 from gschedd.plan.training import Goal, gpus_by_node
-from gschedd.policies import deadline
-from gschedd.policies.deadline import Settings
+from gschedd.policies.training import deadline
+from gschedd.policies.training.deadline import Settings
 from tests.support.trainings import NOW_S, elastic, goal, gpu_nodes, snapshot_of
 
 #: Iterations a second: twice the GPUs are twice as fast up to four, eight are as fast as six.

@@ -10,11 +10,11 @@ from gschedd.plan.moments import moment
 from gschedd.plan.snapshot import Plan, Snapshot, Verdict
 from gschedd.plan.space import SortedSpaces, Spaces
 from gschedd.plan.training import Fabric, Goal, Layout, gpus_by_node
-from gschedd.policies import drs
-from gschedd.policies.drs.migrate import is_scattered, movables
-from gschedd.policies.drs.round import choose
 from gschedd.policies.kit.performance import Curve
 from gschedd.policies.kit.trainings import Option, form_of
+from gschedd.policies.training import drs
+from gschedd.policies.training.drs.migrate import is_scattered, movables
+from gschedd.policies.training.drs.round import choose
 from tests.support.spaces import space
 from tests.support.trainings import (
     NOW_S,

@@ -11,8 +11,8 @@ from gsched.model.resources import Chunk, Request, Share
 from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Use
 from gschedd.plan.snapshot import Group, Plan, RunningJob, Shape, Snapshot
 from gschedd.plan.space import NodeSpace
-from gschedd.policies.balance import plan
 from gschedd.policies.kit.evenbooks import HARDLY_USED, Spread
+from gschedd.policies.queue.balance import plan
 from tests.support.runs import GB, kind
 from tests.support.spaces import space
 

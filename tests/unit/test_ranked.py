@@ -15,10 +15,11 @@ from gschedd.plan.ranked import BLOCK_NODES, OrderedRank, RankedNodes
 from gschedd.plan.room import shortage
 from gschedd.plan.snapshot import ByEnd, Group, Plan, Policy, RunningJob, Shape, Snapshot
 from gschedd.plan.space import NodeSpace, SortedSpaces, Spaces
-from gschedd.policies import balance, fewest, paper, roundrobin, torque
+from gschedd.policies.baselines import fewest, paper, roundrobin, torque
 from gschedd.policies.kit.by_space import BySpace, SpaceKey
 from gschedd.policies.kit.capacity import Weights
 from gschedd.policies.kit.evenness import MostEven
+from gschedd.policies.queue import balance
 from tests.support.spaces import chunks, requests, space
 
 

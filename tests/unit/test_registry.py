@@ -17,8 +17,8 @@ from gschedd.plan.load import Use
 from gschedd.plan.snapshot import Group, Policy, RunningJob, Shape, Snapshot
 from gschedd.plan.space import NodeSpace, Spaces, take
 from gschedd.plan.training import Fabric
-from gschedd.policies import drs
 from gschedd.policies.registry import ALL_NAMES, NAMES, TRAININGS, Chosen, choose
+from gschedd.policies.training import drs
 from gschedd.site import chosen_policy
 from tests.support.runs import GB, kind, node, run
 from tests.support.spaces import space

@@ -10,8 +10,8 @@ from gsched.model.machine import Machine
 from gsched.model.resources import Load, Share, Usage
 from gsched.model.states import HoldKind, JobState, OutcomeKind, StopReason
 from gschedd.core import facts as f
-from gschedd.core.explain import describe
 from gschedd.core.state import Job, Relocation, Saved, Trip
+from gschedd.core.views.reasons import describe
 from gschedd.models.steptimes import Steps
 from gschedd.store import rows
 from gschedd.store.seals import DamagedRowError, sealed

@@ -5,7 +5,7 @@ import pytest
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.resources import Share, Usage
 from gsched.model.states import AttemptState, OutcomeKind, PartState, StopReason
-from gschedd.core.settle import attempt_outcome, total_usage
+from gschedd.core.attempts.settle import attempt_outcome, total_usage
 from gschedd.core.state import Attempt, Part
 
 K = OutcomeKind

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from gsched.model.request import parse_resources
 from gsched.model.resources import Request
-from gschedd.core.shortest import MAX_COUNTS, shortest_run
+from gschedd.core.training.best_case import MAX_COUNTS, shortest_run
 from gschedd.models.runtime import PaperSpeed, WalltimeSpeed
 from gschedd.plan.training import Fabric, Layout, Size
 from tests.support.world import World, node, settings

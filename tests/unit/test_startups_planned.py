@@ -7,7 +7,8 @@ from gsched.model.resources import Allocation, Share
 from gschedd.models.runtime_table import TableSpeed
 from gschedd.plan.snapshot import Plan, Policy, Verdict
 from gschedd.plan.training import Goal
-from gschedd.policies import deadline, drs, edf, elasticflow, fifowhole, themis
+from gschedd.policies.baselines import edf, fifowhole, themis
+from gschedd.policies.training import deadline, drs, elasticflow
 from tests.support.trainings import NOW_S, elastic, goal, gpu_nodes, snapshot_of
 
 #: 100 iterations take 100 s on one GPU, 50 s on two, 25 s on four.

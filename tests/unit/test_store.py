@@ -16,7 +16,7 @@ from gsched.protocol import actions as a
 from gsched.protocol.actions import Alteration
 from gschedd.core import commands as c
 from gschedd.core import facts as f
-from gschedd.core.apply_nodes import SAFE_ID_JUMP
+from gschedd.core.nodes.apply import SAFE_ID_JUMP
 from gschedd.store.identity import identity_of
 from gschedd.store.mark import Mark, MarkFile
 from gschedd.store.purge import KEPT_OF_JOB

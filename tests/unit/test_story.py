@@ -1,6 +1,6 @@
 """Jobs, attempts and nodes as users see them, made from the head's records."""
 
-from gschedd.core.story import Teller, attempt_row, outcome_row, part_row
+from gschedd.core.views.jobs import Teller, attempt_row, outcome_row, part_row
 from gschedd.models.robust import RobustModel
 from tests.support.world import ALICE, BEGIN_S, GIB, Program, World, node
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from gsched.cli.gsub import split_tail
-from gsched.cli.job_environment import job_environment, parse_variables
-from gsched.cli.options import SubmitOptions, merged
-from gsched.cli.place import Place
-from gsched.cli.submission import Work, job_name, make_job, output_path, parse_extras
+from gsched.cli.commands.gsub import split_tail
+from gsched.cli.submit.job_environment import job_environment, parse_variables
+from gsched.cli.submit.options import SubmitOptions, merged
+from gsched.cli.submit.place import Place
+from gsched.cli.submit.submission import Work, job_name, make_job, output_path, parse_extras
 from gsched.cli.times import parse_start_time
 from gsched.errors import UsageError
 from gsched.protocol.api import SubmitJob

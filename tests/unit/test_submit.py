@@ -21,7 +21,7 @@ from gschedd.core.head import MAX_INTERNED, Head
 from gschedd.core.settings import Caller, QueueSettings, Settings
 from gschedd.core.state import State
 from gschedd.core.step import Step
-from gschedd.policies import fifo
+from gschedd.policies.queue import fifo
 from tests.support.world import ADMIN, ALICE, BEGIN_S, BOB, World, node, settings, submission
 
 ROOT = Caller(user="root", uid=0, gid=0, operator=True)

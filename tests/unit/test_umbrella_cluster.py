@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gsched.cli.umbrella import cluster
-from gsched.cli.umbrella.layout import ClusterLayout, default_directory, layout_of
-from gsched.cli.umbrella.toml import head_toml, node_toml, write_file
+from gsched.cli.local import cluster
+from gsched.cli.local.layout import ClusterLayout, default_directory, layout_of
+from gsched.cli.local.toml import head_toml, node_toml, write_file
 from gsched.config import Config, GpuConfig, HeadConfig, NodeConfig, QueueConfig
 from gsched.errors import BadResourceError, CannotWriteError, ConfigError, UsageError
 from gsched.model.units import parse_size_bytes

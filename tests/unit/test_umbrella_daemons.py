@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gsched.cli.umbrella import daemons
-from gsched.cli.umbrella.daemons import Daemon, log_tail, read_pid, running_process, start, stop
+from gsched.cli.local import daemons
+from gsched.cli.local.daemons import Daemon, log_tail, read_pid, running_process, start, stop
 from gsched.errors import CannotWriteError
 
 SLEEPER = """

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gsched.cli.umbrella import head_checks, machine_checks
-from gsched.cli.umbrella.findings import Finding, Level, fail
+from gsched.cli.local import head_checks, machine_checks
+from gsched.cli.local.findings import Finding, Level, fail
 from gsched.protocol.api import API_VERSION
 from gsched.version import VERSION
 from tests.support.canned_head import node, status

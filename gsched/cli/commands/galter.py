@@ -1,0 +1,206 @@
+"""``galter``: change what jobs ask for."""
+
+import os
+from collections.abc import Callable
+
+import click
+import msgspec
+
+from gsched.cli.common import connected, gsched_command, run
+from gsched.cli.operands import carry_out, jobs_argument, normal_ids, parse_hold_list
+from gsched.cli.submit.mail import refuse_mail
+from gsched.cli.times import parse_start_time, read_duration_s
+from gsched.client import Head
+from gsched.clock import SystemClock
+from gsched.errors import UsageError
+from gsched.model.training import Urgency
+from gsched.protocol.actions import Alteration, AlterJob
+
+Value = str | int | tuple[str, ...] | None  # of an option
+
+EPILOG = """\b
+Examples:
+  galter -l walltime=+1:00:00 17      add one hour, even while it runs
+  galter -l nodes=2:gpus=4 -p 10 17
+  galter --deadline 8h 17             new deadline: eight hours from now
+"""
+
+
+@gsched_command("galter", epilog=EPILOG)
+@jobs_argument
+@click.option(
+    "-a", "start_after", metavar="DATE", help="Do not start before [[[[CC]YY]MM]DD]hhmm[.SS]."
+)
+@click.option("-A", "account", metavar="ACCOUNT", help="Account to charge.")
+@click.option("-e", "stderr_path", metavar="PATH", help="File for standard error.")
+@click.option(
+    "-h",
+    "hold_list",
+    metavar="HOLD_LIST",
+    help="Set the holds: u, o, s, or several such as uo; n: none.",
+)
+@click.option(
+    "-j",
+    "join",
+    type=click.Choice(["oe", "eo", "n"]),
+    metavar="JOIN",
+    help="Join stdout and stderr: oe, eo or n.",
+)
+@click.option(
+    "-l",
+    "resources",
+    multiple=True,
+    metavar="LIST",
+    help="Resources, as with gsub; walltime=+1:00:00 adds time, walltime=-30:00 subtracts it.",
+)
+@click.option(
+    "-m",
+    "mail_points",
+    metavar="POINTS",
+    help="Mail points: only n (never); gsched sends no mail yet.",
+)
+@click.option("-M", "mail_to", metavar="USERS", help="Mail recipients: only with -m n.")
+@click.option("-N", "name", metavar="NAME", help="Job name.")
+@click.option("-o", "stdout_path", metavar="PATH", help="File for standard output.")
+@click.option(
+    "-p", "priority", type=click.IntRange(-1024, 1023), metavar="N", help="Priority, -1024 to 1023."
+)
+@click.option("-q", "queue", metavar="QUEUE", help="Queue of the job.")
+@click.option(
+    "-r",
+    "rerunnable",
+    type=click.Choice(["y", "n"]),
+    metavar="y|n",
+    help="Whether the job can be rerun.",
+)
+@click.option("-S", "shell", metavar="PATH", help="Shell that runs the script.")
+@click.option(
+    "-W",
+    "attributes",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Other attributes: kill_delay=SECONDS (Torque's name of --grace).",
+)
+@click.option("--grace", metavar="DELAY", help="Time from TERM to KILL: seconds, MM:SS or 5m.")
+@click.option("--comment", metavar="TEXT", help="Text to keep with the job; '' removes it.")
+@click.option(
+    "--deadline",
+    metavar="WHEN",
+    help="Deadline: 8h from now, or '2027-03-01 08:00'; none removes it.",
+)
+@click.option(
+    "--urgency",
+    type=click.Choice([each.value for each in Urgency]),
+    metavar="WORD",
+    help="Derive the deadline from the remaining run time: urgent, normal or relaxed.",
+)
+@click.option("--dry-run", is_flag=True, help="Check the change, without making it.")
+@connected
+def galter(
+    head: Head,
+    /,
+    *,
+    jobs: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+    **options: Value,
+) -> int:
+    """Change attributes of jobs: for each job all of the changes, or none.
+
+    Every attribute of a waiting job can be changed; of a running job its walltime, deadline, grace,
+    account, mail, holds, and whether it can be rerun.
+    """
+    request = AlterJob(
+        ids=normal_ids(jobs),
+        alteration=make_alteration(options, now_s=SystemClock().wall_s(), directory=os.getcwd()),
+        dry_run=dry_run,
+    )
+    return carry_out(head, request, as_json=as_json)[1]
+
+
+def make_alteration(options: dict[str, Value], *, now_s: float, directory: str) -> Alteration:
+    """Return what the options ask to change.
+
+    Args:
+        options: by the names of `Alteration`'s fields, but as the user wrote them.
+        now_s: for ``-a``, seconds since the epoch.
+        directory: to which relative paths of ``-o`` and ``-e`` belong.
+
+    Raises:
+        UsageError: nothing at all is to be changed, a value cannot be read, or mail is wanted.
+    """
+    mail = (options.get(name) for name in ("mail_points", "mail_to"))
+    refuse_mail(*(None if value is None else str(value) for value in mail))
+    given = {name: value for name, value in options.items() if value is not None and value != ()}
+    if not given:
+        raise UsageError("nothing to change", hint="see `galter --help`")
+    if "deadline" in given and "urgency" in given:
+        raise UsageError("--deadline and --urgency are mutually exclusive", hint="give one of them")
+    readers = _readers(now_s, directory)
+    plain = set(Alteration.__struct_fields__) - set(readers)
+    changes: dict[str, object] = {name: given[name] for name in plain if name in given}
+    for name, read in readers.items():
+        if name in given:
+            field, value = read(str(given[name]))
+            changes[field] = value
+    for text in _texts(given.get("attributes")):
+        changes["grace_s"] = _kill_delay_s(text)
+    return msgspec.convert(changes, Alteration)
+
+
+def _readers(now_s: float, directory: str) -> dict[str, Callable[[str], tuple[str, object]]]:
+    """Return, for each option whose value is not taken as it stands, what reads it."""
+    return {
+        "stdout_path": lambda text: ("stdout_path", absolute_output(text, directory)),
+        "stderr_path": lambda text: ("stderr_path", absolute_output(text, directory)),
+        "start_after": lambda text: ("start_after_s", parse_start_time(text, now_s=now_s)),
+        "hold_list": lambda text: ("holds", parse_hold_list(text)),
+        "rerunnable": lambda text: ("rerunnable", text == "y"),
+        "grace": lambda text: ("grace_s", read_duration_s("--grace", text)),
+        "deadline": lambda text: _deadline(text, now_s),
+    }
+
+
+def _deadline(text: str, now_s: float) -> tuple[str, float]:
+    """Return the field and its value; ``none`` takes a deadline away."""
+    from gsched.cli.submit.deadline import NONE, parse_deadline  # late: most change something else
+
+    if text == NONE:
+        return "deadline_s", 0.0
+    deadline = parse_deadline(text, now_s=now_s)
+    if deadline.after_s:
+        return "deadline_after_s", deadline.after_s
+    return "deadline_s", deadline.at_s
+
+
+def _texts(value: Value) -> tuple[str, ...]:
+    return value if isinstance(value, tuple) else ()
+
+
+def _kill_delay_s(text: str) -> float:
+    name, _, value = text.partition("=")
+    if name != "kill_delay":
+        raise UsageError(f"-W {text}: unknown attribute {name!r}", hint="valid: kill_delay=SECONDS")
+    return read_duration_s(f"-W {name}", value)
+
+
+def absolute_output(path: str, directory: str) -> str:
+    """Return where output goes, absolute; ``host:`` is dropped, a final ``/`` kept.
+
+    ``~`` and ``$PBS_JOBID`` are left to the node, which expands them as the job's owner.
+    """
+    host, colon, rest = path.partition(":")
+    if colon and "/" not in host:
+        path = rest
+    if not path:
+        raise UsageError("the output path is empty", hint="give a file or a directory")
+    return path if path[0] in "/~$" else os.path.join(directory, path)
+
+
+def main() -> None:
+    """Run the command."""
+    run(galter)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""``ghist``: past jobs, and what was predicted of them, from the database."""
+
+import click
+
+from gsched.cli.common import (
+    color_option,
+    connected,
+    gsched_command,
+    print_json,
+    report_errors,
+    run,
+)
+from gsched.cli.moments import parse_moment
+from gsched.cli.show.history import print_history, totals_of
+from gsched.client import Head
+from gsched.clock import SystemClock
+from gsched.errors import UsageError
+from gsched.model.states import OutcomeKind
+from gsched.protocol.api import ErrorBody, HistoryReply
+
+DEFAULT_LIMIT = 50
+NO_LIMIT = 10**9  # the head gives as many as it can in one answer
+FAILED = "failed"  # the head's word for every outcome but exit code 0 and a deletion
+
+EPILOG = """\b
+Examples:
+  ghist --since yesterday --failed
+  ghist --user alice --since 2026-11-01 --until 2026-12-01 --limit 0
+  ghist --json 17 18
+  ghist --predictions --since 7d      prediction errors, job by job
+"""
+
+
+@gsched_command("ghist", epilog=EPILOG)
+@click.argument("jobs", nargs=-1, metavar="[JOB...]")
+@click.option("-u", "--user", metavar="USER", help="Show only jobs of this user.")
+@click.option(
+    "--since",
+    metavar="MOMENT",
+    help="Show only jobs that ended at or after: 2026-11-20, '2026-11-20 08:00', 2d, today.",
+)
+@click.option("--until", metavar="MOMENT", help="Show only jobs that ended before that time.")
+@click.option(
+    "--outcome",
+    type=click.Choice([kind.value for kind in OutcomeKind]),
+    metavar="KIND",
+    help=f"Show only jobs with this outcome: {', '.join(OutcomeKind)}.",
+)
+@click.option(
+    "--failed", is_flag=True, help="Show only jobs that failed; deleted jobs do not count."
+)
+@click.option("-q", "--queue", metavar="QUEUE", help="Show only jobs of this queue.")
+@click.option(
+    "-N", "--name", metavar="NAME", help="Show only jobs of this name; * and ? are wildcards."
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=DEFAULT_LIMIT,
+    show_default=True,
+    metavar="N",
+    help="Number of jobs to show, newest first; 0: all.",
+)
+@click.option(
+    "--predictions",
+    is_flag=True,
+    help="Show predicted and measured use of each job on each of its nodes.",
+)
+@color_option
+@connected
+def ghist(
+    head: Head,
+    /,
+    *,
+    jobs: tuple[str, ...],
+    color: str,
+    as_json: bool,
+    predictions: bool,
+    **filters: "str | int | bool | None",
+) -> int:
+    """Show jobs that have ended, newest first, and their total use.
+
+    With --predictions: what each job was predicted to use on each of its nodes, what it used, and
+    the error: +50% means that the prediction was half too high.
+    """
+    if predictions:
+        return _predictions(head, jobs, filters, color=color, as_json=as_json)
+    reply, errors = _ask_ids(head, jobs, filters) if jobs else (_ask(head, filters), [])
+    if as_json:
+        print_json(reply)
+    else:
+        print_history(reply, color=color)
+    return report_errors(errors, as_json=as_json)
+
+
+def _ask(head: Head, filters: "dict[str, str | int | bool | None]") -> HistoryReply:
+    return head.history(**_wanted(filters))
+
+
+def _wanted(filters: "dict[str, str | int | bool | None]") -> "dict[str, str | float]":
+    """Return the filters as the head takes them.
+
+    Raises:
+        UsageError: two of them exclude each other, or a moment is none.
+    """
+    if filters["failed"] and filters["outcome"]:
+        raise UsageError("--failed and --outcome are mutually exclusive", hint="give one of them")
+    now_s = SystemClock().wall_s()
+    moments = {
+        name: parse_moment(str(filters[name]), now_s=now_s, option=f"--{name}")
+        for name in ("since", "until")
+        if filters[name] is not None
+    }
+    texts = {
+        name: str(filters[name])
+        for name in ("user", "outcome", "queue", "name", "limit")
+        if filters[name] is not None
+    }
+    if filters["limit"] == 0:
+        texts["limit"] = str(NO_LIMIT)
+    if filters["failed"]:
+        texts["outcome"] = FAILED
+    return {**texts, **moments}
+
+
+def _ask_ids(
+    head: Head, jobs: tuple[str, ...], filters: "dict[str, str | int | bool | None]"
+) -> tuple[HistoryReply, list[ErrorBody]]:
+    _check_no_filter(filters)
+    listing = head.jobs(jobs, finished=True)
+    reply = totals_of(listing.jobs, server=listing.server, now_s=listing.now_s)
+    return reply, [listing.errors[job] for job in jobs if job in listing.errors]
+
+
+def _check_no_filter(filters: "dict[str, str | int | bool | None]") -> None:
+    given = [name for name, value in filters.items() if value and name != "limit"]
+    if given:
+        raise UsageError(
+            f"job ids and --{given[0]} are mutually exclusive",
+            hint="give one of them; quote a pattern, as in -N 'train*', or the shell expands it",
+        )
+
+
+def _predictions(
+    head: Head,
+    jobs: tuple[str, ...],
+    filters: "dict[str, str | int | bool | None]",
+    *,
+    color: str,
+    as_json: bool,
+) -> int:
+    """Show predictions and what came of them; return the exit code."""
+    from gsched.cli.show.predictions import print_predictions  # late: plain ghist does without
+
+    errors: list[ErrorBody] = []
+    if jobs:
+        _check_no_filter(filters)
+        listing = head.jobs(jobs, finished=True)
+        errors = [listing.errors[job] for job in jobs if job in listing.errors]
+        if not listing.jobs:
+            return report_errors(errors, as_json=as_json)
+        reply = head.predictions([row.id for row in listing.jobs], limit=NO_LIMIT)
+    else:
+        reply = head.predictions((), **_wanted(filters))
+    if as_json:
+        print_json(reply)
+    else:
+        print_predictions(reply, color=color)
+    return report_errors(errors, as_json=as_json)
+
+
+def main() -> None:
+    """Run the command."""
+    run(ghist)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,319 @@
+"""``gnodes``: list the nodes, drain them and take them back."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeVar
+
+import click
+from msgspec import structs
+
+from gsched.cli.common import (
+    Callback,
+    color_option,
+    connected,
+    gsched_command,
+    is_terminal,
+    print_json,
+    print_note,
+    report_errors,
+    report_results,
+    run,
+)
+from gsched.cli.show.nodelist import node_fields, print_nodes, print_state_list
+from gsched.client import Head, body_of
+from gsched.errors import UnknownNodeError, UsageError
+from gsched.protocol.actions import NODE_ACTIONS, AnyNodeAction, DrainNode, ReplaceNode
+from gsched.protocol.api import ErrorBody, NodeList, NodeRow
+
+EPILOG = """\b
+Examples:
+  gnodes                              all nodes: resources and load
+  gnodes n1                           all details of one node
+  gnodes drain n1 n2 -m "new driver"  no new jobs; running jobs continue
+  gnodes drain n1 --migrate -m fans   also migrate its jobs where possible
+  gnodes resume n1 n2
+  gnodes confirm-dead n3              it is gone for good: requeue its jobs
+  gnodes remove n3                    delete the node from the list
+  gnodes replace n4                   accept its new disk or machine
+  gnodes --predictions                predicted and measured use of running jobs
+"""
+
+
+def _reason_option(function: Callback) -> Callback:
+    return click.option(
+        "-m",
+        "-N",
+        "--reason",
+        "reason",
+        default="",
+        metavar="REASON",
+        help="drain: the reason, which is required (-N as in Torque).",
+    )(function)
+
+
+@gsched_command("gnodes", epilog=EPILOG)
+@click.argument(
+    "operands", nargs=-1, metavar="[drain|resume|confirm-dead|remove|replace] [NODE...]"
+)
+@_reason_option
+@click.option(
+    "--migrate",
+    is_flag=True,
+    help="drain: also migrate the jobs that can be migrated, a few at a time.",
+)
+@click.option("-y", "--yes", is_flag=True, help="confirm-dead: do not ask for confirmation.")
+@click.option(
+    "--identity",
+    default="",
+    metavar="BEGINNING",
+    help="replace: the gnode to accept, if several were refused.",
+)
+@click.option("-a", "all_fields", is_flag=True, help="Show all details of all nodes (pbsnodes -a).")
+@click.option(
+    "-l", "down_only", is_flag=True, help="Show only nodes that take no jobs: name, state, reason."
+)
+@click.option("-o", "offline", is_flag=True, help="Drain the nodes (pbsnodes -o).")
+@click.option("-c", "clear", is_flag=True, help="Resume the nodes (pbsnodes -c).")
+@click.option(
+    "--predictions",
+    is_flag=True,
+    help="Show predicted and measured use of each node, and past prediction errors.",
+)
+@color_option
+@connected
+def gnodes(
+    head: Head,
+    /,
+    *,
+    operands: tuple[str, ...],
+    reason: str,
+    yes: bool,
+    as_json: bool,
+    predictions: bool,
+    **flags: "bool | str",
+) -> int:
+    """List nodes, or drain, resume, remove or replace them.
+
+    A drained node takes no new jobs; its running jobs continue or, with --migrate, migrate to other
+    nodes where possible. confirm-dead declares a machine gone for good: its jobs end there, and
+    those that can be rerun are queued again; if the machine is still alive, they run twice. remove
+    deletes a node without jobs. replace gives a node's name to another gnode, which the head
+    refuses until then: one with a new state directory, or on another machine.
+    """
+    verb, names = _verb(operands, offline=bool(flags["offline"]), clear=bool(flags["clear"]))
+    if predictions:
+        _check_only_lists(verb, reason, flags)
+        return _predictions(head, names, color=str(flags["color"]), as_json=as_json)
+    if verb:
+        asked = _asked(verb, names, reason.strip(), flags)
+        return _act(head, asked, yes=yes, as_json=as_json)
+    if flags["migrate"] or reason:
+        _check_subcommand(operands)
+    if flags["migrate"]:
+        _check_drain(verb)
+    _checked_identity(verb, str(flags["identity"]))
+    if reason:
+        raise UsageError("-m is valid only with drain", hint="gnodes drain NODE... -m REASON")
+    listing = head.nodes()
+    if listing.warning:
+        print_note(listing.warning, command="gnodes")
+    rows, errors = _chosen(listing.nodes, names)
+    if errors and all(row.name != names[0] for row in rows):
+        _check_subcommand(operands)
+    if as_json:
+        print_json({"server": listing.server, "now_s": listing.now_s, "nodes": rows})
+    else:
+        _print(rows, named=bool(names) or bool(flags["all_fields"]), flags=flags, listing=listing)
+    return report_errors(errors, as_json=as_json)
+
+
+def _verb(operands: tuple[str, ...], *, offline: bool, clear: bool) -> tuple[str, tuple[str, ...]]:
+    """Return what to do (empty: list) and the nodes it is about."""
+    if offline and clear:
+        raise UsageError("-o and -c are mutually exclusive", hint="give one of them")
+    if offline or clear:
+        return "drain" if offline else "resume", operands
+    if operands and operands[0] in NODE_ACTIONS:
+        return operands[0], operands[1:]
+    return "", operands
+
+
+def _asked(
+    verb: str, names: tuple[str, ...], reason: str, flags: Mapping[str, object]
+) -> AnyNodeAction:
+    """Return the action that is asked for.
+
+    Raises:
+        UsageError: an option belongs to another one.
+    """
+    if flags["migrate"]:
+        _check_drain(verb)
+    identity = _checked_identity(verb, str(flags["identity"]))
+    if verb == "drain":
+        return DrainNode(nodes=names, reason=reason, migrate=bool(flags["migrate"]))
+    if verb == "replace":
+        return ReplaceNode(nodes=names, identity=identity)
+    return NODE_ACTIONS[verb](nodes=names)
+
+
+def _checked_identity(verb: str, beginning: str) -> str:
+    """Return how the identity that is meant begins.
+
+    Raises:
+        UsageError: nothing is replaced, or it is no beginning of an identity.
+    """
+    text = beginning.strip().lower().rstrip("…")
+    if text and verb != "replace":
+        raise UsageError(
+            "--identity is valid only with replace", hint="gnodes replace --identity BEGINNING NODE"
+        )
+    if not set(text) <= set("0123456789abcdef"):
+        raise UsageError(
+            f"--identity {beginning!r} is not the beginning of an identity",
+            hint="give hex digits as `gnodes NODE` and gnode's log show them",
+        )
+    return text
+
+
+def _check_subcommand(operands: Sequence[str]) -> None:
+    """Refuse a misspelt subcommand: options, or the lack of such a node, show that one was meant.
+
+    Raises:
+        UsageError: the first operand is like one.
+    """
+    import difflib  # late: only a mistake needs it
+
+    close = difflib.get_close_matches(operands[0], NODE_ACTIONS, n=1) if operands else []
+    if close:
+        raise UsageError(
+            f"unknown subcommand {operands[0]!r}",
+            hint=f"did you mean {close[0]!r}? gnodes {close[0]} NODE...",
+        )
+
+
+def _check_drain(verb: str) -> None:
+    """Refuse --migrate where nothing is drained.
+
+    Raises:
+        UsageError: it is so.
+    """
+    if verb != "drain":
+        raise UsageError(
+            "--migrate is valid only with drain", hint="gnodes drain NODE... --migrate -m REASON"
+        )
+
+
+def _act(head: Head, asked: AnyNodeAction, *, yes: bool, as_json: bool) -> int:
+    verb, names = asked.action, asked.nodes
+    if not names:
+        raise UsageError(f"{verb} needs at least one node", hint=f"gnodes {verb} NODE...")
+    if verb == "drain" and not asked.reason:
+        raise UsageError(
+            "drain needs a reason: others will ask why the nodes take no jobs",
+            hint=f'gnodes drain {" ".join(names)} -m "new driver"',
+        )
+    if verb == "confirm-dead" and not (yes or _is_sure(head, names)):
+        print_note("nothing was done", command="gnodes")
+        return 1
+    reply = head.node_action(asked)
+    results = reply.results
+    migrates = isinstance(asked, DrainNode) and asked.migrate
+    if migrates and not as_json:
+        results = tuple(structs.replace(each, text=f"{each.id}: {each.text}") for each in results)
+    return report_results(results, as_json=as_json, show_text=migrates)
+
+
+def _is_sure(head: Head, names: Sequence[str]) -> bool:
+    """Tell a person at a terminal what it means, ask, and return the answer.
+
+    Raises:
+        UsageError: nobody can be asked; to be wrong here runs jobs twice, so it must be said.
+    """
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+        raise UsageError(
+            "confirm-dead needs a confirmation: jobs that still run would run twice",
+            hint=f"make sure that it is off, then: gnodes confirm-dead -y {' '.join(names)}",
+        )
+    rows, _ = _chosen(head.nodes().nodes, names)
+    jobs = sum(len(row.jobs) for row in rows)
+    print_note(
+        f"{jobs} jobs on {', '.join(names)} will be ended, and may start on other nodes. If the "
+        "machine is still alive, they run twice.",
+        command="gnodes",
+    )
+    return click.confirm("gnodes: is the machine gone for good?", err=True)
+
+
+def _check_only_lists(verb: str, reason: str, flags: "dict[str, bool | str]") -> None:
+    """Refuse what does not go with --predictions.
+
+    Raises:
+        UsageError: something else is asked for, too.
+    """
+    letters = {"all_fields": "-a", "down_only": "-l", "migrate": "--migrate"}
+    other = [verb, "-m" if reason else "", *(letters[name] for name in letters if flags[name])]
+    given = next(filter(None, other), "")
+    if given:
+        raise UsageError(
+            f"--predictions and {given} are mutually exclusive",
+            hint="gnodes --predictions [NODE...]",
+        )
+
+
+def _predictions(head: Head, names: Sequence[str], *, color: str, as_json: bool) -> int:
+    """Show what runs on nodes, predicted and measured; return the exit code."""
+    from gsched.cli.show.predictions import (
+        print_node_predictions,  # late: plain gnodes does without
+    )
+
+    reply = head.node_predictions()
+    rows, errors = _chosen(reply.nodes, names)
+    if as_json:
+        print_json(structs.replace(reply, nodes=rows))
+    else:
+        print_node_predictions(rows, now_s=reply.now_s, learns=reply.learns, color=color)
+    return report_errors(errors, as_json=as_json)
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Row = TypeVar("_Row", bound=_Named)
+
+
+def _chosen(
+    nodes: tuple[_Row, ...], names: Sequence[str]
+) -> tuple[tuple[_Row, ...], list[ErrorBody]]:
+    """Return the rows of the nodes named (none named: all), and an error for each unknown one."""
+    if not names:
+        return nodes, []
+    known = {row.name: row for row in nodes}
+    errors = [
+        body_of(UnknownNodeError(f"Unknown node {name}", hint="gnodes lists the names"))
+        for name in names
+        if name not in known
+    ]
+    return tuple(known[name] for name in names if name in known), errors
+
+
+def _print(
+    rows: Sequence[NodeRow], *, named: bool, flags: "dict[str, bool | str]", listing: NodeList
+) -> None:
+    if flags["down_only"]:
+        print_state_list(rows)
+    elif named:
+        for row in rows:
+            node_fields(row, now_s=listing.now_s)
+    else:
+        print_nodes(rows, color=str(flags["color"]))
+
+
+def main() -> None:
+    """Run the command."""
+    run(gnodes)
+
+
+if __name__ == "__main__":
+    main()

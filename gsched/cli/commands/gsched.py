@@ -1,0 +1,104 @@
+"""``gsched``: the umbrella over what looks after an installation."""
+
+import difflib
+import importlib
+from typing import TYPE_CHECKING
+
+import click
+
+from gsched.cli.common import run, version_option
+from gsched.cli.local.options import HelpfulGroup
+from gsched.errors import UsageError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+#: In the order in which a newcomer needs them; each with its line of the help.
+COMMANDS = {
+    "up": "Start or restore a cluster on this machine.",
+    "down": "Stop a cluster that gsched up started.",
+    "doctor": "Check this installation for problems.",
+    "init": "Create configuration and key of a new site.",
+    "config": "Check a configuration file.",
+    "recover": "Show why the head is in safe mode, and end it.",
+    "completion": "Print the completion of all commands for a shell.",
+    "version": "Show component versions.",
+}
+
+EPILOG = """\b
+Examples:
+  gsched up --nodes 2 --gpus 4        start a test cluster; prints the environment to set
+  gsched doctor                       find out what is wrong
+  gsched down --kill-jobs
+"""
+
+
+class LazyGroup(HelpfulGroup):
+    """A group that imports a sub-command's module when it is called for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the help."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the sub-command of that name, None if there is none."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"gsched.cli.local.{cmd_name}")
+        command = getattr(module, cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands without importing any of them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem[str]]":
+        """Return the commands, without importing them, or the options."""
+        if incomplete.startswith("-"):
+            return super(click.Group, self).shell_complete(ctx, incomplete)
+        from click.shell_completion import CompletionItem
+
+        return [
+            CompletionItem(name, help=text)
+            for name, text in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; of one that is none, say which one it may be."""
+        if ctx.resilient_parsing and args and args[0] not in COMMANDS:
+            return None, None, args  # a shell asks for completions
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            raise UsageError(
+                f"unknown subcommand {args[0]!r}",
+                hint=f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(COMMANDS)}",
+            )
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    name="gsched",
+    cls=LazyGroup,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["--help"], "max_content_width": 100},
+)
+@version_option
+def gsched() -> None:
+    """Set up, check and recover gsched, a batch scheduler for GPU clusters."""
+
+
+def main() -> None:
+    """Run the command."""
+    run(gsched)
+
+
+if __name__ == "__main__":
+    main()

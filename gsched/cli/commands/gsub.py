@@ -1,0 +1,349 @@
+"""gsub: submit a job."""
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from gsched.cli.common import (
+    QuickCommand,
+    connected,
+    gsched_command,
+    print_json,
+    print_note,
+    run,
+)
+from gsched.cli.submit.checks import check_output, check_training_script, check_workdir
+from gsched.cli.submit.job_environment import job_environment
+from gsched.cli.submit.mail import refuse_mail
+from gsched.cli.submit.options import SubmitOptions, job_options, merged
+from gsched.cli.submit.place import Place, absolute
+from gsched.cli.submit.plans import plan_of, report_dry_run, tell_plan
+from gsched.cli.submit.script_options import ScriptOptions, read_directives, stated_options
+from gsched.cli.submit.scripts import STDIN_NAME, Script, read_script
+from gsched.cli.submit.submission import (
+    Work,
+    check_values,
+    compatibility_notes,
+    elastic_notes,
+    find_program,
+    make_job,
+    parse_extras,
+)
+from gsched.client import Head, error_from
+from gsched.clock import SystemClock
+from gsched.config import full_environment
+from gsched.errors import UsageError
+from gsched.model.ids import format_job_id
+from gsched.protocol.api import SubmitJob
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+NAME = "gsub"
+_EPILOG = """\b
+Examples:
+  gsub train.sh                          a script with #PBS or #GSCHED lines
+  gsub -l nodes=1:ppn=4,walltime=2:00:00 train.sh
+  gsub --gpus 1 --wait -- python train.py --epochs 3
+  gsub -l nodes=2:ppn=1:gpus=2 --torchrun train.py --lr 0.1
+  gsub --deadline 8h --gpus 1..8 --elastic --training size.toml --torchrun train.py
+  echo 'date; hostname' | gsub -N now
+"""
+
+
+class GsubCommand(QuickCommand):
+    """gsub's grammar: what stands after ``--`` or ``--torchrun SCRIPT`` is not ours to read."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Cut off the command or the training script's arguments, and parse what is left."""
+        own, tail = split_tail(args)
+        if own and own[-1] == "--torchrun" and not tail and not ctx.resilient_parsing:
+            raise click.UsageError("--torchrun needs a training script", ctx)
+        try:
+            rest = super().parse_args(ctx, own.copy())
+        except click.NoSuchOption as error:
+            from gsched.cli.submit.refusals import refusal_of  # late: only a mistake needs it
+
+            refused = refusal_of(error.option_name, own, self._first_operand(own))
+            if refused is None:
+                raise
+            raise refused from None
+        ctx.params["tail"] = tuple(tail)
+        ctx.params["words"] = tuple(own)
+        return rest
+
+    def _first_operand(self, words: list[str]) -> str:
+        """Return the first word that is neither an option nor its value; empty if there is none."""
+        context = self.make_context(
+            NAME, words.copy(), resilient_parsing=True, ignore_unknown_options=True
+        )
+        operands = context.params.get("operands") or ()
+        return next((word for word in operands if not word.startswith("-")), "")
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem[str]]":
+        """Return our options, but none behind the training script: options there are its own."""
+        return [] if ctx.params.get("torchrun") else super().shell_complete(ctx, incomplete)
+
+
+def split_tail(args: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return our own words, and the words of the command or of the training script.
+
+    ``--torchrun`` stays among our own words when it has a value; the script itself is the value.
+    """
+    for at, word in enumerate(args):
+        if word == "--":
+            return list(args[:at]), list(args[at:])
+        if word == "--torchrun" and at + 1 < len(args):
+            return [*args[:at], f"--torchrun={args[at + 1]}"], list(args[at + 2 :])
+        if word.startswith("--torchrun="):
+            return list(args[: at + 1]), list(args[at + 1 :])
+    return list(args), []
+
+
+@gsched_command(NAME, cls=GsubCommand, epilog=_EPILOG)
+@click.argument("operands", nargs=-1, metavar="[SCRIPT | - | -- COMMAND...]")
+@job_options
+@click.option("-C", "prefix", default=None, metavar="PREFIX", help="Directive prefix; '' for none.")
+@click.option(
+    "--torchrun", default=None, metavar="SCRIPT", help="Start SCRIPT under torchrun on all nodes."
+)
+@click.option(
+    "--dry-run",
+    "--test-only",
+    is_flag=True,
+    help="Check the job and show its plan, but do not submit it.",
+)
+@click.option(
+    "--wait", "wait", is_flag=True, help="Wait for the job to end; exit with its exit code."
+)
+@click.option("--watch", is_flag=True, help="Wait, and print the job's output as it is written.")
+@connected
+def gsub(head: Head, /, **given: object) -> int:
+    """Submit a job: a script, a command after --, or a training script for torchrun.
+
+    Prints the job id on stdout. A script can contain options, too, in #PBS or #GSCHED lines before
+    its first command; options on the command line take precedence.
+    """
+    request = _Request.from_click(given)
+    place = _place()
+    script = _script(request)
+    warnings = _Warnings(silent=request.as_json)
+    options = request.options
+    check_values(options, place)
+    refuse_mail(options.mail_points, options.mail_to)
+    read = ScriptOptions()
+    if script:
+        warnings.add(script.warnings)
+        read = read_directives(script, prefix=request.prefix, place=place, params=gsub.params)
+        warnings.add(read.warnings)
+        warnings.add(read.mail if options.mail_points is None else ())
+        options = merged(options, read.said)
+    job = _job(request, options, script, place, warnings)
+    reply = head.submit([job], dry_run=request.dry_run)
+    result = reply.results[0]
+    if result.error is not None:
+        raise read.located(error_from(result.error))
+    warnings.add(result.warnings)
+    if request.dry_run:
+        return report_dry_run(job, result, warnings.texts, as_json=request.as_json)
+    job_id = format_job_id(result.id, reply.server)
+    follows = request.wait or request.watch or parse_extras(options.extras).block
+    if request.as_json and not follows:
+        print_json(
+            {"id": result.id, "job_id": job_id, "server": reply.server, "warnings": warnings.texts}
+            | plan_of(result)
+        )
+    elif request.as_json:
+        print_note(job_id, command=NAME)  # stdout is for one document, at the end
+    elif not options.no_id:
+        print(job_id, flush=True)
+    if not request.as_json:
+        tell_plan(result, command=NAME)
+    if not follows:
+        return 0
+    from gsched.cli.follow import wait_for_one  # late: most only submit
+
+    return wait_for_one(head, result.id, watch=request.watch, as_json=request.as_json)
+
+
+class _Warnings:
+    """What the user should know although the job is taken; on stderr, or in the JSON document."""
+
+    __slots__ = ("_silent", "texts")
+
+    def __init__(self, *, silent: bool):
+        self._silent = silent
+        self.texts: list[str] = []
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Print the texts, or keep them for the document."""
+        for text in texts:
+            self.texts.append(text)
+            if not self._silent:
+                print_note(f"warning: {text}", command=NAME)
+
+
+class _Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line says apart from the job's own options.
+
+    Attributes:
+        tail: the words behind ``--`` or behind the training script.
+        words: those before.
+    """
+
+    operands: tuple[str, ...]
+    tail: tuple[str, ...]
+    words: tuple[str, ...]
+    options: SubmitOptions
+    prefix: str | None
+    torchrun: str | None
+    dry_run: bool
+    wait: bool
+    watch: bool
+    as_json: bool
+
+    @classmethod
+    def from_click(cls, given: dict[str, object]) -> "_Request":
+        """Sort click's parameters."""
+        own = {name: value for name, value in given.items() if name in cls.__struct_fields__}
+        return msgspec.convert(own | {"options": stated_options(given)}, cls)
+
+
+def _place() -> Place:
+    try:
+        cwd = os.getcwd()
+    except FileNotFoundError:
+        raise UsageError(
+            "the current directory has been deleted", hint="change to another directory: cd"
+        ) from None
+    variables = full_environment()
+    shown = variables.get("PWD", "")
+    # The path the user sees, with its links, as long as it is the same directory.
+    if shown.startswith("/") and os.path.exists(shown) and os.path.samefile(shown, cwd):
+        cwd = shown
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return Place(cwd=cwd, environment=variables, now_s=SystemClock().wall_s(), umask=umask)
+
+
+def _script(request: _Request) -> Script | None:
+    """Return the batch script, or None where a command or a training script runs.
+
+    Raises:
+        UsageError: two of them at once, or a second operand.
+    """
+    operands = request.operands
+    if request.torchrun is not None:
+        if operands:
+            raise UsageError(
+                f"script {operands[0]!r} and --torchrun {request.torchrun} are mutually exclusive",
+                hint="give one of them; arguments of the training script follow its name",
+            )
+        return None
+    if not operands and request.tail:
+        return None
+    if len(operands) > 1:
+        from gsched.cli.submit.refusals import (  # late: a mistake
+            command_without_dashes,
+            names_command,
+        )
+
+        if names_command(operands[0]):
+            raise command_without_dashes(request.words, operands[0])
+        raise UsageError(
+            f"unexpected operand {operands[1]!r}: only one script can be submitted at a time",
+            hint=f'pass arguments to the script with -F "…", or after --: '
+            f"gsub {operands[0]} -- {' '.join(operands[1:])}",
+        )
+    operand = operands[0] if operands else "-"
+    if operand == "-" and sys.stdin.isatty():
+        print_note("reading the script from the terminal; press Ctrl-D to end it", command=NAME)
+    return read_script(operand)
+
+
+def _work(
+    request: _Request, options: SubmitOptions, script: Script | None, place: Place, workdir: str
+) -> Work:
+    tail = request.tail[1:] if request.tail[:1] == ("--",) else request.tail
+    if request.torchrun is not None:
+        return _torchrun_work(request.torchrun, request.tail, options, place, workdir)
+    if script is None:
+        if not tail:
+            raise UsageError("no command after --", hint="write: gsub -- COMMAND ARGUMENTS")
+        return Work("command", default_name=os.path.basename(tail[0]), arguments=tail)
+    arguments = tail
+    if options.script_arguments is not None:
+        import shlex  # late: few give arguments to scripts
+
+        try:
+            arguments = (*shlex.split(options.script_arguments), *tail)
+        except ValueError as error:
+            raise UsageError(f"-F: {str(error).lower()}: {options.script_arguments!r}") from None
+    name = STDIN_NAME if script.where == STDIN_NAME else os.path.basename(script.where)
+    return Work("script", default_name=name, script=script, arguments=arguments)
+
+
+def _torchrun_work(
+    script: str, arguments: tuple[str, ...], options: SubmitOptions, place: Place, workdir: str
+) -> Work:
+    path = place.environment.get("PATH", "")
+    if options.python is not None:
+        python = find_program(os.path.expanduser(options.python), path)
+        asked = options.python
+    else:
+        python = find_program("python", path) or find_program("python3", path)
+        asked = "python"
+    if not python:
+        raise UsageError(
+            f"--torchrun: {asked!r} is not on your PATH",
+            hint="activate the environment that has PyTorch, or name its Python with --python",
+        )
+    if script == "-m":  # a module, as python -m has it
+        name = arguments[0] if arguments else "-m"
+        return Work("torchrun", default_name=name, arguments=("-m", *arguments), python=python)
+    # From where the user stands, unless it lies only where the job starts.
+    full = absolute(script, place)
+    if not os.path.exists(full) and os.path.exists(os.path.join(workdir, script)):
+        full = os.path.join(workdir, script)
+    check_training_script(full)
+    return Work(
+        "torchrun",
+        default_name=os.path.basename(script),
+        arguments=(full, *arguments),
+        python=os.path.abspath(python),
+    )
+
+
+def _job(
+    request: _Request,
+    options: SubmitOptions,
+    script: Script | None,
+    place: Place,
+    warnings: _Warnings,
+) -> SubmitJob:
+    workdir = absolute(options.workdir, place) if options.workdir else place.cwd
+    check_workdir(workdir)
+    variables, notes = job_environment(
+        environment=place.environment,
+        lists=options.variables,
+        export_all=options.export_all,
+        workdir=place.cwd,
+        queue=options.queue or "",
+    )
+    job = make_job(options, _work(request, options, script, place, workdir), place, variables)
+    warnings.add(compatibility_notes(options, place) + elastic_notes(job) + notes)
+    check_output(job, place, stdout=options.stdout, stderr=options.stderr)
+    return job
+
+
+def main() -> None:
+    """Run gsub."""
+    run(gsub)
+
+
+if __name__ == "__main__":
+    main()

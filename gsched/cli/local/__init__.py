@@ -1,0 +1,1 @@
+"""The sub-commands of ``gsched``, for one installation: bring up, take down, look after it."""

@@ -1,0 +1,59 @@
+"""``gsched config check``: whether a configuration can be used."""
+
+import pwd
+
+import click
+
+from gsched.cli.common import print_json
+from gsched.cli.local.options import SETTINGS, HelpfulGroup, subcommand
+from gsched.config import Config, load_config
+from gsched.errors import ConfigError
+
+
+@click.group("config", cls=HelpfulGroup, context_settings=SETTINGS)
+def config() -> None:
+    """Check configuration files."""
+
+
+@subcommand("check")
+@click.argument("file", required=False)
+def check(*, file: str | None, as_json: bool) -> int:
+    """Validate a configuration file and show the resulting settings.
+
+    Without FILE, checks the file that the commands use: $GSCHED_CONFIG or /etc/gsched/gsched.toml.
+    Exits with 78 if it is invalid; the message names the line and the key.
+    """
+    loaded = load_config(file)
+    name = file or "the configuration"
+    _check_operators(loaded, name)
+    if as_json:
+        print_json({"ok": True, "config": loaded})
+        return 0
+    queues = ", ".join(f"{queue.name} ({queue.policy})" for queue in loaded.queue)
+    print(f"{name} is valid")
+    print(
+        f"head: socket {loaded.head.socket}, nodes at "
+        f"{loaded.head.node_host}:{loaded.head.node_port}, state in {loaded.head.state_dir}"
+    )
+    print(f"queues: {queues}")
+    print(f"node: connects to {loaded.node.head}")
+    return 0
+
+
+def _check_operators(loaded: Config, name: str) -> None:
+    """Refuse operators whom the head would refuse: users that this machine does not have.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    for user in loaded.head.operators:
+        try:
+            pwd.getpwnam(user)
+        except KeyError:
+            raise ConfigError(
+                f"{name}: [head] operators: unknown user {user!r}",
+                hint="name existing users; check the file on the machine of the head",
+            ) from None
+
+
+config.add_command(check)

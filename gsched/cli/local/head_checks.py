@@ -1,0 +1,213 @@
+"""What the doctor asks the head: does it answer, dispatch, see its nodes, and is it our version."""
+
+import os
+import stat
+from collections.abc import Iterable, Mapping
+
+from gsched.cli.local.findings import Finding, fail, ok, warn
+from gsched.client import Head
+from gsched.clock import SystemClock
+from gsched.errors import GschedError, HeadUnreachableError
+from gsched.protocol.api import API_VERSION, NodeRow, StatusReply
+from gsched.version import VERSION
+
+SKEW_WARN_S = 2.0
+HEARTBEATS_LATE_S = 900.0  # three heartbeats
+#: Of what the head counts, what is no late or repeated message, in words.
+FAULTS = {
+    "policy_failed": "the scheduling policy failed {} times",
+    "planner_failed": "the planner was started again {} times",
+    "plan_refused": "{} starts of its plans were refused",
+    "moves_refused": "the migrations of {} plans were refused",
+}
+
+
+def check_head(address: str, *, patience_s: float = 1.0) -> list[Finding]:
+    """Ask the head at ``address`` (empty: the usual places) how it is."""
+    try:
+        head = Head(address, patience_s=patience_s)
+    except GschedError as error:
+        return [fail("head address", error.message, error.hint or "unset GSCHED_HEAD")]
+    findings = []
+    path = head.transport.address.path
+    if path and os.path.exists(path):
+        findings.append(check_socket(path))
+    try:
+        status = head.status()
+        asked_s = SystemClock().wall_s()
+        nodes = head.nodes().nodes
+    except HeadUnreachableError as error:
+        todo = "start it with `gschedd --config FILE` or `gsched up`, or set GSCHED_HEAD to another"
+        return [*findings, fail("head", error.message, todo)]
+    except GschedError as error:
+        return [*findings, fail("head", error.message, error.hint or "see the head's log")]
+    findings.append(ok("head", f"answers at {head.transport.address.text} (process {status.pid})"))
+    findings.extend(check_status(status, now_s=asked_s))
+    findings.extend(check_nodes(nodes, now_s=status.now_s))
+    return findings
+
+
+def check_socket(path: str) -> Finding:
+    """Say whether you, and others, may use the head's socket."""
+    status = os.stat(path)
+    mode = stat.S_IMODE(status.st_mode)
+    if not stat.S_ISSOCK(status.st_mode):
+        return fail(
+            "socket", f"{path} is not a socket", "set GSCHED_HEAD to the path of the socket"
+        )
+    if not os.access(path, os.W_OK):
+        return fail("socket", f"no permission to use {path} (mode {mode:04o})", f"chmod 666 {path}")
+    parent = os.stat(os.path.dirname(path))
+    if parent.st_mode & stat.S_IWOTH and not parent.st_mode & stat.S_ISVTX:
+        return fail(
+            "socket",
+            f"all users can replace {path}: its directory has mode "
+            f"{stat.S_IMODE(parent.st_mode):04o}",
+            f"chmod 755 {os.path.dirname(path)}",
+        )
+    return ok("socket", f"{path} is usable (mode {mode:04o})")
+
+
+def check_status(status: StatusReply, *, now_s: float) -> list[Finding]:
+    """Judge what the head says about itself; ``now_s`` is this machine's clock."""
+    findings = [_check_version(status)]
+    if status.safe_mode:
+        findings.append(
+            fail(
+                "safe mode",
+                f"no job is started: {safe_mode_reason(status)}",
+                "see gsched-recover in gsched(1): `gsched recover` shows why, --accept ends it",
+            )
+        )
+    findings.extend(
+        fail(
+            f"node {name}",
+            f"is refused: {why}",
+            f"if the node is right, the database is an old copy: gsched recover --believe {name}",
+        )
+        for name, why in sorted(status.quarantined.items())
+    )
+    skew_s = status.now_s - now_s
+    if abs(skew_s) > SKEW_WARN_S:
+        findings.append(
+            warn(
+                "clock",
+                f"the head's clock is {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'behind'}",
+                "synchronize both clocks with chrony or ntpd",
+            )
+        )
+    else:
+        findings.append(ok("clock", "the clocks of this machine and the head agree"))
+    if status.damaged:
+        shown = "; ".join(status.damaged[:3])
+        more = f" and {len(status.damaged) - 3} more" if len(status.damaged) > 3 else ""
+        findings.append(
+            fail(
+                "database",
+                f"rows of {status.database} are damaged: {shown}{more}",
+                "restore a backup, or delete the jobs with gdel; see gsched(1), Damaged records",
+            )
+        )
+    if status.planner:
+        findings.append(
+            fail(
+                "planner",
+                f"training jobs are not planned: the planner {status.planner}",
+                "see the head's log; gsched doctor --save-snapshot keeps the planner's input",
+            )
+        )
+    findings.extend(_check_oddities(status.dropped))
+    return findings
+
+
+def _check_oddities(counts: Mapping[str, int]) -> list[Finding]:
+    """Judge what the head has counted: faults need a look, late and repeated messages do not."""
+    findings = []
+    faults = {name: counts[name] for name in FAULTS if counts.get(name)}
+    if faults:
+        told = ", ".join(FAULTS[name].format(count) for name, count in faults.items())
+        todo = "the reasons are in the head's log; jobs start once the next plan is accepted"
+        findings.append(warn("policy", f"since the head started {told}", todo))
+    others = sorted((name, count) for name, count in counts.items() if name not in faults)
+    if others:
+        shown = ", ".join(f"{name} {count}" for name, count in others)
+        text = f"the head ignored some, such as late or repeated ones ({shown}): nothing to do"
+        findings.append(ok("messages", text))
+    return findings
+
+
+def safe_mode_reason(status: StatusReply) -> str:
+    """Return why the head is in safe mode, empty if it is not, without saying again that it is."""
+    return status.safe_mode.removeprefix("safe mode, ").partition("; an operator ends it")[0]
+
+
+def _check_version(status: StatusReply) -> Finding:
+    if status.api_version != API_VERSION:
+        return fail(
+            "version",
+            f"the head uses API {status.api_version}, these commands use API {API_VERSION}",
+            "install the same version of gsched on both sides",
+        )
+    if status.version != VERSION:
+        return warn(
+            "version",
+            f"the head is {status.version}, these commands are {VERSION}",
+            "restart the older side after the upgrade",
+        )
+    return ok("version", f"{status.version}, API {API_VERSION}")
+
+
+def check_nodes(nodes: Iterable[NodeRow], *, now_s: float) -> list[Finding]:
+    """Say which nodes accept no jobs, and why."""
+    rows = list(nodes)
+    if not rows:
+        return [
+            fail("nodes", "no node has registered yet", "start gnode: see gnode(8) and its log")
+        ]
+    findings = []
+    for row in rows:
+        if row.refused:
+            findings.append(
+                warn(
+                    f"node {row.name}",
+                    f"another gnode claims its name, {row.refused}",
+                    "see gnodes(1) about replace",
+                )
+            )
+        reason = f": {row.reason}" if row.reason else ""
+        if row.state != "up":
+            findings.append(
+                fail(
+                    f"node {row.name}",
+                    f"is {row.state}{reason}",
+                    f"see gnode's log; if the machine is gone: gnodes confirm-dead {row.name}",
+                )
+            )
+        elif row.drained:
+            findings.append(
+                warn(
+                    f"node {row.name}",
+                    f"is drained and accepts no new jobs{reason}",
+                    f"gnodes resume {row.name}",
+                )
+            )
+        elif row.problem:
+            findings.append(
+                warn(
+                    f"node {row.name}",
+                    f"accepts no new jobs: {row.problem}",
+                    "it accepts jobs again when the cause is gone",
+                )
+            )
+        elif row.heartbeat_s is not None and now_s - row.heartbeat_s > HEARTBEATS_LATE_S:
+            findings.append(
+                warn(
+                    f"node {row.name}",
+                    f"last reported its load {now_s - row.heartbeat_s:.0f} s ago",
+                    "see the log of its gnode: it answers but does not sample",
+                )
+            )
+    good = len(rows) - len(findings)
+    if good:
+        findings.append(ok("nodes", f"{good} of {len(rows)} accept jobs"))
+    return findings

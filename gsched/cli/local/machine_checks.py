@@ -1,0 +1,216 @@
+"""What the doctor looks at on this machine: interpreter, files, disks, GPUs, control groups."""
+
+import importlib.util
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from gsched import file_systems, trust
+from gsched.cli.local.cluster import head_daemon, node_daemon
+from gsched.cli.local.daemons import Daemon, read_pid, running_process
+from gsched.cli.local.findings import Finding, fail, ok, warn
+from gsched.cli.local.layout import ClusterLayout
+from gsched.config import Config, load_config
+from gsched.errors import ConfigError
+from gsched.model.units import format_size
+
+BAD_PYTHON = (3, 12, 0)
+OLDEST_PYTHON = (3, 11)
+DISK_WARN_BYTES = 1024**3
+DISK_FAIL_BYTES = 50 * 1024**2  # SQLite's log and one backup of a middling database
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+
+
+def check_python(version: tuple[int, int, int]) -> Finding:
+    """Say whether gsched's daemons may run under this interpreter."""
+    shown = ".".join(map(str, version))
+    if version == BAD_PYTHON:
+        return fail(
+            "python",
+            f"{shown} starts programs with root's groups (CVE-2023-6507)",
+            "use Python 3.12.1 or later, or 3.11",
+        )
+    if version < OLDEST_PYTHON:
+        return fail("python", f"{shown} is too old", "use Python 3.11 or later")
+    return ok("python", f"{shown} ({sys.executable})")
+
+
+def check_config(path: str | None) -> tuple[Finding, Config | None]:
+    """Read the configuration; None where it cannot be used."""
+    try:
+        config = load_config(path)
+    except ConfigError as error:
+        return fail("configuration", error.message, error.hint or "see gsched.toml(5)"), None
+    return ok("configuration", f"{path or 'the default one'} is valid"), config
+
+
+def check_secret(path: Path) -> Finding:
+    """Say whether the cluster's key is there, long enough, and nobody else's business."""
+    try:
+        status = path.stat()
+        content = path.read_bytes().strip() if os.access(path, os.R_OK) else b""
+    except FileNotFoundError:
+        return fail("cluster key", f"{path} does not exist", "create it with `gsched init`")
+    except OSError as error:
+        return warn(
+            "cluster key", f"{path}: {error.strerror}", "run this check as root, or as its owner"
+        )
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077:
+        return fail(
+            "cluster key",
+            f"{path} has mode {mode:04o}: other users can read it and pose as a node",
+            f"chmod 600 {path}; if other users have accounts here, also create a new key",
+        )
+    if os.access(path, os.R_OK) and len(content) < 32:
+        return fail(
+            "cluster key",
+            f"{path} has only {len(content)} bytes",
+            f"remove it and create a new one with `gsched init`; copy {path} to all nodes",
+        )
+    return ok("cluster key", f"{path} is private (mode {mode:04o})")
+
+
+def check_private(path: Path, subject: str) -> Finding:
+    """Say whether a file that holds users' scripts and environments is closed to others."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        return fail(
+            subject, f"{path} has mode {mode:04o}: other users can read it", f"chmod 600 {path}"
+        )
+    return ok(subject, f"{path} is private (mode {mode:04o})")
+
+
+def check_state_directory(path: Path) -> list[Finding]:
+    """Say whether the head can keep its database in ``path``, and for how long."""
+    subject = "state directory"
+    if not os.path.isdir(path):
+        todo = "create it with `gsched init`, or run this check as root"
+        return [fail(subject, f"{path} does not exist, or you have no permission to see it", todo)]
+    findings = []
+    if not os.access(path, os.W_OK | os.X_OK):
+        findings.append(
+            warn(subject, f"no permission to write {path}", "correct for a user; the head needs it")
+        )
+    else:
+        findings.append(ok(subject, f"{path} is writable"))
+    findings.append(check_space(path, shutil.disk_usage(path).free))
+    objection = file_systems.objection(path)
+    if objection:
+        todo = "choose a state directory on a local disk"
+        findings.append(fail("file system", objection, todo))
+    return findings
+
+
+def check_spool(path: Path) -> list[Finding]:
+    """Say whether root's node would use its spool, if there is one and we are root."""
+    if os.geteuid() != 0 or not os.path.isdir(path):
+        return []
+    try:
+        trust.check_directory(str(path))
+    except trust.UntrustedError as error:
+        text = f"{error}: whoever can change the spool can run programs as any user"
+        return [fail("spool", text, f"{error.hint}; check its files before gnode starts again")]
+    return [ok("spool", f"only root can change {path}")]
+
+
+def check_space(path: Path, free_bytes: int) -> Finding:
+    """Say whether there is room for the database to grow."""
+    text = f"{format_size(free_bytes)} free at {path}"
+    if free_bytes < DISK_FAIL_BYTES:
+        return fail(
+            "disk space", text, "free space: the head refuses submissions when the disk is full"
+        )
+    if free_bytes < DISK_WARN_BYTES:
+        return warn("disk space", text, "free space before the head has to refuse submissions")
+    return ok("disk space", text)
+
+
+def check_pid_files(layout: ClusterLayout) -> list[Finding]:
+    """Say which daemons of a ``gsched up`` cluster run, and which have left a pid file behind."""
+    daemons = [head_daemon(layout), *(node_daemon(node) for node in layout.nodes())]
+    return [_check_daemon(daemon, layout.directory) for daemon in daemons]
+
+
+def _check_daemon(daemon: Daemon, directory: Path) -> Finding:
+    process = running_process(daemon)
+    if process is not None:
+        return ok(daemon.label, f"runs as process {process.pid}")
+    pid = read_pid(daemon.pid_file)
+    if pid is None:
+        text = "is down"
+    elif psutil.pid_exists(pid):
+        text = f"is down; {daemon.pid_file} is stale: process {pid} is another program"
+    else:
+        text = f"is down; {daemon.pid_file} is stale: there is no process {pid}"
+    return fail(daemon.label, text, f"gsched up --dir {directory}; its log is {daemon.log}")
+
+
+def check_cgroup(root: Path = CGROUP_ROOT) -> Finding:
+    """Say how gnode will keep hold of everything that a job starts."""
+    subject = "control groups"
+    without = "processes are tracked by descent, which suffices for well-behaved jobs"
+    trees = [tree for tree in (root, root / "unified") if (tree / "cgroup.procs").exists()]
+    if not trees:
+        return warn(subject, f"no cgroup v2 tree at {root}; {without}", "mount cgroup2 if you can")
+    if os.geteuid() != 0 and not os.access(trees[0], os.W_OK):
+        return warn(
+            subject,
+            f"{trees[0]} exists but is not writable; {without}",
+            "run gnode as root, or under systemd with Delegate=yes, for containment and OOM limits",
+        )
+    controllers = _words(trees[0] / "cgroup.controllers")
+    if "memory" not in controllers:
+        return warn(
+            subject,
+            f"{trees[0]} is writable but has no memory controller: jobs are contained, "
+            "memory limits are enforced by sampling",
+            "boot with systemd.unified_cgroup_hierarchy=1 for exact memory limits",
+        )
+    return ok(subject, f"{trees[0]} is writable ({' '.join(controllers)})")
+
+
+def _words(path: Path) -> Sequence[str]:
+    try:
+        return path.read_text(encoding="ascii").split()
+    except OSError:
+        return ()
+
+
+def check_gpus() -> Finding:
+    """Say which GPUs NVIDIA's library sees here."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return ok("GPUs", f"NVML sees none ({error}); GPUs can be declared")
+    try:
+        count = int(pynvml.nvmlDeviceGetCount())
+        names = [
+            pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(count)
+        ]
+    except pynvml.NVMLError as error:
+        return warn("GPUs", f"NVML fails: {error}", "see nvidia-smi; the driver may need a restart")
+    finally:
+        pynvml.nvmlShutdown()
+    return ok("GPUs", f"{count}: {', '.join(sorted(set(map(str, names))))}")
+
+
+def check_torchrun() -> Finding:
+    """Say whether ``gsub --torchrun`` can work with this interpreter."""
+    if importlib.util.find_spec("torch") is not None:
+        return ok("torchrun", f"PyTorch is installed for {sys.executable}")
+    found = shutil.which("torchrun")
+    if found:
+        return ok("torchrun", f"{found}; give its interpreter with gsub --python")
+    return warn(
+        "torchrun",
+        "PyTorch is not installed for this interpreter, and torchrun is not on PATH",
+        "install PyTorch, or give an interpreter that has it with gsub --python",
+    )

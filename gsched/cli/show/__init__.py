@@ -1,0 +1,1 @@
+"""What commands show: lists, stories and tables."""

@@ -1,0 +1,174 @@
+"""The rows of gstat's lists."""
+
+from collections.abc import Iterator, Sequence
+
+from gsched.cli.show.columns import Column
+from gsched.cli.times import format_clock, format_expected, local_times
+from gsched.model.states import JobState
+from gsched.model.units import format_duration
+from gsched.model.wording import outcome_words
+from gsched.protocol.api import JobList, JobRow
+
+#: The first six are Torque's, in its order: id, name, owner, CPU time, state, queue.
+LIST_COLUMNS = (
+    Column("Job ID", style="bold"),
+    Column("Name"),
+    Column("User"),
+    Column("Time Use", right=True),
+    Column("S"),
+    Column("Queue"),
+    Column("CPUs", right=True),
+    Column("GPUs", right=True),
+    Column("Elapsed", right=True),
+    Column("Limit", right=True),
+    Column("Nodes"),
+    Column("Reason", wraps=True),
+)
+WHY_COLUMNS = (
+    Column("Job ID", style="bold"),
+    Column("Name", least=10),
+    Column("User", least=8, drop=1),
+    Column("S"),
+    Column("Expected", right=True),
+    Column("Reason", wraps=True, least=32),
+)
+_TERMINAL_COLUMNS = (
+    Column("Job ID", style="bold"),
+    Column("Name", least=10),
+    Column("User", least=8, drop=4),
+    Column("Time Use", right=True, drop=1),
+    Column("S"),
+    Column("Queue", least=8, drop=3),
+    Column("GPUs", right=True, drop=2),
+    Column("Elapsed", right=True),
+    Column("Nodes or reason", wraps=True, least=32),
+)
+
+
+_TERMINAL_DEADLINES = (Column("Deadline", right=True, drop=5), Column("Slack", right=True))
+#: Behind LIST_COLUMNS where any job shown has a deadline.
+DEADLINE_COLUMNS = (
+    Column("Deadline", right=True),
+    Column("Ends by", right=True),
+    Column("Slack", right=True),
+    Column("Late"),
+)
+
+
+def has_deadlines(reply: JobList) -> bool:
+    """Return whether any of the jobs has a deadline."""
+    return any(job.deadline_s is not None for job in reply.jobs)
+
+
+def plain_list(reply: JobList) -> tuple[Sequence[Column], Iterator[Sequence[str]]]:
+    """Return columns and rows for a pipe: those of deadlines only where there are some."""
+    if not has_deadlines(reply):
+        return LIST_COLUMNS, list_rows(reply)
+    both = zip(list_rows(reply), reply.jobs, strict=True)
+    rows = ((*row, *_deadline_cells(job, reply.now_s)) for row, job in both)
+    return (*LIST_COLUMNS, *DEADLINE_COLUMNS), rows
+
+
+def _deadline_cells(job: JobRow, now_s: float) -> Sequence[str]:
+    if job.deadline_s is None:
+        return ("", "", "", "")
+    ends = "" if job.predicted_end_s is None else format_clock(job.predicted_end_s, now_s=now_s)
+    return (
+        format_clock(job.deadline_s, now_s=now_s),
+        ends,
+        slack(job.slack_s),
+        "late" if job.meets_deadline is False else "",
+    )
+
+
+def slack(slack_s: float | None) -> str:
+    """Return ``01:30:00``, or ``-00:10:00`` of what is late; empty where nothing can be said."""
+    if slack_s is None:
+        return ""
+    sign = "-" if slack_s <= -1 else ""
+    return sign + format_duration(abs(slack_s))
+
+
+def marked_slack(job: JobRow) -> str:
+    """Return a job's slack for people, with a word before it where the job is late."""
+    late = "LATE " if job.meets_deadline is False else ""
+    return (late + slack(job.slack_s)).strip()
+
+
+def list_rows(reply: JobList) -> Iterator[Sequence[str]]:
+    """Yield a row of LIST_COLUMNS for each job; quick, because there may be 100,000 of them."""
+    suffix = f".{reply.server}"
+    for job in reply.jobs:
+        limit = format_duration(job.walltime_s) if job.walltime_s else ""
+        yield (
+            str(job.id) + suffix,
+            job.name,
+            job.user,
+            cpu_time(job),
+            job.letter,
+            job.queue,
+            str(job.cpus),
+            str(job.gpus),
+            elapsed(job, reply.now_s) if job.started_s else "",
+            limit,
+            "+".join(job.nodes),
+            local_times(job.reason) or _ending(job),
+        )
+
+
+def terminal_list(reply: JobList) -> tuple[Sequence[Column], Sequence[Sequence[str]]]:
+    """Return columns and rows that have a chance to fit 80 characters."""
+    rows: list[Sequence[str]] = [
+        (
+            f"{job.id}.{reply.server}",
+            job.name,
+            job.user,
+            cpu_time(job),
+            job.letter,
+            job.queue,
+            str(job.gpus) if job.gpus else "",
+            elapsed(job, reply.now_s),
+            local_times(job.reason) or _ending(job) or "+".join(job.nodes),
+        )
+        for job in reply.jobs
+    ]
+    if not has_deadlines(reply):
+        return _TERMINAL_COLUMNS, rows
+    *first, last = _TERMINAL_COLUMNS
+    return (*first, *_TERMINAL_DEADLINES, last), [
+        (*row[:-1], _clock(job.deadline_s, reply.now_s), marked_slack(job), row[-1])
+        for row, job in zip(rows, reply.jobs, strict=True)
+    ]
+
+
+def _clock(at_s: float | None, now_s: float) -> str:
+    return "" if at_s is None else format_clock(at_s, now_s=now_s)
+
+
+def why_rows(reply: JobList) -> Iterator[Sequence[str]]:
+    """Yield a row of WHY_COLUMNS for each job that waits."""
+    for job in reply.jobs:
+        starts = format_expected(job.predicted_start_s, now_s=reply.now_s)
+        reason = local_times(job.reason) or _ending(job)
+        yield (f"{job.id}.{reply.server}", job.name, job.user, job.letter, starts, reason)
+
+
+def cpu_time(job: JobRow) -> str:
+    """Return the CPU time used, ``0`` before the start, as Torque's qstat has it."""
+    return format_duration(job.cpu_s) if job.cpu_s or job.started_s else "0"
+
+
+def elapsed(job: JobRow, now_s: float) -> str:
+    """Return for how long the job's attempts have run, or nothing if none has."""
+    if job.wall_s:
+        return format_duration(job.wall_s)
+    if job.started_s is None:
+        return ""
+    return format_duration(max(0.0, (job.ended_s or now_s) - job.started_s))
+
+
+def _ending(job: JobRow) -> str:
+    """Return how a job ended, or nothing."""
+    if job.state != JobState.DONE or job.outcome is None:
+        return ""
+    return outcome_words(job.outcome, walltime_s=job.walltime_s)

@@ -1,0 +1,135 @@
+"""How ``gnodes`` shows nodes."""
+
+from collections.abc import Iterable, Sequence
+
+from gsched.cli.common import printable
+from gsched.cli.show.columns import Column
+from gsched.cli.show.render import print_fields, print_table
+from gsched.cli.times import format_time
+from gsched.model.states import NodeState
+from gsched.model.units import format_size
+from gsched.protocol.api import NodeRow
+
+COLUMNS = (
+    Column("Node", style="bold"),
+    Column("State"),
+    Column("Jobs", right=True),
+    Column("CPUs", right=True),
+    Column("GPUs", right=True),
+    Column("GPU type", least=8, drop=2),
+    Column("Memory", right=True),
+    Column("Load", right=True, drop=3),
+    Column("Features", least=8, drop=1),
+    Column("Reason", wraps=True, least=20),
+)
+
+
+def shown_state(row: NodeRow) -> str:
+    """Return ``up``, ``draining`` (jobs still run), ``drained`` or ``unreachable``.
+
+    A node that takes no jobs by its own word is ``up, closed``.
+    """
+    if row.state != NodeState.UP:
+        return f"{row.state}, drained" if row.drained else row.state
+    if row.drained:
+        return "draining" if row.jobs else "drained"
+    return f"{row.state}, closed" if row.problem else row.state
+
+
+def print_nodes(rows: Iterable[NodeRow], *, color: str) -> None:
+    """Print one line for each node; what is used stands before what there is."""
+    print_table(COLUMNS, [_line(row) for row in rows], color=color)
+
+
+def _line(row: NodeRow) -> Sequence[str]:
+    return (
+        row.name,
+        shown_state(row),
+        str(len(row.jobs)),
+        f"{row.cpus - row.cpus_free}/{row.cpus}",
+        f"{row.gpus - row.gpus_free}/{row.gpus}",
+        ",".join(row.gpu_types),
+        f"{_used_memory(row)}/{format_size(row.memory_bytes)}",
+        f"{row.load.load1:.2f}" if row.load else "",
+        ",".join(row.features),
+        "; ".join(filter(None, (_reason(row), row.refused))),
+    )
+
+
+def _used_memory(row: NodeRow) -> str:
+    used_bytes = row.memory_bytes - row.memory_free_bytes
+    return format_size(used_bytes) if used_bytes > 0 else "0"
+
+
+def print_state_list(rows: Iterable[NodeRow]) -> None:
+    """Print name, state and reason of the nodes that take no jobs, as ``pbsnodes -l`` does."""
+    for row in rows:
+        if row.state != NodeState.UP or row.drained or row.problem:
+            line = f"{row.name:<20} {shown_state(row):<20} {row.reason}"
+            print(printable(line.rstrip()))
+
+
+def node_fields(row: NodeRow, *, now_s: float) -> None:
+    """Print everything about one node, and a blank line."""
+    print(printable(row.name))
+    print_fields(_fields(row, now_s))
+    print()
+
+
+def _reason(row: NodeRow) -> str:
+    """Return why a node takes no jobs, and when that may end by itself."""
+    if not row.probe_due_s:
+        return row.reason
+    return f"{row.reason} (next probe {format_time(row.probe_due_s)})"
+
+
+def _probe_fields(row: NodeRow) -> list[tuple[str, str]]:
+    fields = []
+    if row.faults:
+        fields.append(("failed_starts", f"{row.faults} in a row"))
+    if row.automatic:
+        due = format_time(row.probe_due_s) if row.probe_due_s else "none: see gnodes resume"
+        fields.extend([("next_probe", due), ("probes_failed", f"{row.probes_failed} in a row")])
+    if row.resumptions:
+        fields.append(("resumed_by_probes", f"{row.resumptions} times within a day"))
+    return fields
+
+
+def _fields(row: NodeRow, now_s: float) -> list[tuple[str, str]]:
+    fields = [
+        ("state", shown_state(row)),
+        ("since", format_time(row.since_s or None)),
+        ("reason", row.reason),
+        *_probe_fields(row),
+        ("refused", row.refused),
+        ("jobs", " ".join(map(str, row.jobs))),
+        ("cpus", f"{row.cpus - row.cpus_free} of {row.cpus} in use"),
+        ("gpus", f"{row.gpus - row.gpus_free} of {row.gpus} in use"),
+        ("gpu_types", ",".join(row.gpu_types)),
+        ("memory", f"{_used_memory(row)} of {format_size(row.memory_bytes)} in use"),
+        ("features", ",".join(row.features)),
+    ]
+    for name, count in sorted(row.generic.items()):
+        fields.append((name, f"{count - row.generic_free.get(name, 0)} of {count} in use"))
+    fields.extend(_load_fields(row, now_s))
+    fields.extend([("address", row.address), ("version", row.version), ("identity", row.identity)])
+    return [(name, text) for name, text in fields if text]
+
+
+def _load_fields(row: NodeRow, now_s: float) -> list[tuple[str, str]]:
+    fields = []
+    if row.load is not None:
+        fields = [
+            ("load", f"{row.load.load1:.2f}"),
+            ("cpu_percent", f"{row.load.cpu_percent:.0f}"),
+            ("memory_used", format_size(row.load.memory_used_bytes)),
+            ("gpu_percent", ",".join(f"{util:.0f}" for util in row.load.gpu_util_percent)),
+            (
+                "gpu_memory_used",
+                ",".join(format_size(used) for used in row.load.gpu_memory_used_bytes),
+            ),
+        ]
+    if row.heartbeat_s is not None:
+        ago_s = max(0.0, now_s - row.heartbeat_s)
+        fields.append(("heartbeat", f"{format_time(row.heartbeat_s)} ({ago_s:.0f} s ago)"))
+    return fields

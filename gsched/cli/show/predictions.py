@@ -1,0 +1,196 @@
+"""How ``ghist --predictions`` and ``gnodes --predictions`` show what was predicted and measured."""
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from gsched.cli.common import is_terminal, print_note
+from gsched.cli.show.columns import Column
+from gsched.cli.show.render import print_table
+from gsched.cli.times import format_clock
+from gsched.model.ids import format_job_id
+from gsched.model.units import format_duration, format_size
+from gsched.protocol.predictions import (
+    NodePredictionRow,
+    PredictionRow,
+    PredictionsReply,
+    SpreadRow,
+    SpreadsRow,
+    UseRow,
+)
+
+NOT_LEARNING = "this head does not learn what jobs use: see history.learn in gsched.toml(5)"
+
+PAST = (
+    Column("Job ID", style="bold"),
+    Column("Try", right=True, drop=1),
+    Column("Node", least=8),
+    Column("Name", least=8, drop=6),
+    Column("Basis", drop=8),
+    Column("Runs", right=True, drop=5),
+    Column("CPUs pred", right=True, drop=9),
+    Column("CPUs", right=True, drop=10),
+    Column("CPU err", right=True),
+    Column("Mem pred", right=True, drop=7),
+    Column("Memory", right=True, drop=11),
+    Column("Mem err", right=True),
+    Column("GPUs pred", right=True, drop=2),
+    Column("GPUs", right=True, drop=3),
+    Column("GPU err", right=True, drop=4),
+    Column("Time pred", right=True),
+    Column("Time", right=True),
+    Column("Time err", right=True),
+)
+
+NODES = (
+    Column("Node", style="bold"),
+    Column("Jobs", right=True),
+    Column("No pred", right=True, drop=5),
+    Column("CPUs pred", right=True),
+    Column("CPUs", right=True),
+    Column("Mem pred", right=True),
+    Column("Memory", right=True),
+    Column("GPUs pred", right=True, drop=7),
+    Column("GPUs", right=True, drop=8),
+    Column("GPU mem pred", right=True, drop=2),
+    Column("GPU mem", right=True, drop=3),
+    Column("Reported", right=True, drop=6),
+    Column("Runs", right=True, drop=4),
+    Column("CPU err", right=True, drop=10),
+    Column("Mem err", right=True, drop=9),
+    Column("GPU err", right=True, drop=1),
+    Column("Time err", right=True, drop=11),
+)
+
+
+def print_predictions(reply: PredictionsReply, *, color: str) -> None:
+    """Print a line for each attempt and node, newest first, and how large the errors are.
+
+    In a pipe the last goes to stderr.
+    """
+    print_table(PAST, [_past_line(reply, row) for row in reply.rows], color=color)
+    totals = describe_errors(reply)
+    if is_terminal(sys.stdout):
+        print(f"\n{totals}")
+    else:
+        print_note(totals, command="ghist")
+
+
+def _past_line(reply: PredictionsReply, row: PredictionRow) -> Sequence[str]:
+    measured, said, errors = row.measured, row.predicted, row.errors
+    wall_s = said.wall_s if said is not None else None
+    pred_cpus, pred_memory, pred_gpus, _ = _cells(said.use if said is not None else None)
+    cpus, memory, gpus, _ = _cells(measured.use)
+    return (
+        format_job_id(row.job, reply.server),
+        str(row.attempt),
+        row.node,
+        row.name,
+        row.basis,
+        str(row.records) if row.basis else "",
+        pred_cpus,
+        cpus,
+        _error(errors.cpu),
+        pred_memory,
+        memory,
+        _error(errors.memory),
+        pred_gpus,
+        gpus,
+        _error(errors.gpu),
+        "" if wall_s is None else format_duration(wall_s),
+        format_duration(measured.wall_s),
+        _error(errors.wall),
+    )
+
+
+def describe_errors(reply: PredictionsReply) -> str:
+    """Return how many runs matched, and how far their predictions were off."""
+    if not reply.total_runs and not reply.learns:
+        return NOT_LEARNING
+    cut = f" (showing the newest {len(reply.rows)}: see --limit)" if reply.more else ""
+    runs = "1 run" if reply.total_runs == 1 else f"{reply.total_runs} runs"
+    named = (
+        ("CPU", reply.errors.cpu),
+        ("memory", reply.errors.memory),
+        ("GPU", reply.errors.gpu),
+        ("GPU memory", reply.errors.gpu_memory),
+        ("run time", reply.errors.wall),
+    )
+    parts = [f"{name} {_spread(spread)}" for name, spread in named if spread is not None]
+    if not parts:
+        return f"{runs}{cut}, nothing to compare yet"
+    return f"{runs}{cut}; prediction error (median/90th percentile): {', '.join(parts)}"
+
+
+def print_node_predictions(
+    rows: Iterable[NodePredictionRow], *, now_s: float, learns: bool, color: str
+) -> None:
+    """Print a line for each node: what runs there, predicted and measured, and past errors."""
+    print_table(NODES, [_node_line(row, now_s) for row in rows], color=color)
+    if not learns:
+        print_note(NOT_LEARNING, command="gnodes")
+
+
+def _node_line(row: NodePredictionRow, now_s: float) -> Sequence[str]:
+    errors = row.errors
+    pred_cpus, pred_memory, pred_gpus, pred_gpu_memory = _cells(row.predicted)
+    cpus, memory, gpus, gpu_memory = _cells(row.measured)
+    all_cpus, all_memory, all_gpus, all_gpu_memory = _cells(row.has)
+    gpu_cells = [f"{pred_gpus}/{all_gpus}", gpus, f"{pred_gpu_memory}/{all_gpu_memory}", gpu_memory]
+    return (
+        row.name,
+        str(row.jobs),
+        str(row.unpredicted),
+        f"{pred_cpus}/{all_cpus}",
+        cpus,
+        f"{pred_memory}/{all_memory}",
+        memory,
+        *(gpu_cells if row.has.gpus else [""] * len(gpu_cells)),
+        "" if row.heartbeat_s is None else format_clock(row.heartbeat_s, now_s=now_s),
+        str(_runs(errors)),
+        _spread(errors.cpu),
+        _spread(errors.memory),
+        _spread(errors.gpu),
+        _spread(errors.wall),
+    )
+
+
+def _runs(errors: SpreadsRow) -> int:
+    """Return how many runs the errors are over: of the quantity of which most were compared."""
+    each = (errors.cpu, errors.memory, errors.gpu, errors.gpu_memory, errors.wall)
+    return max(spread.runs if spread is not None else 0 for spread in each)
+
+
+def _cells(use: UseRow | None) -> tuple[str, str, str, str]:
+    """Return CPUs, memory, GPUs and their memory; nothing where nothing is known."""
+    if use is None:
+        return ("",) * 4
+    sizes = (_size(use.memory_bytes), _size(use.gpu_memory_bytes))
+    return _count(use.cpu_cores), sizes[0], _count(use.gpus), sizes[1]
+
+
+#: Next to nothing was measured, as of the memory of a declared GPU: by how much says no more.
+_LARGE = 10.0
+
+
+def _count(value: float) -> str:
+    """Return cores or GPUs: ``0.98``, ``12``."""
+    return f"{value:.2f}".removesuffix(".00")
+
+
+def _size(value: float) -> str:
+    return format_size(round(value)) if value >= 1 else "0"
+
+
+def _error(error: float | None) -> str:
+    """Return ``+12%``: more was predicted than measured."""
+    if error is not None and error > _LARGE:  # it is never below -100%
+        return f">{_LARGE:+.0%}"
+    return "" if error is None else f"{error:+.0%}"
+
+
+def _spread(spread: SpreadRow | None) -> str:
+    return "" if spread is None else f"{_share(spread.median)}/{_share(spread.p90)}"
+
+
+def _share(error: float) -> str:
+    return f">{_LARGE:.0%}" if error > _LARGE else f"{error:.0%}"

@@ -1,0 +1,294 @@
+"""gstat -f: all that is known of one job, in the words of qstat -f and then as a story."""
+
+from collections.abc import Iterator
+
+from gsched.cli.common import printable
+from gsched.cli.show.joblist import slack
+from gsched.cli.show.render import print_fields
+from gsched.cli.times import format_clock, format_expected, format_time, local_times
+from gsched.model.ids import format_job_id
+from gsched.model.resources import Usage
+from gsched.model.signals import describe_signal
+from gsched.model.states import JobState, PartState
+from gsched.model.training import Training
+from gsched.model.units import format_duration, format_size
+from gsched.model.wording import counted, outcome_words
+from gsched.protocol.api import (
+    AttemptRow,
+    CheckpointRow,
+    JobRow,
+    JobStory,
+    MoveRow,
+    OutcomeRow,
+    PartRow,
+    ProgressRow,
+)
+
+
+def print_story(story: JobStory) -> None:
+    """Print the job's attributes, its attempts and its events, then a blank line."""
+    print(f"Job Id: {format_job_id(story.row.id, story.server)}")
+    print_fields(_attributes(story))
+    for attempt in story.attempts:
+        _print_attempt(attempt, story)
+    if story.events:
+        print("    Events:")
+        for event in story.events:
+            moment = format_clock(event.at_s, now_s=story.now_s)
+            print(f"        {moment}  {printable(local_times(event.text or event.kind))}")
+    print()
+
+
+def print_why(story: JobStory) -> None:
+    """Print why a job waits, how many are before it, and when it should start."""
+    row = story.row
+    print(f"{format_job_id(row.id, story.server)} ({printable(row.name)}) is {row.state}")
+    if row.reason:
+        print(f"    {printable(local_times(row.reason))}")
+    if story.ahead is not None and row.state == JobState.QUEUED:
+        many = counted(story.ahead, "job") if story.ahead else "no jobs"
+        print(f"    {many} ahead in queue {printable(row.queue)}")
+    if row.predicted_start_s is not None:
+        expected = format_expected(row.predicted_start_s, now_s=story.now_s)
+        print(f"    expected start: {expected}")
+    if row.outcome is not None:
+        print(f"    {_outcome(story, row.outcome)}")
+
+
+def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
+    row = story.row
+    owner = f"{row.user}@{story.submit_host}" if story.submit_host else row.user
+    fields = [
+        ("Job_Name", row.name),
+        ("Job_Owner", owner),
+        ("resources_used.cput", format_duration(row.cpu_s) if row.started_s else ""),
+        ("resources_used.walltime", _walltime_used(story)),
+        ("job_state", row.letter),
+        ("queue", row.queue),
+        ("server", story.server),
+        ("Account_Name", story.account),
+        ("qtime", format_time(row.submitted_s)),
+        ("Execution_Time", format_time(story.start_after_s) if story.start_after_s else ""),
+        ("start_time", format_time(row.started_s) if row.started_s else ""),
+        ("comp_time", format_time(row.ended_s) if row.ended_s else ""),
+        ("exec_host", "+".join(row.nodes)),
+        *_resource_list(story),
+        ("Priority", str(row.priority)),
+        ("Hold_Types", ", ".join(story.holds)),
+        ("Join_Path", story.join),
+        ("Output_Path", story.stdout_path),
+        ("Error_Path", story.stderr_path),
+        ("Rerunable", str(story.rerunnable)),
+        ("init_work_dir", story.workdir),
+        ("launch", story.launch),
+        ("arguments", " ".join(story.arguments)),
+        ("Shell_Path_List", story.shell),
+        ("grace", format_duration(story.grace_s)),
+        ("lease", format_duration(story.lease_s) if story.lease_s else ""),
+        ("comment", local_times(row.reason)),
+        ("user_comment", story.comment),
+        ("jobs_ahead", "" if story.ahead is None else str(story.ahead)),
+        ("predicted_start", _predicted(story)),
+        *_goal(story),
+        *_course(story),
+        ("exit_status", "" if row.outcome is None else str(row.outcome.exit_status)),
+        ("outcome", "" if row.outcome is None else _outcome(story, row.outcome)),
+    ]
+    return ((name, value) for name, value in fields if value)
+
+
+def _resource_list(story: JobStory) -> Iterator[tuple[str, str]]:
+    """Yield a line for each term, as qstat -f does; together they are what -l would take."""
+    row = story.row
+    yield "Resource_List.nodect", str(row.places)
+    yield "Resource_List.ncpus", str(row.cpus)
+    if row.gpus:
+        yield "Resource_List.ngpus", str(row.gpus)
+    for term in story.resources.split(","):
+        name, _, value = term.partition("=")
+        yield f"Resource_List.{name}", value
+
+
+def _walltime_used(story: JobStory) -> str:
+    row = story.row
+    if row.wall_s:
+        return format_duration(row.wall_s)
+    if row.started_s is None:
+        return ""
+    return format_duration(max(0.0, (row.ended_s or story.now_s) - row.started_s))
+
+
+def _predicted(story: JobStory) -> str:
+    start_s = story.row.predicted_start_s
+    return "" if start_s is None else format_time(start_s)
+
+
+def _goal(story: JobStory) -> Iterator[tuple[str, str]]:
+    """Yield what was said of a training and its deadline, and what is expected of it."""
+    row = story.row
+    if row.gpus_most:
+        yield "gpus_most", str(row.gpus_most)
+    yield "movable", "True" if story.movable else ""
+    if story.training is not None:
+        yield "training", _training(story.training)
+    if row.deadline_s is not None:
+        urgency = f" ({story.urgency})" if story.urgency else ""
+        yield "deadline", format_time(row.deadline_s) + urgency
+    if story.startup_s:
+        yield "predicted_startup", f"{story.startup_s:.1f} s from start to first step"
+    if row.predicted_end_s is not None:
+        yield "predicted_end", format_time(row.predicted_end_s)
+    yield "deadline_slack", slack(row.slack_s)
+    if row.meets_deadline is not None:
+        yield "deadline_met", _met(story)
+    if story.promised is not None:
+        yield "deadline_promised", str(story.promised)
+
+
+def _course(story: JobStory) -> Iterator[tuple[str, str]]:
+    """Yield a job's checkpoints, moves and what they cost; values may be empty."""
+    if story.restarts_max:
+        yield (
+            "requeue_on",
+            f"node-failure, {story.restarts} of {story.restarts_max} restarts in a row",
+        )
+    if not story.movable:
+        return
+    signal = story.checkpoint_signal
+    yield "checkpoint_signal", describe_signal(signal) if signal else ""
+    yield "checkpoint_dir", story.checkpoint_dir
+    if story.checkpoint is not None:
+        yield "checkpoint", _checkpoint(story.checkpoint)
+    if story.progress is not None:
+        yield "progress", _progress(story.progress)
+    yield "moves", _moves(story.row)
+    if story.move is not None:
+        under_way = story.row.state == JobState.MIGRATING
+        yield (
+            "move" if under_way else "last_move",
+            _move(story.move, by_signal=story.checkpoint_signal > 0),
+        )
+
+
+def _moves(row: JobRow) -> str:
+    """Return ``2, 37.0 s without progress``; a move that is under way does not count yet."""
+    lost = f", {_seconds(row.moves_cost_s)} without progress" if row.moves_cost_s else ""
+    return f"{row.moves}{lost}"
+
+
+def _seconds(time_s: float) -> str:
+    """Return ``0.03 s`` or ``12.3 s``."""
+    return f"{time_s:.2f} s" if time_s < 1 else f"{time_s:.1f} s"
+
+
+def _checkpoint(saved: CheckpointRow) -> str:
+    size = f", {format_size(saved.size_bytes)}" if saved.size_bytes else ""
+    wall = f", written in {_seconds(saved.wall_s)}" if saved.wall_s else ""
+    where = f", {saved.path}" if saved.path else ""
+    return f"step {saved.step}, {format_time(saved.at_s)}{size}{wall}{where}"
+
+
+def _progress(reached: ProgressRow) -> str:
+    words = [f"step {reached.step}"]
+    if reached.work_total > 0:
+        words.append(f"{100.0 * min(1.0, reached.work_done / reached.work_total):.1f} %")
+    if reached.step_s > 0:
+        words.append(f"{1000.0 * reached.step_s:.1f} ms per step")
+    if reached.communication_s > 0:
+        words.append(f"{1000.0 * reached.communication_s:.1f} ms of communication")
+    if reached.gpus:
+        words.append(counted(reached.gpus, "rank"))
+    return ", ".join(words)
+
+
+def _move(move: MoveRow, *, by_signal: bool) -> str:
+    """Return ``done, 5.2 s without progress (saved in 0.3 s, read in 0.4 s), 12.0 s in all``.
+
+    Of a job that was asked by its signal it is not known when it works again.
+    """
+    to = f" to {', '.join(move.to)}" if move.to else ""
+    if move.resumed_s is None or move.cost_s is None:
+        return f"{move.phase}{to}"
+    if by_signal:
+        return f"{move.phase}, restarted after {_seconds(move.resumed_s - move.asked_s)}"
+    parts = []
+    if move.save_s:
+        parts.append(f"saved in {_seconds(move.save_s)}")
+    if move.restore_s:
+        parts.append(f"read in {_seconds(move.restore_s)}")
+    inside = f" ({', '.join(parts)})" if parts else ""
+    whole = f"{_seconds(move.resumed_s - move.asked_s)} in total"
+    return f"{move.phase}, {_seconds(move.cost_s)} without progress{inside}, {whole}"
+
+
+def _met(story: JobStory) -> str:
+    met = story.row.meets_deadline
+    if story.row.state == JobState.DONE:
+        return "True" if met else "False"
+    because = f": {local_times(story.late_reason)}" if story.late_reason else ""
+    return "True (predicted)" if met else f"False (predicted){because}"
+
+
+def _training(training: Training) -> str:
+    """Return ``parameters=138000000,samples=50000``: what was said."""
+    said = [
+        f"{name}={value:.12g}"
+        for name in training.__struct_fields__
+        if isinstance(value := getattr(training, name), float) and value
+    ]
+    rates = [f"{gpus}:{rate:g}" for gpus, rate in training.rates]
+    return ",".join([*said, *(["rates=" + "/".join(rates)] if rates else [])])
+
+
+def _print_attempt(attempt: AttemptRow, story: JobStory) -> None:
+    span = _span(attempt.started_s, attempt.ended_s, story.now_s)
+    print(f"    Attempt {attempt.attempt}: {attempt.state}{span}")
+    for part in attempt.parts:
+        print(f"        {_part(part, story)}")
+    if attempt.startup_s is not None:
+        print(f"        {attempt.startup_s:.1f} s from start to first step")
+    if attempt.usage is not None:
+        print(f"        used: {_usage(attempt.usage)}")
+    if attempt.outcome is not None:
+        print(f"        outcome: {_outcome(story, attempt.outcome)}")
+
+
+def _span(started_s: float | None, ended_s: float | None, now_s: float) -> str:
+    if started_s is None:
+        return ""
+    text = f", {format_clock(started_s, now_s=now_s)}"
+    if ended_s is not None:
+        text += f" to {format_clock(ended_s, now_s=now_s)}"
+    return text
+
+
+def _part(part: PartRow, story: JobStory) -> str:
+    words = [counted(part.cpus, "CPU")]
+    if part.gpu_indices:
+        indices = ",".join(str(index) for index in part.gpu_indices)
+        words.append("GPU" + "s" * (len(part.gpu_indices) != 1) + f" {indices}")
+    if part.memory_bytes:
+        words.append(format_size(part.memory_bytes))
+    # On a node that the job only owns nothing is started: its program runs on the first one.
+    state = "the program runs on the first node" if part.state == PartState.PASSIVE else part.state
+    text = f"on {printable(part.node)}: {', '.join(words)}; {state}"
+    if part.usage is not None:
+        text += f"; used {_usage(part.usage)}"
+    if part.outcome is not None:
+        text += f"; {_outcome(story, part.outcome)}"
+    return text
+
+
+def _usage(usage: Usage) -> str:
+    words = [f"wall {format_duration(usage.wall_s)}", f"CPU {format_duration(usage.cpu_s)}"]
+    if usage.memory_peak_bytes:
+        words.append(f"peak memory {format_size(usage.memory_peak_bytes)}")
+    if usage.gpu_memory_peak_bytes or usage.gpu_util_mean_percent:
+        words.append(f"GPU {usage.gpu_util_mean_percent:.0f} %")
+        words.append(f"peak GPU memory {format_size(usage.gpu_memory_peak_bytes)}")
+    return ", ".join(words)
+
+
+def _outcome(story: JobStory, outcome: OutcomeRow) -> str:
+    limit_s, grace_s = story.row.walltime_s, story.grace_s
+    return printable(outcome_words(outcome, walltime_s=limit_s, grace_s=grace_s))

@@ -1,0 +1,58 @@
+"""Tables on a terminal, drawn with rich; only imported when there is a terminal."""
+
+from collections.abc import Iterable, Sequence
+from typing import IO
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gsched.cli.common import printable
+from gsched.cli.show.columns import Column
+from gsched.cli.show.widths import fitted_widths
+
+
+def rich_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, width: int) -> Table:
+    """Return a table of at most ``width`` characters: texts wrap or are cut where they may."""
+    cells = [[printable(value) for value in row] for row in rows]
+    natural = [
+        max([len(column.title), *(cell_len(row[at]) for row in cells)])
+        for at, column in enumerate(columns)
+    ]
+    widths = fitted_widths(columns, natural, width)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for at, column_width in widths.items():
+        column = columns[at]
+        table.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=not column.wraps,
+            overflow="fold" if column.wraps else "ellipsis",
+            style=column.style or None,
+            width=column_width,
+        )
+    for row in cells:
+        table.add_row(*[Text(row[at]) for at in widths])
+    return table
+
+
+def console(out: IO[str], *, colored: bool) -> Console:
+    """Return a console for ``out`` that follows our rules of colour, not its own."""
+    return Console(
+        file=out,
+        no_color=not colored,
+        color_system="auto" if colored else None,
+        force_terminal=True if colored else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def print_rich_table(
+    columns: Sequence[Column], rows: Iterable[Sequence[str]], *, colored: bool, out: IO[str]
+) -> None:
+    """Print a table on a terminal."""
+    screen = console(out, colored=colored)
+    screen.print(rich_table(columns, rows, width=screen.width))

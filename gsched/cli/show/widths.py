@@ -1,0 +1,46 @@
+"""How wide each column of a table on a terminal is, and which ones there is no room for. Pure."""
+
+from collections.abc import Sequence
+
+from gsched.cli.show.columns import Column
+
+GAP = 2  # blanks between columns
+WRAPPED_LEAST = 8  # characters: about a word
+
+
+def fitted_widths(columns: Sequence[Column], natural: Sequence[int], width: int) -> dict[int, int]:
+    """Return the width of each column that is shown, by its index, in order.
+
+    Columns are dropped, the least needed first, only while the others do not fit at their least
+    width; what is left over goes to the texts that are cut, then to those that wrap.
+
+    Args:
+        columns: what there is to show.
+        natural: the width of the widest cell of each, titles included (characters).
+        width: of the terminal (characters).
+    """
+    shown = dict.fromkeys(range(len(columns)))
+    by_need = sorted((each.drop, at) for at, each in enumerate(columns) if each.drop)
+    for _, at in by_need:
+        if _total({each: _least(columns[each], natural[each]) for each in shown}) <= width:
+            break
+        del shown[at]
+    widths = {at: _least(columns[at], natural[at]) for at in shown}
+    spare = width - _total(widths)
+    if spare < 0:  # no column is left to drop: text over many lines is better than half an id
+        for at in (each for each in widths if columns[each].wraps):
+            widths[at] = max(WRAPPED_LEAST, widths[at] + spare)
+        return widths
+    for at in sorted(widths, key=lambda at: columns[at].wraps):
+        more = max(0, min(natural[at] - widths[at], spare))
+        widths[at] += more
+        spare -= more
+    return widths
+
+
+def _least(column: Column, natural: int) -> int:
+    return natural if column.least is None else min(natural, column.least)
+
+
+def _total(widths: dict[int, int]) -> int:
+    return sum(widths.values()) + GAP * (len(widths) - 1)

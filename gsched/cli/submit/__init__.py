@@ -1,0 +1,1 @@
+"""What gsub reads: options, directives and scripts, and the job it makes of them."""

@@ -1,0 +1,322 @@
+"""What options of Slurm, LSF and Grid Engine mean here, for messages only. Pure.
+
+gsched does not read ``#SBATCH``, ``#BSUB`` and ``#$`` lines. A script that has them would run
+without the GPUs and the time limit that its author asked for, so each line is named together with
+what to write instead.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from gsched.cli.submit.mail import NO_MAIL
+
+NO_ARRAYS: Final = "job arrays are not supported yet"
+NO_DEPENDENCIES: Final = "dependencies between jobs are not supported yet"
+LINES_MOST: Final = 10  # named one by one; more only fill the screen
+
+
+class Words(NamedTuple):
+    """How gsched says it: in a ``#PBS`` line, and on gsub's command line."""
+
+    pbs: str
+    gsub: str
+
+
+Meaning = Words | str  # a text is a remark: there is nothing to write
+Reader = Callable[[str], Meaning]
+
+
+class Line(NamedTuple):
+    """A line of another scheduler: its number, from 1, its mark, and what follows that."""
+
+    number: int
+    mark: str
+    text: str
+
+
+def _same(form: str) -> Reader:
+    return lambda value: Words(form.format(value), form.format(value))
+
+
+def _resource(name: str, option: str) -> Reader:
+    return lambda value: Words(f"-l {name}={value}", f"{option} {value}")
+
+
+def _remark(text: str) -> Reader:
+    return lambda _: text
+
+
+def _walltime(text: str) -> Words:
+    return Words(f"-l walltime={text}", f"--walltime {text}")
+
+
+def slurm_time(value: str) -> Words:
+    """Return the meaning of Slurm's ``minutes``, ``MM:SS``, ``H:MM:SS`` or ``D-HH[:MM[:SS]]``."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", value, re.ASCII)
+    if match is None:
+        return _walltime("HH:MM:SS")
+    days, *numbers = (None if each is None else int(each) for each in match.groups())
+    first, second, third = numbers
+    if days is not None:
+        hours, minutes, seconds = days * 24 + (first or 0), second or 0, third or 0
+    elif third is not None:
+        hours, minutes, seconds = first or 0, second or 0, third
+    else:
+        hours, minutes, seconds = 0, first or 0, second or 0
+    hours, minutes = hours + minutes // 60, minutes % 60
+    return _walltime(f"{hours}:{minutes:02}:{seconds:02}")
+
+
+def _lsf_time(value: str) -> Meaning:
+    hours, colon, minutes = value.partition("/")[0].partition(":")
+    if not colon:
+        hours, minutes = "0", hours
+    if not (hours.isdecimal() and minutes.isdecimal()):
+        return _walltime("HH:MM:SS")
+    return _walltime(f"{int(hours) + int(minutes) // 60}:{int(minutes) % 60:02}:00")
+
+
+def slurm_gres(value: str) -> Words:
+    """Return the meaning of ``gpu``, ``gpu:2`` or ``gpu:a100:2``."""
+    name, *rest = value.split(",", maxsplit=1)[0].split(":")
+    if name != "gpu":
+        return Words(f"-l {name}=N", f"-l {name}=N")
+    count = rest[-1] if rest and rest[-1].isdecimal() else "1"
+    kind = rest[0] if rest and not rest[0].isdecimal() else ""
+    if kind:
+        place = f"-l nodes=1:gpus={count}:gpu_type={kind}"
+        return Words(place, place)
+    return Words(f"-l gpus={count}", f"--gpus {count}")
+
+
+def _gpu_count(value: str) -> Words:
+    return slurm_gres(f"gpu:{value}")
+
+
+def _memory(value: str) -> Words:
+    """Slurm's sizes are of megabytes where they have no letter."""
+    match = re.fullmatch(r"(\d+)([kKmMgGtT]?)[bB]?", value, re.ASCII)
+    size = f"{match[1]}{(match[2] or 'm').lower()}b" if match else "SIZE"
+    return Words(f"-l mem={size}", f"--mem {size}")
+
+
+def _output(option: str) -> Reader:
+    def read(value: str) -> Meaning:
+        path = re.sub(r"%[jJA]|\$JOB_ID", "$PBS_JOBID", value)
+        quoted = f"'{path}'" if "$" in path else path
+        return Words(f"-{option} {path}", f"-{option} {quoted}")
+
+    return read
+
+
+def _lsf_name(value: str) -> Meaning:
+    return NO_ARRAYS if "[" in value else Words(f"-N {value}", f"-N {value}")
+
+
+def _lsf_gpu(value: str) -> Meaning:
+    match = re.search(r"num=(\d+)", value, re.ASCII)
+    return _gpu_count(match[1] if match else "1")
+
+
+def _sge_resources(value: str) -> Meaning:
+    """Return the meaning of all terms of Grid Engine's ``-l``."""
+    words = [_sge_resource(term) for term in value.split(",")]
+    return Words(" ".join(each.pbs for each in words), " ".join(each.gsub for each in words))
+
+
+def _sge_resource(term: str) -> Words:
+    name, _, amount = term.partition("=")
+    if name in {"h_rt", "s_rt"}:
+        return _walltime(amount or "HH:MM:SS")
+    if name in {"gpu", "gpus", "ngpus"}:
+        return _gpu_count(amount or "1")
+    if name in {"h_vmem", "mem_free", "s_vmem", "h_rss"}:
+        return _memory(amount)
+    return Words(f"-l {term}", f"-l {term}")
+
+
+def _sge_slots(value: str) -> Meaning:
+    count = value.rsplit(maxsplit=1)[-1].partition("-")[0] if value.split() else "N"
+    return Words(f"-l ncpus={count}", f"--cpus {count}")
+
+
+_GPUS: Final = _resource("gpus", "--gpus")
+_CPUS: Final = _resource("ncpus", "--cpus")
+_PROCESSES: Final = _same("-l procs={}")
+_MAIL: Final = _remark(NO_MAIL)
+_ARRAY: Final = _remark(NO_ARRAYS)
+_DEPENDENCY: Final = _remark(NO_DEPENDENCIES)
+_DIRECTORY: Final = _same("-d {}")
+
+_SLURM: Final[Mapping[str, Reader]] = {
+    **dict.fromkeys(("--time", "-t"), slurm_time),
+    "--gres": slurm_gres,
+    **dict.fromkeys(("--gpus", "-G", "--gpus-per-node", "--gpus-per-task"), _gpu_count),
+    **dict.fromkeys(("--cpus-per-task", "-c", "--mincpus"), _CPUS),
+    **dict.fromkeys(("--ntasks", "-n"), _PROCESSES),
+    "--ntasks-per-node": lambda value: f"use ppn for the tasks per node: -l nodes=N:ppn={value}",
+    **dict.fromkeys(("--nodes", "-N"), _resource("nodes", "--nodes")),
+    "--mem": _memory,
+    "--mem-per-cpu": _remark("use #PBS -l mem=SIZE / gsub --mem SIZE for the memory of the job"),
+    **dict.fromkeys(("--partition", "-p"), _same("-q {}")),
+    **dict.fromkeys(("--job-name", "-J"), _same("-N {}")),
+    **dict.fromkeys(("--output", "-o"), _output("o")),
+    **dict.fromkeys(("--error", "-e"), _output("e")),
+    **dict.fromkeys(("--array", "-a"), _ARRAY),
+    **dict.fromkeys(("--dependency", "-d"), _DEPENDENCY),
+    **dict.fromkeys(("--mail-type", "--mail-user"), _MAIL),
+    **dict.fromkeys(("--chdir", "-D"), _DIRECTORY),
+    **dict.fromkeys(("--account", "-A"), _same("-A {}")),
+    "--exclusive": _same("--exclusive"),
+    "--requeue": _same("-r y"),
+    "--no-requeue": _same("-r n"),
+    **dict.fromkeys(("--nodelist", "-w"), _same("-l nodes={}")),
+    **dict.fromkeys(("--constraint", "-C"), _same("-l nodes=1:{}")),
+}
+_LSF: Final[Mapping[str, Reader]] = {
+    "-n": _PROCESSES,
+    "-W": _lsf_time,
+    "-q": _same("-q {}"),
+    "-o": _output("o"),
+    "-oo": _output("o"),
+    "-e": _output("e"),
+    "-eo": _output("e"),
+    "-J": _lsf_name,
+    "-M": _remark("use #PBS -l mem=SIZE / gsub --mem SIZE"),
+    "-R": _remark("use #PBS -l with nodes=, mem= and gpus=: see RESOURCES in gsub(1)"),
+    "-gpu": _lsf_gpu,
+    "-w": _DEPENDENCY,
+    "-P": _same("-A {}"),
+    "-cwd": _DIRECTORY,
+    **dict.fromkeys(("-B", "-N", "-u"), _MAIL),
+    "-x": _same("--exclusive"),
+    "-r": _same("-r y"),
+}
+_GRID_ENGINE: Final[Mapping[str, Reader]] = {
+    "-l": _sge_resources,
+    "-pe": _sge_slots,
+    "-cwd": _remark("not needed: jobs start in the directory of submission"),
+    "-wd": _DIRECTORY,
+    "-N": _same("-N {}"),
+    "-o": _output("o"),
+    "-e": _output("e"),
+    "-j": _remark("use #PBS -j oe / gsub -j oe"),
+    "-q": _same("-q {}"),
+    "-P": _same("-A {}"),
+    "-t": _ARRAY,
+    **dict.fromkeys(("-hold_jid", "-hold_jid_ad"), _DEPENDENCY),
+    **dict.fromkeys(("-m", "-M"), _MAIL),
+    "-S": _same("-S {}"),
+    "-V": _same("-V"),
+    "-v": _same("-v {}"),
+    "-p": _same("-p {}"),
+    "-r": _same("-r {}"),
+}
+DIALECTS: Final[Mapping[str, Mapping[str, Reader]]] = {
+    "#SBATCH": _SLURM,
+    "#BSUB": _LSF,
+    "#$": _GRID_ENGINE,
+}
+
+
+def foreign_lines(script: str, *, own: Sequence[str]) -> list[Line]:
+    """Return the lines before the first command that speak to another scheduler.
+
+    Args:
+        script: its text.
+        own: the prefixes that gsched reads in it; empty: it shall read none, so none is missing.
+    """
+    if not own:
+        return []
+    found: list[Line] = []
+    for number, line in enumerate(script.split("\n"), start=1):
+        bare = line.strip()
+        if bare and not bare.startswith("#") and not (number == 1 and bare.startswith(":")):
+            break
+        for mark in DIALECTS:
+            text = bare[len(mark) :]
+            if bare.startswith(mark) and mark not in own and text.lstrip().startswith("-"):
+                found.append(Line(number, mark, text.strip()))
+    return found
+
+
+def warnings_for(lines: Sequence[Line], *, where: str, others: bool) -> list[str]:
+    """Return a warning for each line.
+
+    Args:
+        lines: from `foreign_lines`.
+        where: the script's name.
+        others: whether the script has directives of ours, too. Then it is written for several
+            schedulers, and one sentence is enough.
+    """
+    if not lines:
+        return []
+    if others:
+        marks = " and ".join(dict.fromkeys(line.mark for line in lines))
+        return [f"{where}: {marks} lines are ignored: only #PBS and #GSCHED lines are read"]
+    texts = [
+        f"{where}:{line.number}: {line.mark} {line.text} is not understood by gsched and was "
+        f"ignored; {advice(line)}"
+        for line in lines[:LINES_MOST]
+    ]
+    if len(lines) > LINES_MOST:
+        texts.append(f"{where}: {len(lines) - LINES_MOST} more such lines were ignored")
+    return texts
+
+
+def advice(line: Line) -> str:
+    """Return what to write instead of a line."""
+    meanings = [_meaning(line.mark, name, value) for name, value in _options(line)]
+    words = [each for each in meanings if isinstance(each, Words)]
+    parts = [each for each in meanings if isinstance(each, str)]
+    if words:
+        pbs, gsub = " ".join(each.pbs for each in words), " ".join(each.gsub for each in words)
+        parts.insert(0, f"use #PBS {pbs} / gsub {gsub}")
+    return "; ".join(dict.fromkeys(parts)) or "see gsub(1) for gsched's options"
+
+
+def _meaning(mark: str, name: str, value: str) -> Meaning:
+    reader = DIALECTS[mark].get(name)
+    return f"for {name}, see gsub(1)" if reader is None else reader(value)
+
+
+def _options(line: Line) -> list[tuple[str, str]]:
+    """Return the options of a line with their values."""
+    words = line.text.split(" #")[0].split()
+    values = DIALECTS[line.mark]
+    found: list[tuple[str, str]] = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not word.startswith("-"):
+            if found:  # the value of the option before it, or one more word of it
+                before, value = found[-1]
+                found[-1] = (before, f"{value} {word}".strip())
+        elif word.startswith("--"):
+            found.append((name, value.strip("\"'") if equals else ""))
+        elif word in values or len(word) == 2:
+            found.append((word, ""))
+        else:  # -n4
+            found.append((word[:2], word[2:]))
+    return found
+
+
+def slurm_option(name: str, value: str) -> tuple[str, str] | None:
+    """Return message and hint for one of Slurm's options on gsub's command line, None if unknown.
+
+    Args:
+        name: of the option, ``--gres``.
+        value: what was given to it; may be empty.
+    """
+    reader = _SLURM.get(name)
+    if reader is None or not name.startswith("--"):
+        return None
+    if reader is _ARRAY:
+        return (
+            f"{NO_ARRAYS} (Slurm's --array, PBS's -t and -J)",
+            "submit in a loop: for i in 1 2 3; do gsub -v I=$i job.sh; done",
+        )
+    meaning = reader(value or "VALUE")
+    if isinstance(meaning, str):
+        return f"{name} is an option of Slurm: {meaning}", "see gsub(1) for gsched's options"
+    return f"{name} is an option of Slurm, not of gsub", f"use {meaning.gsub}"

@@ -1,0 +1,156 @@
+"""What a batch script's directives say, and what is told of those that do not count."""
+
+from collections.abc import Sequence
+
+import click
+import msgspec
+
+from gsched.cli.common import QuickCommand, usage_message
+from gsched.cli.submit.directives import Directive, Scan, prefixes_for, scan
+from gsched.cli.submit.mail import NO_MAIL, wanted_mail
+from gsched.cli.submit.options import SubmitOptions, merged
+from gsched.cli.submit.place import Place
+from gsched.cli.submit.scripts import Script
+from gsched.cli.submit.submission import check_values
+from gsched.config import environment
+from gsched.errors import BadResourceError, BadScriptError, GschedError
+
+
+class ScriptOptions:
+    """The directives of a script, read.
+
+    Attributes:
+        said: what they state together; requests for mail are left out.
+        warnings: about lines without effect.
+        mail: a sentence for each directive that asks for mail.
+    """
+
+    __slots__ = ("_resources", "mail", "said", "warnings")
+
+    def __init__(self) -> None:
+        self.said = SubmitOptions()
+        self.warnings: list[str] = []
+        self.mail: list[str] = []
+        self._resources: list[tuple[str, tuple[str, ...]]] = []  # where, and texts of -l
+
+    def add(self, where: str, stated: SubmitOptions) -> None:
+        """Add what one directive states; later ones win."""
+        mail = wanted_mail(stated.mail_points, stated.mail_to)
+        if mail:
+            self.mail.append(f"{where}: {mail} is ignored: {NO_MAIL}")
+            stated = msgspec.structs.replace(stated, mail_points=None, mail_to=None)
+        self._resources.append((where, stated.resource_texts))
+        self.said = merged(stated, self.said)
+
+    def located(self, error: GschedError) -> GschedError:
+        """Return an error of the head with the line that names the resource that it is about."""
+        if not isinstance(error, BadResourceError):
+            return error
+        for where, texts in self._resources:
+            names = {term.partition("=")[0].strip() for text in texts for term in text.split(",")}
+            if any(f"{name!r}" in error.message for name in names):
+                return BadScriptError(f"{where}: {error.message}", hint=error.hint)
+        return error
+
+
+def read_directives(
+    script: Script, *, prefix: str | None, place: Place, params: Sequence[click.Parameter]
+) -> ScriptOptions:
+    """Return what the script's directives say.
+
+    Args:
+        script: the script.
+        prefix: of ``-C``.
+        place: of submission.
+        params: the options of gsub.
+
+    Raises:
+        BadScriptError: an option that is none, or a bad value; the file and the line are named.
+    """
+    read = ScriptOptions()
+    prefixes = prefixes_for(prefix, environment("PBS_DPREFIX"))
+    found = scan(script.text, prefixes=prefixes, where=script.where)
+    read.warnings += _about_other_lines(script, found, prefixes)
+    if not found.directives:
+        return read
+    names = set(SubmitOptions.__struct_fields__) - {"torchrun"}
+    reader = QuickCommand(
+        "gsub", params=[each for each in params if each.name in names], add_help_option=False
+    )
+    for directive in found.directives:
+        where = f"{script.where}:{directive.line}"
+        try:
+            stated = _stated(reader, directive)
+            check_values(stated, place)
+            check_resources(stated.resource_texts)
+        except GschedError as error:
+            raise BadScriptError(f"{where}: {error.message}", hint=error.hint) from None
+        read.add(where, stated)
+    return read
+
+
+def _about_other_lines(script: Script, found: Scan, prefixes: Sequence[str]) -> list[str]:
+    """Return warnings about directives behind the first command, and those of other schedulers."""
+    texts: list[str] = []
+    if found.late_line:
+        late = f"{script.where}:{found.late_line}"
+        texts.append(f"{late}: a directive after the first command has no effect")
+    if any(mark in script.text for mark in ("#SBATCH", "#BSUB", "#$")):
+        from gsched.cli.submit.foreign import (  # late: few scripts have any
+            foreign_lines,
+            warnings_for,
+        )
+
+        lines = foreign_lines(script.text, own=prefixes)
+        texts += warnings_for(lines, where=script.where, others=bool(found.directives))
+    return texts
+
+
+def _stated(reader: click.Command, directive: Directive) -> SubmitOptions:
+    """Return what one directive states.
+
+    Raises:
+        BadScriptError: it has an option or an operand that it cannot have.
+    """
+    words = list(directive.words)
+    hint = "correct the directive on that line"
+    try:
+        context = reader.make_context("gsub", words.copy(), allow_extra_args=True)
+    except click.NoSuchOption as error:
+        from gsched.cli.submit.refusals import refusal_of  # late: only a mistake needs it
+
+        refused = refusal_of(error.option_name, words, "")
+        if refused is not None:
+            raise BadScriptError(refused.message, hint=refused.hint) from None
+        raise BadScriptError(usage_message(error), hint=hint) from None
+    except click.UsageError as error:
+        raise BadScriptError(usage_message(error), hint=hint) from None
+    if context.args:
+        raise BadScriptError(
+            f"{context.args[0]!r} is not an option",
+            hint="a directive contains only options; quote values that contain blanks",
+        )
+    return stated_options(context.params)
+
+
+def stated_options(given: dict[str, object]) -> SubmitOptions:
+    """Return click's parameters that state something about the job."""
+    stated = {
+        name: value
+        for name, value in given.items()
+        if name in SubmitOptions.__struct_fields__ and value is not None
+    }
+    return msgspec.convert(stated, SubmitOptions)
+
+
+def check_resources(texts: Sequence[str]) -> None:
+    """Refuse values of resources that cannot be read; which names there are only the head knows.
+
+    Raises:
+        BadResourceError: a value that is none, or terms that contradict each other.
+    """
+    if not texts:
+        return
+    from gsched.model.request import parse_resources  # late: many scripts ask for nothing
+
+    parse_resources(texts, generic_names=(), warn_unknown=True)

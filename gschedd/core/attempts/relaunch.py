@@ -1,0 +1,113 @@
+"""What becomes of a job that could not be started: another try, elsewhere first, or a hold."""
+
+import errno
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from msgspec import Struct
+
+from gsched.model.states import HoldKind, LaunchStage
+from gschedd.core import facts as f
+from gschedd.core.attempts.blame import Verdict, failed_nodes, verdict_on
+from gschedd.core.state import Attempt, Job
+
+#: Nodes that a job remembers as those where it failed to start; the newest.
+MAX_AVOIDED: Final = 8
+#: An account has to be unknown for so long before its jobs are held, seconds: a name service may
+#: say "not found" for a moment.
+UNKNOWN_S: Final = 120.0
+#: What the reason of a hold begins with when no node knows the owner of a job.
+USER_GONE: Final = "USER_GONE"
+
+
+class Patience(Struct, frozen=True, kw_only=True):
+    """How often a job is tried again for one verdict, and what then.
+
+    Attributes:
+        tries: failures in a row after which it is held.
+        first_s: until the next try after the first failure, seconds; twice as long after each.
+        longest_s: the longest of these pauses, seconds.
+        hold: who has to release it.
+        least_s: it is not held before it has failed for so long, seconds.
+    """
+
+    tries: int
+    first_s: float
+    longest_s: float
+    hold: HoldKind
+    least_s: float = 0.0
+
+
+#: For each verdict that allows another try. Whoever can mend the cause can release the job.
+PATIENCE: Final[Mapping[Verdict, Patience]] = MappingProxyType(
+    {
+        Verdict.USER: Patience(
+            tries=3, first_s=60.0, longest_s=60.0, hold=HoldKind.SYSTEM, least_s=UNKNOWN_S
+        ),
+        Verdict.OWN_PASSING: Patience(tries=5, first_s=2.0, longest_s=60.0, hold=HoldKind.USER),
+        Verdict.NODE: Patience(tries=5, first_s=2.0, longest_s=60.0, hold=HoldKind.SYSTEM),
+        Verdict.NOBODY: Patience(tries=5, first_s=2.0, longest_s=60.0, hold=HoldKind.SYSTEM),
+        Verdict.PASSING: Patience(tries=30, first_s=2.0, longest_s=600.0, hold=HoldKind.SYSTEM),
+    }
+)
+
+
+def after_failed_start(
+    job: Job, attempt: Attempt, why: str, *, faults: int, at_s: float
+) -> f.JobRequeued | None:
+    """Return the next try of a job that failed to start, or its hold; None if that is its end.
+
+    Args:
+        why: the outcome of the attempt, in words.
+        faults: attempts that failed in a row, this one among them.
+    """
+    found = verdict_on(attempt)
+    patience = PATIENCE.get(found)
+    if patience is None:
+        return None
+    since_s = 0.0
+    if found is Verdict.USER:
+        since_s = job.unknown_since_s or at_s
+    avoid = tuple(dict.fromkeys((*failed_nodes(attempt), *job.avoid)))[:MAX_AVOIDED]
+    if faults >= patience.tries and at_s - (since_s or 0.0) >= patience.least_s:
+        return f.JobRequeued(
+            at_s=at_s,
+            job=job.id,
+            reason=_hold_words(found, attempt, faults, why),
+            faults=faults,
+            holds=(patience.hold,),
+        )
+    return f.JobRequeued(
+        at_s=at_s,
+        job=job.id,
+        reason=why,
+        faults=faults,
+        not_before_s=at_s + pause_s(patience, faults),
+        avoid=avoid,
+        unknown_since_s=since_s,
+    )
+
+
+def pause_s(patience: Patience, faults: int) -> float:
+    """Return how long the next try waits, seconds."""
+    # the exponent is bounded, or many tries would overflow
+    return float(min(patience.longest_s, patience.first_s * 2.0 ** min(faults - 1, 30)))
+
+
+def _hold_words(found: Verdict, attempt: Attempt, faults: int, why: str) -> str:
+    if found is Verdict.USER and _is_unknown(attempt):
+        return f"{USER_GONE}: no node knows its user any more ({faults} attempts, last: {why})"
+    if found in {Verdict.USER, Verdict.OWN_PASSING}:
+        return f"{faults} attempts in a row could not be started, last: {why}"
+    return f"{faults} attempts failed in a row through no fault of its own, last: {why}"
+
+
+def _is_unknown(attempt: Attempt) -> bool:
+    failures = [part.record.failure for part in attempt.parts.values() if part.record is not None]
+    return any(
+        failure is not None
+        and failure.stage is LaunchStage.ACCOUNT
+        and failure.errno == errno.ENOENT
+        for failure in failures
+    )

@@ -1,0 +1,451 @@
+"""What nodes report, turned into facts and effects; no node is believed beyond its own parts.
+
+A report about an attempt that the head has given up makes the head tell the node to stop it; an
+exit that is recorded already is acknowledged again. That makes duplicates, reordering and
+reconnection harmless.
+"""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from gsched.model.job import ExitRecord
+from gsched.model.resources import Usage
+from gsched.model.states import NodeState, PartState, StopReason
+from gsched.protocol import node as n
+from gschedd.core import effects as e
+from gschedd.core import facts as f
+from gschedd.core.apply import note_damaged
+from gschedd.core.attempts.blame import is_exhausted
+from gschedd.core.decide import lost_part
+from gschedd.core.migration.apply import note_progress
+from gschedd.core.migration.costs import told_by_resuming
+from gschedd.core.nodes.hardware import gpus_changed
+from gschedd.core.nodes.probation import answered
+from gschedd.core.react import ask_checkpoint, asked_nodes, retime, stop
+from gschedd.core.state import Attempt, Job, Part, Reached, State
+from gschedd.core.training import checkpoints as coalescing
+from gschedd.core.training.startups import told_by_step
+from gschedd.core.training.step_times import told_by_steps
+
+#: Characters that are kept of a node's own word on why it takes no new jobs.
+MAX_PROBLEM = 200
+#: TERM to KILL for an attempt that should not be there at all, seconds.
+FENCED_GRACE_S = 5.0
+
+
+class Heard(Struct, kw_only=True):
+    """What a report means: facts to commit, effects that need none, and counted oddities."""
+
+    facts: list[f.AnyFact]
+    effects: list[e.AnyEffect]
+    oddities: list[str]
+
+
+def nothing() -> Heard:
+    """Return that a report means nothing."""
+    return Heard(facts=[], effects=[], oddities=[])
+
+
+def _part(
+    state: State, node: str, job: int, attempt: int, token: str = ""
+) -> tuple[Job, Part] | None:
+    """Return the job and its part if this very attempt is the present one on this very node."""
+    found = state.jobs.get(job)
+    if found is None or found.attempt is None or found.attempt.number != attempt:
+        return None
+    if not is_same(found.attempt, token):
+        return None
+    part = found.attempt.parts.get(node)
+    return None if part is None else (found, part)
+
+
+def is_same(attempt: Attempt, token: str) -> bool:
+    """Return whether a token is this attempt's, and not of the same number in a lost history."""
+    return not token or not attempt.token or token == attempt.token
+
+
+def registration(node: str, said: n.Register, now_s: float) -> f.NodeRegistered:
+    """Return that a node is here (again)."""
+    return f.NodeRegistered(
+        at_s=now_s,
+        node=node,
+        inventory=said.inventory,
+        boot_id=said.boot_id,
+        incarnation=said.incarnation,
+        address=said.address,
+        version=said.gnode_version,
+        load=said.load,
+        highest_job=said.highest_job,
+        probes=said.probes,
+        leases=said.leases,
+        problem=said.problem[:MAX_PROBLEM],
+        identity=said.identity,
+        machine=said.machine,
+    )
+
+
+def on_register(state: State, node: str, said: n.Register, now_s: float) -> Heard:
+    """A node is here (again): compare all it has with all it should have."""
+    heard = nothing()
+    heard.facts.append(registration(node, said, now_s))
+    reported: dict[tuple[int, int], n.AttemptReport] = {}
+    for told in said.attempts:
+        end = told.exit
+        if end is not None and (end.job, end.attempt) != (told.job, told.attempt):
+            heard.oddities.append("exit_of_another_attempt")
+        else:
+            reported[told.job, told.attempt] = told
+    for job in state.by_node.get(node, {}).values():
+        assert job.attempt is not None, "a job on a node has an attempt"
+        report = reported.get((job.id, job.attempt.number))
+        if report is not None and is_same(job.attempt, report.token):
+            del reported[job.id, job.attempt.number]
+        elif report is not None:
+            heard.oddities.append("attempt_of_another_history")
+            report = None
+        _compare(heard, job, node, report, boot_id=said.boot_id, now_s=now_s)
+    for report in reported.values():
+        if report.job in state.damaged:
+            heard.oddities.append("attempt_of_damaged_job")
+            note_damaged(state, report.job, node, report.attempt)
+        else:
+            _unowned(heard, state, node, report)
+    heard.facts.extend(_keep_clear(state, node, said, now_s))
+    return heard
+
+
+def _keep_clear(state: State, node: str, said: n.Register, now_s: float) -> Iterator[f.AnyFact]:
+    """Yield that a node takes no work while it is not known what is owned there, or by whom."""
+    known = state.nodes.get(node)
+    if known is not None and known.drained:
+        return
+    changed = "" if known is None else gpus_changed(state, known, said.inventory)
+    job = state.damaged_on(node)
+    if job:
+        reason = (
+            f"job {job} runs here, or owns GPUs, and its record in the head's database is "
+            f"damaged; give it up with gdel {job}, then resume the node"
+        )
+        yield f.NodeDrained(at_s=now_s, node=node, reason=reason, by="gsched")
+    elif node in state.damaged_nodes:
+        reason = (
+            "its record in the head's database was damaged, so it is not known whether it was "
+            "drained; check it, then resume it"
+        )
+        yield f.NodeDrained(at_s=now_s, node=node, reason=reason, by="gsched")
+    elif changed:
+        yield f.NodeDrained(at_s=now_s, node=node, reason=changed, by="gsched")
+
+
+def on_problem(state: State, node: str, problem: str, now_s: float) -> Heard:
+    """A node has said whether it takes new jobs."""
+    heard = nothing()
+    known = state.nodes.get(node)
+    problem = problem[:MAX_PROBLEM]
+    if known is not None and known.state is NodeState.UP and known.problem != problem:
+        heard.facts.append(f.NodeProblemChanged(at_s=now_s, node=node, problem=problem))
+    return heard
+
+
+def _compare(
+    heard: Heard,
+    job: Job,
+    node: str,
+    report: n.AttemptReport | None,
+    *,
+    boot_id: str,
+    now_s: float,
+) -> None:
+    attempt = job.attempt
+    assert attempt is not None, "the caller has looked"
+    part = attempt.parts[node]
+    if part.state not in {PartState.PENDING, PartState.RUNNING}:
+        if report is not None and report.exit is not None:
+            heard.effects.append(
+                e.SendExitAck(node=node, job=job.id, attempt=attempt.number, token=attempt.token)
+            )
+        return
+    if report is not None and report.exit is not None:
+        usage = report.usage or usage_of(report.exit)
+        heard.facts.append(_part_ended(node, report.exit, usage, now_s))
+    elif attempt.boot_ids.get(node, boot_id) != boot_id:
+        message = f"{node} rebooted while the job ran there"
+        heard.facts.append(lost_part(job, node, now_s=now_s, message=message))
+    elif report is None and part.state is PartState.RUNNING:
+        message = f"{node} no longer has a record of the job"
+        heard.facts.append(lost_part(job, node, now_s=now_s, message=message))
+    elif _has_orders(job, node):
+        heard.effects.extend(_orders(job, node))
+    elif report is None:
+        heard.effects.append(e.SendLaunch(node=node, job=job.id, attempt=attempt.number))
+    elif report.state is PartState.RUNNING:
+        if part.state is PartState.PENDING:
+            heard.facts.append(_part_started(node, report, now_s))
+        heard.effects.append(retime(node, job))  # it may have been altered meanwhile
+
+
+def _has_orders(job: Job, node: str) -> bool:
+    """Return whether a part is to be stopped, or to save its state, and may not know it."""
+    attempt = job.attempt
+    assert attempt is not None, "the caller has looked"
+    return attempt.stop is not None or (job.move is not None and node in asked_nodes(job, attempt))
+
+
+def _orders(job: Job, node: str) -> Iterator[e.AnyEffect]:
+    attempt = job.attempt
+    assert attempt is not None, "the caller has looked"
+    if attempt.stop is not None:
+        yield stop(node, job.id, attempt)
+    else:
+        yield from (order for order in ask_checkpoint(job, attempt) if order.node == node)
+
+
+def _part_started(node: str, report: n.AttemptReport, now_s: float) -> f.PartStarted:
+    return f.PartStarted(
+        at_s=now_s,
+        job=report.job,
+        attempt=report.attempt,
+        node=node,
+        pid=report.pid,
+        started_s=report.started_s,
+    )
+
+
+def _part_ended(node: str, record: ExitRecord, usage: Usage, now_s: float) -> f.PartEnded:
+    return f.PartEnded(
+        at_s=now_s, job=record.job, attempt=record.attempt, node=node, record=record, usage=usage
+    )
+
+
+def usage_of(record: ExitRecord) -> Usage:
+    """Return what an exit record alone says about use."""
+    return Usage(
+        wall_s=record.wall_s,
+        cpu_s=record.cpu_s,
+        cpu_peak_cores=record.cpu_s / record.wall_s if record.wall_s > 0 else 0.0,
+        memory_peak_bytes=record.memory_peak_bytes,
+    )
+
+
+def _unowned(heard: Heard, state: State, node: str, report: n.AttemptReport) -> None:
+    """Handle an attempt that this head did not give to this node, or has given up."""
+    if report.job >= state.next_job:
+        # A head restored from an old copy: what this job was is not known here, so nothing of it
+        # is acknowledged away.
+        heard.oddities.append("attempt_of_unknown_job")
+    elif report.exit is not None:
+        heard.effects.append(
+            e.SendExitAck(node=node, job=report.job, attempt=report.attempt, token=report.token)
+        )
+    else:
+        heard.oddities.append("attempt_given_up")
+        heard.effects.append(_fence(node, report.job, report.attempt, report.token))
+
+
+def _fence(node: str, job: int, attempt: int, token: str) -> e.SendStop:
+    return e.SendStop(
+        node=node,
+        job=job,
+        attempt=attempt,
+        reason=StopReason.FENCED,
+        grace_s=FENCED_GRACE_S,
+        token=token,
+    )
+
+
+def on_started(state: State, node: str, said: n.Started, now_s: float) -> Heard:
+    """A part runs."""
+    heard = nothing()
+    found = _part(state, node, said.job, said.attempt, said.token)
+    if said.job >= state.next_job:
+        heard.oddities.append("attempt_of_unknown_job")
+    elif said.job in state.damaged:
+        heard.oddities.append("attempt_of_damaged_job")
+    elif found is None:
+        heard.oddities.append("started_unowned")
+        heard.effects.append(_fence(node, said.job, said.attempt, said.token))
+    elif found[1].state is PartState.PENDING:
+        heard.facts.append(
+            f.PartStarted(
+                at_s=now_s,
+                job=said.job,
+                attempt=said.attempt,
+                node=node,
+                pid=said.pid,
+                started_s=said.started_s,
+                stdout_path=said.stdout_path,
+                stderr_path=said.stderr_path,
+            )
+        )
+    return heard
+
+
+def on_exited(state: State, node: str, said: n.Exited, now_s: float) -> Heard:
+    """A part has ended. Repeated by the node until it is acknowledged."""
+    heard = nothing()
+    record = said.record
+    found = _part(state, node, record.job, record.attempt, said.token)
+    if found is not None and found[1].state in {PartState.PENDING, PartState.RUNNING}:
+        heard.facts.append(_part_ended(node, record, said.usage, now_s))
+    elif record.job >= state.next_job:
+        heard.oddities.append("exit_of_unknown_job")
+    elif record.job in state.damaged:
+        heard.oddities.append("exit_of_damaged_job")  # the node keeps it: it may be needed
+    else:
+        heard.oddities.append("exit_again")
+        heard.effects.append(
+            e.SendExitAck(node=node, job=record.job, attempt=record.attempt, token=said.token)
+        )
+    return heard
+
+
+def on_checkpointed(state: State, node: str, said: n.Checkpointed, now_s: float) -> Heard:
+    """A training has published a checkpoint. Repeated by the node until the move goes on."""
+    heard = nothing()
+    found = _part(state, node, said.job, said.attempt)
+    if found is None or found[1].state not in {PartState.PENDING, PartState.RUNNING}:
+        heard.oddities.append("checkpoint_of_no_attempt")
+        return heard
+    job = found[0]
+    is_answer = job.move is not None and said.request == job.move.request
+    if said.waits and not is_answer:  # that move is off
+        heard.effects.append(
+            e.SendGoOn(node=node, job=job.id, attempt=said.attempt, request=said.request)
+        )
+    if is_answer and job.trip is not None and job.trip.saved_s > 0:
+        return heard  # it is known already
+    if not is_answer and not _is_newer(said, job):
+        heard.oddities.append("checkpoint_of_the_past")
+        return heard
+    save_s = said.wall_s
+    if is_answer and job.move is not None:  # no more than it can be: it does not count as walltime
+        save_s = min(save_s, max(0.0, now_s - job.move.asked_s))
+    fact = f.CheckpointTaken(
+        at_s=now_s,
+        job=job.id,
+        attempt=said.attempt,
+        request=said.request,
+        step=said.step,
+        work_done=said.work_done,
+        work_total=said.work_total,
+        path=said.path,
+        size_bytes=said.size_bytes,
+        wall_s=save_s,
+        world_sizes=_new_sizes(said, job),
+    )
+    if not is_answer and not fact.world_sizes and coalescing.is_to_wait(state, job, now_s):
+        coalescing.keep(state, fact)
+        return heard
+    state.unwritten.pop(job.id, None)  # this one is newer
+    coalescing.note_written(state, job.id, now_s)
+    heard.facts.append(fact)
+    return heard
+
+
+def _new_sizes(said: n.Checkpointed, job: Job) -> tuple[int, ...]:
+    """Return on how many ranks a training can go on, if that is not known already."""
+    known = job.saved.world_sizes if job.saved is not None else ()
+    return said.world_sizes if said.world_sizes != known else ()
+
+
+def _is_newer(said: n.Checkpointed, job: Job) -> bool:
+    """Return whether a checkpoint for which nobody asked is another one than the newest known."""
+    known = job.saved
+    if known is None or said.step > known.step:
+        return True
+    return said.step == known.step and said.path != known.path
+
+
+def on_checkpoint_failed(state: State, node: str, said: n.CheckpointFailed, now_s: float) -> Heard:
+    """A training could not save its state: the move is off."""
+    heard = nothing()
+    found = _part(state, node, said.job, said.attempt)
+    job = found[0] if found is not None else None
+    if job is None or job.move is None or job.move.request != said.request or is_saved(job):
+        heard.oddities.append("failed_checkpoint_of_no_move")
+        return heard
+    heard.facts.append(
+        f.MoveAbandoned(at_s=now_s, job=job.id, attempt=said.attempt, reason=said.message)
+    )
+    return heard
+
+
+def is_saved(job: Job) -> bool:
+    """Return whether a moving job has its checkpoint, or is on its way without one."""
+    attempt = job.attempt
+    return attempt is None or attempt.stop is not None
+
+
+def on_progress(state: State, node: str, said: n.Progress, now_s: float) -> Heard:
+    """A training says how far it is; its first step from a checkpoint ends a move or a restart."""
+    heard = nothing()
+    found = _part(state, node, said.job, said.attempt)
+    if found is None:
+        heard.oddities.append("progress_of_no_attempt")
+        return heard
+    job = found[0]
+    told = (
+        told_by_steps(state, job, said, now_s),  # looks at what it said before
+        told_by_step(job, said, now_s),
+        told_by_resuming(job, now_s),
+    )
+    note_progress(state, job.id, _reached(said, now_s))
+    heard.facts.extend(fact for fact in told if fact is not None)
+    attempt = job.attempt
+    if attempt is not None and _goes_on(job, attempt):
+        heard.facts.append(
+            f.TrainingResumed(
+                at_s=now_s,
+                job=job.id,
+                attempt=said.attempt,
+                step=max(said.restored_step, 0),
+                # no more than it can be: it does not count as walltime
+                restore_s=min(said.restore_s, max(0.0, now_s - attempt.assigned_s)),
+            )
+        )
+    return heard
+
+
+def _goes_on(job: Job, attempt: Attempt) -> bool:
+    """Return whether an attempt that goes on from a checkpoint has just done its first step."""
+    trip = job.trip
+    moved = trip is not None and trip.placed_s > 0 and not trip.resumed_s
+    return not attempt.resumed and (moved or attempt.work_begun > 0)
+
+
+def _reached(said: n.Progress, now_s: float) -> Reached:
+    at_s = min(said.at_s, now_s)
+    return Reached(
+        attempt=said.attempt,
+        at_s=at_s,
+        step=said.step,
+        work_done=said.work_done,
+        work_total=said.work_total,
+        step_s=said.step_s,
+        communication_s=said.communication_s,
+        gpus=said.gpus,
+        since_s=at_s,
+        since_work=said.work_done,
+        world_sizes=said.world_sizes,
+    )
+
+
+def on_probed(state: State, node: str, said: n.Probed, now_s: float) -> Heard:
+    """A node has found out whether it can start jobs."""
+    heard = nothing()
+    known = state.nodes.get(node)
+    if known is None or said.request != known.probation.request or not known.probation.due_s:
+        heard.oddities.append("probe_not_asked_for")
+        return heard
+    lacks = is_exhausted(said.failure)
+    heard.facts.extend(answered(known, said, now_s, exhausted=lacks))
+    return heard
+
+
+def on_disconnected(state: State, node: str, reason: str, now_s: float) -> Heard:
+    """The connection to a node is gone. Its attempts go on as far as anybody knows."""
+    heard = nothing()
+    if node in state.nodes and state.nodes[node].state is NodeState.UP:
+        heard.facts.append(f.NodeDisconnected(at_s=now_s, node=node, reason=reason))
+    return heard

@@ -1,0 +1,346 @@
+"""What follows from the end of a part: the end of the attempt, its outcome, a requeue or the end.
+
+Every attempt that started ends with exactly one outcome (I5); a system's fault is not the job's.
+"""
+
+from types import MappingProxyType
+from typing import Final
+
+from msgspec import structs
+
+from gsched.model.job import ExitRecord, Outcome
+from gsched.model.resources import Usage
+from gsched.model.states import AttemptState, NodeState, OutcomeKind, PartState, StopReason
+from gsched.model.wording import OVER_WALLTIME, outcome_words
+from gschedd.core import facts as f
+from gschedd.core.attempts.blame import suspect
+from gschedd.core.attempts.requeue import LOST, after_fault
+from gschedd.core.ledger import crowded_out
+from gschedd.core.state import Attempt, Job, State
+from gschedd.core.training.startups import told_by_end
+
+#: Grace for the other parts when one has failed, at most; seconds.
+PEER_GRACE_S: Final = 10.0
+
+
+#: Grace for a training that has saved its state, seconds: it has nothing left to do.
+MOVE_GRACE_S: Final = 5.0
+
+_ASKED: Final = frozenset(
+    {StopReason.DELETE, StopReason.RERUN, StopReason.MOVE, StopReason.NODE_STOP}
+)
+#: What it means for the job that it was stopped as asked; for all other reasons: cancelled.
+_STOPPED: Final = MappingProxyType(
+    {StopReason.RERUN: OutcomeKind.RERUN, StopReason.MOVE: OutcomeKind.MOVED}
+)
+#: What a job does that was not stopped, but by its program or somebody else.
+_DIED: Final = frozenset({OutcomeKind.EXITED, OutcomeKind.SIGNALLED, OutcomeKind.OOM})
+_STOP_WORDS: Final = MappingProxyType(
+    {
+        StopReason.DELETE: "deleted",
+        StopReason.RERUN: "requeued",
+        StopReason.MOVE: "migrated",
+    }
+)
+
+
+def follow(state: State, fact: f.AnyFact) -> list[f.AnyFact]:
+    """Return what follows from a fact that has just been applied."""
+    match fact:
+        case f.PartEnded():
+            return _after_part(state, fact)
+        case f.AttemptEnded():
+            begun = told_by_end(state, fact)
+            return [*([] if begun is None else [begun]), *_after_attempt(state, fact)]
+        case f.PartStarted():
+            return _after_start(state, fact)
+        case f.MoveAbandoned():
+            return _after_abandoned(state, fact)
+        case f.PlaceLost():
+            job = state.jobs[fact.job]
+            return [] if job.attempt is not None else _on_the_way(state, job, fact.at_s)
+        case f.CheckpointTaken():
+            return _after_checkpoint(state, fact)
+        case f.NodeDisconnected() | f.NodeDrained():
+            return _without_place(state, fact)
+        case _:
+            return []
+
+
+def _after_part(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
+    job = state.jobs[fact.job]
+    attempt = job.attempt
+    assert attempt is not None, "a part belongs to an attempt"
+    facts = suspect(state, fact)
+    left = [p for p in attempt.parts.values() if p.state in {PartState.PENDING, PartState.RUNNING}]
+    if not left:
+        facts.append(attempt_ended(job, fact.at_s))
+    elif _failed(fact.record) and attempt.stop is None and not _leaves_by_itself(job):
+        ending = outcome_words(fact.record.outcome())
+        facts.append(
+            f.StopRequested(
+                at_s=fact.at_s,
+                job=job.id,
+                attempt=attempt.number,
+                reason=StopReason.PEER_FAILED,
+                grace_s=min(job.spec.grace_s, PEER_GRACE_S),
+                by="gsched",
+                message=f"the part on {fact.node} has ended: {ending}",
+            )
+        )
+    return facts
+
+
+def attempt_ended(job: Job, at_s: float) -> f.AttemptEnded:
+    """Return the end of a job's attempt whose parts have all ended."""
+    attempt = job.attempt
+    assert attempt is not None, "it has just ended"
+    return f.AttemptEnded(
+        at_s=at_s,
+        job=job.id,
+        attempt=attempt.number,
+        outcome=_outcome(job, attempt),
+        usage=total_usage(attempt),
+        ended_s=ended_s(attempt, at_s),
+        work_done=_work_done(attempt),
+    )
+
+
+def _leaves_by_itself(job: Job) -> bool:
+    """Return whether a moving job has been asked to end by its signal: its parts need not agree."""
+    return job.move is not None and job.spec.checkpoint_signal > 0
+
+
+def has_begun_to_leave(job: Job) -> bool:
+    """Return whether a part of a moving job has ended after its signal, and others have not."""
+    if job.attempt is None or not _leaves_by_itself(job):
+        return False
+    return any(part.state is PartState.ENDED for part in job.attempt.parts.values())
+
+
+def _outcome(job: Job, attempt: Attempt) -> Outcome:
+    """Return the outcome of an attempt that is over, where it may have been asked to leave.
+
+    A job that only knows its signal says by its end that it has saved its state: whatever ends
+    within the grace of the signal has left for its move, also if that was given up meanwhile. A job
+    that had ended before the signal reached it has just ended.
+    """
+    if attempt.stop in {None, StopReason.MOVE} and _has_left(job, attempt):
+        why = f": {job.move.why}" if job.move is not None and job.move.why else ""
+        return Outcome(
+            kind=OutcomeKind.MOVED,
+            message=f"migrated, after it ended at its checkpoint signal{why}",
+        )
+    outcome = attempt_outcome(attempt)
+    if outcome.kind in _DIED and not outcome.succeeded and _has_saved_to_move(job, attempt):
+        return Outcome(kind=OutcomeKind.MOVED, message="exited after its migration checkpoint")
+    return outcome
+
+
+def _has_saved_to_move(job: Job, attempt: Attempt) -> bool:
+    """Return whether all is saved that an attempt has done: it waited to be stopped."""
+    return attempt.stop is StopReason.MOVE and job.trip is not None and job.trip.saved_s > 0
+
+
+def _has_left(job: Job, attempt: Attempt) -> bool:
+    records = [part.record for part in attempt.parts.values() if part.record is not None]
+    if any(record.stop_reason is StopReason.WALLTIME for record in records):
+        return False
+    return any(
+        record.asked == job.moves_asked and record.ended_s - record.asked_s <= job.spec.grace_s
+        for record in records
+        if record.asked
+    )
+
+
+def _failed(record: ExitRecord) -> bool:
+    return record.kind is not OutcomeKind.EXITED or record.exit_code != 0
+
+
+def attempt_outcome(attempt: Attempt) -> Outcome:
+    """Return the one outcome of an attempt all of whose parts have ended."""
+    records = [(node, p.record) for node, p in attempt.parts.items() if p.record is not None]
+    stopped = [record for _, record in records if record.stop_reason is not None]
+    lost = [record for _, record in records if record.kind in LOST]
+    if (stopped or lost) and attempt.stop in _ASKED:
+        return _stopped_outcome(attempt, [*stopped, *lost])  # it has ended, as was asked for
+    for node, record in records:
+        if record.stop_reason is StopReason.WALLTIME:
+            return Outcome(
+                kind=OutcomeKind.WALLTIME,
+                signal=record.signal,
+                node=node,
+                message=record.message or OVER_WALLTIME,
+            )
+        if record.stop_reason is StopReason.NODE_STOP:
+            return _stopped_outcome(attempt, stopped)
+    failures = [
+        (record.failed_s or record.ended_s, node, record)
+        for node, record in records
+        if _failed(record) and record.stop_reason in {None, StopReason.LEASE}
+    ]
+    if failures:
+        _, node, record = min(failures, key=lambda item: item[:2])
+        return record.outcome(node)
+    if stopped:  # every part was stopped as a peer: the part that failed first was stopped, too
+        return _stopped_outcome(attempt, stopped)
+    return Outcome(kind=OutcomeKind.EXITED, exit_code=0)
+
+
+def _stopped_outcome(attempt: Attempt, stopped: list[ExitRecord]) -> Outcome:
+    killed = any(record.signal == 9 or record.kind in LOST for record in stopped)
+    reason = attempt.stop
+    kind = _STOPPED.get(reason, OutcomeKind.CANCELLED) if reason else OutcomeKind.CANCELLED
+    by = f" by {attempt.stopped_by}" if attempt.stopped_by else ""
+    word = _STOP_WORDS.get(reason, "stopped") if reason else "stopped"
+    why = f": {attempt.stop_message}" if attempt.stop_message else ""
+    if reason is StopReason.MOVE and attempt.stop_message:
+        why = f" ({attempt.stop_message})"
+    message = f"{word}{by}{why}"
+    return Outcome(kind=kind, signal=9 if killed else 15, message=message)
+
+
+def ended_s(attempt: Attempt, at_s: float) -> float:
+    """Return when the last part ended, as its node said, within what is possible."""
+    ends = [part.record.ended_s for part in attempt.parts.values() if part.record is not None]
+    return min(max([*ends, attempt.started_s or attempt.assigned_s]), at_s)
+
+
+def total_usage(attempt: Attempt) -> Usage:
+    """Return the use of all parts: the longest time, the mean utilisation, sums of the rest.
+
+    The sum of peaks is what the parts could need at once, though they need not have.
+    """
+    used = [part.usage for part in attempt.parts.values() if part.usage is not None]
+    if len(used) == 1:
+        return used[0]
+    samples = sum(usage.samples for usage in used)
+    weight = max(samples, 1)
+    return Usage(
+        wall_s=max((usage.wall_s for usage in used), default=0.0),
+        cpu_s=sum(usage.cpu_s for usage in used),
+        cpu_peak_cores=sum(usage.cpu_peak_cores for usage in used),
+        memory_peak_bytes=sum(usage.memory_peak_bytes for usage in used),
+        memory_mean_bytes=sum(usage.memory_mean_bytes for usage in used),
+        gpu_util_mean_percent=sum(u.gpu_util_mean_percent * u.samples for u in used) / weight,
+        gpu_memory_peak_bytes=sum(usage.gpu_memory_peak_bytes for usage in used),
+        gpu_memory_mean_bytes=sum(usage.gpu_memory_mean_bytes for usage in used),
+        read_bytes=sum(usage.read_bytes for usage in used),
+        write_bytes=sum(usage.write_bytes for usage in used),
+        samples=samples,
+    )
+
+
+def _after_attempt(state: State, fact: f.AttemptEnded) -> list[f.AnyFact]:
+    job = state.jobs[fact.job]
+    outcome = fact.outcome
+    if job.recovered:
+        return [_end_recovered(job, fact)]
+    if job.move is not None:
+        return _on_the_way(state, job, fact.at_s)
+    if outcome.kind is OutcomeKind.RERUN:
+        return [f.JobRequeued(at_s=fact.at_s, job=job.id, reason=outcome.message, faults=0)]
+    if outcome.kind is OutcomeKind.MOVED:  # for a move that was given up meanwhile
+        return [f.JobRequeued(at_s=fact.at_s, job=job.id, reason=outcome.message, faults=0)]
+    deleted = job.attempt is not None and job.attempt.stop is StopReason.DELETE
+    follows = None if deleted else after_fault(job, outcome, fact.at_s)
+    if follows is not None:
+        return [follows]
+    return [f.JobEnded(at_s=fact.at_s, job=job.id, outcome=outcome, ended_s=fact.ended_s)]
+
+
+def _end_recovered(job: Job, fact: f.AttemptEnded) -> f.JobEnded:
+    """Return the end of a job that cannot be started again: only its attempt was recovered."""
+    outcome = fact.outcome
+    if outcome.kind in {OutcomeKind.RERUN, OutcomeKind.MOVED}:
+        outcome = structs.replace(
+            outcome,
+            kind=OutcomeKind.CANCELLED,
+            message=f"{outcome.message}; its script was lost with the database: submit it again",
+        )
+    return f.JobEnded(at_s=fact.at_s, job=job.id, outcome=outcome, ended_s=fact.ended_s)
+
+
+def _after_checkpoint(state: State, fact: f.CheckpointTaken) -> list[f.AnyFact]:
+    """Return the stop of a moving training that has saved its state, and waits."""
+    job = state.jobs[fact.job]
+    move, attempt = job.move, job.attempt
+    if move is None or attempt is None or attempt.stop is not None or fact.request != move.request:
+        return []
+    return [stop_to_move(job, fact.at_s)]
+
+
+def stop_to_move(job: Job, at_s: float) -> f.StopRequested:
+    """Return the stop of a moving job that has saved its state."""
+    assert job.move is not None, "it moves"
+    return f.StopRequested(
+        at_s=at_s,
+        job=job.id,
+        attempt=job.attempts,
+        reason=StopReason.MOVE,
+        grace_s=min(job.spec.grace_s, MOVE_GRACE_S),
+        by=job.move.by,
+        message=job.move.why,
+    )
+
+
+def _after_start(state: State, fact: f.PartStarted) -> list[f.AnyFact]:
+    """Return that the move of a job which knows only its signal is over: it tells no steps."""
+    job = state.jobs[fact.job]
+    trip = job.trip
+    if not job.spec.checkpoint_signal or trip is None or not trip.placed_s or trip.resumed_s:
+        return []
+    if job.attempt is None or job.attempt.state is not AttemptState.RUNNING:
+        return []  # others of its parts have not started
+    return [f.TrainingResumed(at_s=fact.at_s, job=job.id, attempt=fact.attempt, step=0)]
+
+
+def _after_abandoned(state: State, fact: f.MoveAbandoned) -> list[f.AnyFact]:
+    """Return what becomes of those that were to go where this job stays after all."""
+    stays = state.jobs[fact.job]
+    assert stays.attempt is not None, "it runs on"
+    facts: list[f.AnyFact] = []
+    for job in crowded_out(state, stays.attempt.parts):
+        reason = f"job {stays.id} stays where it was to go"
+        if job.attempt is not None and job.attempt.stop is None:
+            number = job.attempt.number
+            facts.append(f.MoveAbandoned(at_s=fact.at_s, job=job.id, attempt=number, reason=reason))
+        else:
+            facts.append(f.PlaceLost(at_s=fact.at_s, job=job.id, reason=reason))
+    return facts
+
+
+def _on_the_way(state: State, job: Job, at_s: float) -> list[f.AnyFact]:
+    """Return what becomes of a moving job that has left its old place."""
+    assert job.move is not None, "it moves"
+    if not job.move.allocation:
+        return [f.JobRequeued(at_s=at_s, job=job.id, reason=job.move.why, faults=0)]
+    if job.holds:
+        reason = "held while it moved"
+        return [f.JobRequeued(at_s=at_s, job=job.id, reason=reason, faults=0)]
+    closed = [share.node for share in job.move.allocation if not _is_open(state, share.node)]
+    if closed:
+        reason = f"the target of its migration is gone: {closed[0]} takes no work"
+        return [f.JobRequeued(at_s=at_s, job=job.id, reason=reason, faults=0)]
+    return []  # a cycle gives it its place as soon as all of that is free
+
+
+def _is_open(state: State, name: str) -> bool:
+    node = state.nodes.get(name)
+    return node is not None and node.state is NodeState.UP and not (node.drained or node.problem)
+
+
+def _without_place(state: State, fact: f.NodeDisconnected | f.NodeDrained) -> list[f.AnyFact]:
+    """Return that jobs on their way to a node that takes no work any more go to their queues."""
+    facts: list[f.AnyFact] = []
+    for job in state.targets_on.get(fact.node, {}).values():
+        if job.attempt is None:
+            facts.extend(_on_the_way(state, job, fact.at_s))
+    return facts
+
+
+def _work_done(attempt: Attempt) -> float:
+    """Return how far the last checkpoint of an attempt has it: what all parts have come to."""
+    records = [part.record for part in attempt.parts.values() if part.record is not None]
+    done = [record.work_done for record in records if record.work_done is not None]
+    return min(done, default=0.0)

@@ -1,0 +1,181 @@
+"""What a scheduling cycle must look at: what has changed since the last one, and little else."""
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from gsched.model.states import AttemptState, JobState, PartState
+from gschedd.core.attempts.walltime import walltime_left_s
+from gschedd.core.settings import Settings
+from gschedd.core.state import Ends, Job, State, WaitingGroup
+from gschedd.plan.fit import may_help
+from gschedd.plan.snapshot import ByEnd, RunningJob, Shape, Wait, end_order
+from gschedd.plan.times import foretold_s, planned_end_s
+
+
+def due_groups(
+    state: State, waits: Mapping[Shape, Wait], unsure: Collection[Shape]
+) -> list[WaitingGroup] | None:
+    """Return the groups that a cycle must look at, and take away the marks of what has changed.
+
+    What lacked room goes on lacking it until something is given back that could help, and what was
+    decided about the first job of a shape holds for those behind it. The job that holds the
+    reservation is looked at with the others, so that they heed it; if it might start now, everybody
+    is looked at, since another one will hold the reservation then.
+
+    Args:
+        waits: what was decided about each shape; one of which nothing is known is due.
+        unsure: shapes of which it is not known that they lack room: looked at whenever anything is
+            given back.
+
+    Returns:
+        None if all groups are due, an empty list if none is.
+    """
+    anew, fresh, freed = state.anew, state.fresh, state.freed
+    take_marks(state)
+    if anew:
+        return None
+    due = {shape for shape in fresh if _is_undecided(state, shape, waits)}
+    if freed:
+        due.update(unsure, _helped(state, freed))
+    if not due:
+        return []
+    holder = next((wait.shape for wait in waits.values() if wait.reserved), None)
+    if holder in due:
+        return None
+    if holder is not None:
+        due.add(holder)
+    # in an order, as a set of strings has another one in every process
+    found = [state.groups[shape] for shape in due if shape in state.groups]
+    return sorted(found, key=lambda group: group.order[0])
+
+
+def take_marks(state: State) -> None:
+    """Take away the marks of what has changed."""
+    state.stale = state.anew = False
+    state.fresh, state.freed = set(), set()
+
+
+def _is_undecided(state: State, shape: Shape, waits: Mapping[Shape, Wait]) -> bool:
+    """Return whether nothing is decided yet about the first job of a shape."""
+    group, wait = state.groups.get(shape), waits.get(shape)
+    return group is not None and (wait is None or group.order[0][1] != wait.first)
+
+
+def _helped(state: State, freed: set[str]) -> set[Shape]:
+    """Return the shapes that may start since these nodes have more room."""
+    spaces = [state.spaces[name] for name in freed if name in state.spaces]
+    found: set[Shape] = set()
+    for request, shapes in state.shapes_of.items():
+        for space in spaces:
+            if may_help(request, space):
+                found.update(shapes)
+                break
+    return found
+
+
+def noted(
+    state: State,
+    waits: Mapping[Shape, Wait],
+    unsure: Collection[Shape],
+    new: Mapping[Shape, Wait],
+    due: Iterable[WaitingGroup] | None,
+) -> tuple[dict[Shape, Wait], set[Shape]]:
+    """Return why each shape waits, and of which it is not known that they lack room.
+
+    Args:
+        waits, unsure: as they were.
+        new: what a cycle has decided.
+        due: what it has looked at; None: everything. Of all others both stay.
+    """
+    if due is None:
+        unknown = {s for s in state.groups if s not in new or not new[s].lacking}
+        return dict(new), unknown
+    kept, doubtful = dict(waits), set(unsure)
+    for group in due:
+        shape = group.shape
+        wait = new.get(shape)
+        if wait is None:
+            kept.pop(shape, None)
+            doubtful.add(shape)
+        elif wait.lacking:
+            doubtful.discard(shape)
+        else:
+            doubtful.add(shape)
+    kept.update(new)
+    return kept, doubtful
+
+
+class Running(ByEnd):
+    """What runs, brought up to date when a policy first looks: most cycles have no need of it.
+
+    What a job was foretold when it was assigned decides when it is planned to end; only those that
+    have outlived that are planned anew.
+    """
+
+    def __init__(self, state: State, settings: Settings, now_s: float) -> None:
+        self._state = state
+        self._settings = settings
+        self._now_s = now_s
+
+    def _ends(self) -> Ends:
+        ends, running = self._state.ends, self._state.running
+        for never, end_s, number in ends.order:
+            if never or end_s > self._now_s:
+                break
+            ends.moved.add(number)
+        for number in ends.moved:
+            before = ends.known.pop(number, None)
+            if before is not None:
+                key = end_order(before)
+                del ends.order[bisect_left(ends.order, key)]
+            job = running.get(number)
+            if job is not None:
+                seen = ends.known[number] = _running(job, self._settings, self._now_s)
+                insort(ends.order, end_order(seen))
+        ends.moved.clear()
+        return ends
+
+    def __contains__(self, job: object) -> bool:
+        return job in self._ends().known.values()
+
+    def __iter__(self) -> Iterator[RunningJob]:
+        ends = self._ends()
+        return (ends.known[number] for _, _, number in ends.order)
+
+    def __len__(self) -> int:
+        return len(self._state.running)
+
+    def on(self, node: str) -> list[RunningJob]:
+        """Return the jobs that own something on a node, by id."""
+        ends = self._ends()
+        return [ends.known[number] for number in sorted(self._state.by_node.get(node, ()))]
+
+
+def _running(job: Job, settings: Settings, now_s: float) -> RunningJob:
+    attempt = job.attempt
+    assert attempt is not None, "a running job has an attempt"
+    started_s = attempt.started_s or attempt.assigned_s
+    expected_s = None
+    if settings.predicted_times:
+        parts = attempt.parts.values()
+        expected_s = foretold_s(p.prediction for p in parts if p.state is not PartState.PASSIVE)
+    if expected_s is None and job.spec.walltime_s is None:
+        expected_s = settings.default_walltime_s or None
+    return RunningJob(
+        job=job.id,
+        allocation=attempt.allocation,
+        started_s=started_s,
+        leaving=job.state is not JobState.RUNNING,
+        starting=attempt.state in (AttemptState.ASSIGNED, AttemptState.STARTING),
+        uses={
+            name: part.prediction.use
+            for name, part in attempt.parts.items()
+            if part.prediction is not None
+        },
+        end_s=planned_end_s(
+            started_s=started_s,
+            expected_s=expected_s,
+            walltime_s=walltime_left_s(job),
+            now_s=now_s,
+        ),
+    )

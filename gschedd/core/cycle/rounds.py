@@ -1,0 +1,311 @@
+"""Trainings planned elsewhere: what is asked, what the answer comes to, what goes on meanwhile.
+
+A round is one plan for the trainings, then one for all other jobs beside it, then the check of what
+these would start on GPUs. The first and the last step are questions that are answered elsewhere,
+one at a time; see decision 12. What is answered at once comes to what one call would have.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, assert_never
+
+from msgspec import Struct, structs
+
+from gschedd.core.cycle.run import shape_if_waiting, snapshot
+from gschedd.core.migration.progress import movable
+from gschedd.core.settings import Settings
+from gschedd.core.state import State, WaitingGroup
+from gschedd.plan.compose import (
+    Composed,
+    check,
+    claim_of,
+    joined,
+    meanwhile,
+    settled,
+    to_check,
+)
+from gschedd.plan.load import Predictor
+from gschedd.plan.snapshot import Plan, Shape, Snapshot, Start, Wait
+from gschedd.plan.space import Spaces
+from gschedd.plan.validate import validate
+
+#: A planner that answered within this time is waited for: then all jobs are decided about together.
+PATIENCE_S: Final = 0.05
+#: After so many failed rounds in a row all other jobs are planned without regard to trainings.
+FAILURES_BORNE: Final = 3
+
+PLANNING: Final = "waiting for the plan of training jobs, which may need these GPUs"
+CHECKING: Final = "checking that the job does not make a training job miss its deadline"
+
+
+class AskPlan(Struct, frozen=True, kw_only=True):
+    """What is to become of the trainings? ``seen`` is detached."""
+
+    number: int
+    seen: Snapshot
+
+
+class AskCheck(Struct, frozen=True, kw_only=True):
+    """Which of these starts would make trainings late? It goes on from the answer before."""
+
+    number: int
+    starts: tuple[Start, ...]
+
+
+Question = AskPlan | AskCheck
+
+
+class Planned(Struct, frozen=True, kw_only=True):
+    """The plan for the trainings."""
+
+    number: int
+    plan: Plan
+
+
+class Checked(Struct, frozen=True, kw_only=True):
+    """Which training each start would make late, by the job that is started; 0: none."""
+
+    number: int
+    late: Mapping[int, int]
+
+
+class Failed(Struct, frozen=True, kw_only=True):
+    """There is no answer.
+
+    Attributes:
+        why: in words.
+        raised: the policy failed, and not what runs it.
+    """
+
+    number: int
+    why: str
+    raised: bool = False
+
+
+Answer = Planned | Checked | Failed
+
+
+class PlannerError(Exception):
+    """The planner has not answered, or the policy has failed there."""
+
+
+class Answerer:
+    """Answers questions, wherever it is; it remembers the last plan, as a check goes on from it.
+
+    Args:
+        policy: whose policy for trainings is asked.
+    """
+
+    def __init__(self, policy: Composed) -> None:
+        self._goals = policy.goals
+        self._last: tuple[int, Snapshot, Plan] | None = None
+
+    def answer(self, question: Question, may_go_on: Callable[[], bool] = lambda: True) -> Answer:
+        """Return the answer; whatever the policy raises is raised.
+
+        Args:
+            question: of the head.
+            may_go_on: whether there is time for a further check.
+        """
+        match question:
+            case AskPlan():
+                plan = self._goals(question.seen)
+                self._last = (question.number, question.seen, plan)
+                return Planned(number=question.number, plan=plan)
+            case AskCheck():
+                if self._last is None or self._last[0] != question.number - 1:
+                    return Failed(number=question.number, why="the planner restarted")
+                _, seen, plan = self._last
+                late = check(self._goals, seen, plan, question.starts, may_go_on)
+                return Checked(number=question.number, late=late)
+            case _:
+                assert_never(question)
+
+
+class Rounds:
+    """What was asked, and what is to be done with the answer. It decides nothing about the state.
+
+    Attributes:
+        policy: for trainings and all other jobs.
+        asked: the question that is not answered yet.
+        number: of the last question.
+        begun, over: how many rounds.
+        again: something has changed since the round began, so another one is to follow.
+        slow: the planner is not waited for.
+        took_s: how long the last answer took, seconds.
+        failures: rounds that failed in a row.
+        lost: starts of trainings that could not be made any more when they were planned.
+    """
+
+    def __init__(self, policy: Composed) -> None:
+        self.policy = policy
+        self.asked: Question | None = None
+        self.number = 0
+        self.begun = self.over = 0
+        self.again = False
+        self.slow = False
+        self.took_s = 0.0
+        self.failures = 0
+        self.lost = 0
+        self._asked_s = 0.0
+        self._to_send: Question | None = None
+        self._others: frozenset[int] = frozenset()
+        self._open: frozenset[str] = frozenset()
+        self._candidates: tuple[Start, ...] = ()
+        self._waits: dict[Shape, Wait] = {}
+
+    # --- questions ---
+
+    def take_question(self) -> Question | None:
+        """Return the question that is to be sent now, once."""
+        question, self._to_send = self._to_send, None
+        return question
+
+    def _ask(self, question: Question, now_s: float) -> None:
+        self.asked = self._to_send = question
+        self.number = question.number
+        self._asked_s = now_s
+
+    def begin(
+        self, state: State, settings: Settings, now_s: float, predictor: Predictor | None
+    ) -> bool:
+        """Ask what is to become of the trainings; return False where there are none to plan."""
+        seen = snapshot(state, settings, now_s, predictor)
+        theirs = self.policy.theirs(seen)
+        if theirs is None:
+            return False
+        others = [group for group in seen.groups if group.shape.goal not in theirs.goals]
+        self._others = frozenset(group.shape.goal for group in others)
+        self._open = self.policy.kept_for_others(seen, others)
+        # what they know of kinds and run times is in their goals
+        theirs = structs.replace(theirs, kinds={}, predictor=None)
+        self.again = False
+        self.begun += 1
+        self._ask(AskPlan(number=self.number + 1, seen=theirs.detach()), now_s)
+        return True
+
+    # --- time ---
+
+    @property
+    def alarm_s(self) -> float | None:
+        """Return until when an answer is waited for, seconds since the epoch; None: it is not."""
+        return None if self.asked is None or self.slow else self._asked_s + PATIENCE_S
+
+    def lose_patience(self, now_s: float) -> bool:
+        """Return whether the others are to go on now; True once for each question."""
+        alarm_s = self.alarm_s
+        self.slow = self.slow or (alarm_s is not None and alarm_s <= now_s)
+        return alarm_s is not None and self.slow
+
+    def covers(self, *, all_seen: bool) -> int:
+        """Return how many rounds will be over when all that is so now has been planned.
+
+        Args:
+            all_seen: a cycle has seen it, and has asked, or noted that it is to ask again.
+        """
+        if self.asked is not None and all_seen and not self.again:
+            return self.begun
+        return self.begun + 1
+
+    # --- other jobs ---
+
+    def others(self, state: State) -> list[WaitingGroup]:
+        """Return the groups that are planned by the policy for all other jobs."""
+        return [
+            group
+            for group in state.groups.values()
+            if not group.shape.goal or group.shape.goal in self._others
+        ]
+
+    def meanwhile(
+        self, state: State, settings: Settings, now_s: float, predictor: Predictor | None
+    ) -> Plan:
+        """Return what other jobs may do while the trainings are being planned."""
+        due = self.others(state)
+        seen = snapshot(state, settings, now_s, predictor, due=due)
+        if not seen.groups:
+            return Plan()
+        plan = self.policy.rest(seen)
+        if self.failures >= FAILURES_BORNE:
+            return plan
+        starts = meanwhile(
+            seen,
+            plan,
+            claim=claim_of({job.spec.request for job in state.trainings.values()}),
+            trainings=state.trainings.keys(),
+            open_to_others=self._open,
+        )
+        accepted = {start.job for start in starts}
+        waits = {wait.shape: wait for wait in plan.waits}
+        for start in plan.starts:
+            if start.job not in accepted:
+                waits.setdefault(start.shape, _wait(start, PLANNING))
+        return Plan(starts=starts, waits=tuple(waits.values()))
+
+    # --- answers ---
+
+    def is_awaited(self, answer: Answer) -> bool:
+        """Return whether an answer is that to the last question."""
+        return self.asked is not None and answer.number == self.asked.number
+
+    def answered(self, now_s: float) -> None:
+        """Note that the answer has come."""
+        self.asked = None
+        self.took_s = now_s - self._asked_s
+        self.slow = self.took_s > PATIENCE_S
+
+    def beside(
+        self,
+        first: Plan,
+        state: State,
+        settings: Settings,
+        now_s: float,
+        predictor: Predictor | None,
+    ) -> Plan:
+        """Return the plan for the trainings and, beside it, for the others; ask for the check.
+
+        Args:
+            first: the plan for the trainings; of it what cannot be done any more is left out.
+        """
+        valid = _still_valid(first, state)
+        self.lost += len(first.starts) - len(valid.starts)
+        seen = snapshot(state, settings, now_s, predictor, due=self.others(state))
+        if not seen.groups:
+            return valid
+        second = self.policy.after(seen, list(seen.groups), valid)
+        self._candidates = to_check(first, second)
+        if not self._candidates:
+            return joined(valid, second)
+        self._ask(AskCheck(number=self.number + 1, starts=self._candidates), now_s)
+        waiting = set(self._candidates)
+        self._waits = {wait.shape: wait for wait in second.waits}
+        waits = dict(self._waits)
+        for start in self._candidates:
+            waits.setdefault(start.shape, _wait(start, CHECKING))
+        rest = structs.replace(
+            second,
+            starts=tuple(start for start in second.starts if start not in waiting),
+            waits=tuple(waits.values()),
+        )
+        return joined(valid, rest)
+
+    def checked(self, late: Mapping[int, int], now_s: float) -> tuple[Plan, list[Shape]]:
+        """Return what of the checked starts is to be made, and which shapes that is about."""
+        candidates, self._candidates = self._candidates, ()
+        shapes = list(dict.fromkeys(start.shape for start in candidates))
+        waits = tuple(self._waits[shape] for shape in shapes if shape in self._waits)
+        return settled(Plan(starts=candidates, waits=waits), late, now_s=now_s), shapes
+
+
+def _wait(start: Start, reason: str) -> Wait:
+    return Wait(shape=start.shape, first=start.job, reason=reason)
+
+
+def _still_valid(plan: Plan, state: State) -> Plan:
+    """Return a plan without what has become impossible since it was asked for."""
+    checked = validate(
+        plan,
+        Spaces(state.spaces),
+        lambda job: shape_if_waiting(state, job),
+        lambda job: movable(state, job),
+    )
+    return structs.replace(plan, starts=checked.accepted, moves=checked.moves)

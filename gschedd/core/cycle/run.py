@@ -1,0 +1,146 @@
+"""One scheduling cycle: a snapshot, a policy's plan, and what of it is accepted."""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct, structs
+
+from gsched.model.states import JobState
+from gschedd.core import facts as f
+from gschedd.core.attempts.assign import Assigner
+from gschedd.core.cycle.dirty import Running
+from gschedd.core.cycle.other_nodes import elsewhere
+from gschedd.core.learning import Kinds, Loads
+from gschedd.core.migration.progress import judged, movable, moved
+from gschedd.core.migration.throttle import paced
+from gschedd.core.settings import Settings
+from gschedd.core.state import State, WaitingGroup
+from gschedd.core.training.profile import Goals
+from gschedd.plan.load import Predictor
+from gschedd.plan.snapshot import Group, Plan, Policy, Shape, Snapshot, Verdict, Wait
+from gschedd.plan.space import Spaces
+from gschedd.plan.validate import Refusal, validate
+
+
+class Cycle(Struct, frozen=True, kw_only=True):
+    """What a cycle came to.
+
+    Attributes:
+        facts: the accepted starts.
+        waits: why each shape that is left waits.
+        refused: starts that were proposed and could not be accepted: a policy's fault.
+        objection: why the moves that were proposed could not be accepted.
+        verdicts: what is expected of trainings.
+        again_s: when the policy wants to be asked again, seconds since the epoch; None: no matter.
+    """
+
+    facts: tuple[f.AnyFact, ...]
+    waits: Mapping[Shape, Wait]
+    refused: tuple[Refusal, ...]
+    objection: str = ""
+    verdicts: tuple[Verdict, ...] = ()
+    again_s: float | None = None
+
+
+def snapshot(
+    state: State,
+    settings: Settings,
+    now_s: float,
+    predictor: Predictor | None = None,
+    *,
+    due: Iterable[WaitingGroup] | None = None,
+) -> Snapshot:
+    """Return what a policy may see now; jobs of stopped queues are not in it.
+
+    Args:
+        due: the groups to show; None for all.
+    """
+    groups = [
+        Group(shape=group.shape, order=group.order)
+        for group in (state.groups.values() if due is None else due)
+        if _started(settings, group.shape.queue)
+    ]
+    return Snapshot(
+        now_s=now_s,
+        nodes=state.spaces,
+        groups=groups,
+        running=Running(state, settings, now_s),
+        loads=Loads(state),
+        kinds=Kinds(state),
+        predictor=predictor,
+        default_walltime_s=settings.default_walltime_s or None,
+        predicted_times=settings.predicted_times,
+        goals=(
+            Goals(state, settings, now_s, predictor)
+            if state.plans_goals and state.trainings
+            else {}
+        ),
+        fabric=settings.fabric,
+        moves_max=max(0, settings.max_moves - len(state.targets)),
+    )
+
+
+def _started(settings: Settings, queue: str) -> bool:
+    config = settings.queues.get(queue)
+    return config is not None and config.started
+
+
+def run_cycle(
+    state: State,
+    settings: Settings,
+    policy: Policy,
+    now_s: float,
+    predictor: Predictor | None = None,
+    *,
+    due: Iterable[WaitingGroup] | None = None,
+) -> Cycle:
+    """Ask the policy, check its plan against the state, and return what is to become true.
+
+    Args:
+        due: the groups to decide about; None for all.
+    """
+    seen = snapshot(state, settings, now_s, predictor, due=due)
+    plan = policy(seen) if seen.groups or state.trainings else Plan()
+    return carried_out(state, settings, plan, now_s, predictor)
+
+
+def carried_out(
+    state: State,
+    settings: Settings,
+    plan: Plan,
+    now_s: float,
+    predictor: Predictor | None = None,
+) -> Cycle:
+    """Check a plan against the state, and return what is to become true."""
+    checked = validate(
+        structs.replace(plan, moves=paced(state, settings, plan.moves)) if plan.moves else plan,
+        Spaces(state.spaces),
+        lambda job: shape_if_waiting(state, job),
+        lambda job: movable(state, job),
+    )
+    assigner = Assigner(state, settings, now_s, predictor)
+    # moves keep more room than the starts take: then a start stays where it was planned
+    starts = checked.accepted if checked.moves else elsewhere(state, checked.accepted)
+    facts = [
+        assigner.assign(state.jobs[start.job], start.allocation, start.why) for start in starts
+    ]
+    waits = {wait.shape: wait for wait in plan.waits}
+    for refusal in checked.refused:
+        shape, job = shape_if_waiting(state, refusal.start.job), refusal.start.job
+        if shape is not None:
+            waits.setdefault(shape, Wait(shape=shape, first=job, reason=refusal.reason))
+    return Cycle(
+        facts=(*judged(state, plan.verdicts, now_s), *moved(state, checked.moves, now_s), *facts),
+        waits=waits,
+        refused=checked.refused,
+        objection=checked.objection,
+        verdicts=plan.verdicts,
+        again_s=plan.again_s,
+    )
+
+
+def shape_if_waiting(state: State, job_id: int) -> Shape | None:
+    """Return the shape of a job that may start now, else None."""
+    job = state.jobs.get(job_id)
+    if job is None or job.state is not JobState.QUEUED:
+        return None
+    return state.shape_of(job)

@@ -1,0 +1,1 @@
+"""Forecasts: when waiting jobs will start, and whether trainings will meet their deadlines."""

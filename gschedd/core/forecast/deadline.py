@@ -1,0 +1,326 @@
+"""When trainings will be done, and whether in time: of those there are, and of one that may come.
+
+What is said of a job that is there is what the policy said in the last cycle, or follows from how
+fast it runs. A job that is not there yet is shown to the policy once, as if it had come just now:
+nothing is changed by it.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeVar
+
+from msgspec import Struct, structs
+
+from gsched.errors import InvalidRequestError
+from gsched.model.job import JobSpec
+from gsched.model.states import AttemptState, JobState
+from gschedd.core import facts as f
+from gschedd.core.cycle.run import snapshot
+from gschedd.core.forecast.start import predict_submission
+from gschedd.core.settings import Settings
+from gschedd.core.state import Job, State
+from gschedd.core.training.best_case import shortest_run
+from gschedd.core.training.profile import goal_of, known_size, layout_of, shares_gpus
+from gschedd.core.training.startups import expected_startup_s
+from gschedd.core.training.step_times import own_size
+from gschedd.models.kinds import kind_of
+from gschedd.models.sizes import size_of
+from gschedd.plan.load import Predictor
+from gschedd.plan.moments import moment
+from gschedd.plan.snapshot import Group, Plan, Policy, Shape, Snapshot, Verdict
+from gschedd.plan.training import Goal, Size, gpus_by_node
+
+_EXPECTED: Final = frozenset({JobState.QUEUED, JobState.RUNNING, JobState.MIGRATING})
+
+V = TypeVar("V")
+
+
+class Outlook(Struct, frozen=True, kw_only=True):
+    """What is expected of a training.
+
+    Attributes:
+        start_s, end_s: seconds since the epoch; None: that cannot be said.
+        meets: it will meet its deadline; None: that cannot be said, or it has none.
+        gpus: on how many GPUs at first; 0: that cannot be said.
+        firm: the policy stays with that, so it may be kept as a promise.
+        can_promise: the policy would keep the deadline if it were promised now.
+        why: in words, why it will be late, or why nothing can be said.
+    """
+
+    start_s: float | None = None
+    end_s: float | None = None
+    meets: bool | None = None
+    gpus: int = 0
+    firm: bool = True
+    can_promise: bool = False
+    why: str = ""
+
+
+def outlook_of(
+    job: Job,
+    *,
+    state: State,
+    settings: Settings,
+    verdicts: Mapping[int, Verdict],
+    now_s: float,
+    start_s: float | None = None,
+) -> Outlook:
+    """Return what is expected of a training that is not done.
+
+    Args:
+        verdicts: of the last cycle.
+        start_s: by when it starts, if it waits and that is known.
+    """
+    verdict = verdicts.get(job.id)
+    goal = _goal(job, state, settings, now_s)
+    attempt = job.attempt
+    gpus = sum(gpus_by_node(attempt.allocation).values()) if attempt is not None else 0
+    said: bool | None
+    if verdict is not None:
+        said, end_s, why = _said_of(verdict, now_s), verdict.end_s, verdict.why
+    else:
+        said, end_s, why = job.meets, job.expected_end_s, ""
+    if goal is not None and (goes_on(job) or (end_s is None and said is not False)):
+        end_s = _end_by_rate(job, goal, state, settings, start_s=start_s, now_s=now_s)
+    if end_s is not None:
+        end_s = max(end_s, now_s)
+    deadline_s = job.spec.deadline_s
+    if deadline_s and now_s > deadline_s:
+        why = "its deadline has passed"
+    return Outlook(
+        start_s=start_s,
+        end_s=end_s,
+        meets=_meets(deadline_s, end_s, now_s, said=said),
+        gpus=gpus or (verdict.gpus if verdict is not None else 0),
+        why=why,
+    )
+
+
+def _said_of(verdict: Verdict, now_s: float) -> bool | None:
+    """Return what a policy says of a deadline; None: that cannot be said yet."""
+    until_s = verdict.unsure_until_s
+    return None if until_s is not None and now_s <= until_s else verdict.meets
+
+
+def goes_on(job: Job) -> bool:
+    """Return whether a job runs and is to run on where it is: then it is seen how fast it does."""
+    attempt = job.attempt
+    return (
+        job.state is JobState.RUNNING
+        and attempt is not None
+        and attempt.state is AttemptState.RUNNING
+    )
+
+
+def _goal(job: Job, state: State, settings: Settings, now_s: float) -> Goal | None:
+    """Return what is left of a job, also of one without GPUs, which no deadline policy plans."""
+    if job.state not in _EXPECTED:
+        return None
+    size = own_size(job, state, settings) or size_of(job.spec)
+    if size is None:
+        return None
+    return goal_of(job, size, settings=settings, state=state, now_s=now_s)
+
+
+def _meets(
+    deadline_s: float, end_s: float | None, now_s: float, *, said: bool | None = None
+) -> bool | None:
+    """Return whether a deadline will be met: what was said, unless time has overtaken it."""
+    if not deadline_s:
+        return None
+    if now_s > deadline_s or (end_s is not None and end_s > deadline_s):
+        return False
+    if said is None:
+        return None if end_s is None else True
+    return said
+
+
+def _end_by_rate(
+    job: Job,
+    goal: Goal,
+    state: State,
+    settings: Settings,
+    *,
+    start_s: float | None,
+    now_s: float,
+) -> float | None:
+    """Return when it is done if it goes on as it runs, or runs on the best place from its start."""
+    attempt = job.attempt
+    if attempt is not None:
+        layout = layout_of(attempt.allocation, state, settings.fabric)
+        run_s = goal.run_time_s(layout)
+        begin_s = now_s if attempt.started_s is not None else max(now_s, attempt.assigned_s)
+        return begin_s + run_s if math.isfinite(run_s) else None
+    if start_s is None:
+        return None
+    size = Size(speed=goal.speed, work=goal.work)
+    first_step_s = start_s + goal.startup_s
+    return _end_after(first_step_s, job.spec, size, state=state, settings=settings)
+
+
+def _end_after(
+    first_step_s: float, spec: JobSpec, size: Size, *, state: State, settings: Settings
+) -> float | None:
+    """Return when a job is done that begins its work then on what it asks for at least."""
+    least = structs.replace(spec.request, places_max=0)
+    run_s = shortest_run(least, size, state=state, settings=settings).run_s
+    return first_step_s + run_s if math.isfinite(run_s) else None
+
+
+def foresee(
+    spec: JobSpec,
+    *,
+    state: State,
+    settings: Settings,
+    policy: Policy,
+    now_s: float,
+    predictor: Predictor | None = None,
+) -> Outlook:
+    """Return what would become of a job if it were submitted now.
+
+    The policy is asked once if it plans trainings; else it is asked for its start, up to so many
+    times as `gschedd.core.forecast.start` allows, and its end follows from that.
+    """
+    size = known_size(spec, state, settings, predictor if settings.predicted_times else None, now_s)
+    silent = _silence(spec, state=state, settings=settings, now_s=now_s)
+    if silent:
+        return Outlook(why=silent)
+    try:
+        if is_planned(spec, state) and size is not None:
+            job = _newcomer(spec, state, now_s)
+            return _planned(job, size, state, settings, policy, predictor)
+        start_s = predict_submission(
+            state, settings, policy, spec=spec, now_s=now_s, predictor=predictor
+        )
+    except Exception:  # noqa: BLE001 # a policy's fault costs an answer, not the head
+        return Outlook(why="the policy failed, so its end cannot be predicted")
+    if size is None or not spec.is_training:
+        return Outlook(start_s=start_s, why="its run time is unknown")
+    if start_s is None:
+        return Outlook(why="its start time cannot be predicted")
+    first_step_s = start_s + expected_startup_s(spec, size, state)
+    end_s = _end_after(first_step_s, spec, size, state=state, settings=settings)
+    meets = _meets(spec.deadline_s, end_s, now_s)
+    why = "jobs ahead of it in the queue" if meets is False else ""
+    return Outlook(start_s=start_s, end_s=end_s, meets=meets, gpus=spec.request.gpus, why=why)
+
+
+def is_planned(spec: JobSpec, state: State) -> bool:
+    """Return whether a policy plans a job by its deadline, and not like all others."""
+    return state.plans_goals and spec.is_training and shares_gpus(spec.request)
+
+
+def _silence(spec: JobSpec, *, state: State, settings: Settings, now_s: float) -> str:
+    """Return why nothing can be said of a job before it has come, or the empty string."""
+    queue = settings.queues.get(spec.queue)
+    if queue is None or not queue.started:
+        return f"queue {spec.queue} is stopped"
+    if spec.holds:
+        return "the job is held"
+    if spec.start_after_s > now_s:
+        return "the job starts later, and the load at that time is unknown"
+    return "" if state.nodes else "no node has registered yet"
+
+
+def _newcomer(spec: JobSpec, state: State, now_s: float) -> Job:
+    """Return the job that the next submission would make."""
+    return Job(
+        id=state.next_job, spec=spec, state=JobState.QUEUED, submitted_s=now_s, eligible_s=now_s
+    )
+
+
+def _planned(
+    job: Job,
+    size: Size,
+    state: State,
+    settings: Settings,
+    policy: Policy,
+    predictor: Predictor | None,
+) -> Outlook:
+    """Return what a policy that plans trainings says of one more."""
+    now_s = job.submitted_s
+    shape = state.shape_of(job)
+    seen = snapshot(state, settings, now_s, predictor)
+    with_it = structs.replace(
+        seen,
+        groups=[*seen.groups, Group(shape=shape, order=[state.order_key(job)])],
+        goals=_With(
+            seen.goals,
+            job.id,
+            goal_of(job, size, settings=settings, state=state, now_s=now_s),
+        ),
+        kinds=_With(seen.kinds, job.id, kind_of(job.spec)),
+    )
+    return _said(policy(with_it), job, shape, with_it)
+
+
+def _said(plan: Plan, job: Job, shape: Shape, seen: Snapshot) -> Outlook:
+    start_s = next((seen.now_s for start in plan.starts if start.job == job.id), None)
+    if start_s is None:
+        waits = (wait.predicted_start_s for wait in plan.waits if wait.shape == shape)
+        start_s = next(waits, None)
+    verdict = next((each for each in plan.verdicts if each.job == job.id), None)
+    if verdict is None:
+        return Outlook(start_s=start_s, why="the policy has not planned it yet")
+    meets = _said_of(verdict, seen.now_s) if job.spec.deadline_s else None
+    return Outlook(
+        start_s=start_s,
+        end_s=verdict.end_s,
+        meets=meets,
+        gpus=verdict.gpus,
+        firm=verdict.firm,
+        can_promise=verdict.can_promise,
+        why=verdict.why,
+    )
+
+
+def promise_of(job: int, spec: JobSpec, outlook: Outlook, *, now_s: float) -> f.DeadlineJudged:
+    """Return that a job which is to be refused if it is late will be in time.
+
+    It is a promise where the policy can keep one: the user waits for nothing less.
+
+    Raises:
+        InvalidRequestError: it will be late, or nothing can be said.
+    """
+    if outlook.meets:
+        return f.DeadlineJudged(
+            at_s=now_s,
+            job=job,
+            meets=True,
+            end_s=outlook.end_s,
+            gpus=outlook.gpus,
+            firm=outlook.firm or outlook.can_promise,
+        )
+    because = f": {outlook.why}" if outlook.why else ""
+    hint = "submit it with a later deadline or more GPUs, or without --reject-if-late"
+    if outlook.meets is None:
+        raise InvalidRequestError(
+            f"cannot predict whether the deadline {moment(spec.deadline_s)} will be met"
+            f"{because}; nothing was queued",
+            hint=hint,
+        )
+    end = "" if outlook.end_s is None else f", its expected end is {moment(outlook.end_s)}"
+    raise InvalidRequestError(
+        f"the job would miss its deadline {moment(spec.deadline_s)}{end}{because}; "
+        "nothing was queued",
+        hint=hint,
+    )
+
+
+class _With(Mapping[int, V]):
+    """What is known of all jobs, and of one more."""
+
+    def __init__(self, others: Mapping[int, V], job: int, new: V) -> None:
+        self._others = others
+        self._job = job
+        self._new = new
+
+    def __getitem__(self, job: int) -> V:
+        return self._new if job == self._job else self._others[job]
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self._others
+        yield self._job
+
+    def __len__(self) -> int:
+        return len(self._others) + 1

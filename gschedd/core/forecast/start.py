@@ -1,0 +1,158 @@
+"""When a waiting job will start, if nothing new comes and every job runs as long as is planned.
+
+The policy itself is asked again at each end of a running job, on a copy of the queue; so a forecast
+follows whatever the policy does. It is bounded by what asking costs: where there is much to decide
+about, the policy is asked at some of the ends only, which tells a start later rather than earlier,
+and where that would be too few, nothing is said rather than something wrong.
+"""
+
+import heapq
+import math
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from msgspec import structs
+
+from gsched.model.job import JobSpec
+from gsched.model.states import JobState
+from gschedd.core.cycle.run import snapshot
+from gschedd.core.settings import Settings
+from gschedd.core.state import Job, State
+from gschedd.models.kinds import kind_of
+from gschedd.plan.load import Kind, Predictor
+from gschedd.plan.snapshot import Group, OrderKey, Policy, RunningJob, Shape, Snapshot, Start
+from gschedd.plan.space import NodeSpace, Spaces
+from gschedd.plan.times import Foreteller
+
+#: How often the policy is asked at most; beyond, the forecast would cost more than it is worth.
+MAX_ASKED: Final = 200
+#: With fewer questions than this what is told would be too rough to be of use.
+LEAST_ASKED: Final = 8
+#: What all questions may cost together: shapes to decide about. A second or so.
+MAX_COST: Final = 20_000
+#: A training is timed on every number of GPUs that it may have, and it is planned ahead whether it
+#: waits or runs: each counts as so many shapes.
+TRAINING_COST: Final = 10
+#: Jobs before the one asked about; with more nothing is said.
+MAX_AHEAD: Final = 2000
+_NEW_JOB: Final = 2**62  # behind every job there is
+
+
+def predict_start(seen: Snapshot, policy: Policy, *, job: int, key: OrderKey) -> float | None:
+    """Return by when ``job`` starts, seconds since the epoch; None if it cannot be said.
+
+    Args:
+        seen: the present; jobs behind ``key`` are left out, as backfilling them delays nobody.
+        key: the job's place in the order.
+    """
+    groups = {
+        group.shape: [each for each in group.order[: MAX_AHEAD + 1] if each <= key]
+        for group in seen.groups
+        if group.order[0] <= key
+    }
+    if sum(map(len, groups.values())) > MAX_AHEAD:
+        return None
+    spaces = Spaces(seen.nodes)
+    running = {each.job: each for each in seen.running}
+    foreteller = Foreteller(seen)
+    now_s = seen.now_s
+    asks = _affordable(seen, groups)
+    for left in range(asks, 0, -1):
+        starts = policy(_moment(seen, now_s, spaces, groups, running)).starts
+        for start in starts:
+            if start.job == job:
+                return now_s
+            spaces.take(start.allocation)
+            running[start.job] = _started(start, foreteller, now_s)
+            _remove(groups, start.shape, start.job)
+        ends_s = [each.end_s for each in running.values() if each.end_s is not None]
+        if not ends_s:
+            return None
+        # half of the questions for what is near, the others for all that is left
+        together = 1 if left > asks / 2 else math.ceil(len(ends_s) / max(left - 1, 1))
+        now_s = max(now_s, heapq.nsmallest(together, ends_s)[-1])
+        for each in [r for r in running.values() if r.end_s is not None and r.end_s <= now_s]:
+            spaces.give(each.allocation)
+            del running[each.job]
+    return None
+
+
+def _affordable(seen: Snapshot, groups: Mapping[Shape, list[OrderKey]]) -> int:
+    """Return how often the policy may be asked; 0 where that would be too few times."""
+    trainings = {shape.goal for shape in groups if shape.goal} & set(seen.goals)
+    cost = len(groups)
+    if trainings:
+        cost += (TRAINING_COST - 1) * len(trainings)
+        cost += TRAINING_COST * sum(each.job in seen.goals for each in seen.running)
+    asks = min(MAX_ASKED, MAX_COST // max(cost, 1))
+    return asks if asks >= LEAST_ASKED else 0
+
+
+def predict_submission(
+    state: State,
+    settings: Settings,
+    policy: Policy,
+    *,
+    spec: JobSpec,
+    now_s: float,
+    predictor: Predictor | None = None,
+) -> float | None:
+    """Return by when a job would start if it were submitted now; None if it cannot be said."""
+    queue = settings.queues.get(spec.queue)
+    if queue is None or not queue.started or spec.holds or spec.start_after_s > now_s:
+        return None
+    job = Job(id=_NEW_JOB, spec=spec, state=JobState.QUEUED, submitted_s=now_s, eligible_s=now_s)
+    key, shape = state.order_key(job), state.shape_of(job)
+    seen = snapshot(state, settings, now_s, predictor)
+    orders = {group.shape: list(group.order) for group in seen.groups}
+    orders[shape] = sorted([*orders.get(shape, []), key])
+    groups = [Group(shape=each, order=order) for each, order in orders.items()]
+    kinds = _OneMore(seen.kinds, kind_of(spec))
+    with_it = structs.replace(seen, groups=groups, kinds=kinds)
+    return predict_start(with_it, policy, job=_NEW_JOB, key=key)
+
+
+class _OneMore(Mapping[int, Kind]):
+    """The kinds of all jobs, and of one that was not submitted."""
+
+    def __init__(self, kinds: Mapping[int, Kind], new: Kind) -> None:
+        self._kinds = kinds
+        self._new = new
+
+    def __getitem__(self, job: int) -> Kind:
+        return self._new if job == _NEW_JOB else self._kinds[job]
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self._kinds
+        yield _NEW_JOB
+
+    def __len__(self) -> int:
+        return len(self._kinds) + 1
+
+
+def _moment(
+    seen: Snapshot,
+    now_s: float,
+    spaces: Spaces,
+    groups: Mapping[Shape, list[OrderKey]],
+    running: Mapping[int, RunningJob],
+) -> Snapshot:
+    """Return the present moved to ``now_s``; loads and predictions stay what they are."""
+    nodes: dict[str, NodeSpace] = {space.name: space for space in spaces}
+    return structs.replace(
+        seen,
+        now_s=now_s,
+        nodes=nodes,
+        groups=[Group(shape=shape, order=order) for shape, order in groups.items() if order],
+        running=list(running.values()),
+    )
+
+
+def _started(start: Start, foreteller: Foreteller, now_s: float) -> RunningJob:
+    run_time_s = foreteller.run_time_s(start.job, start.shape, start.allocation)
+    end_s = None if run_time_s is None else now_s + run_time_s
+    return RunningJob(job=start.job, allocation=start.allocation, started_s=now_s, end_s=end_s)
+
+
+def _remove(groups: dict[Shape, list[OrderKey]], shape: Shape, job: int) -> None:
+    groups[shape] = [key for key in groups[shape] if key[1] != job]

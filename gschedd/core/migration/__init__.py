@@ -1,0 +1,1 @@
+"""Migrations: requested by people or policies, throttled, carried out, measured."""

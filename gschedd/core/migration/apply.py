@@ -1,0 +1,125 @@
+"""The part of `gschedd.core.apply` for trainings: moves, checkpoints, judged deadlines."""
+
+from msgspec import structs
+
+from gsched.model.states import JobState
+from gschedd.core import facts as f
+from gschedd.core.indexing import give_up_move, move, touch, touch_attempt
+from gschedd.core.ledger import release, reserve
+from gschedd.core.migration import costs as movecosts
+from gschedd.core.state import Reached, Relocation, Saved, State, Trip
+from gschedd.core.training import step_times as steptimes
+from gschedd.core.training.startups import learn
+
+
+def move_requested(state: State, fact: f.MoveRequested) -> None:
+    """A job is to go on elsewhere: its new place is kept for it."""
+    job = state.jobs[fact.job]
+    move(state, job, fact, JobState.MIGRATING)
+    state.note_moved(job.id)
+    job.moves_asked = max(job.moves_asked, fact.request)
+    job.trip = Trip(asked_s=fact.at_s)
+    state.turns[job.spec.owner.uid] += 1
+    job.move = Relocation(
+        allocation=fact.allocation,
+        why=fact.why,
+        by=fact.by,
+        asked_s=fact.at_s,
+        request=fact.request,
+    )
+    reserve(state, job)
+
+
+def checkpoint_taken(state: State, fact: f.CheckpointTaken) -> None:
+    """A training has published a checkpoint."""
+    job = state.jobs[fact.job]
+    move(state, job, fact, job.state)
+    job.saved = Saved(
+        at_s=fact.at_s,
+        step=fact.step,
+        path=fact.path,
+        size_bytes=fact.size_bytes,
+        wall_s=fact.wall_s,
+        world_sizes=fact.world_sizes or (job.saved.world_sizes if job.saved is not None else ()),
+    )
+    job.work_done = max(job.work_done, fact.work_done)
+    job.work_total = fact.work_total or job.work_total
+    if job.move is not None and job.trip is not None and fact.request == job.move.request:
+        job.trip = structs.replace(
+            job.trip, saved_s=fact.at_s, save_s=fact.wall_s, size_bytes=fact.size_bytes
+        )
+
+
+def move_abandoned(state: State, fact: f.MoveAbandoned) -> None:
+    """A job stays where it is."""
+    job = state.jobs[fact.job]
+    state.note_moved(job.id)
+    move(state, job, fact, JobState.RUNNING)
+    job.trip = None
+    state.stuck[job.id] = fact.at_s
+    give_up_move(state, job)
+
+
+def place_lost(state: State, fact: f.PlaceLost) -> None:
+    """A moving job goes to its queue instead."""
+    job = state.jobs[fact.job]
+    move(state, job, fact, JobState.MIGRATING)
+    job.move = structs.replace(release(state, job), allocation=(), why=fact.reason)
+    reserve(state, job)
+
+
+def training_resumed(state: State, fact: f.TrainingResumed) -> None:
+    """The first step after a move or a restart is done."""
+    job = state.jobs[fact.job]
+    if job.attempt is not None and job.attempt.number == fact.attempt:
+        touch_attempt(state, job).resumed = True
+    move(state, job, fact, job.state)
+    if job.trip is not None and not job.trip.resumed_s:  # else it is over, and this a restart
+        job.trip = structs.replace(job.trip, resumed_s=fact.at_s, restore_s=fact.restore_s)
+        if not job.spec.checkpoint_signal:  # of its own program it is not known when it works again
+            job.moves_cost_s += job.trip.cost_s or 0.0
+    job.spent_s -= fact.restore_s  # it could not work meanwhile
+    state.note_moved(job.id)
+
+
+def note_progress(state: State, job: int, reached: Reached) -> None:
+    """Note how far a training is. This is no fact: it is not durable, and it says so again."""
+    if job not in state.running:
+        return
+    before = state.reached.get(job)
+    if before is not None and before.attempt == reached.attempt:
+        reached = structs.replace(reached, since_s=before.since_s, since_work=before.since_work)
+    state.reached[job] = reached
+
+
+def startup_measured(state: State, fact: f.StartupMeasured) -> None:
+    """It is known how long an attempt took until its first step."""
+    learn(state, fact)
+    job = state.jobs[fact.job]
+    if job.attempt is not None and job.attempt.number == fact.attempt:
+        touch_attempt(state, job).startup_s = fact.startup_s
+
+
+def steps_measured(state: State, fact: f.StepsMeasured) -> None:
+    """It is known how long steps take where an attempt runs: trainings may be planned otherwise."""
+    steptimes.learn(state, fact)
+    job = state.jobs[fact.job]
+    if job.attempt is not None and job.attempt.number == fact.attempt:
+        attempt = touch_attempt(state, job)
+        attempt.step_s, attempt.step_known_s = fact.steps.step_s, fact.at_s
+    if job.id in state.trainings:
+        state.stale = state.anew = True
+
+
+def move_measured(state: State, fact: f.MoveMeasured) -> None:
+    """It is known what a move has cost."""
+    movecosts.learn(state, fact)
+
+
+def judged(state: State, fact: f.DeadlineJudged) -> None:
+    """What is expected of a deadline is known, or has changed."""
+    job = state.jobs[fact.job]
+    if job.promised is None and fact.firm:
+        job.promised = fact.meets
+    job.meets, job.expected_end_s = fact.meets, fact.end_s
+    touch(state, job)

@@ -1,0 +1,157 @@
+"""Moves of running trainings, from a policy's wish to the attempt at the new place."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from gsched.model.signals import describe_signal
+from gsched.model.states import AttemptState, JobState
+from gschedd.core import facts as f
+from gschedd.core.attempts.assign import Assigner
+from gschedd.core.attempts.settle import has_begun_to_leave, stop_to_move
+from gschedd.core.ledger import going, owned_space
+from gschedd.core.settings import Settings
+from gschedd.core.state import Job, State
+from gschedd.plan.snapshot import Move, Verdict
+from gschedd.plan.space import NodeSpace, Spaces, give, take
+from gschedd.plan.validate import Movable, covers
+
+
+def movable(state: State, job_id: int) -> Movable | None:
+    """Return a job that runs and can be moved; one that starts or is being stopped cannot."""
+    job = state.running.get(job_id)
+    if job is None or job.state is not JobState.RUNNING or not job.spec.movable:
+        return None
+    assert job.attempt is not None, "a running job has an attempt"
+    if job.attempt.state is not AttemptState.RUNNING:
+        return None  # it would have nothing to go on from
+    return Movable(request=job.spec.request, allocation=job.attempt.allocation)
+
+
+def moved(state: State, moves: Iterable[Move], now_s: float) -> Iterator[f.MoveRequested]:
+    """Yield that jobs are to go on elsewhere."""
+    for move in moves:
+        yield f.MoveRequested(
+            at_s=now_s,
+            job=move.job,
+            attempt=state.jobs[move.job].attempts,
+            allocation=move.allocation,
+            why=move.why,
+            by="gsched",
+            request=state.jobs[move.job].moves_asked + 1,
+        )
+
+
+def judged(state: State, verdicts: Iterable[Verdict], now_s: float) -> Iterator[f.DeadlineJudged]:
+    """Yield what was never said of a job's deadline before, or was said otherwise.
+
+    Of those of whom nothing can be said yet nothing is noted.
+    """
+    for verdict in verdicts:
+        job = state.jobs.get(verdict.job)
+        if job is None or not job.spec.deadline_s or verdict.unsure_until_s is not None:
+            continue
+        if job.meets is not verdict.meets or (verdict.firm and job.promised is None):
+            yield f.DeadlineJudged(
+                at_s=now_s,
+                job=job.id,
+                meets=verdict.meets,
+                end_s=verdict.end_s,
+                gpus=verdict.gpus,
+                why=verdict.why,
+                firm=verdict.firm,
+            )
+
+
+def arrivals(
+    state: State, assigner: Assigner, now_s: float
+) -> Iterator[f.AttemptAssigned | f.JobRequeued]:
+    """Yield the new attempts of moving jobs that have left their places and can have new ones.
+
+    One whose new place is held by somebody who will not leave after all goes to its queue.
+    """
+    owned: dict[str, NodeSpace] = {}
+    for job in state.targets.values():
+        if job.attempt is not None or job.move is None or not job.move.allocation:
+            continue
+        allocation = job.move.allocation
+        for share in allocation:
+            if share.node not in owned:
+                owned[share.node] = owned_space(state, state.nodes[share.node])
+        spaces = Spaces({share.node: owned[share.node] for share in allocation})
+        if covers(job.spec.request, allocation, spaces):
+            if not _will_be_free(state, job, owned):
+                reason = "the target of its migration is not free"
+                yield f.JobRequeued(at_s=now_s, job=job.id, reason=reason, faults=0)
+            continue  # somebody has not left yet
+        for share in allocation:
+            owned[share.node] = take(owned[share.node], share)
+        yield assigner.assign(job, allocation, job.move.why)
+
+
+def _will_be_free(state: State, job: Job, owned: Mapping[str, NodeSpace]) -> bool:
+    """Return whether a job can have its new place when all have left that are to leave."""
+    assert job.move is not None, "it moves"
+    then: dict[str, NodeSpace] = {}
+    for share in job.move.allocation:
+        space = owned[share.node]
+        for other in going(state, share.node):
+            space = give(space, other)
+        then[share.node] = space
+    return not covers(job.spec.request, job.move.allocation, Spaces(then))
+
+
+def waiting_for_checkpoint(state: State) -> Iterator[Job]:
+    """Yield moving jobs that were asked to save their state, and have not yet."""
+    for job in state.targets.values():
+        if job.attempt is not None and job.attempt.stop is None:
+            yield job
+
+
+def waiting_for_place(state: State) -> Iterator[tuple[Job, float]]:
+    """Yield moving jobs that have left, and whose new places are not free yet, and since when."""
+    for job in state.targets.values():
+        if job.attempt is None and job.trip is not None:
+            yield job, job.trip.left_s
+
+
+def next_overdue_s(state: State, settings: Settings) -> float | None:
+    """Return when the next of both is given up, seconds since the epoch; None if there is none."""
+    limits_s = [_limit_s(job, settings) for job in waiting_for_checkpoint(state)]
+    limits_s += [since_s + settings.checkpoint_timeout_s for _, since_s in waiting_for_place(state)]
+    return min(limits_s, default=None)
+
+
+def _limit_s(job: Job, settings: Settings) -> float:
+    """Return by when a moving job must have saved its state, seconds since the epoch."""
+    assert job.move is not None, "it moves"
+    return job.move.asked_s + _patience_s(job, settings)
+
+
+def _patience_s(job: Job, settings: Settings) -> float:
+    return job.spec.grace_s if job.spec.checkpoint_signal else settings.checkpoint_timeout_s
+
+
+def overdue(
+    state: State, settings: Settings, now_s: float
+) -> Iterator[f.MoveAbandoned | f.StopRequested | f.JobRequeued]:
+    """Yield that jobs which did not save their state in time stay where they are.
+
+    One that has left a part of its place by then, after its signal, cannot: it is stopped. One that
+    has left all of it, and waits for somebody who does not go, may find another place by its queue.
+    """
+    for job, since_s in waiting_for_place(state):
+        if since_s + settings.checkpoint_timeout_s <= now_s:
+            within = f"within {settings.checkpoint_timeout_s:g} s"
+            reason = f"the target of its migration was not free {within}"
+            yield f.JobRequeued(at_s=now_s, job=job.id, reason=reason, faults=0)
+    for job in waiting_for_checkpoint(state):
+        if _limit_s(job, settings) > now_s:
+            continue
+        if has_begun_to_leave(job):
+            yield stop_to_move(job, now_s)
+            continue
+        within = f"within {_patience_s(job, settings):g} s"
+        reason = f"it did not save its state {within}"
+        if job.spec.checkpoint_signal:
+            name = describe_signal(job.spec.checkpoint_signal)
+            reason = f"it did not exit {within} of signal {name}"
+        yield f.MoveAbandoned(at_s=now_s, job=job.id, attempt=job.attempts, reason=reason)

@@ -1,0 +1,330 @@
+"""Moves that people ask for: one job to a place of their choice, or all of a node's jobs away."""
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct, structs
+
+from gsched.errors import (
+    BadStateError,
+    InvalidRequestError,
+    RequestTooLargeError,
+    UnknownNodeError,
+)
+from gsched.model.resources import Allocation, Request
+from gsched.model.states import AttemptState, JobState, NodeState, Placement
+from gsched.model.units import format_gpus
+from gsched.protocol.actions import MigrateJob
+from gschedd.core import commands as c
+from gschedd.core import facts as f
+from gschedd.core.decide import own_job
+from gschedd.core.migration.progress import movable
+from gschedd.core.settings import Settings
+from gschedd.core.state import Job, Node, State
+from gschedd.core.training.world_size import check_gpus, takes_gpus
+from gschedd.plan.elastic import at_count, is_elastic
+from gschedd.plan.fit import NoFit, place
+from gschedd.plan.snapshot import Move, Plan
+from gschedd.plan.space import Spaces, emptied
+from gschedd.plan.validate import Movable, validate
+
+
+def migrate_job(
+    state: State, settings: Settings, command: c.ActOnJob, asked: MigrateJob, now_s: float
+) -> list[f.AnyFact]:
+    """Return the move of a job, to the place that is asked for or to any other one.
+
+    Raises:
+        GschedError: it cannot be moved, or not there; the message says why and what to do.
+    """
+    job = own_job(state, settings, command)
+    what = _movable(state, job)
+    request = _request_for(job, what, asked.gpus)
+    if asked.gpus:
+        check_gpus(state, job, request.gpus)
+    nodes = [_target(state, name) for name in dict.fromkeys(asked.nodes)]
+    allocation = _place_for(state, job, what, request, nodes, resized=asked.gpus > 0)
+    if _layout(allocation) == _layout(what.allocation):
+        where = ", ".join(share.node for share in allocation)
+        raise BadStateError(f"job {job.id} already runs on {where}")
+    why = asked.message or "gmigrate"
+    return [_requested(job, allocation, why=why, by=command.caller.user, now_s=now_s)]
+
+
+def _requested(
+    job: Job, allocation: Allocation, *, why: str, by: str, now_s: float
+) -> f.MoveRequested:
+    return f.MoveRequested(
+        at_s=now_s,
+        job=job.id,
+        attempt=job.attempts,
+        allocation=allocation,
+        why=why,
+        by=by,
+        request=job.moves_asked + 1,
+    )
+
+
+def _movable(state: State, job: Job) -> Movable:
+    """Return a job that can be moved now.
+
+    Raises:
+        BadStateError: it cannot, and why.
+    """
+    if job.state is JobState.MIGRATING:
+        assert job.move is not None, "it moves"
+        to = ", ".join(share.node for share in job.move.allocation) or "its queue"
+        raise BadStateError(
+            f"job {job.id} is on its way to {to} already", hint=f"gwait or gstat -f {job.id}"
+        )
+    if job.state is not JobState.RUNNING:
+        raise BadStateError(f"job {job.id} is {job.state}: only a running job can be moved")
+    if not job.spec.movable:
+        raise BadStateError(
+            f"job {job.id} does not say that it can save its state, so it cannot be moved",
+            hint="submit such jobs with --elastic or --checkpoint-signal; grerun begins it anew",
+        )
+    assert job.attempt is not None, "a running job has an attempt"
+    if job.attempt.state is not AttemptState.RUNNING:
+        raise BadStateError(
+            f"job {job.id} is still starting: it has no state to save yet", hint="try again soon"
+        )
+    found = movable(state, job.id)
+    assert found is not None, "it is all that is asked of one that moves"
+    return found
+
+
+def _request_for(job: Job, what: Movable, gpus: int) -> Request:
+    """Return what a job is to get: as many places as it has, or those of so many GPUs.
+
+    Raises:
+        InvalidRequestError: it does not take that number.
+    """
+    request = what.request
+    if not gpus:
+        places = sum(share.slots for share in what.allocation)
+        return at_count(request, places) if is_elastic(request) else request
+    if not is_elastic(request):
+        if gpus == request.gpus:
+            return request
+        raise InvalidRequestError(
+            f"job {job.id} asks for {format_gpus(request.gpus)} and runs on no other number",
+            hint="submit it with a range, as --gpus 1..8, to change that while it runs",
+        )
+    each = request.chunks[0].gpus
+    places, rest = divmod(gpus, each) if each else (0, 1)
+    if rest or not request.places <= places <= request.places_max:
+        least, most = request.places * each, request.places_max * each
+        step = f", in steps of {each}" if each > 1 else ""
+        raise InvalidRequestError(
+            f"job {job.id} runs on {least} to {most} GPUs{step}, not on {gpus}",
+            hint="choose a number within its range",
+        )
+    return at_count(request, places)
+
+
+def _target(state: State, name: str) -> Node:
+    """Return a node that takes jobs.
+
+    Raises:
+        UnknownNodeError: there is none of that name.
+        BadStateError: it takes none.
+    """
+    node = state.nodes.get(name)
+    if node is None:
+        known = ", ".join(sorted(state.nodes)[:10]) or "none has registered"
+        raise UnknownNodeError(f"unknown node {name!r}", hint=f"nodes here: {known}")
+    if node.state is not NodeState.UP:
+        raise BadStateError(f"node {name} is not connected", hint="see gnodes for others")
+    if node.drained:
+        raise BadStateError(f"node {name} is drained: {node.reason}", hint="see gnodes for others")
+    if node.problem:
+        raise BadStateError(f"node {name} takes no jobs: {node.problem}", hint="see gnodes")
+    return node
+
+
+def _place_for(
+    state: State,
+    job: Job,
+    what: Movable,
+    request: Request,
+    nodes: list[Node],
+    *,
+    resized: bool,
+) -> Allocation:
+    """Return a place for a job, as if it had left the one that it has.
+
+    Without nodes it stays where it is if only its number of GPUs changes and they are there; else
+    it goes to other nodes.
+
+    Raises:
+        BadStateError: there is none now.
+        RequestTooLargeError: those nodes could not hold it even if nothing else ran there.
+    """
+    spaces = _without(state, what.allocation)
+    present = {share.node for share in what.allocation}
+    if nodes:
+        names: Iterable[str] = [node.name for node in nodes]
+    else:
+        if resized:
+            near = _best(request, _only(spaces, present))
+            if not isinstance(near, NoFit):
+                return near
+        names = [name for name in state.nodes if resized or name not in present]
+    chosen = _only(spaces, names)
+    found = _best(request, chosen)
+    if isinstance(found, NoFit):
+        raise _refusal(job, request, chosen, found, named=bool(nodes))
+    move = Move(job=job.id, allocation=found, why="gmigrate")
+    objection = validate(
+        Plan(moves=(move,)),
+        Spaces(state.spaces),
+        lambda _: None,
+        lambda number: movable(state, number),
+    ).objection
+    if objection:
+        raise BadStateError(f"job {job.id} cannot be moved there now: {objection}")
+    return found
+
+
+def _refusal(
+    job: Job, request: Request, chosen: Spaces, found: NoFit, *, named: bool
+) -> BadStateError | RequestTooLargeError:
+    names = [space.name for space in chosen]
+    where = ", ".join(sorted(names)) if named else "another node"
+    if not names:
+        return BadStateError(f"job {job.id} cannot be moved: there is no other node")
+    idle = Spaces({space.name: emptied(space) for space in chosen})
+    never = place(request, idle)
+    if isinstance(never, NoFit) and named:
+        return RequestTooLargeError(
+            f"{where} cannot hold job {job.id}, even with nothing else there: {never.text}",
+            hint="name another node or more of them, or another number of GPUs",
+        )
+    return BadStateError(
+        f"{where} has no room for job {job.id} now: {found.text}",
+        hint="see gnodes for what is free, or try again later",
+    )
+
+
+def _best(request: Request, spaces: Spaces) -> Allocation | NoFit:
+    """Return a place on one node, where places may share one; else on several."""
+    if request.placement is Placement.FREE:
+        together = place(structs.replace(request, placement=Placement.PACK), spaces)
+        if not isinstance(together, NoFit):
+            return together
+    return place(request, spaces)
+
+
+def _without(state: State, allocation: Allocation) -> Spaces:
+    """Return what is free when a job has left its place."""
+    spaces = Spaces(state.spaces)
+    spaces.give(allocation)
+    return spaces
+
+
+def _only(spaces: Spaces, names: Iterable[str]) -> Spaces:
+    return Spaces({name: spaces[name] for name in names if name in spaces})
+
+
+def _layout(allocation: Allocation) -> list[tuple[str, int]]:
+    return [(share.node, share.slots) for share in allocation]
+
+
+# --- whole nodes ---
+
+
+def vacating(state: State) -> Iterator[Node]:
+    """Yield the nodes that jobs are to leave."""
+    return (state.nodes[name] for name in sorted(state.vacating) if name in state.nodes)
+
+
+class Leaving(Struct, frozen=True, kw_only=True):
+    """How many jobs of a node that is drained leave it.
+
+    Attributes:
+        now: there is room for each of them, or it is on its way already.
+        later: other nodes could hold each of them, but have no room now, or it is still starting.
+        never: it cannot save its state, or the nodes that take jobs could not hold it even idle.
+    """
+
+    now: int = 0
+    later: int = 0
+    never: int = 0
+
+
+def leaving_node(state: State, node: str) -> Leaving:
+    """Return what becomes of the jobs of a node that is drained already; ending ones not counted.
+
+    The check is that of a migration: `gmigrate --dry-run` of each job says the same.
+    """
+    counts = {"now": 0, "later": 0, "never": 0}
+    for job in state.by_node.get(node, {}).values():
+        if job.state is not JobState.EXITING:
+            counts[_leaves(state, job)] += 1
+    return Leaving(**counts)
+
+
+def _leaves(state: State, job: Job) -> str:
+    if not job.spec.movable:
+        return "never"
+    if job.state is JobState.MIGRATING:
+        return "now"
+    what = movable(state, job.id)
+    if what is not None and _anywhere(state, job, what) is not None:
+        return "now"
+    request = job.spec.request if what is None else what.request
+    if is_elastic(request):
+        request = at_count(request, request.places)
+    idle = Spaces(
+        {
+            name: emptied(state.spaces[name])
+            for name, each in state.nodes.items()
+            if each.state is NodeState.UP and not each.drained and name in state.spaces
+        }
+    )
+    return "never" if isinstance(_best(request, idle), NoFit) else "later"
+
+
+def next_vacating(state: State, settings: Settings, now_s: float) -> f.MoveRequested | None:
+    """Return the next move away from a node that is to be left, None if there is none now.
+
+    Only so many jobs move at once, or a rack that is drained would save the state of all of them at
+    the same moment. Of several users the one of whose jobs the fewest have left so far is next, and
+    of his jobs the oldest.
+    """
+    if not state.vacating or len(state.targets) >= settings.max_moves:
+        return None
+    jobs = {
+        number: job
+        for node in vacating(state)
+        for number, job in state.by_node.get(node.name, {}).items()
+        if number not in state.stuck
+    }
+    for job in sorted(jobs.values(), key=lambda job: (state.turns[job.spec.owner.uid], job.id)):
+        what = movable(state, job.id)
+        if what is None:
+            continue
+        allocation = _anywhere(state, job, what)
+        if allocation is not None:
+            node = next(n for n in vacating(state) if job.id in state.by_node.get(n.name, {}))
+            why = f"{node.name} is drained: {node.reason}"
+            return _requested(job, allocation, why=why, by="gsched", now_s=now_s)
+    return None
+
+
+def _anywhere(state: State, job: Job, what: Movable) -> Allocation | None:
+    """Return the best place on nodes that take jobs, with fewer GPUs only if there is no other."""
+    spaces = _without(state, what.allocation)
+    request = what.request
+    if not is_elastic(request):
+        found = place(request, spaces)
+        return None if isinstance(found, NoFit) else found
+    most = sum(share.slots for share in what.allocation)
+    for places in range(most, request.places - 1, -1):
+        fewer = at_count(request, places)
+        if not takes_gpus(state, job, fewer.gpus):
+            continue
+        found = _best(fewer, spaces)
+        if not isinstance(found, NoFit):
+            return found
+    return None

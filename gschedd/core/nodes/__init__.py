@@ -1,0 +1,1 @@
+"""The nodes: their registration and identity, probes of drained ones, lost GPUs, leases."""

@@ -1,0 +1,178 @@
+"""The part of `gschedd.core.apply` for nodes."""
+
+from typing import Final
+
+from msgspec import structs
+
+from gsched.model.states import NodeState
+from gschedd.core import facts as f
+from gschedd.core.ledger import refresh_space
+from gschedd.core.state import Node, Probation, State
+from gschedd.core.transitions import next_node_state
+
+#: How far job ids jump when the database is found to be an old copy: no id is given out twice.
+SAFE_ID_JUMP: Final = 1000
+#: Resumptions without an operator that are remembered of a node.
+MAX_KEPT: Final = 16
+
+
+def registered(state: State, fact: f.NodeRegistered) -> None:
+    """A node is here, with what it has."""
+    node = state.nodes.get(fact.node)
+    changed = node is None or node.inventory != fact.inventory
+    if node is None:
+        node = Node(name=fact.node, state=NodeState.UP, inventory=fact.inventory)
+        state.nodes[node.name] = node
+        state.removed_nodes.discard(node.name)
+    else:
+        node.state = next_node_state(node.state, fact, NodeState.UP)
+    state.damaged_nodes.discard(fact.node)
+    if changed:
+        state.forget_hardware()
+    node.identity, node.machine = fact.identity, fact.machine
+    node.inventory, node.boot_id, node.incarnation = fact.inventory, fact.boot_id, fact.incarnation
+    node.address, node.version, node.since_s = fact.address, fact.version, fact.at_s
+    node.problem = fact.problem
+    node.load, node.heartbeat_s = fact.load, fact.at_s
+    _clear(node)
+    node.probes, node.leases = fact.probes, fact.leases
+    if node.probation.drained and node.probation.due_s:  # it may have been mended meanwhile
+        _watch(state, node, structs.replace(node.probation, due_s=fact.at_s, failed=0))
+    else:
+        _watch(state, node, structs.replace(node.probation, due_s=0.0))
+    _changed(state, node)
+
+
+def problem_changed(state: State, fact: f.NodeProblemChanged) -> None:
+    """A node has said that it takes no new work, or that it does again."""
+    node = state.nodes[fact.node]
+    node.state = next_node_state(node.state, fact, node.state)
+    node.problem = fact.problem
+    _changed(state, node)
+
+
+def disconnected(state: State, fact: f.NodeDisconnected) -> None:
+    """The connection to a node is gone."""
+    node = state.nodes[fact.node]
+    node.state = next_node_state(node.state, fact, NodeState.UNREACHABLE)
+    node.since_s = fact.at_s
+    _changed(state, node)
+
+
+def drained(state: State, fact: f.NodeDrained) -> None:
+    """A node takes no new work."""
+    node = state.nodes[fact.node]
+    node.state = next_node_state(node.state, fact, node.state)
+    node.drained, node.vacating, node.reason = True, fact.migrate, fact.reason
+    before = node.probation
+    if fact.automatic:
+        after = structs.replace(
+            before,
+            drained=True,
+            exhausted=fact.exhausted,
+            due_s=fact.due_s,
+            request=before.request + 1,  # an answer that is under way comes too late
+            failed=0,
+        )
+    else:
+        after = Probation(request=before.request + 1)
+    _watch(state, node, after)
+    if not state.vacating:
+        state.turns.clear()
+    (state.vacating.add if fact.migrate else state.vacating.discard)(node.name)
+    _changed(state, node)
+
+
+def resumed(state: State, fact: f.NodeResumed) -> None:
+    """A node takes new work again."""
+    node = state.nodes[fact.node]
+    node.state = next_node_state(node.state, fact, node.state)
+    node.drained, node.vacating, node.reason = False, False, ""
+    _clear(node)
+    before = node.probation
+    resumed_s = (*before.resumed_s, fact.at_s)[-MAX_KEPT:] if fact.automatic else ()
+    _watch(
+        state,
+        node,
+        Probation(request=before.request + 1, passed_s=before.passed_s, resumed_s=resumed_s),
+    )
+    state.vacating.discard(node.name)
+    _changed(state, node)
+
+
+def _clear(node: Node) -> None:
+    """Forget what a node was suspected of."""
+    node.faults, node.fault_uids, node.fault_s, node.fault_message = 0, (), 0.0, ""
+
+
+def removed(state: State, fact: f.NodeRemoved) -> None:
+    """A node is forgotten."""
+    node = state.nodes[fact.node]
+    next_node_state(node.state, fact, node.state)
+    del state.nodes[fact.node]
+    if fact.node in state.spaces:
+        del state.spaces[fact.node]
+    state.by_node.pop(fact.node, None)
+    state.targets_on.pop(fact.node, None)
+    state.vacating.discard(fact.node)
+    state.freed.discard(fact.node)
+    state.on_probation.discard(fact.node)
+    state.rivals.pop(fact.node, None)
+    state.touched_nodes.pop(fact.node, None)
+    state.removed_nodes.add(fact.node)
+    state.forget_hardware()
+    state.look_anew()
+
+
+def replaced(state: State, fact: f.NodeReplaced) -> None:
+    """A node is another installation or machine from now on; nothing of the old one is proof."""
+    node = state.nodes[fact.node]
+    node.state = next_node_state(node.state, fact, node.state)
+    node.identity, node.machine = fact.identity, fact.machine
+    node.boot_id = node.incarnation = ""
+    state.rivals.pop(fact.node, None)
+    state.touched_nodes[node.name] = node
+
+
+def faulted(state: State, fact: f.NodeFaulted) -> None:
+    """A node could not start an attempt, or did again."""
+    node = state.nodes[fact.node]
+    node.state = next_node_state(node.state, fact, node.state)
+    node.faults, node.fault_uids = fact.faults, fact.uids
+    node.fault_s, node.fault_message = fact.at_s, fact.message
+    state.touched_nodes[node.name] = node
+
+
+def probe_asked(state: State, fact: f.NodeProbeAsked) -> None:
+    """A node is to find out whether it can start jobs."""
+    node = state.nodes[fact.node]
+    node.state = next_node_state(node.state, fact, node.state)
+    before = node.probation
+    _watch(state, node, structs.replace(before, request=fact.request, due_s=fact.due_s))
+    state.touched_nodes[node.name] = node
+
+
+def probed(state: State, fact: f.NodeProbed) -> None:
+    """A node has found out whether it can start jobs."""
+    node = state.nodes[fact.node]
+    node.state = next_node_state(node.state, fact, node.state)
+    before = node.probation
+    if fact.passed:
+        after = structs.replace(before, due_s=fact.due_s, failed=0, passed_s=fact.at_s)
+    else:
+        after = structs.replace(before, due_s=fact.due_s, failed=before.failed + 1)
+    _watch(state, node, after)
+    state.touched_nodes[node.name] = node
+
+
+def _watch(state: State, node: Node, probation: Probation) -> None:
+    """Note how far a node is trusted now."""
+    node.probation = probation
+    (state.on_probation.add if probation.due_s else state.on_probation.discard)(node.name)
+
+
+def _changed(state: State, node: Node) -> None:
+    """Note that a node can take other work than before."""
+    refresh_space(state, node)
+    state.look_anew()
+    state.touched_nodes[node.name] = node

@@ -1,0 +1,62 @@
+"""What each action comes to: the one place that tells actions apart."""
+
+from typing import assert_never
+
+from gsched.protocol import actions as a
+from gschedd.core import commands as c
+from gschedd.core import decide
+from gschedd.core import facts as f
+from gschedd.core.migration.request import migrate_job
+from gschedd.core.nodes import admission
+from gschedd.core.requests.alter import alter_job
+from gschedd.core.settings import Settings
+from gschedd.core.state import State
+
+
+def act_on_job(
+    state: State, settings: Settings, command: c.ActOnJob, now_s: float
+) -> list[f.AnyFact]:
+    """Return what an action comes to for one job.
+
+    Raises:
+        GschedError: it is refused; the message says why.
+    """
+    match command.asked:
+        case a.DeleteJob() as asked:
+            return decide.delete_job(state, settings, command, asked, now_s)
+        case a.HoldJob() as asked:
+            return decide.hold_job(state, settings, command, asked, now_s)
+        case a.ReleaseJob() as asked:
+            return decide.release_job(state, settings, command, asked, now_s)
+        case a.SignalJob() as asked:
+            return decide.signal_job(state, settings, command, asked, now_s)
+        case a.RerunJob() as asked:
+            return decide.rerun_job(state, settings, command, asked, now_s)
+        case a.MigrateJob() as asked:
+            return migrate_job(state, settings, command, asked, now_s)
+        case a.AlterJob() as asked:
+            return alter_job(state, settings, command, asked, now_s)
+        case _:
+            assert_never(command.asked)
+
+
+def act_on_node(state: State, command: c.ActOnNode, now_s: float) -> list[f.AnyFact]:
+    """Return what an action comes to for one node.
+
+    Raises:
+        GschedError: it is refused; the message says why.
+    """
+    node, by = decide.operated_node(state, command), command.caller.user
+    match command.asked:
+        case a.DrainNode() as asked:
+            return decide.drain_node(node, asked, by, now_s)
+        case a.ResumeNode():
+            return decide.resume_node(state, node, by, now_s)
+        case a.ConfirmDead():
+            return decide.confirm_dead(state, node, by, now_s)
+        case a.RemoveNode():
+            return admission.remove_node(state, node, by, now_s)
+        case a.ReplaceNode() as asked:
+            return admission.replace_node(state, node, asked, by, now_s)
+        case _:
+            assert_never(command.asked)

@@ -1,0 +1,253 @@
+"""galter: which parts of a job's statement may change when, and to what."""
+
+from typing import Final
+
+from msgspec import structs
+
+from gsched.errors import (
+    BadResourceError,
+    BadStateError,
+    InvalidRequestError,
+    NotPermittedError,
+    RequestTooLargeError,
+)
+from gsched.model import limits
+from gsched.model.job import JobSpec, Labels, Stated
+from gsched.model.request import check_length, format_resources, parse_resources
+from gsched.model.states import JobState
+from gsched.model.units import format_duration
+from gsched.protocol.actions import Alteration, AlterJob
+from gschedd.core import facts as f
+from gschedd.core.commands import ActOnJob
+from gschedd.core.decide import own_job
+from gschedd.core.requests.deadline import check_deadline, check_start, deadline_of
+from gschedd.core.requests.submit import (
+    check_name,
+    check_texts,
+    checked_grace,
+    checked_holds,
+    checked_join,
+    checked_priority,
+    checked_start,
+    checked_walltime,
+    highest_priority,
+    never_fits,
+)
+from gschedd.core.settings import Caller, Settings
+from gschedd.core.state import Job, State
+from gschedd.core.training.profile import goal_of
+from gschedd.core.training.step_times import own_size
+from gschedd.models.sizes import size_of
+from gschedd.plan.training import Size
+
+_TEXTS: Final = limits.texts_of(Alteration)
+#: What becomes part of the job as it was said.
+_STATED: Final = tuple(
+    name for name in Alteration.__struct_fields__ if name in Stated.__struct_fields__
+)
+#: What can still change once the job runs.
+WHILE_RUNNING: Final = frozenset(
+    {*Labels.__struct_fields__}
+    | {"resources", "mail_points", "mail_to", "rerunnable", "grace_s", "holds"}
+    | {"deadline_s", "deadline_after_s", "urgency"}
+)
+#: Terms that say anew how many places there are and what each is like.
+LAYOUT_TERMS: Final = frozenset({"nodes", "select", "ncpus", "procs"})
+#: What is a part of each place where these are said one by one, and says nothing beside them.
+GPU_TERMS: Final = frozenset({"gpus", "ngpus"})
+
+
+def alter_job(
+    state: State, settings: Settings, command: ActOnJob, asked: AlterJob, now_s: float
+) -> list[f.AnyFact]:
+    """Return the change as one fact (and holds as another): all of it, or a refusal.
+
+    Raises:
+        GschedError: something asked for cannot be; nothing is changed then.
+    """
+    job = own_job(state, settings, command)
+    limits.check_texts(asked.alteration, _TEXTS)
+    wanted = {
+        name: value for name, value in structs.asdict(asked.alteration).items() if value is not None
+    }
+    if not wanted:
+        raise InvalidRequestError("nothing to alter", hint="name what should change: see --help")
+    if job.state in {JobState.RUNNING, JobState.EXITING}:
+        late = sorted(set(wanted) - WHILE_RUNNING)
+        if late:
+            raise BadStateError(
+                f"job {job.id} is {job.state}: {', '.join(late)} can no longer change",
+                hint="when it runs: walltime, deadline, account, mail, rerunnable, grace, holds",
+            )
+    _check_priority(job, asked.alteration.priority, command.caller, settings)
+    spec = _altered(job, asked.alteration, state=state, settings=settings, now_s=now_s)
+    facts: list[f.AnyFact] = []
+    changed = tuple(sorted(set(wanted) - {"holds"}))
+    if changed:
+        facts.append(
+            f.JobAltered(at_s=now_s, job=job.id, spec=spec, by=command.caller.user, changed=changed)
+        )
+    if asked.alteration.holds is not None:
+        facts.extend(_holds(job, asked.alteration.holds, command.caller, now_s))
+    return facts
+
+
+def _check_priority(job: Job, wanted: int | None, caller: Caller, settings: Settings) -> None:
+    """Refuse to raise a priority above the site's limit; lowering one is always allowed."""
+    if wanted is None:
+        return
+    asked = checked_priority(wanted)
+    highest = highest_priority(caller, settings)
+    if asked > max(highest, job.spec.priority):
+        raise NotPermittedError(
+            f"priority {asked} is above the limit for users, {highest}",
+            hint="ask an operator to raise it",
+        )
+
+
+def _holds(job: Job, wanted: tuple[str, ...], caller: Caller, now_s: float) -> list[f.AnyFact]:
+    """``-h n`` comes as an empty list: release what the caller may release."""
+    if wanted:
+        holds = checked_holds(wanted, caller)
+        return [f.JobHeld(at_s=now_s, job=job.id, holds=holds, by=caller.user)]
+    if not job.holds:
+        return []
+    holds = checked_holds(tuple(job.holds), caller)
+    return [f.JobReleased(at_s=now_s, job=job.id, holds=holds, by=caller.user)]
+
+
+def _altered(
+    job: Job, asked: Alteration, *, state: State, settings: Settings, now_s: float
+) -> JobSpec:
+    spec = job.spec
+    if asked.name is not None:
+        check_name(asked.name)
+    stated = {name: value for name in _STATED if (value := getattr(asked, name)) is not None}
+    check_texts(*(value for value in stated.values() if isinstance(value, str)))
+    queue = spec.queue if asked.queue is None else asked.queue
+    spec = structs.replace(
+        spec,
+        name=spec.name if asked.name is None else asked.name,
+        queue=queue,
+        priority=spec.priority if asked.priority is None else checked_priority(asked.priority),
+        start_after_s=checked_start(
+            spec.start_after_s if asked.start_after_s is None else asked.start_after_s
+        ),
+        join=spec.join if asked.join is None else checked_join(asked.join),
+        grace_s=spec.grace_s if asked.grace_s is None else checked_grace(asked.grace_s),
+        lease_s=_kept_lease_s(job, asked),
+        **stated,
+    )
+    if asked.queue is not None:
+        checked_walltime(spec.walltime_s, queue, settings)
+    if asked.resources is not None:
+        spec = _with_resources(
+            job, spec, asked.resources, state=state, settings=settings, now_s=now_s
+        )
+    return _with_deadline(job, spec, asked, state=state, settings=settings, now_s=now_s)
+
+
+def _kept_lease_s(job: Job, asked: Alteration) -> float:
+    """Return the lease that a job keeps: none if it must not run again.
+
+    Raises:
+        BadStateError: it runs with one, so its node ends it as agreed.
+    """
+    if asked.rerunnable is not False or not job.spec.lease_s:
+        return job.spec.lease_s
+    if job.attempt is not None and job.attempt.lease_s:
+        raise BadStateError(
+            f"job {job.id} runs with a lease, so it must stay rerunnable",
+            hint="submit a job that must not be rerun with --lease none",
+        )
+    return 0.0
+
+
+def _with_deadline(
+    job: Job,
+    spec: JobSpec,
+    asked: Alteration,
+    *,
+    state: State,
+    settings: Settings,
+    now_s: float,
+) -> JobSpec:
+    """Return the job with another deadline, judged by what is left of it; 0 takes it away."""
+    times = (asked.deadline_s, asked.deadline_after_s, asked.urgency)
+    if all(each is None for each in times):
+        if asked.start_after_s is not None:
+            check_start(spec.deadline_s, spec.start_after_s, settings)
+        return spec
+    if asked.deadline_s == 0 and not asked.deadline_after_s and not asked.urgency:
+        return structs.replace(spec, deadline_s=0.0, urgency=None)
+    size = own_size(job, state, settings) or size_of(spec)
+    if size is not None:
+        goal = goal_of(job, size, settings=settings, state=state, now_s=now_s)
+        size = Size(speed=size.speed, work=goal.work)
+    deadline_s, urgency = deadline_of(asked, size, now_s)
+    if not deadline_s:
+        raise InvalidRequestError(
+            "no deadline is named", hint="give a time to come, or a duration like 8h"
+        )
+    spec = structs.replace(spec, deadline_s=deadline_s, urgency=urgency)
+    check_start(deadline_s, spec.start_after_s, settings)
+    if size is not None:
+        check_deadline(spec, size, state=state, settings=settings, now_s=now_s)
+    return spec
+
+
+def _with_resources(
+    job: Job,
+    spec: JobSpec,
+    texts: tuple[str, ...],
+    *,
+    state: State,
+    settings: Settings,
+    now_s: float,
+) -> JobSpec:
+    check_length(texts)
+    named = {term.partition("=")[0].strip() for text in texts for term in text.split(",")}
+    # what is not named stays, unless the layout itself is named anew
+    anew = bool(named & LAYOUT_TERMS)
+    asked_so_far = format_resources(spec.request, None)
+    if not anew and named & GPU_TERMS and asked_so_far.startswith("select="):
+        raise BadResourceError(
+            f"job {job.id} asks for {asked_so_far}: its GPUs are said with its places",
+            hint="say the places anew, as with nodes=1:gpus=2 or select=2:ngpus=1",
+        )
+    parsed = parse_resources(
+        texts,
+        generic_names=state.generic_names(),
+        warn_unknown=settings.warn_unknown_resource,
+        exclusive=spec.request.exclusive,
+        so_far="" if anew else asked_so_far,
+    )
+    walltime_s = spec.walltime_s if parsed.walltime_s is None else parsed.walltime_s
+    if parsed.walltime_change_s is not None:
+        if spec.walltime_s is None:
+            raise BadResourceError(
+                f"job {job.id} has no walltime that could grow or shrink",
+                hint="give walltime=HH:MM:SS without a sign",
+            )
+        walltime_s = spec.walltime_s + parsed.walltime_change_s
+    walltime_s = checked_walltime(walltime_s, spec.queue, settings)
+    started_s = job.attempt.started_s if job.attempt is not None else None
+    elapsed_s = now_s - started_s if started_s is not None else 0.0
+    if walltime_s is not None and walltime_s <= elapsed_s:
+        raise InvalidRequestError(
+            f"a walltime of {format_duration(max(walltime_s, 0.0))} lies in the past: job {job.id} "
+            f"has run for {format_duration(elapsed_s)}",
+            hint="give more, or end the job with gdel",
+        )
+    request = parsed.request
+    if not anew:
+        request = structs.replace(request, places_max=spec.request.places_max)
+    if job.attempt is not None and request != spec.request:
+        raise BadStateError(
+            f"job {job.id} is {job.state}: of its resources only walltime can change",
+            hint="grerun it, or change it while it waits",
+        )
+    refusal = never_fits(request, state)
+    if refusal:
+        raise RequestTooLargeError(refusal[0], hint=refusal[1])
+    return structs.replace(spec, request=request, walltime_s=walltime_s)

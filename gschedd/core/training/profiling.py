@@ -1,0 +1,48 @@
+"""Profiling runs: an elastic training runs on its fewest GPUs until its steps were measured.
+
+There is no run apart from the training's own. It does real steps, and when they are known it is a
+training like any other: a policy that resizes trainings gives it the GPUs that it then should have.
+"""
+
+from gsched.errors import InvalidRequestError
+from gsched.model.training import Profiling
+from gsched.protocol.api import SubmitJob
+from gschedd.core.settings import Settings
+from gschedd.core.state import Job, State
+from gschedd.core.training.step_times import size_of_kind
+from gschedd.models.sizes import stated_size
+from gschedd.plan.elastic import is_elastic
+
+
+def check_profile(asked: SubmitJob, settings: Settings) -> None:
+    """Do nothing if a submission may ask for a profiling run.
+
+    Raises:
+        InvalidRequestError: the site does without them, or the training could not grow afterwards.
+    """
+    if settings.profiling is Profiling.NEVER:
+        raise InvalidRequestError(
+            "this site makes no profiling runs: [deadline] profile is never",
+            hint="leave --profile out",
+        )
+    if not asked.movable or not asked.places_max:
+        raise InvalidRequestError(
+            "a profiling run is for an elastic training with a range of GPUs: it begins on the "
+            "fewest, and may get more when its step time is known",
+            hint="submit it with --elastic and a range, as --gpus 1..8",
+        )
+
+
+def is_profiled(job: Job, state: State, settings: Settings) -> bool:
+    """Return whether a training may have no more than its fewest GPUs for now."""
+    spec = job.spec
+    if settings.profiling is Profiling.NEVER or not spec.movable or not is_elastic(spec.request):
+        return False
+    if state.step_times.knows(job.id):
+        return False
+    if spec.profile:
+        return True
+    if settings.profiling is not Profiling.AUTO:
+        return False
+    stated = state.sizes[job.id] if job.id in state.sizes else stated_size(spec)
+    return stated is None and size_of_kind(spec, state, settings) is None

@@ -1,0 +1,1 @@
+"""The state as users see it: rows and stories of jobs, reasons, migrations."""

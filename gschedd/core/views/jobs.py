@@ -1,0 +1,330 @@
+"""The core's records as users see them."""
+
+from collections.abc import Iterable
+
+from msgspec import structs
+
+from gsched.model.job import Outcome, labels_of, stated_of
+from gsched.model.request import format_resources
+from gsched.model.resources import Request
+from gsched.model.states import AttemptState, JobState, NodeState
+from gsched.protocol import api
+from gschedd.core import facts as f
+from gschedd.core.cycle.run import snapshot
+from gschedd.core.forecast.deadline import Outlook, is_planned, outlook_of
+from gschedd.core.forecast.start import predict_start
+from gschedd.core.head import Head
+from gschedd.core.nodes.admission import SHOWN, refused_words
+from gschedd.core.nodes.probation import recent_resumptions
+from gschedd.core.state import Attempt, Job, Node, Part
+from gschedd.core.training.checkpoints import checkpoint_dir
+from gschedd.core.training.startups import expected_startup_s
+from gschedd.core.views.migrations import checkpoint_row, move_row, progress_row
+from gschedd.core.views.reasons import describe, jobs_ahead, unanswered_reason, waiting_reason
+from gschedd.models.sizes import stated_size
+from gschedd.plan.training import gpus_by_node
+
+WAITING_STATES = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
+
+
+class Teller:
+    """Tells of jobs and nodes as they are now."""
+
+    def __init__(self, head: Head, *, now_s: float) -> None:
+        self._now_s = now_s
+        self._state = head.state
+        self._settings = head.settings
+        self._policy = head.policy
+        self._predictor = head.model
+        self._waits = head.waits
+        self._verdicts = head.verdicts
+        self._safe_mode = head.safe_mode
+        self._leases = head.leases
+        self._sizes: dict[Request, tuple[int, int, int, int]] = {}
+
+    def _size(self, request: Request) -> tuple[int, int, int, int]:
+        """Return CPUs, places, GPUs and memory; 100,000 jobs have few different requests."""
+        size = self._sizes.get(request)
+        if size is None:
+            size = (request.cpus, request.places, request.gpus, request.memory_bytes)
+            self._sizes[request] = size
+        return size
+
+    def row(self, job: Job) -> api.JobRow:
+        """Return the line of a job, done or not."""
+        return self._with_deadline(self._plain_row(job), job)
+
+    def _with_deadline(self, row: api.JobRow, job: Job) -> api.JobRow:
+        """Return the line of a training with what is expected of it, or what became of it."""
+        if not job.spec.is_training:
+            return row
+        spec, deadline_s = job.spec, job.spec.deadline_s or None
+        gpus_most = spec.request.places_max * spec.request.chunks[0].gpus
+        if job.attempt is not None and gpus_most:
+            row = structs.replace(row, gpus=sum(gpus_by_node(job.attempt.allocation).values()))
+        if job.state is JobState.DONE:
+            end_s, predicted_s = job.ended_s, None
+            well = job.outcome is not None and job.outcome.succeeded
+            meets = None
+            if deadline_s is not None:
+                meets = well and end_s is not None and end_s <= deadline_s
+        else:
+            outlook = self._outlook(job, row.predicted_start_s)
+            end_s = predicted_s = outlook.end_s
+            meets = outlook.meets
+        slack_s = None if deadline_s is None or end_s is None else deadline_s - end_s
+        return structs.replace(
+            row,
+            gpus_most=gpus_most,
+            deadline_s=deadline_s,
+            predicted_end_s=predicted_s,
+            slack_s=slack_s,
+            meets_deadline=meets,
+        )
+
+    def _outlook(self, job: Job, start_s: float | None) -> Outlook:
+        return outlook_of(
+            job,
+            state=self._state,
+            settings=self._settings,
+            verdicts=self._verdicts,
+            now_s=self._now_s,
+            start_s=start_s,
+        )
+
+    def _plain_row(self, job: Job) -> api.JobRow:
+        spec, attempt = job.spec, job.attempt
+        cpus, places, gpus, memory_bytes = self._size(spec.request)
+        if attempt is not None:
+            cpus = sum(share.cpus for share in attempt.allocation)
+        waits = job.state in WAITING_STATES
+        row = api.JobRow(
+            id=job.id,
+            name=spec.name,
+            user=spec.owner.user,
+            queue=spec.queue,
+            state=job.state.value,
+            letter=job.state.letter,
+            submitted_s=job.submitted_s,
+            cpus=cpus,
+            places=places,
+            gpus=gpus,
+            memory_bytes=memory_bytes,
+            priority=spec.priority,
+            walltime_s=spec.walltime_s,
+            started_s=self._started_s(job),
+            ended_s=job.ended_s,
+            attempt=job.attempts,
+            nodes=tuple(attempt.parts) if attempt is not None else (),
+            cpu_s=job.cpu_s + _present_cpu_s(job),
+            wall_s=job.wall_s + self._present_wall_s(job),
+            reason=(self._reason(job) if waits else self._unanswered(job)),
+            predicted_start_s=self._predicted(job) if waits else None,
+            outcome=outcome_row(job.outcome),
+            moves=job.moves,
+            moves_cost_s=job.moves_cost_s,
+        )
+        return structs.replace(row, **labels_of(spec))
+
+    def _unanswered(self, job: Job) -> str:
+        requeued_s = self._leases.requeued_s(job, self._settings)
+        return unanswered_reason(job, self._state, self._now_s, requeued_s)
+
+    def _present_wall_s(self, job: Job) -> float:
+        """Return for how long the present attempt has run; what ended is charged already."""
+        attempt = job.attempt
+        if attempt is None or attempt.started_s is None or attempt.state is AttemptState.ENDED:
+            return 0.0
+        return max(0.0, self._now_s - attempt.started_s)
+
+    def _started_s(self, job: Job) -> float | None:
+        """Of a job that is not done, the start that its walltime counts from: the present one."""
+        if job.state is JobState.DONE:
+            return job.started_s
+        return None if job.attempt is None else job.attempt.started_s
+
+    def _reason(self, job: Job) -> str:
+        return waiting_reason(job, self._state, self._settings, self._waits, self._safe_mode)
+
+    def _predicted(self, job: Job) -> float | None:
+        if job.state is JobState.WAITING:
+            return None
+        wait = self._waits.get(self._state.shape_of(job))
+        return wait.predicted_start_s if wait is not None and wait.first == job.id else None
+
+    def story(
+        self,
+        job: Job,
+        *,
+        attempts: Iterable[Attempt],
+        events: Iterable[tuple[int, f.AnyFact]],
+        now_s: float,
+    ) -> api.JobStory:
+        """Return all that is known of a job."""
+        spec = job.spec
+        told = tuple(attempts)
+        row = self._row_with_forecast(job, now_s)
+        first = next(iter(told[-1].parts.values())) if told else None
+        story = api.JobStory(
+            server=self._settings.server,
+            now_s=now_s,
+            row=row,
+            attempts=tuple(attempt_row(attempt) for attempt in told),
+            events=tuple(
+                api.EventRow(seq=seq, at_s=fact.at_s, kind=type(fact).__name__, text=describe(fact))
+                for seq, fact in events
+            ),
+            workdir=spec.workdir,
+            resources=format_resources(spec.request, spec.walltime_s),
+            stdout_path=(first.stdout_path if first else "") or spec.stdout_path,
+            stderr_path=(first.stderr_path if first else "") or spec.stderr_path,
+            join=spec.join.value,
+            launch=spec.launch.value,
+            rerunnable=spec.rerunnable,
+            grace_s=spec.grace_s,
+            submit_host=spec.owner.host,
+            start_after_s=spec.start_after_s,
+            holds=tuple(hold.value for hold in job.holds),
+            ahead=jobs_ahead(job, self._state) if job.state is JobState.QUEUED else None,
+            urgency=spec.urgency.value if spec.urgency is not None else "",
+            training=spec.training,
+            movable=spec.movable,
+            startup_s=self._startup_s(job),
+            promised=job.promised,
+            late_reason=self._why_late(job, row),
+            moves_asked=job.moves_asked,
+            move=move_row(job),
+            checkpoint=checkpoint_row(job),
+            progress=progress_row(self._state.reached.get(job.id)),
+            checkpoint_dir=checkpoint_dir(job),
+            checkpoint_signal=spec.checkpoint_signal,
+            restarts_max=spec.restarts_max,
+            restarts=job.faults if spec.restarts_max else 0,
+            lease_s=spec.lease_s,
+        )
+        said = stated_of(spec) | {
+            "stdout_path": story.stdout_path,
+            "stderr_path": story.stderr_path,
+        }
+        return structs.replace(story, **said)
+
+    def _startup_s(self, job: Job) -> float:
+        """Return what is expected of a training's start; 0 where nothing is, or it is over."""
+        size = stated_size(job.spec)
+        if size is None or job.state is JobState.DONE:
+            return 0.0
+        return expected_startup_s(job.spec, size, self._state)
+
+    def _why_late(self, job: Job, row: api.JobRow) -> str:
+        if job.state is JobState.DONE or row.meets_deadline is not False:
+            return ""
+        return self._outlook(job, row.predicted_start_s).why
+
+    def _row_with_forecast(self, job: Job, now_s: float) -> api.JobRow:
+        """Return the job's line, with a predicted start also for a job that is not the first."""
+        row = self.row(job)
+        planned_s = row.predicted_start_s
+        if job.state is not JobState.QUEUED or self._safe_mode:
+            return row
+        if is_planned(job.spec, self._state):
+            return row  # who plans it has said what can be said
+        if planned_s is not None and planned_s > now_s:
+            return row  # else what runs has outlived the plan, and no cycle has noticed yet
+        start_s = predict_start(
+            snapshot(self._state, self._settings, now_s, self._predictor),
+            self._policy,
+            job=job.id,
+            key=self._state.order_key(job),
+        )
+        return self._with_deadline(structs.replace(row, predicted_start_s=start_s), job)
+
+    def node(self, node: Node) -> api.NodeRow:
+        """Return the line of a node."""
+        inventory = node.inventory
+        space = self._state.spaces[node.name]
+        return api.NodeRow(
+            name=node.name,
+            state=node.state.value,
+            cpus=inventory.cpus,
+            cpus_free=max(0, space.cpus),
+            memory_bytes=inventory.memory_bytes,
+            memory_free_bytes=max(0, space.memory_bytes),
+            gpus=len(inventory.gpus),
+            gpus_free=len(space.gpus),
+            gpu_types=tuple(sorted({gpu.type for gpu in inventory.gpus if gpu.type})),
+            features=inventory.features,
+            generic=dict(inventory.generic),
+            generic_free=dict(space.generic),
+            drained=node.drained,
+            vacating=node.vacating,
+            problem=node.problem,
+            reason=node.reason
+            or ("not connected" if node.state is not NodeState.UP else node.problem),
+            address=node.address,
+            version=node.version,
+            since_s=node.since_s,
+            heartbeat_s=node.heartbeat_s,
+            load=node.load,
+            identity=node.identity[:SHOWN],
+            refused=refused_words(self._state, node.name, self._now_s),
+            jobs=tuple(sorted(self._state.by_node.get(node.name, {}))),
+            faults=node.faults,
+            automatic=node.probation.drained,
+            probe_due_s=node.probation.due_s if node.probation.drained else 0.0,
+            probes_failed=node.probation.failed,
+            resumptions=recent_resumptions(node.probation, self._now_s),
+        )
+
+
+def _present_cpu_s(job: Job) -> float:
+    """Return the CPU time of an attempt that is not over, as the last heartbeat told it."""
+    if job.attempt is None or job.attempt.ended_s is not None:
+        return 0.0
+    return sum(part.usage.cpu_s for part in job.attempt.parts.values() if part.usage is not None)
+
+
+def outcome_row(outcome: Outcome | None) -> api.OutcomeRow | None:
+    """Return an outcome as users see it."""
+    if outcome is None:
+        return None
+    return api.OutcomeRow(
+        kind=outcome.kind.value,
+        exit_status=outcome.pbs_status,
+        shell_status=outcome.shell_status,
+        exit_code=outcome.exit_code,
+        signal=outcome.signal,
+        node=outcome.node,
+        rank=outcome.rank,
+        message=outcome.message,
+    )
+
+
+def attempt_row(attempt: Attempt) -> api.AttemptRow:
+    """Return an attempt as users see it."""
+    return api.AttemptRow(
+        attempt=attempt.number,
+        state=attempt.state.value,
+        assigned_s=attempt.assigned_s,
+        parts=tuple(part_row(node, part) for node, part in attempt.parts.items()),
+        started_s=attempt.started_s,
+        ended_s=attempt.ended_s,
+        usage=attempt.usage,
+        outcome=outcome_row(attempt.outcome),
+        startup_s=attempt.startup_s,
+    )
+
+
+def part_row(node: str, part: Part) -> api.PartRow:
+    """Return a part as users see it."""
+    record = part.record
+    return api.PartRow(
+        node=node,
+        state=part.state.value,
+        cpus=part.share.cpus,
+        gpu_indices=part.share.gpu_indices,
+        memory_bytes=part.share.memory_bytes,
+        started_s=part.started_s,
+        ended_s=record.ended_s if record is not None else None,
+        usage=part.usage,
+        outcome=None if record is None else outcome_row(record.outcome(node)),
+    )

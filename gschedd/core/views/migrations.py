@@ -1,0 +1,67 @@
+"""A job's checkpoints, moves and progress as users see them."""
+
+from gsched.protocol import api
+from gschedd.core.state import Job, Reached, Trip
+
+
+def move_row(job: Job) -> api.MoveRow | None:
+    """Return the move under way, or the last one; None if there was none, or it came to nothing."""
+    trip = job.trip
+    if trip is None:
+        return None
+    move = job.move
+    return api.MoveRow(
+        phase=_phase(trip),
+        asked_s=trip.asked_s,
+        to=tuple(share.node for share in move.allocation) if move is not None else (),
+        why=move.why if move is not None else "",
+        by=move.by if move is not None else "",
+        saved_s=trip.saved_s or None,
+        left_s=trip.left_s or None,
+        placed_s=trip.placed_s or None,
+        resumed_s=trip.resumed_s or None,
+        save_s=trip.save_s,
+        restore_s=trip.restore_s,
+        size_bytes=trip.size_bytes,
+        cost_s=trip.cost_s,
+    )
+
+
+def _phase(trip: Trip) -> str:
+    """Return the last phase of a move that is over."""
+    phases = (
+        ("done", trip.resumed_s),
+        ("placed", trip.placed_s),
+        ("stopped", trip.left_s),
+        ("checkpointed", trip.saved_s),
+    )
+    return next((name for name, at_s in phases if at_s), "requested")
+
+
+def checkpoint_row(job: Job) -> api.CheckpointRow | None:
+    """Return a training's newest checkpoint that is known."""
+    saved = job.saved
+    if saved is None:
+        return None
+    return api.CheckpointRow(
+        at_s=saved.at_s,
+        step=saved.step,
+        path=saved.path,
+        size_bytes=saved.size_bytes,
+        wall_s=saved.wall_s,
+    )
+
+
+def progress_row(reached: Reached | None) -> api.ProgressRow | None:
+    """Return how far a training is, as it says."""
+    if reached is None:
+        return None
+    return api.ProgressRow(
+        at_s=reached.at_s,
+        step=reached.step,
+        work_done=reached.work_done,
+        work_total=reached.work_total,
+        step_s=reached.step_s,
+        communication_s=reached.communication_s,
+        gpus=reached.gpus,
+    )

@@ -1,0 +1,1 @@
+"""Policies for the jobs of a queue."""

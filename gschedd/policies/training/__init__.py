@@ -1,0 +1,1 @@
+"""Policies for trainings: they choose the number and the place of GPUs."""

@@ -1,0 +1,135 @@
+"""Who is kept in time: the most trainings that can be, those first that need least."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final
+
+from msgspec import Struct
+
+from gschedd.policies.kit.fluid import Grid, Share
+from gschedd.policies.training.deadline.needs import Candidate
+from gschedd.policies.training.deadline.settings import Settings
+
+#: How many can be in time is looked for to one part in so many.
+PRECISION: Final = 50
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    """The plan ahead.
+
+    Attributes:
+        shares: of those that are kept in time, by job, in the order in which they were looked at.
+        given_up: those that could be in time, but not beside the others; who needs least first.
+    """
+
+    shares: dict[int, Share]
+    given_up: tuple[Candidate, ...]
+
+
+def keep(candidates: Sequence[Candidate], grid: Grid, settings: Settings) -> Kept:
+    """Return who is kept in time.
+
+    Args:
+        candidates: in the order in which they are kept.
+        grid: what is free; not changed.
+        settings: how much is kept for those to come, if not all can be in time.
+    """
+    after_s = grid.starts_s[0] + settings.reserve_after_s
+    broken = _broken(candidates, grid)
+    left, shares = grid.copy(), dict[int, Share]()
+    if not _fill(candidates, left, shares, broken):
+        reserved = grid.kept_back(settings.reserve, after_s)
+        if _broken(candidates, reserved) != broken:
+            reserved = grid  # nothing is kept back where a promise needs it
+        count = _largest_prefix(candidates, reserved, broken)
+        left, shares = reserved.copy(), {}
+        _fill(candidates[:count], left, shares, broken)
+        left = grid.without(reserved, left)
+    grid = left
+    given_up: list[Candidate] = []
+    for each in candidates:
+        if each.need.job in shares:
+            continue
+        share = grid.take_share(each.need)
+        if share is None:
+            given_up.append(each)
+        else:
+            shares[each.need.job] = share
+    return Kept(shares=shares, given_up=tuple(given_up))
+
+
+def _broken(candidates: Sequence[Candidate], grid: Grid) -> frozenset[int]:
+    """Return those that were promised their deadlines and cannot meet them, whoever gives way."""
+    promised = [each for each in candidates if each.promised]
+    shares: dict[int, Share] = {}
+    _fill(promised, grid.copy(), shares, frozenset(each.need.job for each in promised))
+    return frozenset(each.need.job for each in promised if each.need.job not in shares)
+
+
+def _largest_prefix(candidates: Sequence[Candidate], grid: Grid, broken: frozenset[int]) -> int:
+    """Return how many of the first candidates can all be in time; those promised always count.
+
+    Of many it is told to one part in `PRECISION` only: who is missed is looked at one by one later.
+    """
+    least = sum(each.promised for each in candidates)
+    most = max(_by_gpu_time(candidates, grid), least)
+    enough = most // PRECISION
+    while most - least > enough:
+        middle = (least + most + 1) // 2
+        if _fill(candidates[:middle], grid.copy(), {}, broken):
+            least = middle
+        else:
+            most = middle - 1
+    return least
+
+
+def _by_gpu_time(candidates: Sequence[Candidate], grid: Grid) -> int:
+    """Return how many of the first candidates are not too many if only GPU time is counted.
+
+    All that must be done by a deadline must fit before it: a cheap bound on how many fit.
+    """
+    ends_s = [start + lasts for start, lasts in zip(grid.starts_s, grid.lasts_s, strict=True)]
+    free = [gpus * lasts for gpus, lasts in zip(grid.free, grid.lasts_s, strict=True)]
+    capacity = list(accumulate(free))
+    due = [min(bisect_left(ends_s, each.need.deadline_s), len(ends_s) - 1) for each in candidates]
+
+    def fits(count: int) -> bool:
+        asked = [0.0] * len(ends_s)
+        for step, each in zip(due[:count], candidates, strict=False):
+            asked[step] += each.gpu_s
+        return all(
+            sum_s <= space_s for sum_s, space_s in zip(accumulate(asked), capacity, strict=True)
+        )
+
+    return bisect_left(range(1, len(candidates) + 1), 1, key=lambda count: not fits(count))
+
+
+def _fill(
+    candidates: Sequence[Candidate],
+    grid: Grid,
+    shares: dict[int, Share],
+    broken: frozenset[int],
+) -> bool:
+    """Let trainings take their shares, by deadline; stop at the first that cannot be in time.
+
+    Args:
+        candidates: who takes them.
+        grid: what is free; the shares are taken from it.
+        shares: what each has taken is added to it.
+        broken: who is passed over without a share.
+
+    Returns:
+        Whether all others are in time.
+    """
+    for each in _by_deadline(candidates):
+        share = grid.take_share(each.need)
+        if share is not None:
+            shares[each.need.job] = share
+        elif each.need.job not in broken:
+            return False
+    return True
+
+
+def _by_deadline(candidates: Sequence[Candidate]) -> list[Candidate]:
+    return sorted(candidates, key=lambda each: (each.need.deadline_s, each.need.job))

@@ -1,0 +1,191 @@
+"""What each training needs to be in time, and which GPUs there are for all of them."""
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct, structs
+
+from gschedd.plan.snapshot import RunningJob, Snapshot
+from gschedd.plan.training import Goal, gpus_by_node
+from gschedd.policies.kit.changes import (
+    Speeds,
+    Trainings,
+    gpus_of,
+    on_open_nodes,
+    open_gpus_of,
+    profile_for,
+)
+from gschedd.policies.kit.fluid import Grid, Need, steps_for
+from gschedd.policies.kit.shares import Levels
+from gschedd.policies.training.deadline.settings import Settings
+
+#: No training has less of its work left than this part: what is all but done holds what it has.
+ALMOST_DONE: Final = 1e-9
+
+#: Who needs less than this needs next to nothing, however long it has been there; GPU seconds.
+LEAST_GPU_S: Final = 1.0
+#: For so many trainings the plan ahead has as many steps as it may.
+FEW: Final = 100
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """A training that can be in time if it gets what it needs.
+
+    Attributes:
+        gpu_s: GPU time that it needs at least, seconds.
+        whole_gpu_s: what it would need now for all of its work.
+        promised: its deadline was promised.
+    """
+
+    need: Need
+    gpu_s: float
+    whole_gpu_s: float
+    promised: bool
+
+
+class Needs(Struct, frozen=True, kw_only=True):
+    """All trainings that are decided about, sorted by what can be done.
+
+    Attributes:
+        candidates: in the order in which they are kept: promised ones first, then who needs least.
+        late: jobs that cannot be in time, or have no deadline, in the order in which they run.
+        levels: numbers of GPUs that each of them all may have, by job.
+        has: GPUs that those that run have, by job.
+        held: jobs that start or move just now: they keep what they have, and need more later.
+    """
+
+    candidates: tuple[Candidate, ...]
+    late: tuple[int, ...]
+    levels: Mapping[int, Levels]
+    has: Mapping[int, int]
+    held: frozenset[int]
+
+
+def needs_of(snapshot: Snapshot, trainings: Trainings, speeds: Speeds) -> Needs:
+    """Return what the trainings need that wait or can be moved."""
+    candidates: list[Candidate] = []
+    late: list[int] = []
+    levels: dict[int, Levels] = {}
+    has: dict[int, int] = {}
+    held = {job: each for job, each in trainings.fixed.items() if _is_held(snapshot, each)}
+    for job in [*trainings.movable, *held, *trainings.waiting]:
+        goal = snapshot.goals[job]
+        running = trainings.movable.get(job) or held.get(job)
+        has[job] = gpus_of(running.allocation) if running else 0
+        levels[job] = _levels(goal, running, speeds)
+        need = _need(goal, levels[job], has[job])
+        if need is not None and job in held:
+            rate = 0.0 if held[job].leaving else _rate(goal, held[job], speeds)
+            need = structs.replace(need, held=True, held_rate=rate)
+        candidate = None if need is None else _candidate(goal, need, snapshot.now_s)
+        if candidate is not None:
+            candidates.append(candidate)
+        elif job not in held:
+            late.append(job)
+    candidates.sort(key=lambda each: (not each.promised, each.gpu_s, each.need.job))
+    late.sort(key=lambda job: (-_waited(snapshot.goals[job], levels[job], snapshot.now_s), job))
+    return Needs(
+        candidates=tuple(candidates), late=tuple(late), levels=levels, has=has, held=frozenset(held)
+    )
+
+
+def _waited(goal: Goal, levels: Levels, now_s: float) -> float:
+    """Return how long a training has been there for each GPU second that it still needs.
+
+    Who needs little soon goes first, and who has been there for long in the end: nobody starves.
+
+    Source:
+        The highest response ratio next of Brinch Hansen, Operating System Principles, 1973.
+    """
+    if not levels.rates or levels.rates[0] <= 0:
+        return 0.0
+    need_gpu_s = goal.work / levels.rates[0] * levels.gpus[0]
+    return (now_s - goal.arrived_s) / max(need_gpu_s, LEAST_GPU_S)
+
+
+def _is_held(snapshot: Snapshot, running: RunningJob) -> bool:
+    """Return whether one that keeps what it has now may be given other GPUs later."""
+    if not snapshot.goals[running.job].movable:
+        return False
+    return running.leaving or on_open_nodes(snapshot, running.allocation)
+
+
+def _levels(goal: Goal, running: RunningJob | None, speeds: Speeds) -> Levels:
+    """Return the levels of a training; where it runs, as fast as it is on what it has."""
+    levels = speeds.levels(goal)
+    if running is None:
+        return levels
+    gpus = gpus_of(running.allocation)
+    if gpus not in levels.gpus:
+        return levels
+    rate = _rate(goal, running, speeds)
+    index = levels.gpus.index(gpus)
+    if rate <= 0 or rate == levels.rates[index]:
+        return levels
+    return structs.replace(levels, rates=(*levels.rates[:index], rate, *levels.rates[index + 1 :]))
+
+
+def _rate(goal: Goal, running: RunningJob, speeds: Speeds) -> float:
+    """Return the work a second that a training does where it is; 0 without any GPU."""
+    counts = gpus_by_node(running.allocation)
+    return goal.speed.rate(speeds.layout_on(counts)) if counts else 0.0
+
+
+def _need(goal: Goal, levels: Levels, has: int) -> Need | None:
+    if goal.deadline_s is None or not levels.gpus:
+        return None
+    return Need(
+        job=goal.job,
+        deadline_s=goal.deadline_s,
+        work=max(goal.work, goal.total_work * ALMOST_DONE),
+        levels=levels,
+        has=has,
+        move_s=goal.move_s,
+        startup_s=goal.startup_s,
+        begun=has > 0 or goal.work < goal.total_work,
+        rigid=not goal.movable,
+    )
+
+
+def _candidate(goal: Goal, need: Need, now_s: float) -> Candidate | None:
+    least_gpu_s = math.inf
+    for index, gpus in enumerate(need.levels.gpus):
+        takes_s = need.alone_s(index)
+        if now_s + takes_s <= need.deadline_s:
+            least_gpu_s = min(least_gpu_s, gpus * takes_s)
+    if least_gpu_s == math.inf:
+        return None
+    return Candidate(
+        need=need,
+        gpu_s=least_gpu_s,
+        whole_gpu_s=least_gpu_s * max(goal.total_work, need.work) / need.work,
+        promised=goal.promised is True,
+    )
+
+
+def grid_for(
+    snapshot: Snapshot,
+    trainings: Trainings,
+    speeds: Speeds,
+    needs: Needs,
+    settings: Settings,
+) -> Grid:
+    """Return the GPUs that trainings may have that wait or can be moved, over time."""
+    now_s = snapshot.now_s
+    profile = profile_for(snapshot, trainings.others)
+    for job, running in trainings.fixed.items():
+        if job in needs.held:
+            continue
+        ends_in_s = speeds.run_time_s(snapshot.goals[job], gpus_of(running.allocation))
+        profile.take(open_gpus_of(snapshot, running.allocation), until_s=now_s + ends_in_s)
+    free = sum(len(space.gpus) for space in snapshot.nodes.values() if space.open)
+    free += sum(needs.has[job] for job in trainings.movable)
+    times_s = [each.need.deadline_s for each in needs.candidates]
+    times_s += [now_s + settings.reserve_after_s] if times_s else []
+    return Grid.of(profile, steps_for(now_s, times_s, _steps(len(times_s), settings)), free)
+
+
+def _steps(trainings: int, settings: Settings) -> int:
+    """Return how many steps the plan ahead has: fewer where it is for many trainings."""
+    return max(settings.steps_least, min(settings.steps, settings.steps * FEW // (trainings or 1)))

@@ -1,0 +1,148 @@
+"""One decision: from what trainings need to starts, moves and what is said to users."""
+
+from collections.abc import Iterable, Mapping
+from statistics import median
+from typing import Final
+
+from msgspec import structs
+
+from gschedd.plan.snapshot import Plan, Snapshot, Verdict
+from gschedd.policies.kit.changes import Changes, Speeds, Trainings, carry_out, stays
+from gschedd.policies.training.deadline.idle import Idle
+from gschedd.policies.training.deadline.keeping import keep
+from gschedd.policies.training.deadline.needs import grid_for, needs_of
+from gschedd.policies.training.deadline.settings import Settings
+
+#: A promise leaves room for so many changes of the number of GPUs that nobody has planned yet.
+CHANGES_TO_SPARE: Final = 2
+
+HOPELESS: Final = "the deadline can no longer be met, even on all GPUs"
+GIVEN_UP: Final = "deadline given up: other jobs need less GPU time to meet theirs"
+NO_DEADLINE: Final = "training jobs with deadlines come first"
+
+
+class Round:
+    """Decides; lives only inside `plan`."""
+
+    def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
+        self.snapshot = snapshot
+        self.settings = settings
+        self.trainings = _left_alone(Trainings.of(snapshot), snapshot.now_s - settings.hold_s)
+        self.speeds = Speeds(snapshot)
+        self.needs = needs_of(snapshot, self.trainings, self.speeds)
+        self.hopeless = frozenset(self.needs.late)
+        grid = grid_for(snapshot, self.trainings, self.speeds, self.needs, settings)
+        usable = int(grid.free[0])
+        self.kept = keep(self.needs.candidates, grid, settings)
+        numbers = {
+            job: share.gpus
+            for job, share in self.kept.shares.items()
+            if share.gpus and job not in self.needs.held
+        }
+        self.idle = Idle(
+            self.needs, numbers, usable - sum(numbers.values()), self.snapshot.goals.__getitem__
+        )
+
+    def plan(self) -> Plan:
+        """Return what to do."""
+        self._share_idle()
+        numbers = self.idle.numbers
+        changes = carry_out(self.snapshot, self.trainings, numbers, self._reasons())
+        return Plan(
+            starts=changes.starts,
+            waits=changes.waits,
+            moves=changes.moves,
+            verdicts=tuple(self._verdicts(changes)),
+            again_s=self._again_s(),
+        )
+
+    def _again_s(self) -> float | None:
+        """Return when the first of those that are left alone need not be any more."""
+        now_s, hold_s = self.snapshot.now_s, self.settings.hold_s
+        times_s = [
+            each.started_s + hold_s
+            for job, each in self.trainings.fixed.items()
+            if self.snapshot.goals[job].movable and not each.leaving
+        ]
+        return min((each_s for each_s in times_s if each_s > now_s), default=None)
+
+    def _share_idle(self) -> None:
+        idle, gain = self.idle, self.settings.grow_gain
+        kept = [each.need.job for each in self.needs.candidates]
+        kept = [job for job in kept if job in self.kept.shares and job not in self.needs.held]
+        idle.keep(kept)
+        idle.grow([job for job in kept if self._may_change(job)], gain)
+        rest = [*(each.need.job for each in self.kept.given_up), *self.needs.late]
+        rest = [job for job in rest if job not in self.needs.held]
+        idle.keep(rest)
+        idle.begin(rest)
+        idle.grow([job for job in rest if idle.numbers.get(job)], gain)
+
+    def _may_change(self, job: int) -> bool:
+        """Return whether a training may have more: one that cannot be moved starts as planned."""
+        return self.snapshot.goals[job].movable or job in self.idle.numbers
+
+    def _reasons(self) -> Mapping[int, str]:
+        reasons: dict[int, str] = {}
+        for job in self.trainings.waiting:
+            if job in self.kept.shares:
+                reasons[job] = "its GPUs come free in time for its deadline"
+            else:
+                reasons[job] = f"{self._why_late(job)}; it runs when GPUs are left over"
+        return reasons
+
+    def _why_late(self, job: int) -> str:
+        if self.snapshot.goals[job].deadline_s is None:
+            return NO_DEADLINE
+        return HOPELESS if job in self.hopeless else GIVEN_UP
+
+    def _verdicts(self, changes: Changes) -> Iterable[Verdict]:
+        """Say when those that are kept are done at the latest, and who cannot be in time."""
+        limit_gpu_s = self._safe_gpu_s()
+        for each in self.needs.candidates:
+            share = self.kept.shares.get(each.need.job)
+            if share is None:
+                continue
+            job = each.need.job
+            gpus = self.needs.has[job] if job in self.needs.held else changes.gpus.get(job, 0)
+            spare_s = CHANGES_TO_SPARE * each.need.move_s
+            can_promise = share.end_s + spare_s <= each.need.deadline_s
+            yield Verdict(
+                job=job,
+                meets=True,
+                end_s=min(share.end_s, each.need.deadline_s),
+                gpus=gpus or share.level,
+                firm=each.promised or (each.gpu_s <= limit_gpu_s and can_promise),
+                can_promise=can_promise,
+            )
+        for job in [*(each.need.job for each in self.kept.given_up), *self.needs.late]:
+            yield self._late(job, changes.gpus.get(job, 0))
+        looked_at = {each.need.job for each in self.needs.candidates}
+        for job, running in self.trainings.fixed.items():
+            if job in looked_at:
+                continue
+            yield stays(self.snapshot, self.speeds, running)
+
+    def _safe_gpu_s(self) -> float:
+        """Return how much a training may still need at most to be promised its deadline."""
+        if not self.needs.candidates:
+            return 0.0
+        return self.settings.promise * median(each.whole_gpu_s for each in self.needs.candidates)
+
+    def _late(self, job: int, gpus: int) -> Verdict:
+        goal = self.snapshot.goals[job]
+        end_s = self.speeds.end_s(goal, gpus, self.snapshot.now_s)
+        if goal.deadline_s is None:
+            return Verdict(job=job, meets=True, end_s=end_s, gpus=gpus)
+        why = self._why_late(job)
+        return Verdict(job=job, meets=False, end_s=end_s, gpus=gpus, why=why, firm=False)
+
+
+def _left_alone(trainings: Trainings, since_s: float) -> Trainings:
+    """Return the trainings such that those started or moved after a time keep what they have."""
+    movable = dict(trainings.movable)
+    fixed = dict(trainings.fixed)
+    for job, running in trainings.movable.items():
+        if running.starting or running.started_s > since_s:
+            fixed[job] = movable.pop(job)
+    return structs.replace(trainings, movable=movable, fixed=dict(sorted(fixed.items())))

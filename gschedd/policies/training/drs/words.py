@@ -1,0 +1,76 @@
+"""What DRS tells people: why a training starts there, why it waits, and why it will be late."""
+
+from gsched.model.units import format_duration, format_gpus
+from gschedd.plan.moments import moment
+from gschedd.plan.training import Goal, gpus_by_node
+from gschedd.policies.kit.outlook import Expected, Level, cheapest
+from gschedd.policies.training.drs.round import Decided
+
+
+def start_words(decided: Decided, now_s: float) -> str:
+    """Return why a training starts so."""
+    nodes = len(gpus_by_node(decided.allocation))
+    where = (
+        f"{format_gpus(decided.option.gpus)} on {nodes} nodes"
+        if nodes > 1
+        else (format_gpus(decided.option.gpus) + " of one node")
+    )
+    goal = decided.waiting.goal
+    ends = f"{where}: done in {format_duration(decided.end_s - now_s)}"
+    if goal.deadline_s is None:
+        return ends
+    if decided.meets:
+        return f"{ends}, {format_duration(goal.deadline_s - decided.end_s)} before its deadline"
+    return f"{ends}, {format_duration(decided.end_s - goal.deadline_s)} after its deadline"
+
+
+def deadline_words(goal: Goal, now_s: float) -> str:
+    """Return where its deadline stands."""
+    if goal.deadline_s is None:
+        return "it has no deadline"
+    return f"its deadline {'was' if goal.deadline_s < now_s else 'is'} {moment(goal.deadline_s)}"
+
+
+def wait_words(
+    goal: Goal, levels: tuple[Level, ...] | None, expected: Expected, *, now_s: float, because: str
+) -> str:
+    """Return why a training waits: by when it is wanted, what that would take, what will be.
+
+    These words are read until the next plan, which may be hours: so moments are told, and not in
+    how long they come.
+
+    Args:
+        goal: what is known of it.
+        levels: numbers of GPUs worth having on an idle cluster; None: it cannot be told.
+        expected: of it.
+        now_s: seconds since the epoch.
+        because: why it does not start now.
+    """
+    words = [f"{because}; {deadline_words(goal, now_s)}"]
+    if levels is None:
+        return words[0]
+    if not levels:
+        words.append("no node that is up can run it")
+    elif goal.deadline_s is not None:
+        enough = cheapest(levels, goal.work, goal.deadline_s - now_s - goal.startup_s)
+        soonest = format_duration(goal.startup_s + goal.work * levels[-1][1])
+        if enough is None:
+            words.append(f"even {format_gpus(levels[-1][0])} would take {soonest} from now")
+        else:
+            words.append(
+                f"{format_gpus(enough[0])} now would meet it, and {format_gpus(levels[-1][0])} "
+                f"would end it soonest, in {soonest}"
+            )
+    if expected.start_s is not None and expected.end_s is not None:
+        words.append(
+            f"expected to start {moment(expected.start_s)} on {format_gpus(expected.gpus)} "
+            f"and to end {moment(expected.end_s)}"
+        )
+    return "; ".join(words)
+
+
+def late_words(goal: Goal, end_s: float) -> str:
+    """Return by how much a training will be late."""
+    if goal.deadline_s is None or end_s <= goal.deadline_s:
+        return ""
+    return f"will end {format_duration(end_s - goal.deadline_s)} after its deadline"
