@@ -9,7 +9,7 @@ frames. A sealed frame is
     MAC (32 bytes) | number (8 bytes, big-endian) | payload
 
 where the MAC is HMAC-SHA256 over number and payload, and the numbers of a direction are 0, 1, 2...
-See docs/adr/0010-sealed-frames.md.
+See docs/adr/0011-sealed-frames.md.
 """
 
 import hashlib

@@ -42,6 +42,16 @@ class Dialler:
         """Return the next message of the head."""
         return n.decode_from_head(self.opener.open(await self.frame()))[0]
 
+    async def hear_all(self, timeout_s: float | None = None) -> list[n.HeadMessage]:
+        """Return the messages of the head's next frame; none after a time, or at the end."""
+        try:
+            frame = await self.socket.receive(timeout=timeout_s)
+        except TimeoutError:
+            return []
+        if frame.type is not aiohttp.WSMsgType.BINARY:
+            return []
+        return n.decode_from_head(self.opener.open(frame.data))
+
     async def say_hello(self, *, version: int = n.PROTOCOL_VERSION) -> bytes:
         """Say who we are; return the frame."""
         hello = n.Hello(
