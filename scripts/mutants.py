@@ -98,7 +98,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(CORE + "apply.py", "max(state.next_job, job.id + 1)", "max(state.next_job, job.id)"),
     Mutant(
         CORE + "apply.py",
-        "state.touched_attempts[job.id, attempt.number] = attempt",
+        "state.unstored.attempts[job.id, attempt.number] = attempt",
         "pass",
     ),
     # what follows

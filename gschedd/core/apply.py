@@ -166,12 +166,12 @@ def _altered(state: State, fact: f.JobAltered) -> None:
         state.trainings[job.id] = job
     else:
         state.trainings.pop(job.id, None)
-    state.sizes.pop(job.id, None)
+    state.caches.sizes.pop(job.id, None)
     state.note_moved(job.id)
     if job.state in {JobState.QUEUED, JobState.WAITING}:
         job.state = next_job_state(job.state, fact, resting_state(job, fact.at_s))
     enter(state, job)
-    state.look_anew()
+    state.dirty.mark_all()
     touch(state, job)
 
 
@@ -287,8 +287,8 @@ def _attempt_ended(state: State, fact: f.AttemptEnded) -> None:
     attempt.outcome, attempt.usage, attempt.ended_s = fact.outcome, fact.usage, fact.ended_s
     disown(state, job, attempt)
     state.reached.pop(job.id, None)
-    state.paces.pop(job.id, None)
-    state.stuck.pop(job.id, None)
+    state.volatile.paces.pop(job.id, None)
+    state.volatile.stuck.pop(job.id, None)
     _charge(job, attempt, fact.usage)
     job.spent_s = spent_by(job, attempt, fact.usage.wall_s, fact.ended_s)
     job.work_done = max(job.work_done, fact.work_done)
@@ -300,8 +300,8 @@ def _attempt_ended(state: State, fact: f.AttemptEnded) -> None:
             job.trip = structs.replace(job.trip, left_s=fact.at_s)
     elif job.move is not None:
         give_up_move(state, job)
-    state.freed.update(attempt.parts)
-    state.stale = True
+    state.dirty.nodes.update(attempt.parts)
+    state.dirty.any = True
 
 
 def _charge(job: Job, attempt: Attempt, usage: Usage) -> None:
@@ -339,9 +339,9 @@ def _ended(state: State, fact: f.JobEnded) -> None:
     if job.move is not None:
         give_up_move(state, job)
     state.trainings.pop(job.id, None)
-    state.sizes.pop(job.id, None)
+    state.caches.sizes.pop(job.id, None)
     del state.jobs[job.id]
-    state.finished[job.id] = job
+    state.unstored.finished[job.id] = job
     uid = job.spec.owner.uid
     state.jobs_by_user[uid] -= 1
     state.argument_bytes_by_user[uid] -= argument_bytes(job.spec.arguments)

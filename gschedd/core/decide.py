@@ -36,7 +36,7 @@ def own_job(state: State, settings: Settings, command: c.ActOnJob) -> Job:
                 f"the record of job {name} in the head's database is damaged",
                 hint="an operator can give the job up with gdel, or restore a backup",
             )
-        if command.job in state.finished:
+        if command.job in state.unstored.finished:
             raise BadStateError(f"job {name} has already finished")
         raise UnknownJobError(f"Unknown Job Id {name}", hint="see gstat for jobs, ghist for past")
     authorize(command.caller, job)

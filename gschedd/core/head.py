@@ -31,7 +31,7 @@ from gschedd.core.attempts.assign import Assigner
 from gschedd.core.attempts.overtaken import is_overtaken
 from gschedd.core.attempts.settle import follow
 from gschedd.core.cycle import rounds as r
-from gschedd.core.cycle.dirty import due_groups, noted, take_marks
+from gschedd.core.cycle.dirty import due_groups, noted
 from gschedd.core.cycle.retry import Retry
 from gschedd.core.cycle.run import Cycle, carried_out, run_cycle
 from gschedd.core.forecast.deadline import Outlook, foresee, promise_of
@@ -61,9 +61,10 @@ from gschedd.core.recovery.adopt import (
 from gschedd.core.requests.actions import act_on_job, act_on_node
 from gschedd.core.requests.submit import known_submission, prepare
 from gschedd.core.settings import Settings
-from gschedd.core.state import State, WaitingGroup
+from gschedd.core.state import State
 from gschedd.core.step import NOTHING, Step, together
 from gschedd.core.training import checkpoints as coalescing
+from gschedd.core.transient import WaitingGroup
 from gschedd.models.predict import Model
 from gschedd.plan.compose import Composed
 from gschedd.plan.snapshot import Plan, Policy, Shape, Verdict, Wait
@@ -292,9 +293,9 @@ class Head:
             return NOTHING
         if self.again_s is not None and self.again_s <= now_s:
             self.again_s = None
-            self.state.look_anew()
+            self.state.dirty.mark_all()
         if self.retry.take(now_s):
-            self.state.look_anew()
+            self.state.dirty.mark_all()
         ask_again(self.state, now_s)
         facts = [
             *decide.due_jobs(self.state, now_s),
@@ -343,7 +344,7 @@ class Head:
 
     def cycle(self, now_s: float) -> Step:
         """Run one scheduling cycle if anything has changed since the last."""
-        if not self.state.stale or self.safe_mode:
+        if not self.state.dirty.any or self.safe_mode:
             return NOTHING
         return together([self._arrive(now_s), *self._vacate(now_s), self._plan(now_s)])
 
@@ -362,7 +363,7 @@ class Head:
     def _plan(self, now_s: float) -> Step:
         """Ask the policy what to do with what waits."""
         if self.state.plans_goals and self.state.trainings:
-            self.state.anew = True  # what one gives back may let another one run on more
+            self.state.dirty.every = True  # what one gives back may let another one run on more
         if self._unsure:
             groups = self.state.groups
             self._unsure = {shape for shape in self._unsure if shape in groups}
@@ -389,7 +390,7 @@ class Head:
         """Note that the policy has failed, or what runs it."""
         self.policy_failure = error
         self.oddities[what] += 1
-        self.state.anew = True
+        self.state.dirty.every = True
         self.retry.failed(now_s)
         return Step()
 
@@ -403,10 +404,10 @@ class Head:
     def _carry_out(self, result: Cycle, due: Iterable[WaitingGroup] | None) -> Step:
         self.waits, self._unsure = noted(self.state, self.waits, self._unsure, result.waits, due)
         if result.refused:
-            self.state.anew = True
+            self.state.dirty.every = True
             self.oddities["plan_refused"] += len(result.refused)
         if result.objection:
-            self.state.anew = True
+            self.state.dirty.every = True
             self.oddities["moves_refused"] += 1
         return self._advance(result.facts)
 
@@ -429,7 +430,7 @@ class Head:
                 return together([*steps, self._plan_here(now_s)])
         except Exception as error:  # noqa: BLE001 # as of any cycle
             return together([*steps, self._failed(error, now_s)])
-        take_marks(self.state)
+        self.state.dirty.take()
         self.cycles += 1
         return together(steps)
 
@@ -461,7 +462,7 @@ class Head:
         if rounds.asked is None:
             rounds.over = rounds.begun
             if rounds.again:
-                self.state.look_anew()
+                self.state.dirty.mark_all()
         return step
 
     def _hear_planner(self, rounds: r.Rounds, answer: r.Answer, now_s: float) -> Step:
@@ -517,7 +518,7 @@ class Head:
                 for case in held
             )
         )
-        state.look_anew()
+        state.dirty.mark_all()
         # Nothing is sent: the nodes register anew, and that says what is missing.
         return structs.replace(together(steps), effects=())
 
@@ -557,7 +558,7 @@ class Head:
     def _with_unwritten(self, facts: Iterable[f.AnyFact]) -> Iterator[f.AnyFact]:
         """Yield facts, and before the end of a part the checkpoint that its job has made last."""
         for fact in facts:
-            if isinstance(fact, f.PartEnded) and fact.job in self.state.unwritten:
+            if isinstance(fact, f.PartEnded) and fact.job in self.state.volatile.unwritten:
                 yield from coalescing.take(self.state, fact.job)
             yield fact
 

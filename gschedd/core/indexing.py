@@ -8,7 +8,8 @@ from bisect import bisect_left, insort
 from gsched.model.states import JobState
 from gschedd.core import facts as f
 from gschedd.core.ledger import release
-from gschedd.core.state import Attempt, Job, State, WaitingGroup
+from gschedd.core.state import Attempt, Job, State
+from gschedd.core.transient import WaitingGroup
 from gschedd.core.transitions import next_job_state
 
 
@@ -21,8 +22,7 @@ def enter(state: State, job: Job) -> None:
             group = state.groups[shape] = WaitingGroup(shape)
             state.shapes_of.setdefault(shape.request, {})[shape] = None
         group.add(state.order_key(job))
-        state.fresh.add(shape)
-        state.stale = True
+        state.dirty.mark_shape(shape)
     elif job.state is JobState.WAITING:
         insort(state.delayed, (job.start_after_s, job.id))
 
@@ -50,7 +50,7 @@ def move(state: State, job: Job, fact: f.JobFact, wanted: JobState) -> None:
     """Let a job go to another state, as the table allows, with all indices."""
     following = next_job_state(job.state, fact, wanted)
     if job.state is JobState.QUEUED and following not in {JobState.QUEUED, JobState.RUNNING}:
-        state.look_anew()  # others may have waited for its sake
+        state.dirty.mark_all()  # others may have waited for its sake
     leave(state, job)
     job.state = following
     enter(state, job)
@@ -59,14 +59,14 @@ def move(state: State, job: Job, fact: f.JobFact, wanted: JobState) -> None:
 
 def touch(state: State, job: Job) -> None:
     """Note that a job is to be stored."""
-    state.touched_jobs[job.id] = job
+    state.unstored.jobs[job.id] = job
 
 
 def touch_attempt(state: State, job: Job) -> Attempt:
     """Note that a job's attempt is to be stored, and return it."""
     attempt = job.attempt
     assert attempt is not None, f"job {job.id} has no attempt"
-    state.touched_attempts[job.id, attempt.number] = attempt
+    state.unstored.attempts[job.id, attempt.number] = attempt
     return attempt
 
 

@@ -67,8 +67,8 @@ def release(state: State, job: Job) -> Relocation:
     for name in {*(share.node for share in move.allocation), *_nodes_of(job)}:
         if name in state.nodes:
             refresh_space(state, state.nodes[name])
-            state.freed.add(name)
-    state.stale = True
+            state.dirty.nodes.add(name)
+    state.dirty.any = True
     return move
 
 

@@ -1,9 +1,6 @@
-"""The head's state. Only `gschedd.core.apply` writes it."""
+"""The head's state: what is durable, what follows from it, and what is neither."""
 
-from bisect import bisect_left, insort
-from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
@@ -18,15 +15,12 @@ from gsched.model.states import (
     PartState,
     StopReason,
 )
+from gschedd.core.transient import Caches, Dirty, Unstored, Volatile, WaitingGroup
 from gschedd.models.startup import Startups
 from gschedd.models.steptimes import StepTimes
 from gschedd.plan.load import Prediction
-from gschedd.plan.snapshot import OrderKey, RunningJob, Shape
+from gschedd.plan.snapshot import OrderKey, Shape
 from gschedd.plan.space import SortedSpaces
-from gschedd.plan.training import Size
-
-if TYPE_CHECKING:
-    from gschedd.core.facts import CheckpointTaken
 
 
 class Part(Struct, kw_only=True, omit_defaults=True):
@@ -262,22 +256,6 @@ class Probation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     resumed_s: tuple[float, ...] = ()
 
 
-class Rival(Struct, frozen=True, kw_only=True):
-    """A gnode that was refused. Not durable: it comes again.
-
-    Attributes:
-        name: that it gave; another one than the node's whose identity it has.
-        why: in words, for its log and the head's.
-    """
-
-    name: str
-    identity: str
-    machine: Machine
-    address: str
-    why: str
-    at_s: float
-
-
 class Node(Struct, kw_only=True, omit_defaults=True):
     """A machine that has registered at least once.
 
@@ -319,147 +297,92 @@ class Node(Struct, kw_only=True, omit_defaults=True):
     heartbeat_s: float | None = None
 
 
-class Ends:
-    """What runs in order of planned ends; see `gschedd.core.cycle.dirty.Running`.
-
-    Attributes:
-        known: jobs as policies see them, by id.
-        order: `end_order` of each of them, sorted.
-        moved: jobs of which something has changed since.
-    """
-
-    __slots__ = ("known", "moved", "order")
-
-    def __init__(self) -> None:
-        self.known: dict[int, RunningJob] = {}
-        self.order: list[tuple[bool, float, int]] = []
-        self.moved: set[int] = set()
-
-
-class WaitingGroup:
-    """Jobs of one shape that may start now, sorted by `OrderKey`."""
-
-    __slots__ = ("order", "shape")
-
-    def __init__(self, shape: Shape) -> None:
-        self.shape = shape
-        self.order: list[OrderKey] = []
-
-    def add(self, key: OrderKey) -> None:
-        """Put a job in its place; new jobs mostly belong at the end, where that is cheap."""
-        if not self.order or self.order[-1] < key:
-            self.order.append(key)
-        else:
-            insort(self.order, key)
-
-    def remove(self, key: OrderKey) -> None:
-        """Take a job out."""
-        index = bisect_left(self.order, key)
-        assert self.order[index] == key, f"job {key[1]} is not waiting in its group"
-        del self.order[index]
-
-    def position(self, key: OrderKey) -> int:
-        """Return how many jobs of the group are before this one."""
-        return bisect_left(self.order, key)
-
-
 class State:
-    """All that the head knows of what is not over.
+    """All that the head knows of what is not over, in three parts.
+
+    The **durable** part is what facts have made of it. `gschedd.core.apply` alone writes it, the
+    database holds it, and a head that starts reads it back. **Indices** follow from it and are kept
+    in step by `gschedd.core.indexing` and `gschedd.core.ledger`; the simulator checks at each step
+    that they say what the jobs say. What is **transient** has a class of its own each, in
+    `gschedd.core.transient`.
 
     Attributes:
+        queue_priorities: added to a job's own, by queue. Configuration.
+        plans_goals: the policy plans trainings one by one, by their deadlines. Configuration.
+        epoch_id: of the start of the head that works on this state; the shell sets it.
+
         jobs: jobs that are not done, by id.
-        finished: jobs that became done since the shell last took them away.
         nodes: by name.
-        spaces: free resources of each node, kept in step with ``jobs``.
-        groups: waiting jobs by shape.
-        delayed: jobs in state waiting, sorted by (time, job).
         keys: client key ("uid:key") to job id, so that a retried submission finds its job.
-        running: jobs with an attempt that is not over.
-        by_node: jobs with an attempt that is not over, by node.
-        targets: jobs that move, until they are where they go to.
-        targets_on: the same by the nodes that they go to.
-        vacating: nodes that jobs are to leave.
-        on_probation: nodes of which a probe is planned.
-        turns: how many jobs of each user have left such nodes, or are about to. Not durable.
-        stuck: when jobs that run could not be moved, seconds since the epoch. Not durable.
-        trainings: jobs that are planned by what is known of their run time and deadline.
-        sizes: how much work each of them is, worked out when a policy first asks.
-        reached: how far those that run have said to be.
-        startups: how long trainings have taken until their first steps.
-        move_costs: how long moves have kept trainings from working.
-        step_times: how long steps of trainings have taken where.
+        next_job: the id the next job gets.
         damaged: jobs whose records could not be read when the head started, with the attempt that
             may run on each node. What nodes run of them is left alone.
         damaged_nodes: nodes whose records could not be read, until they register.
-        next_job: the id the next job gets.
-        quarantined: why a node is refused that claims to know more than the database, by node; the
-            shell fills it. Not durable.
-        epoch_id: of the start of the head that works on this state; the shell sets it.
-        ports: master ports in use.
+        reached: how far the trainings that run have said to be. Nodes say it again.
+        startups: how long trainings have taken until their first steps.
+        move_costs: how long moves have kept trainings from working.
+        step_times: how long steps of trainings have taken where.
+
+        spaces: an index, as all below: free resources of each node.
+        groups: waiting jobs by shape.
         shapes_of: shapes of ``groups`` by their request.
-        stale: something changed that a scheduling cycle should look at: one of the next three.
-        anew: every waiting job is to be looked at.
-        fresh: shapes with a job that has come since the last cycle.
-        freed: nodes on which something was given back since the last cycle.
-        ends: what runs, by planned end; brought up to date when a policy looks.
-        possible: requests that some idle hardware here can hold; kept, as to find out costs a look
-            at every node.
-        plans_goals: the policy plans trainings one by one, by their deadlines.
-        rivals: gnodes that were refused, by the node whose place they wanted. Not durable.
-        touched_jobs, touched_attempts, touched_nodes: changed since the shell last stored them.
-        removed_nodes: names of nodes that are forgotten, until the shell has stored it.
+        delayed: jobs in state waiting, sorted by (time, job).
+        running: jobs with an attempt that is not over.
+        by_node: the same by node.
+        targets: jobs that move, until they are where they go to.
+        targets_on: the same by the nodes that they go to.
+        trainings: jobs that are planned by what is known of their run time and deadline.
+        vacating: nodes that jobs are to leave.
+        on_probation: nodes of which a probe is planned.
+        ports: master ports in use.
+        jobs_by_user, argument_bytes_by_user: what limits per user count.
+
+        dirty: marks of what has changed, for the next scheduling cycle.
+        caches: what follows from the state and is slow to work out.
+        volatile: what may be lost.
+        unstored: what the shell has to store.
     """
 
-    def __init__(  # noqa: PLR0915 # one line an attribute
+    def __init__(
         self, queue_priorities: Mapping[str, int] | None = None, *, plans_goals: bool = False
     ) -> None:
         self.queue_priorities = dict(queue_priorities or {})
         self.plans_goals = plans_goals
+        self.epoch_id = ""
+        self._init_durable()
+        self._init_indices()
+        self.dirty = Dirty()
+        self.caches = Caches()
+        self.volatile = Volatile()
+        self.unstored = Unstored()
+
+    def _init_durable(self) -> None:
         self.jobs: dict[int, Job] = {}
+        self.nodes: dict[str, Node] = {}
+        self.keys: dict[str, int] = {}
+        self.next_job = 1
         self.damaged: dict[int, dict[str, int]] = {}
         self.damaged_nodes: set[str] = set()
-        self.finished: dict[int, Job] = {}
-        self.nodes: dict[str, Node] = {}
+        self.reached: dict[int, Reached] = {}
+        self.startups = Startups()
+        self.move_costs = Startups()
+        self.step_times = StepTimes()
+
+    def _init_indices(self) -> None:
         self.spaces = SortedSpaces()
         self.groups: dict[Shape, WaitingGroup] = {}
+        self.shapes_of: dict[Request, dict[Shape, None]] = {}
         self.delayed: list[tuple[float, int]] = []
-        self.keys: dict[str, int] = {}
         self.running: dict[int, Job] = {}
         self.by_node: dict[str, dict[int, Job]] = {}
         self.targets: dict[int, Job] = {}
         self.targets_on: dict[str, dict[int, Job]] = {}
+        self.trainings: dict[int, Job] = {}
         self.vacating: set[str] = set()
         self.on_probation: set[str] = set()
-        self.turns: Counter[int] = Counter()
-        self.stuck: dict[int, float] = {}
-        self.trainings: dict[int, Job] = {}
-        self.sizes: dict[int, Size | None] = {}
-        self.reached: dict[int, Reached] = {}
-        self.unwritten: dict[int, tuple[float, CheckpointTaken]] = {}
-        self.paces: dict[int, tuple[float, int]] = {}
-        self.startups = Startups()
-        self.move_costs = Startups()
-        self.step_times = StepTimes()
-        self.next_job = 1
-        self.epoch_id = ""
-        self.quarantined: dict[str, str] = {}
         self.ports: set[int] = set()
         self.jobs_by_user: dict[int, int] = {}
         self.argument_bytes_by_user: dict[int, int] = {}
-        self.shapes_of: dict[Request, dict[Shape, None]] = {}
-        self.stale = True
-        self.anew = True
-        self.fresh: set[Shape] = set()
-        self.freed: set[str] = set()
-        self.possible: set[Request] = set()
-        self.ends = Ends()
-        self._generic_names: frozenset[str] | None = None
-        self._total_gpus: int | None = None
-        self.touched_jobs: dict[int, Job] = {}
-        self.touched_attempts: dict[tuple[int, int], Attempt] = {}
-        self.touched_nodes: dict[str, Node] = {}
-        self.removed_nodes: set[str] = set()
-        self.rivals: dict[str, dict[object, Rival]] = {}
 
     def damaged_on(self, node: str) -> int:
         """Return a job with a damaged record that may own something on a node; 0: none."""
@@ -467,15 +390,11 @@ class State:
 
     def note_moved(self, job: int) -> None:
         """Note that a job runs, does not run any more, or has got another end."""
-        self.ends.moved.add(job)
+        self.dirty.ends.moved.add(job)
         running = self.running.get(job)
         if running is not None and running.attempt is not None:
             for node in running.attempt.parts:
                 self.spaces.touch(node)
-
-    def look_anew(self) -> None:
-        """Let the next cycle look at every waiting job."""
-        self.stale = self.anew = True
 
     def order_key(self, job: Job) -> OrderKey:
         """Return by what waiting jobs are ordered: priority with the queue's, then id."""
@@ -489,23 +408,17 @@ class State:
 
     def generic_names(self) -> frozenset[str]:
         """Return the counted resources that some node declares."""
-        if self._generic_names is None:
-            self._generic_names = frozenset(
+        if self.caches.generic_names is None:
+            self.caches.generic_names = frozenset(
                 name for node in self.nodes.values() for name, _ in node.inventory.generic
             )
-        return self._generic_names
+        return self.caches.generic_names
 
     def total_gpus(self) -> int:
         """Return how many GPUs all nodes have, whether they take work now or not."""
-        if self._total_gpus is None:
-            self._total_gpus = sum(len(node.inventory.gpus) for node in self.nodes.values())
-        return self._total_gpus
-
-    def forget_hardware(self) -> None:
-        """Forget what was concluded from the nodes' inventories: one of them has changed."""
-        self.possible.clear()
-        self._generic_names = None
-        self._total_gpus = None
+        if self.caches.total_gpus is None:
+            self.caches.total_gpus = sum(len(node.inventory.gpus) for node in self.nodes.values())
+        return self.caches.total_gpus
 
 
 def client_key(uid: int, key: str) -> str:

@@ -200,7 +200,9 @@ class Service:
             server=head.settings.server,
             cluster=self._opened.cluster,
         )
-        witnesses = Witnesses(self._opened.cluster, self._opened.lineage, head.state.quarantined)
+        witnesses = Witnesses(
+            self._opened.cluster, self._opened.lineage, head.state.volatile.quarantined
+        )
         self._links = Links(
             engine=self._engine,
             launches=launches,

@@ -233,7 +233,7 @@ class Engine:
         self._deliver(steps)
 
     def _may_plan(self) -> bool:
-        return self.head.state.stale and not self.head.safe_mode
+        return self.head.state.dirty.any and not self.head.safe_mode
 
     def _plan(self, steps: list[Step]) -> bool:
         """Add one cycle's step to ``steps``; return whether it starts anything."""
@@ -282,7 +282,7 @@ class Engine:
         if self.sink is not None:
             self.sink.reached(self._store.reached)
         _failpoints(facts, "after_commit")
-        self.head.state.finished.clear()
+        self.head.state.unstored.finished.clear()
         async with self._changed:
             self._changed.notify_all()
 
@@ -290,17 +290,16 @@ class Engine:
         state = self.head.state
         batch = Batch(
             facts=facts,
-            jobs=list(state.touched_jobs.values()),
-            attempts=[(job, attempt) for (job, _), attempt in state.touched_attempts.items()],
-            nodes=list(state.touched_nodes.values()),
+            jobs=list(state.unstored.jobs.values()),
+            attempts=[(job, attempt) for (job, _), attempt in state.unstored.attempts.items()],
+            nodes=list(state.unstored.nodes.values()),
             blobs=self._blobs,
             next_job=state.next_job,
             runs=runs,
-            removed_nodes=frozenset(state.removed_nodes),
+            removed_nodes=frozenset(state.unstored.removed_nodes),
         )
         self._blobs = {}
-        state.touched_jobs, state.touched_attempts, state.touched_nodes = {}, {}, {}
-        state.removed_nodes = set()
+        state.unstored.forget_records()
         return batch
 
     async def _write(self, batch: Batch) -> None:

@@ -171,5 +171,5 @@ def _check_counts(state: State) -> None:
     """Check what is counted."""
     users = Counter(job.spec.owner.uid for job in state.jobs.values())
     demand(state.jobs_by_user == dict(users), "I14", f"jobs of users: {state.jobs_by_user}")
-    numbers = max((*state.jobs, *state.finished), default=0)
+    numbers = max((*state.jobs, *state.unstored.finished), default=0)
     demand(numbers < state.next_job, "I2", f"job {numbers} exists, {state.next_job} is next")

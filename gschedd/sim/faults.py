@@ -258,7 +258,7 @@ class FaultWorld:
         state = self._make_state()
         for fact in self.history.facts:
             apply(state, fact)
-        state.finished.clear()
+        state.unstored.finished.clear()
         self.daemon.start(self._make_head(state, self._settings, self._policy))
 
     def _stop_head(self) -> None:

@@ -246,7 +246,7 @@ class HeadProcess:
                     replies.append((reply, step))
             self._commit(steps, replies)
             return True
-        if head.state.stale and not head.safe_mode:
+        if head.state.dirty.any and not head.safe_mode:
             self._commit([head.cycle(now_s)], [])
             return True
         return False
@@ -283,8 +283,8 @@ class HeadProcess:
         facts = [fact for step in steps for fact in step.facts]
         if facts:
             state = head.state
-            done, state.finished = state.finished, {}
-            state.touched_jobs, state.touched_attempts, state.touched_nodes = {}, {}, {}
+            done, state.unstored.finished = state.unstored.finished, {}
+            state.unstored.forget_records()
         else:
             done = {}
         if facts and self._commit_s is not None:

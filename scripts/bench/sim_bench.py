@@ -164,8 +164,8 @@ def end_one(head: Head) -> None:
 def clean(head: Head) -> None:
     """Do what the shell does after a commit."""
     state = head.state
-    state.finished.clear()
-    state.touched_jobs, state.touched_attempts, state.touched_nodes = {}, {}, {}
+    state.unstored.finished.clear()
+    state.unstored.jobs, state.unstored.attempts, state.unstored.nodes = {}, {}, {}
 
 
 def cycle_us(head: Head, before: Callable[[], object]) -> float:

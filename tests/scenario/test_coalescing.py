@@ -54,7 +54,7 @@ def test_the_newest_checkpoint_is_written_before_its_job_ends() -> None:
     saved = world.done[job].saved
     assert saved is not None
     assert saved.step == written(world)[-1] == AT_ONCE + 9
-    assert not world.head.state.unwritten
+    assert not world.head.state.volatile.unwritten
 
 
 def test_an_older_checkpoint_does_not_take_the_place_of_a_newer_one() -> None:

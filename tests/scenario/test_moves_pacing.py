@@ -58,7 +58,7 @@ class Wishes(World):
     def want(self, places: dict[int, Allocation]) -> None:
         """Let the policy want jobs to be there from now on."""
         self.wish.wanted = lambda running: places.get(running.job)
-        self.head.state.look_anew()
+        self.head.state.dirty.mark_all()
         self.settle()
 
     def most_at_once(self, for_s: int) -> int:

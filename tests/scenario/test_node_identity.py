@@ -139,7 +139,7 @@ def test_what_is_remembered_of_refused_gnodes_is_bounded_and_passes() -> None:
         told += refusal.is_new
 
     assert told == MAX_RIVALS
-    assert len(world.head.state.rivals["n1"]) == MAX_RIVALS
+    assert len(world.head.state.volatile.rivals["n1"]) == MAX_RIVALS
     assert len(world.facts) == before
     assert world.head.oddities["node_refused"] == 50
     assert refused_words(world.head.state, "n1", world.now_s + REMEMBERED_S + 1) == ""

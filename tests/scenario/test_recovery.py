@@ -44,7 +44,7 @@ def old_copy(world: World, facts: int) -> Head:
     state = State()
     for fact in world.facts[:facts]:
         apply(state, fact)
-    state.finished.clear()
+    state.unstored.finished.clear()
     state.epoch_id = "bb"
     head = Head(state=state, settings=world.settings, policy=world.policy)
     head.safe_mode = "safe mode, an old copy"
@@ -144,7 +144,7 @@ def test_a_queued_job_that_runs_by_now_is_not_started_again() -> None:
     record = ended(job, code=3)
     end = n.Exited(record=record, usage=Usage(), load=Load(), token=TOKEN)
     head.exited("n1", end, BEGIN_S + 200)
-    done = head.state.finished[second]
+    done = head.state.unstored.finished[second]
     assert done.outcome is not None
     assert done.outcome.exit_code == 3
 
@@ -163,7 +163,7 @@ def test_a_queued_job_that_has_ended_since_has_its_outcome(*, rerunnable: bool) 
 
     accept(head, survey)
 
-    done = head.state.finished[number]
+    done = head.state.unstored.finished[number]
     assert done.outcome is not None
     assert (done.outcome.kind, done.outcome.exit_code) == (OutcomeKind.EXITED, 4)
     assert number not in head.state.jobs
@@ -209,7 +209,7 @@ def test_an_unknown_job_is_adopted_and_never_started_again() -> None:
     )
     lost = ended(job, kind=OutcomeKind.NODE_LOST, exit_code=None)
     head.exited("n1", n.Exited(record=lost, usage=Usage(), load=Load()), BEGIN_S + 102)
-    done = head.state.finished[number]
+    done = head.state.unstored.finished[number]
     assert done.outcome is not None
     assert done.outcome.kind is OutcomeKind.NODE_LOST
 
@@ -257,7 +257,7 @@ def test_every_attempt_that_the_database_lacks_is_taken_back(*, queued_in_copy: 
 
     each = ["AttemptRecovered", "PartEnded", "AttemptEnded"]
     assert facts == [(name, attempt) for attempt in (1, 2, 3) for name in each]
-    done = head.state.finished[number]
+    done = head.state.unstored.finished[number]
     assert done.outcome is not None
     assert (done.outcome.kind, done.outcome.exit_code) == (OutcomeKind.EXITED, 0)
     assert done.attempts == 3
@@ -298,7 +298,7 @@ def test_an_earlier_attempt_that_did_not_end_everywhere_is_not_taken_back() -> N
     facts = adopted(head, survey_of(head, told, head.state.next_job))
 
     assert {attempt for _, attempt in facts} == {2}
-    assert head.state.finished[number].outcome is not None
+    assert head.state.unstored.finished[number].outcome is not None
 
 
 def test_what_is_done_in_the_database_is_not_adopted_again() -> None:
@@ -359,7 +359,7 @@ def test_what_cannot_be_true_is_not_taken_back(wrong: str) -> None:
 
     assert set(kinds(old_copy(world, before), survey).values()) <= {CaseKind.CONFLICT}
     assert head.state.jobs[number].state is JobState.QUEUED
-    assert head.state.finished == {}
+    assert head.state.unstored.finished == {}
 
 
 @pytest.mark.parametrize(
@@ -484,7 +484,7 @@ def test_a_finished_job_is_adopted_before_the_job_that_has_its_gpu_now(
 
     accept(head, survey_of(head, {"n1": told}, head.state.next_job))
 
-    done = head.state.finished[third]
+    done = head.state.unstored.finished[third]
     assert done.outcome is not None
     assert done.outcome.exit_code == 3
     assert head.state.jobs[second].state is JobState.RUNNING
@@ -518,7 +518,7 @@ def test_a_finished_job_is_adopted_after_the_move_that_freed_its_gpu() -> None:
 
     accept(head, survey_of(head, {"n1": [finished], "n2": [moved]}, head.state.next_job))
 
-    done = head.state.finished[second]
+    done = head.state.unstored.finished[second]
     assert done.outcome is not None
     assert done.outcome.exit_code == 3
 

@@ -77,7 +77,7 @@ class Overbooking(Head):
 
     def cycle(self, now_s: float) -> Step:
         """Ignore what policy and validation say."""
-        self.state.stale = False
+        self.state.dirty.any = False
         names = [name for name, space in self.state.spaces.items() if space.open]
         waiting = [key[1] for group in self.state.groups.values() for key in group.order]
         if not names:

@@ -377,7 +377,7 @@ def test_looking_only_at_what_has_changed_changes_nothing() -> None:
     changed, summary = replay("6xcpus=8,gpus=2", jobs)
     simulation = Simulation(read_cluster("6xcpus=8,gpus=2"), jobs, POLICIES["fifo"])
     while simulation.run(turns=1):
-        simulation.head.state.anew = True
+        simulation.head.state.dirty.every = True
     everything = simulation.summary("fifo")
 
     assert summary.waiting_s.mean > 100

@@ -32,15 +32,15 @@ def batch_of(
     """Return what makes facts durable, and forget that the state was touched."""
     batch = Batch(
         facts=facts,
-        jobs=list(state.touched_jobs.values()),
-        attempts=[(job, attempt) for (job, _), attempt in state.touched_attempts.items()],
-        nodes=list(state.touched_nodes.values()),
+        jobs=list(state.unstored.jobs.values()),
+        attempts=[(job, attempt) for (job, _), attempt in state.unstored.attempts.items()],
+        nodes=list(state.unstored.nodes.values()),
         blobs=blobs or {},
         next_job=state.next_job,
         runs=list(runs),
     )
-    state.touched_jobs, state.touched_attempts, state.touched_nodes = {}, {}, {}
-    state.finished.clear()
+    state.unstored.jobs, state.unstored.attempts, state.unstored.nodes = {}, {}, {}
+    state.unstored.finished.clear()
     return batch
 
 

@@ -187,13 +187,13 @@ class HeadMachine(RuleBasedStateMachine):
             assert str(step.error)
             assert not isinstance(step.error, InvalidTransitionError), step.error
         self.facts.extend(step.facts)
-        for job in state.finished.values():
+        for job in state.unstored.finished.values():
             assert job.id not in self.terminal, f"job {job.id} ended twice"
             assert job.outcome is not None
             self.terminal[job.id] = job.outcome.kind
         if step.facts:
             self.commit(step.facts)
-        state.finished.clear()
+        state.unstored.finished.clear()
         for effect in step.effects:
             if not lose:
                 self.obey(effect)
@@ -203,14 +203,14 @@ class HeadMachine(RuleBasedStateMachine):
         self.store.commit(
             Batch(
                 facts=list(facts),
-                jobs=list(state.touched_jobs.values()),
-                attempts=[(job, each) for (job, _), each in state.touched_attempts.items()],
-                nodes=list(state.touched_nodes.values()),
+                jobs=list(state.unstored.jobs.values()),
+                attempts=[(job, each) for (job, _), each in state.unstored.attempts.items()],
+                nodes=list(state.unstored.nodes.values()),
                 blobs={},
                 next_job=state.next_job,
             )
         )
-        state.touched_jobs, state.touched_attempts, state.touched_nodes = {}, {}, {}
+        state.unstored.jobs, state.unstored.attempts, state.unstored.nodes = {}, {}, {}
 
     # --- people ---
 

@@ -47,7 +47,7 @@ class Story(World):
     def move(self, *moves: tuple[int, Allocation]) -> None:
         """Let the policy propose moves, all at once."""
         self.mover.wanted = tuple(Move(job=job, allocation=to, why="room") for job, to in moves)
-        self.head.state.look_anew()
+        self.head.state.dirty.mark_all()
         self.settle()
 
     def outcome(self, job: int) -> Outcome:

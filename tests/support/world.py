@@ -229,7 +229,7 @@ class World:
         state = self._fresh_state()
         for fact in self.facts:
             apply(state, fact)
-        state.finished.clear()
+        state.unstored.finished.clear()
         self.head = Head(state=state, settings=self.settings, policy=self.policy)
         self._take(self.head.begin(self.now_s))
         for name, machine in self.machines.items():
@@ -325,8 +325,8 @@ class World:
     def _take(self, step: Step) -> None:
         """Make a step's facts durable, then carry its effects out."""
         self.facts.extend(step.facts)
-        self.done.update(self.head.state.finished)
-        self.head.state.finished.clear()
+        self.done.update(self.head.state.unstored.finished)
+        self.head.state.unstored.finished.clear()
         self._steps += 1
         if len(self.head.state.jobs) < MANY_JOBS or not self._steps % MANY_JOBS:
             check_head(self.head, shrunk=self.shrunk)

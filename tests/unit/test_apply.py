@@ -184,6 +184,6 @@ def test_a_job_that_is_done_is_named_as_that_until_the_shell_takes_it_away() -> 
     world.head.command(delete, world.now_s)
     assert str(world.refusal(delete)) == f"job {job}.head has already finished"
 
-    world.head.state.finished.clear()
+    world.head.state.unstored.finished.clear()
 
     assert str(world.refusal(delete)) == f"Unknown Job Id {job}.head"

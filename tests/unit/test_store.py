@@ -259,7 +259,7 @@ def test_a_database_that_somebody_holds_is_a_passing_condition(books: Books) -> 
     other.execute("ROLLBACK")
     other.close()
     job = books.head.state.jobs[1]
-    books.head.state.touched_jobs[1] = job
+    books.head.state.unstored.jobs[1] = job
     fact = f.JobSubmitted(at_s=BEGIN_S, job=1, spec=job.spec, state=JobState.QUEUED)
     books.store.commit(batch_of([fact], books.head.state))
 

@@ -337,7 +337,7 @@ def on_checkpointed(state: State, node: str, said: n.Checkpointed, now_s: float)
     if not is_answer and not fact.world_sizes and coalescing.is_to_wait(state, job, now_s):
         coalescing.keep(state, fact)
         return heard
-    state.unwritten.pop(job.id, None)  # this one is newer
+    state.volatile.unwritten.pop(job.id, None)  # this one is newer
     coalescing.note_written(state, job.id, now_s)
     heard.facts.append(fact)
     return heard

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from gsched.model.states import AttemptState, JobState, PartState
 from gschedd.core.attempts.walltime import walltime_left_s
 from gschedd.core.settings import Settings
-from gschedd.core.state import Ends, Job, State, WaitingGroup
+from gschedd.core.state import Job, State
+from gschedd.core.transient import Ends, WaitingGroup
 from gschedd.plan.fit import may_help
 from gschedd.plan.snapshot import ByEnd, RunningJob, Shape, Wait, end_order
 from gschedd.plan.times import foretold_s, planned_end_s
@@ -30,8 +31,7 @@ def due_groups(
     Returns:
         None if all groups are due, an empty list if none is.
     """
-    anew, fresh, freed = state.anew, state.fresh, state.freed
-    take_marks(state)
+    anew, fresh, freed = state.dirty.take()
     if anew:
         return None
     due = {shape for shape in fresh if _is_undecided(state, shape, waits)}
@@ -47,12 +47,6 @@ def due_groups(
     # in an order, as a set of strings has another one in every process
     found = [state.groups[shape] for shape in due if shape in state.groups]
     return sorted(found, key=lambda group: group.order[0])
-
-
-def take_marks(state: State) -> None:
-    """Take away the marks of what has changed."""
-    state.stale = state.anew = False
-    state.fresh, state.freed = set(), set()
 
 
 def _is_undecided(state: State, shape: Shape, waits: Mapping[Shape, Wait]) -> bool:
@@ -118,7 +112,7 @@ class Running(ByEnd):
         self._now_s = now_s
 
     def _ends(self) -> Ends:
-        ends, running = self._state.ends, self._state.running
+        ends, running = self._state.dirty.ends, self._state.running
         for never, end_s, number in ends.order:
             if never or end_s > self._now_s:
                 break

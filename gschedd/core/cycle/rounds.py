@@ -13,7 +13,8 @@ from msgspec import Struct, structs
 from gschedd.core.cycle.run import shape_if_waiting, snapshot
 from gschedd.core.migration.progress import movable
 from gschedd.core.settings import Settings
-from gschedd.core.state import State, WaitingGroup
+from gschedd.core.state import State
+from gschedd.core.transient import WaitingGroup
 from gschedd.plan.compose import (
     Composed,
     check,

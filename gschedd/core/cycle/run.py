@@ -13,8 +13,9 @@ from gschedd.core.learning import Kinds, Loads
 from gschedd.core.migration.progress import judged, movable, moved
 from gschedd.core.migration.throttle import paced
 from gschedd.core.settings import Settings
-from gschedd.core.state import State, WaitingGroup
+from gschedd.core.state import State
 from gschedd.core.training.profile import Goals
+from gschedd.core.transient import WaitingGroup
 from gschedd.plan.load import Predictor
 from gschedd.plan.snapshot import Group, Plan, Policy, Shape, Snapshot, Verdict, Wait
 from gschedd.plan.space import Spaces

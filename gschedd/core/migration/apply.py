@@ -19,7 +19,7 @@ def move_requested(state: State, fact: f.MoveRequested) -> None:
     state.note_moved(job.id)
     job.moves_asked = max(job.moves_asked, fact.request)
     job.trip = Trip(asked_s=fact.at_s)
-    state.turns[job.spec.owner.uid] += 1
+    state.volatile.turns[job.spec.owner.uid] += 1
     job.move = Relocation(
         allocation=fact.allocation,
         why=fact.why,
@@ -56,7 +56,7 @@ def move_abandoned(state: State, fact: f.MoveAbandoned) -> None:
     state.note_moved(job.id)
     move(state, job, fact, JobState.RUNNING)
     job.trip = None
-    state.stuck[job.id] = fact.at_s
+    state.volatile.stuck[job.id] = fact.at_s
     give_up_move(state, job)
 
 
@@ -108,7 +108,7 @@ def steps_measured(state: State, fact: f.StepsMeasured) -> None:
         attempt = touch_attempt(state, job)
         attempt.step_s, attempt.step_known_s = fact.steps.step_s, fact.at_s
     if job.id in state.trainings:
-        state.stale = state.anew = True
+        state.dirty.any = state.dirty.every = True
 
 
 def move_measured(state: State, fact: f.MoveMeasured) -> None:

@@ -298,9 +298,11 @@ def next_vacating(state: State, settings: Settings, now_s: float) -> f.MoveReque
         number: job
         for node in vacating(state)
         for number, job in state.by_node.get(node.name, {}).items()
-        if number not in state.stuck
+        if number not in state.volatile.stuck
     }
-    for job in sorted(jobs.values(), key=lambda job: (state.turns[job.spec.owner.uid], job.id)):
+    for job in sorted(
+        jobs.values(), key=lambda job: (state.volatile.turns[job.spec.owner.uid], job.id)
+    ):
         what = movable(state, job.id)
         if what is None:
             continue

@@ -43,7 +43,7 @@ def _chosen(
 ) -> tuple[Move, ...]:
     chosen: list[Move] = []
     rest = list(moves)
-    turns = Counter(state.turns)
+    turns = Counter(state.volatile.turns)
     while len(chosen) < room:
         rest.sort(key=lambda move: turns[_owner(state, move)])  # stable: else as they were planned
         group = _next(state, chosen, rest, room - len(chosen), objection)

@@ -16,7 +16,8 @@ from gsched.model.wording import counted
 from gsched.protocol import node as n
 from gsched.protocol.actions import ReplaceNode
 from gschedd.core import facts as f
-from gschedd.core.state import Node, Rival, State
+from gschedd.core.state import Node, State
+from gschedd.core.transient import Rival
 
 #: Different gnodes that are remembered as refused, for each node; more are only counted.
 MAX_RIVALS: Final = 4
@@ -72,7 +73,7 @@ def refusal(state: State, node: str, said: n.Register, now_s: float) -> Refusal 
     if found is None:
         return None
     owner, why = found
-    rivals = state.rivals.setdefault(owner, {})
+    rivals = state.volatile.rivals.setdefault(owner, {})
     for key in [key for key, rival in rivals.items() if rival.at_s < now_s - REMEMBERED_S]:
         del rivals[key]
     key = (node, said.identity, said.machine)
@@ -91,9 +92,9 @@ def refusal(state: State, node: str, said: n.Register, now_s: float) -> Refusal 
 
 def refused_words(state: State, node: str, now_s: float) -> str:
     """Return what is to be said of gnodes that wanted a node's place and were refused lately."""
-    if node in state.quarantined:
-        return f"refused: {state.quarantined[node]}"
-    known = state.rivals.get(node, {}).values()
+    if node in state.volatile.quarantined:
+        return f"refused: {state.volatile.quarantined[node]}"
+    known = state.volatile.rivals.get(node, {}).values()
     rivals = [rival for rival in known if rival.at_s >= now_s - REMEMBERED_S]
     if not rivals:
         return ""
@@ -126,7 +127,7 @@ def replace_node(
     _check_gone(state, node, "replace")
     rivals = [
         rival
-        for rival in state.rivals.get(node.name, {}).values()
+        for rival in state.volatile.rivals.get(node.name, {}).values()
         if rival.name == node.name and rival.identity.startswith(asked.identity)
     ]
     if not rivals:

@@ -23,12 +23,12 @@ def registered(state: State, fact: f.NodeRegistered) -> None:
     if node is None:
         node = Node(name=fact.node, state=NodeState.UP, inventory=fact.inventory)
         state.nodes[node.name] = node
-        state.removed_nodes.discard(node.name)
+        state.unstored.removed_nodes.discard(node.name)
     else:
         node.state = next_node_state(node.state, fact, NodeState.UP)
     state.damaged_nodes.discard(fact.node)
     if changed:
-        state.forget_hardware()
+        state.caches.forget_hardware()
     node.identity, node.machine = fact.identity, fact.machine
     node.inventory, node.boot_id, node.incarnation = fact.inventory, fact.boot_id, fact.incarnation
     node.address, node.version, node.since_s = fact.address, fact.version, fact.at_s
@@ -78,7 +78,7 @@ def drained(state: State, fact: f.NodeDrained) -> None:
         after = Probation(request=before.request + 1)
     _watch(state, node, after)
     if not state.vacating:
-        state.turns.clear()
+        state.volatile.turns.clear()
     (state.vacating.add if fact.migrate else state.vacating.discard)(node.name)
     _changed(state, node)
 
@@ -115,13 +115,13 @@ def removed(state: State, fact: f.NodeRemoved) -> None:
     state.by_node.pop(fact.node, None)
     state.targets_on.pop(fact.node, None)
     state.vacating.discard(fact.node)
-    state.freed.discard(fact.node)
+    state.dirty.nodes.discard(fact.node)
     state.on_probation.discard(fact.node)
-    state.rivals.pop(fact.node, None)
-    state.touched_nodes.pop(fact.node, None)
-    state.removed_nodes.add(fact.node)
-    state.forget_hardware()
-    state.look_anew()
+    state.volatile.rivals.pop(fact.node, None)
+    state.unstored.nodes.pop(fact.node, None)
+    state.unstored.removed_nodes.add(fact.node)
+    state.caches.forget_hardware()
+    state.dirty.mark_all()
 
 
 def replaced(state: State, fact: f.NodeReplaced) -> None:
@@ -130,8 +130,8 @@ def replaced(state: State, fact: f.NodeReplaced) -> None:
     node.state = next_node_state(node.state, fact, node.state)
     node.identity, node.machine = fact.identity, fact.machine
     node.boot_id = node.incarnation = ""
-    state.rivals.pop(fact.node, None)
-    state.touched_nodes[node.name] = node
+    state.volatile.rivals.pop(fact.node, None)
+    state.unstored.nodes[node.name] = node
 
 
 def faulted(state: State, fact: f.NodeFaulted) -> None:
@@ -140,7 +140,7 @@ def faulted(state: State, fact: f.NodeFaulted) -> None:
     node.state = next_node_state(node.state, fact, node.state)
     node.faults, node.fault_uids = fact.faults, fact.uids
     node.fault_s, node.fault_message = fact.at_s, fact.message
-    state.touched_nodes[node.name] = node
+    state.unstored.nodes[node.name] = node
 
 
 def probe_asked(state: State, fact: f.NodeProbeAsked) -> None:
@@ -149,7 +149,7 @@ def probe_asked(state: State, fact: f.NodeProbeAsked) -> None:
     node.state = next_node_state(node.state, fact, node.state)
     before = node.probation
     _watch(state, node, structs.replace(before, request=fact.request, due_s=fact.due_s))
-    state.touched_nodes[node.name] = node
+    state.unstored.nodes[node.name] = node
 
 
 def probed(state: State, fact: f.NodeProbed) -> None:
@@ -162,7 +162,7 @@ def probed(state: State, fact: f.NodeProbed) -> None:
     else:
         after = structs.replace(before, due_s=fact.due_s, failed=before.failed + 1)
     _watch(state, node, after)
-    state.touched_nodes[node.name] = node
+    state.unstored.nodes[node.name] = node
 
 
 def _watch(state: State, node: Node, probation: Probation) -> None:
@@ -174,5 +174,5 @@ def _watch(state: State, node: Node, probation: Probation) -> None:
 def _changed(state: State, node: Node) -> None:
     """Note that a node can take other work than before."""
     refresh_space(state, node)
-    state.look_anew()
-    state.touched_nodes[node.name] = node
+    state.dirty.mark_all()
+    state.unstored.nodes[node.name] = node

@@ -20,7 +20,7 @@ def recovered(state: State, fact: f.AttemptRecovered) -> None:
             kind=OutcomeKind.RERUN, message=f"attempt {fact.attempt} took its place"
         )
         disown(state, job, older)
-        state.freed.update(older.parts)
+        state.dirty.nodes.update(older.parts)
     if job.move is not None:
         give_up_move(state, job)
     move(state, job, fact, JobState.RUNNING)

@@ -415,12 +415,12 @@ def never_fits(request: Request, state: State) -> tuple[str, str] | None:
 
     Nodes that are drained, unreachable or busy count as if idle: they may come back.
     """
-    if not state.nodes or request in state.possible:
+    if not state.nodes or request in state.caches.possible:
         return None
     idle = Spaces({name: emptied(space) for name, space in state.spaces.items()})
     if not isinstance(place(request, idle), NoFit):
-        if len(state.possible) >= MAX_POSSIBLE:
-            state.possible.clear()
-        state.possible.add(request)
+        if len(state.caches.possible) >= MAX_POSSIBLE:
+            state.caches.possible.clear()
+        state.caches.possible.add(request)
         return None
     return explain_never(request, idle)

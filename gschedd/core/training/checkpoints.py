@@ -30,29 +30,29 @@ def checkpoint_dir(job: Job) -> str:
 
 def is_to_wait(state: State, job: Job, now_s: float) -> bool:
     """Return whether a checkpoint for which nobody has asked is not written yet."""
-    if job.id in state.unwritten:
+    if job.id in state.volatile.unwritten:
         return True
-    begun_s, count = state.paces.get(job.id, (now_s, 0))
+    begun_s, count = state.volatile.paces.get(job.id, (now_s, 0))
     return count >= AT_ONCE and now_s < begun_s + WINDOW_S
 
 
 def note_written(state: State, job: int, now_s: float) -> None:
     """Count a checkpoint that becomes a fact."""
-    begun_s, count = state.paces.get(job, (now_s, 0))
+    begun_s, count = state.volatile.paces.get(job, (now_s, 0))
     is_over = now_s >= begun_s + WINDOW_S
-    state.paces[job] = (now_s, 1) if is_over else (begun_s, count + 1)
+    state.volatile.paces[job] = (now_s, 1) if is_over else (begun_s, count + 1)
 
 
 def keep(state: State, fact: f.CheckpointTaken) -> None:
     """Let a checkpoint wait; it takes the place, and the time, of an older one that waits."""
-    due_s, before = state.unwritten.get(fact.job, (fact.at_s + PAUSE_S, fact))
+    due_s, before = state.volatile.unwritten.get(fact.job, (fact.at_s + PAUSE_S, fact))
     if fact.attempt != before.attempt or fact.step >= before.step:
-        state.unwritten[fact.job] = (due_s, fact)
+        state.volatile.unwritten[fact.job] = (due_s, fact)
 
 
 def next_due_s(state: State) -> float | None:
     """Return when the next checkpoint that waits is to be written, seconds since the epoch."""
-    for due_s, _ in state.unwritten.values():  # in the order in which they began to wait
+    for due_s, _ in state.volatile.unwritten.values():  # in the order in which they began to wait
         return due_s
     return None
 
@@ -60,7 +60,7 @@ def next_due_s(state: State) -> float | None:
 def due(state: State, now_s: float) -> list[f.AnyFact]:
     """Take and return the checkpoints that have waited long enough."""
     found: list[f.AnyFact] = []
-    for due_s, fact in list(state.unwritten.values()):
+    for due_s, fact in list(state.volatile.unwritten.values()):
         if due_s > now_s:
             break
         found.extend(take(state, fact.job))
@@ -69,7 +69,7 @@ def due(state: State, now_s: float) -> list[f.AnyFact]:
 
 def take(state: State, job: int) -> list[f.AnyFact]:
     """Take and return the checkpoint of a job that waits, if it is still of its present attempt."""
-    _, fact = state.unwritten.pop(job, (0.0, None))
+    _, fact = state.volatile.unwritten.pop(job, (0.0, None))
     found = state.jobs.get(job)
     attempt = found.attempt if found is not None else None
     if fact is not None:

@@ -74,7 +74,7 @@ class Goals(Mapping[int, Goal]):
     def _size(self, job: Job) -> Size | None:
         if not shares_gpus(job.spec.request):
             return None
-        sizes = self._state.sizes
+        sizes = self._state.caches.sizes
         if job.id not in sizes:
             sizes[job.id] = stated_size(job.spec)
         return (

@@ -44,5 +44,5 @@ def is_profiled(job: Job, state: State, settings: Settings) -> bool:
         return True
     if settings.profiling is not Profiling.AUTO:
         return False
-    stated = state.sizes[job.id] if job.id in state.sizes else stated_size(spec)
+    stated = state.caches.sizes[job.id] if job.id in state.caches.sizes else stated_size(spec)
     return stated is None and size_of_kind(spec, state, settings) is None

@@ -1,0 +1,181 @@
+"""What the head's state holds that no database does: marks, caches, and what may be forgotten.
+
+A head that starts begins with all of it empty, and decides the same. Anybody in the core may write
+it; the durable part is written by `gschedd.core.apply` alone.
+"""
+
+from bisect import bisect_left, insort
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from gsched.model.machine import Machine
+from gsched.model.resources import Request
+from gschedd.plan.snapshot import OrderKey, RunningJob, Shape
+from gschedd.plan.training import Size
+
+if TYPE_CHECKING:
+    from gschedd.core.facts import CheckpointTaken
+    from gschedd.core.state import Attempt, Job, Node
+
+
+class Ends:
+    """What runs in order of planned ends; see `gschedd.core.cycle.dirty.Running`.
+
+    Attributes:
+        known: jobs as policies see them, by id.
+        order: `end_order` of each of them, sorted.
+        moved: jobs of which something has changed since.
+    """
+
+    __slots__ = ("known", "moved", "order")
+
+    def __init__(self) -> None:
+        self.known: dict[int, RunningJob] = {}
+        self.order: list[tuple[bool, float, int]] = []
+        self.moved: set[int] = set()
+
+
+class WaitingGroup:
+    """Jobs of one shape that may start now, sorted by `OrderKey`."""
+
+    __slots__ = ("order", "shape")
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.order: list[OrderKey] = []
+
+    def add(self, key: OrderKey) -> None:
+        """Put a job in its place; new jobs mostly belong at the end, where that is cheap."""
+        if not self.order or self.order[-1] < key:
+            self.order.append(key)
+        else:
+            insort(self.order, key)
+
+    def remove(self, key: OrderKey) -> None:
+        """Take a job out."""
+        index = bisect_left(self.order, key)
+        assert self.order[index] == key, f"job {key[1]} is not waiting in its group"
+        del self.order[index]
+
+    def position(self, key: OrderKey) -> int:
+        """Return how many jobs of the group are before this one."""
+        return bisect_left(self.order, key)
+
+
+class Rival(Struct, frozen=True, kw_only=True):
+    """A gnode that was refused. Not durable: it comes again.
+
+    Attributes:
+        name: that it gave; another one than the node's whose identity it has.
+        why: in words, for its log and the head's.
+    """
+
+    name: str
+    identity: str
+    machine: Machine
+    address: str
+    why: str
+    at_s: float
+
+
+class Dirty:
+    """Marks of what has changed since the last scheduling cycle, which takes them away.
+
+    Attributes:
+        any: something has changed that a cycle should look at: one of the next three.
+        every: every waiting job is to be looked at.
+        shapes: shapes with a job that has come.
+        nodes: nodes on which something was given back.
+        ends: what runs, by planned end; brought up to date when a policy looks.
+    """
+
+    def __init__(self) -> None:
+        self.any = True
+        self.every = True
+        self.shapes: set[Shape] = set()
+        self.nodes: set[str] = set()
+        self.ends = Ends()
+
+    def mark_all(self) -> None:
+        """Let the next cycle look at every waiting job."""
+        self.any = self.every = True
+
+    def mark_shape(self, shape: Shape) -> None:
+        """Let the next cycle look at the jobs of a shape."""
+        self.shapes.add(shape)
+        self.any = True
+
+    def take(self) -> tuple[bool, set[Shape], set[str]]:
+        """Take the marks away, and return ``every``, ``shapes`` and ``nodes`` as they were."""
+        taken = (self.every, self.shapes, self.nodes)
+        self.any = self.every = False
+        self.shapes, self.nodes = set(), set()
+        return taken
+
+
+class Caches:
+    """What follows from the durable state and is kept only because working it out is slow.
+
+    Attributes:
+        possible: requests that some idle hardware here can hold.
+        sizes: how much work trainings are, by job; worked out when a policy first asks.
+        generic_names: the counted resources that some node declares; None: not worked out.
+        total_gpus: of all nodes, whether they take work now or not; None: not worked out.
+    """
+
+    def __init__(self) -> None:
+        self.possible: set[Request] = set()
+        self.sizes: dict[int, Size | None] = {}
+        self.generic_names: frozenset[str] | None = None
+        self.total_gpus: int | None = None
+
+    def forget_hardware(self) -> None:
+        """Forget what follows from the nodes' inventories: one of them has changed."""
+        self.possible.clear()
+        self.generic_names = None
+        self.total_gpus = None
+
+
+class Volatile:
+    """What a head may lose: it comes again, or only tells who is next.
+
+    Attributes:
+        turns: how many jobs of each user have left nodes that are vacated, or are about to.
+        stuck: when jobs that run could not be moved, seconds since the epoch.
+        unwritten: checkpoints for which nobody has asked, and when they become facts, by job.
+        paces: since when, and how many, checkpoints of a job have become facts.
+        rivals: gnodes that were refused, by the node whose place they wanted.
+        quarantined: why a node is refused that claims to know more than the database, by node; the
+            shell fills it.
+    """
+
+    def __init__(self) -> None:
+        self.turns: Counter[int] = Counter()
+        self.stuck: dict[int, float] = {}
+        self.unwritten: dict[int, tuple[float, CheckpointTaken]] = {}
+        self.paces: dict[int, tuple[float, int]] = {}
+        self.rivals: dict[str, dict[object, Rival]] = {}
+        self.quarantined: dict[str, str] = {}
+
+
+class Unstored:
+    """What has changed since the shell last stored the state; it takes all of it when it does.
+
+    Attributes:
+        jobs, attempts, nodes: changed, by id, by job and number, by name.
+        removed_nodes: names of nodes that are forgotten.
+        finished: jobs that became done; the shell takes them by themselves.
+    """
+
+    def __init__(self) -> None:
+        self.finished: dict[int, Job] = {}
+        self.forget_records()
+
+    def forget_records(self) -> None:
+        """Forget all but the finished jobs: they are stored."""
+        self.jobs: dict[int, Job] = {}
+        self.attempts: dict[tuple[int, int], Attempt] = {}
+        self.nodes: dict[str, Node] = {}
+        self.removed_nodes: set[str] = set()
