@@ -4,7 +4,7 @@ import os
 from typing import Annotated, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from gsched.errors import ConfigError
 from gsched.model.limits import MAX_LEASE_S
@@ -94,12 +94,12 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 #: What a queue's ``policy`` may name; a test holds it against gschedd's registry.
 POLICIES: Final = ("balance", "fewest", "fifo", "paper", "roundrobin", "torque")
-#: What plans trainings with deadlines, beside any of them.
-DEADLINE_POLICIES: Final = ("deadline", "drs", "edf", "elasticflow", "fifowhole", "themis")
+#: What ``[training] policy`` may name; a test holds it against gschedd's registry, too.
+TRAINING_POLICIES: Final = ("deadline", "drs", "edf", "elasticflow", "fifowhole", "themis")
 #: Whose DRS is meant; a test holds it against gschedd's.
 DRS_VARIANTS: Final = ("paper", "ours")
 
-#: What ``[deadline] profile`` may say; a test holds it against the head's.
+#: What ``[training] profile`` may say; a test holds it against the head's.
 PROFILING: Final = ("auto", "asked", "never")
 
 
@@ -283,23 +283,89 @@ class FabricConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     link: tuple[LinkConfig, ...] = ()
 
 
-class DeadlineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[deadline]``: trainings with deadlines.
+class DeadlinePolicyConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[training.deadline]``: the policy ``deadline``; defaults and meaning are its own.
 
     Attributes:
-        policy: how they are planned: one of `DEADLINE_POLICIES`; all other jobs are planned by
+        reserve_share: part of the GPUs kept for training jobs still to come, once not all deadlines
+            can be met.
+        reserve_after_s: from when on, counted from now, they are kept; seconds.
+        guarantee_below: a deadline is guaranteed once the GPU time that its job still needs is at
+            most this part of the median of all; 0: never.
+        grow_below: a running job gets more GPUs than it needs if its remaining time, with the
+            migration, becomes at most this part of it.
+        hold_s: a job that was started or migrated is left alone for so long; seconds.
+        steps_max, steps_min: steps of the time line ahead, for few jobs and for many.
+    """
+
+    reserve_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.3
+    reserve_after_s: Seconds = 3600.0
+    guarantee_below: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.25
+    grow_below: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.95
+    hold_s: Seconds = 30.0
+    steps_max: Annotated[int, msgspec.Meta(ge=2, le=10_000)] = 64
+    steps_min: Annotated[int, msgspec.Meta(ge=2, le=10_000)] = 24
+
+
+#: Ranges of keys of ``drs``, which stood in ``[deadline]``.
+_MovesMax = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
+
+
+class DrsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[training.drs]``: the policy ``drs``; defaults and meaning are its own.
+
+    Attributes:
+        variant: as published (``paper``), or ``ours``.
+        moves_max: so many training jobs migrate at once to make room; 0: none. As published all of
+            them do, or none.
+        patience_s: of ``ours``: one that is late and has waited so long goes first, seconds.
+    """
+
+    variant: str = "ours"
+    moves_max: _MovesMax = 8
+    patience_s: Seconds = 86400.0
+
+
+class ElasticflowConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[training.elasticflow]``: the policy ``elasticflow``; defaults and meaning are its own.
+
+    Attributes:
+        slot_s: a job keeps its number of GPUs for so long, unless others need them; seconds.
+        in_slots: decisions are made at the end of each slot only.
+    """
+
+    slot_s: Annotated[float, msgspec.Meta(ge=1, le=86400)] = 240.0
+    in_slots: bool = False
+
+
+class ThemisConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[training.themis]``: the policy ``themis``; defaults and meaning are its own.
+
+    Attributes:
+        lease_s: GPUs are given for so long, seconds.
+        fairness: the part of the bidders that sees no offer before the others have chosen.
+        auctions_s: the shortest time between two auctions at ends of leases, seconds.
+    """
+
+    lease_s: Annotated[float, msgspec.Meta(ge=1, le=1e9)] = 1200.0
+    fairness: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    auctions_s: Annotated[float, msgspec.Meta(ge=1, le=1e9)] = 300.0
+
+
+class AnyTrainingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What holds under every policy for training jobs.
+
+    Attributes:
+        policy: how they are planned: one of `TRAINING_POLICIES`; all other jobs are planned by
             their queue's policy, beside them.
         refuse_impossible: deadlines that an idle cluster could not meet are not taken.
-        move_s: from the order to move a training to its first further step, where nothing was
-            measured; seconds.
-        share_for_others: of the nodes with GPUs: on so many no training with a deadline is started
-            while other jobs wait for GPUs.
-        variant: of ``drs``: as published (``paper``), or ``ours``.
-        moves_max: of ``drs``: so many trainings are moved at once to make room; 0: none. As
-            published all of them are, or none.
-        patience_s: of ``drs``, ours: one that is late and has waited so long goes first, seconds.
-        profile: which elastic trainings run on their fewest GPUs until their steps are measured:
-            those of which nothing is known (``auto``), only those that ask for it, or none.
+        move_s: from the order to migrate a training job to its first further step, where nothing
+            was measured; seconds.
+        share_for_others: of the nodes with GPUs: on so many no training job with a deadline is
+            started while other jobs wait for GPUs.
+        profile: which elastic training jobs run on their fewest GPUs until their steps are
+            measured: those of which nothing is known (``auto``), only those that ask for it, or
+            none.
         planning_limit_s: a policy that has not planned within this time is given up for that time,
             and its process is started again, seconds.
     """
@@ -308,11 +374,25 @@ class DeadlineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     refuse_impossible: bool = True
     move_s: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 30.0
     share_for_others: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
-    variant: str = "ours"
-    moves_max: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 8
-    patience_s: Seconds = 86400.0
     profile: str = "auto"
     planning_limit_s: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 30.0
+
+
+class TrainingConfig(AnyTrainingConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[training]``: training jobs; each policy that has settings has a table of its own."""
+
+    deadline: DeadlinePolicyConfig = DeadlinePolicyConfig()
+    drs: DrsConfig = DrsConfig()
+    elasticflow: ElasticflowConfig = ElasticflowConfig()
+    themis: ThemisConfig = ThemisConfig()
+
+
+class DeadlineConfig(AnyTrainingConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[deadline]``: the deprecated name of ``[training]``, with the keys of ``drs`` in it."""
+
+    variant: str = "ours"
+    moves_max: _MovesMax = 8
+    patience_s: Seconds = 86400.0
 
 
 class MovesConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -330,7 +410,10 @@ class MovesConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole file. The first queue is the default one."""
+    """The whole file. The first queue is the default one.
+
+    Where a file has the deprecated ``[deadline]``, `parse_config` makes ``training`` from it.
+    """
 
     head: HeadConfig = HeadConfig()
     node: NodeConfig = NodeConfig()
@@ -338,7 +421,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     queue: tuple[QueueConfig, ...] = (QueueConfig(name="batch"),)
     history: HistoryConfig = HistoryConfig()
     fabric: FabricConfig = FabricConfig()
-    deadline: DeadlineConfig = DeadlineConfig()
+    training: TrainingConfig = TrainingConfig()
+    deadline: DeadlineConfig | UnsetType = UNSET
     moves: MovesConfig = MovesConfig()
 
 
@@ -395,14 +479,14 @@ def parse_config(text: str, *, where: str) -> Config:
             error, root=Config, document=document, text=text, where=where
         ) from None
     try:
-        config_rules.check(config)
+        config_rules.check(config, document)
     except config_rules.BrokenRuleError as broken:
         from gsched import config_errors  # late: as above
 
         raise config_errors.located(
             broken.keys, broken.message, hint=broken.hint, text=text, where=where
         ) from None
-    return config
+    return config_rules.without_aliases(config)
 
 
 def environment(name: str, default: str = "") -> str:

@@ -7,11 +7,11 @@ node_port must be from 0 to 65535, got 99999999``.
 import difflib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from gsched.errors import ConfigError
 
@@ -98,12 +98,10 @@ def _unknown_key(keys: Keys, *, root: type[Struct], text: str, where: str) -> Co
     known = list(parent.__struct_fields__) if parent is not None else []
     close = difflib.get_close_matches(name, known, n=1)
     tables = [str(each) for each in keys[:-1] if isinstance(each, str)]
+    hints = [f"did you mean {close[0]!r}?"] if close else []
     if other := _table_with(name, root):
-        hint = f"{name!r} is a key of {other}"
-    elif close:
-        hint = f"did you mean {close[0]!r}?"
-    else:
-        hint = f"valid keys: {', '.join(known)}"
+        hints.append(f"{name!r} is a key of {other}")
+    hint = " ".join(hints) or f"valid keys: {', '.join(known)}"
     line = line_of(keys, text)
     place = f"{where}:{line}" if line else where
     if not tables:
@@ -114,14 +112,22 @@ def _unknown_key(keys: Keys, *, root: type[Struct], text: str, where: str) -> Co
 
 
 def _table_with(name: str, root: type[Struct]) -> str:
-    """Return the only table at the top that has a key of that name, as ``[node]``; else nothing."""
-    found: list[str] = []
-    for field in msgspec.structs.fields(root):
-        struct = _struct(root, (field.name,))
-        if struct is not None and name in struct.__struct_fields__:
-            many = isinstance(field.default, tuple)
-            found.append(f"[[{field.name}]]" if many else f"[{field.name}]")
+    """Return the only table that has a key of that name, as ``[node]``; else nothing."""
+    found = [table for table, keys in _tables(root, ()) if name in keys]
     return found[0] if len(found) == 1 else ""
+
+
+def _tables(struct: type[Struct], way: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the name and the keys of each table, except for deprecated ones."""
+    for field in msgspec.structs.fields(struct):
+        inner = _struct(struct, (field.name,))
+        if inner is None or (field.default is UNSET and not way):
+            continue
+        names = (*way, field.name)
+        title = ".".join(names)
+        many = isinstance(field.default, tuple)
+        yield (f"[[{title}]]" if many else f"[{title}]"), inner.__struct_fields__
+        yield from _tables(inner, names)
 
 
 # --- ways through document and types ---

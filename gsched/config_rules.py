@@ -7,21 +7,26 @@ can be written, is not looked at here.
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
+from msgspec import UNSET, structs
+
 from gsched.config import (
-    DEADLINE_POLICIES,
     DRS_VARIANTS,
     POLICIES,
     PROFILING,
+    TRAINING_POLICIES,
+    AnyTrainingConfig,
     BalanceConfig,
     Config,
-    DeadlineConfig,
+    DeadlinePolicyConfig,
+    DrsConfig,
     FabricConfig,
     HeadConfig,
     NodeConfig,
     QueueConfig,
+    TrainingConfig,
 )
 from gsched.errors import BadResourceError
 from gsched.model.limits import MIN_LEASE_S
@@ -32,6 +37,8 @@ LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _SOCKET_BYTES: Final = 107  # sun_path of unix(7), less its closing zero
 #: What the simulator calls policies, and how a site says the same.
 _SIMULATED: Final = {"drs-paper": 'variant = "paper"', "drs-still": "moves_max = 0"}
+#: Keys of the deprecated ``[deadline]`` that are keys of ``[training.drs]``.
+_OF_DRS: Final = DrsConfig.__struct_fields__
 _WORD: Final = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 _SERVER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _ADDRESS: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
@@ -53,8 +60,12 @@ class BrokenRuleError(Exception):
         self.hint = hint
 
 
-def check(config: Config) -> None:
+def check(config: Config, tables: Container[str]) -> None:
     """Check the whole configuration.
+
+    Args:
+        config: as the file states it.
+        tables: the names of the file's tables.
 
     Raises:
         BrokenRuleError: the first rule that is broken.
@@ -62,7 +73,7 @@ def check(config: Config) -> None:
     _check_head(config.head)
     _check_queues(config.queue)
     _check_node(config.node)
-    _check_deadline(config.deadline)
+    _check_training(config, tables)
     _check_balance(config.balance)
     _check_fabric(config.fabric)
 
@@ -157,7 +168,7 @@ def _check_queues(queues: Sequence[QueueConfig]) -> None:
             raise BrokenRuleError(
                 ("queue", at, "policy"),
                 f": unknown policy {queue.policy!r} of queue {queue.name!r}",
-                hint=closest(queue.policy, POLICIES) or f"valid: {', '.join(POLICIES)}",
+                hint=_hint_for_queue(queue.policy),
             )
         if queue.policy != queues[0].policy:
             raise BrokenRuleError(
@@ -173,6 +184,12 @@ def _check_queues(queues: Sequence[QueueConfig]) -> None:
                 f"{queue.max_walltime_s:g}: jobs without a walltime would be refused",
                 hint="lower default_walltime_s",
             )
+
+
+def _hint_for_queue(policy: str) -> str:
+    if policy in TRAINING_POLICIES:
+        return f'for training jobs write policy = "{policy}" in [training]'
+    return closest(policy, POLICIES) or f"valid: {', '.join(POLICIES)}"
 
 
 def _is_node_channel(text: str) -> bool:
@@ -227,22 +244,68 @@ def _check_counted(node: NodeConfig) -> None:
             )
 
 
-def _check_deadline(deadline: DeadlineConfig) -> None:
-    _check_word(("deadline", "profile"), deadline.profile, PROFILING)
-    _check_word(("deadline", "variant"), deadline.variant, DRS_VARIANTS)
-    name = deadline.policy
+def _check_training(config: Config, tables: Container[str]) -> None:
+    training, alias = config.training, config.deadline
+    if alias is UNSET:
+        _check_any_training("training", training)
+        _check_word(("training", "drs", "variant"), training.drs.variant, DRS_VARIANTS)
+        _check_steps(training.deadline)
+        return
+    if "training" in tables:
+        raise BrokenRuleError(
+            ("deadline",),
+            "is the deprecated name of [training], and the file has both tables",
+            hint="move the keys of [deadline] to [training], and remove [deadline]",
+        )
+    _check_any_training("deadline", alias)
+    _check_word(("deadline", "variant"), alias.variant, DRS_VARIANTS)
+
+
+def _check_any_training(table: str, training: AnyTrainingConfig) -> None:
+    _check_word((table, "profile"), training.profile, PROFILING)
+    name = training.policy
     if name in _SIMULATED:
         raise BrokenRuleError(
-            ("deadline", "policy"),
+            (table, "policy"),
             f": {name!r} is a policy of gsim only",
-            hint=f'write policy = "drs" and {_SIMULATED[name]}',
+            hint=f'write policy = "drs", and {_SIMULATED[name]} in [training.drs]',
         )
-    if name not in DEADLINE_POLICIES:
+    if name not in TRAINING_POLICIES:
         raise BrokenRuleError(
-            ("deadline", "policy"),
+            (table, "policy"),
             f": {name!r} does not plan training jobs",
-            hint=closest(name, DEADLINE_POLICIES) or f"valid: {', '.join(DEADLINE_POLICIES)}",
+            hint=closest(name, TRAINING_POLICIES) or f"valid: {', '.join(TRAINING_POLICIES)}",
         )
+
+
+def _check_steps(policy: DeadlinePolicyConfig) -> None:
+    if policy.steps_min > policy.steps_max:
+        raise BrokenRuleError(
+            ("training", "deadline", "steps_min"),
+            f"= {policy.steps_min} exceeds steps_max = {policy.steps_max}",
+            hint="give steps_min <= steps_max",
+        )
+
+
+def without_aliases(config: Config) -> Config:
+    """Return the configuration with the keys of deprecated tables in the tables of today."""
+    alias = config.deadline
+    if alias is UNSET:
+        return config
+    values = structs.asdict(alias)
+    drs = DrsConfig(**{key: values.pop(key) for key in _OF_DRS})
+    return structs.replace(config, training=TrainingConfig(**values, drs=drs))
+
+
+def deprecations(config: Config) -> tuple[str, ...]:
+    """Return a sentence for each deprecated table of the file; it says what to write instead."""
+    alias = config.deadline
+    if alias is UNSET:
+        return ()
+    default = type(alias)()
+    moved = [key for key in _OF_DRS if getattr(alias, key) != getattr(default, key)]
+    more = f", and move {', '.join(moved)} to [training.drs]" if moved else ""
+    return (f"[deadline] is deprecated: rename it to [training]{more}; see gsched.toml(5)",)
 
 
 def _check_balance(balance: BalanceConfig) -> None:

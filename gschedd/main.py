@@ -7,13 +7,16 @@ import sys
 import click
 import msgspec
 
-from gsched.config import load_config
+from gsched.config import config_path, load_config
+from gsched.config_rules import deprecations
 from gsched.daemon_files import check_config
 from gsched.errors import CannotWriteError, GschedError
 from gsched.logs import LineFormatter, survive_hangups
 from gsched.version import VERSION
 from gschedd.daemon.service import Service
 from gschedd.site import chosen_policy, tuning_from
+
+log = logging.getLogger("gschedd")
 
 
 @click.command(name="gschedd")
@@ -41,11 +44,13 @@ def main(config_path: str | None, log_level: str) -> None:
     sys.exit(run(config_path))
 
 
-def run(config_path: str | None) -> int:
+def run(given: str | None) -> int:
     """Run until told to stop; return the exit code."""
     try:
-        check_config(config_path)
-        config = load_config(config_path)
+        check_config(given)
+        config = load_config(given)
+        for text in deprecations(config):
+            log.warning("%s: %s", config_path(given), text)
         chosen = chosen_policy(config)
         service = Service(
             config,

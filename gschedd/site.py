@@ -1,14 +1,15 @@
 """What a site says of its policies and its fabric: for the head that runs, and for replays."""
 
-from msgspec import structs
+from msgspec import convert, structs
 
 from gsched.config import Config, FabricConfig
 from gsched.model.units import parse_bandwidth_bytes_s
 from gschedd.plan.compose import Fairness
 from gschedd.plan.training import Fabric
+from gschedd.policies.baselines import themis
 from gschedd.policies.kit.capacity import Weights
 from gschedd.policies.registry import Chosen, Predictor, Tuning, choose_for
-from gschedd.policies.training import drs
+from gschedd.policies.training import deadline, drs, elasticflow
 
 
 def fabric_from(config: FabricConfig) -> Fabric:
@@ -37,7 +38,7 @@ def chosen_policy(config: Config) -> Chosen:
 
 def tuning_from(config: Config) -> Tuning:
     """Return what a site has chosen about its policies."""
-    balance = config.balance
+    balance, training = config.balance, config.training
     return Tuning(
         weights=Weights(**structs.asdict(balance.weights)),
         latest=balance.latest,
@@ -46,11 +47,10 @@ def tuning_from(config: Config) -> Tuning:
         reserve=balance.reserve,
         predictor=Predictor(balance.predictor),
         literal=balance.rule == "paper",
-        deadline=config.deadline.policy,
-        drs_settings=drs.Settings(
-            variant=drs.Variant(config.deadline.variant),
-            moves_max=config.deadline.moves_max,
-            patience_s=config.deadline.patience_s,
-        ),
-        fairness=Fairness(share=config.deadline.share_for_others),
+        training=training.policy,
+        deadline_settings=convert(structs.asdict(training.deadline), deadline.Settings),
+        drs_settings=convert(structs.asdict(training.drs), drs.Settings),
+        elasticflow_settings=convert(structs.asdict(training.elasticflow), elasticflow.Settings),
+        themis_settings=convert(structs.asdict(training.themis), themis.Settings),
+        fairness=Fairness(share=training.share_for_others),
     )

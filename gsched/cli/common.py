@@ -177,8 +177,9 @@ def _whole(value: object) -> object:
     """Return an API message as mappings and lists with all of their fields."""
     if isinstance(value, msgspec.Struct):
         return {
-            name: each if type(each := getattr(value, name)) in _PLAIN else _whole(each)
+            name: each if type(each) in _PLAIN else _whole(each)
             for name in value.__struct_fields__
+            if (each := getattr(value, name)) is not msgspec.UNSET
         }
     if isinstance(value, dict):
         return {key: _whole(each) for key, each in value.items()}

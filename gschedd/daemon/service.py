@@ -268,7 +268,7 @@ class Service:
         rounds = self._head.rounds
         if rounds is None:
             return None
-        limit_s = self._config.deadline.planning_limit_s
+        limit_s = self._config.training.planning_limit_s
         return Worker(rounds.policy, name=name, time_limit_s=limit_s, clock=self._clock)
 
     async def _listen(self) -> None:

@@ -1,7 +1,9 @@
 """Policies by the name a queue uses, each made ready for a head with the site's own settings."""
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -25,7 +27,7 @@ class Predictor(StrEnum):
     PAPER = "paper"
 
 
-class Tuning(Struct, frozen=True, kw_only=True):
+class Tuning(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a site may choose about balancing and predictions, checked already.
 
     Attributes:
@@ -36,8 +38,9 @@ class Tuning(Struct, frozen=True, kw_only=True):
         reserve: under ``balance``, the first job passed over holds a reservation.
         predictor: of all policies but ``paper``, which has its own.
         literal: ``balance`` means the paper's algorithm.
-        deadline: what plans trainings, by its name in `TRAININGS`, beside any policy.
-        drs_settings: of ``drs`` where that plans trainings.
+        training: the policy for training jobs, by its name in `TRAININGS`, beside any policy.
+        deadline_settings, drs_settings, elasticflow_settings, themis_settings: of each policy
+            for training jobs that has any; they count where it is the one.
         fairness: how trainings with deadlines and all other jobs share the cluster.
     """
 
@@ -48,8 +51,11 @@ class Tuning(Struct, frozen=True, kw_only=True):
     reserve: bool = True
     predictor: Predictor = Predictor.ROBUST
     literal: bool = False
-    deadline: str = "deadline"
+    training: str = "deadline"
+    deadline_settings: deadline.Settings = deadline.Settings()
     drs_settings: drs.Settings = drs.Settings()
+    elasticflow_settings: elasticflow.Settings = elasticflow.Settings()
+    themis_settings: themis.Settings = themis.Settings()
     fairness: Fairness = Fairness()
 
 
@@ -85,16 +91,22 @@ def choose(name: str, tuning: Tuning | None = None) -> Chosen:
         ConfigError: there is no such policy.
     """
     tuning = tuning or Tuning()
-    rest, goals = ("balance", name) if name in TRAININGS else (name, tuning.deadline)
-    make, plan = _MAKERS.get(rest), TRAININGS.get(goals)
-    if make is None or plan is None:
-        unknown, known = (name, ALL_NAMES) if make is None else (goals, tuple(TRAININGS))
-        raise ConfigError(f"unknown policy {unknown!r}", hint=f"known are: {', '.join(known)}")
+    rest, goals = ("balance", name) if name in TRAININGS else (name, tuning.training)
+    make, make_goals = _MAKERS.get(rest), _TRAINING_MAKERS.get(goals)
+    if make is None:
+        raise unknown_policy(name, ALL_NAMES)
+    if make_goals is None:
+        raise unknown_policy(goals, tuple(TRAININGS))
     made = make(name, tuning)
-    if goals == "drs":
-        plan = drs.drs(tuning.drs_settings)
-    both = beside(plan, made.plan, tuning.fairness)
+    both = beside(make_goals(tuning), made.plan, tuning.fairness)
     return structs.replace(made, plan=both, plans_goals=True)
+
+
+def unknown_policy(name: str, known: Sequence[str]) -> ConfigError:
+    """Return the error for a policy that does not exist."""
+    close = difflib.get_close_matches(name, known, n=1)
+    meant = f"did you mean {close[0]!r}? " if close else ""
+    return ConfigError(f"unknown policy {name!r}", hint=f"{meant}valid: {', '.join(known)}")
 
 
 def choose_for(queues: Mapping[str, str], tuning: Tuning | None = None) -> Chosen:
@@ -161,18 +173,27 @@ _MAKERS: Final[Mapping[str, Callable[[str, Tuning], Chosen]]] = MappingProxyType
     }
 )
 
-#: Policies for trainings: those with what is known of their run time, or with a deadline.
-TRAININGS: Final[Mapping[str, Policy]] = MappingProxyType(
+
+def _drs(tuning: Tuning, **changes: object) -> Policy:
+    return drs.drs(structs.replace(tuning.drs_settings, **changes))
+
+
+_TRAINING_MAKERS: Final[Mapping[str, Callable[[Tuning], Policy]]] = MappingProxyType(
     {
-        "deadline": deadline.plan,
-        "drs": drs.plan,
-        "drs-paper": drs.drs(drs.Settings(variant=drs.Variant.PAPER)),
-        "drs-still": drs.drs(drs.Settings(moves_max=0)),
-        "edf": edf.plan,
-        "elasticflow": elasticflow.plan,
-        "fifowhole": fifowhole.plan,
-        "themis": themis.plan,
+        "deadline": lambda tuning: deadline.deadline(tuning.deadline_settings),
+        "drs": _drs,
+        "drs-paper": partial(_drs, variant=drs.Variant.PAPER),
+        "drs-still": partial(_drs, moves_max=0),
+        "edf": lambda _: edf.plan,
+        "elasticflow": lambda tuning: elasticflow.elasticflow(tuning.elasticflow_settings),
+        "fifowhole": lambda _: fifowhole.plan,
+        "themis": lambda tuning: themis.themis(tuning.themis_settings),
     }
+)
+
+#: Policies for trainings, as they are without settings.
+TRAININGS: Final[Mapping[str, Policy]] = MappingProxyType(
+    {name: make(Tuning()) for name, make in _TRAINING_MAKERS.items()}
 )
 
 #: What a queue may name, in order.

@@ -1,6 +1,5 @@
 """``gsim``: replay a trace, or a site's own history, under one policy or several."""
 
-import difflib
 import gc
 import random
 import signal
@@ -24,15 +23,16 @@ from gsched.cli.common import (
 )
 from gsched.cli.moments import parse_moment
 from gsched.clock import SystemClock
-from gsched.config import Config, environment, load_config
+from gsched.config import Config, environment
 from gsched.errors import GschedError, InternalError, UsageError
-from gschedd.policies.registry import ALL_NAMES, choose
+from gschedd.policies.registry import ALL_NAMES, choose, unknown_policy
 from gschedd.sim import figures, output, report
 from gschedd.sim.cluster import ClusterNode, read_cluster
 from gschedd.sim.history import database_path, read_history
 from gschedd.sim.planning import plan_command
 from gschedd.sim.recorder import SLOWDOWN_BOUND_S, Summary
 from gschedd.sim.simulation import MANY_MOVES, Options, Simulation
+from gschedd.sim.sites import read_site
 from gschedd.sim.traces import FORMS, Trace, read_trace
 from gschedd.sim.work import WORK_MODELS
 from gschedd.sim.workload import TraceJob
@@ -77,7 +77,7 @@ def common_options(function: Callable[..., int]) -> Callable[..., int]:
     def gathered(**values: object) -> int:
         fields = {name: values.pop(name) for name in Wanted.__struct_fields__ if name in values}
         fields["policies"] = chosen_policies(str(fields["policies"]))
-        fields["site"] = load_config(str(fields["config"])) if fields["config"] else Config()
+        fields["site"] = read_site(str(fields["config"])) if fields["config"] else Config()
         wanted = Wanted(**fields)  # type: ignore[arg-type] # as click has checked them
         if wanted.parquet:
             if not wanted.csv_dir:
@@ -254,14 +254,12 @@ def chosen_policies(text: str) -> tuple[str, ...]:
         UsageError: one is not known, or there is none.
     """
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    known = ", ".join(ALL_NAMES)
     for name in names:
         if name not in ALL_NAMES:
-            close = difflib.get_close_matches(name, ALL_NAMES, n=1)
-            meant = f"did you mean {close[0]}? " if close else ""
-            raise UsageError(f"unknown policy {name!r}", hint=f"{meant}known are: {known}")
+            error = unknown_policy(name, ALL_NAMES)
+            raise UsageError(error.message, hint=error.hint)
     if not names:
-        raise UsageError("no policy is named", hint=f"known are: {known}")
+        raise UsageError("no policy is named", hint=f"valid: {', '.join(ALL_NAMES)}")
     return names
 
 
@@ -348,7 +346,7 @@ def _replay(
             heartbeats=chosen.reads_loads,
             plans_goals=chosen.plans_goals,
             fabric=fabric_from(site.fabric),
-            move_s=site.deadline.move_s,
+            move_s=site.training.move_s,
             max_moves=site.moves.at_once if wanted.config else MANY_MOVES,
             predicted_times=site.balance.predicted_times and chosen.foretells_times,
             planning_s=wanted.planning_s,

@@ -6,7 +6,6 @@ from msgspec import Struct
 
 from gsched.cli.common import QuickCommand, print_json, printable
 from gsched.clock import SystemClock
-from gsched.config import load_config
 from gsched.errors import UsageError
 from gsched.model.resources import Allocation
 from gsched.model.units import format_gpus
@@ -15,6 +14,7 @@ from gschedd.models.saved import Saved, decode, restored
 from gschedd.plan.moments import moment
 from gschedd.plan.snapshot import Plan, Snapshot, Verdict, Wait
 from gschedd.policies.registry import Chosen, Tuning, choose
+from gschedd.sim.sites import read_site
 from gschedd.site import tuning_from
 
 
@@ -92,7 +92,7 @@ def _read(path: str) -> Saved:
 
 def _chosen(content: Saved, path: str, *, policy: str, config: str) -> Chosen:
     if config:
-        tuning = tuning_from(load_config(config))
+        tuning = tuning_from(read_site(config))
     else:
         try:
             tuning = msgspec.convert(content.tuning, Tuning)

@@ -25,8 +25,9 @@ WANTED: Final = "whole"
 
 def play(policy: str, console: Console) -> Told:
     """Run the case on a real cluster, to the end of all its jobs."""
-    chosen = 'policy = "drs"\nmoves_max = 0' if policy == "drs-still" else f'policy = "{policy}"'
-    settings = f"[deadline]\n{chosen}\nmove_s = {MOVE_S:g}\n"
+    still = policy == "drs-still"
+    settings = f'[training]\npolicy = "{"drs" if still else policy}"\nmove_s = {MOVE_S:g}\n'
+    settings += "[training.drs]\nmoves_max = 0\n" if still else ""
     with (
         tempfile.TemporaryDirectory(prefix="gsched-") as name,
         Cluster(Path(name) / "c", gpus=GPUS, settings=settings) as cluster,
@@ -96,7 +97,7 @@ def faults(runs: Mapping[tuple[str, str], Told]) -> list[str]:
     default="drs,drs-still",
     show_default=True,
     metavar="A,B",
-    help="[deadline] policies.",
+    help="Policies for training jobs.",
 )
 @click.option("--simulated", is_flag=True, help="Only simulate: a second instead of minutes.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also as JSON there.")

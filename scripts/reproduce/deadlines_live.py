@@ -195,7 +195,7 @@ def faults(told: list[Told]) -> list[str]:
 
 
 @click.command()
-@click.option("--policy", default="", metavar="NAME", help="[deadline] policy, instead of drs.")
+@click.option("--policy", default="", metavar="NAME", help="[training] policy, instead of drs.")
 @click.option("--rounds", default=2, metavar="N", help="So often, one after the other; default 2.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also as JSON there.")
 def main(policy: str, rounds: int, json_path: Path | None) -> None:
@@ -205,7 +205,7 @@ def main(policy: str, rounds: int, json_path: Path | None) -> None:
     """
     console = Console(width=max(WIDTH, Console().width))
     every: list[list[Told]] = []
-    settings = f'[deadline]\npolicy = "{policy}"\n' if policy else ""
+    settings = f'[training]\npolicy = "{policy}"\n' if policy else ""
     with (
         tempfile.TemporaryDirectory(prefix="gsched-") as name,
         Cluster(Path(name) / "c", gpus=4, settings=settings) as cluster,

@@ -87,7 +87,7 @@ def simulate(
     rest = others(others_per_hour, scenario.reception_h, seed)
     jobs = sorted([*trainings, *rest], key=lambda job: job.submit_s)
     results: list[JobResult] = []
-    chosen = choose("balance", Tuning(deadline=policy, fairness=Fairness(share=share)))
+    chosen = choose("balance", Tuning(training=policy, fairness=Fairness(share=share)))
     simulation = Simulation(
         cluster(scenario),
         jobs,
@@ -164,7 +164,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--others", type=rate, default=2.0, metavar="N", help="other jobs that arrive an hour [2]"
     )
-    made.add_argument("--policy", choices=sorted(TRAININGS), default="deadline", help="[deadline]")
+    made.add_argument(
+        "--policy", choices=sorted(TRAININGS), default="deadline", help="[training] policy"
+    )
     made.add_argument("--json", type=Path, metavar="OUT", help="file to write all outcomes to")
     return made
 

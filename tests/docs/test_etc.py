@@ -12,7 +12,9 @@ from gsched.config import (
     DEFAULT_NODE_STATE_DIR,
     BalanceConfig,
     Config,
-    DeadlineConfig,
+    DeadlinePolicyConfig,
+    DrsConfig,
+    ElasticflowConfig,
     FabricConfig,
     GpuConfig,
     HeadConfig,
@@ -21,6 +23,8 @@ from gsched.config import (
     MovesConfig,
     NodeConfig,
     QueueConfig,
+    ThemisConfig,
+    TrainingConfig,
     parse_config,
 )
 
@@ -56,7 +60,11 @@ def test_each_commented_default_is_the_real_one() -> None:
         ("[balance]", BalanceConfig),
         ("[fabric]", FabricConfig),
         ("[[fabric.link]]", LinkConfig),
-        ("[deadline]", DeadlineConfig),
+        ("[training]", TrainingConfig),
+        ("[training.deadline]", DeadlinePolicyConfig),
+        ("[training.drs]", DrsConfig),
+        ("[training.elasticflow]", ElasticflowConfig),
+        ("[training.themis]", ThemisConfig),
         ("[moves]", MovesConfig),
         ("[node]", NodeConfig),
         ("[[node.gpu]]", GpuConfig),
@@ -67,7 +75,11 @@ def test_each_key_is_in_its_section(section: str, kind: type[msgspec.Struct]) ->
     parts = re.split(r"^#?(\[.*\])$", TEXT, flags=re.MULTILINE)
     body = dict(zip(parts[1::2], parts[2::2], strict=True))[section]
     keys = set(re.findall(r"^#?([a-z_]+) = ", body, re.MULTILINE))
-    extra = {"[node]": {"gpu"}, "[fabric]": {"link"}}.get(section, set())  # tables of their own
+    extra = {  # tables of their own
+        "[node]": {"gpu"},
+        "[fabric]": {"link"},
+        "[training]": {"deadline", "drs", "elasticflow", "themis"},
+    }.get(section, set())
 
     assert keys | extra == set(kind.__struct_fields__)
 

@@ -18,7 +18,7 @@ from tests.support.trainings import World, check, scattered_snapshots, training_
 POLICIES: Mapping[str, Policy] = MappingProxyType(
     {
         "deadline": deadline.plan,
-        "deadline-firm": deadline.deadline(deadline.Settings(promise=float("inf"))),
+        "deadline-firm": deadline.deadline(deadline.Settings(guarantee_below=float("inf"))),
         "drs": drs.plan,
         "drs-impatient": drs.drs(drs.Settings(patience_s=0.0)),
         "drs-still": drs.drs(drs.Settings(moves_max=0)),

@@ -35,7 +35,7 @@ class Desk:
         # clusters that run at once on this machine must not give out the same rendezvous ports
         first = 31_000 + secrets.randbelow(80) * 100
         cluster.head_settings |= {"master_port_first": first, "master_port_last": first + 99}
-        cluster.queues = f'\n[deadline]\npolicy = "{policy}"\nmove_s = 15\n'
+        cluster.queues = f'\n[training]\npolicy = "{policy}"\nmove_s = 15\n'
         cluster.start_head()
         for name in ("n1", "n2"):
             cluster.start_node(name, cpus=4, gpus=2)

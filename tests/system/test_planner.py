@@ -22,7 +22,7 @@ class Desk:
 
     def __init__(self, cluster: Cluster, policy: str = "", *, limit_s: float = 60.0) -> None:
         self.cluster = cluster
-        cluster.queues = f"[deadline]\nplanning_limit_s = {limit_s}\n"
+        cluster.queues = f"[training]\nplanning_limit_s = {limit_s}\n"
         if policy:
             cluster.head_module = "tests.support.odd_head"
         cluster.start_head({"ODD_POLICY": policy})

@@ -20,7 +20,7 @@ def test_a_training_begins_on_one_gpu_and_is_resized_when_its_steps_are_known(
     cluster: Cluster,
 ) -> None:
     python = torch_python("sklearn")
-    cluster.queues = '[[queue]]\nname = "batch"\n[deadline]\npolicy = "deadline"\nmove_s = 5\n'
+    cluster.queues = '[[queue]]\nname = "batch"\n[training]\npolicy = "deadline"\nmove_s = 5\n'
     cluster.start_head()
     cluster.start_node("n1", cpus=4, gpus=2)
     options = ("--model=transformer", f"--epochs={EPOCHS}", f"--step-s={STEP_S}")

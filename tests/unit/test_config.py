@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from gsched.config import Config, environment, full_environment, load_config, parse_config
+from gsched.config_rules import deprecations
 from gsched.errors import ConfigError
 
 
@@ -82,9 +83,13 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("[node]\nheartbeat_s = 0\n", "[node] heartbeat_s must be from 0.05 to 86400, got 0", ""),
         ("[node]\nsample_s = nan\n", "[node] sample_s must be from 0.05 to 86400, got nan", ""),
         ("[history]\nkeep_days = inf\n", "[history] keep_days must be from 0 to 36500", ""),
-        ("[deadline]\nshare_for_others = 1.0\n", "must be from 0 to below 1, got 1.0", ""),
-        ("[deadline]\nmoves_max = -1\n", "[deadline] moves_max must be an integer from 0", ""),
-        ("[deadline]\npatience_s = nan\n", "[deadline] patience_s must be from 0", ""),
+        ("[training]\nshare_for_others = 1.0\n", "must be from 0 to below 1, got 1.0", ""),
+        (
+            "[training.drs]\nmoves_max = -1\n",
+            "[training.drs] moves_max must be an integer from 0",
+            "",
+        ),
+        ("[training.drs]\npatience_s = nan\n", "[training.drs] patience_s must be from 0", ""),
         ("[head]\nmaster_port_first = 80\n", "master_port_first must be an integer from 1024", ""),
         ("[balance]\nweights.gpu = -0.5\n", "[balance.weights] gpu must be from 0 to 1000000", ""),
         ("[balance.weights]\ncpu = nan\n", ":2: [balance.weights] cpu must be from 0 to", ""),
@@ -150,17 +155,46 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("[node]\nfeatures = ['a b']\n", "[node] features: invalid feature 'a b'", "start with"),
         ("[node]\nresources = { mem = 1 }\n", "[node] resources: invalid name 'mem'", "gsub(1)"),
         (
-            "[deadline]\nprofile = 'askd'\n",
-            "[deadline] profile: invalid value 'askd'",
+            "[training]\nprofile = 'askd'\n",
+            "[training] profile: invalid value 'askd'",
             "mean 'asked'?",
         ),
         (
-            "[deadline]\nvariant = 'our'\n",
-            "[deadline] variant: invalid value 'our'",
+            "[training.drs]\nvariant = 'our'\n",
+            "[training.drs] variant: invalid value 'our'",
             "did you mean 'ours'?",
         ),
-        ("[deadline]\npolicy = 'drs-paper'\n", "is a policy of gsim only", 'variant = "paper"'),
-        ("[deadline]\npolicy = 'drs-still'\n", "is a policy of gsim only", "moves_max = 0"),
+        (
+            "[training]\npolicy = 'balance'\n",
+            "'balance' does not plan training jobs",
+            "valid: dead",
+        ),
+        ("[training]\npolicy = 'drss'\n", ":2: [training] policy: 'drss' does", "mean 'drs'?"),
+        ("[[queue]]\nname='a'\npolicy='drs'\n", "unknown policy 'drs'", "in [training]"),
+        ("[training]\nmoves_max = 1\n", "has no key 'moves_max'", "is a key of [training.drs]"),
+        ("[training]\npolcy = 'x'\n", ":2: [training] has no key 'polcy'", "mean 'policy'?"),
+        ("[training.drs]\nmoves_mx = 1\n", ":2: [training.drs] has no", "mean 'moves_max'?"),
+        ("[training.themsi]\n", ":1: [training] has no key 'themsi'", "mean 'themis'?"),
+        (
+            "[training.deadline]\nreserve = 0.1\n",
+            ":2: [training.deadline] has no key 'reserve'",
+            "did you mean 'reserve_share'? 'reserve' is a key of [balance]",
+        ),
+        (
+            "[training.deadline]\nsteps_min = 100\n",
+            ":2: [training.deadline] steps_min = 100 exceeds steps_max = 64",
+            "steps_min <= steps_max",
+        ),
+        (
+            "[training]\npolicy = 'drs'\n[deadline]\npolicy = 'drs'\n",
+            ":3: deadline is the deprecated name of [training], and the file has both tables",
+            "move the keys",
+        ),
+        ("[deadline]\nmoves_max = -1\n", ":2: [deadline] moves_max must be an integer", ""),
+        ("[deadline]\npolicy = 'drss'\n", ":2: [deadline] policy: 'drss' does", "mean 'drs'?"),
+        ("[deadline]\nvariant = 'our'\n", ":2: [deadline] variant: invalid", "mean 'ours'?"),
+        ("[training]\npolicy = 'drs-paper'\n", "is a policy of gsim only", 'variant = "paper"'),
+        ("[training]\npolicy = 'drs-still'\n", "is a policy of gsim only", "moves_max = 0"),
         ("[balance]\nrule = 'x'\n", "[balance] rule: invalid value 'x'", "valid: gsched, paper"),
         (
             "[balance]\npredictor = 'x'\n",
@@ -186,6 +220,28 @@ def test_a_mistake_is_named_with_file_line_table_and_key(
     assert message in refused.value.message
     assert hint in refused.value.hint
     assert "`" not in refused.value.message
+
+
+def test_the_deprecated_table_says_the_same_and_what_to_write_instead() -> None:
+    """Key by key, those of ``drs`` included; without the table nobody is warned."""
+    old = parse_config(
+        "[deadline]\npolicy = 'drs'\nmove_s = 5\nprofile = 'asked'\nvariant = 'paper'\n"
+        "moves_max = 2\n",
+        where="x",
+    )
+    new = parse_config(
+        "[training]\npolicy = 'drs'\nmove_s = 5\nprofile = 'asked'\n"
+        "[training.drs]\nvariant = 'paper'\nmoves_max = 2\n",
+        where="x",
+    )
+
+    assert old.training == new.training
+    [warning] = deprecations(old)
+    assert warning.startswith(
+        "[deadline] is deprecated: rename it to [training], and move variant, moves_max to "
+        "[training.drs]"
+    )
+    assert deprecations(new) == deprecations(parse_config("", where="x")) == ()
 
 
 def numbers() -> "Iterator[tuple[str, str, msgspec.inspect.IntType | msgspec.inspect.FloatType]]":
@@ -236,7 +292,7 @@ def test_every_number_has_a_range_that_is_kept(
 def test_a_line_is_found_in_the_right_entry_of_a_list() -> None:
     """Also where a comment, another table or another entry has the same words."""
     text = (
-        "# policy = 'x'\n[deadline]\npolicy = 'drs'\n[[queue]]\nname = 'a'\npolicy = 'fifo'\n"
+        "# policy = 'x'\n[training]\npolicy = 'drs'\n[[queue]]\nname = 'a'\npolicy = 'fifo'\n"
         "[[queue]] # the second\nname = 'b'\n  policy='x'\n"
     )
     with pytest.raises(

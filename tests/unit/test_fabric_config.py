@@ -1,4 +1,4 @@
-"""[fabric] and [deadline] of gsched.toml: what they come to, and what is refused."""
+"""[fabric] and [training] of gsched.toml: what they come to, and what is refused."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_connections_and_speeds_reach_the_planner() -> None:
         [[fabric.link]]
         nodes = ["c", "a"]
         bandwidth = "1GB/s"
-        [deadline]
+        [training]
         refuse_impossible = false
         move_s = 5
         """
@@ -63,8 +63,8 @@ def test_connections_and_speeds_reach_the_planner() -> None:
             "duplicate link between 'b' and 'a'",
         ),
         ("[fabric]\ngpu_speeds = { x = 0.0 }", "> 0"),
-        ("[deadline]\nshare_for_others = 1.0", "below 1"),
-        ("[deadline]\nmove_s = -1", "from 0 to"),
+        ("[training]\nshare_for_others = 1.0", "below 1"),
+        ("[training]\nmove_s = -1", "from 0 to"),
     ],
 )
 def test_what_cannot_be_is_refused_by_its_key(text: str, words: str) -> None:

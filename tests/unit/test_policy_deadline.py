@@ -108,8 +108,8 @@ def test_a_promise_is_made_when_little_is_left() -> None:
     seen = snapshot_of(gpu_nodes(8), waiting)
 
     late = said(deadline.plan(seen))
-    early = said(deadline.deadline(Settings(promise=float("inf")))(seen))
-    never = said(deadline.deadline(Settings(promise=0.0))(seen))
+    early = said(deadline.deadline(Settings(guarantee_below=float("inf")))(seen))
+    never = said(deadline.deadline(Settings(guarantee_below=0.0))(seen))
 
     assert all(verdict.meets for verdict in late.values())
     assert {job for job, verdict in late.items() if verdict.firm} == {1}
@@ -175,7 +175,12 @@ def test_without_trainings_nothing_is_said() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"reserve": 1.0}, {"promise": -1.0}, {"grow_gain": 2.0}, {"steps": 8, "steps_least": 9}],
+    [
+        {"reserve_share": 1.0},
+        {"guarantee_below": -1.0},
+        {"grow_below": 2.0},
+        {"steps_max": 8, "steps_min": 9},
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(change: Mapping[str, float]) -> None:
     with pytest.raises(ValueError, match="must"):

@@ -1,9 +1,10 @@
 """Policies by name: the site's settings reach them, and queues that do not agree are refused."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import pytest
-from msgspec import structs
+from msgspec import Struct, ValidationError, convert, structs
 
 from gsched import config as configuration
 from gsched.config import parse_config
@@ -12,20 +13,29 @@ from gsched.model.resources import Allocation, Chunk, Request, Share
 from gschedd.daemon.setup import settings_from
 from gschedd.models.predict import PaperModel
 from gschedd.models.robust import RobustModel
+from gschedd.plan.compose import Composed
 from gschedd.plan.elastic import allocate
 from gschedd.plan.load import Use
 from gschedd.plan.snapshot import Group, Policy, RunningJob, Shape, Snapshot
 from gschedd.plan.space import NodeSpace, Spaces, take
 from gschedd.plan.training import Fabric
-from gschedd.policies.registry import ALL_NAMES, NAMES, TRAININGS, Chosen, choose
-from gschedd.policies.training import drs
-from gschedd.site import chosen_policy
+from gschedd.policies.baselines import themis
+from gschedd.policies.registry import ALL_NAMES, NAMES, TRAININGS, Chosen, Tuning, choose
+from gschedd.policies.training import deadline, drs, elasticflow
+from gschedd.site import chosen_policy, tuning_from
 from tests.support.runs import GB, kind, node, run
 from tests.support.spaces import space
 from tests.support.trainings import NOW_S, VGG16, elastic, goal, gpu_nodes, snapshot_of
 
 BUSY = Use(memory_bytes=60 * GB)
 USED = Share(node="n1", cpus=3)
+#: Of each policy for training jobs that has any.
+SETTINGS: Mapping[str, type[Struct]] = {
+    "deadline": deadline.Settings,
+    "drs": drs.Settings,
+    "elasticflow": elasticflow.Settings,
+    "themis": themis.Settings,
+}
 
 
 def chosen(text: str = "") -> Chosen:
@@ -33,7 +43,16 @@ def chosen(text: str = "") -> Chosen:
 
 
 def drs_with(line: str = "") -> Chosen:
-    return chosen(f"[deadline]\npolicy = 'drs'\n{line}\n")
+    return chosen(f"[training]\npolicy = 'drs'\n[training.drs]\n{line}\n")
+
+
+def settings_of(policy: Policy) -> Struct:
+    """Return the settings of the policy for training jobs."""
+    assert isinstance(policy, Composed)
+    assert isinstance(policy.goals, partial)
+    said = policy.goals.keywords["settings"]
+    assert isinstance(said, Struct)
+    return said
 
 
 def first_node(policy: Policy) -> str:
@@ -57,8 +76,56 @@ def test_a_configuration_may_name_every_policy_there_is() -> None:
     """And no other."""
     assert configuration.POLICIES == NAMES
     simulated = {"drs-paper", "drs-still"}  # which a site says by the keys of drs
-    assert tuple(sorted(set(TRAININGS) - simulated)) == configuration.DEADLINE_POLICIES
+    assert tuple(sorted(set(TRAININGS) - simulated)) == configuration.TRAINING_POLICIES
     assert set(configuration.DRS_VARIANTS) == set(drs.Variant)
+
+
+@pytest.mark.parametrize("name", configuration.TRAINING_POLICIES)
+def test_the_table_of_a_training_policy_has_its_settings_and_its_defaults(name: str) -> None:
+    """A policy without settings has no table."""
+    settings = SETTINGS.get(name)
+    table = getattr(configuration.TrainingConfig(), name, None)
+
+    stated = None if table is None else structs.asdict(table)
+    assert stated == (None if settings is None else structs.asdict(settings()))
+
+
+CHANGED = {
+    "deadline": "reserve_share = 0.2\nreserve_after_s = 60\nguarantee_below = 0.5\n"
+    "grow_below = 0.5\nhold_s = 1\nsteps_max = 9\nsteps_min = 8\n",
+    "drs": "variant = 'paper'\nmoves_max = 1\npatience_s = 5\n",
+    "elasticflow": "slot_s = 60\nin_slots = true\n",
+    "themis": "lease_s = 60\nfairness = 0.5\nauctions_s = 30\n",
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_each_key_of_a_policys_table_reaches_the_policy(name: str) -> None:
+    """Whether the site names it in ``[training] policy`` or gsim is asked for it by name."""
+    text = f"[training]\npolicy = '{name}'\n[training.{name}]\n{CHANGED[name]}"
+    config = parse_config(text, where="test.toml")
+    named = choose(name, tuning_from(config))
+
+    for made in (chosen_policy(config), named):
+        said, default = settings_of(made.plan), SETTINGS[name]()
+        assert isinstance(said, SETTINGS[name])
+        same = [
+            key for key in said.__struct_fields__ if getattr(said, key) == getattr(default, key)
+        ]
+        assert same == []
+
+
+def test_gsims_names_of_drs_keep_the_sites_other_settings() -> None:
+    """``drs-paper`` and ``drs-still`` change one key each."""
+    text = "[training.drs]\nmoves_max = 3\npatience_s = 5\n"
+    tuning = tuning_from(parse_config(text, where="test.toml"))
+
+    said = {name: settings_of(choose(name, tuning).plan) for name in ("drs-paper", "drs-still")}
+
+    assert said == {
+        "drs-paper": drs.Settings(variant=drs.Variant.PAPER, moves_max=3, patience_s=5.0),
+        "drs-still": drs.Settings(moves_max=0, patience_s=5.0),
+    }
 
 
 def test_balance_with_what_learns_best_is_the_default() -> None:
@@ -81,7 +148,10 @@ def test_each_policy_has_a_predictor_of_its_own(name: str) -> None:
 
 
 def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
-    """Whoever asks."""
+    """Whoever asks; and with the one that was meant."""
+    with pytest.raises(ConfigError) as refused:
+        choose("balance", Tuning(training="dedline"))
+    assert refused.value.hint.startswith("did you mean 'deadline'? valid: deadline, drs")
     with pytest.raises(ConfigError, match="unknown policy 'first'") as refused:
         choose("first")
 
@@ -210,3 +280,9 @@ def places(nodes: Mapping[str, NodeSpace], request: Request, name: str) -> Alloc
     found = allocate(request, Spaces({name: nodes[name]}), request.places)
     assert found is not None
     return found
+
+
+def test_settings_saved_with_other_keys_are_refused() -> None:
+    """A snapshot that an earlier version saved would be planned by another policy."""
+    with pytest.raises(ValidationError, match="unknown field `deadline`"):
+        convert({"deadline": "drs"}, Tuning)

@@ -3,10 +3,12 @@
 import pwd
 
 import click
+from msgspec import UNSET, structs
 
 from gsched.cli.common import print_json
 from gsched.cli.local.options import SETTINGS, HelpfulGroup, subcommand
 from gsched.config import Config, load_config
+from gsched.config_rules import deprecations
 from gsched.errors import ConfigError
 
 
@@ -26,16 +28,22 @@ def check(*, file: str | None, as_json: bool) -> int:
     loaded = load_config(file)
     name = file or "the configuration"
     _check_operators(loaded, name)
+    outdated = deprecations(loaded)
     if as_json:
-        print_json({"ok": True, "config": loaded})
+        print_json(
+            {"ok": True, "config": structs.replace(loaded, deadline=UNSET), "warnings": outdated}
+        )
         return 0
     queues = ", ".join(f"{queue.name} ({queue.policy})" for queue in loaded.queue)
     print(f"{name} is valid")
+    for text in outdated:
+        print(f"warning: {text}")
     print(
         f"head: socket {loaded.head.socket}, nodes at "
         f"{loaded.head.node_host}:{loaded.head.node_port}, state in {loaded.head.state_dir}"
     )
     print(f"queues: {queues}")
+    print(f"training jobs: {loaded.training.policy}")
     print(f"node: connects to {loaded.node.head}")
     return 0
 

@@ -16,6 +16,7 @@ from gsched.cli.local.daemons import Daemon, read_pid, running_process
 from gsched.cli.local.findings import Finding, fail, ok, warn
 from gsched.cli.local.layout import ClusterLayout
 from gsched.config import Config, load_config
+from gsched.config_rules import deprecations
 from gsched.errors import ConfigError
 from gsched.model.units import format_size
 
@@ -46,7 +47,10 @@ def check_config(path: str | None) -> tuple[Finding, Config | None]:
         config = load_config(path)
     except ConfigError as error:
         return fail("configuration", error.message, error.hint or "see gsched.toml(5)"), None
-    return ok("configuration", f"{path or 'the default one'} is valid"), config
+    name = path or "the default one"
+    if outdated := deprecations(config):
+        return warn("configuration", f"{name} has deprecated keys", "; ".join(outdated)), config
+    return ok("configuration", f"{name} is valid"), config
 
 
 def check_secret(path: Path) -> Finding:

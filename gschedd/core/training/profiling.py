@@ -22,7 +22,7 @@ def check_profile(asked: SubmitJob, settings: Settings) -> None:
     """
     if settings.profiling is Profiling.NEVER:
         raise InvalidRequestError(
-            "this site makes no profiling runs: [deadline] profile is never",
+            "this site makes no profiling runs: [training] profile is never",
             hint="leave --profile out",
         )
     if not asked.movable or not asked.places_max:

@@ -63,7 +63,21 @@ def plan(snapshot: Snapshot) -> Plan:
 
 def plan_in_slots(snapshot: Snapshot) -> Plan:
     """Do the same, but at the end of each slot only, and for all that arrived in it together."""
-    settings = Settings(in_slots=True)
+    return _plan(snapshot, Settings(in_slots=True))
+
+
+def elasticflow(settings: Settings) -> Policy:
+    """Return the policy with other settings."""
+    return partial(_plan, settings=settings)
+
+
+def _plan(snapshot: Snapshot, settings: Settings) -> Plan:
+    if settings.in_slots:
+        return _plan_in_slots(snapshot, settings)
+    return _Round(snapshot, settings).plan()
+
+
+def _plan_in_slots(snapshot: Snapshot, settings: Settings) -> Plan:
     end_s = math.ceil(snapshot.now_s / settings.slot_s) * settings.slot_s
     if not snapshot.goals:
         return Plan()
@@ -74,15 +88,6 @@ def plan_in_slots(snapshot: Snapshot) -> Plan:
         for job, shape in Trainings.of(snapshot).waiting.items()
     )
     return Plan(waits=waits, again_s=end_s)
-
-
-def elasticflow(settings: Settings) -> Policy:
-    """Return the policy with other settings."""
-    return partial(_plan, settings=settings)
-
-
-def _plan(snapshot: Snapshot, settings: Settings) -> Plan:
-    return _Round(snapshot, settings).plan()
 
 
 class _Round:

@@ -39,7 +39,7 @@ def keep(candidates: Sequence[Candidate], grid: Grid, settings: Settings) -> Kep
     broken = _broken(candidates, grid)
     left, shares = grid.copy(), dict[int, Share]()
     if not _fill(candidates, left, shares, broken):
-        reserved = grid.kept_back(settings.reserve, after_s)
+        reserved = grid.kept_back(settings.reserve_share, after_s)
         if _broken(candidates, reserved) != broken:
             reserved = grid  # nothing is kept back where a promise needs it
         count = _largest_prefix(candidates, reserved, broken)

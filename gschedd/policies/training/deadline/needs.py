@@ -188,4 +188,6 @@ def grid_for(
 
 def _steps(trainings: int, settings: Settings) -> int:
     """Return how many steps the plan ahead has: fewer where it is for many trainings."""
-    return max(settings.steps_least, min(settings.steps, settings.steps * FEW // (trainings or 1)))
+    return max(
+        settings.steps_min, min(settings.steps_max, settings.steps_max * FEW // (trainings or 1))
+    )

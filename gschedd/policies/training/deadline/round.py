@@ -67,7 +67,7 @@ class Round:
         return min((each_s for each_s in times_s if each_s > now_s), default=None)
 
     def _share_idle(self) -> None:
-        idle, gain = self.idle, self.settings.grow_gain
+        idle, gain = self.idle, self.settings.grow_below
         kept = [each.need.job for each in self.needs.candidates]
         kept = [job for job in kept if job in self.kept.shares and job not in self.needs.held]
         idle.keep(kept)
@@ -127,7 +127,9 @@ class Round:
         """Return how much a training may still need at most to be promised its deadline."""
         if not self.needs.candidates:
             return 0.0
-        return self.settings.promise * median(each.whole_gpu_s for each in self.needs.candidates)
+        return self.settings.guarantee_below * median(
+            each.whole_gpu_s for each in self.needs.candidates
+        )
 
     def _late(self, job: int, gpus: int) -> Verdict:
         goal = self.snapshot.goals[job]
