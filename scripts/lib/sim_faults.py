@@ -7,11 +7,11 @@ from collections import Counter
 from functools import partial
 from multiprocessing import Pool
 
-from gschedd.sim.booking import InvariantError
-from gschedd.sim.faultleases import LeaseWorld
-from gschedd.sim.faultmoves import NAMED, MovingWorld
-from gschedd.sim.faults import FaultWorld, Story
 from scripts.reproduce.arguments import seeds_of
+from tests.fault_world.bookkeeping import InvariantError
+from tests.fault_world.leases import LeaseWorld
+from tests.fault_world.moves import NAMED, MovingWorld
+from tests.fault_world.world import FaultWorld, Story
 
 SHOWN_FAILURES = 20
 

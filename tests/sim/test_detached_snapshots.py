@@ -9,7 +9,7 @@ from gschedd.models.predict import PaperModel
 from gschedd.models.robust import RobustModel
 from gschedd.plan.snapshot import Policy
 from gschedd.policies.registry import ALL_NAMES, choose
-from gschedd.sim.faultmoves import MovingWorld
+from tests.fault_world.moves import MovingWorld
 from tests.support.detached import AlsoDetached
 
 

@@ -10,8 +10,8 @@ from msgspec import structs
 from gnode.core import leases
 from gschedd.core import facts as f
 from gschedd.core.settings import Settings
-from gschedd.sim.booking import InvariantError
-from gschedd.sim.faultleases import LeaseWorld
+from tests.fault_world.bookkeeping import InvariantError
+from tests.fault_world.leases import LeaseWorld
 
 SEEDS = 20
 CANARY_SEEDS = 10  # among so many, each broken promise must be found

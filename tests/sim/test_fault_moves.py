@@ -13,8 +13,8 @@ from gschedd.core.settings import Settings
 from gschedd.core.state import State
 from gschedd.core.step import Step
 from gschedd.plan.snapshot import Policy
-from gschedd.sim.booking import InvariantError
-from gschedd.sim.faultmoves import NAMED, MovingWorld
+from tests.fault_world.bookkeeping import InvariantError
+from tests.fault_world.moves import NAMED, MovingWorld
 
 SEEDS = 10
 #: Seeds that have found something, with what that was.

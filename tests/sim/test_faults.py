@@ -19,10 +19,10 @@ from gschedd.core.settings import Settings
 from gschedd.core.state import State
 from gschedd.core.step import Step
 from gschedd.plan.snapshot import Policy
-from gschedd.sim.booking import InvariantError
-from gschedd.sim.faults import FaultWorld, HeadFactory
 from gschedd.sim.head import HeadProcess
 from gschedd.sim.node import NodeProcess
+from tests.fault_world.bookkeeping import InvariantError
+from tests.fault_world.world import FaultWorld, HeadFactory
 
 SEEDS = 70
 #: Seeds that have found something, with what that was.

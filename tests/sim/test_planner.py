@@ -19,10 +19,10 @@ from gschedd.plan.space import Spaces
 from gschedd.policies.queue import fifo
 from gschedd.policies.registry import TRAININGS, Tuning, choose
 from gschedd.sim.cluster import read_cluster
-from gschedd.sim.faultmoves import MovingWorld
 from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import Options, Simulation
 from gschedd.sim.workload import TraceJob
+from tests.fault_world.moves import MovingWorld
 
 CLUSTER = "2xcpus=16,gpus=4+1xcpus=8,gpus=2+2xcpus=8"
 RATES = ((1, 1.0), (2, 1.8), (3, 2.4), (4, 3.0))

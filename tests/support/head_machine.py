@@ -36,10 +36,10 @@ from gschedd.core.state import State
 from gschedd.core.step import Step
 from gschedd.plan.snapshot import Plan, Snapshot, Start
 from gschedd.policies.queue import fifo
-from gschedd.sim.booking import check_head
 from gschedd.store.reader import Reader
 from gschedd.store.rows import Batch
 from gschedd.store.sqlite import Store
+from tests.fault_world.bookkeeping import check_head
 from tests.support.evidence import FORK, LEASE, NO_DIRECTORY, UNKNOWN_USER
 from tests.support.invariants import check_history, content, replayed
 from tests.support.world import (

@@ -7,7 +7,7 @@ from msgspec import structs
 from gschedd.core.apply import apply
 from gschedd.core.facts import AnyFact
 from gschedd.core.state import State
-from gschedd.sim.checks import History
+from tests.fault_world.checks import History
 
 
 def check_history(facts: Sequence[AnyFact]) -> None:

@@ -36,7 +36,7 @@ from gschedd.core.step import Step
 from gschedd.core.views.reasons import waiting_reason
 from gschedd.plan.snapshot import Policy, Wait
 from gschedd.policies.queue import fifo
-from gschedd.sim.booking import check_head
+from tests.fault_world.bookkeeping import check_head
 from tests.support.evidence import NO_DIRECTORY
 from tests.support.invariants import check_history
 from tests.support.machines import GIB, Machine, inventory, node

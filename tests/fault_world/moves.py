@@ -1,4 +1,4 @@
-"""The fault world of `gschedd.sim.faults`, with trainings that are moved, resized and sent back.
+"""The fault world with trainings that are moved, resized and sent back.
 
 Most jobs are trainings that save their state when asked, or say that they cannot, or say nothing
 for too long; a policy moves them about. So every promise is checked through every phase of a move,
@@ -29,12 +29,12 @@ from gschedd.plan.snapshot import Move, Plan, Policy, RunningJob, Snapshot
 from gschedd.plan.space import Spaces
 from gschedd.policies.queue import fifo
 from gschedd.policies.registry import choose
-from gschedd.sim.booking import demand
-from gschedd.sim.faults import FaultWorld, HeadFactory, plain_head
 from gschedd.sim.head import HeadProcess
 from gschedd.sim.node import NodeProcess
 from gschedd.sim.program import Program
-from gschedd.sim.users import ALICE, BOB, Intent, Users, draw_intent
+from tests.fault_world.bookkeeping import demand
+from tests.fault_world.users import ALICE, BOB, Intent, Users, draw_intent
+from tests.fault_world.world import FaultWorld, HeadFactory, plain_head
 
 TRAININGS: Final = 0.7  # of the jobs
 MOVED: Final = 0.5  # probability that a training which could be moved is, in one look

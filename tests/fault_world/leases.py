@@ -1,4 +1,4 @@
-"""The fault world of `gschedd.sim.faults` with leases: jobs start elsewhere without an operator.
+"""The fault world with leases: jobs of nodes that stay away start elsewhere without an operator.
 
 Nodes are away for longer and for less long than the leases of their jobs: their daemons are dead,
 their links are cut, or the whole machine sleeps. No job may live twice at any time, and what was
@@ -11,10 +11,10 @@ from typing import Final
 
 from msgspec import structs
 
-from gschedd.sim.faults import FaultWorld
-from gschedd.sim.network import Way
 from gschedd.sim.node import NodeProcess
-from gschedd.sim.users import Intent, draw_intent
+from tests.fault_world.network import Way
+from tests.fault_world.users import Intent, draw_intent
+from tests.fault_world.world import FaultWorld
 
 LEASED: Final = 0.8  # of the jobs that may run again
 LEASES_S: Final = (30.0, 45.0, 90.0)

@@ -15,8 +15,8 @@ from gsched.model.job import ExitRecord
 from gsched.model.resources import Share
 from gsched.model.states import OutcomeKind
 from gschedd.core import facts as f
-from gschedd.sim.booking import demand
 from gschedd.sim.machine import Machine
+from tests.fault_world.bookkeeping import demand
 
 # --- what became durable ---
 

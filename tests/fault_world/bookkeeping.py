@@ -1,7 +1,7 @@
 """What must hold of the head's state in itself at any moment, whatever has happened.
 
 The simulator checks it at every step, and the tests of the core use the very same checks; the
-numbers are those of `gschedd.sim.checks`.
+numbers are those of `tests.fault_world.checks`.
 """
 
 from collections import Counter

@@ -22,14 +22,14 @@ from gschedd.core.state import Job, State
 from gschedd.plan.snapshot import Policy
 from gschedd.policies.queue import fifo
 from gschedd.sim.agenda import FOREVER, Agenda
-from gschedd.sim.booking import check_head, demand
-from gschedd.sim.checks import History, Truth, check_rest
 from gschedd.sim.head import HeadProcess
 from gschedd.sim.machine import Machine
-from gschedd.sim.network import Way, Weather, Wire
 from gschedd.sim.node import NodeProcess
-from gschedd.sim.users import CALLERS, Intent, Users, draw_intent
 from gschedd.sim.work import FixedWork
+from tests.fault_world.bookkeeping import check_head, demand
+from tests.fault_world.checks import History, Truth, check_rest
+from tests.fault_world.network import Way, Weather, Wire
+from tests.fault_world.users import CALLERS, Intent, Users, draw_intent
 
 BEGIN_S: Final = 1_000_000_000.0
 GIB: Final = 1024**3

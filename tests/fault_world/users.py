@@ -14,9 +14,9 @@ from gschedd.core import commands as c
 from gschedd.core.settings import Caller
 from gschedd.core.step import Step
 from gschedd.sim.agenda import Agenda
-from gschedd.sim.booking import demand
 from gschedd.sim.head import HeadProcess
 from gschedd.sim.program import Program
+from tests.fault_world.bookkeeping import demand
 
 ALICE: Final = Caller(user="alice", uid=1001, gid=100)
 BOB: Final = Caller(user="bob", uid=1002, gid=100)
