@@ -24,7 +24,6 @@ import asyncio
 import contextlib
 import json
 import signal
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -32,6 +31,8 @@ from pathlib import Path
 import aiohttp
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from figures import quantile
 
 from gsched.config import load_config, node_socket_of
 from gsched.model.resources import Gpu, Inventory
@@ -59,12 +60,6 @@ def inventory(given: argparse.Namespace) -> Inventory:
     )
 
 
-def milliseconds(values_s: list[float], part: float) -> float:
-    """Return a quantile in ms; 0 of nothing."""
-    ordered = sorted(values_s)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * part))] * 1000 if ordered else 0.0
-
-
 async def report(tally: Tally, given: argparse.Namespace) -> None:
     """Print a line each second."""
     while True:
@@ -74,8 +69,8 @@ async def report(tally: Tally, given: argparse.Namespace) -> None:
             "nodes": len(tally.connected),
             "launches": tally.launches,
             "ends": tally.ends,
-            "gap_ms_p50": round(statistics.median(gaps_s) * 1000, 1) if gaps_s else 0.0,
-            "gap_ms_p99": round(milliseconds(gaps_s, 0.99), 1),
+            "gap_ms_p50": round(quantile(gaps_s, 0.5) * 1000, 1),
+            "gap_ms_p99": round(quantile(gaps_s, 0.99) * 1000, 1),
         }
         if given.json:
             print(json.dumps(values | {"gaps_s": gaps_s}), flush=True)

@@ -43,6 +43,11 @@ def fill(cluster: Cluster, jobs: int) -> list[int]:
     head = Head(cluster.address)
     node = cluster.layout.nodes()[0].name
     head.node_action(a.DrainNode(nodes=(node,), reason="benchmark"))
+    return queue_jobs(head, jobs)
+
+
+def queue_jobs(head: Head, jobs: int) -> list[int]:
+    """Queue so many jobs of SHAPES requests and return their ids."""
     ids: list[int] = []
     started_s = time.monotonic()
     while len(ids) < jobs:

@@ -9,6 +9,7 @@ to zero.
 
 import asyncio
 import mmap
+import runpy
 import selectors
 import struct
 import sys
@@ -67,12 +68,10 @@ class _Policy(asyncio.DefaultEventLoopPolicy):
 
 def main() -> None:
     """Run the head."""
-    from gschedd.main import main as run_head
-
     path, *command = sys.argv[1:]
     asyncio.set_event_loop_policy(_Policy(LongestTurn(Path(path))))
-    sys.argv = command[command.index("gschedd.main") :]
-    run_head()
+    sys.argv = command[command.index("-m") + 1 :]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -32,9 +32,14 @@ class Dialler:
         return self.socket.closed
 
     async def frame(self) -> bytes:
-        """Return the next sealed frame of the head."""
+        """Return the next sealed frame of the head.
+
+        Raises:
+            ConnectionError: the head has ended the connection.
+        """
         frame = await self.socket.receive(timeout=20)
-        assert frame.type is aiohttp.WSMsgType.BINARY, frame
+        if frame.type is not aiohttp.WSMsgType.BINARY:
+            raise ConnectionError(f"no sealed frame, but {frame}")
         data: bytes = frame.data
         return data
 
