@@ -13,7 +13,7 @@ from gsched.model.states import AttemptState, JobState, PartState
 from gschedd.core.head import Head
 from gschedd.core.ledger import coming, leaving
 from gschedd.core.state import Job, State
-from gschedd.core.views.reasons import waiting_reason
+from gschedd.core.views.reasons import Reasons
 from gschedd.plan.space import NodeSpace, emptied, kept_back, take
 
 RESTING: Final = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
@@ -50,11 +50,11 @@ def check_head(head: Head, *, shrunk: Collection[str] = ()) -> None:
     _check_groups(state)
     _check_running(state)
     _check_counts(state)
+    reasons = Reasons(state, head.settings, head.waits, head.safe_mode)
     for job in state.jobs.values():
         _check_job(job)
         if job.state in RESTING:
-            reason = waiting_reason(job, state, head.settings, head.waits, head.safe_mode)
-            demand(bool(reason), "I11", f"job {job.id} waits without a reason")
+            demand(bool(reasons.of(job)), "I11", f"job {job.id} waits without a reason")
 
 
 # --- nodes ---

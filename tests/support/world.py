@@ -33,7 +33,7 @@ from gschedd.core.head import Head
 from gschedd.core.settings import Caller, QueueSettings, Settings
 from gschedd.core.state import Job, Node, State
 from gschedd.core.step import Step
-from gschedd.core.views.reasons import waiting_reason
+from gschedd.core.views.reasons import Reasons
 from gschedd.plan.snapshot import Policy, Wait
 from gschedd.policies.queue import fifo
 from tests.fault_world.bookkeeping import check_head
@@ -304,9 +304,8 @@ class World:
     def why(self, number: int) -> str:
         """Return why a job waits."""
         head = self.head
-        return waiting_reason(
-            head.state.jobs[number], head.state, head.settings, head.waits, head.safe_mode
-        )
+        reasons = Reasons(head.state, head.settings, head.waits, head.safe_mode)
+        return reasons.of(head.state.jobs[number])
 
     def wait_of(self, number: int) -> Wait:
         """Return what the last plan said of a job's shape."""

@@ -3,7 +3,7 @@
 from gsched.model.states import HoldKind, JobState
 from gschedd.core import facts as f
 from gschedd.core.settings import QueueSettings
-from gschedd.core.views.reasons import describe, jobs_ahead, waiting_reason
+from gschedd.core.views.reasons import Reasons, describe, jobs_ahead
 from tests.support.world import ADMIN, World, node, settings
 
 
@@ -28,11 +28,11 @@ def test_a_job_that_no_cycle_has_seen_says_that() -> None:
     world = World(node("n1"))
     job = world.submit()
     state = world.head.state
-    running = state.jobs[job]
-    assert waiting_reason(running, state, world.settings, {}) == "", "it does not wait"
+    reasons = Reasons(state, world.settings, {})
+    assert reasons.of(state.jobs[job]) == "", "it does not wait"
 
     second = world.submit("nodes=1:ppn=4")
-    reason = waiting_reason(state.jobs[second], state, world.settings, {})
+    reason = reasons.of(state.jobs[second])
 
     assert reason == "waiting for the next scheduling cycle"
 

@@ -1,7 +1,10 @@
 """Jobs, attempts and nodes as users see them, made from the head's records."""
 
+from msgspec import structs
+
 from gschedd.core.views.jobs import Teller, attempt_row, outcome_row, part_row
 from gschedd.models.robust import RobustModel
+from gschedd.plan.words import Lack
 from tests.support.world import ALICE, BEGIN_S, GIB, Program, World, node
 
 
@@ -25,6 +28,35 @@ def test_a_waiting_job_tells_why_and_until_when() -> None:
     story = told.story(jobs[second], attempts=(), events=(), now_s=world.now_s)
     assert story.ahead == 1
     assert story.resources == "nodes=1:ppn=2,walltime=00:01:00"
+
+
+def test_why_jobs_of_one_shape_wait_is_put_into_words_once() -> None:
+    """That looks at every node: a list of 100,000 jobs on 1,000 nodes took minutes."""
+
+    class Counted(Lack):
+        __slots__ = ("times",)
+
+        def __init__(self, lack: Lack) -> None:
+            super().__init__(lack._request, lack._spaces)
+            self.times = 0
+
+        def __str__(self) -> str:
+            self.times += 1
+            return super().__str__()
+
+    world = World(node("n1", cpus=2))
+    world.submit("nodes=1:ppn=2,walltime=60", runs_s=60)
+    waiting = [world.submit("nodes=1:ppn=2,walltime=60") for _ in range(5)]
+    wait = world.wait_of(waiting[0])
+    assert isinstance(wait.reason, Lack)
+    counted = Counted(wait.reason)
+    world.head.waits[wait.shape] = structs.replace(wait, reason=counted)
+    told = teller(world)
+
+    rows = [told.row(world.head.state.jobs[job]) for job in waiting]
+
+    assert [row.reason for row in rows] == [world.why(job) for job in waiting]
+    assert counted.times == 1 + len(waiting), "once for the list, once for each question alone"
 
 
 def test_a_start_that_should_have_been_is_expected_anew() -> None:

@@ -6,6 +6,7 @@ is ``-``, so ``cut -f5``, ``awk`` and spreadsheets can read it.
 
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import IO
 
 from gsched.cli.common import is_terminal, printable, wants_color
@@ -13,6 +14,7 @@ from gsched.cli.show.columns import Column
 
 EMPTY = "-"
 DRAWN_ROWS_MOST = 2000  # rich draws about 3,000 rows a second; who asks for more wants lines
+ROWS_AT_ONCE = 250
 
 
 def print_table(
@@ -45,15 +47,23 @@ def print_table(
 
 def write_plain(columns: Sequence[Column], rows: Iterable[Sequence[str]], stream: IO[str]) -> None:
     """Write TAB-separated lines, titles first."""
-    lines = ["\t".join([column.title for column in columns])]
-    for row in rows:
-        line = "\t".join([value or EMPTY for value in row])
-        # Fast for the many rows that are clean: one test of the whole line.
-        if not line.replace("\t", "").isprintable() or line.count("\t") >= len(row):
-            line = "\t".join([printable(value) or EMPTY for value in row])
-        lines.append(line)
-    lines.append("")
-    stream.write("\n".join(lines))
+    stream.write("\t".join([column.title for column in columns]) + "\n")
+    remaining = iter(rows)
+    while some := list(islice(remaining, ROWS_AT_ONCE)):
+        stream.write(_lines(some, len(columns)))
+
+
+def _lines(rows: Sequence[Sequence[str]], width: int) -> str:
+    """Return the lines of some rows.
+
+    Nearly all rows are clean, so all of them are looked at together, and one by one only if any
+    value holds what would break its line.
+    """
+    text = "".join(["\t".join([value or EMPTY for value in row]) + "\n" for row in rows])
+    bare = text.replace("\t", "").replace("\n", "")
+    if len(text) - len(bare) == len(rows) * width and bare.isprintable():
+        return text
+    return "".join(["\t".join([printable(value) or EMPTY for value in row]) + "\n" for row in rows])
 
 
 def print_fields(fields: Iterable[tuple[str, str]], *, out: IO[str] | None = None) -> None:

@@ -20,11 +20,13 @@ from gschedd.core.state import Attempt, Job, Node, Part
 from gschedd.core.training.checkpoints import checkpoint_dir
 from gschedd.core.training.startups import expected_startup_s
 from gschedd.core.views.migrations import checkpoint_row, move_row, progress_row
-from gschedd.core.views.reasons import describe, jobs_ahead, unanswered_reason, waiting_reason
+from gschedd.core.views.reasons import Reasons, describe, jobs_ahead, unanswered_reason
 from gschedd.models.sizes import stated_size
 from gschedd.plan.training import gpus_by_node
 
 WAITING_STATES = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
+#: Name and letter of each state, and whether it is one of a job that waits.
+_SHOWN_STATES = {state: (state.value, state.letter, state in WAITING_STATES) for state in JobState}
 
 
 class Teller:
@@ -36,10 +38,10 @@ class Teller:
         self._settings = head.settings
         self._policy = head.policy
         self._predictor = head.model
-        self._waits = head.waits
         self._verdicts = head.verdicts
         self._safe_mode = head.safe_mode
         self._leases = head.leases
+        self._reasons = Reasons(head.state, head.settings, head.waits, head.safe_mode)
         self._sizes: dict[Request, tuple[int, int, int, int]] = {}
 
     def _size(self, request: Request) -> tuple[int, int, int, int]:
@@ -97,14 +99,18 @@ class Teller:
         cpus, places, gpus, memory_bytes = self._size(spec.request)
         if attempt is not None:
             cpus = sum(share.cpus for share in attempt.allocation)
-        waits = job.state in WAITING_STATES
+        state, letter, waits = _SHOWN_STATES[job.state]
+        if waits:
+            reason, predicted_start_s = self._reasons.with_start(job)
+        else:
+            reason, predicted_start_s = self._unanswered(job), None
         row = api.JobRow(
             id=job.id,
             name=spec.name,
             user=spec.owner.user,
             queue=spec.queue,
-            state=job.state.value,
-            letter=job.state.letter,
+            state=state,
+            letter=letter,
             submitted_s=job.submitted_s,
             cpus=cpus,
             places=places,
@@ -112,45 +118,30 @@ class Teller:
             memory_bytes=memory_bytes,
             priority=spec.priority,
             walltime_s=spec.walltime_s,
-            started_s=self._started_s(job),
+            started_s=_started_s(job),
             ended_s=job.ended_s,
             attempt=job.attempts,
             nodes=tuple(attempt.parts) if attempt is not None else (),
-            cpu_s=job.cpu_s + _present_cpu_s(job),
-            wall_s=job.wall_s + self._present_wall_s(job),
-            reason=(self._reason(job) if waits else self._unanswered(job)),
-            predicted_start_s=self._predicted(job) if waits else None,
+            cpu_s=job.cpu_s + _present_cpu_s(attempt),
+            wall_s=job.wall_s + self._present_wall_s(attempt),
+            reason=reason,
+            predicted_start_s=predicted_start_s,
             outcome=outcome_row(job.outcome),
             moves=job.moves,
             moves_cost_s=job.moves_cost_s,
         )
-        return structs.replace(row, **labels_of(spec))
+        labels = labels_of(spec)
+        return structs.replace(row, **labels) if any(labels.values()) else row
 
     def _unanswered(self, job: Job) -> str:
         requeued_s = self._leases.requeued_s(job, self._settings)
         return unanswered_reason(job, self._state, self._now_s, requeued_s)
 
-    def _present_wall_s(self, job: Job) -> float:
-        """Return for how long the present attempt has run; what ended is charged already."""
-        attempt = job.attempt
+    def _present_wall_s(self, attempt: Attempt | None) -> float:
+        """Return for how long an attempt has run; what ended is charged already."""
         if attempt is None or attempt.started_s is None or attempt.state is AttemptState.ENDED:
             return 0.0
         return max(0.0, self._now_s - attempt.started_s)
-
-    def _started_s(self, job: Job) -> float | None:
-        """Of a job that is not done, the start that its walltime counts from: the present one."""
-        if job.state is JobState.DONE:
-            return job.started_s
-        return None if job.attempt is None else job.attempt.started_s
-
-    def _reason(self, job: Job) -> str:
-        return waiting_reason(job, self._state, self._settings, self._waits, self._safe_mode)
-
-    def _predicted(self, job: Job) -> float | None:
-        if job.state is JobState.WAITING:
-            return None
-        wait = self._waits.get(self._state.shape_of(job))
-        return wait.predicted_start_s if wait is not None and wait.first == job.id else None
 
     def story(
         self,
@@ -276,11 +267,18 @@ class Teller:
         )
 
 
-def _present_cpu_s(job: Job) -> float:
+def _started_s(job: Job) -> float | None:
+    """Of a job that is not done, the start that its walltime counts from: the present one."""
+    if job.state is JobState.DONE:
+        return job.started_s
+    return None if job.attempt is None else job.attempt.started_s
+
+
+def _present_cpu_s(attempt: Attempt | None) -> float:
     """Return the CPU time of an attempt that is not over, as the last heartbeat told it."""
-    if job.attempt is None or job.attempt.ended_s is not None:
+    if attempt is None or attempt.ended_s is not None:
         return 0.0
-    return sum(part.usage.cpu_s for part in job.attempt.parts.values() if part.usage is not None)
+    return sum(part.usage.cpu_s for part in attempt.parts.values() if part.usage is not None)
 
 
 def outcome_row(outcome: Outcome | None) -> api.OutcomeRow | None:

@@ -14,27 +14,71 @@ from gschedd.plan.moments import moment
 from gschedd.plan.snapshot import Shape, Wait
 
 
-def waiting_reason(
-    job: Job,
-    state: State,
-    settings: Settings,
-    waits: Mapping[Shape, Wait],
-    safe_mode: str = "",
-) -> str:
-    """Return why a job that is neither running nor done waits; never empty (I: no silent wait)."""
-    match job.state:
-        case JobState.HELD:
-            because = f": {job.hold_reason}" if job.hold_reason else ""
-            kinds = " and ".join(job.holds)
-            who = "" if set(job.holds) == {HoldKind.USER} else " as an operator"
-            command = f"grls -h {_hold_letters(job)} {job.id}{who}"
-            return f"held by {kinds}{because}; release it with {command}"
-        case JobState.WAITING:
-            return _delayed_reason(job)
-        case JobState.QUEUED:
-            return _queued_reason(job, state, settings, waits, safe_mode)
-        case _:
-            return ""
+class Reasons:
+    """Why jobs wait, as one query tells it.
+
+    The jobs of one shape wait for the same, and to put that into words may take a look at every
+    node. So it is done once for each shape, and kept as long as this object: for one query.
+    """
+
+    __slots__ = ("_safe_mode", "_settings", "_state", "_waits", "_words")
+
+    def __init__(
+        self, state: State, settings: Settings, waits: Mapping[Shape, Wait], safe_mode: str = ""
+    ) -> None:
+        self._state = state
+        self._settings = settings
+        self._waits = waits
+        self._safe_mode = safe_mode
+        self._words: dict[Shape, str] = {}
+
+    def of(self, job: Job) -> str:
+        """Return why a job that is neither running nor done waits; never empty: no silent wait."""
+        return self.with_start(job)[0]
+
+    def with_start(self, job: Job) -> tuple[str, float | None]:
+        """Return the same, and when the job is predicted to start, where its last plan says so."""
+        match job.state:
+            case JobState.QUEUED:
+                return self._of_queued(job)
+            case JobState.HELD:
+                because = f": {job.hold_reason}" if job.hold_reason else ""
+                kinds = " and ".join(job.holds)
+                who = "" if set(job.holds) == {HoldKind.USER} else " as an operator"
+                command = f"grls -h {_hold_letters(job)} {job.id}{who}"
+                return f"held by {kinds}{because}; release it with {command}", None
+            case JobState.WAITING:
+                return _delayed_reason(job), None
+            case _:
+                return "", None
+
+    def _of_queued(self, job: Job) -> tuple[str, float | None]:
+        state = self._state
+        if self._safe_mode:
+            return f"no job is started: {self._safe_mode}", None
+        queue = self._settings.queues.get(job.spec.queue)
+        if queue is None:
+            gone = f"queue {job.spec.queue} is no longer configured; galter -q moves the job"
+            return gone, None
+        if not queue.started:
+            return f"queue {job.spec.queue} is stopped", None
+        if not state.nodes:
+            return "no node has registered yet", None
+        shape = state.shape_of(job)
+        wait = self._waits.get(shape)
+        group = state.groups.get(shape)
+        if wait is None or group is None:
+            return "waiting for the next scheduling cycle", None
+        words = self._words.get(shape)
+        if words is None:
+            words = self._words[shape] = str(wait.reason)
+        start_s = wait.predicted_start_s if wait.first == job.id else None
+        ahead = group.position(state.order_key(job))
+        if ahead == 0:
+            return words, start_s
+        jobs = "job" if ahead == 1 else "jobs"
+        before = f"{ahead} {jobs} with the same request ahead in the queue"
+        return f"{before} (next: job {group.order[0][1]}); {words}", start_s
 
 
 def unanswered_reason(job: Job, state: State, now_s: float, requeued_s: float | None = None) -> str:
@@ -90,33 +134,6 @@ def describe_place(share: Share) -> str:
         indices = ",".join(map(str, share.gpu_indices))
         words += f", GPU{'s' * (len(share.gpu_indices) != 1)} {indices}"
     return f"{share.node} ({words})"
-
-
-def _queued_reason(
-    job: Job, state: State, settings: Settings, waits: Mapping[Shape, Wait], safe_mode: str
-) -> str:
-    if safe_mode:
-        return f"no job is started: {safe_mode}"
-    queue = settings.queues.get(job.spec.queue)
-    if queue is None:
-        return f"queue {job.spec.queue} is no longer configured; galter -q moves the job"
-    if not queue.started:
-        return f"queue {job.spec.queue} is stopped"
-    if not state.nodes:
-        return "no node has registered yet"
-    shape = state.shape_of(job)
-    wait = waits.get(shape)
-    group = state.groups.get(shape)
-    if wait is None or group is None:
-        return "waiting for the next scheduling cycle"
-    ahead = group.position(state.order_key(job))
-    if ahead == 0:
-        return str(wait.reason)
-    jobs = "job" if ahead == 1 else "jobs"
-    return (
-        f"{ahead} {jobs} with the same request ahead in the queue (next: job {group.order[0][1]}); "
-        f"{wait.reason}"
-    )
 
 
 def jobs_ahead(job: Job, state: State) -> int:
