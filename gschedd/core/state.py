@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from gsched.model.job import ExitRecord, JobSpec, Outcome
 from gsched.model.machine import Machine
-from gsched.model.resources import Allocation, Inventory, Load, Request, Share, Usage
+from gsched.model.resources import Allocation, Gpu, Inventory, Load, Request, Share, Usage
 from gsched.model.states import (
     AttemptState,
     HoldKind,
@@ -413,6 +413,11 @@ class State:
                 name for node in self.nodes.values() for name, _ in node.inventory.generic
             )
         return self.caches.generic_names
+
+    def gpus_of(self, node: str) -> tuple[Gpu, ...]:
+        """Return all GPUs of a node; none of one that is not known, as its record is damaged."""
+        known = self.nodes.get(node)
+        return known.inventory.gpus if known is not None else ()
 
     def total_gpus(self) -> int:
         """Return how many GPUs all nodes have, whether they take work now or not."""

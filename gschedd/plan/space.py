@@ -261,6 +261,10 @@ class Spaces:
     def __getitem__(self, node: str) -> NodeSpace:
         return self._changed.get(node) or self._base[node]
 
+    def gpus_of(self, node: str) -> tuple[Gpu, ...]:
+        """Return all GPUs of a node; none of one that is not known."""
+        return self[node].all_gpus if node in self else ()
+
     def __contains__(self, node: str) -> bool:
         return node in self._base
 

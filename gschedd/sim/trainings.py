@@ -7,8 +7,8 @@ from typing import Protocol
 from gschedd.core import facts as f
 from gschedd.core.head import Head
 from gschedd.core.state import Job
-from gschedd.core.training.profile import layout_of
 from gschedd.models.sizes import size_of
+from gschedd.plan.layouts import layout_of
 from gschedd.sim.program import Program
 from gschedd.sim.workload import STARTUP
 
@@ -50,7 +50,8 @@ class Trainings:
     def _program(self, job: Job, fact: f.AttemptAssigned) -> Program:
         size, settings = size_of(job.spec), self._head.settings
         assert size is not None, "the head has looked at what was said of it"
-        rate = size.speed.rate(layout_of(fact.allocation, self._head.state, settings.fabric))
+        layout = layout_of(fact.allocation, self._head.state.gpus_of, settings.fabric)
+        rate = size.speed.rate(layout)
         left = size.work - job.work_done
         said = (each for each in job.spec.arguments if each.startswith(STARTUP))
         startup_s = max((float(each.removeprefix(STARTUP)) for each in said), default=0.0)

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from gsched.model.resources import Chunk, Request
 from gsched.model.states import Placement
+from gschedd.plan.layouts import has_alike_gpus
 from gschedd.plan.space import NodeSpace, Spaces
 from gschedd.plan.training import BETWEEN_BYTES_S, INSIDE_BYTES_S, Fabric, Layout, gpus_by_node
 from gschedd.policies.kit.performance import Curve, best_of
@@ -17,7 +18,6 @@ from gschedd.policies.kit.trainings import (
     Option,
     Paces,
     form_of,
-    is_plain,
     waiting_trainings,
 )
 from tests.support.spaces import space
@@ -184,9 +184,9 @@ def test_a_plan_that_is_no_longer_free_is_refused() -> None:
 
 def test_requests_of_other_kinds_are_placed_whole() -> None:
     """Several chunks, or no GPUs: no count can be chosen for them."""
-    assert is_plain(elastic())
-    assert not is_plain(Request(chunks=(Chunk(gpus=1), Chunk(gpus=2))))
-    assert not is_plain(Request())
+    assert has_alike_gpus(elastic())
+    assert not has_alike_gpus(Request(chunks=(Chunk(gpus=1), Chunk(gpus=2))))
+    assert not has_alike_gpus(Request())
 
 
 def test_trainings_that_are_alike_are_of_one_kind() -> None:

@@ -8,8 +8,8 @@ from gschedd.core import facts as f
 from gschedd.core.learning import foretell
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
-from gschedd.core.training.profile import layout_of
 from gschedd.models.sizes import stated_size
+from gschedd.plan.layouts import layout_of
 from gschedd.plan.load import Predictor
 
 
@@ -58,7 +58,7 @@ class Assigner:
         size = stated_size(job.spec)
         if size is None or job.work_done > 0:
             return 0.0
-        rate = size.speed.rate(layout_of(allocation, self._state, self._settings.fabric))
+        rate = size.speed.rate(layout_of(allocation, self._state.gpus_of, self._settings.fabric))
         return size.work / rate if rate > 0 else 0.0
 
 

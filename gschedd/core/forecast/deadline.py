@@ -20,11 +20,12 @@ from gschedd.core.forecast.start import predict_submission
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
 from gschedd.core.training.best_case import shortest_run
-from gschedd.core.training.profile import goal_of, known_size, layout_of, shares_gpus
+from gschedd.core.training.profile import goal_of, known_size
 from gschedd.core.training.startups import expected_startup_s
 from gschedd.core.training.step_times import own_size
 from gschedd.models.kinds import kind_of
 from gschedd.models.sizes import size_of
+from gschedd.plan.layouts import has_alike_gpus, layout_of
 from gschedd.plan.load import Predictor
 from gschedd.plan.moments import moment
 from gschedd.plan.snapshot import Group, Plan, Policy, Shape, Snapshot, Verdict
@@ -147,7 +148,7 @@ def _end_by_rate(
     """Return when it is done if it goes on as it runs, or runs on the best place from its start."""
     attempt = job.attempt
     if attempt is not None:
-        layout = layout_of(attempt.allocation, state, settings.fabric)
+        layout = layout_of(attempt.allocation, state.gpus_of, settings.fabric)
         run_s = goal.run_time_s(layout)
         begin_s = now_s if attempt.started_s is not None else max(now_s, attempt.assigned_s)
         return begin_s + run_s if math.isfinite(run_s) else None
@@ -207,7 +208,7 @@ def foresee(
 
 def is_planned(spec: JobSpec, state: State) -> bool:
     """Return whether a policy plans a job by its deadline, and not like all others."""
-    return state.plans_goals and spec.is_training and shares_gpus(spec.request)
+    return state.plans_goals and spec.is_training and has_alike_gpus(spec.request)
 
 
 def _silence(spec: JobSpec, *, state: State, settings: Settings, now_s: float) -> str:

@@ -11,6 +11,7 @@ from gsched.model.states import Placement
 from gschedd.core.settings import Settings
 from gschedd.core.state import State
 from gschedd.plan.elastic import free_gpus
+from gschedd.plan.layouts import fastest
 from gschedd.plan.space import Spaces, emptied
 from gschedd.plan.training import Fabric, Layout, Size
 
@@ -57,7 +58,7 @@ def shortest_run(request: Request, size: Size, *, state: State, settings: Settin
 def gpu_speeds(state: State, fabric: Fabric) -> Mapping[str, float]:
     """Return how fast the fastest GPU of each node is, by node; nodes without any are left out."""
     return {
-        name: max(fabric.devices.get(gpu.type, 1.0) for gpu in node.inventory.gpus)
+        name: fastest(node.inventory.gpus, fabric)
         for name, node in state.nodes.items()
         if node.inventory.gpus
     }

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Final
 
 from gsched.model.job import JobSpec
-from gsched.model.resources import Allocation, Request
+from gsched.model.resources import Request
 from gsched.model.states import AttemptState, JobState
 from gschedd.core.learning import Loads
 from gschedd.core.migration.backoff import is_left_alone
@@ -21,9 +21,10 @@ from gschedd.models.kinds import kind_of
 from gschedd.models.runtime import size_of_run
 from gschedd.models.sizes import size_by_walltime, stated_size
 from gschedd.plan.elastic import is_elastic
+from gschedd.plan.layouts import has_alike_gpus, layout_of
 from gschedd.plan.load import Predictor
 from gschedd.plan.times import foretold_s
-from gschedd.plan.training import Fabric, Goal, Layout, Size, gpus_by_node
+from gschedd.plan.training import Goal, Size
 
 #: Requests whose numbers of GPUs are kept: those of trainings are few, and asked for in each cycle.
 MAX_COUNTED: Final = 4_096
@@ -72,7 +73,7 @@ class Goals(Mapping[int, Goal]):
         )
 
     def _size(self, job: Job) -> Size | None:
-        if not shares_gpus(job.spec.request):
+        if not has_alike_gpus(job.spec.request):
             return None
         sizes = self._state.caches.sizes
         if job.id not in sizes:
@@ -85,14 +86,6 @@ class Goals(Mapping[int, Goal]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-def shares_gpus(request: Request) -> bool:
-    """Return whether deadline policies can plan a request: they share out GPUs, all alike.
-
-    Who needs none, or different things in different places, is planned like any other job.
-    """
-    return len(request.chunks) == 1 and request.gpus > 0
 
 
 def known_size(
@@ -136,7 +129,7 @@ def goal_of(job: Job, size: Size, *, settings: Settings, state: State, now_s: fl
         left = size.work - done_of(size, job.work_done, job.work_total)
         rest = Rest(work=left, total_work=size.work, startup_s=whole_startup_s)
     else:
-        rate = size.speed.rate(layout_of(attempt.allocation, state, settings.fabric))
+        rate = size.speed.rate(layout_of(attempt.allocation, state.gpus_of, settings.fabric))
         rest = rest_of_running(
             job,
             size,
@@ -158,7 +151,7 @@ def goal_of(job: Job, size: Size, *, settings: Settings, state: State, now_s: fl
         movable=_is_movable(job, state, now_s),
         move_s=move_s,
         promised=job.promised,
-        request=_movable_request(job.spec.request),
+        request=job.spec.request if has_alike_gpus(job.spec.request) else None,
     )
 
 
@@ -188,20 +181,3 @@ def gpu_counts(request: Request, total: int) -> tuple[int, ...]:
     each = request.chunks[0].gpus
     most = min(request.places_max, total // each) if each else request.places_max
     return tuple(count * each for count in range(request.places, max(request.places, most) + 1))
-
-
-def _movable_request(request: Request) -> Request | None:
-    """Return a request whose places are alike and have GPUs; others are not moved."""
-    return request if len(request.chunks) == 1 and request.chunks[0].gpus else None
-
-
-def layout_of(allocation: Allocation, state: State, fabric: Fabric) -> Layout:
-    """Return the layout of an allocation with GPUs."""
-    types: dict[str, str] = {}
-    for share in allocation:
-        node = state.nodes.get(share.node)  # None: its record is damaged, and it is away
-        gpus = node.inventory.gpus if node is not None else ()
-        if share.gpu_indices and gpus:
-            types[share.node] = gpus[0].type
-    counts = gpus_by_node(allocation) or {share.node: share.cpus for share in allocation}
-    return fabric.layout(counts, types)

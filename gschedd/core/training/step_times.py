@@ -10,6 +10,7 @@ from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
 from gschedd.models.kinds import kind_of
 from gschedd.models.steptimes import TYPES_JOINT, Steps
+from gschedd.plan.layouts import held_gpus
 from gschedd.plan.training import Size, gpus_by_node
 
 #: Fewer steps than this, in less time than that, are no measurement: after the very first step,
@@ -64,14 +65,8 @@ def _is_news(job: Job, step_s: float, now_s: float) -> bool:
 
 
 def _gpu_type(state: State, allocation: Allocation) -> str:
-    types = {
-        gpu.type
-        for share in allocation
-        if share.node in state.nodes
-        for gpu in state.nodes[share.node].inventory.gpus
-        if gpu.index in share.gpu_indices
-    }
-    return TYPES_JOINT.join(sorted(types))
+    held = held_gpus(allocation, state.gpus_of).values()
+    return TYPES_JOINT.join(sorted({gpu.type for gpus in held for gpu in gpus}))
 
 
 def learn(state: State, fact: f.StepsMeasured) -> None:

@@ -7,6 +7,7 @@ from msgspec import Struct, structs
 
 from gsched.model.resources import Allocation, Request
 from gsched.model.units import format_gpus
+from gschedd.plan.layouts import layout_of, slowest_type
 from gschedd.plan.snapshot import Move, RunningJob, Shape, Snapshot, Start, Verdict, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import Fabric, Goal, Layout, Speed
@@ -107,12 +108,10 @@ class Speeds:
         spaces = [space for space in snapshot.nodes.values() if space.open and space.total_gpus]
         spaces.sort(key=lambda space: (-space.total_gpus, space.name))
         self._sizes = [(space.name, space.total_gpus) for space in spaces]
-        #: Also of nodes that are closed: what runs there goes on.
         self._types = {
-            space.name: space.all_gpus[0].type
-            for space in snapshot.nodes.values()
-            if space.all_gpus
+            space.name: slowest_type(space.all_gpus, snapshot.fabric) for space in spaces
         }
+        self._spaces = Spaces(snapshot.nodes)
         self._fabric: Fabric = snapshot.fabric
         self._layouts: dict[int, Layout] = {}
         self._levels: dict[tuple[Speed, tuple[int, ...]], Levels] = {}
@@ -142,9 +141,9 @@ class Speeds:
         end_s = now_s + self.run_time_s(goal, gpus)
         return end_s if end_s < math.inf else None
 
-    def layout_on(self, counts: Mapping[str, int]) -> Layout:
-        """Return the layout of so many GPUs on each node."""
-        return self._fabric.layout(counts, self._types)
+    def layout_of(self, allocation: Allocation) -> Layout:
+        """Return the layout of an allocation, also on nodes that are closed."""
+        return layout_of(allocation, self._spaces.gpus_of, self._fabric)
 
     def levels(self, goal: Goal) -> Levels:
         """Return the numbers that are worth having, of those that `sizes` gives."""

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from gsched.model.resources import Request
 from gschedd.plan.elastic import free_gpus
+from gschedd.plan.layouts import layout_of
 from gschedd.plan.snapshot import Snapshot
 from gschedd.plan.space import NodeIndex, NodeSpace, Spaces, emptied, index_of
 from gschedd.plan.training import Fabric, Goal, Speed, gpus_by_node
@@ -21,7 +22,6 @@ from gschedd.policies.kit.trainings import (
     FreeNodes,
     Paces,
     Waiting,
-    layout_of,
 )
 
 Level = tuple[int, float]  # GPUs, and the seconds that a unit of work takes on them at best
@@ -144,7 +144,7 @@ def running_ends(snapshot: Snapshot) -> list[tuple[float, int]]:
         goal = snapshot.goals.get(job.job)
         end_s = job.end_s
         if goal is not None and all(share.node in spaces for share in job.allocation):
-            layout = layout_of(job.allocation, spaces, snapshot.fabric)
+            layout = layout_of(job.allocation, spaces.gpus_of, snapshot.fabric)
             end_s = snapshot.now_s + goal.run_time_s(layout)
         gpus = sum(gpus_by_node(job.allocation).values())
         if gpus and end_s is not None and end_s < float("inf"):

@@ -11,7 +11,7 @@ that both are worked out once for all of them.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct, structs
 
@@ -19,9 +19,10 @@ from gsched.model.resources import Allocation, Request
 from gsched.model.states import Placement
 from gschedd.plan.elastic import allocate_on, free_gpus
 from gschedd.plan.fit import NoFit, place
+from gschedd.plan.layouts import has_alike_gpus, layout_of, slowest_type
 from gschedd.plan.snapshot import Shape, Snapshot
 from gschedd.plan.space import NodeSpace, Spaces
-from gschedd.plan.training import Fabric, Goal, Layout, Speed, gpus_by_node
+from gschedd.plan.training import Fabric, Goal, Layout, Speed
 
 #: By what nodes with as many free GPUs are ordered, the lower first; their names decide the rest.
 Preference = Callable[[NodeSpace], float]
@@ -53,7 +54,7 @@ def waiting_trainings(snapshot: Snapshot) -> list[Waiting]:
             continue
         request = group.shape.request
         if request not in forms:
-            forms[request] = form_of(request) if is_plain(request) else None
+            forms[request] = form_of(request) if has_alike_gpus(request) else None
         form = forms[request]
         kind = kinds.setdefault((form, goal.speed, goal.gpus), len(kinds))
         found.append(Waiting(goal=goal, shape=group.shape, form=form, kind=kind))
@@ -64,11 +65,6 @@ def form_of(request: Request) -> Request:
     """Return a request for one place of it: requests of one form differ in their number alone."""
     chunk = structs.replace(request.chunks[0], count=1)
     return structs.replace(request, chunks=(chunk,), places_max=0)
-
-
-def is_plain(request: Request) -> bool:
-    """Return whether its GPUs can be chosen node by node: one chunk, with GPUs in every place."""
-    return len(request.chunks) == 1 and request.chunks[0].gpus > 0
 
 
 class Option(Struct, frozen=True, kw_only=True, cache_hash=True):
@@ -97,7 +93,7 @@ class FreeNodes:
     """The nodes with GPUs free for requests of one form, by how many, as a plan takes of them.
 
     Args:
-        form: see `form_of`; only for plain requests.
+        form: see `form_of`; only where GPUs are alike (`has_alike_gpus`).
         spaces: what is free; when it changes, `refresh` is told of which nodes.
         fabric: how nodes are connected.
         preference: orders nodes with as many free GPUs.
@@ -121,8 +117,10 @@ class FreeNodes:
         self._types: dict[str, str] = {}
         self._layouts: dict[tuple[tuple[int, int | str], ...], Layout] = {}
         of_node: dict[str, tuple[float, float]] = {}
+        wanted = form.chunks[0].gpu_type
         for space in spaces:
-            self._types[space.name] = slowest = _slowest_type(space, fabric)
+            gpus = (gpu for gpu in space.all_gpus if gpu.type == wanted or not wanted)
+            self._types[space.name] = slowest = slowest_type(gpus, fabric)
             of_node[space.name] = (
                 fabric.devices.get(slowest, 1.0),
                 fabric.inside.get(space.name, fabric.inside_bytes_s),
@@ -265,12 +263,6 @@ class FreeNodes:
         return pool[index][2]
 
 
-def _slowest_type(space: NodeSpace, fabric: Fabric) -> str:
-    """Return the type of a node's slowest GPU; ties go to the first by name."""
-    types = sorted({gpu.type for gpu in space.all_gpus}) or [""]
-    return min(types, key=lambda kind: fabric.devices.get(kind, 1.0))
-
-
 class Paces:
     """Seconds that a unit of work takes, by speed and layout; each is asked for once.
 
@@ -331,13 +323,4 @@ def place_whole(
     found = place(request, spaces)
     if isinstance(found, NoFit):
         return None
-    return found, layout_of(found, spaces, fabric)
-
-
-def layout_of(allocation: Allocation, spaces: Spaces, fabric: Fabric) -> Layout:
-    """Return the layout of an allocation; without GPUs, each place counts as one."""
-    counts: Mapping[str, int] = gpus_by_node(allocation) or {
-        share.node: share.slots for share in allocation
-    }
-    types = {name: _slowest_type(spaces[name], fabric) for name in counts if name in spaces}
-    return fabric.layout(counts, types)
+    return found, layout_of(found, spaces.gpus_of, fabric)

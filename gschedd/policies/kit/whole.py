@@ -36,7 +36,7 @@ def plan_one_at_a_time(snapshot: Snapshot, order: Order, *, firm: bool) -> Plan:
         goal = snapshot.goals[each.job]
         here = gpus_by_node(each.allocation)
         if here:
-            end_s = max(end_s, snapshot.now_s + goal.run_time_s(speeds.layout_on(here)))
+            end_s = max(end_s, snapshot.now_s + goal.run_time_s(speeds.layout_of(each.allocation)))
         verdicts.append(_verdict(goal, end_s, sum(here.values()), firm=firm))
     starts: list[Start] = []
     waits: list[Wait] = []
@@ -46,7 +46,7 @@ def plan_one_at_a_time(snapshot: Snapshot, order: Order, *, firm: bool) -> Plan:
         if place:
             here = gpus_by_node(place)
             gpus = sum(here.values())
-            ends_s = end_s + goal.run_time_s(speeds.layout_on(here))
+            ends_s = end_s + goal.run_time_s(speeds.layout_of(place))
             starts.append(Start(job=job, shape=shape, allocation=place, why="first in order"))
         else:
             start_s, gpus = _next_start(goal, end_s, profile, speeds)

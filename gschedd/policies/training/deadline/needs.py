@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from gschedd.plan.snapshot import RunningJob, Snapshot
-from gschedd.plan.training import Goal, gpus_by_node
+from gschedd.plan.training import Goal
 from gschedd.policies.kit.changes import (
     Speeds,
     Trainings,
@@ -128,8 +128,9 @@ def _levels(goal: Goal, running: RunningJob | None, speeds: Speeds) -> Levels:
 
 def _rate(goal: Goal, running: RunningJob, speeds: Speeds) -> float:
     """Return the work a second that a training does where it is; 0 without any GPU."""
-    counts = gpus_by_node(running.allocation)
-    return goal.speed.rate(speeds.layout_on(counts)) if counts else 0.0
+    if not gpus_of(running.allocation):
+        return 0.0
+    return goal.speed.rate(speeds.layout_of(running.allocation))
 
 
 def _need(goal: Goal, levels: Levels, has: int) -> Need | None:

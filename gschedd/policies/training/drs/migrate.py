@@ -6,6 +6,7 @@ from msgspec import Struct, structs
 
 from gsched.model.resources import Request
 from gschedd.plan.elastic import allocate_on
+from gschedd.plan.layouts import has_alike_gpus, layout_of
 from gschedd.plan.snapshot import Move, RunningJob, Snapshot
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import Goal, Layout, gpus_by_node
@@ -14,8 +15,6 @@ from gschedd.policies.kit.trainings import (
     FreeNodes,
     Paces,
     form_of,
-    is_plain,
-    layout_of,
 )
 
 
@@ -65,8 +64,8 @@ def movables(snapshot: Snapshot) -> list[Running]:
         if job.leaving or job.starting:
             continue
         known = all(share.node in spaces and spaces[share.node].open for share in job.allocation)
-        if known and is_plain(goal.request) and gpus_by_node(job.allocation):
-            layout = layout_of(job.allocation, spaces, snapshot.fabric)
+        if known and has_alike_gpus(goal.request) and gpus_by_node(job.allocation):
+            layout = layout_of(job.allocation, spaces.gpus_of, snapshot.fabric)
             found.append(Running(job=job, goal=goal, request=goal.request, layout=layout))
     return sorted(found, key=lambda each: each.job.job)
 
@@ -161,7 +160,7 @@ def _moves(
         if allocation is None:
             return None
         spaces.take(allocation)
-        layout = layout_of(allocation, spaces, snapshot.fabric)
+        layout = layout_of(allocation, spaces.gpus_of, snapshot.fabric)
         why = f"from {_named(each.counts)}, moved together with others"
         move = Move(job=each.job.job, allocation=allocation, why=why)
         moved.append(Moved(running=each, move=move, layout=layout))

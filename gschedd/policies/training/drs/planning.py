@@ -7,6 +7,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from gsched.model.resources import Allocation
+from gschedd.plan.layouts import layout_of
 from gschedd.plan.snapshot import Plan, Snapshot, Start, Verdict, Wait
 from gschedd.plan.space import NodeSpace, Spaces
 from gschedd.plan.training import Goal
@@ -17,7 +18,6 @@ from gschedd.policies.kit.trainings import (
     Paces,
     Preference,
     Waiting,
-    layout_of,
     waiting_trainings,
 )
 from gschedd.policies.training.drs import migrate as m
@@ -316,7 +316,7 @@ class Planning:
                 continue
             move = (moved or {}).get(job.job)
             if move is None:
-                layout = layout_of(job.allocation, spaces, snapshot.fabric)
+                layout = layout_of(job.allocation, spaces.gpus_of, snapshot.fabric)
                 end_s = snapshot.now_s + goal.run_time_s(layout)
             else:
                 layout = move.layout
