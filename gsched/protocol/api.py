@@ -10,6 +10,7 @@ from msgspec import Struct
 from gsched.model.job import Labels, Stated
 from gsched.model.limits import MAX_JOBS_PER_REQUEST as MAX_JOBS_PER_REQUEST  # noqa: PLC0414 - also said here
 from gsched.model.limits import MAX_SUBMIT_BYTES
+from gsched.model.reports import Checkpoint, Progress
 from gsched.model.resources import Load, Usage
 from gsched.model.training import Training
 
@@ -271,28 +272,6 @@ class MoveRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cost_s: float | None = None
 
 
-class CheckpointRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A training's newest checkpoint; ``wall_s`` is what writing it took."""
-
-    at_s: float
-    step: int
-    path: str = ""
-    size_bytes: int = 0
-    wall_s: float = 0.0
-
-
-class ProgressRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far a training was when it last said so; work is in samples, 0 where it is not said."""
-
-    at_s: float
-    step: int
-    work_done: float = 0.0
-    work_total: float = 0.0
-    step_s: float = 0.0
-    communication_s: float = 0.0
-    gpus: int = 0
-
-
 class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
     """``GET /v1/jobs/ID``: all that is known of one job.
 
@@ -343,8 +322,8 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
     late_reason: str = ""
     moves_asked: int = 0
     move: MoveRow | None = None
-    checkpoint: CheckpointRow | None = None
-    progress: ProgressRow | None = None
+    checkpoint: Checkpoint | None = None
+    progress: Progress | None = None
     checkpoint_dir: str = ""
     checkpoint_signal: int = 0
     restarts_max: int = 0

@@ -16,6 +16,7 @@ from gsched.model.job import ExitRecord, LaunchFailure, Owner
 from gsched.model.machine import Machine
 from gsched.model.numbers import Amount, Count, Number
 from gsched.model.origin import Origin
+from gsched.model.reports import CheckpointReport, ProgressReport
 from gsched.model.resources import Inventory, Load, Share, Usage
 from gsched.model.states import Join, LaunchKind, PartState, StopReason
 
@@ -441,30 +442,15 @@ class UnknownAttempt(Struct, frozen=True, kw_only=True, tag="unknown_attempt"):
     attempt: Count
 
 
-class Checkpointed(Struct, frozen=True, kw_only=True, tag="checkpointed", omit_defaults=True):
-    """A training has published a checkpoint.
+class Checkpointed(CheckpointReport, frozen=True, kw_only=True, tag="checkpointed"):
+    """A training has published a checkpoint; an answer to `Checkpoint`, or by itself.
 
     Attributes:
-        request: which `Checkpoint` this answers; 0: one that it makes by itself, now and then.
-        step: steps done over all attempts.
-        work_done: over all attempts, in the training's own unit (samples).
-        work_total: of the whole training, in that unit; 0: it does not say.
-        path: of the checkpoint.
-        wall_s: from the agreed step to the published manifest, seconds.
-        waits: it does not go on before `GoOn`.
         world_sizes: numbers of ranks that it can run on, ascending; empty: it does not say.
     """
 
     job: Count
     attempt: Count
-    request: Count = 0
-    step: Count = 0
-    work_done: Amount = 0.0
-    work_total: Amount = 0.0
-    path: str = ""
-    size_bytes: Count = 0
-    wall_s: Amount = 0.0
-    waits: bool = False
     world_sizes: tuple[Count, ...] = ()
 
 
@@ -477,33 +463,11 @@ class CheckpointFailed(Struct, frozen=True, kw_only=True, tag="checkpoint_failed
     message: str
 
 
-class Progress(Struct, frozen=True, kw_only=True, tag="progress", omit_defaults=True):
-    """How far a training is; sent at the first step of an attempt, and then now and then.
-
-    Attributes:
-        step, work_done: over all attempts.
-        work_total: of the whole training; 0: it does not say.
-        step_s, communication_s: means over the steps since the last report, seconds.
-        gpus: ranks.
-        gradient_bytes: that each rank has to share with the others in a step; 0: not known.
-        restored_step: from which it went on; -1: it began anew.
-        restore_s: reading the checkpoint took so long.
-        world_sizes: numbers of ranks that it can run on, ascending; empty: it does not say.
-    """
+class Progress(ProgressReport, frozen=True, kw_only=True, tag="progress"):
+    """How far a training is."""
 
     job: Count
     attempt: Count
-    step: Count
-    work_done: Amount
-    at_s: Amount
-    work_total: Amount = 0.0
-    step_s: Amount = 0.0
-    communication_s: Amount = 0.0
-    gpus: Count = 0
-    restored_step: Number = -1
-    restore_s: Amount = 0.0
-    world_sizes: tuple[Count, ...] = ()
-    gradient_bytes: Amount = 0.0
 
 
 class Probed(Struct, frozen=True, kw_only=True, tag="probed", omit_defaults=True):

@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from gsched.model.reports import CheckpointReport, ProgressReport, Sizes, Text, made_of
 from gsched.protocol import node as n
 
 VERSION = 1
@@ -16,48 +17,13 @@ MAX_LINE_BYTES = 64 * 1024
 SOCKET_NAME = "elastic.sock"  # in gnode's state directory
 
 _Count = Annotated[int, Meta(ge=0, le=2**53)]
-_Amount = Annotated[float, Meta(ge=0.0, le=1e300)]
-_Text = Annotated[str, Meta(max_length=4096)]
-_Sizes = Annotated[tuple[Annotated[int, Meta(ge=1, le=2**31)], ...], Meta(max_length=256)]
-
-
-class Saved(Struct, frozen=True, kw_only=True):
-    """A checkpoint is published: see `gsched.protocol.node.Checkpointed`."""
-
-    request: _Count = 0
-    step: _Count = 0
-    work_done: _Amount = 0.0
-    work_total: _Amount = 0.0
-    path: _Text = ""
-    size_bytes: _Count = 0
-    wall_s: _Amount = 0.0
-    waits: bool = False
 
 
 class Failed(Struct, frozen=True, kw_only=True):
     """What was asked for could not be saved; the training goes on."""
 
     request: _Count
-    message: _Text = ""
-
-
-class Reached(Struct, frozen=True, kw_only=True):
-    """How far it is: see `gsched.protocol.node.Progress`.
-
-    ``world_sizes`` are the numbers of ranks that it can run on from now on; empty: as before.
-    """
-
-    step: _Count
-    work_done: _Amount = 0.0
-    at_s: _Amount = 0.0
-    work_total: _Amount = 0.0
-    step_s: _Amount = 0.0
-    communication_s: _Amount = 0.0
-    gpus: _Count = 0
-    restored_step: Annotated[int, Meta(ge=-1, le=2**53)] = -1
-    restore_s: _Amount = 0.0
-    gradient_bytes: _Amount = 0.0
-    world_sizes: _Sizes = ()
+    message: Text = ""
 
 
 class Hello(Struct, frozen=True, kw_only=True):
@@ -71,17 +37,17 @@ class Hello(Struct, frozen=True, kw_only=True):
     job: _Count
     attempt: _Count
     world_size: _Count = 0
-    world_sizes: _Sizes = ()
-    saved: Saved | None = None
+    world_sizes: Sizes = ()
+    saved: CheckpointReport | None = None
 
 
 class Line(Struct, frozen=True, kw_only=True):
     """One line of a training."""
 
     hello: Hello | None = None
-    checkpointed: Saved | None = None
+    checkpointed: CheckpointReport | None = None
     checkpoint_failed: Failed | None = None
-    progress: Reached | None = None
+    progress: ProgressReport | None = None
 
 
 class BadLineError(Exception):
@@ -120,40 +86,14 @@ def encode_refusal(message: str) -> bytes:
 
 
 def checkpointed(
-    job: int, attempt: int, said: Saved, world_sizes: tuple[int, ...] = ()
+    job: int, attempt: int, said: CheckpointReport, world_sizes: tuple[int, ...] = ()
 ) -> n.Checkpointed:
     """Return the report of an attempt's checkpoint, and of the numbers of ranks it can run on."""
-    return n.Checkpointed(
-        job=job,
-        attempt=attempt,
-        request=said.request,
-        step=said.step,
-        work_done=said.work_done,
-        work_total=said.work_total,
-        path=said.path,
-        size_bytes=said.size_bytes,
-        wall_s=said.wall_s,
-        waits=said.waits,
-        world_sizes=world_sizes,
-    )
+    return made_of(n.Checkpointed, said, job=job, attempt=attempt, world_sizes=world_sizes)
 
 
 def progress(
-    job: int, attempt: int, said: Reached, world_sizes: tuple[int, ...] = ()
+    job: int, attempt: int, said: ProgressReport, world_sizes: tuple[int, ...] = ()
 ) -> n.Progress:
     """Return the report of how far an attempt is, and of the numbers of ranks it can run on."""
-    return n.Progress(
-        job=job,
-        attempt=attempt,
-        step=said.step,
-        work_done=said.work_done,
-        at_s=said.at_s,
-        work_total=said.work_total,
-        step_s=said.step_s,
-        communication_s=said.communication_s,
-        gpus=said.gpus,
-        restored_step=said.restored_step,
-        restore_s=said.restore_s,
-        world_sizes=world_sizes,
-        gradient_bytes=said.gradient_bytes,
-    )
+    return made_of(n.Progress, said, job=job, attempt=attempt, world_sizes=world_sizes)

@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from gsched.model.job import ExitRecord, JobSpec, Outcome
 from gsched.model.machine import Machine
+from gsched.model.reports import Checkpoint, Progress
 from gsched.model.resources import Allocation, Gpu, Inventory, Load, Request, Share, Usage
 from gsched.model.states import (
     AttemptState,
@@ -134,18 +135,13 @@ class Trip(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return max(0.0, self.resumed_s - begun_s)
 
 
-class Saved(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Saved(Checkpoint, frozen=True, kw_only=True, omit_defaults=True):
     """A training's newest checkpoint; ``world_sizes``: the numbers of ranks it can go on with."""
 
-    at_s: float
-    step: int
-    path: str = ""
-    size_bytes: int = 0
-    wall_s: float = 0.0
     world_sizes: tuple[int, ...] = ()
 
 
-class Reached(Struct, frozen=True, kw_only=True):
+class Reached(Progress, frozen=True, kw_only=True):
     """How far a training was when it last said so. Not durable: it says so again.
 
     Attributes:
@@ -154,13 +150,6 @@ class Reached(Struct, frozen=True, kw_only=True):
     """
 
     attempt: int
-    at_s: float
-    step: int
-    work_done: float
-    work_total: float
-    step_s: float
-    communication_s: float
-    gpus: int
     since_s: float
     since_work: float
     world_sizes: tuple[int, ...] = ()

@@ -7,6 +7,7 @@ from gsched.cli.show.joblist import slack
 from gsched.cli.show.render import print_fields
 from gsched.cli.times import format_clock, format_expected, format_time, local_times
 from gsched.model.ids import format_job_id
+from gsched.model.reports import Checkpoint, Progress
 from gsched.model.resources import Usage
 from gsched.model.signals import describe_signal
 from gsched.model.states import JobState, PartState
@@ -15,13 +16,11 @@ from gsched.model.units import format_duration, format_size
 from gsched.model.wording import counted, outcome_words
 from gsched.protocol.api import (
     AttemptRow,
-    CheckpointRow,
     JobRow,
     JobStory,
     MoveRow,
     OutcomeRow,
     PartRow,
-    ProgressRow,
 )
 
 
@@ -181,14 +180,14 @@ def _seconds(time_s: float) -> str:
     return f"{time_s:.2f} s" if time_s < 1 else f"{time_s:.1f} s"
 
 
-def _checkpoint(saved: CheckpointRow) -> str:
+def _checkpoint(saved: Checkpoint) -> str:
     size = f", {format_size(saved.size_bytes)}" if saved.size_bytes else ""
     wall = f", written in {_seconds(saved.wall_s)}" if saved.wall_s else ""
     where = f", {saved.path}" if saved.path else ""
     return f"step {saved.step}, {format_time(saved.at_s)}{size}{wall}{where}"
 
 
-def _progress(reached: ProgressRow) -> str:
+def _progress(reached: Progress) -> str:
     words = [f"step {reached.step}"]
     if reached.work_total > 0:
         words.append(f"{100.0 * min(1.0, reached.work_done / reached.work_total):.1f} %")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from gsched.model.job import ExitRecord
+from gsched.model.reports import made_of
 from gsched.model.resources import Usage
 from gsched.model.states import NodeState, PartState, StopReason
 from gsched.protocol import node as n
@@ -416,19 +417,7 @@ def _goes_on(job: Job, attempt: Attempt) -> bool:
 
 def _reached(said: n.Progress, now_s: float) -> Reached:
     at_s = min(said.at_s, now_s)
-    return Reached(
-        attempt=said.attempt,
-        at_s=at_s,
-        step=said.step,
-        work_done=said.work_done,
-        work_total=said.work_total,
-        step_s=said.step_s,
-        communication_s=said.communication_s,
-        gpus=said.gpus,
-        since_s=at_s,
-        since_work=said.work_done,
-        world_sizes=said.world_sizes,
-    )
+    return made_of(Reached, said, at_s=at_s, since_s=at_s, since_work=said.work_done)
 
 
 def on_probed(state: State, node: str, said: n.Probed, now_s: float) -> Heard:

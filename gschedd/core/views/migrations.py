@@ -1,5 +1,6 @@
 """A job's checkpoints, moves and progress as users see them."""
 
+from gsched.model.reports import Checkpoint, Progress, made_of
 from gsched.protocol import api
 from gschedd.core.state import Job, Reached, Trip
 
@@ -38,30 +39,11 @@ def _phase(trip: Trip) -> str:
     return next((name for name, at_s in phases if at_s), "requested")
 
 
-def checkpoint_row(job: Job) -> api.CheckpointRow | None:
+def checkpoint_row(job: Job) -> Checkpoint | None:
     """Return a training's newest checkpoint that is known."""
-    saved = job.saved
-    if saved is None:
-        return None
-    return api.CheckpointRow(
-        at_s=saved.at_s,
-        step=saved.step,
-        path=saved.path,
-        size_bytes=saved.size_bytes,
-        wall_s=saved.wall_s,
-    )
+    return None if job.saved is None else made_of(Checkpoint, job.saved)
 
 
-def progress_row(reached: Reached | None) -> api.ProgressRow | None:
+def progress_row(reached: Reached | None) -> Progress | None:
     """Return how far a training is, as it says."""
-    if reached is None:
-        return None
-    return api.ProgressRow(
-        at_s=reached.at_s,
-        step=reached.step,
-        work_done=reached.work_done,
-        work_total=reached.work_total,
-        step_s=reached.step_s,
-        communication_s=reached.communication_s,
-        gpus=reached.gpus,
-    )
+    return None if reached is None else made_of(Progress, reached)

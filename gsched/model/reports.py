@@ -1,0 +1,94 @@
+"""What trainings say of themselves: one record each for progress and checkpoints.
+
+The line of a training, the message of its node, the head's state and the API's replies inherit
+them, so that a number that is added here is in all of them. Bounds hold wherever one is decoded:
+nothing that a training says is longer or larger.
+"""
+
+from typing import Annotated, TypeVar
+
+from msgspec import Meta, Struct
+
+from gsched.model.numbers import MAX_NUMBER, Count
+
+_Kind = TypeVar("_Kind", bound=Struct)
+
+Told = Annotated[float, Meta(ge=0.0, le=1e300)]
+Text = Annotated[str, Meta(max_length=4096)]
+Sizes = Annotated[tuple[Annotated[int, Meta(ge=1, le=2**31)], ...], Meta(max_length=256)]
+
+
+class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far a training was when it last said so; work is in samples, 0 where it is not said.
+
+    Attributes:
+        at_s: seconds since the epoch.
+        step, work_done: over all attempts.
+        work_total: of the whole training.
+        step_s, communication_s: means over the steps since the last report, seconds.
+        gpus: ranks.
+    """
+
+    at_s: Told
+    step: Count
+    work_done: Told = 0.0
+    work_total: Told = 0.0
+    step_s: Told = 0.0
+    communication_s: Told = 0.0
+    gpus: Count = 0
+
+
+class ProgressReport(Progress, frozen=True, kw_only=True, omit_defaults=True):
+    """Progress as a training tells it: at the first step of an attempt, and then now and then.
+
+    Attributes:
+        restored_step: from which it went on; -1: from none.
+        restore_s: reading the checkpoint took so long.
+        gradient_bytes: that each rank has to share with the others in a step; 0: not known.
+        world_sizes: numbers of ranks that it can run on, ascending; empty: it does not say.
+    """
+
+    at_s: Told = 0.0
+    restored_step: Annotated[int, Meta(ge=-1, le=MAX_NUMBER)] = -1
+    restore_s: Told = 0.0
+    gradient_bytes: Told = 0.0
+    world_sizes: Sizes = ()
+
+
+class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A training's newest checkpoint; ``wall_s`` is what writing it took."""
+
+    at_s: Told
+    step: Count
+    path: str = ""
+    size_bytes: Count = 0
+    wall_s: Told = 0.0
+
+
+class CheckpointReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A checkpoint as a training tells of it when it is published.
+
+    Attributes:
+        request: which order this answers; 0: one that it makes by itself, now and then.
+        step: steps done over all attempts.
+        work_done: over all attempts, in the training's own unit (samples).
+        work_total: of the whole training, in that unit; 0: it does not say.
+        path: of the checkpoint.
+        wall_s: from the agreed step to the published manifest, seconds.
+        waits: it does no further step before it is told to.
+    """
+
+    request: Count = 0
+    step: Count = 0
+    work_done: Told = 0.0
+    work_total: Told = 0.0
+    path: Text = ""
+    size_bytes: Count = 0
+    wall_s: Told = 0.0
+    waits: bool = False
+
+
+def made_of(kind: type[_Kind], record: Struct, **others: object) -> _Kind:
+    """Return a record with the fields that another one has, too, and with these ``others``."""
+    named = (name for name in kind.__struct_fields__ if name not in others)
+    return kind(**{name: getattr(record, name) for name in named}, **others)
