@@ -178,7 +178,7 @@ class Head:
         """Return all that is known of one job.
 
         Raises:
-            UnknownJobError: there is none of that id.
+            UnknownJobError: the id is unknown.
         """
         return self._get(f"/v1/jobs/{_named(job)}", api.JobStory)
 

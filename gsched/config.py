@@ -138,7 +138,7 @@ class BalanceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """``[balance]``: balancing, and what all policies predict by.
 
     Attributes:
-        rule: what ``balance`` means: ``gsched``, or ``paper`` for the algorithm it was made from.
+        rule: what ``balance`` means: ``gsched``, or ``paper`` for the algorithm of the paper.
         weights: of the resources.
         reserve: the first job that has to wait gets a reservation (rule ``gsched``).
         window_s: a job younger than this is not in its node's report yet.
@@ -396,7 +396,7 @@ class DeadlineConfig(AnyTrainingConfig, frozen=True, kw_only=True, forbid_unknow
 
 
 class MovesConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[moves]``: running jobs that go on elsewhere.
+    """``[moves]``: migration of running jobs.
 
     Attributes:
         at_once: so many jobs move at once when nodes are drained or a policy wants it.

@@ -39,7 +39,7 @@ class BadResourceError(UsageError):
 
 
 class RequestTooLargeError(UsageError):
-    """No node, or not enough nodes, could ever hold this request, however long the user waits."""
+    """No node, or not enough nodes, can ever satisfy this request, however long the user waits."""
 
     code = "request_too_large"
 

@@ -120,7 +120,7 @@ def recalled(table: Table, event: Recalled, wall_s: float) -> None:
 
 
 def fence_older(table: Table, key: AttemptKey, now_s: float, wall_s: float) -> None:
-    """Stop what still lives of earlier attempts of a job that the head has started anew."""
+    """Stop what still lives of earlier attempts of a job that the head has restarted."""
     for older in tuple(table.live_of_job.get(key.job, ())):
         attempt = table.attempts[older]
         _stop(table, attempt, StopCommand(reason=StopReason.FENCED, grace_s=0.0), now_s)

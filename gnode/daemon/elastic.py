@@ -4,7 +4,7 @@ Any process of this machine can connect, so that nothing of what comes in is bel
 kernel has said whose process it is, and nothing can make gnode wait, grow or fall: lines,
 connections and their rate are bounded, and who breaks the rules is cut off with a word why.
 
-A training may lose its connection, and gnode may be started anew. The last order to an attempt is
+A training may lose its connection, and gnode may be restarted. The last order to an attempt is
 therefore said again to whoever connects as it (orders have numbers, so that twice is like once),
 and an order to one that is not connected waits for some seconds where it may yet come.
 """
@@ -289,7 +289,7 @@ class ElasticServer:
         """Return the peer that a connection is, after its attempt has been told what it missed.
 
         Raises:
-            _RefusedError: it is none of the attempts of that user here.
+            _RefusedError: that user has no such attempt here.
         """
         key = AttemptKey(hello.job, hello.attempt)
         attempt = self._attempts.get(key)

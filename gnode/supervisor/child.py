@@ -98,7 +98,7 @@ def _run(task: Task, around: Surroundings, channel: int) -> None:
     if task["switch_user"]:
         groups = privilege.resolve_groups(task["user"], task["uid"], task["gid"])
         privilege.become(task["uid"], task["gid"], groups)
-        os.write(channel, IDENTIFIED)  # what hangs from now on is no name service
+        os.write(channel, IDENTIFIED)  # a hang from now on is not the name service's
     paths, descriptors = prepare_as_owner(task)
     os.write(channel, READY + b"\0".join(os.fsencode(path) for path in paths))
     if os.read(channel, 1) != GO:  # the supervisor is dead, or has been told to stop

@@ -19,7 +19,7 @@ def parse_moment(text: str, *, now_s: float, option: str) -> float:
     today, and ``@`` with seconds since the epoch.
 
     Raises:
-        UsageError: it is none of these; ``option`` names who said it.
+        UsageError: it is another word; ``option`` names who said it.
     """
     word = text.strip()
     midnight_s = _midnight_s(now_s)

@@ -48,7 +48,7 @@ class Samples:
     world_sizes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        # NumPy's whole numbers are none of Python's, and cannot be written into a manifest.
+        # NumPy's integers are not Python's, and cannot be written into a manifest.
         for name, least in (("count", 1), ("global_batch", 1), ("epochs", 0), ("seed", None)):
             value = getattr(self, name)
             if not isinstance(value, int) or (least is not None and value < least):

@@ -276,7 +276,7 @@ class TrainingState:
         return {parameter: known[parameter] for group in groups for parameter in group["params"]}
 
     def _template(self, directory: str) -> tuple[State, Fault]:
-        """Return what is to be loaded, with room for it, or why that cannot be said."""
+        """Return what is to be loaded, with room for it, or why that is unknown."""
         from torch.distributed import checkpoint
 
         try:

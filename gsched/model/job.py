@@ -88,11 +88,11 @@ class JobSpec(Stated, frozen=True, kw_only=True, omit_defaults=True):
         deadline_s: by when it is to be done, seconds since the epoch; 0: there is no deadline.
         urgency: from which the deadline was computed, if it was.
         training: what its user said of its size.
-        movable: it can be stopped at a checkpoint and go on elsewhere.
+        movable: it can migrate: stop at a checkpoint and resume on other nodes.
         checkpoint_dir: where it keeps its checkpoints, absolute; empty: the usual place.
         checkpoint_interval_s: between those that it makes by itself; None: it chooses.
         checkpoint_signal: by which it is asked to save its state and end; 0: over its socket.
-        restarts_max: how often in a row, without a checkpoint in between, it is started anew after
+        restarts_max: how often in a row, without a checkpoint in between, it is restarted after
             a node or a rank of it has died; 0: what is rerunnable is, after the loss of a node.
         lease_s: how long it may run on a node that does not reach the head, seconds; 0: for ever.
     """

@@ -76,8 +76,8 @@ class OutcomeKind(StrEnum):
     LAUNCH_FAILED = "launch_failed"  # it never ran
     NODE_LOST = "node_lost"  # its node died or forgot it
     SUPERVISOR_LOST = "supervisor_lost"  # its supervisor was killed and the outcome with it
-    RERUN = "rerun"  # stopped to be queued again
-    MOVED = "moved"  # stopped at a checkpoint, to go on elsewhere
+    RERUN = "rerun"  # stopped to be requeued
+    MOVED = "moved"  # stopped at a checkpoint, to migrate
 
 
 class LaunchStage(StrEnum):
@@ -110,7 +110,7 @@ class StopReason(StrEnum):
 
     DELETE = "delete"
     RERUN = "rerun"
-    MOVE = "move"  # it goes on elsewhere, from its checkpoint
+    MOVE = "move"  # it migrates, from its checkpoint
     WALLTIME = "walltime"
     PEER_FAILED = "peer_failed"  # another node's part of the same attempt ended
     FENCED = "fenced"  # the head gave this attempt up

@@ -1,7 +1,7 @@
 """Words that are the same wherever they are shown: how a job or an attempt ended, and counts.
 
 Head and commands use them: an outcome reads the same in gstat, ghist, gwait, in a job's events and
-as the reason for which it was queued again.
+as the reason for which it was requeued.
 """
 
 from collections.abc import Mapping

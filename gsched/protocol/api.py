@@ -47,12 +47,12 @@ class SubmitJob(Stated, frozen=True, kw_only=True, omit_defaults=True, forbid_un
         deadline_s: by when it is to be done; 0: there is none.
         deadline_after_s: the same, counted from its submission on the head's clock.
         urgency: ``urgent``, ``normal`` or ``relaxed``, instead of a deadline.
-        movable: it can be stopped at a checkpoint and go on elsewhere.
+        movable: it can migrate: stop at a checkpoint and resume on other nodes.
         reject_if_late: it is refused, and nothing kept of it, unless its deadline can be met.
         checkpoint_dir: where it keeps its checkpoints, absolute; empty: in its directory.
         checkpoint_interval_s: between those that it makes by itself; None: it chooses.
         checkpoint_signal: it can be moved, and is asked by this signal to save its state and end.
-        requeue_on: ``node-failure``: it is started anew after a node or a rank of it has died.
+        requeue_on: ``node-failure``: it is restarted after a node or a rank of it has died.
         requeue_limit: so often in a row; None: three times.
     """
 
@@ -99,9 +99,9 @@ class SubmitResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         predicted_start_s: of a dry run: by when it would start.
         deadline_s: of a job that has one, as the head understood it.
-        planned_gpus: how many GPUs it is planned to begin with; 0: that cannot be said.
-        predicted_end_s: when it is expected to be done; None: that cannot be said.
-        meets_deadline: whether it is expected to be in time; None: that cannot be said.
+        planned_gpus: how many GPUs it is planned to begin with; 0: unknown.
+        predicted_end_s: when it is expected to be done; None: unknown.
+        meets_deadline: whether it is expected to be in time; None: unknown.
         late_reason: why it will be late.
     """
 
@@ -153,7 +153,7 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
         predicted_end_s: when a training that is not done is expected to be.
         slack_s: from the predicted end, or the real one, to the deadline; below 0: it is late.
         meets_deadline: whether it is expected to be in time; of a job that is done: whether it
-            ended well by then; None: that cannot be said, or there is no deadline.
+            ended well by then; None: unknown, or there is no deadline.
         moves: how often it has gone on elsewhere, or on other GPUs.
         moves_cost_s: for how long that has kept it from working, seconds.
     """
@@ -281,7 +281,7 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
         ahead: number of jobs before it in its queue, if it waits.
         urgency: from which its deadline was computed, if it was.
         training: what its user said of its size.
-        movable: it can be stopped at a checkpoint and go on elsewhere.
+        movable: it can migrate: stop at a checkpoint and resume on other nodes.
         startup_s: how long it is expected to take from a start to its first step, seconds; 0: that
             is not known.
         promised: whether it was promised that its deadline will be met; None: nothing was said.
@@ -292,7 +292,7 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
         progress: how far it is, as it says.
         checkpoint_dir: where it keeps its checkpoints.
         checkpoint_signal: by which it is asked to save its state; 0: over its socket.
-        restarts_max: how often in a row it is started anew after a node or rank of it has died.
+        restarts_max: how often in a row it is restarted after a node or rank of it has died.
         restarts: how often in a row that was so.
         lease_s: how long it may run on a node that does not reach the head; 0: for ever.
     """

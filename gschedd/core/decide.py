@@ -101,7 +101,7 @@ def delete_job(
 def hold_job(
     state: State, settings: Settings, command: c.ActOnJob, asked: a.HoldJob, now_s: float
 ) -> list[f.AnyFact]:
-    """Return the hold; a running job is held when it is queued again.
+    """Return the hold; a running job is held when it is requeued.
 
     Raises:
         NotPermittedError: the caller may not set this kind of hold.
@@ -172,7 +172,7 @@ def signal_job(
 def rerun_job(
     state: State, settings: Settings, command: c.ActOnJob, asked: a.RerunJob, now_s: float
 ) -> list[f.AnyFact]:
-    """Return the stop after which the job is queued again.
+    """Return the stop after which the job is requeued.
 
     Raises:
         BadStateError: it does not run, is being deleted, or may not be rerun.

@@ -133,7 +133,7 @@ class AttemptRecovered(AttemptFact, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class MoveRequested(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """The job is to go on elsewhere, or on another number of GPUs: it has this place from now on.
+    """The job is to migrate, or to resize: it has this allocation from now on.
 
     Without an allocation it goes back to its queue. ``request`` numbers the job's moves.
     """

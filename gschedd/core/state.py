@@ -396,7 +396,7 @@ class State:
         return Shape(queue=spec.queue, request=spec.request, walltime_s=spec.walltime_s, goal=goal)
 
     def generic_names(self) -> frozenset[str]:
-        """Return the counted resources that some node declares."""
+        """Return the consumable resources that some node declares."""
         if self.caches.generic_names is None:
             self.caches.generic_names = frozenset(
                 name for node in self.nodes.values() for name, _ in node.inventory.generic

@@ -35,7 +35,7 @@ JOB_MOVES: Final[Mapping[tuple[J, type[f.Fact]], frozenset[J]]] = MappingProxyTy
         (J.HELD, f.JobAltered): frozenset({J.HELD}),
         (J.HELD, f.AttemptRecovered): frozenset({J.RUNNING}),
         (J.HELD, f.JobEnded): frozenset({J.DONE}),
-        (J.RUNNING, f.JobHeld): frozenset({J.RUNNING}),  # takes effect if the job is queued again
+        (J.RUNNING, f.JobHeld): frozenset({J.RUNNING}),  # takes effect if the job is requeued
         (J.RUNNING, f.JobReleased): frozenset({J.RUNNING}),
         (J.RUNNING, f.JobAltered): frozenset({J.RUNNING}),
         (J.RUNNING, f.JobSignalled): frozenset({J.RUNNING}),
@@ -65,7 +65,7 @@ JOB_MOVES: Final[Mapping[tuple[J, type[f.Fact]], frozenset[J]]] = MappingProxyTy
         (J.MIGRATING, f.JobEnded): frozenset({J.DONE}),
         (J.EXITING, f.JobHeld): frozenset({J.EXITING}),
         (J.EXITING, f.JobReleased): frozenset({J.EXITING}),
-        (J.EXITING, f.JobAltered): frozenset({J.EXITING}),  # it may be queued again
+        (J.EXITING, f.JobAltered): frozenset({J.EXITING}),  # it may be requeued
         (J.EXITING, f.JobSignalled): frozenset({J.EXITING}),
         (J.EXITING, f.CheckpointTaken): frozenset({J.EXITING}),
         (J.EXITING, f.TrainingResumed): frozenset({J.EXITING}),  # a report that was under way

@@ -76,7 +76,7 @@ def listen_on_path(path: str, *, mode: int, key: str) -> socket.socket:
     """Return a listening Unix socket, of commands or of nodes; ``key`` names it in errors.
 
     It gets its mode under another name and is renamed when it listens: whoever finds it may open
-    it, and there is no moment without one while a head is replaced.
+    it, and one is there at any moment while a head is replaced.
 
     Raises:
         ConfigError: it cannot be made there.

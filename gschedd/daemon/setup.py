@@ -81,7 +81,7 @@ def relearn(model: Model, store: Store, most: int) -> int:
     """Teach a new model the newest runs of the history, and return how many there were.
 
     They come in the order in which the head learned of them, which is that of their ends but for
-    what was reported late: so a head that was started anew predicts what it did before.
+    what was reported late: so a head that was restarted predicts what it did before.
     """
     runs = store.newest_runs(most)
     for run in runs:

@@ -230,7 +230,7 @@ class Queries:
         """Return a job by its id, from the state or from what was read.
 
         Raises:
-            UnknownJobError: there is none of that id.
+            UnknownJobError: the id is unknown.
             StorageError: its row is damaged.
         """
         number = own_job_number(text, server=self._head.settings.server)
@@ -246,7 +246,7 @@ class Queries:
         """Return a job, done or not.
 
         Raises:
-            UnknownJobError: there is none of that id.
+            UnknownJobError: the id is unknown.
         """
         number = own_job_number(text, server=self._head.settings.server)
         job = self._head.state.jobs.get(number)
@@ -457,7 +457,7 @@ def _number(text: str, name: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InvalidRequestError(f"{name}={shown(text)} is no number")
+        raise InvalidRequestError(f"{name}={shown(text)} is not a number")
     return value
 
 

@@ -276,7 +276,7 @@ class Known:
         """Return what a job of a kind will cost on a node.
 
         Raises:
-            KeyError: it is none of the kinds.
+            KeyError: the kind is unknown.
         """
         return _predicted(kind, self._kinds[kind], self._nodes, node)
 

@@ -247,7 +247,7 @@ class Claim(Struct, frozen=True, kw_only=True):
 
     Attributes:
         cpus, memory_bytes: the most that any of them asks for with one GPU.
-        whole: some of them asks for whole nodes or for counted resources.
+        whole: some of them asks for whole nodes or for consumable resources.
     """
 
     cpus: float

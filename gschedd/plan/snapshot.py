@@ -42,7 +42,7 @@ class RunningJob(Struct, frozen=True, kw_only=True):
 
     ``end_s`` is when it is planned to end (see `gschedd.plan.times`), seconds since the epoch; None
     if nothing limits it. It may end later, unless that is its walltime.
-    ``leaving``: it is being stopped, to go on elsewhere or for good, so it cannot be moved.
+    ``leaving``: it is being stopped, to migrate or for good, so it cannot be moved.
     ``starting``: it does not run yet, so it cannot be moved either.
     ``uses``: what it was predicted to use on its nodes when it was assigned, as far as that was.
     """
@@ -190,13 +190,13 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     Attributes:
         meets: it will meet its deadline.
-        end_s: when it will be done, seconds since the epoch; None where that cannot be said.
+        end_s: when it will be done, seconds since the epoch; None where that is unknown.
         gpus: on how many GPUs, at first.
         why: in words, where it will be late.
         firm: it stays with that, and it may be kept as a promise; else it is only expected so far.
         can_promise: the policy would keep the deadline if it were promised now, although it does
             not promise it by itself.
-        unsure_until_s: it cannot be said whether it will be in time, although nothing may count on
+        unsure_until_s: it is unknown whether it will be in time, although nothing may count on
             it (``meets`` is False); from then on it cannot be, whatever it gets. None: it is said.
     """
 

@@ -115,7 +115,8 @@ class Goal(Struct, frozen=True, kw_only=True):
         startup_s: until its first step, seconds: of one that waits counted from its start, of one
             that runs from now.
         whole_startup_s: from its start to its first step, also of one that runs.
-        movable: it can be stopped at a checkpoint and go on elsewhere or on another number.
+        movable: it can migrate: stop at a checkpoint and resume on other nodes or on another
+            number of GPUs.
         move_s: from the order to stop to its first further step, seconds: the cost of a move.
         promised: whether it was promised that the deadline will be met; None: nothing was said.
         request: what it asks for: one chunk, of which every place has a GPU or more. A move of what

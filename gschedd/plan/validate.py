@@ -203,7 +203,7 @@ def _totals(request: Request, allocation: Allocation) -> list[tuple[str, object,
         ("GPUs", sum(len(share.gpu_indices) for share in allocation), request.gpus),
         ("bytes", sum(share.memory_bytes for share in allocation), request.memory_bytes),
         ("places", sum(share.slots for share in allocation), request.places),
-        ("counted resources", dict(generic), dict(sum_of(request).generic)),
+        ("consumable resources", dict(generic), dict(sum_of(request).generic)),
     ]
 
 

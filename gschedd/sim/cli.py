@@ -328,7 +328,7 @@ def _replay(
     errors: Console,
     stop: "Stop",
 ) -> tuple[Summary, bool]:
-    """Run one policy to its end or to the first Ctrl-C; return what it came to, and which."""
+    """Run one policy to its end or to Ctrl-C; return the results, and whether it was stopped."""
     writer = (
         output.ResultWriter(Path(wanted.csv_dir) / f"results-{policy}.csv")
         if wanted.csv_dir

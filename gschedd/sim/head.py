@@ -54,7 +54,7 @@ class Watcher(Protocol):
 
 
 class HeadProcess:
-    """One head daemon, started anew whenever it was killed.
+    """One head daemon, restarted whenever it was killed.
 
     Attributes:
         head: None while none runs.

@@ -53,7 +53,7 @@ class Uplink(Protocol):
 
 
 class NodeProcess:
-    """One node daemon, started anew whenever it was killed.
+    """One node daemon, restarted whenever it was killed.
 
     Attributes:
         incarnation: which start of the daemon this is.

@@ -27,7 +27,7 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WaitEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a job waits; ``like_it`` jobs behind it ask for the same."""
+    """Why a job waits; ``like_it`` jobs behind it are identical requests."""
 
     job: int
     reason: str
@@ -171,7 +171,7 @@ def _places(allocation: Allocation) -> str:
 def _verdict(verdict: Verdict) -> str:
     words = "meets its deadline" if verdict.meets else "misses its deadline"
     if verdict.unsure_until_s is not None:
-        words = "it cannot be said yet whether it meets its deadline"
+        words = "it is not known yet whether it meets its deadline"
     gpus = f", on {format_gpus(verdict.gpus)}" if verdict.gpus else ""
     end = "" if verdict.end_s is None else f", done by {moment(verdict.end_s)}"
     why = f": {verdict.why}" if verdict.why else ""

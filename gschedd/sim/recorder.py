@@ -292,7 +292,7 @@ class Recorder:
         cycles: int,
         oddities: Mapping[str, int],
     ) -> Summary:
-        """Return what it came to so far."""
+        """Return the results so far."""
         self._pass_time()
         means = self._means
         slowdowns = [total / count for total, count in self._of_user.values()]

@@ -216,7 +216,7 @@ class Simulation:
             self._programs[step.job] = self._shaper.program(job)
 
     def summary(self, policy: str) -> Summary:
-        """Return what it came to so far."""
+        """Return the results so far."""
         return self.recorder.summary(
             policy,
             refused=self.refused,

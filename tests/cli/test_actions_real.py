@@ -236,7 +236,7 @@ def test_a_hold_of_a_running_job_says_when_it_takes_effect(desk: Desk) -> None:
         "again\n"
     )
     document = json.loads(desk.run("ghold", "--json", job).stdout)
-    assert "takes effect if it is queued again" in document["results"][0]["note"]
+    assert "takes effect if it is requeued" in document["results"][0]["note"]
     assert desk.run("grerun", "-W", "0", job).status == 0
     wait_until(lambda: desk.row(job).state == "held", what="the hold")
     assert desk.run("ghold", "-h", "o", job).stderr == ""  # it waits: nothing to explain

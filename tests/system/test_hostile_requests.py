@@ -58,7 +58,7 @@ def test_numbers_that_are_none_are_refused(cluster: Cluster, running: int) -> No
     for target in (f"/v1/jobs/{running}/wait?timeout_s=nan", "/v1/history?limit=inf"):
         status, text = ask(cluster, "GET", target)
 
-        assert (status, "is no number" in text) == (400, True)
+        assert (status, "is not a number" in text) == (400, True)
 
 
 def test_impossible_statements_are_refused_at_submission(cluster: Cluster, running: int) -> None:

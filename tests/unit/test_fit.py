@@ -349,7 +349,7 @@ def mixed() -> Spaces:
         ({"gpu_indices": (7,)}, "n1: GPU 7 not free"),
         ({"slots": 2}, "2 places for 1 asked"),
         ({"exclusive": True}, "exclusive is not what was asked for"),
-        ({"generic": (("licence", 1),)}, "{'licence': 1} counted resources for {} asked"),
+        ({"generic": (("licence", 1),)}, "{'licence': 1} consumable resources for {} asked"),
     ],
 )
 def test_an_allocation_must_be_what_was_asked_for(share: dict[str, object], why: str) -> None:

@@ -1,4 +1,4 @@
-"""``gmigrate``: let a running job go on elsewhere, or on another number of GPUs."""
+"""``gmigrate``: migrate a running job, or change its number of GPUs."""
 
 from collections.abc import Iterator
 

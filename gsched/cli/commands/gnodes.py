@@ -96,7 +96,7 @@ def gnodes(
 
     A drained node takes no new jobs; its running jobs continue or, with --migrate, migrate to other
     nodes where possible. confirm-dead declares a machine gone for good: its jobs end there, and
-    those that can be rerun are queued again; if the machine is still alive, they run twice. remove
+    those that can be rerun are requeued; if the machine is still alive, they run twice. remove
     deletes a node without jobs. replace gives a node's name to another gnode, which the head
     refuses until then: one with a new state directory, or on another machine.
     """

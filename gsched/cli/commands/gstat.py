@@ -105,7 +105,7 @@ def parse_states(text: str) -> tuple[JobState, ...]:
     """Return the states of ``Q,R``, ``QR`` or ``queued,running``; F and C both mean done.
 
     Raises:
-        UsageError: a word that is no state.
+        UsageError: an invalid state.
     """
     letters = {state.letter: state for state in JobState} | {"F": JobState.DONE}
     found: dict[JobState, None] = {}

@@ -1,7 +1,7 @@
 """Directives in a batch script: ``#PBS -l walltime=1:00:00`` and the like. Pure.
 
 The scan follows POSIX qsub and Torque: a first line that starts with ``#!`` or ``:`` is skipped;
-then come directives, comments and blank lines; the first line that is none of these ends the scan.
+then come directives, comments and blank lines; the first other line ends the scan.
 """
 
 from collections.abc import Sequence

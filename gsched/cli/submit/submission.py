@@ -261,7 +261,7 @@ def elastic_notes(job: SubmitJob) -> list[str]:
 
 
 def refuse_other_user(users: str | None) -> None:
-    """Refuse ``-u`` with anyone but the caller: the head runs jobs as who submits them.
+    """Refuse ``-u`` with anyone but the caller: the head runs jobs as the users who submit them.
 
     Raises:
         UnknownUserError: no such user here.

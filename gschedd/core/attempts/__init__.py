@@ -1,1 +1,1 @@
-"""The life of an attempt: assigned, reported by nodes, ended, settled, queued again or held."""
+"""The life of an attempt: assigned, reported by nodes, ended, settled, requeued or held."""

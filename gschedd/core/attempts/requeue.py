@@ -39,9 +39,9 @@ LOST: Final = frozenset({OutcomeKind.NODE_LOST, OutcomeKind.SUPERVISOR_LOST})
 def after_fault(job: Job, outcome: Outcome, at_s: float) -> f.JobRequeued | f.JobEnded | None:
     """Return what becomes of a job whose attempt has just ended through no fault of its own.
 
-    None: the outcome is the job's. A job that has asked for it (`JobSpec.restarts_max`) is started
-    anew also after the death of one of its ranks, but only so often in a row without having saved
-    its state in between; then the outcome is its own.
+    None: the outcome is the job's. A job that has asked for it (`JobSpec.restarts_max`) is
+    restarted also after the death of one of its ranks, but only so often in a row without having
+    saved its state in between; then the outcome is its own.
     """
     attempt = job.attempt
     assert attempt is not None, "the attempt has just ended"

@@ -40,9 +40,9 @@ class Outlook(Struct, frozen=True, kw_only=True):
     """What is expected of a training.
 
     Attributes:
-        start_s, end_s: seconds since the epoch; None: that cannot be said.
-        meets: it will meet its deadline; None: that cannot be said, or it has none.
-        gpus: on how many GPUs at first; 0: that cannot be said.
+        start_s, end_s: seconds since the epoch; None: unknown.
+        meets: it will meet its deadline; None: unknown, or it has none.
+        gpus: on how many GPUs at first; 0: unknown.
         firm: the policy stays with that, so it may be kept as a promise.
         can_promise: the policy would keep the deadline if it were promised now.
         why: in words, why it will be late, or why nothing can be said.
@@ -98,7 +98,7 @@ def outlook_of(
 
 
 def _said_of(verdict: Verdict, now_s: float) -> bool | None:
-    """Return what a policy says of a deadline; None: that cannot be said yet."""
+    """Return what a policy says of a deadline; None: not known yet."""
     until_s = verdict.unsure_until_s
     return None if until_s is not None and now_s <= until_s else verdict.meets
 

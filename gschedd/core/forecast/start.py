@@ -39,7 +39,7 @@ _NEW_JOB: Final = 2**62  # behind every job there is
 
 
 def predict_start(seen: Snapshot, policy: Policy, *, job: int, key: OrderKey) -> float | None:
-    """Return by when ``job`` starts, seconds since the epoch; None if it cannot be said.
+    """Return by when ``job`` starts, seconds since the epoch; None if that is unknown.
 
     Args:
         seen: the present; jobs behind ``key`` are left out, as backfilling them delays nobody.
@@ -97,7 +97,7 @@ def predict_submission(
     now_s: float,
     predictor: Predictor | None = None,
 ) -> float | None:
-    """Return by when a job would start if it were submitted now; None if it cannot be said."""
+    """Return by when a job would start if it were submitted now; None if that is unknown."""
     queue = settings.queues.get(spec.queue)
     if queue is None or not queue.started or spec.holds or spec.start_after_s > now_s:
         return None

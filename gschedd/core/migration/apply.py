@@ -13,7 +13,7 @@ from gschedd.core.training.startups import learn
 
 
 def move_requested(state: State, fact: f.MoveRequested) -> None:
-    """A job is to go on elsewhere: its new place is kept for it."""
+    """A job is to migrate: its new allocation is kept for it."""
     job = state.jobs[fact.job]
     move(state, job, fact, JobState.MIGRATING)
     state.note_moved(job.id)

@@ -11,7 +11,7 @@ def told_by_resuming(job: Job, now_s: float) -> f.MoveMeasured | None:
     """Return what the move of a job has cost whose first step after it is done.
 
     That is the time from the step after which it saved its state. Nothing is known of the cost of
-    one that was started anew, or knows only its signal.
+    one that was restarted, or knows only its signal.
     """
     trip = job.trip
     if trip is None or not trip.saved_s or not trip.placed_s or trip.resumed_s:

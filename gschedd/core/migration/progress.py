@@ -27,7 +27,7 @@ def movable(state: State, job_id: int) -> Movable | None:
 
 
 def moved(state: State, moves: Iterable[Move], now_s: float) -> Iterator[f.MoveRequested]:
-    """Yield that jobs are to go on elsewhere."""
+    """Yield that jobs are to migrate."""
     for move in moves:
         yield f.MoveRequested(
             at_s=now_s,

@@ -126,7 +126,7 @@ def _target(state: State, name: str) -> Node:
     """Return a node that takes jobs.
 
     Raises:
-        UnknownNodeError: there is none of that name.
+        UnknownNodeError: the name is unknown.
         BadStateError: it takes none.
     """
     node = state.nodes.get(name)

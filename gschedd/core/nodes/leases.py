@@ -87,7 +87,7 @@ class Leases:
     def requeued_s(self, job: Job, settings: Settings) -> float | None:
         """Return when a job's lease has expired on all nodes that do not answer.
 
-        In seconds since the epoch; None: it has no lease, or that cannot be said.
+        In seconds since the epoch; None: it has no lease, or that is unknown.
         """
         attempt = job.attempt
         if attempt is None or not attempt.lease_s:

@@ -411,7 +411,7 @@ def checked_holds(holds: tuple[str, ...], caller: Caller) -> tuple[HoldKind, ...
 
 
 def never_fits(request: Request, state: State) -> tuple[str, str] | None:
-    """Return (message, hint) if no registered hardware could ever hold the request, else None.
+    """Return (message, hint) if no registered hardware can ever satisfy the request, else None.
 
     Nodes that are drained, unreachable or busy count as if idle: they may come back.
     """

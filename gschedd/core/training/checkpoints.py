@@ -3,7 +3,7 @@
 A training that saves by itself gets some facts in a while, and the newest checkpoint at its end.
 
 Whatever a job or its node says, the database gets no more rows for it than that. What waits to be
-written is not durable, and need not be: the node says it again to a head that was started anew.
+written is not durable, and need not be: the node says it again to a head that was restarted.
 """
 
 import posixpath

@@ -199,7 +199,7 @@ class Planning:
         if met == len(self._waiting):
             return []
         limit = self._settings.moves_max
-        if self._snapshot.moves_max is not None:  # half of them would be in vain
+        if self._snapshot.moves_max is not None:  # half of them would change nothing
             limit = min(limit, self._snapshot.moves_max)
         for moved in m.vacated(self._snapshot, self._paces, moves_max=limit):
             if len(self._met(m.after(self._snapshot, moved), _delay_s(moved))) > met:
