@@ -3,12 +3,12 @@
 from msgspec import structs
 
 from gsched.model.resources import Chunk, Request
+from gschedd.allocation.configurations import form_of
 from gschedd.models.runtime import PaperSpeed
 from gschedd.plan.elastic import allocate_on
 from gschedd.plan.snapshot import Plan, Snapshot, Verdict
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import gpus_by_node
-from gschedd.policies.kit.trainings import form_of
 from gschedd.policies.training import drs
 from tests.support.trainings import NOW_S, elastic, goal, gpu_nodes, snapshot_of
 

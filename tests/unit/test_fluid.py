@@ -3,8 +3,8 @@
 import pytest
 from msgspec import structs
 
-from gschedd.policies.kit.fluid import Grid, Need, steps_for
-from gschedd.policies.kit.shares import Levels, Profile
+from gschedd.allocation.fluid import Grid, Need, steps_for
+from gschedd.allocation.shares import Levels, Profile
 
 #: Twice the GPUs are not quite twice as fast.
 LEVELS = Levels(gpus=(1, 2, 4), rates=(1.0, 1.8, 3.0))

@@ -4,11 +4,11 @@ import pytest
 from msgspec import structs
 
 from gsched.model.resources import Share
+from gschedd.allocation.changes import Speeds
+from gschedd.allocation.configurations import FreeNodes, form_of
 from gschedd.plan.layouts import fastest, held_gpus, layout_of, slowest_type
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import Fabric
-from gschedd.policies.kit.changes import Speeds
-from gschedd.policies.kit.trainings import FreeNodes, form_of
 from tests.support.spaces import space
 from tests.support.trainings import elastic, snapshot_of
 

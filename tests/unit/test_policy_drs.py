@@ -4,14 +4,14 @@ import pytest
 from msgspec import structs
 
 from gsched.model.resources import Allocation, Chunk, Request
+from gschedd.allocation.configurations import Option, form_of
+from gschedd.allocation.performance import Curve
 from gschedd.models.runtime import PaperSpeed, WalltimeSpeed
 from gschedd.plan.elastic import allocate_on
 from gschedd.plan.moments import moment
 from gschedd.plan.snapshot import Plan, Snapshot, Verdict
 from gschedd.plan.space import SortedSpaces, Spaces
 from gschedd.plan.training import Fabric, Goal, Layout, gpus_by_node
-from gschedd.policies.kit.performance import Curve
-from gschedd.policies.kit.trainings import Option, form_of
 from gschedd.policies.training import drs
 from gschedd.policies.training.drs.migrate import is_scattered, movables
 from gschedd.policies.training.drs.round import choose

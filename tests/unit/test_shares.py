@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gschedd.policies.kit.shares import (
+from gschedd.allocation.shares import (
     NOTHING,
     Claim,
     Demand,

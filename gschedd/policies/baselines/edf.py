@@ -12,10 +12,10 @@ Trainings without a deadline come last, in order of arrival.
 
 from typing import Final
 
+from gschedd.allocation.changes import Speeds, Trainings, carry_out, gpus_of, profile_for
+from gschedd.allocation.shares import Claim, claim
 from gschedd.plan.snapshot import Plan, Snapshot, Verdict
 from gschedd.plan.training import Goal
-from gschedd.policies.kit.changes import Speeds, Trainings, carry_out, gpus_of, profile_for
-from gschedd.policies.kit.shares import Claim, claim
 from gschedd.policies.kit.whole import plan_one_at_a_time
 
 #: Of so many that have to wait the ends are foretold; those behind them are said to be late.

@@ -20,9 +20,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from gschedd.plan.snapshot import Plan, Policy, Snapshot, Verdict
-from gschedd.plan.training import Goal
-from gschedd.policies.kit.changes import (
+from gschedd.allocation.changes import (
     Speeds,
     Trainings,
     carry_out,
@@ -30,6 +28,8 @@ from gschedd.policies.kit.changes import (
     open_gpus_of,
     profile_for,
 )
+from gschedd.plan.snapshot import Plan, Policy, Snapshot, Verdict
+from gschedd.plan.training import Goal
 
 
 class Settings(Struct, frozen=True, kw_only=True):

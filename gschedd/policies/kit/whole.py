@@ -4,12 +4,12 @@ import math
 from collections.abc import Callable, Iterable
 
 from gsched.model.resources import Allocation
+from gschedd.allocation.changes import Speeds, Trainings, profile_for
+from gschedd.allocation.shares import Profile
 from gschedd.plan.elastic import allocate_on, free_gpus
 from gschedd.plan.snapshot import Plan, Shape, Snapshot, Start, Verdict, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import Goal, gpus_by_node
-from gschedd.policies.kit.changes import Speeds, Trainings, profile_for
-from gschedd.policies.kit.shares import Profile
 
 #: By what trainings are ordered, the first one best; the job id is last, so that no two are alike.
 Order = Callable[[Goal], tuple[float, ...]]

@@ -23,9 +23,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from gschedd.plan.snapshot import Plan, Policy, Snapshot, Verdict, Wait
-from gschedd.plan.training import Goal
-from gschedd.policies.kit.changes import (
+from gschedd.allocation.changes import (
     Changes,
     Speeds,
     Trainings,
@@ -35,7 +33,9 @@ from gschedd.policies.kit.changes import (
     profile_for,
     stays,
 )
-from gschedd.policies.kit.shares import Demand, Shares
+from gschedd.allocation.shares import Demand, Shares
+from gschedd.plan.snapshot import Plan, Policy, Snapshot, Verdict, Wait
+from gschedd.plan.training import Goal
 
 #: No training has less of its work left than this part while it runs.
 ALMOST_DONE: Final = 1e-9

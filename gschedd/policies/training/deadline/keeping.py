@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from gschedd.policies.kit.fluid import Grid, Share
+from gschedd.allocation.fluid import Grid, Share
 from gschedd.policies.training.deadline.needs import Candidate
 from gschedd.policies.training.deadline.settings import Settings
 

@@ -6,9 +6,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from gschedd.plan.snapshot import RunningJob, Snapshot
-from gschedd.plan.training import Goal
-from gschedd.policies.kit.changes import (
+from gschedd.allocation.changes import (
     Speeds,
     Trainings,
     gpus_of,
@@ -16,8 +14,10 @@ from gschedd.policies.kit.changes import (
     open_gpus_of,
     profile_for,
 )
-from gschedd.policies.kit.fluid import Grid, Need, steps_for
-from gschedd.policies.kit.shares import Levels
+from gschedd.allocation.fluid import Grid, Need, steps_for
+from gschedd.allocation.shares import Levels
+from gschedd.plan.snapshot import RunningJob, Snapshot
+from gschedd.plan.training import Goal
 from gschedd.policies.training.deadline.settings import Settings
 
 #: No training has less of its work left than this part: what is all but done holds what it has.

@@ -6,8 +6,8 @@ from typing import Final
 
 from msgspec import structs
 
+from gschedd.allocation.changes import Changes, Speeds, Trainings, carry_out, stays
 from gschedd.plan.snapshot import Plan, Snapshot, Verdict
-from gschedd.policies.kit.changes import Changes, Speeds, Trainings, carry_out, stays
 from gschedd.policies.training.deadline.idle import Idle
 from gschedd.policies.training.deadline.keeping import keep
 from gschedd.policies.training.deadline.needs import grid_for, needs_of

@@ -5,17 +5,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct, structs
 
 from gsched.model.resources import Request
+from gschedd.allocation.configurations import (
+    FreeNodes,
+    Paces,
+    form_of,
+)
+from gschedd.allocation.performance import ROUNDING_S
 from gschedd.plan.elastic import allocate_on
 from gschedd.plan.layouts import has_alike_gpus, layout_of
 from gschedd.plan.snapshot import Move, RunningJob, Snapshot
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import Goal, Layout, gpus_by_node
-from gschedd.policies.kit.performance import ROUNDING_S
-from gschedd.policies.kit.trainings import (
-    FreeNodes,
-    Paces,
-    form_of,
-)
 
 
 class Running(Struct, frozen=True, kw_only=True):

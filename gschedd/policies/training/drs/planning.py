@@ -7,19 +7,19 @@ from typing import Final
 from msgspec import Struct, structs
 
 from gsched.model.resources import Allocation
-from gschedd.plan.layouts import layout_of
-from gschedd.plan.snapshot import Plan, Snapshot, Start, Verdict, Wait
-from gschedd.plan.space import NodeSpace, Spaces
-from gschedd.plan.training import Goal
-from gschedd.policies.kit.capacity import Weights, largest, promised, value
-from gschedd.policies.kit.outlook import Expected, Idle, Level, outlook
-from gschedd.policies.kit.performance import ROUNDING_S
-from gschedd.policies.kit.trainings import (
+from gschedd.allocation.configurations import (
     Paces,
     Preference,
     Waiting,
     waiting_trainings,
 )
+from gschedd.allocation.forecasts import Expected, Idle, Level, outlook
+from gschedd.allocation.performance import ROUNDING_S
+from gschedd.plan.layouts import layout_of
+from gschedd.plan.snapshot import Plan, Snapshot, Start, Verdict, Wait
+from gschedd.plan.space import NodeSpace, Spaces
+from gschedd.plan.training import Goal
+from gschedd.policies.kit.capacity import Weights, largest, promised, value
 from gschedd.policies.training.drs import migrate as m
 from gschedd.policies.training.drs.room import Room, gained_by, keep_back
 from gschedd.policies.training.drs.round import Decided, Round

@@ -5,10 +5,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from msgspec import Struct
 
 from gsched.model.resources import Allocation, Request
-from gschedd.plan.space import Spaces
-from gschedd.plan.training import Fabric
-from gschedd.policies.kit.performance import ROUNDING_S, Curve, Paced, best_of
-from gschedd.policies.kit.trainings import (
+from gschedd.allocation.configurations import (
     FreeNodes,
     Option,
     Paces,
@@ -17,6 +14,9 @@ from gschedd.policies.kit.trainings import (
     Waiting,
     place_whole,
 )
+from gschedd.allocation.performance import ROUNDING_S, Curve, Paced, best_of
+from gschedd.plan.space import Spaces
+from gschedd.plan.training import Fabric
 
 
 class Decided(Struct, frozen=True, kw_only=True):

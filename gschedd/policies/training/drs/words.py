@@ -1,9 +1,9 @@
 """What DRS tells people: why a training starts there, why it waits, and why it will be late."""
 
 from gsched.model.units import format_duration, format_gpus
+from gschedd.allocation.forecasts import Expected, Level, cheapest
 from gschedd.plan.moments import moment
 from gschedd.plan.training import Goal, gpus_by_node
-from gschedd.policies.kit.outlook import Expected, Level, cheapest
 from gschedd.policies.training.drs.round import Decided
 
 

@@ -12,17 +12,17 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.model.resources import Request
+from gschedd.allocation.configurations import (
+    FreeNodes,
+    Paces,
+    Waiting,
+)
+from gschedd.allocation.performance import ROUNDING_S
 from gschedd.plan.elastic import free_gpus
 from gschedd.plan.layouts import layout_of
 from gschedd.plan.snapshot import Snapshot
 from gschedd.plan.space import NodeIndex, NodeSpace, Spaces, emptied, index_of
 from gschedd.plan.training import Fabric, Goal, Speed, gpus_by_node
-from gschedd.policies.kit.performance import ROUNDING_S
-from gschedd.policies.kit.trainings import (
-    FreeNodes,
-    Paces,
-    Waiting,
-)
 
 Level = tuple[int, float]  # GPUs, and the seconds that a unit of work takes on them at best
 

@@ -7,12 +7,12 @@ from msgspec import Struct, structs
 
 from gsched.model.resources import Allocation, Request
 from gsched.model.units import format_gpus
+from gschedd.allocation.placement import Wanted, fits, settle
+from gschedd.allocation.shares import Levels, Profile, levels_of
 from gschedd.plan.layouts import layout_of, slowest_type
 from gschedd.plan.snapshot import Move, RunningJob, Shape, Snapshot, Start, Verdict, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import Fabric, Goal, Layout, Speed
-from gschedd.policies.kit.buddy import Wanted, fits, settle
-from gschedd.policies.kit.shares import Levels, Profile, levels_of
 
 
 class Trainings(Struct, frozen=True, kw_only=True):

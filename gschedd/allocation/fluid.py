@@ -17,7 +17,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from gschedd.policies.kit.shares import Levels, Profile
+from gschedd.allocation.shares import Levels, Profile
 
 #: The first step lasts so long at least; seconds. Less would only make more steps.
 FIRST_STEP_S: Final = 60.0

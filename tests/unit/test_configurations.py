@@ -9,17 +9,17 @@ from msgspec import structs
 
 from gsched.model.resources import Chunk, Request
 from gsched.model.states import Placement
-from gschedd.plan.layouts import has_alike_gpus
-from gschedd.plan.space import NodeSpace, Spaces
-from gschedd.plan.training import BETWEEN_BYTES_S, INSIDE_BYTES_S, Fabric, Layout, gpus_by_node
-from gschedd.policies.kit.performance import Curve, best_of
-from gschedd.policies.kit.trainings import (
+from gschedd.allocation.configurations import (
     FreeNodes,
     Option,
     Paces,
     form_of,
     waiting_trainings,
 )
+from gschedd.allocation.performance import Curve, best_of
+from gschedd.plan.layouts import has_alike_gpus
+from gschedd.plan.space import NodeSpace, Spaces
+from gschedd.plan.training import BETWEEN_BYTES_S, INSIDE_BYTES_S, Fabric, Layout, gpus_by_node
 from tests.support.spaces import space
 from tests.support.trainings import (
     ALEXNET,

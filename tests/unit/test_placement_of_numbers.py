@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from gsched.model.resources import Allocation, Request, Share
 from gsched.model.states import Placement
+from gschedd.allocation.placement import Wanted, fits, settle
 from gschedd.plan.space import NodeSpace, Spaces
 from gschedd.plan.training import gpus_by_node
-from gschedd.policies.kit.buddy import Wanted, fits, settle
 from tests.support.trainings import elastic, gpu_nodes
 
 

@@ -9,8 +9,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from gschedd.allocation.configurations import Option
 from gschedd.plan.training import Layout
-from gschedd.policies.kit.trainings import Option
 
 #: Times are floating-point numbers: an end that is so little late is on time. Seconds.
 ROUNDING_S: Final = 1e-3

@@ -1,0 +1,1 @@
+"""What policies for training jobs share: configurations, time lines, placement, forecasts."""
