@@ -8,83 +8,12 @@ from msgspec import Struct, structs
 from gsched.model.resources import Allocation, Request
 from gsched.model.units import format_gpus
 from gschedd.allocation.placement import Wanted, fits, settle
+from gschedd.allocation.running import Trainings, open_gpus_of
 from gschedd.allocation.shares import Levels, Profile, levels_of
 from gschedd.plan.layouts import layout_of, slowest_type
-from gschedd.plan.snapshot import Move, RunningJob, Shape, Snapshot, Start, Verdict, Wait
+from gschedd.plan.snapshot import Move, RunningJob, Snapshot, Start, Verdict, Wait
 from gschedd.plan.space import Spaces
-from gschedd.plan.training import Fabric, Goal, Layout, Speed
-
-
-class Trainings(Struct, frozen=True, kw_only=True):
-    """The trainings of a snapshot, by what can be done about them.
-
-    Attributes:
-        waiting: shapes of those that may start, by job.
-        movable: those that run and may be moved, by job.
-        fixed: those that run and stay as they are; also those that are on their way, and those on
-            nodes that take no work: their GPUs are of use to nobody else.
-        others: what else runs.
-    """
-
-    waiting: Mapping[int, Shape]
-    movable: Mapping[int, RunningJob]
-    fixed: Mapping[int, RunningJob]
-    others: tuple[RunningJob, ...]
-
-    @classmethod
-    def of(cls, snapshot: Snapshot) -> "Trainings":
-        """Return the trainings of a snapshot, each kind by job id."""
-        waiting = {
-            job: group.shape
-            for group in snapshot.groups
-            for _, job in group.order
-            if job in snapshot.goals
-        }
-        movable: dict[int, RunningJob] = {}
-        fixed: dict[int, RunningJob] = {}
-        others: list[RunningJob] = []
-        for running in sorted(snapshot.running, key=lambda running: running.job):
-            goal = snapshot.goals.get(running.job)
-            if goal is None:
-                others.append(running)
-            elif _may_move(running, goal, snapshot):
-                movable[running.job] = running
-            else:
-                fixed[running.job] = running
-        return cls(
-            waiting=dict(sorted(waiting.items())),
-            movable=movable,
-            fixed=fixed,
-            others=tuple(others),
-        )
-
-
-def _may_move(running: RunningJob, goal: Goal, snapshot: Snapshot) -> bool:
-    """Return whether a training can be moved; `Goal.movable` is not said of one that starts."""
-    if running.leaving or not goal.movable or goal.request is None:
-        return False
-    return on_open_nodes(snapshot, running.allocation)
-
-
-def on_open_nodes(snapshot: Snapshot, allocation: Allocation) -> bool:
-    """Return whether all nodes of an allocation take work."""
-    nodes = snapshot.nodes
-    return all(share.node in nodes and nodes[share.node].open for share in allocation)
-
-
-def open_gpus_of(snapshot: Snapshot, allocation: Allocation) -> int:
-    """Return how many GPUs of an allocation are on nodes that take work: only these come back."""
-    nodes = snapshot.nodes
-    return sum(
-        len(share.gpu_indices)
-        for share in allocation
-        if share.node in nodes and nodes[share.node].open
-    )
-
-
-def gpus_of(allocation: Allocation) -> int:
-    """Return the number of GPUs of an allocation."""
-    return sum(len(share.gpu_indices) for share in allocation)
+from gschedd.plan.training import Fabric, Goal, Layout, Speed, gpu_count
 
 
 def profile_for(snapshot: Snapshot, others: tuple[RunningJob, ...]) -> Profile:
@@ -215,7 +144,7 @@ def carry_out(
     waits: list[Wait] = []
     for job, shape in trainings.waiting.items():
         place = places.get(job, ())
-        gpus = gpus_of(place)
+        gpus = gpu_count(place)
         if gpus and fits(place, free):
             free.take(place)
             starts.append(
@@ -235,7 +164,7 @@ def carry_out(
         starts=tuple(starts),
         moves=tuple(moves),
         waits=tuple(waits),
-        gpus={job: gpus_of(place) for job, place in places.items() if place},
+        gpus={job: gpu_count(place) for job, place in places.items() if place},
     )
 
 
@@ -267,7 +196,7 @@ def _wanted(
 
 
 def _why(running: RunningJob, place: Allocation) -> str:
-    before, after = gpus_of(running.allocation), gpus_of(place)
+    before, after = gpu_count(running.allocation), gpu_count(place)
     if not after:
         return f"other jobs need its {format_gpus(before)}"
     if before == after:
@@ -277,7 +206,7 @@ def _why(running: RunningJob, place: Allocation) -> str:
 
 def stays(snapshot: Snapshot, speeds: Speeds, running: RunningJob) -> Verdict:
     """Return when a training ends that runs and stays as it is, and whether in time."""
-    goal, gpus = snapshot.goals[running.job], gpus_of(running.allocation)
+    goal, gpus = snapshot.goals[running.job], gpu_count(running.allocation)
     end_s = speeds.end_s(goal, gpus, snapshot.now_s)
     meets = goal.deadline_s is None or (end_s is not None and end_s <= goal.deadline_s)
     return Verdict(

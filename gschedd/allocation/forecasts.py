@@ -22,7 +22,7 @@ from gschedd.plan.elastic import free_gpus
 from gschedd.plan.layouts import layout_of
 from gschedd.plan.snapshot import Snapshot
 from gschedd.plan.space import NodeIndex, NodeSpace, Spaces, emptied, index_of
-from gschedd.plan.training import Fabric, Goal, Speed, gpus_by_node
+from gschedd.plan.training import Fabric, Goal, Speed, gpu_count
 
 Level = tuple[int, float]  # GPUs, and the seconds that a unit of work takes on them at best
 
@@ -146,7 +146,7 @@ def running_ends(snapshot: Snapshot) -> list[tuple[float, int]]:
         if goal is not None and all(share.node in spaces for share in job.allocation):
             layout = layout_of(job.allocation, spaces.gpus_of, snapshot.fabric)
             end_s = snapshot.now_s + goal.run_time_s(layout)
-        gpus = sum(gpus_by_node(job.allocation).values())
+        gpus = gpu_count(job.allocation)
         if gpus and end_s is not None and end_s < float("inf"):
             ends.append((max(end_s, snapshot.now_s), gpus))
     return sorted(ends)

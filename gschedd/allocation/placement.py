@@ -17,7 +17,7 @@ from gsched.model.states import Placement
 from gschedd.plan.elastic import allocate_on
 from gschedd.plan.room import room, shortage, usable_gpus
 from gschedd.plan.space import NodeSpace, Spaces
-from gschedd.plan.training import gpus_by_node
+from gschedd.plan.training import gpu_count, gpus_by_node
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
     @property
     def has(self) -> int:
         """Return how many GPUs it has."""
-        return sum(len(share.gpu_indices) for share in self.allocation)
+        return gpu_count(self.allocation)
 
 
 def settle(spaces: Spaces, wanted: Collection[Wanted]) -> dict[int, Allocation]:

@@ -44,6 +44,7 @@ from gschedd.core.transitions import (
     next_job_state,
     next_part_state,
 )
+from gschedd.plan.training import gpu_count
 
 _PLACED: Final = frozenset({JobState.RUNNING, JobState.MIGRATING, JobState.EXITING})
 
@@ -307,7 +308,7 @@ def _attempt_ended(state: State, fact: f.AttemptEnded) -> None:
 def _charge(job: Job, attempt: Attempt, usage: Usage) -> None:
     job.cpu_s += usage.cpu_s
     job.wall_s += usage.wall_s
-    job.gpu_s += usage.wall_s * sum(len(share.gpu_indices) for share in attempt.allocation)
+    job.gpu_s += usage.wall_s * gpu_count(attempt.allocation)
 
 
 def _requeued(state: State, fact: f.JobRequeued) -> None:

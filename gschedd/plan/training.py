@@ -89,6 +89,11 @@ def gpus_by_node(allocation: Allocation) -> dict[str, int]:
     return {share.node: len(share.gpu_indices) for share in allocation if share.gpu_indices}
 
 
+def gpu_count(allocation: Allocation) -> int:
+    """Return the number of GPUs of an allocation."""
+    return sum(len(share.gpu_indices) for share in allocation)
+
+
 class Size(Struct, frozen=True, kw_only=True):
     """How much work a training is, in the unit of its speed.
 

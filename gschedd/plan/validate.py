@@ -11,6 +11,7 @@ from gschedd.plan.fit import NoFit, place, sum_of
 from gschedd.plan.room import shortage
 from gschedd.plan.snapshot import Move, Plan, Shape, Start
 from gschedd.plan.space import NodeSpace, Spaces, kept_back
+from gschedd.plan.training import gpu_count
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
@@ -200,7 +201,7 @@ def _totals(request: Request, allocation: Allocation) -> list[tuple[str, object,
         generic.update(dict(share.generic))
     return [
         ("CPUs", sum(share.cpus for share in allocation), request.cpus),
-        ("GPUs", sum(len(share.gpu_indices) for share in allocation), request.gpus),
+        ("GPUs", gpu_count(allocation), request.gpus),
         ("bytes", sum(share.memory_bytes for share in allocation), request.memory_bytes),
         ("places", sum(share.slots for share in allocation), request.places),
         ("consumable resources", dict(generic), dict(sum_of(request).generic)),

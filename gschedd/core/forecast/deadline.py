@@ -29,7 +29,7 @@ from gschedd.plan.layouts import has_alike_gpus, layout_of
 from gschedd.plan.load import Predictor
 from gschedd.plan.moments import moment
 from gschedd.plan.snapshot import Group, Plan, Policy, Shape, Snapshot, Verdict
-from gschedd.plan.training import Goal, Size, gpus_by_node
+from gschedd.plan.training import Goal, Size, gpu_count
 
 _EXPECTED: Final = frozenset({JobState.QUEUED, JobState.RUNNING, JobState.MIGRATING})
 
@@ -75,7 +75,7 @@ def outlook_of(
     verdict = verdicts.get(job.id)
     goal = _goal(job, state, settings, now_s)
     attempt = job.attempt
-    gpus = sum(gpus_by_node(attempt.allocation).values()) if attempt is not None else 0
+    gpus = gpu_count(attempt.allocation) if attempt is not None else 0
     said: bool | None
     if verdict is not None:
         said, end_s, why = _said_of(verdict, now_s), verdict.end_s, verdict.why

@@ -8,6 +8,7 @@ from gsched.errors import InvalidRequestError
 from gsched.model.resources import Allocation
 from gsched.model.states import LaunchKind
 from gschedd.core.state import Job, State
+from gschedd.plan.training import gpu_count
 
 #: So many numbers a training tells at most; with that many there may be larger ones.
 MAX_TOLD: Final = 256
@@ -80,7 +81,7 @@ def _has_one_rank_per_gpu(state: State, job: Job) -> bool:
     reached, attempt = state.reached.get(job.id), job.attempt
     if reached is None or attempt is None or reached.attempt != attempt.number:
         return False
-    return reached.gpus == sum(len(share.gpu_indices) for share in attempt.allocation)
+    return reached.gpus == gpu_count(attempt.allocation)
 
 
 def _listed(sizes: tuple[int, ...]) -> str:

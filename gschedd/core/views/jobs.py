@@ -22,7 +22,7 @@ from gschedd.core.training.startups import expected_startup_s
 from gschedd.core.views.migrations import checkpoint_row, move_row, progress_row
 from gschedd.core.views.reasons import Reasons, describe, jobs_ahead, unanswered_reason
 from gschedd.models.sizes import stated_size
-from gschedd.plan.training import gpus_by_node
+from gschedd.plan.training import gpu_count
 
 WAITING_STATES = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
 #: Name and letter of each state, and whether it is one of a job that waits.
@@ -63,7 +63,7 @@ class Teller:
         spec, deadline_s = job.spec, job.spec.deadline_s or None
         gpus_most = spec.request.places_max * spec.request.chunks[0].gpus
         if job.attempt is not None and gpus_most:
-            row = structs.replace(row, gpus=sum(gpus_by_node(job.attempt.allocation).values()))
+            row = structs.replace(row, gpus=gpu_count(job.attempt.allocation))
         if job.state is JobState.DONE:
             end_s, predicted_s = job.ended_s, None
             well = job.outcome is not None and job.outcome.succeeded

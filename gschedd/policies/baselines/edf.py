@@ -12,10 +12,11 @@ Trainings without a deadline come last, in order of arrival.
 
 from typing import Final
 
-from gschedd.allocation.changes import Speeds, Trainings, carry_out, gpus_of, profile_for
+from gschedd.allocation.changes import Speeds, carry_out, profile_for
+from gschedd.allocation.running import Trainings
 from gschedd.allocation.shares import Claim, claim
 from gschedd.plan.snapshot import Plan, Snapshot, Verdict
-from gschedd.plan.training import Goal
+from gschedd.plan.training import Goal, gpu_count
 from gschedd.policies.kit.whole import plan_one_at_a_time
 
 #: Of so many that have to wait the ends are foretold; those behind them are said to be late.
@@ -33,7 +34,7 @@ def plan_scaled(snapshot: Snapshot) -> Plan:
     profile = profile_for(snapshot, trainings.others)
     goals = snapshot.goals
     for job, running in trainings.fixed.items():
-        gpus = gpus_of(running.allocation)
+        gpus = gpu_count(running.allocation)
         profile.take(gpus, until_s=snapshot.now_s + speeds.run_time_s(goals[job], gpus))
     numbers: dict[int, int] = {}
     verdicts: list[Verdict] = []

@@ -20,16 +20,10 @@ from functools import partial
 
 from msgspec import Struct
 
-from gschedd.allocation.changes import (
-    Speeds,
-    Trainings,
-    carry_out,
-    gpus_of,
-    open_gpus_of,
-    profile_for,
-)
+from gschedd.allocation.changes import Speeds, carry_out, profile_for
+from gschedd.allocation.running import Trainings, open_gpus_of
 from gschedd.plan.snapshot import Plan, Policy, Snapshot, Verdict
-from gschedd.plan.training import Goal
+from gschedd.plan.training import Goal, gpu_count
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -80,7 +74,7 @@ class _Auction:
         for job, running in self.trainings.movable.items():
             if snapshot.now_s - running.started_s < settings.lease_s:
                 self.leased.add(job)
-                self.numbers[job] = gpus_of(running.allocation)
+                self.numbers[job] = gpu_count(running.allocation)
                 self.idle -= self.numbers[job]
             else:
                 self.bidders.append(job)

@@ -4,7 +4,8 @@ import math
 from collections.abc import Callable, Iterable
 
 from gsched.model.resources import Allocation
-from gschedd.allocation.changes import Speeds, Trainings, profile_for
+from gschedd.allocation.changes import Speeds, profile_for
+from gschedd.allocation.running import Trainings
 from gschedd.allocation.shares import Profile
 from gschedd.plan.elastic import allocate_on, free_gpus
 from gschedd.plan.snapshot import Plan, Shape, Snapshot, Start, Verdict, Wait

@@ -23,19 +23,11 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from gschedd.allocation.changes import (
-    Changes,
-    Speeds,
-    Trainings,
-    carry_out,
-    gpus_of,
-    open_gpus_of,
-    profile_for,
-    stays,
-)
+from gschedd.allocation.changes import Changes, Speeds, carry_out, profile_for, stays
+from gschedd.allocation.running import Trainings, open_gpus_of
 from gschedd.allocation.shares import Demand, Shares
 from gschedd.plan.snapshot import Plan, Policy, Snapshot, Verdict, Wait
-from gschedd.plan.training import Goal
+from gschedd.plan.training import Goal, gpu_count
 
 #: No training has less of its work left than this part while it runs.
 ALMOST_DONE: Final = 1e-9
@@ -158,7 +150,7 @@ class _Round:
             if running.leaving:
                 admitted.append(job)
                 continue
-            ends_in_s = self.speeds.run_time_s(goals[job], gpus_of(running.allocation))
+            ends_in_s = self.speeds.run_time_s(goals[job], gpu_count(running.allocation))
             taken = open_gpus_of(self.snapshot, running.allocation)
             profile.take(taken, until_s=self.snapshot.now_s + ends_in_s)
         admitted += trainings.movable
@@ -192,7 +184,7 @@ class _Round:
 
     def _has(self, job: int) -> int:
         running = self.trainings.movable.get(job)
-        return gpus_of(running.allocation) if running else 0
+        return gpu_count(running.allocation) if running else 0
 
     def _keep(self) -> float | None:
         """Let those that were just changed keep what they have, if nobody needs it.
@@ -250,7 +242,7 @@ class _Round:
         running = self.trainings.movable.get(job)
         if running is None:
             return job in self.trainings.waiting
-        has = gpus_of(running.allocation)
+        has = gpu_count(running.allocation)
         if gpus <= has:
             return True
         if self.snapshot.now_s - running.started_s < self.settings.slot_s:

@@ -6,18 +6,12 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from gschedd.allocation.changes import (
-    Speeds,
-    Trainings,
-    gpus_of,
-    on_open_nodes,
-    open_gpus_of,
-    profile_for,
-)
+from gschedd.allocation.changes import Speeds, profile_for
 from gschedd.allocation.fluid import Grid, Need, steps_for
+from gschedd.allocation.running import Trainings, on_open_nodes, open_gpus_of
 from gschedd.allocation.shares import Levels
 from gschedd.plan.snapshot import RunningJob, Snapshot
-from gschedd.plan.training import Goal
+from gschedd.plan.training import Goal, gpu_count
 from gschedd.policies.training.deadline.settings import Settings
 
 #: No training has less of its work left than this part: what is all but done holds what it has.
@@ -72,7 +66,7 @@ def needs_of(snapshot: Snapshot, trainings: Trainings, speeds: Speeds) -> Needs:
     for job in [*trainings.movable, *held, *trainings.waiting]:
         goal = snapshot.goals[job]
         running = trainings.movable.get(job) or held.get(job)
-        has[job] = gpus_of(running.allocation) if running else 0
+        has[job] = gpu_count(running.allocation) if running else 0
         levels[job] = _levels(goal, running, speeds)
         need = _need(goal, levels[job], has[job])
         if need is not None and job in held:
@@ -116,7 +110,7 @@ def _levels(goal: Goal, running: RunningJob | None, speeds: Speeds) -> Levels:
     levels = speeds.levels(goal)
     if running is None:
         return levels
-    gpus = gpus_of(running.allocation)
+    gpus = gpu_count(running.allocation)
     if gpus not in levels.gpus:
         return levels
     rate = _rate(goal, running, speeds)
@@ -128,7 +122,7 @@ def _levels(goal: Goal, running: RunningJob | None, speeds: Speeds) -> Levels:
 
 def _rate(goal: Goal, running: RunningJob, speeds: Speeds) -> float:
     """Return the work a second that a training does where it is; 0 without any GPU."""
-    if not gpus_of(running.allocation):
+    if not gpu_count(running.allocation):
         return 0.0
     return goal.speed.rate(speeds.layout_of(running.allocation))
 
@@ -178,7 +172,7 @@ def grid_for(
     for job, running in trainings.fixed.items():
         if job in needs.held:
             continue
-        ends_in_s = speeds.run_time_s(snapshot.goals[job], gpus_of(running.allocation))
+        ends_in_s = speeds.run_time_s(snapshot.goals[job], gpu_count(running.allocation))
         profile.take(open_gpus_of(snapshot, running.allocation), until_s=now_s + ends_in_s)
     free = sum(len(space.gpus) for space in snapshot.nodes.values() if space.open)
     free += sum(needs.has[job] for job in trainings.movable)

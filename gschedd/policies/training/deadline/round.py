@@ -6,7 +6,8 @@ from typing import Final
 
 from msgspec import structs
 
-from gschedd.allocation.changes import Changes, Speeds, Trainings, carry_out, stays
+from gschedd.allocation.changes import Changes, Speeds, carry_out, stays
+from gschedd.allocation.running import Trainings
 from gschedd.plan.snapshot import Plan, Snapshot, Verdict
 from gschedd.policies.training.deadline.idle import Idle
 from gschedd.policies.training.deadline.keeping import keep

@@ -11,11 +11,12 @@ from gschedd.allocation.configurations import (
     form_of,
 )
 from gschedd.allocation.performance import ROUNDING_S
+from gschedd.allocation.running import may_migrate
 from gschedd.plan.elastic import allocate_on
 from gschedd.plan.layouts import has_alike_gpus, layout_of
 from gschedd.plan.snapshot import Move, RunningJob, Snapshot
 from gschedd.plan.space import Spaces
-from gschedd.plan.training import Goal, Layout, gpus_by_node
+from gschedd.plan.training import Goal, Layout, gpu_count, gpus_by_node
 
 
 class Running(Struct, frozen=True, kw_only=True):
@@ -59,12 +60,9 @@ def movables(snapshot: Snapshot) -> list[Running]:
     found: list[Running] = []
     for job in snapshot.running:
         goal = snapshot.goals.get(job.job)
-        if goal is None or goal.request is None or not goal.movable:
+        if goal is None or goal.request is None or not may_migrate(job, goal, snapshot):
             continue
-        if job.leaving or job.starting:
-            continue
-        known = all(share.node in spaces and spaces[share.node].open for share in job.allocation)
-        if known and has_alike_gpus(goal.request) and gpus_by_node(job.allocation):
+        if has_alike_gpus(goal.request) and gpu_count(job.allocation):
             layout = layout_of(job.allocation, spaces.gpus_of, snapshot.fabric)
             found.append(Running(job=job, goal=goal, request=goal.request, layout=layout))
     return sorted(found, key=lambda each: each.job.job)

@@ -6,7 +6,6 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from gsched.model.resources import Allocation
 from gschedd.allocation.configurations import (
     Paces,
     Preference,
@@ -15,8 +14,9 @@ from gschedd.allocation.configurations import (
 )
 from gschedd.allocation.forecasts import Expected, Idle, Level, outlook
 from gschedd.allocation.performance import ROUNDING_S
+from gschedd.allocation.running import on_open_nodes
 from gschedd.plan.layouts import layout_of
-from gschedd.plan.snapshot import Plan, Snapshot, Start, Verdict, Wait
+from gschedd.plan.snapshot import Plan, RunningJob, Snapshot, Start, Verdict, Wait
 from gschedd.plan.space import NodeSpace, Spaces
 from gschedd.plan.training import Goal
 from gschedd.policies.kit.capacity import Weights, largest, promised, value
@@ -95,6 +95,14 @@ class Planning:
         plan = self._answer(room.free, started, m.told(moved, room.gained), room.gained)
         return plan if moved else structs.replace(plan, again_s=self._again_s(plan))
 
+    def _coming_back(self) -> list[RunningJob]:
+        """Return what is leaving nodes that take work; others may not come back."""
+        return [
+            job
+            for job in self._snapshot.running
+            if job.leaving and on_open_nodes(self._snapshot, job.allocation)
+        ]
+
     def _room(self, moved: Sequence[m.Moved]) -> Room:
         """Return what may be used now, and who waits for what is being left, or is to be."""
         snapshot = self._snapshot
@@ -152,10 +160,8 @@ class Planning:
         """Plan as published: everything stands still while trainings are moved."""
         nodes = self._snapshot.nodes
         free = Spaces(nodes)
-        if self._settings.moves_max and any(
-            job.leaving and job.job in self._snapshot.goals and _is_up(job.allocation, nodes)
-            for job in self._snapshot.running
-        ):
+        going = (job.job in self._snapshot.goals for job in self._coming_back())
+        if self._settings.moves_max and any(going):
             return self._hold(free, [])
         if self._settings.moves_max and m.is_scattered(self._snapshot):
             moved = m.repack(self._snapshot, self._paces)
@@ -188,10 +194,7 @@ class Planning:
 
         What waits counts as starting when those that move go on, which is later than it could.
         """
-        nodes = self._snapshot.nodes
-        if self._overdue() or any(
-            job.leaving and _is_up(job.allocation, nodes) for job in self._snapshot.running
-        ):
+        if self._overdue() or self._coming_back():
             return []  # one thing after the other: these may be what moves
         if not m.is_scattered(self._snapshot):
             return []
@@ -345,11 +348,6 @@ def _soonest_s(goal: Goal, levels: tuple[Level, ...]) -> float:
 
 def _is_in_time(goal: Goal, end_s: float) -> bool:
     return goal.deadline_s is None or end_s <= goal.deadline_s + ROUNDING_S
-
-
-def _is_up(allocation: Allocation, nodes: Mapping[str, NodeSpace]) -> bool:
-    """Return whether all of its nodes take work: of others nobody knows when they come back."""
-    return all(share.node in nodes and nodes[share.node].open for share in allocation)
 
 
 def _delay_s(moved: Sequence[m.Moved]) -> float:

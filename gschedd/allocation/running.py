@@ -1,0 +1,76 @@
+"""Which trainings of a snapshot wait, run, may be migrated, and which GPUs come back to others."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from gsched.model.resources import Allocation
+from gschedd.plan.snapshot import RunningJob, Shape, Snapshot
+from gschedd.plan.training import Goal
+
+
+class Trainings(Struct, frozen=True, kw_only=True):
+    """The trainings of a snapshot, by what can be done about them.
+
+    Attributes:
+        waiting: shapes of those that may start, by job.
+        movable: those that run and may be moved, by job.
+        fixed: those that run and stay as they are; also those that are on their way, and those on
+            nodes that take no work: their GPUs are of use to nobody else.
+        others: what else runs.
+    """
+
+    waiting: Mapping[int, Shape]
+    movable: Mapping[int, RunningJob]
+    fixed: Mapping[int, RunningJob]
+    others: tuple[RunningJob, ...]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> "Trainings":
+        """Return the trainings of a snapshot, each kind by job id."""
+        waiting = {
+            job: group.shape
+            for group in snapshot.groups
+            for _, job in group.order
+            if job in snapshot.goals
+        }
+        movable: dict[int, RunningJob] = {}
+        fixed: dict[int, RunningJob] = {}
+        others: list[RunningJob] = []
+        for running in sorted(snapshot.running, key=lambda running: running.job):
+            goal = snapshot.goals.get(running.job)
+            if goal is None:
+                others.append(running)
+            elif may_migrate(running, goal, snapshot):
+                movable[running.job] = running
+            else:
+                fixed[running.job] = running
+        return cls(
+            waiting=dict(sorted(waiting.items())),
+            movable=movable,
+            fixed=fixed,
+            others=tuple(others),
+        )
+
+
+def may_migrate(running: RunningJob, goal: Goal, snapshot: Snapshot) -> bool:
+    """Return whether a policy may migrate a training that runs."""
+    if running.leaving or running.starting or not goal.movable or goal.request is None:
+        return False
+    return on_open_nodes(snapshot, running.allocation)
+
+
+def on_open_nodes(snapshot: Snapshot, allocation: Allocation) -> bool:
+    """Return whether all nodes of an allocation take work."""
+    nodes = snapshot.nodes
+    return all(share.node in nodes and nodes[share.node].open for share in allocation)
+
+
+def open_gpus_of(snapshot: Snapshot, allocation: Allocation) -> int:
+    """Return how many GPUs of an allocation are on nodes that take work: only these come back."""
+    nodes = snapshot.nodes
+    return sum(
+        len(share.gpu_indices)
+        for share in allocation
+        if share.node in nodes and nodes[share.node].open
+    )
