@@ -224,7 +224,7 @@ def test_a_drained_node_gets_no_job_until_it_is_resumed(desk: Desk) -> None:
 
 
 def test_a_hold_of_a_running_job_says_when_it_takes_effect(desk: Desk) -> None:
-    """As in PBS it is kept, and holds the job when it is queued again."""
+    """As in PBS it is kept, and holds the job when it is requeued."""
     job = desk.submit("touch started; sleep 600")
     desk.wait_for("started")
 
@@ -232,8 +232,7 @@ def test_a_hold_of_a_running_job_says_when_it_takes_effect(desk: Desk) -> None:
 
     assert (held.status, held.stdout) == (0, "")
     assert held.stderr == (
-        f"ghold: job {job}.test is running and runs on; the hold takes effect if it is queued "
-        "again\n"
+        f"ghold: job {job}.test is running and runs on; the hold takes effect if it is requeued\n"
     )
     document = json.loads(desk.run("ghold", "--json", job).stdout)
     assert "takes effect if it is requeued" in document["results"][0]["note"]
