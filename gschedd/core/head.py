@@ -89,6 +89,7 @@ class Head:
         retry: how often in a row it failed, and when it is asked again.
         leases: how long nodes have not answered that jobs have leases on.
         again_s: when the policy wanted to be asked again, seconds since the epoch; None: no matter.
+        unfinished: the last cycle ended before the end of the queue.
         rounds: how trainings are planned elsewhere; None: the policy is called for all at once.
     """
 
@@ -114,6 +115,7 @@ class Head:
         self.policy_failure: Exception | None = None
         self.retry = Retry()
         self.again_s: float | None = None
+        self.unfinished = False
         self.leases = Leases(state)
         self.rounds = None if apart is None else r.Rounds(apart)
         self._requests: dict[Request, Request] = {}
@@ -343,7 +345,8 @@ class Head:
         return min(alarms_s) if alarms_s else None  # asked after whatever happens
 
     def cycle(self, now_s: float) -> Step:
-        """Run one scheduling cycle if anything has changed since the last."""
+        """Run a cycle if anything has changed; after an ``unfinished`` one another is to follow."""
+        self.unfinished = False
         if not self.state.dirty.any or self.safe_mode:
             return NOTHING
         return together([self._arrive(now_s), *self._vacate(now_s), self._plan(now_s)])
@@ -403,6 +406,9 @@ class Head:
 
     def _carry_out(self, result: Cycle, due: Iterable[WaitingGroup] | None) -> Step:
         self.waits, self._unsure = noted(self.state, self.waits, self._unsure, result.waits, due)
+        self.unfinished = result.more and bool(result.facts)  # else it is the same plan for ever
+        if self.unfinished:
+            self.state.dirty.mark_all()
         if result.refused:
             self.state.dirty.every = True
             self.oddities["plan_refused"] += len(result.refused)
@@ -588,9 +594,5 @@ class Head:
 
 
 def _refused(error: GschedError) -> Step:
-    """Return a refusal without the frames that it was raised in.
-
-    Of a request for 10,000 jobs they were 100,000 objects, which the garbage collector looked at
-    while everybody waited.
-    """
+    """Return a refusal without the frames that it was raised in: 10,000 had 100,000 objects."""
     return Step(error=error.with_traceback(None))

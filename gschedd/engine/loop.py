@@ -198,6 +198,8 @@ class Engine:
         if self._may_plan():
             await self._commit_cycle()
         self._ask_planner()
+        if self.head.unfinished:
+            return  # the next one comes after the inputs that have come meanwhile
         rounds = self.head.rounds
         done = None if rounds is None or rounds.asked is None else rounds.over
         waiting, self._await_plan = self._await_plan, []
@@ -261,11 +263,13 @@ class Engine:
         expiry_s = self.head.next_expiry_s()
         if expiry_s is not None:
             wait_s = min(wait_s, expiry_s - self._clock.monotonic_s())
-        try:
-            first = await asyncio.wait_for(self._inbox.get(), min(max(wait_s, 0.0), IDLE_S))
-        except TimeoutError:
-            return []
-        batch = [first]
+        batch = []
+        if not self.head.unfinished:
+            try:
+                first = await asyncio.wait_for(self._inbox.get(), min(max(wait_s, 0.0), IDLE_S))
+            except TimeoutError:
+                return []
+            batch.append(first)
         while len(batch) < MAX_INPUTS_PER_BATCH and not self._inbox.empty():
             batch.append(self._inbox.get_nowait())
         return batch

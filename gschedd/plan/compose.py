@@ -138,7 +138,7 @@ def _after(snapshot: Snapshot, others: list[Group], plan: Plan) -> Snapshot:
     for start in plan.starts:
         spaces.take(start.allocation)
     nodes = {space.name: space for space in spaces}
-    return structs.replace(snapshot, groups=others, nodes=nodes)
+    return structs.replace(snapshot, groups=others, nodes=nodes, starts_max=None)
 
 
 def _takes_gpus(start: Start) -> bool:

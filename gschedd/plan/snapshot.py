@@ -89,6 +89,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
             end.
         predicted_times: whether jobs are planned to run as long as their kind is predicted to.
         moves_max: so many running jobs can be moved now; of more some have to wait. None: all.
+        starts_max: a plan may end after so many starts (`Plan.more`), so that a cycle takes a short
+            time. None: it goes through the whole queue.
     """
 
     now_s: float
@@ -103,6 +105,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     default_walltime_s: float | None = None
     predicted_times: bool = True
     moves_max: int | None = None
+    starts_max: int | None = None
 
     def detach(self) -> "Snapshot":
         """Return the same as a value, which can be pickled and does not change with the state.
@@ -128,6 +131,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
             default_walltime_s=self.default_walltime_s,
             predicted_times=self.predicted_times,
             moves_max=self.moves_max,
+            starts_max=self.starts_max,
         )
 
 
@@ -221,6 +225,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             that does not.
         again_s: when to ask again although nothing else has happened, seconds since the epoch;
             None: there is no need.
+        more: the plan ends after `Snapshot.starts_max` starts; a further one is to follow at once.
     """
 
     starts: tuple[Start, ...] = ()
@@ -228,6 +233,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     moves: tuple[Move, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     again_s: float | None = None
+    more: bool = False
 
 
 class Policy(Protocol):

@@ -267,6 +267,8 @@ class World:
     def settle(self) -> None:
         """Let the head schedule until nothing is left to decide now."""
         self._take(self.head.cycle(self.now_s))
+        while self.head.unfinished:
+            self._take(self.head.cycle(self.now_s))
 
     def later(self, delay_s: float, action: Callable[[], None]) -> None:
         """Do something after a while."""

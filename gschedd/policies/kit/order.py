@@ -6,7 +6,8 @@ of what runs. Later jobs may pass it only if they do not delay that: they are
 planned to end before it, or they use what the reservation leaves over.
 
 Jobs of one shape (queue, request, walltime) stand or fall together, so a pass costs as much as
-there are shapes, not jobs.
+there are shapes and starts, not jobs. A pass ends at the snapshot's limit of starts; the next one,
+with the started jobs running, starts what this one would have started beyond it.
 
 Source: EASY backfilling, Mu'alem & Feitelson, IEEE TPDS 12(6):529-543, 2001. We place resources of
 several kinds on named nodes where they count processors, so the reservation is an allocation.
@@ -85,7 +86,10 @@ class _Pass:
             (group.order[0], number, 0) for number, group in enumerate(self.snapshot.groups)
         ]
         heapq.heapify(heap)
+        most = self.snapshot.starts_max
         while heap:
+            if most is not None and len(self.starts) >= most:
+                return Plan(starts=tuple(self.starts), waits=tuple(self.waits), more=True)
             key, number, position = heapq.heappop(heap)
             group = self.snapshot.groups[number]
             if self._start(group, key[1]) and position + 1 < len(group.order):
