@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 from collections import Counter
@@ -11,6 +12,7 @@ from typing import Any
 
 from tests.support.cluster import wait_until
 from tests.support.elastic_listener import Listener
+from tests.support.forks import Forked, ForkServer
 from tests.support.torch_python import torch_python
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -42,13 +44,17 @@ class Run:
         checkpoints: where they are.
     """
 
-    def __init__(self, directory: pathlib.Path, *options: str) -> None:
+    def __init__(
+        self, directory: pathlib.Path, *options: str, forks: ForkServer | None = None
+    ) -> None:
+        """Attempts of one process are forks of ``forks``, if that is given: they start faster."""
         self.python = torch_python("sklearn")
         self.directory = directory
         self.checkpoints = directory / "checkpoints"
         self.attempt = 0
         self._options = options
-        self._process: subprocess.Popen[bytes] | None = None
+        self._forks = forks
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         directory.mkdir(parents=True, exist_ok=True)
 
     def start(self, world_size: int, *options: str, **variables: str) -> None:
@@ -65,15 +71,27 @@ class Run:
             "GLOO_SOCKET_IFNAME": "lo",
             **variables,
         }
+        script = [str(SCRIPT), str(self.directory), *self._options, *options]
+        path = self.directory / f"output-{self.attempt}"
+        if self._forks is not None and not world_size:
+            self._process = self._forks.start(script, environment, path)
+            return
         command = [self.python]
         if world_size:
             command += ["-m", "torch.distributed.run", "--standalone"]
             command += [f"--nproc-per-node={world_size}"]
-        command += [str(SCRIPT), str(self.directory), *self._options, *options]
-        with open(self.directory / f"output-{self.attempt}", "wb") as output:
+        command += script
+        with open(path, "wb") as output:
             self._process = subprocess.Popen(
                 command, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL
             )
+
+    def copy(self, directory: pathlib.Path) -> "Run":
+        """Return the same in another directory, with all that the attempts have left."""
+        shutil.copytree(self.directory, directory)
+        run = Run(directory, *self._options, forks=self._forks)
+        run.attempt = self.attempt
+        return run
 
     def output(self) -> str:
         """Return what the current attempt has written."""

@@ -16,7 +16,7 @@ import pathlib
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -93,26 +93,35 @@ def batchnorm(dropout: float) -> nn.Module:
     )
 
 
+def digest(tensors: Iterable[torch.Tensor]) -> str:
+    """Return a digest of tensors: equal means equal in every bit."""
+    total = hashlib.sha256()
+    for tensor in tensors:
+        total.update(tensor.detach().contiguous().numpy().tobytes())
+    return total.hexdigest()
+
+
 def digests(network: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
     """Return, for each rank, a digest of all tensors that it has of network and optimiser.
 
     The order counts in which the optimiser keeps its state: a script may iterate over it.
     """
-    total = hashlib.sha256()
     tensors = [*network.parameters(), *network.buffers()]
     for state in optimizer.state.values():
         tensors += [part for part in state.values() if isinstance(part, torch.Tensor)]
-    for tensor in tensors:
-        total.update(tensor.detach().numpy().tobytes())
+    total = digest(tensors)
     if "RANK" not in os.environ:
-        return [total.hexdigest()]
+        return [total]
     found = [""] * int(os.environ["WORLD_SIZE"])
-    all_gather_object(found, total.hexdigest())
+    all_gather_object(found, total)
     return found
 
 
 def example() -> Any:
-    """Return the module of examples/elastic_digits.py."""
+    """Return the module of examples/elastic_digits.py.
+
+    It imports scikit-learn, which costs a third of the start-up: not for a training without it.
+    """
     spec = importlib.util.spec_from_file_location("elastic_digits", EXAMPLES / "elastic_digits.py")
     assert spec is not None
     assert spec.loader is not None
@@ -170,16 +179,17 @@ def hold(directory: pathlib.Path, step: int, is_asked: Callable[[], bool]) -> No
         time.sleep(0.01)
 
 
-def data_and_network(args: argparse.Namespace, digits: Any) -> tuple[Any, nn.Module]:
+def data_and_network(args: argparse.Namespace) -> tuple[Any, nn.Module]:
     """Return what is trained, and on what; seeds torch's generator."""
     torch.manual_seed(args.seed)
     if args.model == "digits":
+        digits = example()
         data, network = digits.Digits(0, 512), digits.network()
         network[4].p = args.dropout
     elif args.model == "batchnorm":
         random.seed(args.seed)
         np.random.seed(args.seed)
-        data, network = digits.Digits(0, 512), batchnorm(args.dropout)
+        data, network = example().Digits(0, 512), batchnorm(args.dropout)
     else:
         data, network = Text(), Transformer(args.dropout)
     if args.count:
@@ -205,8 +215,7 @@ def main() -> None:
     torch.set_num_threads(1)
     if "RANK" in os.environ:
         init_process_group("gloo")
-    digits = example()
-    data, network = data_and_network(args, digits)
+    data, network = data_and_network(args)
     model = network
     if "RANK" in os.environ:
         unused = args.model == "transformer"
@@ -256,7 +265,7 @@ def main() -> None:
     ranks = digests(network, optimizer)
     if training.rank == 0:
         result = {
-            "weights": digits.digest(network),
+            "weights": digest(network.state_dict().values()),
             "ranks": ranks,
             "steps": training.step_count,
             "samples": training.samples_done,

@@ -16,7 +16,8 @@ import pytest
 from gsched.failpoint import FAILPOINTS
 from tests.support.cluster import wait_until
 from tests.support.elastic_listener import Listener
-from tests.support.elastic_runs import ROOT, TIMEOUT_S, Run
+from tests.support.elastic_runs import ROOT, TIMEOUT_S, Row, Run
+from tests.support.forks import ForkServer
 from tests.support.torch_python import torch_python
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("elastic")]
@@ -34,23 +35,48 @@ def listener() -> Iterator[Listener]:
     made.close()
 
 
-def saved_run(tmp_path: pathlib.Path) -> Run:
-    """Return a training that was killed after two checkpoints."""
-    run = Run(tmp_path / "run", *SHORT)
+@pytest.fixture(scope="module")
+def forks() -> Iterator[ForkServer]:
+    made = ForkServer()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> Row:
+    """Return the result of a training that nobody disturbs."""
+    run = Run(tmp_path_factory.mktemp("undisturbed"), *SHORT, forks=forks)
+    run.start(0)
+    return run.finish()
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> Run:
+    """Return a training that was killed after two checkpoints: each test takes a copy."""
+    run = Run(tmp_path_factory.mktemp("killed"), *SHORT, forks=forks)
     run.start(0, GSCHED_FAIL="training.save.after_publish:2:kill", **OFTEN)
     assert run.wait() == -signal.SIGKILL, run.output()
     assert len(run.published()) == 2
     return run
 
 
-def test_i2_killed_at_each_point_of_saving_and_restoring(tmp_path: pathlib.Path) -> None:
+@pytest.fixture
+def saved(tmp_path: pathlib.Path, killed: Run) -> Run:
+    """Return a training of this test's that was killed after two checkpoints."""
+    return killed.copy(tmp_path / "run")
+
+
+@pytest.fixture
+def run(tmp_path: pathlib.Path, forks: ForkServer) -> Run:
+    """Return a training that has not begun."""
+    return Run(tmp_path / "run", *SHORT, forks=forks)
+
+
+def test_i2_killed_at_each_point_of_saving_and_restoring(run: Run, expected: Row) -> None:
     """One training, killed at every point there is; what comes out is what would have anyway."""
     assert [*SAVE_POINTS, "training.wait", *RESTORE_POINTS] == [
         point for point in FAILPOINTS if point.startswith("training.")
     ]
-    expected = Run(tmp_path / "undisturbed", *SHORT)
-    expected.start(0)
-    run = Run(tmp_path / "run", *SHORT)
     for point in SAVE_POINTS:
         run.start(0, GSCHED_FAIL=f"{point}:2:kill", **OFTEN)
         assert run.wait() == -signal.SIGKILL, run.output()
@@ -61,14 +87,13 @@ def test_i2_killed_at_each_point_of_saving_and_restoring(tmp_path: pathlib.Path)
     result = run.finish()
 
     assert result["restored_step"] > 0
-    assert result["weights"] == expected.finish()["weights"]
+    assert result["weights"] == expected["weights"]
     assert [name for name in run.names() if not name.startswith("checkpoint-")] == []
     assert len(run.published()) == 1  # of a training that is over the newest stays
 
 
-def test_i2_a_rank_killed_while_all_save(tmp_path: pathlib.Path) -> None:
+def test_i2_a_rank_killed_while_all_save(tmp_path: pathlib.Path, run: Run) -> None:
     """The others do not hang, nothing half is published, and the training goes on from before."""
-    run = Run(tmp_path / "run", *SHORT)
     once = tmp_path / "once"
     point = "training.save.before_manifest"
     run.start(2, GSCHED_FAIL=f"{point}:2:kill-once={once}", **OFTEN)
@@ -119,22 +144,19 @@ def alter_manifest(checkpoint: pathlib.Path) -> None:
     ],
 )
 def test_i3_a_bad_checkpoint_is_told_and_the_one_before_used(
-    tmp_path: pathlib.Path, spoil: Callable[[pathlib.Path], None], words: str
+    spoil: Callable[[pathlib.Path], None], words: str, saved: Run, expected: Row
 ) -> None:
     """Of what was loaded of it, as its files are still looked at then, nothing is left."""
-    expected = Run(tmp_path / "undisturbed", *SHORT)
-    expected.start(0)
-    run = saved_run(tmp_path)
-    older, newer = run.published()
+    older, newer = saved.published()
     spoil(newer)
-    run.start(0)
-    result = run.finish()
+    saved.start(0)
+    result = saved.finish()
 
-    assert f"{newer} cannot be used" in run.output()
-    assert words in run.output()
+    assert f"{newer} cannot be used" in saved.output()
+    assert words in saved.output()
     assert f"step-{result['restored_step']:09d}" in older.name
     assert result["steps"] == 72
-    assert result["weights"] == expected.finish()["weights"]
+    assert result["weights"] == expected["weights"]
     assert not list(newer.parent.glob("*.loads"))  # it is not what a start did not survive
 
 
@@ -156,21 +178,17 @@ def test_i3_whatever_is_altered_is_refused_and_so_is_another_network(
     assert last == "200 refused"
 
 
-def test_i3_no_good_checkpoint_is_no_reason_to_begin_anew_silently(
-    tmp_path: pathlib.Path,
-) -> None:
-    run = saved_run(tmp_path)
-    for checkpoint in run.published():
+def test_i3_no_good_checkpoint_is_no_reason_to_begin_anew_silently(saved: Run) -> None:
+    for checkpoint in saved.published():
         flip(checkpoint)
-    run.start(0)
+    saved.start(0)
 
-    assert run.wait() == 78
-    assert "none of the 2 checkpoints" in run.output()
-    assert "Traceback" not in run.output()
+    assert saved.wait() == 78
+    assert "none of the 2 checkpoints" in saved.output()
+    assert "Traceback" not in saved.output()
 
 
-def test_i4_leftovers_of_a_killed_save_are_in_nobody_s_way(tmp_path: pathlib.Path) -> None:
-    run = Run(tmp_path / "run", *SHORT)
+def test_i4_leftovers_of_a_killed_save_are_in_nobody_s_way(run: Run) -> None:
     run.start(0, GSCHED_FAIL="training.save.before_publish:kill", **OFTEN)
     assert run.wait() == -signal.SIGKILL
     (left,) = run.names()
@@ -192,10 +210,9 @@ def asked_for(run: Run, listener: Listener, *, world_size: int = 0, **variables:
 
 
 def test_i5_unwritable_directory_is_told_and_the_training_goes_on(
-    tmp_path: pathlib.Path, listener: Listener
+    tmp_path: pathlib.Path, listener: Listener, run: Run
 ) -> None:
     """A file is where the directory should be: that stops root, too."""
-    run = Run(tmp_path / "run", *SHORT)
     (tmp_path / "file").touch()
     asked_for(run, listener, GSCHED_CHECKPOINT_DIR=str(tmp_path / "file" / "checkpoints"))
     failed = listener.wait_for("checkpoint_failed")
@@ -216,10 +233,9 @@ def fill(path: pathlib.Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 def test_i5_full_disk_keeps_the_old_checkpoint_and_the_training(
-    tmp_path: pathlib.Path, listener: Listener
+    listener: Listener, run: Run
 ) -> None:
     """Two ranks; the first checkpoint fits, the second does not."""
-    run = Run(tmp_path / "run", *SHORT)
     run.checkpoints.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(run.checkpoints)],
@@ -247,9 +263,9 @@ def test_i5_full_disk_keeps_the_old_checkpoint_and_the_training(
 
 
 def test_an_object_that_cannot_be_saved_is_told_and_the_training_goes_on(
-    tmp_path: pathlib.Path, listener: Listener
+    tmp_path: pathlib.Path, listener: Listener, forks: ForkServer
 ) -> None:
-    run = Run(tmp_path / "run", *SHORT, "--bad-state=save")
+    run = Run(tmp_path / "run", *SHORT, "--bad-state=save", forks=forks)
     asked_for(run, listener)
     failed = listener.wait_for("checkpoint_failed")
 
@@ -258,31 +274,27 @@ def test_an_object_that_cannot_be_saved_is_told_and_the_training_goes_on(
     assert run.names() == []
 
 
-def test_i10_a_checkpoint_that_kills_every_start_is_left_alone(tmp_path: pathlib.Path) -> None:
+def test_i10_a_checkpoint_that_kills_every_start_is_left_alone(saved: Run) -> None:
     """Three starts die of it; the fourth takes the one before."""
-    run = saved_run(tmp_path)
-    older, newer = run.published()
+    older, newer = saved.published()
     shutil.rmtree(older)  # so that there is nothing else yet
     for _ in range(3):
-        run.start(0, GSCHED_FAIL="training.restore.after_load:kill")
-        assert run.wait() == -signal.SIGKILL, run.output()
-    run.start(0)
+        saved.start(0, GSCHED_FAIL="training.restore.after_load:kill")
+        assert saved.wait() == -signal.SIGKILL, saved.output()
+    saved.start(0)
 
-    assert run.wait() == 78
+    assert saved.wait() == 78
     assert f"{newer} cannot be used: 3 starts from it did not get to their first step" in (
-        run.output()
+        saved.output()
     )
     pathlib.Path(f"{newer}.loads").unlink()
-    run.start(0)
-    assert f"step-{run.finish()['restored_step']:09d}" in newer.name
+    saved.start(0)
+    assert f"step-{saved.finish()['restored_step']:09d}" in newer.name
     assert not pathlib.Path(f"{newer}.loads").exists()
 
 
-def test_a_training_that_waits_does_no_step_until_told(
-    tmp_path: pathlib.Path, listener: Listener
-) -> None:
+def test_a_training_that_waits_does_no_step_until_told(listener: Listener, run: Run) -> None:
     """Over a lost connection, too; the answer is given again, and the same."""
-    run = Run(tmp_path / "run", *SHORT)
     asked_for(run, listener, world_size=2)
     saved = listener.wait_for("checkpointed")
     listener.drop()
@@ -301,9 +313,9 @@ def test_a_training_that_waits_does_no_step_until_told(
 
 
 def test_a_training_that_hears_nothing_goes_on_at_last(
-    tmp_path: pathlib.Path, listener: Listener
+    tmp_path: pathlib.Path, listener: Listener, forks: ForkServer
 ) -> None:
-    run = Run(tmp_path / "run", *SHORT, "--wait-timeout=1")
+    run = Run(tmp_path / "run", *SHORT, "--wait-timeout=1", forks=forks)
     asked_for(run, listener, world_size=2)
     result = run.finish()
 
@@ -311,8 +323,8 @@ def test_a_training_that_hears_nothing_goes_on_at_last(
     assert result["steps"] == 72
 
 
-def test_a_signal_to_any_rank_saves(tmp_path: pathlib.Path) -> None:
-    run = Run(tmp_path / "run", *SHORT, f"--signal={int(signal.SIGUSR1)}")
+def test_a_signal_to_any_rank_saves(tmp_path: pathlib.Path, forks: ForkServer) -> None:
+    run = Run(tmp_path / "run", *SHORT, f"--signal={int(signal.SIGUSR1)}", forks=forks)
     run.start(0, "--hold-at=5")
     run.wait_until_held(5)
     assert run._process is not None
@@ -325,11 +337,10 @@ def test_a_signal_to_any_rank_saves(tmp_path: pathlib.Path) -> None:
 
 
 def test_progress_is_told_with_the_first_step_and_at_the_end(
-    tmp_path: pathlib.Path, listener: Listener
+    listener: Listener, saved: Run
 ) -> None:
-    run = saved_run(tmp_path)
-    run.start(2, GSCHED_ELASTIC_SOCKET=listener.name)
-    result = run.finish()
+    saved.start(2, GSCHED_ELASTIC_SOCKET=listener.name)
+    result = saved.finish()
     wait_until(lambda: listener.all("progress"), TIMEOUT_S)
     hello, progress = listener.all("hello")[0], listener.all("progress")
 
@@ -346,11 +357,8 @@ def test_progress_is_told_with_the_first_step_and_at_the_end(
         assert said["step_s"] > 0
 
 
-def test_a_size_that_does_not_fit_is_refused_in_words(
-    tmp_path: pathlib.Path, listener: Listener
-) -> None:
+def test_a_size_that_does_not_fit_is_refused_in_words(listener: Listener, run: Run) -> None:
     """Before a move, by the running training, which goes on; and at the start, before any step."""
-    run = Run(tmp_path / "run", *SHORT)
     run.start(0, "--hold-at=5", GSCHED_ELASTIC_SOCKET=listener.name)
     run.wait_until_held(5)
     listener.wait_for("hello")
@@ -370,10 +378,12 @@ def test_a_size_that_does_not_fit_is_refused_in_words(
 
 
 def test_other_world_sizes_after_a_change_of_the_batch_are_told(
-    tmp_path: pathlib.Path, listener: Listener
+    tmp_path: pathlib.Path, listener: Listener, forks: ForkServer
 ) -> None:
     """What is left of the epoch ends with a batch of less than one sample for each of the ranks."""
-    run = Run(tmp_path / "run", "--epochs=3", "--count=189", "--short-last", "--step-s=0.05")
+    run = Run(
+        tmp_path / "run", "--epochs=3", "--count=189", "--short-last", "--step-s=0.05", forks=forks
+    )
     run.start(0, "--global-batch=6", "--hold-at=5", GSCHED_ELASTIC_SOCKET=listener.name)
     saved = run.save_and_stop(listener, request=1, hold_at=5)["step"]
     left = 189 - 6 * (saved % 32)  # an epoch has 32 steps of 6, the last of them shorter
@@ -393,9 +403,8 @@ def test_other_world_sizes_after_a_change_of_the_batch_are_told(
     assert told[-1] == list(range(1, batch + 1))  # whole epochs split evenly
 
 
-def test_other_data_than_the_checkpoint_s_is_refused(tmp_path: pathlib.Path) -> None:
-    run = saved_run(tmp_path)
-    run.start(0, "--seed=4")
+def test_other_data_than_the_checkpoint_s_is_refused(saved: Run) -> None:
+    saved.start(0, "--seed=4")
 
-    assert run.wait() == 78
-    assert "was saved with seed=3, and this script says seed=4" in run.output()
+    assert saved.wait() == 78
+    assert "was saved with seed=3, and this script says seed=4" in saved.output()
