@@ -22,12 +22,14 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run_tests(project: Path, folder: str, code: str) -> subprocess.CompletedProcess[str]:
+def run_tests(
+    project: Path, folder: str, code: str, *options: str
+) -> subprocess.CompletedProcess[str]:
     """Run one file of tests in a project's folder."""
     (project / "tests" / folder).mkdir(exist_ok=True)
     (project / "tests" / folder / "test_it.py").write_text(code, encoding="utf-8")
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "tests"],
         cwd=project,
         env={key: value for key, value in os.environ.items() if not key.startswith("PYTEST")},
         capture_output=True,
@@ -103,3 +105,24 @@ def test_test_outside_a_known_folder_is_refused(project: Path) -> None:
 
     assert done.returncode != 0
     assert "folder of tests/ that is a marker" in done.stdout + done.stderr
+
+
+GROUPED = """
+import os
+import pytest
+
+@pytest.mark.xdist_group("one")
+@pytest.mark.parametrize("number", range(8))
+def test_it(number):
+    print("worker", os.environ["PYTEST_XDIST_WORKER"])
+"""
+
+
+def test_a_group_runs_in_one_worker(project: Path) -> None:
+    """Its tests share what is costly; a pytest that pytest-xdist does not know ignores groups."""
+    ran = run_tests(project, "unit", GROUPED, "-n2", "--dist=loadgroup", "-rP")
+
+    assert ran.returncode == 0, ran.stdout
+    workers = [line for line in ran.stdout.splitlines() if line.startswith("worker ")]
+    assert len(workers) == 8
+    assert len(set(workers)) == 1
