@@ -17,6 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
 LOG_TAIL_BYTES = 8_000
+#: Rendezvous ports of one cluster's jobs, below those that Linux gives to any process.
+MASTER_PORTS = 100
+MASTER_PORT_FIRST, MASTER_PORT_LAST = 20_000, 29_999
 
 T = TypeVar("T")
 
@@ -83,6 +86,7 @@ class Cluster:
             "single_user": True,
             "allow_root_jobs": os.getuid() == 0,
             "node_timeout_s": 15.0,
+            **_master_ports(),
             **self.head_settings,
         }
         config = self.directory / "head.toml"
@@ -239,6 +243,16 @@ class Cluster:
                 stderr=stream,
                 start_new_session=True,
             )
+
+
+def _master_ports() -> dict[str, object]:
+    """Return rendezvous ports that no cluster of another process of these tests gives out.
+
+    Processes that were started together have process ids close to each other.
+    """
+    blocks = (MASTER_PORT_LAST + 1 - MASTER_PORT_FIRST) // MASTER_PORTS
+    first = MASTER_PORT_FIRST + os.getpid() % blocks * MASTER_PORTS
+    return {"master_port_first": first, "master_port_last": first + MASTER_PORTS - 1}
 
 
 def _end_of(path: Path) -> str:

@@ -1,6 +1,5 @@
 """Real trainings fragment two real nodes; one is moved for another that needs a whole node."""
 
-import secrets
 from typing import Final
 
 import pytest
@@ -14,7 +13,7 @@ from tests.support.cluster import Cluster
 from tests.support.commands import run_command
 from tests.support.torch_python import torch_python
 
-pytestmark = [pytest.mark.timeout(420), pytest.mark.xdist_group("elastic")]
+pytestmark = [pytest.mark.timeout(420), pytest.mark.xdist_group("compaction")]
 
 #: The first ones run for longer than the last one can wait, however busy this machine is.
 PARTS: Final = (
@@ -32,9 +31,6 @@ class Desk:
     def __init__(self, cluster: Cluster, policy: str) -> None:
         torch_python()  # or skip
         self._cluster = cluster
-        # clusters that run at once on this machine must not give out the same rendezvous ports
-        first = 31_000 + secrets.randbelow(80) * 100
-        cluster.head_settings |= {"master_port_first": first, "master_port_last": first + 99}
         cluster.queues = f'\n[training]\npolicy = "{policy}"\nmove_s = 15\n'
         cluster.start_head()
         for name in ("n1", "n2"):

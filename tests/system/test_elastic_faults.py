@@ -20,7 +20,7 @@ from tests.support.elastic_runs import ROOT, TIMEOUT_S, Row, Run
 from tests.support.forks import ForkServer
 from tests.support.torch_python import torch_python
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("elastic")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("elastic-faults")]
 
 SHORT = ("--epochs=3", "--step-s=0.03")  # 72 steps, two seconds at least
 OFTEN = {"GSCHED_CHECKPOINT_INTERVAL_S": "0.2"}

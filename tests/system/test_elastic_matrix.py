@@ -14,7 +14,7 @@ import pytest
 from tests.support.torch_python import torch_python
 from tests.support.torchrun import ROOT, run_torchrun
 
-pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("elastic")]
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("elastic-matrix")]
 
 MATRIX = ROOT / "tests" / "support" / "elastic_matrix.py"
 FEW = ("batchnorm", "gan", "late", "accumulating", "accumulating-norms", "odd-buffers", "objects")

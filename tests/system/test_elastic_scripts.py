@@ -11,7 +11,7 @@ from tests.support.cluster import wait_until
 from tests.support.torch_python import torch_python
 from tests.support.torchrun import ROOT, agent_command, run_torchrun
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("elastic")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("elastic-scripts")]
 
 KINDS = ROOT / "tests" / "support" / "elastic_kinds.py"
 SCRIPT = """

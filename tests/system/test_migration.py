@@ -11,13 +11,7 @@ from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
 from tests.support.migration import Migration, fault_at, head_dies_at, undisturbed
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("elastic")]
-
-
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """Return the result of a training that nobody disturbs."""
-    return undisturbed(tmp_path_factory.mktemp("undisturbed"))
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("moves")]
 
 
 def test_a_moved_training_ends_with_the_same_bits(

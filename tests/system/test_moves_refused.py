@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
-from tests.support.migration import TIMEOUT_S, Migration, undisturbed
+from tests.support.migration import TIMEOUT_S, Migration
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("elastic")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("moves")]
 
 
 @contextlib.contextmanager
@@ -34,10 +34,9 @@ def useless(directory: Path) -> Iterator[str]:
 
 
 def test_i1_i5_i14_what_cannot_be_is_said_and_the_training_ends_with_the_same_bits(
-    cluster: Cluster, tmp_path: Path
+    cluster: Cluster, tmp_path: Path, expected: dict[str, object]
 ) -> None:
     """It never answers, cannot take that many ranks, has no room there, and none for its files."""
-    expected = undisturbed(tmp_path / "undisturbed")
     migration = Migration(cluster)
     cluster.queues += "[moves]\ncheckpoint_timeout_s = 2\n"
     with useless(tmp_path / "small") as fault:
@@ -103,10 +102,9 @@ def test_i14_ranks_that_the_script_cannot_take_are_refused_with_those_that_it_ca
 
 @pytest.mark.sweep
 def test_i10_a_checkpoint_that_kills_every_start_holds_the_job_until_it_is_mended(
-    cluster: Cluster, tmp_path: Path
+    cluster: Cluster, expected: dict[str, object]
 ) -> None:
     """Three starts die of it, the fourth says so: nothing is lost, or goes round for ever."""
-    expected = undisturbed(tmp_path / "undisturbed")
     migration = Migration(cluster)
     migration.begin("--bad-state=load", requeue_on="", rerunnable=False)
     job = migration.number

@@ -10,7 +10,7 @@ from tests.support.cluster import ROOT, Cluster, wait_until
 from tests.support.elastic_runs import SCRIPT
 from tests.support.torch_python import torch_python
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("elastic"), pytest.mark.sweep]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("profiling"), pytest.mark.sweep]
 
 #: 24 steps in an epoch; longer than the policy leaves one alone that has just started.
 EPOCHS, STEP_S = 16, 0.2
