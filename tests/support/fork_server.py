@@ -51,8 +51,9 @@ def become(start: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(start["environment"])
     nothing = os.open(os.devnull, os.O_RDONLY)
-    output = os.open(start["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    for new, old in ((nothing, 0), (output, 1), (output, 2)):
+    kind = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+    output, errors = (os.open(start[name], kind) for name in ("output", "errors"))
+    for new, old in ((nothing, 0), (output, 1), (errors, 2)):
         os.dup2(new, old)
     sys.argv = start["command"]
     sys.path[0] = os.path.dirname(sys.argv[0])

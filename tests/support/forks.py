@@ -67,16 +67,26 @@ class ForkServer:
         return answer
 
     def start(
-        self, command: Sequence[str], environment: Mapping[str, str], output: pathlib.Path
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        output: pathlib.Path,
+        errors: pathlib.Path | None = None,
     ) -> Forked:
         """Start a script.
 
         Args:
             command: its path and its arguments.
             environment: all of it.
-            output: a file, which gets its standard output and its standard error.
+            output: a file, which gets its standard output.
+            errors: a file, which gets its standard error; None: the same.
         """
-        start = {"command": command, "environment": dict(environment), "output": str(output)}
+        start = {
+            "command": command,
+            "environment": dict(environment),
+            "output": str(output),
+            "errors": str(errors or output),
+        }
         pid = self.ask(start=start)
         assert pid is not None
         return Forked(self, pid)

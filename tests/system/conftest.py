@@ -1,7 +1,10 @@
 """What tests of real trainings share."""
 
+from collections.abc import Iterator
+
 import pytest
 
+from tests.support.forks import ForkServer
 from tests.support.migration import undisturbed
 
 
@@ -9,3 +12,10 @@ from tests.support.migration import undisturbed
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """Return the result of the training of `Migration` when nobody disturbs it."""
     return undisturbed(tmp_path_factory.mktemp("undisturbed"))
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[ForkServer]:
+    made = ForkServer()
+    yield made
+    made.close()

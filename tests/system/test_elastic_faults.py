@@ -36,13 +36,6 @@ def listener() -> Iterator[Listener]:
 
 
 @pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    made = ForkServer()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> Row:
     """Return the result of a training that nobody disturbs."""
     run = Run(tmp_path_factory.mktemp("undisturbed"), *SHORT, forks=forks)

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from tests.support.cluster import wait_until
-from tests.support.torch_python import torch_python
+from tests.support.forks import ForkServer
 from tests.support.torchrun import ROOT, agent_command, run_torchrun
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("elastic-scripts")]
@@ -50,6 +50,7 @@ while True:
 
 def run(
     folder: pathlib.Path,
+    forks: ForkServer,
     *,
     optimizer: str = OPTIMIZER,
     loop: str = LOOP,
@@ -59,14 +60,10 @@ def run(
     """Run the script on one rank."""
     script = folder / "train.py"
     script.write_text(SCRIPT.format(optimizer=optimizer, loop=loop, more=more))
-    return subprocess.run(
-        [torch_python(), str(script)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    output, errors = folder / "stdout", folder / "stderr"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    code = forks.start([str(script)], environment, output, errors).wait(120.0)
+    return subprocess.CompletedProcess([script], code, output.read_text(), errors.read_text())
 
 
 @pytest.mark.parametrize(
@@ -83,28 +80,30 @@ def run(
     ],
 )
 def test_loop_that_would_leave_epochs_out_is_told(
-    tmp_path: pathlib.Path, loop: str, words: str
+    tmp_path: pathlib.Path, loop: str, words: str, forks: ForkServer
 ) -> None:
-    ran = run(tmp_path, loop=loop)
+    ran = run(tmp_path, forks, loop=loop)
 
     assert ran.returncode == 1
     assert f"StepError: {words}" in ran.stderr
 
 
-def test_ranks_without_a_process_group_are_refused(tmp_path: pathlib.Path) -> None:
+def test_ranks_without_a_process_group_are_refused(
+    tmp_path: pathlib.Path, forks: ForkServer
+) -> None:
     """Each would train alone and remove the others' checkpoints."""
-    ran = run(tmp_path, RANK="0", WORLD_SIZE="2")
+    ran = run(tmp_path, forks, RANK="0", WORLD_SIZE="2")
 
     assert ran.returncode == 78
     assert "this is one of 2 ranks, and they have no process group" in ran.stderr
-    assert run(tmp_path, RANK="0", WORLD_SIZE="1").stdout == "trained\n"
+    assert run(tmp_path, forks, RANK="0", WORLD_SIZE="1").stdout == "trained\n"
 
 
 def test_parameters_that_are_not_the_models_are_refused_at_the_start(
-    tmp_path: pathlib.Path,
+    tmp_path: pathlib.Path, forks: ForkServer
 ) -> None:
     both = "optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], 0.1)"
-    ran = run(tmp_path, optimizer=both)
+    ran = run(tmp_path, forks, optimizer=both)
 
     assert ran.returncode == 78
     assert "an optimiser has parameters that the model has not" in ran.stderr
@@ -112,11 +111,12 @@ def test_parameters_that_are_not_the_models_are_refused_at_the_start(
 
 
 def test_parameters_that_are_added_later_are_told_with_the_checkpoint(
-    tmp_path: pathlib.Path,
+    tmp_path: pathlib.Path, forks: ForkServer
 ) -> None:
     loop = f"optimizer.add_param_group({{'params': list(other.parameters())}})\n{LOOP}"
     ran = run(
         tmp_path,
+        forks,
         loop=loop,
         GSCHED_CHECKPOINT_DIR=str(tmp_path / "checkpoints"),
         GSCHED_CHECKPOINT_INTERVAL_S="0.000001",
@@ -136,10 +136,10 @@ def test_parameters_that_are_added_later_are_told_with_the_checkpoint(
     ],
 )
 def test_what_has_no_state_is_refused_at_the_start(
-    tmp_path: pathlib.Path, more: str, words: str
+    tmp_path: pathlib.Path, more: str, words: str, forks: ForkServer
 ) -> None:
     """Not at the first checkpoint, minutes later, and in each move."""
-    ran = run(tmp_path, more=more)
+    ran = run(tmp_path, forks, more=more)
 
     assert ran.returncode == 78
     assert words in ran.stderr
