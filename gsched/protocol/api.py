@@ -286,6 +286,7 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
             is not known.
         promised: whether it was promised that its deadline will be met; None: nothing was said.
         late_reason: why it will be late, where that is known.
+        start_unknown: why it is not known yet when it starts; empty: it is, or it cannot be known.
         moves_asked: how often that was asked of it.
         move: the move under way, or the last one.
         checkpoint: its newest checkpoint that is known.
@@ -328,6 +329,7 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
     checkpoint_signal: int = 0
     restarts_max: int = 0
     restarts: int = 0
+    start_unknown: str = ""
     lease_s: float = 0.0
 
 
@@ -455,6 +457,7 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
         damaged: rows of the database that cannot be read, in words; at most 100.
         quarantined: nodes that are refused for what they claim to know, and why.
         planner: what has befallen the process that plans training jobs, or empty.
+        forecaster: the same of the process that computes forecasts.
     """
 
     server: str
@@ -481,6 +484,7 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     epoch_id: str = ""
     quarantined: dict[str, str] = {}
     planner: str = ""
+    forecaster: str = ""
 
 
 class Health(Struct, frozen=True, kw_only=True):

@@ -131,8 +131,8 @@ class Head:
             f.NodeDisconnected(at_s=now_s, node=name, reason=reason) for name in up
         )
 
-    def command(self, command: c.AnyCommand, now_s: float) -> Step:
-        """Carry out a command, or refuse it with a reason."""
+    def command(self, command: c.AnyCommand, now_s: float, outlook: Outlook | None = None) -> Step:
+        """Carry out a command or refuse it; ``outlook`` is of a job to be refused if it is late."""
         try:
             if self.safe_mode and not isinstance(command, c.ActOnNode):
                 raise TryAgainError(
@@ -140,7 +140,7 @@ class Head:
                     hint="ask an operator; jobs that run are not touched",
                 )
             if isinstance(command, c.Submit):
-                return self._submit(command, now_s)
+                return self._submit(command, now_s, outlook)
             return self._advance(self._decide(command, now_s))
         except InvalidTransitionError:
             raise  # a fault of ours, half way through a change: nothing may go on from here
@@ -165,7 +165,7 @@ class Head:
             case _:
                 assert_never(command)
 
-    def _submit(self, command: c.Submit, now_s: float) -> Step:
+    def _submit(self, command: c.Submit, now_s: float, outlook: Outlook | None) -> Step:
         known = known_submission(self.state, command.caller, command.asked.key)
         if known is not None:
             return Step(job=known)
@@ -186,7 +186,7 @@ class Head:
             begins = JobState.QUEUED
         facts: list[f.AnyFact] = [f.JobSubmitted(at_s=now_s, job=job, spec=spec, state=begins)]
         if command.asked.reject_if_late:
-            promise = promise_of(job, spec, self.foresee(spec, now_s), now_s=now_s)
+            promise = promise_of(job, spec, outlook or self.foresee(spec, now_s), now_s=now_s)
             if self.state.plans_goals:
                 facts.append(promise)  # else nobody plans for it, so it would bind nobody
         step = self._advance(facts)

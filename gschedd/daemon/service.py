@@ -52,6 +52,7 @@ from gschedd.http.bodies import Bodies, watched
 from gschedd.http.callers import Callers, UserNames
 from gschedd.http.commands import Commands, Parts
 from gschedd.http.door import Door, Rules, Source
+from gschedd.http.forecasts import Forecasts
 from gschedd.http.handshake import Handshake
 from gschedd.http.launches import BlobCache, Launches
 from gschedd.http.links import Links
@@ -216,6 +217,12 @@ class Service:
         self._links.reached(self._store.reached)
         self._links.on_fenced = self._heard_of_successor
         self._engine.sink = self._links
+        self._forecasts = Forecasts(
+            head=head,
+            worker=self._worker("forecaster"),
+            time_limit_s=self._config.training.planning_limit_s,
+            clock=self._clock,
+        )
         callers = Callers(settings=head.settings, names=UserNames(self._clock))
         self._queries = Queries(
             engine=self._engine,
@@ -225,6 +232,7 @@ class Service:
             links=self._links,
             clock=self._clock,
             bodies=self._bodies,
+            forecasts=self._forecasts,
             status=self._status,
         )
         self._safe_mode = SafeMode(
@@ -260,6 +268,7 @@ class Service:
                 known_of=self._queries.known_of,
                 jobs_of_keys=self._queries.jobs_of_keys,
                 safe_mode=self._safe_mode,
+                forecasts=self._forecasts,
             )
         )
 
@@ -346,6 +355,7 @@ class Service:
         await asyncio.gather(*tasks, return_exceptions=True)
         for door in self._doors:
             door.close()
+        await self._forecasts.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SHUTDOWN_S):
                 await self._links.close()
@@ -390,6 +400,7 @@ class Service:
             database=self._store.path,
             dropped=dict(head.oddities),
             planner=self._planner.trouble if self._planner is not None else "",
+            forecaster=self._forecasts.trouble,
             queues=tuple(head.settings.queues),
             damaged=tuple(
                 text

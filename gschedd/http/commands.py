@@ -28,10 +28,10 @@ from gsched.protocol import actions as a
 from gsched.protocol import api, recover
 from gschedd.core import commands as c
 from gschedd.core import facts as f
-from gschedd.core.forecast.deadline import promise_of
+from gschedd.core.forecast.deadline import Outlook, promise_of
 from gschedd.core.head import Head
 from gschedd.core.migration.request import leaving_node
-from gschedd.core.requests.submit import known_submission, prepare
+from gschedd.core.requests.submit import Submission, known_submission, prepare
 from gschedd.core.settings import Caller
 from gschedd.core.step import Step
 from gschedd.core.views.reasons import describe_place
@@ -40,8 +40,8 @@ from gschedd.engine.space import DiskSpace
 from gschedd.http.answers import answer, error_body
 from gschedd.http.bodies import SMALL_BYTES, Bodies, read_body, read_submission
 from gschedd.http.callers import Callers
+from gschedd.http.forecasts import Forecasts, with_outlook
 from gschedd.http.launches import BlobCache
-from gschedd.http.outlooks import outlooks_of, with_outlook
 from gschedd.http.pace import Pace
 from gschedd.store.sqlite import Store
 
@@ -76,6 +76,7 @@ class Parts:
         known_of: which jobs the database knows, done or not.
         jobs_of_keys: the jobs of a user's client keys that the database knows.
         safe_mode: what operators see and do where the database may be an old copy.
+        forecasts: what would become of jobs.
     """
 
     engine: Engine
@@ -88,6 +89,7 @@ class Parts:
     known_of: Callable[[Collection[int]], Awaitable[Collection[int]]]
     jobs_of_keys: Callable[[int, Sequence[str]], Awaitable[Mapping[str, int]]]
     safe_mode: "SafeModeLike"
+    forecasts: Forecasts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,7 @@ class _Blob:
 
 
 _Content = tuple[_Blob, _Blob]
+_Received = tuple[api.SubmitJob, _Content]
 
 
 class _Item:
@@ -125,6 +128,7 @@ class Commands:
         self._engine = parts.engine
         self._callers = parts.callers
         self._bodies = parts.bodies
+        self._judging = asyncio.Lock()
 
     @property
     def _head(self) -> Head:
@@ -148,30 +152,26 @@ class Commands:
         asked = await read_submission(request, self._bodies)
         if asked.dry_run:
             return await self._try_out(asked.jobs, caller)
+        forecast = any(job.reject_if_late for job in asked.jobs)
         async with self._bodies.turn_if(is_large(request, len(asked.jobs)), caller.uid) as pace:
-            results = await self._queue(asked.jobs, caller, pace)
+            known, pairs = await self._received(asked.jobs, caller, pace)
+            steps = [] if forecast else await self._queue(pairs, caller, known)
+        if forecast:  # which may take long; others get the turn meanwhile
+            steps = await self._queue_unless_late(pairs, caller, known)
+        results = await self._results(steps, caller)
         response = answer(self._reply(results))
         await response.prepare(request)
         await response.write_eof()
         failpoint("head.submit.after_ack")
         return response
 
-    async def _queue(
+    async def _received(
         self, jobs: Sequence[api.SubmitJob], caller: Caller, pace: Pace
-    ) -> list[api.SubmitResult]:
-        """Queue jobs, some at a time, so that nobody waits for all of a large request."""
+    ) -> tuple[Mapping[str, int], Sequence[_Received]]:
+        """Return which jobs are known, and all of them with what they bring."""
         if self._parts.space.is_low():
             raise TryAgainError("the head's disk is full: no new jobs are taken", hint="free space")
         known = await self._known(jobs, caller, pace)
-
-        def queue(part: Sequence[tuple[api.SubmitJob, _Content]], now_s: float) -> list[Step]:
-            return [
-                Step(job=known[job.key])
-                if job.key in known
-                else self._submit(job, content, caller, now_s)
-                for job, content in part
-            ]
-
         loop = asyncio.get_running_loop()
         contents: list[_Content] = []
         pace.begin()
@@ -181,11 +181,73 @@ class Commands:
             else:
                 contents.append(_content(job))
             await pace.keep()
-        steps = await self._in_slices(list(zip(jobs, contents, strict=True)), queue)
-        return await self._results(steps)
+        return known, list(zip(jobs, contents, strict=True))
+
+    async def _queue(
+        self, pairs: Sequence[_Received], caller: Caller, known: Mapping[str, int]
+    ) -> list[Step]:
+        """Queue jobs, some at a time, so that nobody waits for all of a large request."""
+
+        def queue(part: Sequence[_Received], now_s: float) -> list[Step]:
+            return [
+                Step(job=known[job.key])
+                if job.key in known
+                else self._submit(job, content, caller, now_s)
+                for job, content in part
+            ]
+
+        return await self._in_slices(pairs, partial(self._in_engine, queue))
+
+    async def _queue_unless_late(
+        self, pairs: Sequence[_Received], caller: Caller, known: Mapping[str, int]
+    ) -> list[Step]:
+        """Queue jobs one by one, each judged with those before it: else all would be promised.
+
+        No other job is judged between the forecast for one and its submission, whoever has sent it.
+        """
+
+        async def queue(part: Sequence[_Received]) -> Sequence[Step]:
+            ((job, content),) = part
+            if job.key in known:
+                return [Step(job=known[job.key])]
+            if not job.reject_if_late:
+                return await self._engine.ask(partial(submit, job, content, None))
+            async with self._judging:
+                try:
+                    outlook = await self._outlook(job, caller)
+                except GschedError as error:
+                    return [Step(error=error)]
+                return await self._engine.ask(partial(submit, job, content, outlook))
+
+        def submit(
+            job: api.SubmitJob, content: _Content, outlook: Outlook | None, now_s: float
+        ) -> list[Step]:
+            return [self._submit(job, content, caller, now_s, outlook)]
+
+        return await self._in_slices(pairs, queue, size=1)
+
+    async def _outlook(self, job: api.SubmitJob, caller: Caller) -> Outlook | None:
+        """Return what is expected of a job, were it submitted now; None: it has been.
+
+        Raises:
+            GschedError: it would be refused in any case.
+        """
+        if known_submission(self._head.state, caller, job.key) is not None:
+            return None
+        spec = self._prepared(job, caller, self._parts.clock.wall_s()).spec
+        return await self._parts.forecasts.outlook(spec, uid=caller.uid)
+
+    async def _in_engine(
+        self, work: Callable[[Sequence[Item], float], list[Step]], part: Sequence[Item]
+    ) -> Sequence[Step]:
+        return await self._engine.ask(partial(work, part))
 
     async def _in_slices(
-        self, items: Sequence[Item], work: Callable[[Sequence[Item], float], list[Step]]
+        self,
+        items: Sequence[Item],
+        work: Callable[[Sequence[Item]], Awaitable[Sequence[Step]]],
+        *,
+        size: int = SLICE,
     ) -> list[Step]:
         """Have work done for all items, slice by slice: others get their turn between two.
 
@@ -193,10 +255,9 @@ class Commands:
         gets that as its error.
         """
         steps: list[Step] = []
-        for begin in range(0, len(items), SLICE):
-            action = partial(work, items[begin : begin + SLICE])
+        for begin in range(0, len(items), size):
             try:
-                steps.extend(await self._engine.ask(action))
+                steps.extend(await work(items[begin : begin + size]))
             except TryAgainError as error:
                 if not steps:
                     raise
@@ -206,11 +267,11 @@ class Commands:
 
     async def _try_out(self, jobs: Sequence[api.SubmitJob], caller: Caller) -> web.StreamResponse:
         """Answer a dry run: jobs one by one, as each asks the policy up to some hundred times."""
+        pace = Pace()
         results: list[api.SubmitResult] = []
         for job in jobs:
-            async with self._bodies.turn(caller.uid) as pace:
-                results.append(self._dry_run(job, caller))
-                await pace.rest()
+            results.append(await self._dry_run(job, caller))
+            await pace.rest()
         return answer(self._reply(results))
 
     async def _known(
@@ -230,10 +291,18 @@ class Commands:
             known.update(await self._parts.jobs_of_keys(caller.uid, forgotten))
         return known
 
-    def _submit(self, job: api.SubmitJob, content: _Content, caller: Caller, now_s: float) -> Step:
+    def _submit(
+        self,
+        job: api.SubmitJob,
+        content: _Content,
+        caller: Caller,
+        now_s: float,
+        outlook: Outlook | None = None,
+    ) -> Step:
         """Queue one job; what it brings is kept only if it is taken."""
         digests = (content[0].digest, content[1].digest)
-        step = self._head.command(c.Submit(caller=caller, asked=job, digests=digests), now_s)
+        command = c.Submit(caller=caller, asked=job, digests=digests)
+        step = self._head.command(command, now_s, outlook)
         if step.facts:
             for blob in content:
                 if blob.digest:
@@ -241,20 +310,24 @@ class Commands:
                     self._parts.blobs.put(blob.digest, blob.data)
         return step
 
-    def _dry_run(self, job: api.SubmitJob, caller: Caller) -> api.SubmitResult:
+    def _prepared(self, job: api.SubmitJob, caller: Caller, now_s: float) -> Submission:
+        """Return what a job would be; raise why it would be refused."""
+        return prepare(
+            c.Submit(caller=caller, asked=job, digests=("", "")),
+            state=self._head.state,
+            settings=self._head.settings,
+            intern=lambda request: request,
+            now_s=now_s,
+        )
+
+    async def _dry_run(self, job: api.SubmitJob, caller: Caller) -> api.SubmitResult:
         now_s = self._parts.clock.wall_s()
         try:
             known = known_submission(self._head.state, caller, job.key)
             if known is not None:
                 return api.SubmitResult(id=known)
-            submission = prepare(
-                c.Submit(caller=caller, asked=job, digests=("", "")),
-                state=self._head.state,
-                settings=self._head.settings,
-                intern=lambda request: request,
-                now_s=now_s,
-            )
-            outlook = self._head.foresee(submission.spec, now_s)
+            submission = self._prepared(job, caller, now_s)
+            outlook = await self._parts.forecasts.outlook(submission.spec, uid=caller.uid)
             if job.reject_if_late:
                 promise_of(self._head.state.next_job, submission.spec, outlook, now_s=now_s)
         except GschedError as error:
@@ -262,14 +335,13 @@ class Commands:
         result = api.SubmitResult(warnings=submission.warnings, predicted_start_s=outlook.start_s)
         return with_outlook(result, submission.spec, outlook)
 
-    async def _results(self, steps: Sequence[Step]) -> list[api.SubmitResult]:
+    async def _results(self, steps: Sequence[Step], caller: Caller) -> list[api.SubmitResult]:
         """Return the answer for each job; of trainings when the next cycle has looked at them."""
         head = self._head
         if any(step.job in head.state.trainings for step in steps):
             await self._engine.planned(PLAN_WAIT_S)
-        now_s = self._parts.clock.wall_s()
         told = [step.job for step in steps if step.job in head.state.trainings]
-        outlooks = await outlooks_of(head, told, now_s)
+        outlooks = await self._parts.forecasts.outlooks(told, uid=caller.uid)
         return [
             with_outlook(_result(step), head.state.trainings[step.job].spec, outlooks[step.job])
             if step.job in outlooks and step.job in head.state.trainings
@@ -321,9 +393,11 @@ class Commands:
     ) -> Sequence[Step]:
         head = self._head
         if not dry_run:
-            return await self._in_slices(
-                commands, lambda part, now_s: [head.command(each, now_s) for each in part]
-            )
+
+            def act(part: Sequence[c.AnyCommand], now_s: float) -> list[Step]:
+                return [head.command(each, now_s) for each in part]
+
+            return await self._in_slices(commands, partial(self._in_engine, act))
         steps: list[Step] = []
         now_s = self._parts.clock.wall_s()
         for command in commands:

@@ -30,6 +30,7 @@ from gschedd.engine.loop import Engine
 from gschedd.http.answers import answer, error_body
 from gschedd.http.bodies import Bodies
 from gschedd.http.callers import Callers
+from gschedd.http.forecasts import Forecasts, Start
 from gschedd.http.links import Links
 from gschedd.http.pace import Pace
 from gschedd.store.reader import HistoryFilter, Reader
@@ -56,6 +57,7 @@ class Queries:
         links: Links,
         clock: Clock,
         bodies: Bodies,
+        forecasts: Forecasts,
         status: Callable[[], api.StatusReply],
     ) -> None:
         self._engine = engine
@@ -64,6 +66,7 @@ class Queries:
         self._links = links
         self._clock = clock
         self._bodies = bodies
+        self._forecasts = forecasts
         self._status = status
         self._long_reader = long_reader
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="reader")
@@ -262,15 +265,26 @@ class Queries:
         """``GET /v1/jobs/ID``."""
         caller = self._callers.of(request)
         await self._engine.settled()
-        return answer(await self._story(await self._find(request.match_info["id"]), caller))
+        job = await self._find(request.match_info["id"])
+        start = Start()
+        if self._teller().lacks_start(job):
+            start = await self._forecasts.start_of(job.id, uid=caller.uid)
+            await self._engine.settled()
+            job = await self._find(request.match_info["id"])
+        return answer(await self._story(job, caller, start))
 
-    async def _story(self, job: Job, caller: Caller) -> api.JobStory:
+    async def _story(self, job: Job, caller: Caller, start: Start) -> api.JobStory:
         """Return all that is known; arguments may hold secrets and are the owner's business."""
         attempts, events = await self._read(
             lambda: (self._reader.attempts(job.id), self._reader.events(job.id))
         )
         story = self._teller().story(
-            job, attempts=attempts, events=events, now_s=self._clock.wall_s()
+            job,
+            attempts=attempts,
+            events=events,
+            now_s=self._clock.wall_s(),
+            start_s=start.at_s,
+            start_unknown=start.why,
         )
         if caller.owns(job.spec.owner) or caller.operator:
             return story
@@ -286,7 +300,7 @@ class Queries:
             job = await self._find(request.match_info["id"])
             left_s = end_s - self._clock.monotonic_s()
             if job.state is JobState.DONE or left_s <= 0:
-                return answer(await self._story(job, caller))
+                return answer(await self._story(job, caller, Start()))
             await self._engine.changed(left_s)
 
     async def output(self, request: web.Request) -> web.StreamResponse:

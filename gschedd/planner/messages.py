@@ -18,8 +18,10 @@ class Begin(Struct, frozen=True, kw_only=True):
 
     Attributes:
         policy: that is to be asked.
+        time_limit_s: after which the head kills this process.
         head: the process that has started this one.
     """
 
     policy: Composed
+    time_limit_s: float
     head: int

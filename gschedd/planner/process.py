@@ -14,6 +14,7 @@ from typing import Final
 from gsched.clock import Clock
 from gsched.config import full_environment
 from gschedd.core.cycle.rounds import Answer, Failed, Question
+from gschedd.core.forecast.start import ForecastQuestion, Told
 from gschedd.plan.compose import Composed
 from gschedd.planner.messages import HEADER, READY, Begin
 
@@ -47,11 +48,13 @@ class Worker:
         failures: answers in a row that did not come.
         trouble: why, in words; empty while all is well.
         pid: of the process; 0: none runs.
+        ready: it can answer.
     """
 
     def __init__(self, policy: Composed, *, name: str, time_limit_s: float, clock: Clock) -> None:
         self.failures = 0
         self.trouble = ""
+        self.ready = False
         self._policy = policy
         self._name = name
         self._time_limit_s = time_limit_s
@@ -67,7 +70,27 @@ class Worker:
         return 0 if self._process is None else self._process.pid
 
     async def ask(self, question: Question) -> Answer:
-        """Return the answer, or that there is none."""
+        """Return what is to become of training jobs, or that there is no answer."""
+        answer = await self._ask(question)
+        assert isinstance(answer, Answer)
+        return answer
+
+    async def forecast(self, question: ForecastQuestion) -> Told | Failed:
+        """Return a forecast, or that there is none."""
+        answer = await self._ask(question)
+        assert isinstance(answer, Told | Failed)
+        return answer
+
+    async def begin(self) -> None:
+        """Start the process, unless it runs, and wait until it can answer, or has failed."""
+        async with self._turn:
+            if self._channel is None:
+                try:
+                    await self._start()
+                except LostError as lost:
+                    await self._give_up(str(lost))
+
+    async def _ask(self, question: Question | ForecastQuestion) -> object:
         async with self._turn:
             try:
                 channel = self._channel or await self._start()
@@ -76,7 +99,6 @@ class Worker:
                 await self._give_up(str(lost))
                 return Failed(number=question.number, why=f"the {self._name} {lost}")
             self.failures, self.trouble = 0, ""
-            assert isinstance(answer, Answer)
             return answer
 
     async def _start(self) -> socket.socket:
@@ -90,6 +112,7 @@ class Worker:
             try:
                 self._process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-P", "-m", "gschedd.planner.worker", str(theirs.fileno())),
+                    self._name,  # for whoever lists processes
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(),),
@@ -98,9 +121,10 @@ class Worker:
                 )
             except OSError as error:
                 raise LostError(f"cannot be started: {error.strerror}") from None
-        begin = Begin(policy=self._policy, head=os.getpid())
+        begin = Begin(policy=self._policy, time_limit_s=self._time_limit_s, head=os.getpid())
         if await self._exchange(ours, begin, START_S) != READY:
             raise LostError("has answered nonsense")
+        self.ready = True
         log.info("%s started: process %d", self._name, self.pid)
         return ours
 
@@ -148,6 +172,7 @@ class Worker:
     async def _kill(self) -> None:
         process, channel = self._process, self._channel
         self._process = self._channel = None
+        self.ready = False
         if channel is not None:
             channel.close()
         if process is not None and process.returncode is None:

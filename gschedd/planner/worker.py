@@ -1,7 +1,7 @@
 """The process in which policies run: it answers one question after the other until its head ends.
 
-It is started by `gschedd.planner.process` as ``python -m gschedd.planner.worker FD``, where FD is
-its end of a socket pair. Whatever comes there was pickled by the head that has started it.
+It is started by `gschedd.planner.process` as ``python -m gschedd.planner.worker FD NAME``, where FD
+is its end of a socket pair. Whatever comes there was pickled by the head that has started it.
 """
 
 import contextlib
@@ -16,10 +16,13 @@ from typing import Final
 
 from gsched.clock import SystemClock
 from gschedd.core.cycle.rounds import Answer, Answerer, Failed, Question
+from gschedd.core.forecast.start import AskAll, AskStart, ForecastQuestion, Told, told
 from gschedd.planner.messages import HEADER, READY, Begin
 
 #: Starts of other jobs are checked for so long in one round, seconds; at least one is.
 CHECKS_S: Final = 5.0
+#: The policy is asked for the start of one job so long, seconds: then it is unknown.
+START_S: Final = 10.0
 #: The head answers people; what runs beside it gives way to it.
 NICENESS: Final = 5
 #: Where memory runs out, the planner is killed rather than the head: it is started again.
@@ -41,7 +44,7 @@ def main(descriptor: int) -> None:
         question = _receive(channel)
         if question is None or isinstance(question, Begin):
             return
-        _send(channel, _answer(answerer, question))
+        _send(channel, _answer(begin, answerer, question))
 
 
 def _settle_in(head: int) -> None:
@@ -56,22 +59,33 @@ def _settle_in(head: int) -> None:
         file.write(str(OOM_SCORE))
 
 
-def _answer(answerer: Answerer, question: Question) -> Answer:
+def _answer(
+    begin: Begin, answerer: Answerer, question: Question | ForecastQuestion
+) -> Answer | Told:
     clock = SystemClock()
-    until_s = clock.monotonic_s() + CHECKS_S
+    longest_s = START_S if isinstance(question, AskStart) else CHECKS_S
+    until_s = clock.monotonic_s() + min(longest_s, begin.time_limit_s / 2)
+
+    def may_go_on() -> bool:
+        return clock.monotonic_s() < until_s
+
     try:
-        return answerer.answer(question, lambda: clock.monotonic_s() < until_s)
+        if isinstance(question, AskStart | AskAll):
+            return told(question, begin.policy, may_go_on)
+        return answerer.answer(question, may_go_on)
     except Exception:  # noqa: BLE001 # whatever a policy raises: the head logs it
         lines = traceback.format_exc().strip().splitlines()
         return Failed(number=question.number, why="\n".join(lines[-_LAST_LINES:]), raised=True)
 
 
-def _receive(channel: socket.socket) -> Question | Begin | None:
+def _receive(channel: socket.socket) -> Question | ForecastQuestion | Begin | None:
     header = _exactly(channel, HEADER.size)
     if header is None:
         return None
     body = _exactly(channel, HEADER.unpack(header)[0])
-    message: Question | Begin | None = None if body is None else pickle.loads(body)  # noqa: S301 - by the head, on a socket pair made before this process
+    if body is None:
+        return None
+    message: Question | ForecastQuestion | Begin = pickle.loads(body)  # noqa: S301 - by the head, on a socket pair made before this process
     return message
 
 

@@ -5,12 +5,15 @@ from msgspec import structs
 
 from gsched.model.training import Training
 from gschedd.core.cycle.run import snapshot
+from gschedd.core.forecast.deadline import foresee
 from gschedd.core.forecast.start import (
     LEAST_ASKED,
     MAX_AHEAD,
     MAX_ASKED,
+    Told,
     predict_start,
-    predict_submission,
+    start_question,
+    told,
 )
 from gschedd.core.state import State
 from gschedd.models.robust import RobustModel
@@ -84,9 +87,14 @@ def test_a_forecast_counts_predicted_run_times_of_what_runs_and_of_what_waits() 
     spec = state.jobs[jobs[0]].spec
 
     def expected_s(predictor: RobustModel | None) -> float:
-        start_s = predict_submission(
-            state, world.settings, world.policy, spec=spec, now_s=world.now_s, predictor=predictor
-        )
+        start_s = foresee(
+            spec,
+            state=state,
+            settings=world.settings,
+            policy=world.policy,
+            now_s=world.now_s,
+            predictor=predictor,
+        ).start_s
         assert start_s is not None
         return start_s - BEGIN_S - begun_s
 
@@ -94,6 +102,30 @@ def test_a_forecast_counts_predicted_run_times_of_what_runs_and_of_what_waits() 
     assert 10 < high_s < 40
     assert forecast_s(world, jobs[1]) == pytest.approx(begun_s + high_s)
     assert expected_s(None) == pytest.approx(high_s + 2 * 5000)
+
+
+def test_a_forecast_is_given_up_where_there_is_no_time_to_ask_again() -> None:
+    """It says so, rather than that nothing can be said."""
+    world = World(node("n1", cpus=1))
+    world.submit("walltime=10", runs_s=10)
+    last = [world.submit("walltime=10") for _ in range(4)][-1]
+    state = world.head.state
+    seen = snapshot(state, world.settings, world.now_s)
+    question = start_question(seen, last, state.order_key(state.jobs[last]))
+    assert question is not None
+    asked: list[float] = []
+
+    def counted(snapshot: Snapshot) -> Plan:
+        asked.append(snapshot.now_s)
+        return fifo.plan(snapshot)
+
+    in_time = told(question, counted)
+    often = len(asked)
+    late = told(question, counted, lambda: len(asked) < often + 2)
+
+    assert in_time == Told(start_s=BEGIN_S + 40)
+    assert late == Told(too_long=True)
+    assert len(asked) == often + 2
 
 
 def test_nothing_is_foretold_behind_a_job_without_a_limit() -> None:
@@ -123,13 +155,7 @@ def test_a_submission_is_foretold_before_it_is_made() -> None:
     head = world.head
 
     def foretold_s(**changes: object) -> float | None:
-        start_s = predict_submission(
-            head.state,
-            world.settings,
-            world.policy,
-            spec=structs.replace(spec, **changes),
-            now_s=world.now_s,
-        )
+        start_s = head.foresee(structs.replace(spec, **changes), world.now_s).start_s
         return None if start_s is None else start_s - BEGIN_S
 
     waiting = sorted(head.state.jobs)

@@ -16,14 +16,19 @@ from gschedd.plan.compose import Composed, beside
 from gschedd.plan.snapshot import Policy
 from gschedd.policies.baselines import edf
 from gschedd.site import chosen_policy
-from tests.support.odd_policies import dies, hangs, raises, slow
+from tests.support.odd_policies import dies, hangs, raises, slow, waits
 
 
 def named(text: str) -> Policy:
-    """Return the policy that a text names: ``slow SECONDS``, ``raises``, ``hangs``, ``dies``."""
+    """Return the policy that a text names.
+
+    ``slow SECONDS``, ``waits PATH``, ``raises``, ``hangs``, ``dies``, ``edf``.
+    """
     name, _, argument = text.partition(" ")
     if name == "slow":
         return partial(slow, seconds=float(argument))
+    if name == "waits":
+        return partial(waits, path=argument)
     return {"raises": raises, "hangs": hangs, "dies": dies, "edf": edf.plan}[name]
 
 

@@ -14,6 +14,13 @@ def slow(snapshot: Snapshot, seconds: float) -> Plan:
     return edf.plan(snapshot)
 
 
+def waits(snapshot: Snapshot, path: str) -> Plan:
+    """Wait until a file is there, then plan as edf does."""
+    while not os.path.exists(path):
+        time.sleep(0.05)
+    return edf.plan(snapshot)
+
+
 def raises(snapshot: Snapshot) -> Plan:
     """Fail."""
     del snapshot

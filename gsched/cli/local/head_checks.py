@@ -116,6 +116,14 @@ def check_status(status: StatusReply, *, now_s: float) -> list[Finding]:
                 "see the head's log; gsched doctor --save-snapshot keeps the planner's input",
             )
         )
+    if status.forecaster:
+        findings.append(
+            warn(
+                "forecaster",
+                f"the last forecast failed: the forecaster {status.forecaster}",
+                "see the head's log; planning_limit_s in gsched.toml is its time limit, too",
+            )
+        )
     findings.extend(_check_oddities(status.dropped))
     return findings
 

@@ -50,6 +50,8 @@ def print_why(story: JobStory) -> None:
     if row.predicted_start_s is not None:
         expected = format_expected(row.predicted_start_s, now_s=story.now_s)
         print(f"    expected start: {expected}")
+    elif story.start_unknown:
+        print(f"    expected start: {story.start_unknown}")
     if row.outcome is not None:
         print(f"    {_outcome(story, row.outcome)}")
 
@@ -119,7 +121,7 @@ def _walltime_used(story: JobStory) -> str:
 
 def _predicted(story: JobStory) -> str:
     start_s = story.row.predicted_start_s
-    return "" if start_s is None else format_time(start_s)
+    return story.start_unknown if start_s is None else format_time(start_s)
 
 
 def _goal(story: JobStory) -> Iterator[tuple[str, str]]:

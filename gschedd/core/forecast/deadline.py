@@ -16,7 +16,15 @@ from gsched.model.job import JobSpec
 from gsched.model.states import AttemptState, JobState
 from gschedd.core import facts as f
 from gschedd.core.cycle.run import snapshot
-from gschedd.core.forecast.start import predict_submission
+from gschedd.core.forecast.start import (
+    NEW_JOB,
+    AskAll,
+    ForecastQuestion,
+    Told,
+    start_question,
+    told,
+    with_submission,
+)
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
 from gschedd.core.training.best_case import shortest_run
@@ -55,6 +63,10 @@ class Outlook(Struct, frozen=True, kw_only=True):
     firm: bool = True
     can_promise: bool = False
     why: str = ""
+
+
+#: Where the policy raised.
+FAILED: Final = Outlook(why="the policy failed, so its end cannot be predicted")
 
 
 def outlook_of(
@@ -168,16 +180,32 @@ def _end_after(
     return first_step_s + run_s if math.isfinite(run_s) else None
 
 
-def foresee(
+class Inquiry(Struct, frozen=True, kw_only=True):
+    """What is to be asked about a job that was not submitted, and what is known of it.
+
+    Attributes:
+        outlook: what can be said without asking; None: it is to be asked.
+        question: for the policy; None: there is nothing to ask, and no start can be said.
+        job, shape: of one that a policy for trainings plans; None for all others.
+    """
+
+    spec: JobSpec
+    size: Size | None
+    outlook: Outlook | None = None
+    question: ForecastQuestion | None = None
+    job: Job | None = None
+    shape: Shape | None = None
+
+
+def inquire(
     spec: JobSpec,
     *,
     state: State,
     settings: Settings,
-    policy: Policy,
     now_s: float,
     predictor: Predictor | None = None,
-) -> Outlook:
-    """Return what would become of a job if it were submitted now.
+) -> Inquiry:
+    """Return what to ask the policy to know what would become of a job, were it submitted now.
 
     The policy is asked once if it plans trainings; else it is asked for its start, up to so many
     times as `gschedd.core.forecast.start` allows, and its end follows from that.
@@ -185,16 +213,39 @@ def foresee(
     size = known_size(spec, state, settings, predictor if settings.predicted_times else None, now_s)
     silent = _silence(spec, state=state, settings=settings, now_s=now_s)
     if silent:
-        return Outlook(why=silent)
-    try:
-        if is_planned(spec, state) and size is not None:
-            job = _newcomer(spec, state, now_s)
-            return _planned(job, size, state, settings, policy, predictor)
-        start_s = predict_submission(
-            state, settings, policy, spec=spec, now_s=now_s, predictor=predictor
+        return Inquiry(spec=spec, size=size, outlook=Outlook(why=silent))
+    if is_planned(spec, state) and size is not None:
+        job = _newcomer(spec, state, now_s)
+        seen = _with_newcomer(job, size, state, settings, predictor)
+        return Inquiry(
+            spec=spec,
+            size=size,
+            question=AskAll(seen=seen),
+            job=job,
+            shape=state.shape_of(job),
         )
-    except Exception:  # noqa: BLE001 # a policy's fault costs an answer, not the head
-        return Outlook(why="the policy failed, so its end cannot be predicted")
+    found = with_submission(state, settings, spec=spec, now_s=now_s, predictor=predictor)
+    question = None if found is None else start_question(found[0], NEW_JOB, found[1])
+    return Inquiry(spec=spec, size=size, question=question)
+
+
+def concluded(
+    inquiry: Inquiry, answer: Told | None, *, state: State, settings: Settings, now_s: float
+) -> Outlook:
+    """Return what would become of a job.
+
+    Args:
+        inquiry: about it.
+        answer: to its question; None where there was none.
+    """
+    if inquiry.outlook is not None:
+        return inquiry.outlook
+    spec, size = inquiry.spec, inquiry.size
+    if inquiry.job is not None and inquiry.shape is not None:
+        assert answer is not None, "there was a question"
+        assert answer.plan is not None, "which was for a plan"
+        return _said(answer.plan, inquiry.job, inquiry.shape)
+    start_s = None if answer is None else answer.start_s
     if size is None or not spec.is_training:
         return Outlook(start_s=start_s, why="its run time is unknown")
     if start_s is None:
@@ -204,6 +255,24 @@ def foresee(
     meets = _meets(spec.deadline_s, end_s, now_s)
     why = "jobs ahead of it in the queue" if meets is False else ""
     return Outlook(start_s=start_s, end_s=end_s, meets=meets, gpus=spec.request.gpus, why=why)
+
+
+def foresee(
+    spec: JobSpec,
+    *,
+    state: State,
+    settings: Settings,
+    policy: Policy,
+    now_s: float,
+    predictor: Predictor | None = None,
+) -> Outlook:
+    """Return what would become of a job if it were submitted now; the policy is asked here."""
+    inquiry = inquire(spec, state=state, settings=settings, now_s=now_s, predictor=predictor)
+    try:
+        answer = None if inquiry.question is None else told(inquiry.question, policy)
+    except Exception:  # noqa: BLE001 # a policy's fault costs an answer, not the head
+        return FAILED
+    return concluded(inquiry, answer, state=state, settings=settings, now_s=now_s)
 
 
 def is_planned(spec: JobSpec, state: State) -> bool:
@@ -230,21 +299,15 @@ def _newcomer(spec: JobSpec, state: State, now_s: float) -> Job:
     )
 
 
-def _planned(
-    job: Job,
-    size: Size,
-    state: State,
-    settings: Settings,
-    policy: Policy,
-    predictor: Predictor | None,
-) -> Outlook:
-    """Return what a policy that plans trainings says of one more."""
+def _with_newcomer(
+    job: Job, size: Size, state: State, settings: Settings, predictor: Predictor | None
+) -> Snapshot:
+    """Return the present with one more training."""
     now_s = job.submitted_s
-    shape = state.shape_of(job)
     seen = snapshot(state, settings, now_s, predictor)
-    with_it = structs.replace(
+    return structs.replace(
         seen,
-        groups=[*seen.groups, Group(shape=shape, order=[state.order_key(job)])],
+        groups=[*seen.groups, Group(shape=state.shape_of(job), order=[state.order_key(job)])],
         goals=_With(
             seen.goals,
             job.id,
@@ -252,18 +315,17 @@ def _planned(
         ),
         kinds=_With(seen.kinds, job.id, kind_of(job.spec)),
     )
-    return _said(policy(with_it), job, shape, with_it)
 
 
-def _said(plan: Plan, job: Job, shape: Shape, seen: Snapshot) -> Outlook:
-    start_s = next((seen.now_s for start in plan.starts if start.job == job.id), None)
+def _said(plan: Plan, job: Job, shape: Shape) -> Outlook:
+    start_s = next((job.submitted_s for start in plan.starts if start.job == job.id), None)
     if start_s is None:
         waits = (wait.predicted_start_s for wait in plan.waits if wait.shape == shape)
         start_s = next(waits, None)
     verdict = next((each for each in plan.verdicts if each.job == job.id), None)
     if verdict is None:
         return Outlook(start_s=start_s, why="the policy has not planned it yet")
-    meets = _said_of(verdict, seen.now_s) if job.spec.deadline_s else None
+    meets = _said_of(verdict, job.submitted_s) if job.spec.deadline_s else None
     return Outlook(
         start_s=start_s,
         end_s=verdict.end_s,

@@ -8,10 +8,10 @@ and where that would be too few, nothing is said rather than something wrong.
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, assert_never
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from gsched.model.job import JobSpec
 from gsched.model.states import JobState
@@ -20,7 +20,7 @@ from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
 from gschedd.models.kinds import kind_of
 from gschedd.plan.load import Kind, Predictor
-from gschedd.plan.snapshot import Group, OrderKey, Policy, RunningJob, Shape, Snapshot, Start
+from gschedd.plan.snapshot import Group, OrderKey, Plan, Policy, RunningJob, Shape, Snapshot, Start
 from gschedd.plan.space import NodeSpace, Spaces
 from gschedd.plan.times import Foreteller
 
@@ -35,21 +35,32 @@ MAX_COST: Final = 20_000
 TRAINING_COST: Final = 10
 #: Jobs before the one asked about; with more nothing is said.
 MAX_AHEAD: Final = 2000
-_NEW_JOB: Final = 2**62  # behind every job there is
+NEW_JOB: Final = 2**62  # behind every job there is
 
 
-def predict_start(seen: Snapshot, policy: Policy, *, job: int, key: OrderKey) -> float | None:
+class TooLongError(Exception):
+    """There is no time to ask the policy as often as a forecast needs."""
+
+
+def predict_start(
+    seen: Snapshot,
+    policy: Policy,
+    *,
+    job: int,
+    key: OrderKey,
+    may_go_on: Callable[[], bool] = lambda: True,
+) -> float | None:
     """Return by when ``job`` starts, seconds since the epoch; None if that is unknown.
 
     Args:
         seen: the present; jobs behind ``key`` are left out, as backfilling them delays nobody.
         key: the job's place in the order.
+        may_go_on: whether there is time to ask the policy again.
+
+    Raises:
+        TooLongError: there is not.
     """
-    groups = {
-        group.shape: [each for each in group.order[: MAX_AHEAD + 1] if each <= key]
-        for group in seen.groups
-        if group.order[0] <= key
-    }
+    groups = {group.shape: list(group.order) for group in _before(seen, key)}
     if sum(map(len, groups.values())) > MAX_AHEAD:
         return None
     spaces = Spaces(seen.nodes)
@@ -68,6 +79,8 @@ def predict_start(seen: Snapshot, policy: Policy, *, job: int, key: OrderKey) ->
         ends_s = [each.end_s for each in running.values() if each.end_s is not None]
         if not ends_s:
             return None
+        if not may_go_on():
+            raise TooLongError
         # half of the questions for what is near, the others for all that is left
         together = 1 if left > asks / 2 else math.ceil(len(ends_s) / max(left - 1, 1))
         now_s = max(now_s, heapq.nsmallest(together, ends_s)[-1])
@@ -88,28 +101,105 @@ def _affordable(seen: Snapshot, groups: Mapping[Shape, list[OrderKey]]) -> int:
     return asks if asks >= LEAST_ASKED else 0
 
 
-def predict_submission(
+class AskStart(Struct, frozen=True, kw_only=True):
+    """By when does a waiting job start? ``key`` is its place in the order, ``seen`` detached."""
+
+    seen: Snapshot
+    job: int
+    key: OrderKey
+    number: int = 0
+
+
+class AskAll(Struct, frozen=True, kw_only=True):
+    """What does the policy plan for all jobs?"""
+
+    seen: Snapshot
+    number: int = 0
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    """The answer to one of both.
+
+    Attributes:
+        start_s: by when the job starts, seconds since the epoch; None: unknown.
+        too_long: there was no time to work that out.
+        plan: for all jobs.
+    """
+
+    number: int = 0
+    start_s: float | None = None
+    too_long: bool = False
+    plan: Plan | None = None
+
+
+ForecastQuestion = AskStart | AskAll
+
+
+def told(
+    question: ForecastQuestion, policy: Policy, may_go_on: Callable[[], bool] = lambda: True
+) -> Told:
+    """Return the answer; whatever the policy raises is raised.
+
+    Args:
+        may_go_on: whether there is time to ask the policy again.
+    """
+    match question:
+        case AskStart(seen=seen, job=job, key=key):
+            try:
+                start_s = predict_start(seen, policy, job=job, key=key, may_go_on=may_go_on)
+            except TooLongError:
+                return Told(number=question.number, too_long=True)
+            return Told(number=question.number, start_s=start_s)
+        case AskAll():
+            return Told(number=question.number, plan=policy(question.seen))
+        case _:
+            assert_never(question)
+
+
+def start_question(seen: Snapshot, job: int, key: OrderKey) -> AskStart | None:
+    """Return what to ask for the start of a job elsewhere; None: that is unknown.
+
+    Args:
+        seen: the present.
+        key: the job's place in the order; of those behind it nothing is sent.
+    """
+    groups = _before(seen, key)
+    if sum(len(group.order) for group in groups) > MAX_AHEAD:
+        return None
+    return AskStart(seen=structs.replace(seen, groups=groups).detach(), job=job, key=key)
+
+
+def _before(seen: Snapshot, key: OrderKey) -> list[Group]:
+    """Return those that wait before a job, and the job; of more than can be looked at some."""
+    return [
+        Group(
+            shape=group.shape, order=[each for each in group.order[: MAX_AHEAD + 1] if each <= key]
+        )
+        for group in seen.groups
+        if group.order[0] <= key
+    ]
+
+
+def with_submission(
     state: State,
     settings: Settings,
-    policy: Policy,
     *,
     spec: JobSpec,
     now_s: float,
     predictor: Predictor | None = None,
-) -> float | None:
-    """Return by when a job would start if it were submitted now; None if that is unknown."""
+) -> tuple[Snapshot, OrderKey] | None:
+    """Return the present with one more job, `NEW_JOB`, and its place; None: it would not start."""
     queue = settings.queues.get(spec.queue)
     if queue is None or not queue.started or spec.holds or spec.start_after_s > now_s:
         return None
-    job = Job(id=_NEW_JOB, spec=spec, state=JobState.QUEUED, submitted_s=now_s, eligible_s=now_s)
+    job = Job(id=NEW_JOB, spec=spec, state=JobState.QUEUED, submitted_s=now_s, eligible_s=now_s)
     key, shape = state.order_key(job), state.shape_of(job)
     seen = snapshot(state, settings, now_s, predictor)
     orders = {group.shape: list(group.order) for group in seen.groups}
     orders[shape] = sorted([*orders.get(shape, []), key])
     groups = [Group(shape=each, order=order) for each, order in orders.items()]
     kinds = _OneMore(seen.kinds, kind_of(spec))
-    with_it = structs.replace(seen, groups=groups, kinds=kinds)
-    return predict_start(with_it, policy, job=_NEW_JOB, key=key)
+    return structs.replace(seen, groups=groups, kinds=kinds), key
 
 
 class _OneMore(Mapping[int, Kind]):
@@ -120,11 +210,11 @@ class _OneMore(Mapping[int, Kind]):
         self._new = new
 
     def __getitem__(self, job: int) -> Kind:
-        return self._new if job == _NEW_JOB else self._kinds[job]
+        return self._new if job == NEW_JOB else self._kinds[job]
 
     def __iter__(self) -> Iterator[int]:
         yield from self._kinds
-        yield _NEW_JOB
+        yield NEW_JOB
 
     def __len__(self) -> int:
         return len(self._kinds) + 1

@@ -10,9 +10,7 @@ from gsched.model.resources import Request
 from gsched.model.states import AttemptState, JobState, NodeState
 from gsched.protocol import api
 from gschedd.core import facts as f
-from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.deadline import Outlook, is_planned, outlook_of
-from gschedd.core.forecast.start import predict_start
 from gschedd.core.head import Head
 from gschedd.core.nodes.admission import SHOWN, refused_words
 from gschedd.core.nodes.probation import recent_resumptions
@@ -36,8 +34,6 @@ class Teller:
         self._now_s = now_s
         self._state = head.state
         self._settings = head.settings
-        self._policy = head.policy
-        self._predictor = head.model
         self._verdicts = head.verdicts
         self._safe_mode = head.safe_mode
         self._leases = head.leases
@@ -150,11 +146,21 @@ class Teller:
         attempts: Iterable[Attempt],
         events: Iterable[tuple[int, f.AnyFact]],
         now_s: float,
+        start_s: float | None = None,
+        start_unknown: str = "",
     ) -> api.JobStory:
-        """Return all that is known of a job."""
+        """Return all that is known of a job.
+
+        Args:
+            start_s: when a job that `lacks_start` starts; None: that is not known.
+            start_unknown: why it is not known, in words; empty: it cannot be known.
+        """
         spec = job.spec
         told = tuple(attempts)
-        row = self._row_with_forecast(job, now_s)
+        row = self.row(job)
+        lacks_start = self.lacks_start(job)
+        if lacks_start:
+            row = self._with_deadline(structs.replace(row, predicted_start_s=start_s), job)
         first = next(iter(told[-1].parts.values())) if told else None
         story = api.JobStory(
             server=self._settings.server,
@@ -192,6 +198,7 @@ class Teller:
             restarts_max=spec.restarts_max,
             restarts=job.faults if spec.restarts_max else 0,
             lease_s=spec.lease_s,
+            start_unknown=start_unknown if lacks_start and start_s is None else "",
         )
         said = stated_of(spec) | {
             "stdout_path": story.stdout_path,
@@ -211,23 +218,15 @@ class Teller:
             return ""
         return self._outlook(job, row.predicted_start_s).why
 
-    def _row_with_forecast(self, job: Job, now_s: float) -> api.JobRow:
-        """Return the job's line, with a predicted start also for a job that is not the first."""
-        row = self.row(job)
-        planned_s = row.predicted_start_s
+    def lacks_start(self, job: Job) -> bool:
+        """Return whether the policy has not said when a waiting job starts, and can be asked."""
         if job.state is not JobState.QUEUED or self._safe_mode:
-            return row
+            return False
         if is_planned(job.spec, self._state):
-            return row  # who plans it has said what can be said
-        if planned_s is not None and planned_s > now_s:
-            return row  # else what runs has outlived the plan, and no cycle has noticed yet
-        start_s = predict_start(
-            snapshot(self._state, self._settings, now_s, self._predictor),
-            self._policy,
-            job=job.id,
-            key=self._state.order_key(job),
-        )
-        return self._with_deadline(structs.replace(row, predicted_start_s=start_s), job)
+            return False  # who plans it has said what can be said
+        _, planned_s = self._reasons.with_start(job)
+        # else what runs has outlived the plan, and no cycle has noticed yet
+        return planned_s is None or planned_s <= self._now_s
 
     def node(self, node: Node) -> api.NodeRow:
         """Return the line of a node."""
