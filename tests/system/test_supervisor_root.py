@@ -128,7 +128,7 @@ def test_t39_a_job_is_not_kept_from_the_oom_killer_as_daemons_are(open_top: path
 
 
 def test_limits_that_the_site_asks_for(launcher: Launcher) -> None:
-    said = limits_of(launcher, no_new_privileges=True, open_files=300, processes=4000)
+    said = limits_of(launcher, no_new_privileges=True, open_files=300, processes=40)
 
     assert (said[0], said[2], said[4]) == ("300", "4000", "1")
 
@@ -200,9 +200,10 @@ def test_forks_stop_at_the_limit_of_the_attempts_group(launcher: Launcher) -> No
 
 
 def test_without_a_group_forks_stop_at_the_limit_of_the_user(launcher: Launcher) -> None:
-    launcher.run(as_user(launcher, [sys.executable, "-I", "-S", "-c", FORKS], processes=8))
+    """Of 50; other tests may run processes of the same user, and they count."""
+    launcher.run(as_user(launcher, [sys.executable, "-I", "-S", "-c", FORKS], processes=40))
 
-    assert 0 <= int(launcher.output(1)) < 8
+    assert 0 <= int(launcher.output(1)) < 40
 
 
 def test_output_and_files_belong_to_the_owner(launcher: Launcher) -> None:
