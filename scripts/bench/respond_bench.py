@@ -120,13 +120,13 @@ def world() -> Iterator[World]:
             made.stop()
 
 
-def use(head: Head, ids: Sequence[int], seconds: float) -> Times:
+def use(head: Head, ids: Sequence[int], seconds: float, kinds: Sequence[str]) -> Times:
     """Work as a user does, and return how long each request took, in ms."""
     chance = random.Random(1)
-    times: Times = {kind: [] for kind in KINDS}
+    times: Times = {kind: [] for kind in kinds}
     end_s = time.perf_counter() + seconds
     while time.perf_counter() < end_s:
-        for kind in KINDS:
+        for kind in kinds:
             job = chance.choice(ids)
             begin_s = time.perf_counter()
             if kind == "gsub":
@@ -175,7 +175,7 @@ def trainings(policy: str, given: argparse.Namespace) -> Times:
         time.sleep(5.0)  # the first plans
         made.turns.take()
         since = {prefix: made.size(prefix) for prefix in ("cpu", "gpu")}
-        times = use(made.head, ids, given.seconds)
+        times = use(made.head, ids, given.seconds, given.kinds)
         wall_s, cpu_s = made.turns.take()
         times["gap"] = made.gaps_ms("cpu", since["cpu"])
         times["gap of trainings"] = made.gaps_ms("gpu", since["gpu"])
@@ -228,7 +228,8 @@ def drain(given: argparse.Namespace) -> dict[str, object]:
         ids = queue_jobs(made.head, given.jobs)
         load = os.getloadavg()[0]
         made.turns.take()
-        times: Times = {f"{kind}, no nodes": t for kind, t in use(made.head, ids, 3.0).items()}
+        before = use(made.head, ids, 3.0, given.kinds)
+        times: Times = {f"{kind}, no nodes": values for kind, values in before.items()}
         idle = made.turns.take()
         here, there = multiprocessing.get_context("fork").Pipe()
         lister = multiprocessing.get_context("fork").Process(
@@ -237,7 +238,7 @@ def drain(given: argparse.Namespace) -> dict[str, object]:
         lister.start()
         began_s = time.monotonic()
         made.start_nodes("n", given.nodes, seconds=5.0, cpus=given.cpus)
-        times |= use(made.head, ids, given.seconds)
+        times |= use(made.head, ids, given.seconds, given.kinds)
         here.send("over")
         times["list"] = here.recv()
         lister.join()
@@ -272,6 +273,12 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=100_000, help="drain: queued (100000)")
     parser.add_argument("--nodes", type=int, default=200, help="drain: simulated (200)")
     parser.add_argument("--cpus", type=int, default=225, help="drain: of each node (225)")
+    parser.add_argument(
+        "--kinds",
+        type=lambda text: text.split(","),
+        default=list(KINDS),
+        help=f"of a user's requests, with commas (default {','.join(KINDS)})",
+    )
     parser.add_argument("--json", metavar="FILE", help="also write all times there")
     given = parser.parse_args()
     values: dict[str, object] = {}

@@ -23,8 +23,8 @@ from gschedd.plan.space import Spaces
 from gschedd.plan.validate import Refusal, validate
 
 #: Nodes that a cycle may compare for its starts, as all requests wait meanwhile: ``balance`` takes
-#: 3 us for each on a quiet core, 40 ms for all.
-MAX_LOOKS: Final = 12_000
+#: 3 us for each on a quiet core, and 5 us on a busy one, of which all are 40 ms.
+MAX_LOOKS: Final = 8_000
 #: Starts of a cycle where nodes are few: each costs some 50 us besides.
 MAX_STARTS: Final = 256
 #: Starts of a cycle, however many nodes there are: each cycle has a commit.
