@@ -11,9 +11,9 @@ from gschedd.allocation.placement import Wanted, fits, settle
 from gschedd.allocation.running import Trainings, open_gpus_of
 from gschedd.allocation.shares import Levels, Profile, levels_of
 from gschedd.plan.layouts import layout_of, slowest_type
-from gschedd.plan.snapshot import Move, RunningJob, Snapshot, Start, Verdict, Wait
+from gschedd.plan.snapshot import DeadlineForecast, Move, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
-from gschedd.plan.training import Fabric, Goal, Layout, Speed, gpu_count
+from gschedd.plan.training import Fabric, Layout, Speed, TrainingProfile, gpu_count
 
 
 def profile_for(snapshot: Snapshot, others: tuple[RunningJob, ...]) -> Profile:
@@ -61,11 +61,11 @@ class Speeds:
             self._layouts[gpus] = self._fabric.layout(counts, self._types)
         return self._layouts[gpus]
 
-    def run_time_s(self, goal: Goal, gpus: int) -> float:
+    def run_time_s(self, goal: TrainingProfile, gpus: int) -> float:
         """Return how long the rest of a training takes, seconds; infinite without any GPU."""
         return goal.run_time_s(self.layout(gpus)) if gpus > 0 and self.total else math.inf
 
-    def end_s(self, goal: Goal, gpus: int, now_s: float) -> float | None:
+    def end_s(self, goal: TrainingProfile, gpus: int, now_s: float) -> float | None:
         """Return when a training ends that keeps so many GPUs; None: it never does."""
         end_s = now_s + self.run_time_s(goal, gpus)
         return end_s if end_s < math.inf else None
@@ -74,7 +74,7 @@ class Speeds:
         """Return the layout of an allocation, also on nodes that are closed."""
         return layout_of(allocation, self._spaces.gpus_of, self._fabric)
 
-    def levels(self, goal: Goal) -> Levels:
+    def levels(self, goal: TrainingProfile) -> Levels:
         """Return the numbers that are worth having, of those that `sizes` gives."""
         found = self._levels_of.get(goal.job)
         if found is None:
@@ -86,7 +86,7 @@ class Speeds:
             found = self._levels_of[goal.job] = self._levels[key]
         return found
 
-    def sizes(self, goal: Goal) -> Levels:
+    def sizes(self, goal: TrainingProfile) -> Levels:
         """Return the powers of two on which a training can run here, also where more is slower.
 
         If it may have no power of two, all numbers that it may have.
@@ -102,7 +102,7 @@ class Speeds:
             self._sizes_of[key] = Levels(gpus=sizes, rates=tuple(rates[count] for count in sizes))
         return self._sizes_of[key]
 
-    def most(self, goal: Goal) -> int:
+    def most(self, goal: TrainingProfile) -> int:
         """Return the largest number of GPUs on which a training can run here; 0: it never can."""
         key = (goal.speed, goal.gpus)
         if key not in self._most:
@@ -204,12 +204,12 @@ def _why(running: RunningJob, place: Allocation) -> str:
     return f"{format_gpus(after)} instead of {before}"
 
 
-def stays(snapshot: Snapshot, speeds: Speeds, running: RunningJob) -> Verdict:
+def stays(snapshot: Snapshot, speeds: Speeds, running: RunningJob) -> DeadlineForecast:
     """Return when a training ends that runs and stays as it is, and whether in time."""
     goal, gpus = snapshot.goals[running.job], gpu_count(running.allocation)
     end_s = speeds.end_s(goal, gpus, snapshot.now_s)
     meets = goal.deadline_s is None or (end_s is not None and end_s <= goal.deadline_s)
-    return Verdict(
+    return DeadlineForecast(
         job=goal.job,
         meets=meets,
         end_s=end_s,

@@ -20,12 +20,12 @@ from gsched.model.states import Placement
 from gschedd.plan.elastic import allocate_on, free_gpus
 from gschedd.plan.fit import NoFit, place
 from gschedd.plan.layouts import has_alike_gpus, layout_of, slowest_type
-from gschedd.plan.snapshot import Shape, Snapshot
-from gschedd.plan.space import NodeSpace, Spaces
-from gschedd.plan.training import Fabric, Goal, Layout, Speed
+from gschedd.plan.snapshot import JobClass, Snapshot
+from gschedd.plan.space import FreeNode, Spaces
+from gschedd.plan.training import Fabric, Layout, Speed, TrainingProfile
 
 #: By what nodes with as many free GPUs are ordered, the lower first; their names decide the rest.
-Preference = Callable[[NodeSpace], float]
+Preference = Callable[[FreeNode], float]
 
 
 class Waiting(Struct, frozen=True, kw_only=True):
@@ -37,8 +37,8 @@ class Waiting(Struct, frozen=True, kw_only=True):
             the same plans suit them.
     """
 
-    goal: Goal
-    shape: Shape
+    goal: TrainingProfile
+    shape: JobClass
     form: Request | None
     kind: int
 

@@ -21,8 +21,8 @@ from gschedd.allocation.performance import ROUNDING_S
 from gschedd.plan.elastic import free_gpus
 from gschedd.plan.layouts import layout_of
 from gschedd.plan.snapshot import Snapshot
-from gschedd.plan.space import NodeIndex, NodeSpace, Spaces, emptied, index_of
-from gschedd.plan.training import Fabric, Goal, Speed, gpu_count
+from gschedd.plan.space import FreeNode, NodeIndex, Spaces, emptied, index_of
+from gschedd.plan.training import Fabric, Speed, TrainingProfile, gpu_count
 
 Level = tuple[int, float]  # GPUs, and the seconds that a unit of work takes on them at best
 
@@ -50,12 +50,12 @@ class IdleNodes(NodeIndex):
 
     def __init__(self) -> None:
         super().__init__()
-        self._nodes: dict[str, NodeSpace] = {}
+        self._nodes: dict[str, FreeNode] = {}
         self._fabric: Fabric | None = None
         self._free: dict[Request, FreeNodes] = {}
         self._levels: dict[tuple[Request, Speed, tuple[int, ...]], tuple[Level, ...]] = {}
 
-    def refresh(self, nodes: Mapping[str, NodeSpace], fabric: Fabric) -> None:
+    def refresh(self, nodes: Mapping[str, FreeNode], fabric: Fabric) -> None:
         """Forget what no longer holds."""
         changed = fabric != self._fabric or len(self._levels) > LEVELS_MAX
         for name in self.stale:
@@ -192,7 +192,7 @@ def _free_count(waiting: Sequence[Waiting], free: Spaces) -> int:
     return max((sum(free_gpus(form, free).values()) for form in forms), default=0)
 
 
-def _deadline_s(goal: Goal) -> float:
+def _deadline_s(goal: TrainingProfile) -> float:
     return float("-inf") if goal.deadline_s is None else goal.deadline_s
 
 

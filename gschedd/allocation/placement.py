@@ -16,7 +16,7 @@ from gsched.model.resources import Allocation, Chunk, Request, Share
 from gsched.model.states import Placement
 from gschedd.plan.elastic import allocate_on
 from gschedd.plan.room import room, shortage, usable_gpus
-from gschedd.plan.space import NodeSpace, Spaces
+from gschedd.plan.space import FreeNode, Spaces
 from gschedd.plan.training import gpu_count, gpus_by_node
 
 
@@ -116,7 +116,7 @@ class _Packing:
         if each.gpus > most:
             return None
         own = gpus_by_node(each.allocation)
-        best: NodeSpace | None = None
+        best: FreeNode | None = None
         best_key: tuple[int, bool, bool, int, str] | None = None
         for space in self.spaces:
             left = len(space.gpus) - each.gpus
@@ -160,7 +160,7 @@ class _Packing:
             needed += 1
         return nodes <= needed
 
-    def _room(self, each: Wanted, chunk: Chunk, space: NodeSpace) -> int:
+    def _room(self, each: Wanted, chunk: Chunk, space: FreeNode) -> int:
         if shortage(chunk, space, exclusive=each.request.exclusive):
             return 0
         return room(chunk, space) * chunk.gpus
@@ -169,7 +169,7 @@ class _Packing:
         """Return so many GPUs of each node: its own or free ones, those of who stays last."""
         chunk = _place_of(each.request)
         owned = {share.node: set(share.gpu_indices) for share in each.allocation}
-        chosen: dict[str, NodeSpace] = {}
+        chosen: dict[str, FreeNode] = {}
         for name, count in counts.items():
             held = self.held.get(name, set())
             liked = owned.get(name) or {gpu.index for gpu in self.now[name].gpus}
@@ -192,7 +192,7 @@ def fits(allocation: Allocation, spaces: Spaces) -> bool:
     return all(_still_free(share, spaces[share.node]) for share in allocation)
 
 
-def _still_free(share: Share, space: NodeSpace) -> bool:
+def _still_free(share: Share, space: FreeNode) -> bool:
     """Return whether nobody has taken of a share; on a closed node nobody can."""
     if not {gpu.index for gpu in space.gpus}.issuperset(share.gpu_indices):
         return False

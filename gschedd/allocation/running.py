@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from gsched.model.resources import Allocation
-from gschedd.plan.snapshot import RunningJob, Shape, Snapshot
-from gschedd.plan.training import Goal
+from gschedd.plan.snapshot import JobClass, RunningJob, Snapshot
+from gschedd.plan.training import TrainingProfile
 
 
 class Trainings(Struct, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class Trainings(Struct, frozen=True, kw_only=True):
         others: what else runs.
     """
 
-    waiting: Mapping[int, Shape]
+    waiting: Mapping[int, JobClass]
     movable: Mapping[int, RunningJob]
     fixed: Mapping[int, RunningJob]
     others: tuple[RunningJob, ...]
@@ -53,7 +53,7 @@ class Trainings(Struct, frozen=True, kw_only=True):
         )
 
 
-def may_migrate(running: RunningJob, goal: Goal, snapshot: Snapshot) -> bool:
+def may_migrate(running: RunningJob, goal: TrainingProfile, snapshot: Snapshot) -> bool:
     """Return whether a policy may migrate a training that runs."""
     if running.leaving or running.starting or not goal.movable or goal.request is None:
         return False

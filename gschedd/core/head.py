@@ -67,7 +67,7 @@ from gschedd.core.training import checkpoints as coalescing
 from gschedd.core.transient import WaitingGroup
 from gschedd.models.predict import Model
 from gschedd.plan.compose import Composed
-from gschedd.plan.snapshot import Plan, Policy, Shape, Verdict, Wait
+from gschedd.plan.snapshot import DeadlineForecast, JobClass, Plan, Policy, Wait
 
 #: The least time until a policy that wants it is asked again, seconds: else it could ask for ever.
 LEAST_PAUSE_S = 1.0
@@ -106,9 +106,9 @@ class Head:
         self.settings = settings
         self.policy = policy
         self.model = model
-        self.waits: dict[Shape, Wait] = {}
-        self.verdicts: dict[int, Verdict] = {}
-        self._unsure: set[Shape] = set()
+        self.waits: dict[JobClass, Wait] = {}
+        self.verdicts: dict[int, DeadlineForecast] = {}
+        self._unsure: set[JobClass] = set()
         self.oddities: Counter[str] = Counter()
         self.safe_mode = ""
         self.cycles = 0

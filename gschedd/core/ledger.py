@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from gsched.model.resources import Share
 from gsched.model.states import NodeState
-from gschedd.core.state import Attempt, Job, Node, Relocation, State
-from gschedd.plan.space import NodeSpace, give, kept_back, take
+from gschedd.core.state import Attempt, Job, MigrationTarget, Node, State
+from gschedd.plan.space import FreeNode, give, kept_back, take
 from gschedd.plan.validate import has_room
 
 
@@ -54,7 +54,7 @@ def reserve(state: State, job: Job) -> None:
             refresh_space(state, state.nodes[name])
 
 
-def release(state: State, job: Job) -> Relocation:
+def release(state: State, job: Job) -> MigrationTarget:
     """Give up the place that a moving job goes to, and return it: it moves no more."""
     move = job.move
     assert move is not None, "only what moves has a place to go to"
@@ -108,10 +108,10 @@ def refresh_space(state: State, node: Node) -> None:
     state.spaces[node.name] = space
 
 
-def owned_space(state: State, node: Node) -> NodeSpace:
+def owned_space(state: State, node: Node) -> FreeNode:
     """Return what nobody owns on a node now."""
     inventory = node.inventory
-    space = NodeSpace(
+    space = FreeNode(
         name=node.name,
         cpus=inventory.cpus,
         memory_bytes=inventory.memory_bytes,

@@ -20,7 +20,7 @@ from gschedd.core.transient import Caches, Dirty, Unstored, Volatile, WaitingGro
 from gschedd.models.startup import Startups
 from gschedd.models.steptimes import StepTimes
 from gschedd.plan.load import Prediction
-from gschedd.plan.snapshot import OrderKey, Shape
+from gschedd.plan.snapshot import JobClass, OrderKey
 from gschedd.plan.space import SortedSpaces
 
 
@@ -90,7 +90,7 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
         return tuple(part.share for part in self.parts.values())
 
 
-class Relocation(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class MigrationTarget(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where a running job is to go on; without an allocation: in its queue."""
 
     allocation: Allocation
@@ -100,7 +100,7 @@ class Relocation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     request: int = 0
 
 
-class Trip(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class MigrationProgress(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far a move is, and what its phases took: seconds since the epoch, 0 while to come.
 
     Attributes:
@@ -202,12 +202,12 @@ class Job(Struct, kw_only=True, omit_defaults=True):
     wall_s: float = 0.0
     gpu_s: float = 0.0
     outcome: Outcome | None = None
-    move: Relocation | None = None
+    move: MigrationTarget | None = None
     moves: int = 0
     moves_asked: int = 0
     moves_cost_s: float = 0.0
     spent_s: float = 0.0
-    trip: Trip | None = None
+    trip: MigrationProgress | None = None
     saved: Saved | None = None
     work_done: float = 0.0
     work_total: float = 0.0
@@ -359,8 +359,8 @@ class State:
 
     def _init_indices(self) -> None:
         self.spaces = SortedSpaces()
-        self.groups: dict[Shape, WaitingGroup] = {}
-        self.shapes_of: dict[Request, dict[Shape, None]] = {}
+        self.groups: dict[JobClass, WaitingGroup] = {}
+        self.shapes_of: dict[Request, dict[JobClass, None]] = {}
         self.delayed: list[tuple[float, int]] = []
         self.running: dict[int, Job] = {}
         self.by_node: dict[str, dict[int, Job]] = {}
@@ -389,11 +389,13 @@ class State:
         """Return by what waiting jobs are ordered: priority with the queue's, then id."""
         return (-(job.spec.priority + self.queue_priorities.get(job.spec.queue, 0)), job.id)
 
-    def shape_of(self, job: Job) -> Shape:
+    def shape_of(self, job: Job) -> JobClass:
         """Return what decides about the job together with others."""
         spec = job.spec
         goal = job.id if self.plans_goals and spec.is_training else 0
-        return Shape(queue=spec.queue, request=spec.request, walltime_s=spec.walltime_s, goal=goal)
+        return JobClass(
+            queue=spec.queue, request=spec.request, walltime_s=spec.walltime_s, goal=goal
+        )
 
     def generic_names(self) -> frozenset[str]:
         """Return the consumable resources that some node declares."""

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from gsched.model.machine import Machine
 from gsched.model.resources import Request
-from gschedd.plan.snapshot import OrderKey, RunningJob, Shape
+from gschedd.plan.snapshot import JobClass, OrderKey, RunningJob
 from gschedd.plan.training import Size
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class WaitingGroup:
 
     __slots__ = ("order", "shape")
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: JobClass) -> None:
         self.shape = shape
         self.order: list[OrderKey] = []
 
@@ -94,7 +94,7 @@ class Dirty:
     def __init__(self) -> None:
         self.any = True
         self.every = True
-        self.shapes: set[Shape] = set()
+        self.shapes: set[JobClass] = set()
         self.nodes: set[str] = set()
         self.ends = Ends()
 
@@ -102,12 +102,12 @@ class Dirty:
         """Let the next cycle look at every waiting job."""
         self.any = self.every = True
 
-    def mark_shape(self, shape: Shape) -> None:
+    def mark_shape(self, shape: JobClass) -> None:
         """Let the next cycle look at the jobs of a shape."""
         self.shapes.add(shape)
         self.any = True
 
-    def take(self) -> tuple[bool, set[Shape], set[str]]:
+    def take(self) -> tuple[bool, set[JobClass], set[str]]:
         """Take the marks away, and return ``every``, ``shapes`` and ``nodes`` as they were."""
         taken = (self.every, self.shapes, self.nodes)
         self.any = self.every = False

@@ -25,7 +25,7 @@ from gschedd.core.decide import authorize
 from gschedd.core.head import Head
 from gschedd.core.settings import Caller
 from gschedd.core.state import Job, Part
-from gschedd.core.views.jobs import Teller
+from gschedd.core.views.jobs import JobViews
 from gschedd.engine.loop import Engine
 from gschedd.http.answers import answer, error_body
 from gschedd.http.bodies import Bodies
@@ -97,7 +97,7 @@ class Queries:
         """Run a read that takes long in a thread of its own, so that no short one waits for it."""
         return await asyncio.get_running_loop().run_in_executor(self._long_thread, work)
 
-    async def _rows(self, teller: Teller, jobs: Sequence[Job]) -> list[api.JobRow]:
+    async def _rows(self, teller: JobViews, jobs: Sequence[Job]) -> list[api.JobRow]:
         """Return a row for each job, slice by slice, so that nobody else waits for all."""
         rows: list[api.JobRow] = []
         pace = Pace()
@@ -106,8 +106,8 @@ class Queries:
             await pace.keep()
         return rows
 
-    def _teller(self) -> Teller:
-        return Teller(self._head, now_s=self._clock.wall_s())
+    def _teller(self) -> JobViews:
+        return JobViews(self._head, now_s=self._clock.wall_s())
 
     async def health(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/health``."""

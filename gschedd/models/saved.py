@@ -14,9 +14,9 @@ from gschedd.models.runtime_table import TableSpeed
 from gschedd.models.steptimes import MeasuredSpeed
 from gschedd.plan.load import Foretold, Kind, NodeLoad, Prediction, foretold
 from gschedd.plan.snapshot import Group as WaitingGroup
-from gschedd.plan.snapshot import OrderKey, RunningJob, Shape, Snapshot
-from gschedd.plan.space import NodeSpace
-from gschedd.plan.training import Fabric, Goal
+from gschedd.plan.snapshot import JobClass, OrderKey, RunningJob, Snapshot
+from gschedd.plan.space import FreeNode
+from gschedd.plan.training import Fabric, TrainingProfile
 
 FORMAT: Final = "gsched-snapshot"
 VERSION: Final = 1
@@ -27,8 +27,8 @@ MAX_PREDICTIONS: Final = 200_000
 Speed = PaperSpeed | WalltimeSpeed | TableSpeed | MeasuredSpeed
 
 
-class SavedGoal(Goal, frozen=True, kw_only=True, omit_defaults=True):
-    """A `Goal` with one of the speeds that there are."""
+class SavedGoal(TrainingProfile, frozen=True, kw_only=True, omit_defaults=True):
+    """A `TrainingProfile` with one of the speeds that there are."""
 
     speed: Speed
 
@@ -36,7 +36,7 @@ class SavedGoal(Goal, frozen=True, kw_only=True, omit_defaults=True):
 class SavedGroup(Struct, frozen=True, kw_only=True):
     """Waiting jobs of one shape."""
 
-    shape: Shape
+    shape: JobClass
     order: tuple[OrderKey, ...]
 
 
@@ -68,7 +68,7 @@ class SavedSnapshot(Struct, frozen=True, kw_only=True):
     """A `Snapshot`; see there."""
 
     now_s: float
-    nodes: tuple[NodeSpace, ...]
+    nodes: tuple[FreeNode, ...]
     groups: tuple[SavedGroup, ...]
     running: tuple[RunningJob, ...]
     loads: tuple[NodeLoad, ...]
@@ -123,7 +123,7 @@ def saved(snapshot: Snapshot) -> SavedSnapshot:
     )
 
 
-def _saved_goal(goal: Goal) -> SavedGoal:
+def _saved_goal(goal: TrainingProfile) -> SavedGoal:
     assert isinstance(goal.speed, Speed), f"a speed of a kind that is not saved: {goal.speed}"
     return SavedGoal(**structs.asdict(goal))
 
@@ -168,7 +168,7 @@ def restored(kept: SavedSnapshot) -> Snapshot:
             for job in each.jobs
         },
         predictor=Foretold(said=said) if kept.learns else None,
-        goals={goal.job: Goal(**structs.asdict(goal)) for goal in kept.goals},
+        goals={goal.job: TrainingProfile(**structs.asdict(goal)) for goal in kept.goals},
         fabric=Fabric(
             inside_bytes_s=fabric.inside_bytes_s,
             between_bytes_s=fabric.between_bytes_s,

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from gsched.model.resources import Request, Share
 from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Snapshot, Start, Wait
-from gschedd.plan.space import NodeSpace, Spaces, kept_back
+from gschedd.plan.space import FreeNode, Spaces, kept_back
 
 #: Starts of other jobs on GPUs that are checked against the deadlines, and made, in one cycle.
 MAX_CHECKED: Final = 16
@@ -113,7 +113,7 @@ def _earlier(one_s: float | None, other_s: float | None) -> float | None:
     return min((each for each in (one_s, other_s) if each is not None), default=None)
 
 
-def _without(snapshot: Snapshot, closed: frozenset[str]) -> Mapping[str, NodeSpace]:
+def _without(snapshot: Snapshot, closed: frozenset[str]) -> Mapping[str, FreeNode]:
     if not closed:
         return snapshot.nodes
     return {
@@ -312,7 +312,7 @@ def _held(running: Iterable[RunningJob], trainings: Container[int]) -> dict[str,
     return held
 
 
-def _spares(space: NodeSpace, share: Share, held: Iterable[Share], claim: Claim) -> bool:
+def _spares(space: FreeNode, share: Share, held: Iterable[Share], claim: Claim) -> bool:
     """Return whether a share leaves what trainings may ask for on its node."""
     if share.gpu_indices:
         return False

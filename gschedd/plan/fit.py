@@ -26,7 +26,7 @@ from gschedd.plan.room import (
     share_of,
     shortage,
 )
-from gschedd.plan.space import NodeSpace, Spaces, take
+from gschedd.plan.space import FreeNode, Spaces, take
 from gschedd.plan.words import Lack
 
 #: Of so many nodes with room or fewer, a policy ranks each; else it looks for the best of them in
@@ -72,7 +72,7 @@ def place(request: Request, spaces: Spaces, rank: Rank = leftover) -> Allocation
     return _place_scattered(request, spaces, rank)
 
 
-def may_help(request: Request, space: NodeSpace) -> bool:
+def may_help(request: Request, space: FreeNode) -> bool:
     """Return whether a request that did not fit may do so since this node has got more room.
 
     False is sure: then it goes on not fitting. True is only a hint.
@@ -84,14 +84,14 @@ def may_help(request: Request, space: NodeSpace) -> bool:
     return False
 
 
-def _best(chunk: Chunk, spaces: Spaces, rank: Rank, *, exclusive: bool) -> NodeSpace | None:
+def _best(chunk: Chunk, spaces: Spaces, rank: Rank, *, exclusive: bool) -> FreeNode | None:
     """Return the best of all nodes that can take a place of a chunk, or None."""
     if rank is leftover or isinstance(rank, OrderedRank):
         return next(_fitting(chunk, spaces, rank, exclusive=exclusive), None)
     return best_space(chunk, spaces, exclusive=exclusive, rank=rank)
 
 
-def _fitting(chunk: Chunk, spaces: Spaces, rank: Rank, *, exclusive: bool) -> Iterator[NodeSpace]:
+def _fitting(chunk: Chunk, spaces: Spaces, rank: Rank, *, exclusive: bool) -> Iterator[FreeNode]:
     """Yield the nodes that can take a place of a chunk, best first; no more than are asked for."""
     by_room = least_left(chunk, spaces, exclusive=exclusive)
     if rank is leftover:
@@ -159,7 +159,7 @@ def sum_of(request: Request) -> Chunk:
     )
 
 
-def _fill(request: Request, space: NodeSpace) -> list[Share]:
+def _fill(request: Request, space: FreeNode) -> list[Share]:
     """Return shares for all places on one node, or none if they do not all fit."""
     shares: list[Share] = []
     for index in _demanding_first(request.chunks):

@@ -12,7 +12,7 @@ from typing import Final
 
 from gsched.model.resources import Chunk
 from gschedd.plan.room import RankKey, shortage
-from gschedd.plan.space import NodeSpace, Spaces
+from gschedd.plan.space import FreeNode, Spaces
 
 #: Nodes in a block when it is made; one of twice as many is cut in two. Of 16 to 128 it made no
 #: difference beyond noise for 1,000 nodes.
@@ -26,20 +26,20 @@ class OrderedRank(ABC):
     """
 
     @abstractmethod
-    def __call__(self, chunk: Chunk, space: NodeSpace) -> RankKey:
+    def __call__(self, chunk: Chunk, space: FreeNode) -> RankKey:
         """Return by what a node is ranked for a chunk, as any `Rank` does."""
 
     @abstractmethod
     def unchanged(
         self, chunk: Chunk, *, exclusive: bool, passed: Container[str]
-    ) -> Iterator[NodeSpace]:
+    ) -> Iterator[FreeNode]:
         """Yield the nodes of the snapshot that have room for a chunk, best first.
 
         Args:
             passed: names of nodes to leave out, as the plan has changed them.
         """
 
-    def fitting(self, chunk: Chunk, spaces: Spaces, *, exclusive: bool) -> Iterator[NodeSpace]:
+    def fitting(self, chunk: Chunk, spaces: Spaces, *, exclusive: bool) -> Iterator[FreeNode]:
         """Yield all nodes that have room for a chunk, best first.
 
         Args:
@@ -143,12 +143,12 @@ class RankedNodes:
     def walk(
         self,
         chunk: Chunk,
-        nodes: Mapping[str, NodeSpace],
+        nodes: Mapping[str, FreeNode],
         *,
         exclusive: bool,
         passed: Container[str],
         begin: RankKey = (),
-    ) -> Iterator[NodeSpace]:
+    ) -> Iterator[FreeNode]:
         """Yield the nodes that have room for a chunk in order.
 
         Args:
@@ -172,7 +172,7 @@ class RankedNodes:
                 yield from _with_room(keys[:end], chunk, nodes, exclusive=exclusive, passed=passed)
 
     @staticmethod
-    def _may_have(block: _Block, chunk: Chunk, nodes: Mapping[str, NodeSpace]) -> bool:
+    def _may_have(block: _Block, chunk: Chunk, nodes: Mapping[str, FreeNode]) -> bool:
         """Return whether some node of a block may have room."""
         most = block.most
         if most is None:
@@ -183,11 +183,11 @@ class RankedNodes:
 def _with_room(
     keys: Sequence[RankKey],
     chunk: Chunk,
-    nodes: Mapping[str, NodeSpace],
+    nodes: Mapping[str, FreeNode],
     *,
     exclusive: bool,
     passed: Container[str],
-) -> Iterator[NodeSpace]:
+) -> Iterator[FreeNode]:
     """Yield those of some nodes that have room, and are not to be left out."""
     for key in keys:
         name = str(key[-1])
@@ -195,7 +195,7 @@ def _with_room(
             yield nodes[name]
 
 
-def _most(keys: Sequence[RankKey], nodes: Mapping[str, NodeSpace]) -> tuple[int, int, int]:
+def _most(keys: Sequence[RankKey], nodes: Mapping[str, FreeNode]) -> tuple[int, int, int]:
     """Return the most CPUs, memory and GPUs that any of some nodes has free; -1 of none."""
     cpus = memory_bytes = gpus = -1
     for key in keys:

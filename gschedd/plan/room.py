@@ -5,15 +5,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gsched.model.resources import Chunk, Gpu, Share
-from gschedd.plan.space import NodeSpace, Spaces
+from gschedd.plan.space import FreeNode, Spaces
 
 RankKey = tuple[float | str, ...]
 #: By what nodes are ranked for a chunk, best first. The last item is the node's name, so that no
 #: two nodes rank alike; all keys of one rank are comparable.
-Rank = Callable[[Chunk, NodeSpace], RankKey]
+Rank = Callable[[Chunk, FreeNode], RankKey]
 
 
-def shortage(chunk: Chunk, space: NodeSpace, *, exclusive: bool = False) -> str:
+def shortage(chunk: Chunk, space: FreeNode, *, exclusive: bool = False) -> str:
     """Return why one place of ``chunk`` does not fit on a node, or the empty string if it does."""
     if not space.open:
         return "closed"
@@ -35,7 +35,7 @@ def shortage(chunk: Chunk, space: NodeSpace, *, exclusive: bool = False) -> str:
     return ""
 
 
-def usable_gpus(chunk: Chunk, space: NodeSpace) -> tuple[Gpu, ...]:
+def usable_gpus(chunk: Chunk, space: FreeNode) -> tuple[Gpu, ...]:
     """Return the free GPUs of a node that the chunk may have."""
     if not chunk.gpu_type:
         return space.gpus
@@ -43,10 +43,10 @@ def usable_gpus(chunk: Chunk, space: NodeSpace) -> tuple[Gpu, ...]:
 
 
 def best_space(
-    chunk: Chunk, spaces: Iterable[NodeSpace], *, exclusive: bool, rank: Rank
-) -> NodeSpace | None:
+    chunk: Chunk, spaces: Iterable[FreeNode], *, exclusive: bool, rank: Rank
+) -> FreeNode | None:
     """Return the node that can take a place of the chunk and ranks lowest, or None."""
-    best: NodeSpace | None = None
+    best: FreeNode | None = None
     best_score: RankKey | None = None
     for space in spaces:
         if shortage(chunk, space, exclusive=exclusive):
@@ -57,7 +57,7 @@ def best_space(
     return best
 
 
-def least_left(chunk: Chunk, spaces: Spaces, *, exclusive: bool) -> Iterator[NodeSpace]:
+def least_left(chunk: Chunk, spaces: Spaces, *, exclusive: bool) -> Iterator[FreeNode]:
     """Yield the nodes that can take a place of the chunk, best first by `leftover`.
 
     Among nodes with as many free GPUs those with too few CPUs stand first and are passed over at
@@ -78,7 +78,7 @@ def least_left(chunk: Chunk, spaces: Spaces, *, exclusive: bool) -> Iterator[Nod
         index += 1
 
 
-def leftover(chunk: Chunk, space: NodeSpace) -> RankKey:
+def leftover(chunk: Chunk, space: FreeNode) -> RankKey:
     """Return by what nodes are ranked for a chunk, best first: what would stay behind, and name."""
     return (
         not chunk.gpus and space.total_gpus > 0,
@@ -89,7 +89,7 @@ def leftover(chunk: Chunk, space: NodeSpace) -> RankKey:
     )
 
 
-def share_of(chunk: Chunk, space: NodeSpace, *, exclusive: bool, copies: int = 1) -> Share:
+def share_of(chunk: Chunk, space: FreeNode, *, exclusive: bool, copies: int = 1) -> Share:
     """Return the share of ``copies`` places of a chunk on a node that has room for them."""
     indices = tuple(sorted(gpu.index for gpu in usable_gpus(chunk, space)))
     return Share(
@@ -103,7 +103,7 @@ def share_of(chunk: Chunk, space: NodeSpace, *, exclusive: bool, copies: int = 1
     )
 
 
-def room(chunk: Chunk, space: NodeSpace) -> int:
+def room(chunk: Chunk, space: FreeNode) -> int:
     """Return how many places of a chunk a node has room for that has room for one."""
     free = dict(space.generic)
     pairs = [

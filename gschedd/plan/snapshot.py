@@ -8,12 +8,12 @@ from msgspec import Struct, field
 
 from gsched.model.resources import Allocation, Request
 from gschedd.plan.load import Kind, Learning, NodeLoad, Predictor, Use, foretold
-from gschedd.plan.space import NodeSpace
-from gschedd.plan.training import Fabric, Goal
+from gschedd.plan.space import FreeNode
+from gschedd.plan.training import Fabric, TrainingProfile
 from gschedd.plan.words import Lack
 
 
-class Shape(Struct, frozen=True, kw_only=True, cache_hash=True):
+class JobClass(Struct, frozen=True, kw_only=True, cache_hash=True):
     """What waiting jobs may have in common, so that they are decided once: request and limit.
 
     A training that is planned by its deadline is a shape of its own: ``goal`` is its job's id, and
@@ -33,7 +33,7 @@ OrderKey = tuple[int, int]
 class Group(Struct, frozen=True, kw_only=True):
     """Waiting jobs of one shape that may start now, in order. ``order`` is never empty."""
 
-    shape: Shape
+    shape: JobClass
     order: Sequence[OrderKey]
 
 
@@ -94,13 +94,13 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """
 
     now_s: float
-    nodes: Mapping[str, NodeSpace]
+    nodes: Mapping[str, FreeNode]
     groups: Sequence[Group]
     running: Collection[RunningJob]
     loads: Mapping[str, NodeLoad] = field(default_factory=dict)
     kinds: Mapping[int, Kind] = field(default_factory=dict)
     predictor: Predictor | None = None
-    goals: Mapping[int, Goal] = field(default_factory=dict)
+    goals: Mapping[int, TrainingProfile] = field(default_factory=dict)
     fabric: Fabric = Fabric()
     default_walltime_s: float | None = None
     predicted_times: bool = True
@@ -153,7 +153,7 @@ class Start(Struct, frozen=True, kw_only=True):
     """Start a waiting job there; ``why`` is kept in its history."""
 
     job: int
-    shape: Shape
+    shape: JobClass
     allocation: Allocation
     why: str
 
@@ -169,7 +169,7 @@ class Wait(Struct, frozen=True, kw_only=True):
             given back that could help; of the others nothing is assumed.
     """
 
-    shape: Shape
+    shape: JobClass
     first: int
     reason: Lack | str
     predicted_start_s: float | None = None
@@ -189,7 +189,7 @@ class Move(Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class DeadlineForecast(Struct, frozen=True, kw_only=True):
     """What a policy expects of a training.
 
     Attributes:
@@ -221,8 +221,8 @@ class Plan(Struct, frozen=True, kw_only=True):
         moves: of running trainings, all at once: what they leave may be what others of them take.
             A start may use only what is free before that; what is vacated is decided about later.
         verdicts: what is expected of trainings, waiting or running; the first firm one about a job
-            that says ``meets`` is kept as a promise (`Goal.promised`), as is the first firm one
-            that does not.
+            that says ``meets`` is kept as a promise (`TrainingProfile.promised`), as is the first
+            firm one that does not.
         again_s: when to ask again although nothing else has happened, seconds since the epoch;
             None: there is no need.
         more: the plan ends after `Snapshot.starts_max` starts; a further one is to follow at once.
@@ -231,7 +231,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     starts: tuple[Start, ...] = ()
     waits: tuple[Wait, ...] = ()
     moves: tuple[Move, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[DeadlineForecast, ...] = ()
     again_s: float | None = None
     more: bool = False
 

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from gsched.model.resources import Generic, Gpu, Share
 
 
-class NodeSpace(Struct, frozen=True, kw_only=True):
+class FreeNode(Struct, frozen=True, kw_only=True):
     """What is free on one node, and what it is made of.
 
     Attributes:
@@ -39,7 +39,7 @@ class NodeSpace(Struct, frozen=True, kw_only=True):
     open: bool = True
 
 
-def take(space: NodeSpace, share: Share) -> NodeSpace:
+def take(space: FreeNode, share: Share) -> FreeNode:
     """Return the node's space without ``share``; the caller knows that it fits."""
     owned = set(share.gpu_indices)
     return structs.replace(
@@ -53,7 +53,7 @@ def take(space: NodeSpace, share: Share) -> NodeSpace:
     )
 
 
-def give(space: NodeSpace, share: Share) -> NodeSpace:
+def give(space: FreeNode, share: Share) -> FreeNode:
     """Return the node's space with ``share`` given back."""
     gpus = space.gpus
     if share.gpu_indices:
@@ -70,7 +70,7 @@ def give(space: NodeSpace, share: Share) -> NodeSpace:
     )
 
 
-def emptied(space: NodeSpace) -> NodeSpace:
+def emptied(space: FreeNode) -> FreeNode:
     """Return the node as it is with nothing running and open: for "could it ever hold this?"."""
     return structs.replace(
         space,
@@ -84,7 +84,7 @@ def emptied(space: NodeSpace) -> NodeSpace:
     )
 
 
-def common(first: NodeSpace, second: NodeSpace) -> NodeSpace:
+def common(first: FreeNode, second: FreeNode) -> FreeNode:
     """Return what is free in both: now, and when a reservation begins."""
     indices = {gpu.index for gpu in second.gpus}
     other = dict(second.generic)
@@ -99,7 +99,7 @@ def common(first: NodeSpace, second: NodeSpace) -> NodeSpace:
     )
 
 
-def kept_back(space: NodeSpace, leaving: Iterable[Share], coming: Sequence[Share]) -> NodeSpace:
+def kept_back(space: FreeNode, leaving: Iterable[Share], coming: Sequence[Share]) -> FreeNode:
     """Return what others may use of a node where some leave and some come.
 
     Args:
@@ -147,7 +147,7 @@ def _add(generic: Generic, change: Generic, sign: int) -> Generic:
 RoomKey = tuple[bool, int, int, int, str]
 
 
-def room_key(space: NodeSpace) -> RoomKey:
+def room_key(space: FreeNode) -> RoomKey:
     """Return where a node stands among others."""
     return (space.total_gpus > 0, len(space.gpus), space.cpus, space.memory_bytes, space.name)
 
@@ -168,7 +168,7 @@ class NodeIndex:
 IndexT = TypeVar("IndexT", bound=NodeIndex)
 
 
-class SortedSpaces(dict[str, NodeSpace]):
+class SortedSpaces(dict[str, FreeNode]):
     """Free space by node, and the keys of all nodes in order, kept up with every change.
 
     Attributes:
@@ -182,7 +182,7 @@ class SortedSpaces(dict[str, NodeSpace]):
         self.order: list[RoomKey] = []
         self._indices: dict[Hashable, NodeIndex] = {}
 
-    def __setitem__(self, name: str, space: NodeSpace) -> None:
+    def __setitem__(self, name: str, space: FreeNode) -> None:
         before = self.get(name)
         super().__setitem__(name, space)
         _reorder(self.order, before, space)
@@ -210,7 +210,7 @@ class SortedSpaces(dict[str, NodeSpace]):
         return cast("IndexT", found)
 
 
-def index_of(nodes: Mapping[str, NodeSpace], key: Hashable, make: Callable[[], IndexT]) -> IndexT:
+def index_of(nodes: Mapping[str, FreeNode], key: Hashable, make: Callable[[], IndexT]) -> IndexT:
     """Return the index that is kept with these nodes, or a new one where none can be kept."""
     if isinstance(nodes, SortedSpaces):
         return nodes.index(key, make)
@@ -219,7 +219,7 @@ def index_of(nodes: Mapping[str, NodeSpace], key: Hashable, make: Callable[[], I
     return index
 
 
-def _reorder(order: list[RoomKey], before: NodeSpace | None, after: NodeSpace) -> None:
+def _reorder(order: list[RoomKey], before: FreeNode | None, after: FreeNode) -> None:
     """Move a node in the order."""
     if before is not None:
         del order[bisect_left(order, room_key(before))]
@@ -232,7 +232,7 @@ class Spaces:
     __slots__ = ("_base", "_changed", "_order")
 
     def __init__(
-        self, base: Mapping[str, NodeSpace], changed: Mapping[str, NodeSpace] | None = None
+        self, base: Mapping[str, FreeNode], changed: Mapping[str, FreeNode] | None = None
     ) -> None:
         self._base = base
         self._changed = dict(changed or {})
@@ -253,12 +253,12 @@ class Spaces:
             self._order = sorted(map(room_key, self))
         return self._order
 
-    def _set(self, name: str, space: NodeSpace) -> None:
+    def _set(self, name: str, space: FreeNode) -> None:
         if self._order is not None:
             _reorder(self._order, self[name], space)
         self._changed[name] = space
 
-    def __getitem__(self, node: str) -> NodeSpace:
+    def __getitem__(self, node: str) -> FreeNode:
         return self._changed.get(node) or self._base[node]
 
     def gpus_of(self, node: str) -> tuple[Gpu, ...]:
@@ -268,7 +268,7 @@ class Spaces:
     def __contains__(self, node: str) -> bool:
         return node in self._base
 
-    def __iter__(self) -> Iterator[NodeSpace]:
+    def __iter__(self) -> Iterator[FreeNode]:
         if not self._changed:
             return iter(self._base.values())
         return (self._changed.get(name, space) for name, space in self._base.items())
@@ -277,7 +277,7 @@ class Spaces:
         return len(self._base)
 
     @property
-    def changed(self) -> Mapping[str, NodeSpace]:
+    def changed(self) -> Mapping[str, FreeNode]:
         """Return the nodes on which something was taken or given; only to be read."""
         return MappingProxyType(self._changed)
 
@@ -295,7 +295,7 @@ class Spaces:
         for share in allocation:
             self._set(share.node, take(self[share.node], share))
 
-    def put(self, space: NodeSpace) -> None:
+    def put(self, space: FreeNode) -> None:
         """Let a node be as it is given."""
         self._set(space.name, space)
 
@@ -305,7 +305,7 @@ class Spaces:
             if share.node in self._base:
                 self._set(share.node, give(self[share.node], share))
 
-    def common_with(self, others: Mapping[str, NodeSpace]) -> "Spaces":
+    def common_with(self, others: Mapping[str, FreeNode]) -> "Spaces":
         """Return what is free here, and on some nodes no more than what is free in ``others``."""
         less = {name: common(self[name], space) for name, space in others.items()}
         return Spaces(self._base, {**self._changed, **less})

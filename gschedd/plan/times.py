@@ -10,7 +10,7 @@ from typing import Final
 
 from gsched.model.resources import Allocation
 from gschedd.plan.load import Basis, Kind, Prediction
-from gschedd.plan.snapshot import Shape, Snapshot
+from gschedd.plan.snapshot import JobClass, Snapshot
 
 #: Runs of the very kind that a predicted run time must stand on, to count instead of the walltime.
 ENOUGH_RUNS: Final = 5
@@ -87,7 +87,7 @@ class Foreteller:
             said = self._said[kind, node] = predictor.predict(kind, load, snapshot.now_s)
         return said
 
-    def run_time_s(self, job: int, shape: Shape, allocation: Allocation) -> float | None:
+    def run_time_s(self, job: int, shape: JobClass, allocation: Allocation) -> float | None:
         """Return how long a waiting job is planned to run there, seconds; None for no end."""
         walltime_s = shape.walltime_s
         if self._snapshot.predicted_times:

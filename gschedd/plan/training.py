@@ -107,7 +107,7 @@ class Size(Struct, frozen=True, kw_only=True):
     with_start: bool = False
 
 
-class Goal(Struct, frozen=True, kw_only=True):
+class TrainingProfile(Struct, frozen=True, kw_only=True):
     """What is known of a training, waiting or running, at the moment of the snapshot.
 
     Attributes:

@@ -9,8 +9,8 @@ from gsched.model.resources import Allocation, Chunk, Request, Share
 from gschedd.plan.elastic import at_count, is_elastic
 from gschedd.plan.fit import NoFit, place, sum_of
 from gschedd.plan.room import shortage
-from gschedd.plan.snapshot import Move, Plan, Shape, Start
-from gschedd.plan.space import NodeSpace, Spaces, kept_back
+from gschedd.plan.snapshot import JobClass, Move, Plan, Start
+from gschedd.plan.space import FreeNode, Spaces, kept_back
 from gschedd.plan.training import gpu_count
 
 
@@ -40,7 +40,7 @@ class Movable(Struct, frozen=True, kw_only=True):
 def validate(
     plan: Plan,
     spaces: Spaces,
-    waiting_shape: Callable[[int], Shape | None],
+    waiting_shape: Callable[[int], JobClass | None],
     movable: Callable[[int], Movable | None] = lambda _: None,
 ) -> Validated:
     """Accept what is still possible: starts item by item, in the plan's order; moves all or none.
@@ -118,7 +118,7 @@ def _crowded(moves: Sequence[Move], leaving: Mapping[int, Movable], work: Spaces
     return ""
 
 
-def _objection(start: Start, work: Spaces, shape: Shape | None, seen: set[int]) -> str:
+def _objection(start: Start, work: Spaces, shape: JobClass | None, seen: set[int]) -> str:
     if start.job in seen:
         return f"job {start.job} is started twice in one plan"
     if shape is None:
@@ -208,7 +208,7 @@ def _totals(request: Request, allocation: Allocation) -> list[tuple[str, object,
     ]
 
 
-def _only(share: Share, space: NodeSpace) -> NodeSpace:
+def _only(share: Share, space: FreeNode) -> FreeNode:
     """Return the node as if a share were all that is free on it."""
     owned = set(share.gpu_indices)
     return structs.replace(
@@ -220,12 +220,12 @@ def _only(share: Share, space: NodeSpace) -> NodeSpace:
     )
 
 
-def has_room(share: Share, space: NodeSpace) -> bool:
+def has_room(share: Share, space: FreeNode) -> bool:
     """Return whether all of a share is free on its node."""
     return not _share_shortage(share, space)
 
 
-def _share_shortage(share: Share, space: NodeSpace) -> str:
+def _share_shortage(share: Share, space: FreeNode) -> str:
     """Return what of a share is not free on its node, or the empty string."""
     if share.slots < 1 or min(share.cpus, share.memory_bytes) < 0:
         return "less than nothing is given"

@@ -8,7 +8,7 @@ from gsched.model.states import Placement
 from gsched.model.units import format_size
 from gsched.model.wording import counted
 from gschedd.plan.room import shortage, usable_gpus
-from gschedd.plan.space import NodeSpace, Spaces
+from gschedd.plan.space import FreeNode, Spaces
 
 
 class Lack:
@@ -107,7 +107,7 @@ def describe_chunk(chunk: Chunk) -> str:
     return ", ".join(words)
 
 
-def best_node(chunk: Chunk, spaces: Iterable[NodeSpace]) -> str:
+def best_node(chunk: Chunk, spaces: Iterable[FreeNode]) -> str:
     """Return the node that comes closest to ``chunk``, in words: ``n1 with 3 CPUs, 2 GPUs``."""
     candidates = [space for space in spaces if space.open and space.cpus > 0]
     if not candidates:

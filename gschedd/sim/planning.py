@@ -12,7 +12,7 @@ from gsched.model.units import format_gpus
 from gschedd.core.views.reasons import describe_place
 from gschedd.models.saved import Saved, decode, restored
 from gschedd.plan.moments import moment
-from gschedd.plan.snapshot import Plan, Snapshot, Verdict, Wait
+from gschedd.plan.snapshot import DeadlineForecast, Plan, Snapshot, Wait
 from gschedd.policies.registry import Chosen, Tuning, choose
 from gschedd.sim.sites import read_site
 from gschedd.site import tuning_from
@@ -45,7 +45,7 @@ class PlanReport(Struct, frozen=True, kw_only=True):
     starts: tuple[Entry, ...]
     moves: tuple[Entry, ...]
     waits: tuple[WaitEntry, ...]
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[DeadlineForecast, ...]
     again_s: float | None
 
 
@@ -168,7 +168,7 @@ def _places(allocation: Allocation) -> str:
     return ", ".join(map(describe_place, allocation)) or "its queue"
 
 
-def _verdict(verdict: Verdict) -> str:
+def _verdict(verdict: DeadlineForecast) -> str:
     words = "meets its deadline" if verdict.meets else "misses its deadline"
     if verdict.unsure_until_s is not None:
         words = "it is not known yet whether it meets its deadline"

@@ -9,7 +9,7 @@ from gsched.model.job import JobSpec, Outcome
 from gsched.model.states import HoldKind, JobState
 from gschedd.core import facts as f
 from gschedd.core.learning import Run
-from gschedd.core.state import Attempt, Job, Node, Relocation, Saved, Trip
+from gschedd.core.state import Attempt, Job, MigrationProgress, MigrationTarget, Node, Saved
 from gschedd.store.seals import SqlValue, read_row
 
 Row = tuple[SqlValue, ...]
@@ -97,12 +97,12 @@ class Course(Struct, frozen=True, kw_only=True, omit_defaults=True):
     The fields are those of `Job`.
     """
 
-    move: Relocation | None = None
+    move: MigrationTarget | None = None
     moves: int = 0
     moves_asked: int = 0
     moves_cost_s: float = 0.0
     spent_s: float = 0.0
-    trip: Trip | None = None
+    trip: MigrationProgress | None = None
     saved: Saved | None = None
     work_done: float = 0.0
     work_total: float = 0.0

@@ -17,9 +17,9 @@ from gsched.model.states import Placement
 from gsched.model.training import Urgency
 from gschedd.models.runtime import PaperSpeed, allowed_time_s
 from gschedd.plan.elastic import allocate
-from gschedd.plan.snapshot import Group, Policy, RunningJob, Shape, Snapshot
-from gschedd.plan.space import NodeSpace, SortedSpaces, Spaces
-from gschedd.plan.training import Goal, Size
+from gschedd.plan.snapshot import Group, JobClass, Policy, RunningJob, Snapshot
+from gschedd.plan.space import FreeNode, SortedSpaces, Spaces
+from gschedd.plan.training import Size, TrainingProfile
 from gschedd.policies.baselines import edf, fifowhole, themis
 from gschedd.policies.training import deadline, drs, elasticflow
 
@@ -50,12 +50,12 @@ MODELS = (
 )
 
 
-def node(number: int) -> NodeSpace:
+def node(number: int) -> FreeNode:
     """Return an idle node."""
     gpus = tuple(Gpu(index=index, type="a100") for index in range(GPUS))
     name = f"n{number:05d}"
     memory_bytes = 2**40
-    return NodeSpace(
+    return FreeNode(
         name=name,
         cpus=128,
         memory_bytes=memory_bytes,
@@ -79,7 +79,7 @@ def request(least: int, most: int) -> Request:
     )
 
 
-def goal(job: int, chance: random.Random, asked: Request, *, alike: bool) -> Goal:
+def goal(job: int, chance: random.Random, asked: Request, *, alike: bool) -> TrainingProfile:
     """Return a training of some hours, of ten models or of one of its own."""
     parameters, step_time_s = chance.choice(MODELS)
     if not alike:
@@ -89,7 +89,7 @@ def goal(job: int, chance: random.Random, asked: Request, *, alike: bool) -> Goa
     allowed_s = allowed_time_s(Size(speed=speed, work=work), chance.choice(list(Urgency)))
     waited_s = chance.uniform(0, 0.5) * allowed_s
     most = max(asked.places, asked.places_max)
-    return Goal(
+    return TrainingProfile(
         job=job,
         arrived_s=NOW_S - waited_s,
         deadline_s=NOW_S - waited_s + allowed_s,
@@ -110,7 +110,7 @@ def crowd(nodes: int, waiting: int, running: int, *, each: int, alike: bool) -> 
     """
     chance = random.Random(1)
     free = Spaces({space.name: space for space in map(node, range(nodes))})
-    goals: dict[int, Goal] = {}
+    goals: dict[int, TrainingProfile] = {}
     placed: list[RunningJob] = []
     ending = math.ceil(running / 100)
     for job in range(1, running + ending + 1):
@@ -130,7 +130,7 @@ def crowd(nodes: int, waiting: int, running: int, *, each: int, alike: bool) -> 
     asked = request(1, GPUS)
     for job in range(10_000, 10_000 + waiting):
         goals[job] = goal(job, chance, asked, alike=alike)
-        shape = Shape(queue="batch", request=asked, walltime_s=None, goal=job)
+        shape = JobClass(queue="batch", request=asked, walltime_s=None, goal=job)
         groups.append(Group(shape=shape, order=[(0, job)]))
     spaces = SortedSpaces()
     for space in free:

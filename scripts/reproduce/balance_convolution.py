@@ -26,7 +26,7 @@ def convolve(image: NDArray[np.float32], kernel: NDArray[np.float32]) -> NDArray
         kernel: shape ``(h, w)``, at most as large.
 
     Returns:
-        Shape ``(H - h + 1, W - w + 1)``.
+        JobClass ``(H - h + 1, W - w + 1)``.
     """
     rows, columns = (size - part + 1 for size, part in zip(image.shape, kernel.shape, strict=True))
     total = np.zeros((rows, columns), dtype=np.float32)

@@ -14,7 +14,7 @@ from gschedd.core.head import Head
 from gschedd.core.ledger import coming, leaving
 from gschedd.core.state import Job, State
 from gschedd.core.views.reasons import Reasons
-from gschedd.plan.space import NodeSpace, emptied, kept_back, take
+from gschedd.plan.space import FreeNode, emptied, kept_back, take
 
 RESTING: Final = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
 LIVE_PARTS: Final = frozenset({PartState.PENDING, PartState.RUNNING})
@@ -85,7 +85,7 @@ def check_node(state: State, name: str, *, shrunk: bool = False) -> None:
         demand(least >= 0, "I6", f"{name} has given more than it has: {_amounts(space)}")
 
 
-def _amounts(space: NodeSpace) -> tuple[object, ...]:
+def _amounts(space: FreeNode) -> tuple[object, ...]:
     owners = (space.owners, space.exclusive)
     return (space.cpus, space.memory_bytes, space.gpus, dict(space.generic), *owners)
 

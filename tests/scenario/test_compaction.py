@@ -12,7 +12,7 @@ from gschedd.core import facts as f
 from gschedd.core.migration.backoff import ASK_AGAIN_S
 from gschedd.core.settings import Settings
 from gschedd.core.state import State
-from gschedd.core.views.jobs import Teller
+from gschedd.core.views.jobs import JobViews
 from gschedd.policies.registry import choose
 from tests.support.world import ALICE, Program, World, node, settings
 
@@ -171,7 +171,7 @@ def test_what_moves_cost_is_added_up() -> None:
         say_first_step(site, job)
         assert site.job(job).moves_cost_s == before_s + lost_s
 
-    told = Teller(site.head, now_s=site.now_s).row(site.job(job))
+    told = JobViews(site.head, now_s=site.now_s).row(site.job(job))
     assert (told.moves, told.moves_cost_s) == (2, site.job(job).moves_cost_s)
     assert told.moves_cost_s > 0
 
@@ -214,7 +214,7 @@ def test_a_move_that_ends_in_the_queue_costs_nothing() -> None:
     say_first_step(site, job)
 
     events = enumerate(fact for fact in site.facts if getattr(fact, "job", None) == job)
-    told = Teller(site.head, now_s=site.now_s).story(
+    told = JobViews(site.head, now_s=site.now_s).story(
         site.job(job), attempts=(), events=events, now_s=site.now_s
     )
     assert (told.row.state, told.row.moves, told.row.moves_cost_s) == ("running", 1, 0.0)

@@ -11,7 +11,7 @@ from gschedd.core import facts as f
 from gschedd.core.forecast.deadline import Outlook, outlook_of
 from gschedd.core.head import Head
 from gschedd.core.state import State
-from gschedd.core.views.jobs import Teller
+from gschedd.core.views.jobs import JobViews
 from gschedd.plan.compose import beside
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
 from gschedd.policies.queue import fifo
@@ -174,7 +174,7 @@ def test_a_training_is_late_before_it_is_late() -> None:
     late, early = story.training(260.0), story.training(2000.0)
     assert story.outlook(late).meets is True
     story.run_for(100.0)
-    row = Teller(story.head, now_s=story.now_s).row(story.job(early))
+    row = JobViews(story.head, now_s=story.now_s).row(story.job(early))
     assert row.meets_deadline is True
     assert row.slack_s is not None
     assert row.slack_s > 0
@@ -182,7 +182,7 @@ def test_a_training_is_late_before_it_is_late() -> None:
         row.predicted_end_s + row.slack_s if row.predicted_end_s else 0
     )
 
-    told = Teller(story.head, now_s=story.now_s + 161.0).row(story.job(late))
+    told = JobViews(story.head, now_s=story.now_s + 161.0).row(story.job(late))
 
     assert told.meets_deadline is False, "it runs beyond its deadline"
     assert told.slack_s is not None
@@ -201,7 +201,9 @@ def test_nobody_is_late_only_because_nothing_is_known_of_what_is_before_it() -> 
     assert (told.meets, told.why) == (None, "its start time cannot be predicted")
     assert "cannot predict whether the deadline" in refusal
     assert story.told(f.DeadlineJudged, job) == [], "it is not told to miss it, either"
-    rows = [Teller(story.head, now_s=story.now_s + s).row(story.job(job)) for s in (1740.0, 1760.0)]
+    rows = [
+        JobViews(story.head, now_s=story.now_s + s).row(story.job(job)) for s in (1740.0, 1760.0)
+    ]
     assert [row.meets_deadline for row in rows] == [None, False]
 
 
@@ -209,7 +211,7 @@ def test_an_elastic_training_shows_the_gpus_that_it_has() -> None:
     """Waiting: the least it takes; running: what it runs on."""
     story = Story()
     job = story.training(260.0)
-    told = Teller(story.head, now_s=story.now_s)
+    told = JobViews(story.head, now_s=story.now_s)
 
     row = told.row(story.job(job))
 
@@ -225,7 +227,7 @@ def test_a_done_job_met_its_deadline_only_if_it_ended_well_and_in_time() -> None
         story.training(2000.0, runs_s=3000.0),
     ]
     story.run_for(6000.0)
-    told = Teller(story.head, now_s=story.now_s)
+    told = JobViews(story.head, now_s=story.now_s)
 
     rows = [told.row(story.done[job]) for job in jobs]
 

@@ -12,7 +12,7 @@ from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.attempts.requeue import MAX_FAULTS
-from gschedd.core.views.jobs import Teller
+from gschedd.core.views.jobs import JobViews
 from tests.support.moves import Story, gpus
 from tests.support.world import ADMIN, Program, World, node, settings
 
@@ -41,7 +41,7 @@ def end_at_lease(site: World, name: str, job: int) -> None:
 
 
 def reason(site: World, job: int) -> str:
-    return Teller(site.head, now_s=site.now_s).row(site.job(job)).reason
+    return JobViews(site.head, now_s=site.now_s).row(site.job(job)).reason
 
 
 def test_it_starts_elsewhere_when_its_lease_is_over_on_both_sides() -> None:

@@ -6,7 +6,7 @@ from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
-from gschedd.core.training.profile import Goals
+from gschedd.core.training.profile import TrainingProfiles
 from tests.support.moves import Story, gpus
 from tests.support.world import ADMIN, ALICE, Program
 
@@ -315,8 +315,8 @@ def test_one_that_starts_is_not_to_be_moved_yet() -> None:
     job = story.submit(
         "select=1:ncpus=1:ngpus=1,walltime=5000", movable=True, deadline_after_s=1e6, runs_s=1000.0
     )
-    seen = Goals(story.head.state, story.settings, story.now_s)
+    seen = TrainingProfiles(story.head.state, story.settings, story.now_s)
     assert not seen[job].movable
     story.run_for(5.0)
 
-    assert Goals(story.head.state, story.settings, story.now_s)[job].movable
+    assert TrainingProfiles(story.head.state, story.settings, story.now_s)[job].movable

@@ -9,7 +9,7 @@ from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
-from gschedd.core.training.profile import Goals
+from gschedd.core.training.profile import TrainingProfiles
 from tests.support.moves import Story, gpus
 from tests.support.world import ADMIN, ALICE, Program
 
@@ -81,7 +81,7 @@ def test_i14_policies_and_drains_choose_only_what_it_can_take() -> None:
     story = Story()
     job = on_four(story)
     say(story, job)
-    assert Goals(story.head.state, story.settings, story.now_s)[job].gpus == SIZES
+    assert TrainingProfiles(story.head.state, story.settings, story.now_s)[job].gpus == SIZES
     story.training(1, program=Program(runs_s=1e5))
     story.run_for(1.0)
     saved = n.Checkpointed(job=job, attempt=2, step=9, work_done=90.0, world_sizes=SIZES)
@@ -95,7 +95,7 @@ def test_i14_policies_and_drains_choose_only_what_it_can_take() -> None:
     assert (share.node, len(share.gpu_indices)) == ("a", 2)
     story.restart_head()
     assert not story.head.state.reached
-    assert Goals(story.head.state, story.settings, story.now_s)[job].gpus == SIZES
+    assert TrainingProfiles(story.head.state, story.settings, story.now_s)[job].gpus == SIZES
 
 
 def test_a_training_that_says_nothing_can_take_any_number() -> None:
@@ -103,8 +103,8 @@ def test_a_training_that_says_nothing_can_take_any_number() -> None:
     story = Story()
     job = on_four(story)
     say(story, job, ())
-    assert Goals(story.head.state, story.settings, story.now_s)[job].gpus == (1, 2, 3, 4)
+    assert TrainingProfiles(story.head.state, story.settings, story.now_s)[job].gpus == (1, 2, 3, 4)
     say(story, job, tuple(range(1000, 1256)))
-    assert Goals(story.head.state, story.settings, story.now_s)[job].gpus == (1, 2, 3, 4)
+    assert TrainingProfiles(story.head.state, story.settings, story.now_s)[job].gpus == (1, 2, 3, 4)
     say(story, job, (1, 2))
-    assert Goals(story.head.state, story.settings, story.now_s)[job].gpus == (1, 2)
+    assert TrainingProfiles(story.head.state, story.settings, story.now_s)[job].gpus == (1, 2)

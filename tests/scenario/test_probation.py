@@ -11,7 +11,7 @@ from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.nodes.probation import DAY_S, MAX_RESUMPTIONS
-from gschedd.core.views.jobs import Teller
+from gschedd.core.views.jobs import JobViews
 from tests.support.world import ADMIN, ALICE, BOB, World, node
 
 BROKEN = LaunchFailure(stage=LaunchStage.GROUP, subject=Subject.NODE, errno=errno.EROFS)
@@ -268,7 +268,7 @@ def test_gnodes_can_tell_when_the_next_probe_is_and_how_often_it_failed() -> Non
     world.submit()
     world.run_until(100)
 
-    row = Teller(world.head, now_s=world.now_s).node(world.seen_node("n1"))
+    row = JobViews(world.head, now_s=world.now_s).node(world.seen_node("n1"))
 
     assert (row.drained, row.automatic, row.probes_failed, row.resumptions) == (True, True, 2, 0)
     assert row.probe_due_s - world.now_s == 110

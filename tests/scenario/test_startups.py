@@ -11,10 +11,10 @@ from gschedd.core import facts as f
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.deadline import Outlook, outlook_of
 from gschedd.core.state import Job, State
-from gschedd.core.views.jobs import Teller
+from gschedd.core.views.jobs import JobViews
 from gschedd.models.startup import Family
 from gschedd.plan.compose import beside
-from gschedd.plan.training import Goal, Layout
+from gschedd.plan.training import Layout, TrainingProfile
 from gschedd.policies.queue import fifo
 from gschedd.policies.training import drs
 from tests.support.books import Books
@@ -56,7 +56,7 @@ class Story(World):
         assert end_s is not None
         return end_s - self.now_s
 
-    def goal(self, job: int) -> Goal:
+    def goal(self, job: int) -> TrainingProfile:
         """Return what policies see of a training now."""
         return snapshot(self.head.state, self.settings, self.now_s).goals[job]
 
@@ -129,7 +129,7 @@ def test_the_story_of_a_job_tells_what_is_known_of_its_start() -> None:
     first = story.training()
     story.run_for(130.0)
     second = story.training()
-    teller = Teller(story.head, now_s=story.now_s)
+    teller = JobViews(story.head, now_s=story.now_s)
 
     def told(job: Job) -> api.JobStory:
         attempts = () if job.attempt is None else (job.attempt,)

@@ -10,13 +10,13 @@ from gschedd.core import facts as f
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.deadline import foresee
 from gschedd.core.migration.costs import told_by_resuming
-from gschedd.core.state import State, Trip
+from gschedd.core.state import MigrationProgress, State
 from gschedd.core.training.step_times import CHANGE, PAUSE_S
 from gschedd.models.startup import Family
 from gschedd.models.steptimes import MeasuredSpeed
 from gschedd.plan.compose import beside
 from gschedd.plan.load import Kind, NodeLoad, Prediction
-from gschedd.plan.training import Goal, Layout
+from gschedd.plan.training import Layout, TrainingProfile
 from gschedd.policies.queue import fifo
 from gschedd.policies.training import drs
 from gschedd.store.rows import Batch
@@ -68,7 +68,7 @@ class Story(World):
         )
         self._take(self.head.reported("a", told, self.now_s))
 
-    def goals(self) -> dict[int, Goal]:
+    def goals(self) -> dict[int, TrainingProfile]:
         """Return what policies see of trainings now."""
         return dict(snapshot(self.head.state, self.settings, self.now_s, SILENT).goals)
 
@@ -230,13 +230,17 @@ def test_what_a_move_costs_begins_with_the_checkpoint() -> None:
     """Not when it was asked for, as steps go on until all ranks agree on one; nor when it ends."""
     story = Moving()
     job = story.job(story.training(kind="net"))
-    job.trip = Trip(asked_s=100.0, saved_s=112.0, save_s=10.0, left_s=112.5, placed_s=112.6)
+    job.trip = MigrationProgress(
+        asked_s=100.0, saved_s=112.0, save_s=10.0, left_s=112.5, placed_s=112.6
+    )
 
     told = told_by_resuming(job, 120.0)
 
     assert told is not None
     assert (told.cost_s, told.save_s) == (18.0, 10.0)
-    job.trip = Trip(asked_s=100.0, left_s=112.5, placed_s=112.6)  # it knows only its signal
+    job.trip = MigrationProgress(
+        asked_s=100.0, left_s=112.5, placed_s=112.6
+    )  # it knows only its signal
     assert told_by_resuming(job, 120.0) is None
 
 

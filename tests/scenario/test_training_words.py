@@ -6,7 +6,7 @@ from gsched.protocol import node as n
 from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.attempts.walltime import walltime_left_s
-from gschedd.core.training.profile import Goals
+from gschedd.core.training.profile import TrainingProfiles
 from tests.support.moves import Story, gpus
 from tests.support.world import Program
 
@@ -40,7 +40,7 @@ def limited(story: Story, walltime_s: int) -> int:
 
 def work_left(story: Story, job: int) -> float:
     """Return what a policy is told is left of a training."""
-    return Goals(story.head.state, story.settings, story.now_s)[job].work
+    return TrainingProfiles(story.head.state, story.settings, story.now_s)[job].work
 
 
 @pytest.mark.parametrize("from_checkpoint", [False, True])

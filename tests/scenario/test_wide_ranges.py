@@ -7,7 +7,7 @@ from types import FrameType
 import pytest
 
 from gschedd.core.state import State
-from gschedd.core.training.profile import Goals, gpu_counts
+from gschedd.core.training.profile import TrainingProfiles, gpu_counts
 from gschedd.policies.registry import TRAININGS, choose
 from tests.support.world import World, inventory, node
 
@@ -49,12 +49,12 @@ def test_nobody_plans_for_more_gpus_than_there_are() -> None:
     """Also after a node has come."""
     world = Planned(node("a", cpus=8, gpus=4), policy=choose("drs").plan)
     job = wide(world)
-    goals = Goals(world.head.state, world.settings, world.now_s)
+    goals = TrainingProfiles(world.head.state, world.settings, world.now_s)
     assert goals[job].gpus == (1, 2, 3, 4)
 
     world.replace_hardware("a", inventory(cpus=8, gpus=6))
 
-    goals = Goals(world.head.state, world.settings, world.now_s)
+    goals = TrainingProfiles(world.head.state, world.settings, world.now_s)
     assert goals[job].gpus == (1, 2, 3, 4, 5, 6)
 
 

@@ -14,7 +14,7 @@ from gschedd.core.state import State
 from gschedd.models.robust import RobustModel
 from gschedd.plan.compose import Composed, Fairness, beside
 from gschedd.plan.elastic import allocate
-from gschedd.plan.snapshot import Plan, Policy, Snapshot, Start, Verdict, Wait
+from gschedd.plan.snapshot import DeadlineForecast, Plan, Policy, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
 from gschedd.policies.queue import fifo
 from gschedd.policies.registry import TRAININGS, Tuning, choose
@@ -123,7 +123,7 @@ class Patient:
             if found is not None:
                 free.take(found)
             self.late += found is None
-            verdicts.append(Verdict(job=goal.job, meets=found is not None, why="no room"))
+            verdicts.append(DeadlineForecast(job=goal.job, meets=found is not None, why="no room"))
             if found is not None and snapshot.now_s >= goal.arrived_s + 60:
                 starts.append(Start(job=goal.job, shape=group.shape, allocation=found, why="now"))
             else:

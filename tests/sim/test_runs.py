@@ -184,8 +184,8 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path) -> None:
     ("arguments", "complaint"),
     [
         (("--cluster", "0xcpus=1", "--policy", "fifo"), "count is 0"),
-        (("--cluster", "cpus=1", "--policy", "lottery"), "known are: "),
-        (("--cluster", "cpus=1", "--policy", "torqe"), "did you mean torque? known are: "),
+        (("--cluster", "cpus=1", "--policy", "lottery"), "valid: "),
+        (("--cluster", "cpus=1", "--policy", "torqe"), "did you mean 'torque'? valid: "),
         (("--cluster", "cpus=1", "--policy", ","), "no policy is named"),
         (("--cluster", "cpus=1", "--policy", "fifo", "--parquet"), "--parquet goes with --csv"),
         (("--cluster", "cpus=1"), "Missing option '--policy'"),

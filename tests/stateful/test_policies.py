@@ -9,7 +9,7 @@ from gschedd.models.predict import PaperModel
 from gschedd.models.robust import RobustModel
 from gschedd.plan.fit import NoFit, place
 from gschedd.plan.load import NodeLoad, NodeRates, Use
-from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Shape, Snapshot, Start, Wait
+from gschedd.plan.snapshot import Group, JobClass, Plan, Policy, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.validate import validate
 from gschedd.policies.registry import POLICIES
@@ -22,7 +22,7 @@ every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES
 NOW_S = 1000.0
 
 shapes = st.builds(
-    Shape,
+    JobClass,
     queue=st.sampled_from(["batch", "fast"]),
     request=requests(),
     walltime_s=st.sampled_from([None, 1.0, 10.0, 100.0]),
@@ -79,7 +79,7 @@ def informed(draw: st.DrawFn) -> Snapshot:
     return structs.replace(seen, loads=loads, kinds=kinds, predictor=model)
 
 
-def waiting_of(snapshot: Snapshot) -> dict[int, Shape]:
+def waiting_of(snapshot: Snapshot) -> dict[int, JobClass]:
     return {job: group.shape for group in snapshot.groups for _, job in group.order}
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gsched.model.resources import Chunk, Gpu, Request
 from gsched.model.states import Placement
-from gschedd.plan.space import NodeSpace, Spaces
+from gschedd.plan.space import FreeNode, Spaces
 
 NO_GENERIC: Mapping[str, int] = MappingProxyType({})
 
@@ -22,7 +22,7 @@ def space(
     features: Iterable[str] = (),
     generic: Mapping[str, int] = NO_GENERIC,
     **changes: object,
-) -> NodeSpace:
+) -> FreeNode:
     """Return an idle node; ``gpu_types`` has one name for each GPU."""
     gpus = tuple(Gpu(index=index, type=kind) for index, kind in enumerate(gpu_types))
     counted = tuple(sorted(generic.items()))
@@ -40,15 +40,15 @@ def space(
         "features": frozenset({name, *features, *filter(None, gpu_types)}),
         **changes,
     }
-    return NodeSpace(**fields)  # type: ignore[arg-type] # any of its fields may be changed
+    return FreeNode(**fields)  # type: ignore[arg-type] # any of its fields may be changed
 
 
-def spaces(*given: NodeSpace) -> Spaces:
+def spaces(*given: FreeNode) -> Spaces:
     """Return nodes by name."""
     return Spaces({each.name: each for each in given})
 
 
-def node_spaces(name: str, largest: int = 4) -> st.SearchStrategy[NodeSpace]:
+def node_spaces(name: str, largest: int = 4) -> st.SearchStrategy[FreeNode]:
     """Return random idle nodes."""
     return st.builds(
         space,
@@ -115,7 +115,7 @@ def fits_by_trying(request: Request, nodes: Spaces) -> bool:
     )  # fmt: skip
 
 
-def _holds(node: NodeSpace, places: list[Chunk], *, exclusive: bool) -> bool:
+def _holds(node: FreeNode, places: list[Chunk], *, exclusive: bool) -> bool:
     """Return whether one node can take all of these places, counted from first principles."""
     if not node.open or node.exclusive or (exclusive and node.owners):
         return False

@@ -13,9 +13,17 @@ from gschedd.models.runtime import PaperSpeed, WalltimeSpeed
 from gschedd.models.runtime_table import TableSpeed
 from gschedd.plan.elastic import allocate, at_count, is_elastic
 from gschedd.plan.fit import NoFit, place
-from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Shape, Snapshot, Verdict
-from gschedd.plan.space import NodeSpace, Spaces
-from gschedd.plan.training import Fabric, Goal, Layout, Speed, gpus_by_node
+from gschedd.plan.snapshot import (
+    DeadlineForecast,
+    Group,
+    JobClass,
+    Plan,
+    Policy,
+    RunningJob,
+    Snapshot,
+)
+from gschedd.plan.space import FreeNode, Spaces
+from gschedd.plan.training import Fabric, Layout, Speed, TrainingProfile, gpus_by_node
 from gschedd.plan.validate import Movable, validate
 from tests.support.spaces import space
 
@@ -51,10 +59,10 @@ def goal(
     speed: Speed = RESNET50,
     request: Request | None = None,
     **changes: object,
-) -> Goal:
+) -> TrainingProfile:
     """Return a training that was just submitted; ``deadline_s`` is from now."""
     request = request or elastic()
-    made = Goal(
+    made = TrainingProfile(
         job=job,
         arrived_s=NOW_S,
         deadline_s=None if deadline_s is None else NOW_S + deadline_s,
@@ -67,18 +75,18 @@ def goal(
     return structs.replace(made, **changes)
 
 
-def shape_of(each: Goal) -> Shape:
+def shape_of(each: TrainingProfile) -> JobClass:
     """Return the shape of a waiting training."""
     assert each.request is not None
-    return Shape(queue="batch", request=each.request, walltime_s=None, goal=each.job)
+    return JobClass(queue="batch", request=each.request, walltime_s=None, goal=each.job)
 
 
-def group_of(each: Goal) -> Group:
+def group_of(each: TrainingProfile) -> Group:
     """Return the group of a waiting training."""
     return Group(shape=shape_of(each), order=[(0, each.job)])
 
 
-def gpu_nodes(*gpus: int, cpus: int = 64) -> dict[str, NodeSpace]:
+def gpu_nodes(*gpus: int, cpus: int = 64) -> dict[str, FreeNode]:
     """Return idle nodes n1, n2, ... with so many GPUs."""
     names = [f"n{number}" for number in range(1, len(gpus) + 1)]
     return {
@@ -88,9 +96,9 @@ def gpu_nodes(*gpus: int, cpus: int = 64) -> dict[str, NodeSpace]:
 
 
 def snapshot_of(
-    nodes: Mapping[str, NodeSpace],
-    waiting: Iterable[Goal] = (),
-    running: Sequence[tuple[Goal, Allocation]] = (),
+    nodes: Mapping[str, FreeNode],
+    waiting: Iterable[TrainingProfile] = (),
+    running: Sequence[tuple[TrainingProfile, Allocation]] = (),
     *,
     fabric: Fabric | None = None,
 ) -> Snapshot:
@@ -152,7 +160,7 @@ def movable_in(snapshot: Snapshot):  # type: ignore[no-untyped-def]  # a closure
     return movable
 
 
-def _check_count(known: Goal, allocation: Allocation) -> None:
+def _check_count(known: TrainingProfile, allocation: Allocation) -> None:
     gpus = sum(gpus_by_node(allocation).values())
     assert gpus in known.gpus, f"{gpus} GPUs for {known.gpus}"
 
@@ -169,7 +177,7 @@ def _check_waits(plan: Plan, snapshot: Snapshot) -> None:
     assert all(str(wait.reason) for wait in plan.waits)
 
 
-def _check_verdicts(verdicts: Sequence[Verdict], snapshot: Snapshot) -> None:
+def _check_verdicts(verdicts: Sequence[DeadlineForecast], snapshot: Snapshot) -> None:
     assert len({verdict.job for verdict in verdicts}) == len(verdicts)
     for verdict in verdicts:
         known = snapshot.goals[verdict.job]
@@ -209,7 +217,7 @@ def _requests(draw: st.DrawFn) -> Request:
 
 
 @st.composite
-def _goals(draw: st.DrawFn, job: int, request: Request) -> Goal:
+def _goals(draw: st.DrawFn, job: int, request: Request) -> TrainingProfile:
     speed = draw(_speeds)
     seconds = draw(st.floats(1, 1000))
     work = seconds * speed.rate(Layout(counts=(counts_of(request)[0],)))
@@ -247,7 +255,7 @@ def training_snapshots(draw: st.DrawFn, *, can_end: bool = False) -> Snapshot:
         cpus = draw(st.sampled_from([4, 64]))
         nodes[f"n{number}"] = space(f"n{number}", cpus=cpus, gpu_types=types, open=is_open)
     idle, free = Spaces(nodes), Spaces(nodes)
-    goals: dict[int, Goal] = {}
+    goals: dict[int, TrainingProfile] = {}
     running: list[RunningJob] = []
     for job in range(1, draw(st.integers(0, 5)) + 1):
         request = draw(_requests())
@@ -275,7 +283,7 @@ def training_snapshots(draw: st.DrawFn, *, can_end: bool = False) -> Snapshot:
         goals[job] = draw(_goals(job, request))
         groups.append(group_of(goals[job]))
     if draw(st.booleans()) and not can_end:
-        other = Shape(queue="batch", request=elastic(1, 1), walltime_s=60.0)
+        other = JobClass(queue="batch", request=elastic(1, 1), walltime_s=60.0)
         groups.append(Group(shape=other, order=[(0, 900), (0, 901)]))
     return Snapshot(
         now_s=NOW_S,
@@ -296,7 +304,7 @@ def scattered_snapshots(draw: st.DrawFn) -> Snapshot:
     count, gpus = draw(st.integers(2, 4)), draw(st.sampled_from([2, 4, 8]))
     nodes = gpu_nodes(*[gpus] * count)
     free = Spaces(nodes)
-    running: list[tuple[Goal, Allocation]] = []
+    running: list[tuple[TrainingProfile, Allocation]] = []
     for job, name in enumerate(nodes, 1):
         request = elastic(least := draw(st.integers(1, gpus // 2)), least)
         found = allocate(request, Spaces({name: nodes[name]}), least)
@@ -336,7 +344,7 @@ def _fabrics(draw: st.DrawFn, names: Sequence[str]) -> Fabric:
 class _Run:
     """A training that runs: what is left of it was so at a moment, from which it goes on."""
 
-    goal: Goal
+    goal: TrainingProfile
     allocation: Allocation
     since_s: float
 
@@ -345,10 +353,10 @@ class _Run:
 class World:
     """Carries plans out at once and lets trainings end when their work is done."""
 
-    nodes: dict[str, NodeSpace]
+    nodes: dict[str, FreeNode]
     fabric: Fabric
     now_s: float = NOW_S
-    waiting: dict[int, Goal] = field(default_factory=dict)
+    waiting: dict[int, TrainingProfile] = field(default_factory=dict)
     running: dict[int, _Run] = field(default_factory=dict)
     ended: dict[int, float] = field(default_factory=dict)
     moves: int = 0

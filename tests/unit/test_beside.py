@@ -7,9 +7,9 @@ from gsched.model.states import Placement
 from gschedd.plan.compose import MAX_CHECKED, NEXT, Fairness, beside
 from gschedd.plan.elastic import allocate
 from gschedd.plan.fit import NoFit, place
-from gschedd.plan.snapshot import Group, Plan, Policy, Shape, Snapshot, Start, Verdict
-from gschedd.plan.space import NodeSpace, Spaces
-from gschedd.plan.training import Goal, Layout
+from gschedd.plan.snapshot import DeadlineForecast, Group, JobClass, Plan, Policy, Snapshot, Start
+from gschedd.plan.space import FreeNode, Spaces
+from gschedd.plan.training import Layout, TrainingProfile
 
 ONE_GPU = Request(chunks=(Chunk(cpus=1, gpus=1),))
 
@@ -22,10 +22,10 @@ class Steady:
         return float(layout.gpus)
 
 
-def node(name: str, gpus: int) -> NodeSpace:
+def node(name: str, gpus: int) -> FreeNode:
     """Return an idle node."""
     have = tuple(Gpu(index=index) for index in range(gpus))
-    return NodeSpace(
+    return FreeNode(
         name=name,
         cpus=128,
         memory_bytes=1,
@@ -42,7 +42,7 @@ def node(name: str, gpus: int) -> NodeSpace:
 
 def other(job: int, request: Request = ONE_GPU, walltime_s: float = 10.0 * 3600) -> Group:
     """Return a waiting job that is no training."""
-    shape = Shape(queue="batch", request=request, walltime_s=walltime_s + job)
+    shape = JobClass(queue="batch", request=request, walltime_s=walltime_s + job)
     return Group(shape=shape, order=[(0, job)])
 
 
@@ -50,13 +50,13 @@ def training(job: int) -> Group:
     """Return a waiting training on two GPUs."""
     request = Request(chunks=(Chunk(count=2, cpus=1, gpus=1),), placement=Placement.PACK)
     return Group(
-        shape=Shape(queue="batch", request=request, walltime_s=None, goal=job), order=[(0, job)]
+        shape=JobClass(queue="batch", request=request, walltime_s=None, goal=job), order=[(0, job)]
     )
 
 
-def goal(job: int) -> Goal:
+def goal(job: int) -> TrainingProfile:
     """Return what is known of such a training."""
-    return Goal(
+    return TrainingProfile(
         job=job,
         arrived_s=0.0,
         deadline_s=100.0,
@@ -73,7 +73,8 @@ def later(snapshot: Snapshot) -> Plan:
     jobs = sorted(snapshot.goals)
     return Plan(
         verdicts=tuple(
-            Verdict(job=job, meets=2 * (number + 1) <= free) for number, job in enumerate(jobs)
+            DeadlineForecast(job=job, meets=2 * (number + 1) <= free)
+            for number, job in enumerate(jobs)
         )
     )
 

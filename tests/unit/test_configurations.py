@@ -18,7 +18,7 @@ from gschedd.allocation.configurations import (
 )
 from gschedd.allocation.performance import Curve, best_of
 from gschedd.plan.layouts import has_alike_gpus
-from gschedd.plan.space import NodeSpace, Spaces
+from gschedd.plan.space import FreeNode, Spaces
 from gschedd.plan.training import BETWEEN_BYTES_S, INSIDE_BYTES_S, Fabric, Layout, gpus_by_node
 from tests.support.spaces import space
 from tests.support.trainings import (
@@ -35,7 +35,7 @@ FORM = form_of(elastic())
 
 
 def free_nodes(
-    nodes: Mapping[str, NodeSpace],
+    nodes: Mapping[str, FreeNode],
     *,
     form: Request = FORM,
     fabric: Fabric | None = None,

@@ -6,7 +6,7 @@ from gsched.model.resources import Chunk, Request
 from gschedd.allocation.configurations import form_of
 from gschedd.models.runtime import PaperSpeed
 from gschedd.plan.elastic import allocate_on
-from gschedd.plan.snapshot import Plan, Snapshot, Verdict
+from gschedd.plan.snapshot import DeadlineForecast, Plan, Snapshot
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import gpus_by_node
 from gschedd.policies.training import drs
@@ -20,7 +20,7 @@ def started(plan: Plan) -> dict[int, dict[str, int]]:
     return {start.job: gpus_by_node(start.allocation) for start in plan.starts}
 
 
-def said_of(plan: Plan, job: int) -> Verdict:
+def said_of(plan: Plan, job: int) -> DeadlineForecast:
     (found,) = [each for each in plan.verdicts if each.job == job]
     return found
 

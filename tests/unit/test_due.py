@@ -10,7 +10,7 @@ from gsched.model.resources import Chunk
 from gschedd.core.cycle.run import snapshot
 from gschedd.plan.room import best_space, least_left, leftover
 from gschedd.plan.snapshot import Plan, RunningJob, Snapshot, end_order
-from gschedd.plan.space import NodeSpace, SortedSpaces, Spaces, room_key
+from gschedd.plan.space import FreeNode, SortedSpaces, Spaces, room_key
 from gschedd.policies.queue import fifo
 from tests.support.spaces import chunks, node_spaces
 from tests.support.world import ALICE, World, node
@@ -21,7 +21,7 @@ nodes = st.tuples(*(node_spaces(name) for name in NAMES))
 
 @given(start=nodes, later=nodes, chunk=chunks(count=1), exclusive=st.booleans())
 def test_the_order_finds_what_looking_at_all_finds(
-    start: tuple[NodeSpace, ...], later: tuple[NodeSpace, ...], chunk: Chunk, *, exclusive: bool
+    start: tuple[FreeNode, ...], later: tuple[FreeNode, ...], chunk: Chunk, *, exclusive: bool
 ) -> None:
     """Also after every node has changed, below and above the overlay."""
     base = SortedSpaces()

@@ -1,8 +1,8 @@
 """FIFO with EASY backfill: the single decisions; whole stories are in tests/scenario."""
 
 from gsched.model.resources import Chunk, Request, Share
-from gschedd.plan.snapshot import Group, Plan, RunningJob, Shape, Snapshot
-from gschedd.plan.space import NodeSpace, take
+from gschedd.plan.snapshot import Group, JobClass, Plan, RunningJob, Snapshot
+from gschedd.plan.space import FreeNode, take
 from gschedd.policies.kit.order import UNLIMITED_S
 from gschedd.policies.queue.fifo import plan
 from tests.support.spaces import space
@@ -10,14 +10,14 @@ from tests.support.spaces import space
 NOW_S = 1000.0
 
 
-def shape(cpus: int, walltime_s: float | None = None, *, nodes: int = 1) -> Shape:
+def shape(cpus: int, walltime_s: float | None = None, *, nodes: int = 1) -> JobClass:
     request = Request(chunks=(Chunk(count=nodes, cpus=cpus),))
-    return Shape(queue="batch", request=request, walltime_s=walltime_s)
+    return JobClass(queue="batch", request=request, walltime_s=walltime_s)
 
 
 def decide(
-    nodes: list[NodeSpace],
-    waiting: list[tuple[Shape, list[int]]],
+    nodes: list[FreeNode],
+    waiting: list[tuple[JobClass, list[int]]],
     *running: tuple[str, int, float | None],
 ) -> Plan:
     """Return the plan for waiting (shape, jobs) beside running (node, CPUs, end)."""

@@ -10,8 +10,8 @@ from gsched.model.resources import Chunk, Request, Share
 from gsched.model.states import Placement
 from gschedd.plan.fit import NoFit, place
 from gschedd.plan.room import shortage
-from gschedd.plan.snapshot import Plan, Shape, Start
-from gschedd.plan.space import NodeSpace, Spaces
+from gschedd.plan.snapshot import JobClass, Plan, Start
+from gschedd.plan.space import FreeNode, Spaces
 from gschedd.plan.validate import covers, validate
 from gschedd.plan.words import best_node, describe_chunk, explain
 from tests.support.spaces import fits_by_trying, node_spaces, requests, space, spaces
@@ -42,7 +42,7 @@ def test_a_place_is_found_if_and_only_if_there_is_one(placement: Placement) -> N
 
 @given(request=requests(), first=node_spaces("n1"), second=node_spaces("n2"))
 def test_a_place_is_found_if_and_only_if_there_is_one_of_all_kinds(
-    request: Request, first: NodeSpace, second: NodeSpace
+    request: Request, first: FreeNode, second: FreeNode
 ) -> None:
     """The same with GPUs of types, memory, features, counted resources, closed and busy nodes."""
     nodes = spaces(first, second)
@@ -59,7 +59,7 @@ def test_a_place_is_found_if_and_only_if_there_is_one_of_all_kinds(
     order=st.permutations(range(4)),
 )
 def test_the_order_of_the_nodes_does_not_matter(
-    request: Request, given_nodes: tuple[NodeSpace, ...], order: list[int]
+    request: Request, given_nodes: tuple[FreeNode, ...], order: list[int]
 ) -> None:
     """Scores with the name as the last word make equal spaces give equal allocations."""
     found = place(request, spaces(*given_nodes))
@@ -250,7 +250,7 @@ def test_exclusive_is_against_others_not_against_oneself() -> None:
         (Chunk(generic=(("licence", 1),)), space(), "licence"),
     ],
 )
-def test_the_term_that_is_short_is_named(chunk: Chunk, node: NodeSpace, why: str) -> None:
+def test_the_term_that_is_short_is_named(chunk: Chunk, node: FreeNode, why: str) -> None:
     """Exactly enough is enough."""
     assert shortage(chunk, node) == why
 
@@ -400,7 +400,7 @@ def test_both_places_of_a_scattered_request_on_one_node_are_refused() -> None:
 def test_a_plan_is_accepted_item_by_item() -> None:
     """Each accepted start takes what it takes from the next; the reasons name the job."""
     request = Request(chunks=(Chunk(cpus=3),))
-    shape = Shape(queue="batch", request=request, walltime_s=None)
+    shape = JobClass(queue="batch", request=request, walltime_s=None)
     share = (Share(node="n1", cpus=3),)
 
     def start(job: int) -> Start:

@@ -5,14 +5,14 @@ import pytest
 from gsched.model.request import parse_resources
 from gsched.model.resources import Gpu
 from gschedd.plan.never import explain_never
-from gschedd.plan.space import NodeSpace, Spaces
+from gschedd.plan.space import FreeNode, Spaces
 
 GB = 1024**3
 
 
-def space(name: str, *, cpus: int, gpus: int = 0, features: tuple[str, ...] = ()) -> NodeSpace:
+def space(name: str, *, cpus: int, gpus: int = 0, features: tuple[str, ...] = ()) -> FreeNode:
     owned = tuple(Gpu(index=index, type="a100") for index in range(gpus))
-    return NodeSpace(
+    return FreeNode(
         name=name,
         cpus=cpus,
         memory_bytes=8 * GB,

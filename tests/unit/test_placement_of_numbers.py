@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gsched.model.resources import Allocation, Request, Share
 from gsched.model.states import Placement
 from gschedd.allocation.placement import Wanted, fits, settle
-from gschedd.plan.space import NodeSpace, Spaces
+from gschedd.plan.space import FreeNode, Spaces
 from gschedd.plan.training import gpus_by_node
 from tests.support.trainings import elastic, gpu_nodes
 
@@ -25,7 +25,7 @@ def wanted(
     return Wanted(job=job, gpus=gpus, request=request or elastic(1, 64), allocation=allocation)
 
 
-def beside(nodes: dict[str, NodeSpace], trainings: Sequence[Wanted]) -> Spaces:
+def beside(nodes: dict[str, FreeNode], trainings: Sequence[Wanted]) -> Spaces:
     """Return what is free beside what trainings have."""
     free = Spaces(nodes)
     for each in trainings:
@@ -33,7 +33,7 @@ def beside(nodes: dict[str, NodeSpace], trainings: Sequence[Wanted]) -> Spaces:
     return free
 
 
-def places(nodes: dict[str, NodeSpace], trainings: Sequence[Wanted]) -> dict[int, Allocation]:
+def places(nodes: dict[str, FreeNode], trainings: Sequence[Wanted]) -> dict[int, Allocation]:
     return settle(beside(nodes, trainings), trainings)
 
 
@@ -104,13 +104,13 @@ def test_who_runs_on_a_node_that_was_drained_stays() -> None:
     assert settle(closed, [running, wanted(2, 4)]) == {1: on("n1", 0, 1)}
 
 
-def _drained(space: NodeSpace) -> NodeSpace:
+def _drained(space: FreeNode) -> FreeNode:
     fields = {name: getattr(space, name) for name in space.__struct_fields__}
-    return NodeSpace(**{**fields, "open": False})
+    return FreeNode(**{**fields, "open": False})
 
 
 @st.composite
-def alike(draw: st.DrawFn) -> tuple[dict[str, NodeSpace], list[Wanted]]:
+def alike(draw: st.DrawFn) -> tuple[dict[str, FreeNode], list[Wanted]]:
     """Return nodes alike, trainings somewhere on them, and numbers that are powers of two."""
     size = draw(st.sampled_from([2, 4, 8]))
     nodes = gpu_nodes(*[size] * draw(st.integers(1, 4)))
@@ -136,7 +136,7 @@ def alike(draw: st.DrawFn) -> tuple[dict[str, NodeSpace], list[Wanted]]:
 
 @given(alike())
 def test_powers_of_two_on_nodes_alike_always_find_room(
-    given_: tuple[dict[str, NodeSpace], list[Wanted]],
+    given_: tuple[dict[str, FreeNode], list[Wanted]],
 ) -> None:
     """As long as there are enough GPUs, whoever runs where: all get their numbers, none overlap."""
     nodes, trainings = given_

@@ -7,9 +7,9 @@ from msgspec import structs
 
 from gsched.model.resources import Allocation, Share
 from gschedd.models.runtime_table import TableSpeed
-from gschedd.plan.snapshot import Plan, Policy, RunningJob, Snapshot, Verdict
+from gschedd.plan.snapshot import DeadlineForecast, Plan, Policy, RunningJob, Snapshot
 from gschedd.plan.space import Spaces
-from gschedd.plan.training import Goal, gpus_by_node
+from gschedd.plan.training import TrainingProfile, gpus_by_node
 from gschedd.policies.baselines import edf, fifowhole, themis
 from gschedd.policies.training import elasticflow
 from tests.support.trainings import NOW_S, elastic, goal, gpu_nodes, snapshot_of
@@ -20,7 +20,9 @@ EVEN = TableSpeed(rates=((1, 1.0), (2, 2.0), (4, 4.0), (8, 6.0)))
 FLAT = TableSpeed(rates=((1, 1.0), (2, 1.2), (4, 1.3), (8, 1.3)))
 
 
-def training(job: int, work: float, deadline_s: float | None = None, **changes: object) -> Goal:
+def training(
+    job: int, work: float, deadline_s: float | None = None, **changes: object
+) -> TrainingProfile:
     made = goal(
         job, work=work, deadline_s=deadline_s, speed=EVEN, request=elastic(1, 8), movable=True
     )
@@ -41,7 +43,7 @@ def gpus(plan: Plan, running: Mapping[int, int] | None = None) -> dict[int, int]
     return counts
 
 
-def said(plan: Plan) -> dict[int, Verdict]:
+def said(plan: Plan) -> dict[int, DeadlineForecast]:
     return {verdict.job: verdict for verdict in plan.verdicts}
 
 
@@ -62,7 +64,9 @@ def test_edf_gives_all_gpus_to_the_earliest_deadline() -> None:
 
     assert gpus(plan) == {2: 8}
     assert [wait.first for wait in plan.waits] == [1]
-    assert said(plan)[2] == Verdict(job=2, meets=True, end_s=NOW_S + 100, gpus=8, firm=False)
+    assert said(plan)[2] == DeadlineForecast(
+        job=2, meets=True, end_s=NOW_S + 100, gpus=8, firm=False
+    )
     assert (said(plan)[1].meets, said(plan)[1].end_s) == (False, NOW_S + 150)
 
 
@@ -151,7 +155,9 @@ def test_edf_scaled_takes_from_later_deadlines() -> None:
 
     assert gpus(plan, {1: 4}) == {1: 0}
     assert plan.starts == (), "half of what it takes is not vacated yet"
-    assert said(plan)[2] == Verdict(job=2, meets=True, end_s=NOW_S + 100, gpus=8, firm=False)
+    assert said(plan)[2] == DeadlineForecast(
+        job=2, meets=True, end_s=NOW_S + 100, gpus=8, firm=False
+    )
     assert said(plan)[1].end_s == pytest.approx(NOW_S + 100 + 400 / 6)
 
 
@@ -211,7 +217,7 @@ def test_elasticflow_gives_what_a_deadline_needs_and_then_what_is_idle_to_who_ga
 
     assert gpus(plan) == {1: 4, 2: 4}
     assert gpus(elasticflow.plan(snapshot_of(gpu_nodes(6), waiting))) == {1: 4, 2: 2}
-    assert said(plan)[1] == Verdict(job=1, meets=True, end_s=NOW_S + 100, gpus=4)
+    assert said(plan)[1] == DeadlineForecast(job=1, meets=True, end_s=NOW_S + 100, gpus=4)
 
 
 def test_elasticflow_refuses_who_would_make_another_late() -> None:
@@ -228,7 +234,7 @@ def test_elasticflow_refuses_who_would_make_another_late() -> None:
     assert "cannot be met" in str(plan.waits[0].reason)
     later = structs.replace(new, deadline_s=NOW_S + 120)
     plan = elasticflow.plan(snapshot_of(gpu_nodes(4), [later], [(running, on("n1", 0, 1, 2, 3))]))
-    assert said(plan)[2] == Verdict(job=2, meets=True, end_s=NOW_S + 112.5, gpus=4)
+    assert said(plan)[2] == DeadlineForecast(job=2, meets=True, end_s=NOW_S + 112.5, gpus=4)
 
 
 def test_elasticflow_takes_back_what_was_only_idle() -> None:

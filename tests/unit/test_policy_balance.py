@@ -7,8 +7,8 @@ from msgspec import structs
 
 from gsched.model.resources import Allocation, Chunk, Request, Share
 from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Use
-from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Shape, Snapshot
-from gschedd.plan.space import NodeSpace, take
+from gschedd.plan.snapshot import Group, JobClass, Plan, Policy, RunningJob, Snapshot
+from gschedd.plan.space import FreeNode, take
 from gschedd.plan.times import ENOUGH_RUNS
 from gschedd.policies.baselines import paper
 from gschedd.policies.kit.capacity import Largest, Weights, largest, promised, value
@@ -44,14 +44,14 @@ class Foretold:
 
 def shape(
     cpus: int = 1, walltime_s: float | None = None, *, gpus: int = 0, count: int = 1
-) -> Shape:
+) -> JobClass:
     request = Request(chunks=(Chunk(count=count, cpus=cpus, gpus=gpus),))
-    return Shape(queue="batch", request=request, walltime_s=walltime_s)
+    return JobClass(queue="batch", request=request, walltime_s=walltime_s)
 
 
 def seen(
-    nodes: Sequence[NodeSpace],
-    waiting: Sequence[tuple[Shape, list[int]]],
+    nodes: Sequence[FreeNode],
+    waiting: Sequence[tuple[JobClass, list[int]]],
     running: Sequence[RunningJob] = (),
     loads: Sequence[NodeLoad] = (),
     kinds: Mapping[int, str] | None = None,

@@ -1,19 +1,19 @@
 """First fit, round robin and fewest jobs: where each of them puts the same jobs."""
 
 from gsched.model.resources import Chunk, Request
-from gschedd.plan.snapshot import Group, Policy, Shape, Snapshot
-from gschedd.plan.space import NodeSpace
+from gschedd.plan.snapshot import Group, JobClass, Policy, Snapshot
+from gschedd.plan.space import FreeNode
 from gschedd.policies.baselines import fewest, roundrobin, torque
 from tests.support.spaces import space
 
 
-def where(policy: Policy, nodes: list[NodeSpace], sizes: list[int], first: int = 0) -> list[str]:
+def where(policy: Policy, nodes: list[FreeNode], sizes: list[int], first: int = 0) -> list[str]:
     """Return the nodes of single-node jobs of these sizes; their numbers begin at ``first``."""
     groups: dict[int, list[tuple[int, int]]] = {}
     for number, cpus in enumerate(sizes, start=first):
         groups.setdefault(cpus, []).append((0, number))
     shapes = {
-        cpus: Shape(queue="batch", request=Request(chunks=(Chunk(cpus=cpus),)), walltime_s=None)
+        cpus: JobClass(queue="batch", request=Request(chunks=(Chunk(cpus=cpus),)), walltime_s=None)
         for cpus in groups
     }
     snapshot = Snapshot(

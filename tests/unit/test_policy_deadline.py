@@ -9,8 +9,8 @@ from msgspec import structs
 
 from gsched.model.resources import Allocation, Share
 from gschedd.models.runtime_table import TableSpeed
-from gschedd.plan.snapshot import Plan, Verdict
-from gschedd.plan.training import Goal, gpus_by_node
+from gschedd.plan.snapshot import DeadlineForecast, Plan
+from gschedd.plan.training import TrainingProfile, gpus_by_node
 from gschedd.policies.training import deadline
 from gschedd.policies.training.deadline import Settings
 from tests.support.trainings import NOW_S, elastic, goal, gpu_nodes, snapshot_of
@@ -19,7 +19,9 @@ from tests.support.trainings import NOW_S, elastic, goal, gpu_nodes, snapshot_of
 EVEN = TableSpeed(rates=((1, 1.0), (2, 2.0), (4, 4.0), (8, 6.0)))
 
 
-def training(job: int, work: float, deadline_s: float | None = None, **changes: object) -> Goal:
+def training(
+    job: int, work: float, deadline_s: float | None = None, **changes: object
+) -> TrainingProfile:
     made = goal(
         job, work=work, deadline_s=deadline_s, speed=EVEN, request=elastic(1, 8), movable=True
     )
@@ -34,7 +36,7 @@ def started(plan: Plan) -> Mapping[int, int]:
     return {each.job: sum(gpus_by_node(each.allocation).values()) for each in plan.starts}
 
 
-def said(plan: Plan) -> Mapping[int, Verdict]:
+def said(plan: Plan) -> Mapping[int, DeadlineForecast]:
     return {verdict.job: verdict for verdict in plan.verdicts}
 
 

@@ -9,9 +9,9 @@ from gschedd.allocation.performance import Curve
 from gschedd.models.runtime import PaperSpeed, WalltimeSpeed
 from gschedd.plan.elastic import allocate_on
 from gschedd.plan.moments import moment
-from gschedd.plan.snapshot import Plan, Snapshot, Verdict
+from gschedd.plan.snapshot import DeadlineForecast, Plan, Snapshot
 from gschedd.plan.space import SortedSpaces, Spaces
-from gschedd.plan.training import Fabric, Goal, Layout, gpus_by_node
+from gschedd.plan.training import Fabric, Layout, TrainingProfile, gpus_by_node
 from gschedd.policies.training import drs
 from gschedd.policies.training.drs.migrate import is_scattered, movables
 from gschedd.policies.training.drs.round import choose
@@ -41,12 +41,12 @@ def gpus_of(plan: Plan) -> dict[int, dict[str, int]]:
     return {start.job: gpus_by_node(start.allocation) for start in plan.starts}
 
 
-def verdict_of(plan: Plan, job: int) -> Verdict:
+def verdict_of(plan: Plan, job: int) -> DeadlineForecast:
     (found,) = [each for each in plan.verdicts if each.job == job]
     return found
 
 
-def on(each: Goal, snapshot_nodes: dict[str, int], nodes: Spaces) -> Allocation:
+def on(each: TrainingProfile, snapshot_nodes: dict[str, int], nodes: Spaces) -> Allocation:
     """Return an allocation of so many GPUs on each node, and take it."""
     assert each.request is not None
     found = allocate_on(form_of(each.request), nodes, snapshot_nodes)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gsched.model.resources import Chunk, Request, Share
 from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Use
-from gschedd.plan.snapshot import Group, Plan, RunningJob, Shape, Snapshot
-from gschedd.plan.space import NodeSpace
+from gschedd.plan.snapshot import Group, JobClass, Plan, RunningJob, Snapshot
+from gschedd.plan.space import FreeNode
 from gschedd.policies.kit.evenbooks import HARDLY_USED, Spread
 from gschedd.policies.queue.balance import plan
 from tests.support.runs import GB, kind
@@ -47,7 +47,7 @@ def seen(
     said: Mapping[str, Use],
     *,
     running: Mapping[str, Sequence[str]] | None = None,
-    spaces: Sequence[NodeSpace] | None = None,
+    spaces: Sequence[FreeNode] | None = None,
 ) -> Snapshot:
     """Return a snapshot.
 
@@ -65,7 +65,7 @@ def seen(
             kinds[number] = kind(key)
             share = Share(node=name, cpus=1)
             jobs.append(RunningJob(job=number, allocation=(share,), started_s=0.0, end_s=None))
-    shape = Shape(queue="batch", request=Request(chunks=(Chunk(cpus=1),)), walltime_s=None)
+    shape = JobClass(queue="batch", request=Request(chunks=(Chunk(cpus=1),)), walltime_s=None)
     order = [(0, number) for number in range(1, len(waiting) + 1)]
     return Snapshot(
         now_s=NOW_S,

@@ -13,8 +13,8 @@ from gschedd.plan.fit import FEW, NoFit, place
 from gschedd.plan.load import NodeLoad, NodeRates, Use
 from gschedd.plan.ranked import BLOCK_NODES, OrderedRank, RankedNodes
 from gschedd.plan.room import shortage
-from gschedd.plan.snapshot import ByEnd, Group, Plan, Policy, RunningJob, Shape, Snapshot
-from gschedd.plan.space import NodeSpace, SortedSpaces, Spaces
+from gschedd.plan.snapshot import ByEnd, Group, JobClass, Plan, Policy, RunningJob, Snapshot
+from gschedd.plan.space import FreeNode, SortedSpaces, Spaces
 from gschedd.policies.baselines import fewest, paper, roundrobin, torque
 from gschedd.policies.kit.by_space import BySpace, SpaceKey
 from gschedd.policies.kit.capacity import Weights
@@ -23,22 +23,22 @@ from gschedd.policies.queue import balance
 from tests.support.spaces import chunks, requests, space
 
 
-def by_owners(space: NodeSpace) -> tuple[int, str]:
+def by_owners(space: FreeNode) -> tuple[int, str]:
     return (space.owners, space.name)
 
 
-def by_name(space: NodeSpace) -> tuple[str]:
+def by_name(space: FreeNode) -> tuple[str]:
     return (space.name,)
 
 
-def by_memory(space: NodeSpace) -> tuple[int, str]:
+def by_memory(space: FreeNode) -> tuple[int, str]:
     return (-space.memory_bytes, space.name)
 
 
 KEYS: tuple[SpaceKey, ...] = (by_owners, by_name, by_memory)
 
 
-def sorted_spaces(*given: NodeSpace) -> SortedSpaces:
+def sorted_spaces(*given: FreeNode) -> SortedSpaces:
     """Return nodes as the head keeps them."""
     nodes = SortedSpaces()
     for each in given:
@@ -50,7 +50,7 @@ def sorted_spaces(*given: NodeSpace) -> SortedSpaces:
 COUNTS = (1, 3, FEW + 4)
 
 
-def random_node(chance: random.Random, name: str, largest: int = 4) -> NodeSpace:
+def random_node(chance: random.Random, name: str, largest: int = 4) -> FreeNode:
     """Return a node as one may be; drawing each of many by itself would take most of the time."""
     return space(
         name,
@@ -65,7 +65,7 @@ def random_node(chance: random.Random, name: str, largest: int = 4) -> NodeSpace
 
 
 @st.composite
-def changing(draw: st.DrawFn) -> list[list[NodeSpace]]:
+def changing(draw: st.DrawFn) -> list[list[FreeNode]]:
     """Return a cluster, and what its nodes become one after the other."""
     chance = random.Random(draw(st.integers(0, 2**32)))
     names = [f"n{number}" for number in range(chance.choice(COUNTS))]
@@ -79,7 +79,7 @@ def changing(draw: st.DrawFn) -> list[list[NodeSpace]]:
 
 @given(steps=changing(), request=requests(), turn=st.integers(0, 20), key=st.sampled_from(KEYS))
 def test_an_order_places_as_a_look_at_all_nodes_does(
-    steps: list[list[NodeSpace]], request: Request, turn: int, key: SpaceKey
+    steps: list[list[FreeNode]], request: Request, turn: int, key: SpaceKey
 ) -> None:
     """While nodes change between plans, and while a plan takes and gives."""
     nodes = SortedSpaces()
@@ -100,7 +100,7 @@ def test_an_order_places_as_a_look_at_all_nodes_does(
 
 @given(steps=changing(), chunk=chunks(), exclusive=st.booleans(), turn=st.integers(0, 9))
 def test_all_that_have_room_come_in_order(
-    steps: list[list[NodeSpace]],
+    steps: list[list[FreeNode]],
     chunk: Chunk,
     exclusive: bool,  # noqa: FBT001 -- drawn
     turn: int,
@@ -140,10 +140,10 @@ def test_blocks_stay_sorted_however_nodes_move(moves: list[tuple[int, int]], beg
 def test_blocks_without_room_are_not_looked_into() -> None:
     """However many full nodes stand first."""
 
-    class Counting(dict[str, NodeSpace]):
+    class Counting(dict[str, FreeNode]):
         looks = 0
 
-        def __getitem__(self, name: str) -> NodeSpace:
+        def __getitem__(self, name: str) -> FreeNode:
             self.looks += 1
             return super().__getitem__(name)
 
@@ -153,7 +153,7 @@ def test_blocks_without_room_are_not_looked_into() -> None:
     ranked = RankedNodes()
     ranked.fill({name: (name,) for name in names})
 
-    def first() -> NodeSpace | None:
+    def first() -> FreeNode | None:
         return next(ranked.walk(Chunk(cpus=1), nodes, exclusive=False, passed=()), None)
 
     assert first() == nodes[names[-1]]
@@ -165,7 +165,7 @@ def test_blocks_without_room_are_not_looked_into() -> None:
 @pytest.mark.parametrize("policy", [torque.plan, fewest.plan, roundrobin.plan])
 @given(steps=changing(), asked=st.lists(requests(), min_size=1, max_size=4))
 def test_plans_are_the_same_on_nodes_that_remember(
-    policy: Policy, steps: list[list[NodeSpace]], asked: list[Request]
+    policy: Policy, steps: list[list[FreeNode]], asked: list[Request]
 ) -> None:
     """The snapshot alone decides, not what was planned before."""
     nodes = SortedSpaces()
@@ -173,7 +173,7 @@ def test_plans_are_the_same_on_nodes_that_remember(
         for each in changes:
             nodes[each.name] = structs.replace(each, owners=each.owners % 2)
         remembered, anew = (
-            policy(_snapshot(kept, asked)) for kept in (nodes, dict[str, NodeSpace](nodes))
+            policy(_snapshot(kept, asked)) for kept in (nodes, dict[str, FreeNode](nodes))
         )
         assert _starts(remembered) == _starts(anew)
         assert [wait.first for wait in remembered.waits] == [wait.first for wait in anew.waits]
@@ -198,7 +198,7 @@ class _Running(ByEnd):
         return len(self._jobs)
 
 
-Moment = tuple[NodeSpace, NodeLoad | None, list[Use]]
+Moment = tuple[FreeNode, NodeLoad | None, list[Use]]
 
 
 @st.composite
@@ -329,8 +329,8 @@ def test_nodes_that_are_alike_come_in_order_however_they_are_used(seed: int) -> 
     assert found != sorted(may, key=lambda each: even.shares(each.name))
 
 
-def _snapshot(nodes: dict[str, NodeSpace], asked: list[Request]) -> Snapshot:
-    shapes = {Shape(queue="q", request=each, walltime_s=None): number
+def _snapshot(nodes: dict[str, FreeNode], asked: list[Request]) -> Snapshot:
+    shapes = {JobClass(queue="q", request=each, walltime_s=None): number
               for number, each in enumerate(asked)}  # fmt: skip
     groups = [Group(shape=shape, order=[(0, number)]) for shape, number in shapes.items()]
     return Snapshot(now_s=0, nodes=nodes, groups=groups, running=[])

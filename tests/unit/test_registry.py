@@ -16,8 +16,8 @@ from gschedd.models.robust import RobustModel
 from gschedd.plan.compose import Composed
 from gschedd.plan.elastic import allocate
 from gschedd.plan.load import Use
-from gschedd.plan.snapshot import Group, Policy, RunningJob, Shape, Snapshot
-from gschedd.plan.space import NodeSpace, Spaces, take
+from gschedd.plan.snapshot import Group, JobClass, Policy, RunningJob, Snapshot
+from gschedd.plan.space import FreeNode, Spaces, take
 from gschedd.plan.training import Fabric
 from gschedd.policies.baselines import themis
 from gschedd.policies.registry import ALL_NAMES, NAMES, TRAININGS, Chosen, Tuning, choose
@@ -59,7 +59,7 @@ def first_node(policy: Policy) -> str:
     """Return where a job goes: n1's memory is in use, n2's cores are."""
     nodes = [space(name, cpus=8, memory_bytes=64 * GB) for name in ("n1", "n2")]
     loads = [node("n1", used=BUSY), node("n2", used=Use(cpu_cores=7))]
-    shape = Shape(queue="batch", request=Request(chunks=(Chunk(),)), walltime_s=None)
+    shape = JobClass(queue="batch", request=Request(chunks=(Chunk(),)), walltime_s=None)
     made = policy(
         Snapshot(
             now_s=0,
@@ -171,7 +171,7 @@ def test_the_rule_of_the_paper_reserves_nothing() -> None:
     """As ``balance`` without a reservation; the first job of the queue is passed over."""
     full = take(space("n1", cpus=4), USED)
     shapes = [
-        Shape(queue="batch", request=Request(chunks=(Chunk(cpus=cpus),)), walltime_s=500.0)
+        JobClass(queue="batch", request=Request(chunks=(Chunk(cpus=cpus),)), walltime_s=500.0)
         for cpus in (4, 1)
     ]
     snapshot = Snapshot(
@@ -275,7 +275,7 @@ def test_the_patience_of_drs_is_the_sites_own() -> None:
     assert [each.job for each in impatient.plan(seen).starts] == [1]
 
 
-def places(nodes: Mapping[str, NodeSpace], request: Request, name: str) -> Allocation:
+def places(nodes: Mapping[str, FreeNode], request: Request, name: str) -> Allocation:
     """Return an allocation on one node."""
     found = allocate(request, Spaces({name: nodes[name]}), request.places)
     assert found is not None

@@ -10,7 +10,7 @@ from gsched.model.machine import Machine
 from gsched.model.resources import Load, Share, Usage
 from gsched.model.states import HoldKind, JobState, OutcomeKind, StopReason
 from gschedd.core import facts as f
-from gschedd.core.state import Job, Relocation, Saved, Trip
+from gschedd.core.state import Job, MigrationProgress, MigrationTarget, Saved
 from gschedd.core.views.reasons import describe
 from gschedd.models.steptimes import Steps
 from gschedd.store import rows
@@ -236,10 +236,10 @@ def test_a_job_with_everything_in_it_reads_back() -> None:
         wall_s=10.0,
         gpu_s=11.0,
         outcome=OUTCOME,
-        move=Relocation(allocation=(SHARE,), why="room", by="gsched", asked_s=3.0),
+        move=MigrationTarget(allocation=(SHARE,), why="room", by="gsched", asked_s=3.0),
         moves=2,
         moves_asked=3,
-        trip=Trip(asked_s=1.0, saved_s=2.0),
+        trip=MigrationProgress(asked_s=1.0, saved_s=2.0),
         saved=Saved(at_s=2.0, step=30, path="/c", size_bytes=7, wall_s=0.5),
         work_done=12.5,
         promised=True,

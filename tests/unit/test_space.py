@@ -6,7 +6,7 @@ from msgspec import structs
 
 from gsched.model.resources import Chunk, Request, Share
 from gschedd.plan.fit import NoFit, place
-from gschedd.plan.space import NodeSpace, Spaces, common, emptied, give, take
+from gschedd.plan.space import FreeNode, Spaces, common, emptied, give, take
 from tests.support.spaces import node_spaces, requests, space, spaces
 
 SHARE = Share(
@@ -28,7 +28,7 @@ def test_taking_leaves_the_rest() -> None:
 
 
 @given(before=node_spaces("n1", largest=6), asked=requests(places=2))
-def test_what_is_given_back_is_what_was_taken(before: NodeSpace, asked: Request) -> None:
+def test_what_is_given_back_is_what_was_taken(before: FreeNode, asked: Request) -> None:
     """For everything that fits; GPUs come back in their order."""
     before = structs.replace(before, open=True)
     found = place(asked, spaces(before))

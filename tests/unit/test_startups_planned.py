@@ -5,8 +5,8 @@ from msgspec import structs
 
 from gsched.model.resources import Allocation, Share
 from gschedd.models.runtime_table import TableSpeed
-from gschedd.plan.snapshot import Plan, Policy, Verdict
-from gschedd.plan.training import Goal
+from gschedd.plan.snapshot import DeadlineForecast, Plan, Policy
+from gschedd.plan.training import TrainingProfile
 from gschedd.policies.baselines import edf, fifowhole, themis
 from gschedd.policies.training import deadline, drs, elasticflow
 from tests.support.trainings import NOW_S, elastic, goal, gpu_nodes, snapshot_of
@@ -26,13 +26,13 @@ POLICIES: dict[str, Policy] = {
 CHOOSE = ("deadline", "drs", "drs-paper", "elasticflow")
 
 
-def training(job: int, most: int, deadline_s: float, **changes: object) -> Goal:
+def training(job: int, most: int, deadline_s: float, **changes: object) -> TrainingProfile:
     """Return a training of 100 iterations that takes 30 s until its first one."""
     made = goal(job, work=100.0, deadline_s=deadline_s, speed=EVEN, request=elastic(1, most))
     return structs.replace(made, startup_s=30.0, whole_startup_s=30.0, **changes)
 
 
-def said(plan: Plan, job: int) -> Verdict:
+def said(plan: Plan, job: int) -> DeadlineForecast:
     """Return what a plan says of a training."""
     return next(verdict for verdict in plan.verdicts if verdict.job == job)
 

@@ -4,14 +4,14 @@ from msgspec import structs
 
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.start import start_question, told
-from gschedd.core.views.jobs import Teller, attempt_row, outcome_row, part_row
+from gschedd.core.views.jobs import JobViews, attempt_row, outcome_row, part_row
 from gschedd.models.robust import RobustModel
 from gschedd.plan.words import Lack
 from tests.support.world import ALICE, BEGIN_S, GIB, Program, World, node
 
 
-def teller(world: World) -> Teller:
-    return Teller(world.head, now_s=world.now_s)
+def teller(world: World) -> JobViews:
+    return JobViews(world.head, now_s=world.now_s)
 
 
 def test_a_waiting_job_tells_why_and_until_when() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from gsched.model.resources import Chunk, Request, Share
 from gschedd.plan.load import Basis, Kind, NodeLoad, Prediction, Use
-from gschedd.plan.snapshot import Shape, Snapshot
+from gschedd.plan.snapshot import JobClass, Snapshot
 from gschedd.plan.times import ENOUGH_RUNS, Foreteller, foretold_s, planned_end_s
 from tests.support.runs import kind, node
 from tests.support.spaces import space
@@ -91,7 +91,7 @@ def told_s(walltime_s: float | None, **changes: object) -> float | None:
         "predictor": Counting(),
         **changes,
     }
-    shape = Shape(queue="q", request=Request(chunks=(Chunk(),)), walltime_s=walltime_s)
+    shape = JobClass(queue="q", request=Request(chunks=(Chunk(),)), walltime_s=walltime_s)
     snapshot = Snapshot(**fields)  # type: ignore[arg-type] # its fields
     return Foreteller(snapshot).run_time_s(1, shape, (Share(node="n1", cpus=1),))
 

@@ -9,12 +9,12 @@ from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
 from gschedd.core.transient import Ends, WaitingGroup
 from gschedd.plan.fit import may_help
-from gschedd.plan.snapshot import ByEnd, RunningJob, Shape, Wait, end_order
+from gschedd.plan.snapshot import ByEnd, JobClass, RunningJob, Wait, end_order
 from gschedd.plan.times import foretold_s, planned_end_s
 
 
 def due_groups(
-    state: State, waits: Mapping[Shape, Wait], unsure: Collection[Shape]
+    state: State, waits: Mapping[JobClass, Wait], unsure: Collection[JobClass]
 ) -> list[WaitingGroup] | None:
     """Return the groups that a cycle must look at, and take away the marks of what has changed.
 
@@ -49,16 +49,16 @@ def due_groups(
     return sorted(found, key=lambda group: group.order[0])
 
 
-def _is_undecided(state: State, shape: Shape, waits: Mapping[Shape, Wait]) -> bool:
+def _is_undecided(state: State, shape: JobClass, waits: Mapping[JobClass, Wait]) -> bool:
     """Return whether nothing is decided yet about the first job of a shape."""
     group, wait = state.groups.get(shape), waits.get(shape)
     return group is not None and (wait is None or group.order[0][1] != wait.first)
 
 
-def _helped(state: State, freed: set[str]) -> set[Shape]:
+def _helped(state: State, freed: set[str]) -> set[JobClass]:
     """Return the shapes that may start since these nodes have more room."""
     spaces = [state.spaces[name] for name in freed if name in state.spaces]
-    found: set[Shape] = set()
+    found: set[JobClass] = set()
     for request, shapes in state.shapes_of.items():
         for space in spaces:
             if may_help(request, space):
@@ -69,11 +69,11 @@ def _helped(state: State, freed: set[str]) -> set[Shape]:
 
 def noted(
     state: State,
-    waits: Mapping[Shape, Wait],
-    unsure: Collection[Shape],
-    new: Mapping[Shape, Wait],
+    waits: Mapping[JobClass, Wait],
+    unsure: Collection[JobClass],
+    new: Mapping[JobClass, Wait],
     due: Iterable[WaitingGroup] | None,
-) -> tuple[dict[Shape, Wait], set[Shape]]:
+) -> tuple[dict[JobClass, Wait], set[JobClass]]:
     """Return why each shape waits, and of which it is not known that they lack room.
 
     Args:

@@ -25,7 +25,7 @@ from gschedd.plan.compose import (
     to_check,
 )
 from gschedd.plan.load import Predictor
-from gschedd.plan.snapshot import Plan, Shape, Snapshot, Start, Wait
+from gschedd.plan.snapshot import JobClass, Plan, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.validate import validate
 
@@ -152,7 +152,7 @@ class Rounds:
         self._others: frozenset[int] = frozenset()
         self._open: frozenset[str] = frozenset()
         self._candidates: tuple[Start, ...] = ()
-        self._waits: dict[Shape, Wait] = {}
+        self._waits: dict[JobClass, Wait] = {}
 
     # --- questions ---
 
@@ -289,7 +289,7 @@ class Rounds:
         )
         return joined(valid, rest)
 
-    def checked(self, late: Mapping[int, int], now_s: float) -> tuple[Plan, list[Shape]]:
+    def checked(self, late: Mapping[int, int], now_s: float) -> tuple[Plan, list[JobClass]]:
         """Return what of the checked starts is to be made, and which shapes that is about."""
         candidates, self._candidates = self._candidates, ()
         shapes = list(dict.fromkeys(start.shape for start in candidates))

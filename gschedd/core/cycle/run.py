@@ -15,10 +15,10 @@ from gschedd.core.migration.progress import judged, movable, moved
 from gschedd.core.migration.throttle import paced
 from gschedd.core.settings import Settings
 from gschedd.core.state import State
-from gschedd.core.training.profile import Goals
+from gschedd.core.training.profile import TrainingProfiles
 from gschedd.core.transient import WaitingGroup
 from gschedd.plan.load import Predictor
-from gschedd.plan.snapshot import Group, Plan, Policy, Shape, Snapshot, Verdict, Wait
+from gschedd.plan.snapshot import DeadlineForecast, Group, JobClass, Plan, Policy, Snapshot, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.validate import Refusal, validate
 
@@ -45,10 +45,10 @@ class Cycle(Struct, frozen=True, kw_only=True):
     """
 
     facts: tuple[f.AnyFact, ...]
-    waits: Mapping[Shape, Wait]
+    waits: Mapping[JobClass, Wait]
     refused: tuple[Refusal, ...]
     objection: str = ""
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[DeadlineForecast, ...] = ()
     again_s: float | None = None
     more: bool = False
 
@@ -84,7 +84,7 @@ def snapshot(
         default_walltime_s=settings.default_walltime_s or None,
         predicted_times=settings.predicted_times,
         goals=(
-            Goals(state, settings, now_s, predictor)
+            TrainingProfiles(state, settings, now_s, predictor)
             if state.plans_goals and state.trainings
             else {}
         ),
@@ -160,7 +160,7 @@ def most_starts(nodes: int) -> int:
     return min(MAX_STARTS, max(MIN_STARTS, MAX_LOOKS // max(1, nodes)))
 
 
-def shape_if_waiting(state: State, job_id: int) -> Shape | None:
+def shape_if_waiting(state: State, job_id: int) -> JobClass | None:
     """Return the shape of a job that may start now, else None."""
     job = state.jobs.get(job_id)
     if job is None or job.state is not JobState.QUEUED:

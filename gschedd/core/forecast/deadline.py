@@ -36,8 +36,8 @@ from gschedd.models.sizes import size_of
 from gschedd.plan.layouts import has_alike_gpus, layout_of
 from gschedd.plan.load import Predictor
 from gschedd.plan.moments import moment
-from gschedd.plan.snapshot import Group, Plan, Policy, Shape, Snapshot, Verdict
-from gschedd.plan.training import Goal, Size, gpu_count
+from gschedd.plan.snapshot import DeadlineForecast, Group, JobClass, Plan, Policy, Snapshot
+from gschedd.plan.training import Size, TrainingProfile, gpu_count
 
 _EXPECTED: Final = frozenset({JobState.QUEUED, JobState.RUNNING, JobState.MIGRATING})
 
@@ -74,7 +74,7 @@ def outlook_of(
     *,
     state: State,
     settings: Settings,
-    verdicts: Mapping[int, Verdict],
+    verdicts: Mapping[int, DeadlineForecast],
     now_s: float,
     start_s: float | None = None,
 ) -> Outlook:
@@ -109,7 +109,7 @@ def outlook_of(
     )
 
 
-def _said_of(verdict: Verdict, now_s: float) -> bool | None:
+def _said_of(verdict: DeadlineForecast, now_s: float) -> bool | None:
     """Return what a policy says of a deadline; None: not known yet."""
     until_s = verdict.unsure_until_s
     return None if until_s is not None and now_s <= until_s else verdict.meets
@@ -125,7 +125,7 @@ def goes_on(job: Job) -> bool:
     )
 
 
-def _goal(job: Job, state: State, settings: Settings, now_s: float) -> Goal | None:
+def _goal(job: Job, state: State, settings: Settings, now_s: float) -> TrainingProfile | None:
     """Return what is left of a job, also of one without GPUs, which no deadline policy plans."""
     if job.state not in _EXPECTED:
         return None
@@ -150,7 +150,7 @@ def _meets(
 
 def _end_by_rate(
     job: Job,
-    goal: Goal,
+    goal: TrainingProfile,
     state: State,
     settings: Settings,
     *,
@@ -194,7 +194,7 @@ class Inquiry(Struct, frozen=True, kw_only=True):
     outlook: Outlook | None = None
     question: ForecastQuestion | None = None
     job: Job | None = None
-    shape: Shape | None = None
+    shape: JobClass | None = None
 
 
 def inquire(
@@ -317,7 +317,7 @@ def _with_newcomer(
     )
 
 
-def _said(plan: Plan, job: Job, shape: Shape) -> Outlook:
+def _said(plan: Plan, job: Job, shape: JobClass) -> Outlook:
     start_s = next((job.submitted_s for start in plan.starts if start.job == job.id), None)
     if start_s is None:
         waits = (wait.predicted_start_s for wait in plan.waits if wait.shape == shape)

@@ -20,8 +20,17 @@ from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
 from gschedd.models.kinds import kind_of
 from gschedd.plan.load import Kind, Predictor
-from gschedd.plan.snapshot import Group, OrderKey, Plan, Policy, RunningJob, Shape, Snapshot, Start
-from gschedd.plan.space import NodeSpace, Spaces
+from gschedd.plan.snapshot import (
+    Group,
+    JobClass,
+    OrderKey,
+    Plan,
+    Policy,
+    RunningJob,
+    Snapshot,
+    Start,
+)
+from gschedd.plan.space import FreeNode, Spaces
 from gschedd.plan.times import Foreteller
 
 #: How often the policy is asked at most; beyond, the forecast would cost more than it is worth.
@@ -90,7 +99,7 @@ def predict_start(
     return None
 
 
-def _affordable(seen: Snapshot, groups: Mapping[Shape, list[OrderKey]]) -> int:
+def _affordable(seen: Snapshot, groups: Mapping[JobClass, list[OrderKey]]) -> int:
     """Return how often the policy may be asked; 0 where that would be too few times."""
     trainings = {shape.goal for shape in groups if shape.goal} & set(seen.goals)
     cost = len(groups)
@@ -224,11 +233,11 @@ def _moment(
     seen: Snapshot,
     now_s: float,
     spaces: Spaces,
-    groups: Mapping[Shape, list[OrderKey]],
+    groups: Mapping[JobClass, list[OrderKey]],
     running: Mapping[int, RunningJob],
 ) -> Snapshot:
     """Return the present moved to ``now_s``; loads and predictions stay what they are."""
-    nodes: dict[str, NodeSpace] = {space.name: space for space in spaces}
+    nodes: dict[str, FreeNode] = {space.name: space for space in spaces}
     return structs.replace(
         seen,
         now_s=now_s,
@@ -244,5 +253,5 @@ def _started(start: Start, foreteller: Foreteller, now_s: float) -> RunningJob:
     return RunningJob(job=start.job, allocation=start.allocation, started_s=now_s, end_s=end_s)
 
 
-def _remove(groups: dict[Shape, list[OrderKey]], shape: Shape, job: int) -> None:
+def _remove(groups: dict[JobClass, list[OrderKey]], shape: JobClass, job: int) -> None:
     groups[shape] = [key for key in groups[shape] if key[1] != job]

@@ -7,7 +7,7 @@ from gschedd.core import facts as f
 from gschedd.core.indexing import give_up_move, move, touch, touch_attempt
 from gschedd.core.ledger import release, reserve
 from gschedd.core.migration import costs as movecosts
-from gschedd.core.state import Reached, Relocation, Saved, State, Trip
+from gschedd.core.state import MigrationProgress, MigrationTarget, Reached, Saved, State
 from gschedd.core.training import step_times as steptimes
 from gschedd.core.training.startups import learn
 
@@ -18,9 +18,9 @@ def move_requested(state: State, fact: f.MoveRequested) -> None:
     move(state, job, fact, JobState.MIGRATING)
     state.note_moved(job.id)
     job.moves_asked = max(job.moves_asked, fact.request)
-    job.trip = Trip(asked_s=fact.at_s)
+    job.trip = MigrationProgress(asked_s=fact.at_s)
     state.volatile.turns[job.spec.owner.uid] += 1
-    job.move = Relocation(
+    job.move = MigrationTarget(
         allocation=fact.allocation,
         why=fact.why,
         by=fact.by,

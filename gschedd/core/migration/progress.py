@@ -10,8 +10,8 @@ from gschedd.core.attempts.settle import has_begun_to_leave, stop_to_move
 from gschedd.core.ledger import going, owned_space
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
-from gschedd.plan.snapshot import Move, Verdict
-from gschedd.plan.space import NodeSpace, Spaces, give, take
+from gschedd.plan.snapshot import DeadlineForecast, Move
+from gschedd.plan.space import FreeNode, Spaces, give, take
 from gschedd.plan.validate import Movable, covers
 
 
@@ -40,7 +40,9 @@ def moved(state: State, moves: Iterable[Move], now_s: float) -> Iterator[f.MoveR
         )
 
 
-def judged(state: State, verdicts: Iterable[Verdict], now_s: float) -> Iterator[f.DeadlineJudged]:
+def judged(
+    state: State, verdicts: Iterable[DeadlineForecast], now_s: float
+) -> Iterator[f.DeadlineJudged]:
     """Yield what was never said of a job's deadline before, or was said otherwise.
 
     Of those of whom nothing can be said yet nothing is noted.
@@ -68,7 +70,7 @@ def arrivals(
 
     One whose new place is held by somebody who will not leave after all goes to its queue.
     """
-    owned: dict[str, NodeSpace] = {}
+    owned: dict[str, FreeNode] = {}
     for job in state.targets.values():
         if job.attempt is not None or job.move is None or not job.move.allocation:
             continue
@@ -87,10 +89,10 @@ def arrivals(
         yield assigner.assign(job, allocation, job.move.why)
 
 
-def _will_be_free(state: State, job: Job, owned: Mapping[str, NodeSpace]) -> bool:
+def _will_be_free(state: State, job: Job, owned: Mapping[str, FreeNode]) -> bool:
     """Return whether a job can have its new place when all have left that are to leave."""
     assert job.move is not None, "it moves"
-    then: dict[str, NodeSpace] = {}
+    then: dict[str, FreeNode] = {}
     for share in job.move.allocation:
         space = owned[share.node]
         for other in going(state, share.node):

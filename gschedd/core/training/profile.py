@@ -24,7 +24,7 @@ from gschedd.plan.elastic import is_elastic
 from gschedd.plan.layouts import has_alike_gpus, layout_of
 from gschedd.plan.load import Predictor
 from gschedd.plan.times import foretold_s
-from gschedd.plan.training import Goal, Size
+from gschedd.plan.training import Size, TrainingProfile
 
 #: Requests whose numbers of GPUs are kept: those of trainings are few, and asked for in each cycle.
 MAX_COUNTED: Final = 4_096
@@ -34,7 +34,7 @@ MAX_KINDS_OF_NODES: Final = 4
 _KNOWN = frozenset({JobState.QUEUED, JobState.RUNNING})
 
 
-class Goals(Mapping[int, Goal]):
+class TrainingProfiles(Mapping[int, TrainingProfile]):
     """Trainings that wait to start or run, by job, as they are at one moment.
 
     Each is worked out when it is first asked for, and kept: a snapshot does not change.
@@ -51,9 +51,9 @@ class Goals(Mapping[int, Goal]):
         self._settings = settings
         self._now_s = now_s
         self._foreteller = predictor if settings.predicted_times else None
-        self._goals: dict[int, Goal] = {}
+        self._goals: dict[int, TrainingProfile] = {}
 
-    def __getitem__(self, number: int) -> Goal:
+    def __getitem__(self, number: int) -> TrainingProfile:
         goal = self._goals.get(number)
         if goal is None:
             job = self._state.trainings[number]
@@ -120,7 +120,9 @@ def learned_size(
     return size_by_walltime(spec.walltime_s, spec.request)
 
 
-def goal_of(job: Job, size: Size, *, settings: Settings, state: State, now_s: float) -> Goal:
+def goal_of(
+    job: Job, size: Size, *, settings: Settings, state: State, now_s: float
+) -> TrainingProfile:
     """Return what is known of a training now."""
     attempt = job.attempt
     whole_startup_s = expected_startup_s(job.spec, size, state)
@@ -138,7 +140,7 @@ def goal_of(job: Job, size: Size, *, settings: Settings, state: State, now_s: fl
             before=Before(startup_s=whole_startup_s, move_s=move_s),
             now_s=now_s,
         )
-    return Goal(
+    return TrainingProfile(
         job=job.id,
         arrived_s=job.submitted_s,
         deadline_s=job.spec.deadline_s or None,

@@ -27,7 +27,7 @@ WAITING_STATES = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
 _SHOWN_STATES = {state: (state.value, state.letter, state in WAITING_STATES) for state in JobState}
 
 
-class Teller:
+class JobViews:
     """Tells of jobs and nodes as they are now."""
 
     def __init__(self, head: Head, *, now_s: float) -> None:

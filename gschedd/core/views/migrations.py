@@ -2,7 +2,7 @@
 
 from gsched.model.reports import Checkpoint, Progress, made_of
 from gsched.protocol import api
-from gschedd.core.state import Job, Reached, Trip
+from gschedd.core.state import Job, MigrationProgress, Reached
 
 
 def move_row(job: Job) -> api.MoveRow | None:
@@ -28,7 +28,7 @@ def move_row(job: Job) -> api.MoveRow | None:
     )
 
 
-def _phase(trip: Trip) -> str:
+def _phase(trip: MigrationProgress) -> str:
     """Return the last phase of a move that is over."""
     phases = (
         ("done", trip.resumed_s),

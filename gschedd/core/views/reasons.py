@@ -11,7 +11,7 @@ from gschedd.core import facts as f
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
 from gschedd.plan.moments import moment
-from gschedd.plan.snapshot import Shape, Wait
+from gschedd.plan.snapshot import JobClass, Wait
 
 
 class Reasons:
@@ -24,13 +24,13 @@ class Reasons:
     __slots__ = ("_safe_mode", "_settings", "_state", "_waits", "_words")
 
     def __init__(
-        self, state: State, settings: Settings, waits: Mapping[Shape, Wait], safe_mode: str = ""
+        self, state: State, settings: Settings, waits: Mapping[JobClass, Wait], safe_mode: str = ""
     ) -> None:
         self._state = state
         self._settings = settings
         self._waits = waits
         self._safe_mode = safe_mode
-        self._words: dict[Shape, str] = {}
+        self._words: dict[JobClass, str] = {}
 
     def of(self, job: Job) -> str:
         """Return why a job that is neither running nor done waits; never empty: no silent wait."""

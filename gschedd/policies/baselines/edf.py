@@ -15,8 +15,8 @@ from typing import Final
 from gschedd.allocation.changes import Speeds, carry_out, profile_for
 from gschedd.allocation.running import Trainings
 from gschedd.allocation.shares import Claim, claim
-from gschedd.plan.snapshot import Plan, Snapshot, Verdict
-from gschedd.plan.training import Goal, gpu_count
+from gschedd.plan.snapshot import DeadlineForecast, Plan, Snapshot
+from gschedd.plan.training import TrainingProfile, gpu_count
 from gschedd.policies.kit.whole import plan_one_at_a_time
 
 #: Of so many that have to wait the ends are foretold; those behind them are said to be late.
@@ -37,7 +37,7 @@ def plan_scaled(snapshot: Snapshot) -> Plan:
         gpus = gpu_count(running.allocation)
         profile.take(gpus, until_s=snapshot.now_s + speeds.run_time_s(goals[job], gpus))
     numbers: dict[int, int] = {}
-    verdicts: list[Verdict] = []
+    verdicts: list[DeadlineForecast] = []
     jobs = [*trainings.movable, *trainings.waiting]
     foretold = 0
     for job in sorted(jobs, key=lambda job: _by_deadline(goals[job])):
@@ -59,9 +59,9 @@ def plan_scaled(snapshot: Snapshot) -> Plan:
     )
 
 
-def _verdict(goal: Goal, taken: Claim) -> Verdict:
+def _verdict(goal: TrainingProfile, taken: Claim) -> DeadlineForecast:
     meets = goal.deadline_s is None or taken.end_s <= goal.deadline_s
-    return Verdict(
+    return DeadlineForecast(
         job=goal.job,
         meets=meets,
         end_s=taken.end_s if taken.end_s < float("inf") else None,
@@ -71,10 +71,10 @@ def _verdict(goal: Goal, taken: Claim) -> Verdict:
     )
 
 
-def _too_many(job: int) -> Verdict:
-    return Verdict(job=job, meets=False, why="too many have earlier deadlines", firm=False)
+def _too_many(job: int) -> DeadlineForecast:
+    return DeadlineForecast(job=job, meets=False, why="too many have earlier deadlines", firm=False)
 
 
-def _by_deadline(goal: Goal) -> tuple[float, ...]:
+def _by_deadline(goal: TrainingProfile) -> tuple[float, ...]:
     deadline_s = float("inf") if goal.deadline_s is None else goal.deadline_s
     return (deadline_s, goal.arrived_s, goal.job)

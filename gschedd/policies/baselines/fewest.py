@@ -5,7 +5,7 @@ A baseline: the order of jobs, the reservation and who may pass it are those of 
 
 from gschedd.plan.room import Rank, RankKey
 from gschedd.plan.snapshot import Plan, Snapshot
-from gschedd.plan.space import NodeSpace
+from gschedd.plan.space import FreeNode
 from gschedd.policies.kit.by_space import BySpace
 from gschedd.policies.kit.chooser import Chooser
 from gschedd.policies.kit.order import plan_in_order
@@ -25,5 +25,5 @@ class _Fewest(Chooser):
         return self._rank
 
 
-def _by_owners(space: NodeSpace) -> RankKey:
+def _by_owners(space: FreeNode) -> RankKey:
     return (space.owners, space.name)

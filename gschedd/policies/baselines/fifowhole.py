@@ -4,7 +4,7 @@ A baseline of Fu Maozhong et al., doi 10.7544/issn1000-1239.202220149.
 """
 
 from gschedd.plan.snapshot import Plan, Snapshot
-from gschedd.plan.training import Goal
+from gschedd.plan.training import TrainingProfile
 from gschedd.policies.kit.whole import plan_one_at_a_time
 
 
@@ -13,5 +13,5 @@ def plan(snapshot: Snapshot) -> Plan:
     return plan_one_at_a_time(snapshot, _by_arrival, firm=True)
 
 
-def _by_arrival(goal: Goal) -> tuple[float, ...]:
+def _by_arrival(goal: TrainingProfile) -> tuple[float, ...]:
     return (goal.arrived_s, goal.job)

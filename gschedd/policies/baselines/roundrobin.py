@@ -7,7 +7,7 @@ A baseline: the order of jobs, the reservation and who may pass it are those of 
 
 from gschedd.plan.room import Rank, RankKey
 from gschedd.plan.snapshot import Plan, Snapshot
-from gschedd.plan.space import NodeSpace
+from gschedd.plan.space import FreeNode
 from gschedd.policies.kit.by_space import BySpace
 from gschedd.policies.kit.chooser import Chooser
 from gschedd.policies.kit.order import plan_in_order
@@ -27,5 +27,5 @@ class _RoundRobin(Chooser):
         return BySpace(self._nodes, _by_name, turn=job)
 
 
-def _by_name(space: NodeSpace) -> RankKey:
+def _by_name(space: FreeNode) -> RankKey:
     return (space.name,)

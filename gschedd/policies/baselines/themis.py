@@ -22,8 +22,8 @@ from msgspec import Struct
 
 from gschedd.allocation.changes import Speeds, carry_out, profile_for
 from gschedd.allocation.running import Trainings, open_gpus_of
-from gschedd.plan.snapshot import Plan, Policy, Snapshot, Verdict
-from gschedd.plan.training import Goal, gpu_count
+from gschedd.plan.snapshot import DeadlineForecast, Plan, Policy, Snapshot
+from gschedd.plan.training import TrainingProfile, gpu_count
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -107,7 +107,7 @@ class _Auction:
         ]
         return math.ceil(min(ends_s) / step_s) * step_s if ends_s else None
 
-    def _rho(self, goal: Goal, rate: float | None = None) -> float:
+    def _rho(self, goal: TrainingProfile, rate: float | None = None) -> float:
         """Return the finish-time fairness at a rate, or at the highest one if none is named."""
         fastest = self.speeds.levels(goal).fastest
         rate = fastest if rate is None else rate
@@ -137,7 +137,7 @@ class _Auction:
                 rho = self._rho(goals[job], levels.rates[level])
                 heapq.heappush(heap, (-rho, place, job, level + 1))
 
-    def _verdict(self, job: int, gpus: int) -> Verdict:
+    def _verdict(self, job: int, gpus: int) -> DeadlineForecast:
         """Say when a training will be done if it keeps the GPUs that it has.
 
         While it has none, nothing is known until even the fastest run would end too late.
@@ -146,7 +146,7 @@ class _Auction:
         end_s = self.speeds.end_s(goal, gpus, self.snapshot.now_s)
         meets = goal.deadline_s is None or (end_s is not None and end_s <= goal.deadline_s)
         unsure_until_s = None if meets or end_s is not None else self._latest_start_s(goal)
-        return Verdict(
+        return DeadlineForecast(
             job=job,
             meets=meets,
             end_s=end_s,
@@ -156,7 +156,7 @@ class _Auction:
             unsure_until_s=unsure_until_s,
         )
 
-    def _latest_start_s(self, goal: Goal) -> float | None:
+    def _latest_start_s(self, goal: TrainingProfile) -> float | None:
         """Return until when a waiting training can still be in time; None: it is too late."""
         fastest = self.speeds.levels(goal).fastest
         if goal.deadline_s is None or not fastest:

@@ -7,7 +7,7 @@ import re
 
 from gschedd.plan.room import Rank, RankKey
 from gschedd.plan.snapshot import Plan, Snapshot
-from gschedd.plan.space import NodeSpace
+from gschedd.plan.space import FreeNode
 from gschedd.policies.kit.by_space import BySpace
 from gschedd.policies.kit.chooser import Chooser
 from gschedd.policies.kit.order import plan_in_order
@@ -27,7 +27,7 @@ class _FirstFit(Chooser):
         return self._rank
 
 
-def _by_number(space: NodeSpace) -> RankKey:
+def _by_number(space: FreeNode) -> RankKey:
     """Return a key by which ``n2`` comes before ``n10``; the name itself decides the rest.
 
     Numbers and words are in pairs, so that a number never meets a word: what a part is not is -1

@@ -19,7 +19,7 @@ from gsched.model.resources import Allocation, Chunk, Share
 from gschedd.plan.load import NodeLoad, NodeRates, Use
 from gschedd.plan.room import Rank, RankKey
 from gschedd.plan.snapshot import ByEnd, RunningJob, Snapshot
-from gschedd.plan.space import NodeIndex, NodeSpace, index_of
+from gschedd.plan.space import FreeNode, NodeIndex, index_of
 from gschedd.plan.times import Foreteller
 from gschedd.policies.kit.chooser import Chooser
 
@@ -152,7 +152,7 @@ class Books(NodeIndex):
                 used = used.plus(costs.of(job))
         return used
 
-    def charge(self, space: NodeSpace, now: Charged) -> None:
+    def charge(self, space: FreeNode, now: Charged) -> None:
         """Take in how busy a node is now."""
         before = self.nodes.get(space.name)
         self.nodes[space.name] = now
@@ -247,7 +247,7 @@ class MostCapacity(Chooser):
         """Return the ranking by capacity left, the most first."""
         return self._rank
 
-    def _rank(self, chunk: Chunk, space: NodeSpace) -> RankKey:
+    def _rank(self, chunk: Chunk, space: FreeNode) -> RankKey:
         with_gpus = chunk.gpus > 0
         return (
             self._spare_gpu_nodes and not with_gpus and space.total_gpus > 0,
@@ -285,7 +285,7 @@ class MostCapacity(Chooser):
         return asked_for(share, self._books.nodes[share.node].load.rates)
 
 
-def promised(space: NodeSpace) -> NodeLoad:
+def promised(space: FreeNode) -> NodeLoad:
     """Return a node without a report as if its jobs used exactly what they asked for."""
     gpu_memory_bytes = sum(gpu.memory_bytes for gpu in space.all_gpus)
     free = sum(gpu.memory_bytes for gpu in space.gpus)

@@ -2,7 +2,7 @@
 
 from gsched.model.resources import Allocation
 from gschedd.plan.room import Rank, leftover
-from gschedd.plan.snapshot import Shape, Snapshot
+from gschedd.plan.snapshot import JobClass, Snapshot
 from gschedd.plan.times import Foreteller
 
 
@@ -23,6 +23,6 @@ class Chooser:
     def started(self, job: int, allocation: Allocation) -> None:
         """Take note that the plan starts a job."""
 
-    def run_time_s(self, job: int, shape: Shape, allocation: Allocation) -> float | None:
+    def run_time_s(self, job: int, shape: JobClass, allocation: Allocation) -> float | None:
         """Return how long a job is planned to run there, seconds; None for no end."""
         return self.foreteller.run_time_s(job, shape, allocation)

@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import structs
 
 from gschedd.plan.load import NodeLoad, NodeRates, Use
-from gschedd.plan.space import NodeSpace
+from gschedd.plan.space import FreeNode
 from gschedd.policies.kit.capacity import Books, Charged, Costs
 
 #: Where less than this share of a resource is in use on average, its unevenness matters less: what
@@ -121,8 +121,8 @@ class Sort:
         self,
         score: Callable[[Shares], float],
         key: Callable[[str], tuple[float, float, str]],
-        may: Callable[[str], NodeSpace | None],
-    ) -> Iterator[NodeSpace]:
+        may: Callable[[str], FreeNode | None],
+    ) -> Iterator[FreeNode]:
         """Yield nodes by their keys, the lowest first.
 
         Nodes are looked at by their share of CPU in use; as no share makes a score better, those
@@ -135,7 +135,7 @@ class Sort:
             may: returns a node if it may be taken, else None.
         """
         least = self.least()
-        heap: list[tuple[tuple[float, float, str], NodeSpace, Iterator[str]]] = []
+        heap: list[tuple[tuple[float, float, str], FreeNode, Iterator[str]]] = []
 
         def push(names: Iterator[str]) -> None:
             for name in names:
@@ -182,7 +182,7 @@ class EvenBooks(Books):
         wanted = sum(costs.of(job).cpu_cores for job in costs.jobs)
         return structs.replace(used, cpu_cores=max(used.cpu_cores, wanted))
 
-    def charge(self, space: NodeSpace, now: Charged) -> None:
+    def charge(self, space: FreeNode, now: Charged) -> None:
         """Take in how busy a node is now."""
         name = space.name
         before = self.nodes.get(name)

@@ -16,7 +16,7 @@ from gschedd.plan.load import NodeRates
 from gschedd.plan.ranked import OrderedRank
 from gschedd.plan.room import Rank, RankKey, shortage
 from gschedd.plan.snapshot import Snapshot
-from gschedd.plan.space import NodeSpace, index_of
+from gschedd.plan.space import FreeNode, index_of
 from gschedd.policies.kit.capacity import Books, MostCapacity, Weights
 from gschedd.policies.kit.evenbooks import PLAIN, EvenBooks, Shares, Sort, shares_of
 
@@ -35,7 +35,7 @@ class MostEven(MostCapacity):
 
     def __init__(self, snapshot: Snapshot, *, weights: Weights, window_s: float) -> None:
         super().__init__(snapshot, weights=weights, window_s=window_s, spare_gpu_nodes=True)
-        self.nodes: Mapping[str, NodeSpace] = snapshot.nodes
+        self.nodes: Mapping[str, FreeNode] = snapshot.nodes
         self._factors = (weights.cpu, weights.memory, weights.gpu, weights.gpu_memory)
         self._spreads = tuple(spread.copy() for spread in self.books.spreads)
         self._shares: dict[str, Shares] = {}  # of the nodes that this plan has charged
@@ -124,7 +124,7 @@ class _ByEvenness(OrderedRank):
         self._more: dict[tuple[Chunk, NodeRates], Shares] = {}
         self._spare: dict[Chunk, bool] = {}
 
-    def __call__(self, chunk: Chunk, space: NodeSpace) -> RankKey:
+    def __call__(self, chunk: Chunk, space: FreeNode) -> RankKey:
         """Return by what a node is ranked: GPU nodes to be spared, unevenness, VALUE, name."""
         nodes, with_gpus = self._nodes, chunk.gpus > 0
         more = self._more_of(chunk, nodes.rates(space.name))
@@ -137,7 +137,7 @@ class _ByEvenness(OrderedRank):
 
     def unchanged(
         self, chunk: Chunk, *, exclusive: bool, passed: Container[str]
-    ) -> Iterator[NodeSpace]:
+    ) -> Iterator[FreeNode]:
         """Yield the nodes that the plan has not changed and that have room, best first."""
         ranked = [
             self._of_sort(rates, sort, chunk, exclusive=exclusive, passed=passed)
@@ -156,7 +156,7 @@ class _ByEvenness(OrderedRank):
         *,
         exclusive: bool,
         passed: Container[str],
-    ) -> Iterator[NodeSpace]:
+    ) -> Iterator[FreeNode]:
         nodes, with_gpus = self._nodes, chunk.gpus > 0
         more, spaces = self._more_of(chunk, rates), self._nodes.nodes
 
@@ -166,7 +166,7 @@ class _ByEvenness(OrderedRank):
         def key(name: str) -> tuple[float, float, str]:
             return (score(nodes.shares(name)), -nodes.left(name, with_gpus=with_gpus), name)
 
-        def may(name: str) -> NodeSpace | None:
+        def may(name: str) -> FreeNode | None:
             if name in passed or shortage(chunk, spaces[name], exclusive=exclusive):
                 return None
             return spaces[name]

@@ -23,16 +23,16 @@ from gschedd.plan.fit import NoFit, may_help, place
 from gschedd.plan.snapshot import (
     ByEnd,
     Group,
+    JobClass,
     OrderKey,
     Plan,
     RunningJob,
-    Shape,
     Snapshot,
     Start,
     Wait,
     end_order,
 )
-from gschedd.plan.space import NodeSpace, Spaces, take
+from gschedd.plan.space import FreeNode, Spaces, take
 from gschedd.plan.words import Lack
 from gschedd.policies.kit.chooser import Chooser
 
@@ -54,7 +54,7 @@ def plan_in_order(snapshot: Snapshot, chooser: Chooser, *, reserve: bool = True)
     return _Pass(snapshot, chooser, reserve=reserve).run()
 
 
-def _would_delay(blocked_job: int | None, shape: Shape, run_time_s: float | None) -> str:
+def _would_delay(blocked_job: int | None, shape: JobClass, run_time_s: float | None) -> str:
     """Return why a job may not pass the blocked one, and what would help."""
     if run_time_s is None:
         advice = "a walltime may let it backfill"
@@ -79,7 +79,7 @@ class _Pass:
         self.blocked_job: int | None = None
         #: What did not fit goes on not fitting: a pass only takes.
         self.lacking: dict[Request, NoFit] = {}
-        self.spare: dict[str, NodeSpace] = {}
+        self.spare: dict[str, FreeNode] = {}
 
     def run(self) -> Plan:
         heap: list[tuple[OrderKey, int, int]] = [
@@ -109,7 +109,7 @@ class _Pass:
             return True
         return self._backfill(group.shape, job, found)
 
-    def _backfill(self, shape: Shape, job: int, found: Allocation) -> bool:
+    def _backfill(self, shape: JobClass, job: int, found: Allocation) -> bool:
         assert self.shadow_s is not None
         run_time_s = self.chooser.run_time_s(job, shape, found)
         if run_time_s is not None and self.snapshot.now_s + run_time_s <= self.shadow_s:
@@ -131,12 +131,12 @@ class _Pass:
         self._accept(shape, job, beside, f"does not delay job {self.blocked_job}")
         return True
 
-    def _accept(self, shape: Shape, job: int, allocation: Allocation, why: str) -> None:
+    def _accept(self, shape: JobClass, job: int, allocation: Allocation, why: str) -> None:
         self.free.take(allocation)
         self.chooser.started(job, allocation)
         self.starts.append(Start(job=job, shape=shape, allocation=allocation, why=why))
 
-    def _wait(self, shape: Shape, job: int, reason: Lack | str) -> None:
+    def _wait(self, shape: JobClass, job: int, reason: Lack | str) -> None:
         if self.blocked_job is not None or not self.reserve:
             self.waits.append(Wait(shape=shape, first=job, reason=reason, lacking=True))
             return
@@ -153,7 +153,9 @@ class _Pass:
             )
         )
 
-    def _reserve(self, shape: Shape, job: int) -> tuple[float, float | None, dict[str, NodeSpace]]:
+    def _reserve(
+        self, shape: JobClass, job: int
+    ) -> tuple[float, float | None, dict[str, FreeNode]]:
         """Return when the job is sure to fit, the same if it can be told to people, what is spare.
 
         What is spare is said of the reserved nodes only: on all others that is all that is free,

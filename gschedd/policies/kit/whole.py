@@ -8,12 +8,12 @@ from gschedd.allocation.changes import Speeds, profile_for
 from gschedd.allocation.running import Trainings
 from gschedd.allocation.shares import Profile
 from gschedd.plan.elastic import allocate_on, free_gpus
-from gschedd.plan.snapshot import Plan, Shape, Snapshot, Start, Verdict, Wait
+from gschedd.plan.snapshot import DeadlineForecast, JobClass, Plan, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
-from gschedd.plan.training import Goal, gpus_by_node
+from gschedd.plan.training import TrainingProfile, gpus_by_node
 
 #: By what trainings are ordered, the first one best; the job id is last, so that no two are alike.
-Order = Callable[[Goal], tuple[float, ...]]
+Order = Callable[[TrainingProfile], tuple[float, ...]]
 
 
 def plan_one_at_a_time(snapshot: Snapshot, order: Order, *, firm: bool) -> Plan:
@@ -32,7 +32,7 @@ def plan_one_at_a_time(snapshot: Snapshot, order: Order, *, firm: bool) -> Plan:
     running = [*trainings.movable.values(), *trainings.fixed.values()]
     profile = profile_for(snapshot, trainings.others)
     end_s = snapshot.now_s
-    verdicts: list[Verdict] = []
+    verdicts: list[DeadlineForecast] = []
     for each in running:
         goal = snapshot.goals[each.job]
         here = gpus_by_node(each.allocation)
@@ -59,7 +59,9 @@ def plan_one_at_a_time(snapshot: Snapshot, order: Order, *, firm: bool) -> Plan:
     return Plan(starts=tuple(starts), waits=tuple(waits), verdicts=tuple(verdicts))
 
 
-def _next_start(goal: Goal, from_s: float, profile: Profile, speeds: Speeds) -> tuple[float, int]:
+def _next_start(
+    goal: TrainingProfile, from_s: float, profile: Profile, speeds: Speeds
+) -> tuple[float, int]:
     """Return when a training can start at the earliest, and the most GPUs it can have then.
 
     Where other jobs never give enough GPUs back, that is at an infinite time, on none.
@@ -74,7 +76,7 @@ def _next_start(goal: Goal, from_s: float, profile: Profile, speeds: Speeds) -> 
     return math.inf, 0
 
 
-def _most_of(goal: Goal, free: int, speeds: Speeds) -> int:
+def _most_of(goal: TrainingProfile, free: int, speeds: Speeds) -> int:
     """Return the largest number of so many free GPUs on which a training can run; 0: none."""
     most = speeds.most(goal)
     if most <= free:
@@ -83,7 +85,9 @@ def _most_of(goal: Goal, free: int, speeds: Speeds) -> int:
     return next((gpus for gpus in fitting if speeds.run_time_s(goal, gpus) < math.inf), 0)
 
 
-def _all_gpus(goal: Goal, shape: Shape, snapshot: Snapshot, speeds: Speeds) -> Allocation | None:
+def _all_gpus(
+    goal: TrainingProfile, shape: JobClass, snapshot: Snapshot, speeds: Speeds
+) -> Allocation | None:
     """Return as many of the free GPUs as a training can use, the fullest nodes first."""
     spaces = Spaces(snapshot.nodes)
     free = sorted(free_gpus(shape.request, spaces).items(), key=lambda item: (-item[1], item[0]))
@@ -111,9 +115,9 @@ def _reason(before: object) -> str:
     return "one training runs at a time" if before else "other jobs hold too many of the GPUs"
 
 
-def _verdict(goal: Goal, end_s: float, gpus: int, *, firm: bool) -> Verdict:
+def _verdict(goal: TrainingProfile, end_s: float, gpus: int, *, firm: bool) -> DeadlineForecast:
     meets = goal.deadline_s is None or end_s <= goal.deadline_s
-    return Verdict(
+    return DeadlineForecast(
         job=goal.job,
         meets=meets,
         end_s=end_s if end_s < math.inf else None,

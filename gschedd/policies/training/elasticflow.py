@@ -26,8 +26,8 @@ from msgspec import Struct, structs
 from gschedd.allocation.changes import Changes, Speeds, carry_out, profile_for, stays
 from gschedd.allocation.running import Trainings, open_gpus_of
 from gschedd.allocation.shares import Demand, Shares
-from gschedd.plan.snapshot import Plan, Policy, Snapshot, Verdict, Wait
-from gschedd.plan.training import Goal, gpu_count
+from gschedd.plan.snapshot import DeadlineForecast, Plan, Policy, Snapshot, Wait
+from gschedd.plan.training import TrainingProfile, gpu_count
 
 #: No training has less of its work left than this part while it runs.
 ALMOST_DONE: Final = 1e-9
@@ -168,7 +168,7 @@ class _Round:
                 self.refused += [demand.job for demand in group]
         return shares
 
-    def _demand(self, goal: Goal) -> Demand | None:
+    def _demand(self, goal: TrainingProfile) -> Demand | None:
         if goal.deadline_s is None or goal.promised is False:
             return None
         # what is all but done still holds what it has
@@ -279,11 +279,11 @@ class _Round:
                 reasons[job] = "its GPUs come free in time for its deadline"
         return reasons
 
-    def _verdicts(self, changes: Changes) -> Iterable[Verdict]:
+    def _verdicts(self, changes: Changes) -> Iterable[DeadlineForecast]:
         """Say when those with a share will be done at the latest, and who cannot be in time."""
         for job, claim in self.shares.claims.items():
             gpus = changes.gpus.get(job, 0) or claim.level
-            yield Verdict(job=job, meets=True, end_s=claim.end_s, gpus=gpus)
+            yield DeadlineForecast(job=job, meets=True, end_s=claim.end_s, gpus=gpus)
         for running in self.trainings.fixed.values():
             if running.job not in self.shares.claims:  # it is on its way, with a share to come
                 yield stays(self.snapshot, self.speeds, running)
@@ -292,9 +292,9 @@ class _Round:
                 continue
             goal = self.snapshot.goals[job]
             if goal.deadline_s is None:
-                yield Verdict(job=job, meets=True, gpus=changes.gpus.get(job, 0))
+                yield DeadlineForecast(job=job, meets=True, gpus=changes.gpus.get(job, 0))
                 continue
             why = "it or another job would miss its deadline"
             if job in self.shares.late:
                 why = "it takes longer than planned"
-            yield Verdict(job=job, meets=False, gpus=changes.gpus.get(job, 0), why=why)
+            yield DeadlineForecast(job=job, meets=False, gpus=changes.gpus.get(job, 0), why=why)

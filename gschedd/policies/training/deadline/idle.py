@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Callable, Iterable
 
-from gschedd.plan.training import Goal
+from gschedd.plan.training import TrainingProfile
 from gschedd.policies.training.deadline.needs import Needs
 
 
@@ -16,7 +16,11 @@ class Idle:
     """
 
     def __init__(
-        self, needs: Needs, numbers: dict[int, int], left: int, goal_of: Callable[[int], Goal]
+        self,
+        needs: Needs,
+        numbers: dict[int, int],
+        left: int,
+        goal_of: Callable[[int], TrainingProfile],
     ) -> None:
         self.numbers = numbers
         self.left = left

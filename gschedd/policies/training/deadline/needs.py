@@ -11,7 +11,7 @@ from gschedd.allocation.fluid import Grid, Need, steps_for
 from gschedd.allocation.running import Trainings, on_open_nodes, open_gpus_of
 from gschedd.allocation.shares import Levels
 from gschedd.plan.snapshot import RunningJob, Snapshot
-from gschedd.plan.training import Goal, gpu_count
+from gschedd.plan.training import TrainingProfile, gpu_count
 from gschedd.policies.training.deadline.settings import Settings
 
 #: No training has less of its work left than this part: what is all but done holds what it has.
@@ -84,7 +84,7 @@ def needs_of(snapshot: Snapshot, trainings: Trainings, speeds: Speeds) -> Needs:
     )
 
 
-def _waited(goal: Goal, levels: Levels, now_s: float) -> float:
+def _waited(goal: TrainingProfile, levels: Levels, now_s: float) -> float:
     """Return how long a training has been there for each GPU second that it still needs.
 
     Who needs little soon goes first, and who has been there for long in the end: nobody starves.
@@ -105,7 +105,7 @@ def _is_held(snapshot: Snapshot, running: RunningJob) -> bool:
     return running.leaving or on_open_nodes(snapshot, running.allocation)
 
 
-def _levels(goal: Goal, running: RunningJob | None, speeds: Speeds) -> Levels:
+def _levels(goal: TrainingProfile, running: RunningJob | None, speeds: Speeds) -> Levels:
     """Return the levels of a training; where it runs, as fast as it is on what it has."""
     levels = speeds.levels(goal)
     if running is None:
@@ -120,14 +120,14 @@ def _levels(goal: Goal, running: RunningJob | None, speeds: Speeds) -> Levels:
     return structs.replace(levels, rates=(*levels.rates[:index], rate, *levels.rates[index + 1 :]))
 
 
-def _rate(goal: Goal, running: RunningJob, speeds: Speeds) -> float:
+def _rate(goal: TrainingProfile, running: RunningJob, speeds: Speeds) -> float:
     """Return the work a second that a training does where it is; 0 without any GPU."""
     if not gpu_count(running.allocation):
         return 0.0
     return goal.speed.rate(speeds.layout_of(running.allocation))
 
 
-def _need(goal: Goal, levels: Levels, has: int) -> Need | None:
+def _need(goal: TrainingProfile, levels: Levels, has: int) -> Need | None:
     if goal.deadline_s is None or not levels.gpus:
         return None
     return Need(
@@ -143,7 +143,7 @@ def _need(goal: Goal, levels: Levels, has: int) -> Need | None:
     )
 
 
-def _candidate(goal: Goal, need: Need, now_s: float) -> Candidate | None:
+def _candidate(goal: TrainingProfile, need: Need, now_s: float) -> Candidate | None:
     least_gpu_s = math.inf
     for index, gpus in enumerate(need.levels.gpus):
         takes_s = need.alone_s(index)

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from gschedd.allocation.changes import Changes, Speeds, carry_out, stays
 from gschedd.allocation.running import Trainings
-from gschedd.plan.snapshot import Plan, Snapshot, Verdict
+from gschedd.plan.snapshot import DeadlineForecast, Plan, Snapshot
 from gschedd.policies.training.deadline.idle import Idle
 from gschedd.policies.training.deadline.keeping import keep
 from gschedd.policies.training.deadline.needs import grid_for, needs_of
@@ -97,7 +97,7 @@ class Round:
             return NO_DEADLINE
         return HOPELESS if job in self.hopeless else GIVEN_UP
 
-    def _verdicts(self, changes: Changes) -> Iterable[Verdict]:
+    def _verdicts(self, changes: Changes) -> Iterable[DeadlineForecast]:
         """Say when those that are kept are done at the latest, and who cannot be in time."""
         limit_gpu_s = self._safe_gpu_s()
         for each in self.needs.candidates:
@@ -108,7 +108,7 @@ class Round:
             gpus = self.needs.has[job] if job in self.needs.held else changes.gpus.get(job, 0)
             spare_s = CHANGES_TO_SPARE * each.need.move_s
             can_promise = share.end_s + spare_s <= each.need.deadline_s
-            yield Verdict(
+            yield DeadlineForecast(
                 job=job,
                 meets=True,
                 end_s=min(share.end_s, each.need.deadline_s),
@@ -132,13 +132,13 @@ class Round:
             each.whole_gpu_s for each in self.needs.candidates
         )
 
-    def _late(self, job: int, gpus: int) -> Verdict:
+    def _late(self, job: int, gpus: int) -> DeadlineForecast:
         goal = self.snapshot.goals[job]
         end_s = self.speeds.end_s(goal, gpus, self.snapshot.now_s)
         if goal.deadline_s is None:
-            return Verdict(job=job, meets=True, end_s=end_s, gpus=gpus)
+            return DeadlineForecast(job=job, meets=True, end_s=end_s, gpus=gpus)
         why = self._why_late(job)
-        return Verdict(job=job, meets=False, end_s=end_s, gpus=gpus, why=why, firm=False)
+        return DeadlineForecast(job=job, meets=False, end_s=end_s, gpus=gpus, why=why, firm=False)
 
 
 def _left_alone(trainings: Trainings, since_s: float) -> Trainings:

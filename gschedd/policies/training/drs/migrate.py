@@ -16,14 +16,14 @@ from gschedd.plan.elastic import allocate_on
 from gschedd.plan.layouts import has_alike_gpus, layout_of
 from gschedd.plan.snapshot import Move, RunningJob, Snapshot
 from gschedd.plan.space import Spaces
-from gschedd.plan.training import Goal, Layout, gpu_count, gpus_by_node
+from gschedd.plan.training import Layout, TrainingProfile, gpu_count, gpus_by_node
 
 
 class Running(Struct, frozen=True, kw_only=True):
     """A training that runs and may be moved."""
 
     job: RunningJob
-    goal: Goal
+    goal: TrainingProfile
     request: Request
     layout: Layout
 

@@ -16,9 +16,9 @@ from gschedd.allocation.forecasts import Expected, Idle, Level, outlook
 from gschedd.allocation.performance import ROUNDING_S
 from gschedd.allocation.running import on_open_nodes
 from gschedd.plan.layouts import layout_of
-from gschedd.plan.snapshot import Plan, RunningJob, Snapshot, Start, Verdict, Wait
-from gschedd.plan.space import NodeSpace, Spaces
-from gschedd.plan.training import Goal
+from gschedd.plan.snapshot import DeadlineForecast, Plan, RunningJob, Snapshot, Start, Wait
+from gschedd.plan.space import FreeNode, Spaces
+from gschedd.plan.training import TrainingProfile
 from gschedd.policies.kit.capacity import Weights, largest, promised, value
 from gschedd.policies.training.drs import migrate as m
 from gschedd.policies.training.drs.room import Room, gained_by, keep_back
@@ -279,12 +279,12 @@ class Planning:
             predicted_start_s=expected.start_s,
         )
 
-    def _of_waiting(self, waiting: Waiting, expected: Expected) -> Verdict:
+    def _of_waiting(self, waiting: Waiting, expected: Expected) -> DeadlineForecast:
         goal = waiting.goal
         end_s = expected.end_s
         out_of_reach = self._is_out_of_reach(waiting)
         unsure = end_s is None and not out_of_reach and goal.deadline_s is not None
-        return Verdict(
+        return DeadlineForecast(
             job=goal.job,
             meets=end_s is not None and _is_in_time(goal, end_s),
             end_s=end_s,
@@ -308,11 +308,13 @@ class Planning:
             return goal.deadline_s
         return goal.deadline_s - _soonest_s(goal, levels) + ROUNDING_S
 
-    def _of_running(self, moved: Mapping[int, m.Moved] | None = None) -> tuple[Verdict, ...]:
+    def _of_running(
+        self, moved: Mapping[int, m.Moved] | None = None
+    ) -> tuple[DeadlineForecast, ...]:
         """Return when what runs will be done; of what is being stopped nothing new is said."""
         snapshot = self._snapshot
         spaces = Spaces(snapshot.nodes)
-        found: list[Verdict] = []
+        found: list[DeadlineForecast] = []
         for job in sorted(snapshot.running, key=lambda each: each.job):
             goal = snapshot.goals.get(job.job)
             if goal is None or job.leaving:
@@ -328,11 +330,11 @@ class Planning:
         return tuple(found)
 
 
-def _verdict(goal: Goal, end_s: float, gpus: int) -> Verdict:
+def _verdict(goal: TrainingProfile, end_s: float, gpus: int) -> DeadlineForecast:
     if end_s == float("inf"):
-        return Verdict(job=goal.job, meets=False, why="it makes no progress where it runs")
+        return DeadlineForecast(job=goal.job, meets=False, why="it makes no progress where it runs")
     meets = _is_in_time(goal, end_s)
-    return Verdict(
+    return DeadlineForecast(
         job=goal.job,
         meets=meets,
         end_s=end_s,
@@ -341,12 +343,12 @@ def _verdict(goal: Goal, end_s: float, gpus: int) -> Verdict:
     )
 
 
-def _soonest_s(goal: Goal, levels: tuple[Level, ...]) -> float:
+def _soonest_s(goal: TrainingProfile, levels: tuple[Level, ...]) -> float:
     """Return how long it runs on the best of some levels, seconds."""
     return goal.startup_s + goal.work * levels[-1][1]
 
 
-def _is_in_time(goal: Goal, end_s: float) -> bool:
+def _is_in_time(goal: TrainingProfile, end_s: float) -> bool:
     return goal.deadline_s is None or end_s <= goal.deadline_s + ROUNDING_S
 
 
@@ -365,7 +367,7 @@ def most_capacity(snapshot: Snapshot) -> Preference:
     }
     most = largest({name: load.rates for name, load in loads.items()})
 
-    def preference(space: NodeSpace) -> float:
+    def preference(space: FreeNode) -> float:
         load = snapshot.loads.get(space.name) or promised(space)
         return -value(load.rates, load.used, most, weights, with_gpus=True)
 

@@ -3,7 +3,7 @@
 from gsched.model.units import format_duration, format_gpus
 from gschedd.allocation.forecasts import Expected, Level, cheapest
 from gschedd.plan.moments import moment
-from gschedd.plan.training import Goal, gpus_by_node
+from gschedd.plan.training import TrainingProfile, gpus_by_node
 from gschedd.policies.training.drs.round import Decided
 
 
@@ -24,7 +24,7 @@ def start_words(decided: Decided, now_s: float) -> str:
     return f"{ends}, {format_duration(decided.end_s - goal.deadline_s)} after its deadline"
 
 
-def deadline_words(goal: Goal, now_s: float) -> str:
+def deadline_words(goal: TrainingProfile, now_s: float) -> str:
     """Return where its deadline stands."""
     if goal.deadline_s is None:
         return "it has no deadline"
@@ -32,7 +32,12 @@ def deadline_words(goal: Goal, now_s: float) -> str:
 
 
 def wait_words(
-    goal: Goal, levels: tuple[Level, ...] | None, expected: Expected, *, now_s: float, because: str
+    goal: TrainingProfile,
+    levels: tuple[Level, ...] | None,
+    expected: Expected,
+    *,
+    now_s: float,
+    because: str,
 ) -> str:
     """Return why a training waits: by when it is wanted, what that would take, what will be.
 
@@ -69,7 +74,7 @@ def wait_words(
     return "; ".join(words)
 
 
-def late_words(goal: Goal, end_s: float) -> str:
+def late_words(goal: TrainingProfile, end_s: float) -> str:
     """Return by how much a training will be late."""
     if goal.deadline_s is None or end_s <= goal.deadline_s:
         return ""
