@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.processes import MARKER, attempts, describe, kill_all, processes_of
 
+#: Of a parameter in a test's name, characters.
+MAX_ID = 200
 HERE = Path(__file__).resolve().parent
 
 #: Seconds after which a test is stuck, where the test does not say it itself. They are no
@@ -51,6 +53,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="one more of a sweep: GSCHED_TEST_SWEEPS=1"))
         if folder in TIMEOUTS_S and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUTS_S[folder]))
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name a long parameter by its size: a test's name is in the environment of all it starts."""
+    if isinstance(val, str | bytes) and len(val) > MAX_ID:
+        return f"{argname}-of-{len(val)}"
+    return None
 
 
 @pytest.fixture(autouse=True)

@@ -117,11 +117,15 @@ def test_a_sample_counts_grandchildren_and_keeps_what_the_dead_used() -> None:
 
 
 @contextmanager
-def burner() -> Iterator[Callable[[], None]]:
-    """Give what makes a child burn half a second or so of CPU time, and wait until it has."""
-    code = "while input(): sum(range(20_000_000)); print('hot', flush=True)"
+def burner() -> Iterator[tuple[int, Callable[[], None]]]:
+    """Give a process with one child, and what makes that burn half a second or so of CPU time.
+
+    Not this process: what other tests have started may run below it.
+    """
+    burn_on = "while input(): sum(range(20_000_000)); print('hot', flush=True)"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn_on!r}])"
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         stdin, stdout = process.stdin, process.stdout
         assert stdin is not None
@@ -132,15 +136,14 @@ def burner() -> Iterator[Callable[[], None]]:
             stdin.flush()
             assert stdout.readline() == b"hot\n"
 
-        yield burn
+        yield process.pid, burn
         process.communicate(b"\n")
 
 
 def test_the_peak_is_the_busiest_time_between_two_samples() -> None:
     """Nothing for 10 s, some burning within 2 s; what comes within 0.1 s more is averaged later."""
     sampler: Sampler[str] = Sampler(Nvml())
-    pid = os.getpid()
-    with burner() as burn:
+    with burner() as (pid, burn):
         first, _ = sampler.sample([at(pid, 10.0)])
         burn()
         busy, _ = sampler.sample([at(pid, 12.0)])
@@ -159,8 +162,7 @@ def test_the_peak_is_the_busiest_time_between_two_samples() -> None:
 def test_a_clock_that_is_set_back_makes_no_peak() -> None:
     """The interval begins anew."""
     sampler: Sampler[str] = Sampler(Nvml())
-    pid = os.getpid()
-    with burner() as burn:
+    with burner() as (pid, burn):
         sampler.sample([at(pid, 1000.0)])
         back, _ = sampler.sample([at(pid, 0.0)])
         burn()
