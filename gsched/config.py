@@ -316,9 +316,9 @@ class DrsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         variant: as published (``paper``), or ``ours``.
-        moves_max: so many training jobs migrate at once to make room; 0: none. As published all of
-            them do, or none.
-        patience_s: of ``ours``: one that is late and has waited so long goes first, seconds.
+        moves_max: maximum number of training jobs that migrate at once to make room; 0: none. In
+            the published algorithm all of them migrate, or none.
+        patience_s: with ``ours``, the waiting time after which a late job goes first; seconds.
     """
 
     variant: str = "ours"
@@ -361,11 +361,11 @@ class AnyTrainingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
         refuse_impossible: deadlines that an idle cluster could not meet are not taken.
         move_s: from the order to migrate a training job to its first further step, where nothing
             was measured; seconds.
-        share_for_others: of the nodes with GPUs: on so many no training job with a deadline is
-            started while other jobs wait for GPUs.
-        profile: which elastic training jobs run on their fewest GPUs until their steps are
-            measured: those of which nothing is known (``auto``), only those that ask for it, or
-            none.
+        share_for_others: fraction of the nodes with GPUs on which no training job with a deadline
+            starts while other jobs wait for GPUs.
+        profile: which elastic training jobs first run on their minimum number of GPUs, until their
+            step times are measured: those without measured step times and those that request it
+            (``auto``), only those that request it (``asked``), or none (``never``).
         planning_limit_s: a policy that has not planned within this time is given up for that time,
             and its process is started again, seconds.
     """

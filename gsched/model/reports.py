@@ -69,13 +69,13 @@ class CheckpointReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A checkpoint as a training tells of it when it is published.
 
     Attributes:
-        request: which order this answers; 0: one that it makes by itself, now and then.
+        request: number of the checkpoint request; 0: a checkpoint of the training's own accord.
         step: steps done over all attempts.
         work_done: over all attempts, in the training's own unit (samples).
         work_total: of the whole training, in that unit; 0: it does not say.
         path: of the checkpoint.
         wall_s: from the agreed step to the published manifest, seconds.
-        waits: it does no further step before it is told to.
+        waits: the training is paused until it is told to continue.
     """
 
     request: Count = 0

@@ -13,11 +13,11 @@ class Trainings(Struct, frozen=True, kw_only=True):
     """The trainings of a snapshot, by what can be done about them.
 
     Attributes:
-        waiting: shapes of those that may start, by job.
-        movable: those that run and may be moved, by job.
-        fixed: those that run and stay as they are; also those that are on their way, and those on
-            nodes that take no work: their GPUs are of use to nobody else.
-        others: what else runs.
+        waiting: job classes of the training jobs that may start, by job.
+        movable: running training jobs that may migrate, by job.
+        fixed: running training jobs that keep their GPUs; also those that migrate now, and those on
+            nodes that accept no jobs, as no other job can use their GPUs.
+        others: all other running jobs.
     """
 
     waiting: Mapping[int, JobClass]

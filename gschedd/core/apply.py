@@ -301,8 +301,7 @@ def _attempt_ended(state: State, fact: f.AttemptEnded) -> None:
             job.trip = structs.replace(job.trip, left_s=fact.at_s)
     elif job.move is not None:
         give_up_move(state, job)
-    state.dirty.nodes.update(attempt.parts)
-    state.dirty.any = True
+    state.dirty.mark_nodes(attempt.parts)
 
 
 def _charge(job: Job, attempt: Attempt, usage: Usage) -> None:

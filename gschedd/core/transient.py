@@ -6,6 +6,7 @@ it; the durable part is written by `gschedd.core.apply` alone.
 
 from bisect import bisect_left, insort
 from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -105,6 +106,11 @@ class Dirty:
     def mark_shape(self, shape: JobClass) -> None:
         """Let the next cycle look at the jobs of a shape."""
         self.shapes.add(shape)
+        self.any = True
+
+    def mark_nodes(self, nodes: Iterable[str]) -> None:
+        """Let the next cycle look at the jobs that these nodes may help: they have more room."""
+        self.nodes.update(nodes)
         self.any = True
 
     def take(self) -> tuple[bool, set[JobClass], set[str]]:

@@ -95,8 +95,8 @@ def gnodes(
     """List nodes, or drain, resume, remove or replace them.
 
     A drained node takes no new jobs; its running jobs continue or, with --migrate, migrate to other
-    nodes where possible. confirm-dead declares a machine gone for good: its jobs end there, and
-    those that can be rerun are requeued; if the machine is still alive, they run twice. remove
+    nodes where possible. confirm-dead declares a node permanently lost: its attempts end, and
+    rerunnable jobs are requeued. If the node is in fact alive, they run twice. remove
     deletes a node without jobs. replace gives a node's name to another gnode, which the head
     refuses until then: one with a new state directory, or on another machine.
     """

@@ -31,12 +31,12 @@ def due_groups(
     Returns:
         None if all groups are due, an empty list if none is.
     """
-    anew, fresh, freed = state.dirty.take()
-    if anew:
+    every, shapes, nodes = state.dirty.take()
+    if every:
         return None
-    due = {shape for shape in fresh if _is_undecided(state, shape, waits)}
-    if freed:
-        due.update(unsure, _helped(state, freed))
+    due = {shape for shape in shapes if _is_undecided(state, shape, waits)}
+    if nodes:
+        due.update(unsure, _helped(state, nodes))
     if not due:
         return []
     holder = next((wait.shape for wait in waits.values() if wait.reserved), None)

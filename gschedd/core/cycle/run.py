@@ -22,17 +22,17 @@ from gschedd.plan.snapshot import DeadlineForecast, Group, JobClass, Plan, Polic
 from gschedd.plan.space import Spaces
 from gschedd.plan.validate import Refusal, validate
 
-#: Nodes that a cycle may compare for its starts, as all requests wait meanwhile: ``balance`` takes
-#: 3 us for each on a quiet core, and 5 us on a busy one, of which all are 40 ms.
+#: Maximum number of node comparisons for the starts of a cycle, as all requests wait meanwhile:
+#: ``balance`` takes 3 us per node on a quiet core and 5 us on a busy one, at most 40 ms in all.
 MAX_LOOKS: Final = 8_000
-#: Starts of a cycle where nodes are few: each costs some 50 us besides.
+#: Maximum number of starts in a cycle: each costs about 50 us besides.
 MAX_STARTS: Final = 256
-#: Starts of a cycle, however many nodes there are: each cycle has a commit.
+#: The limit of starts is never below this, however many nodes there are: each cycle has a commit.
 MIN_STARTS: Final = 16
 
 
 class Cycle(Struct, frozen=True, kw_only=True):
-    """What a cycle came to.
+    """The results of a cycle.
 
     Attributes:
         facts: the accepted starts.
@@ -41,7 +41,7 @@ class Cycle(Struct, frozen=True, kw_only=True):
         objection: why the moves that were proposed could not be accepted.
         verdicts: what is expected of trainings.
         again_s: when the policy wants to be asked again, seconds since the epoch; None: no matter.
-        more: the plan is not over; another cycle is to follow at once.
+        more: the plan reached its limit of starts; another cycle follows at once.
     """
 
     facts: tuple[f.AnyFact, ...]

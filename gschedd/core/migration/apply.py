@@ -108,7 +108,7 @@ def steps_measured(state: State, fact: f.StepsMeasured) -> None:
         attempt = touch_attempt(state, job)
         attempt.step_s, attempt.step_known_s = fact.steps.step_s, fact.at_s
     if job.id in state.trainings:
-        state.dirty.any = state.dirty.every = True
+        state.dirty.mark_all()
 
 
 def move_measured(state: State, fact: f.MoveMeasured) -> None:
