@@ -57,7 +57,7 @@ def run(given: str | None) -> int:
             policy=chosen.plan,
             policy_name=chosen.name,
             model=chosen.make_model(),
-            plans_goals=chosen.plans_goals,
+            plans_training=chosen.plans_training,
             tuning=msgspec.to_builtins(tuning_from(config)),
         )
         return asyncio.run(service.run())

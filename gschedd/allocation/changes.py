@@ -9,14 +9,14 @@ from gsched.model.resources import Allocation, Request
 from gsched.model.units import format_gpus
 from gschedd.allocation.placement import Wanted, fits, settle
 from gschedd.allocation.running import Trainings, open_gpus_of
-from gschedd.allocation.shares import Levels, Profile, levels_of
+from gschedd.allocation.shares import Levels, Timeline, levels_of
 from gschedd.plan.layouts import layout_of, slowest_type
 from gschedd.plan.snapshot import DeadlineForecast, Move, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import Fabric, Layout, Speed, TrainingProfile, gpu_count
 
 
-def profile_for(snapshot: Snapshot, others: tuple[RunningJob, ...]) -> Profile:
+def timeline_for(snapshot: Snapshot, others: tuple[RunningJob, ...]) -> Timeline:
     """Return how many GPUs trainings may have over time: all that others do not hold.
 
     Args:
@@ -24,10 +24,10 @@ def profile_for(snapshot: Snapshot, others: tuple[RunningJob, ...]) -> Profile:
         others: what runs and is no training; its GPUs come back when it is planned to end.
     """
     total = sum(space.total_gpus for space in snapshot.nodes.values() if space.open)
-    profile = Profile(snapshot.now_s, total)
+    timeline = Timeline(snapshot.now_s, total)
     for running in others:
-        profile.take(open_gpus_of(snapshot, running.allocation), until_s=running.end_s)
-    return profile
+        timeline.take(open_gpus_of(snapshot, running.allocation), until_s=running.end_s)
+    return timeline
 
 
 class Speeds:
@@ -61,53 +61,53 @@ class Speeds:
             self._layouts[gpus] = self._fabric.layout(counts, self._types)
         return self._layouts[gpus]
 
-    def run_time_s(self, goal: TrainingProfile, gpus: int) -> float:
+    def run_time_s(self, profile: TrainingProfile, gpus: int) -> float:
         """Return how long the rest of a training takes, seconds; infinite without any GPU."""
-        return goal.run_time_s(self.layout(gpus)) if gpus > 0 and self.total else math.inf
+        return profile.run_time_s(self.layout(gpus)) if gpus > 0 and self.total else math.inf
 
-    def end_s(self, goal: TrainingProfile, gpus: int, now_s: float) -> float | None:
+    def end_s(self, profile: TrainingProfile, gpus: int, now_s: float) -> float | None:
         """Return when a training ends that keeps so many GPUs; None: it never does."""
-        end_s = now_s + self.run_time_s(goal, gpus)
+        end_s = now_s + self.run_time_s(profile, gpus)
         return end_s if end_s < math.inf else None
 
     def layout_of(self, allocation: Allocation) -> Layout:
         """Return the layout of an allocation, also on nodes that are closed."""
         return layout_of(allocation, self._spaces.gpus_of, self._fabric)
 
-    def levels(self, goal: TrainingProfile) -> Levels:
+    def levels(self, profile: TrainingProfile) -> Levels:
         """Return the numbers that are worth having, of those that `sizes` gives."""
-        found = self._levels_of.get(goal.job)
+        found = self._levels_of.get(profile.job)
         if found is None:
-            key = (goal.speed, goal.gpus)
+            key = (profile.speed, profile.gpus)
             if key not in self._levels:
-                sizes = self.sizes(goal)
+                sizes = self.sizes(profile)
                 rates = dict(zip(sizes.gpus, sizes.rates, strict=True))
                 self._levels[key] = levels_of(rates, rates.__getitem__)
-            found = self._levels_of[goal.job] = self._levels[key]
+            found = self._levels_of[profile.job] = self._levels[key]
         return found
 
-    def sizes(self, goal: TrainingProfile) -> Levels:
+    def sizes(self, profile: TrainingProfile) -> Levels:
         """Return the powers of two on which a training can run here, also where more is slower.
 
         If it may have no power of two, all numbers that it may have.
         """
-        key = (goal.speed, goal.gpus)
+        key = (profile.speed, profile.gpus)
         if key not in self._sizes_of:
-            most = min(self.total, goal.gpus[-1]) if goal.gpus else 0
+            most = min(self.total, profile.gpus[-1]) if profile.gpus else 0
             powers = [1 << exponent for exponent in range(most.bit_length())]
-            counts = [count for count in powers if count in goal.gpus]
-            counts = counts or [count for count in goal.gpus if count <= self.total]
-            rates = {count: goal.speed.rate(self.layout(count)) for count in counts}
+            counts = [count for count in powers if count in profile.gpus]
+            counts = counts or [count for count in profile.gpus if count <= self.total]
+            rates = {count: profile.speed.rate(self.layout(count)) for count in counts}
             sizes = tuple(count for count, rate in rates.items() if rate > 0)
             self._sizes_of[key] = Levels(gpus=sizes, rates=tuple(rates[count] for count in sizes))
         return self._sizes_of[key]
 
-    def most(self, goal: TrainingProfile) -> int:
+    def most(self, profile: TrainingProfile) -> int:
         """Return the largest number of GPUs on which a training can run here; 0: it never can."""
-        key = (goal.speed, goal.gpus)
+        key = (profile.speed, profile.gpus)
         if key not in self._most:
-            allowed = (count for count in reversed(goal.gpus) if count <= self.total)
-            running = (count for count in allowed if goal.speed.rate(self.layout(count)) > 0)
+            allowed = (count for count in reversed(profile.gpus) if count <= self.total)
+            running = (count for count in allowed if profile.speed.rate(self.layout(count)) > 0)
             self._most[key] = next(running, 0)
         return self._most[key]
 
@@ -142,19 +142,19 @@ def carry_out(
     free = Spaces(snapshot.nodes)
     starts: list[Start] = []
     waits: list[Wait] = []
-    for job, shape in trainings.waiting.items():
+    for job, job_class in trainings.waiting.items():
         place = places.get(job, ())
         gpus = gpu_count(place)
         if gpus and fits(place, free):
             free.take(place)
             starts.append(
-                Start(job=job, shape=shape, allocation=place, why=f"on {format_gpus(gpus)}")
+                Start(job=job, job_class=job_class, allocation=place, why=f"on {format_gpus(gpus)}")
             )
             continue
         reason = reasons.get(job, "no GPU is free for it")
         if gpus:
             reason = f"waiting for {format_gpus(gpus)} being released by running jobs"
-        waits.append(Wait(shape=shape, first=job, reason=reason))
+        waits.append(Wait(job_class=job_class, first=job, reason=reason))
     moves = [
         Move(job=job, allocation=places.get(job, ()), why=_why(running, places.get(job, ())))
         for job, running in trainings.movable.items()
@@ -173,17 +173,17 @@ def _places(
 ) -> dict[int, Allocation]:
     wanted: dict[int, Wanted] = {}
     for job, running in trainings.movable.items():
-        request = snapshot.goals[job].request
+        request = snapshot.profiles[job].request
         assert request is not None, "what cannot be moved is fixed"
         wanted[job] = _wanted(job, numbers, request, running.allocation)
-    for job, shape in trainings.waiting.items():
+    for job, job_class in trainings.waiting.items():
         if numbers.get(job):
-            wanted[job] = _wanted(job, numbers, shape.request, ())
+            wanted[job] = _wanted(job, numbers, job_class.request, ())
     places = settle(Spaces(snapshot.nodes), wanted.values())
     while len(places) < len(wanted):
         for job in wanted.keys() - places.keys():
             half = wanted[job].gpus // 2
-            less = max((count for count in snapshot.goals[job].gpus if count <= half), default=0)
+            less = max((count for count in snapshot.profiles[job].gpus if count <= half), default=0)
             wanted[job] = structs.replace(wanted[job], gpus=less)
         places = settle(Spaces(snapshot.nodes), wanted.values())
     return places
@@ -206,11 +206,11 @@ def _why(running: RunningJob, place: Allocation) -> str:
 
 def stays(snapshot: Snapshot, speeds: Speeds, running: RunningJob) -> DeadlineForecast:
     """Return when a training ends that runs and stays as it is, and whether in time."""
-    goal, gpus = snapshot.goals[running.job], gpu_count(running.allocation)
-    end_s = speeds.end_s(goal, gpus, snapshot.now_s)
-    meets = goal.deadline_s is None or (end_s is not None and end_s <= goal.deadline_s)
+    profile, gpus = snapshot.profiles[running.job], gpu_count(running.allocation)
+    end_s = speeds.end_s(profile, gpus, snapshot.now_s)
+    meets = profile.deadline_s is None or (end_s is not None and end_s <= profile.deadline_s)
     return DeadlineForecast(
-        job=goal.job,
+        job=profile.job,
         meets=meets,
         end_s=end_s,
         gpus=gpus,

@@ -37,28 +37,30 @@ class Waiting(Struct, frozen=True, kw_only=True):
             the same plans suit them.
     """
 
-    goal: TrainingProfile
-    shape: JobClass
+    profile: TrainingProfile
+    job_class: JobClass
     form: Request | None
     kind: int
 
 
 def waiting_trainings(snapshot: Snapshot) -> list[Waiting]:
-    """Return the trainings that wait, by job id; jobs without a goal are not among them."""
+    """Return the trainings that wait, by job id; jobs without a profile are not among them."""
     forms: dict[Request, Request | None] = {}
     kinds: dict[tuple[Request | None, Speed, tuple[int, ...]], int] = {}
     found: list[Waiting] = []
     for group in snapshot.groups:
-        goal = snapshot.goals.get(group.shape.goal) if group.shape.goal else None
-        if goal is None:
+        profile = (
+            snapshot.profiles.get(group.job_class.training) if group.job_class.training else None
+        )
+        if profile is None:
             continue
-        request = group.shape.request
+        request = group.job_class.request
         if request not in forms:
             forms[request] = form_of(request) if has_alike_gpus(request) else None
         form = forms[request]
-        kind = kinds.setdefault((form, goal.speed, goal.gpus), len(kinds))
-        found.append(Waiting(goal=goal, shape=group.shape, form=form, kind=kind))
-    return sorted(found, key=lambda each: each.goal.job)
+        kind = kinds.setdefault((form, profile.speed, profile.gpus), len(kinds))
+        found.append(Waiting(profile=profile, job_class=group.job_class, form=form, kind=kind))
+    return sorted(found, key=lambda each: each.profile.job)
 
 
 def form_of(request: Request) -> Request:

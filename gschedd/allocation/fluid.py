@@ -17,7 +17,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from gschedd.allocation.shares import Levels, Profile
+from gschedd.allocation.shares import Levels, Timeline
 
 #: The first step lasts so long at least; seconds. Less would only make more steps.
 FIRST_STEP_S: Final = 60.0
@@ -93,19 +93,19 @@ class Grid:
         self.free = [0.0] * len(self.starts_s)
 
     @classmethod
-    def of(cls, profile: Profile, times_s: Iterable[float], now_gpus: int) -> "Grid":
-        """Return a grid that sums up a profile.
+    def of(cls, timeline: Timeline, times_s: Iterable[float], now_gpus: int) -> "Grid":
+        """Return a grid that sums up a timeline.
 
         Args:
-            profile: free GPUs over time.
+            timeline: free GPUs over time.
             times_s: where steps begin; those that are not in the future make no difference.
             now_gpus: no more are free in the first step.
         """
-        now_s = profile.starts_s[0]
+        now_s = timeline.starts_s[0]
         bounds = sorted({now_s, *(each_s for each_s in times_s if each_s > now_s)})
         end_s = bounds.pop() if len(bounds) > 1 else now_s + FIRST_STEP_S
         grid = cls(bounds, end_s)
-        steps = list(zip(profile.starts_s, profile.free, strict=True))
+        steps = list(zip(timeline.starts_s, timeline.free, strict=True))
         for index, (start_s, stop_s) in enumerate(pairwise([*bounds, end_s])):
             grid.free[index] = _mean(steps, start_s, stop_s)
         grid.free[0] = min(grid.free[0], now_gpus)

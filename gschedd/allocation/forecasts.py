@@ -109,9 +109,11 @@ class Idle:
         """
         levels = self._of_kind.get(waiting.kind)
         if levels is None:
-            goal, form = waiting.goal, waiting.form
+            profile, form = waiting.profile, waiting.form
             levels = (
-                () if form is None else self._index.levels(form, goal.speed, goal.gpus, self._paces)
+                ()
+                if form is None
+                else self._index.levels(form, profile.speed, profile.gpus, self._paces)
             )
             self._of_kind[waiting.kind] = levels
         return levels
@@ -141,11 +143,11 @@ def running_ends(snapshot: Snapshot) -> list[tuple[float, int]]:
     spaces = Spaces(snapshot.nodes)
     ends: list[tuple[float, int]] = []
     for job in snapshot.running:
-        goal = snapshot.goals.get(job.job)
+        profile = snapshot.profiles.get(job.job)
         end_s = job.end_s
-        if goal is not None and all(share.node in spaces for share in job.allocation):
+        if profile is not None and all(share.node in spaces for share in job.allocation):
             layout = layout_of(job.allocation, spaces.gpus_of, snapshot.fabric)
-            end_s = snapshot.now_s + goal.run_time_s(layout)
+            end_s = snapshot.now_s + profile.run_time_s(layout)
         gpus = gpu_count(job.allocation)
         if gpus and end_s is not None and end_s < float("inf"):
             ends.append((max(end_s, snapshot.now_s), gpus))
@@ -169,18 +171,18 @@ def outlook(
     count = _free_count(waiting := list(waiting), free)
     found: dict[int, Expected] = {}
     for each in sorted(waiting, key=lambda one: _order(one, idle, now_s)):
-        goal, levels = each.goal, idle.levels_of(each)
+        profile, levels = each.profile, idle.levels_of(each)
         while ends and count < (levels[0][0] if levels else 0):
             end_s, gpus = heapq.heappop(ends)
             now_s, count = max(now_s, end_s), count + gpus
         fitting = [level for level in levels if level[0] <= count]
         if not fitting:
-            found[goal.job] = Expected()
+            found[profile.job] = Expected()
             continue
-        slack_s = _deadline_s(goal) - now_s - goal.startup_s
-        gpus, pace = cheapest(fitting, goal.work, slack_s) or fitting[-1]
-        end_s = now_s + (goal.startup_s + goal.work * pace)
-        found[goal.job] = Expected(start_s=now_s, end_s=end_s, gpus=gpus)
+        slack_s = _deadline_s(profile) - now_s - profile.startup_s
+        gpus, pace = cheapest(fitting, profile.work, slack_s) or fitting[-1]
+        end_s = now_s + (profile.startup_s + profile.work * pace)
+        found[profile.job] = Expected(start_s=now_s, end_s=end_s, gpus=gpus)
         heapq.heappush(ends, (end_s, gpus))
         count -= gpus
     return found
@@ -192,14 +194,18 @@ def _free_count(waiting: Sequence[Waiting], free: Spaces) -> int:
     return max((sum(free_gpus(form, free).values()) for form in forms), default=0)
 
 
-def _deadline_s(goal: TrainingProfile) -> float:
-    return float("-inf") if goal.deadline_s is None else goal.deadline_s
+def _deadline_s(profile: TrainingProfile) -> float:
+    return float("-inf") if profile.deadline_s is None else profile.deadline_s
 
 
 def _order(each: Waiting, idle: Idle, now_s: float) -> tuple[bool, float, int]:
     """Return who goes first: those that can still be in time, by their deadlines."""
-    goal = each.goal
-    deadline_s = _deadline_s(goal)
-    time_s = deadline_s - now_s - goal.startup_s
-    in_time = cheapest(idle.levels_of(each), goal.work, time_s) is not None
-    return (not in_time, goal.arrived_s if deadline_s == float("-inf") else deadline_s, goal.job)
+    profile = each.profile
+    deadline_s = _deadline_s(profile)
+    time_s = deadline_s - now_s - profile.startup_s
+    in_time = cheapest(idle.levels_of(each), profile.work, time_s) is not None
+    return (
+        not in_time,
+        profile.arrived_s if deadline_s == float("-inf") else deadline_s,
+        profile.job,
+    )

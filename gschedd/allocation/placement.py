@@ -24,7 +24,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
     """How many GPUs a training is to have.
 
     Attributes:
-        gpus: as many as it may have by its goal; 0: none.
+        gpus: as many as it may have by its profile; 0: none.
         request: with one chunk, of which every place has a GPU or more.
         allocation: what it has; empty where it waits.
     """

@@ -29,19 +29,19 @@ class Trainings(Struct, frozen=True, kw_only=True):
     def of(cls, snapshot: Snapshot) -> "Trainings":
         """Return the trainings of a snapshot, each kind by job id."""
         waiting = {
-            job: group.shape
+            job: group.job_class
             for group in snapshot.groups
             for _, job in group.order
-            if job in snapshot.goals
+            if job in snapshot.profiles
         }
         movable: dict[int, RunningJob] = {}
         fixed: dict[int, RunningJob] = {}
         others: list[RunningJob] = []
         for running in sorted(snapshot.running, key=lambda running: running.job):
-            goal = snapshot.goals.get(running.job)
-            if goal is None:
+            profile = snapshot.profiles.get(running.job)
+            if profile is None:
                 others.append(running)
-            elif may_migrate(running, goal, snapshot):
+            elif may_migrate(running, profile, snapshot):
                 movable[running.job] = running
             else:
                 fixed[running.job] = running
@@ -53,9 +53,9 @@ class Trainings(Struct, frozen=True, kw_only=True):
         )
 
 
-def may_migrate(running: RunningJob, goal: TrainingProfile, snapshot: Snapshot) -> bool:
+def may_migrate(running: RunningJob, profile: TrainingProfile, snapshot: Snapshot) -> bool:
     """Return whether a policy may migrate a training that runs."""
-    if running.leaving or running.starting or not goal.movable or goal.request is None:
+    if running.leaving or running.starting or not profile.movable or profile.request is None:
         return False
     return on_open_nodes(snapshot, running.allocation)
 

@@ -1,6 +1,6 @@
 """Minimum satisfactory shares: the fewest GPUs that let a training meet its deadline.
 
-Free GPUs are counted over time, wherever they are: a step function, the `Profile`. A training runs
+Free GPUs are counted over time, wherever they are: a step function, the `Timeline`. A training runs
 on one of its `Levels`. Its minimum satisfactory share is the lowest level such that on that many
 GPUs, or on the largest level that fits where fewer are free, it is done by its deadline. Trainings
 take their shares in order of their deadlines; one more may be admitted if none of those that would
@@ -62,7 +62,7 @@ def levels_of(counts: Iterable[int], rate: Callable[[int], float]) -> Levels:
     return Levels(gpus=tuple(gpus), rates=tuple(rates))
 
 
-class Profile:
+class Timeline:
     """How many GPUs are free from now on: constant between its steps, and after the last one.
 
     Attributes:
@@ -76,9 +76,9 @@ class Profile:
         self.starts_s = [now_s]
         self.free = [gpus]
 
-    def copy(self) -> "Profile":
-        """Return another profile with the same steps."""
-        other = Profile(self.starts_s[0], self.free[0])
+    def copy(self) -> "Timeline":
+        """Return another timeline with the same steps."""
+        other = Timeline(self.starts_s[0], self.free[0])
         other.starts_s, other.free = self.starts_s.copy(), self.free.copy()
         return other
 
@@ -112,7 +112,7 @@ class Profile:
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """What a training takes of a profile.
+    """What a training takes of a timeline.
 
     Attributes:
         level: number of GPUs that it never exceeds; 0: it gets none, whatever is free.
@@ -131,7 +131,7 @@ NOTHING: Final = Claim(level=0, gpus=0, end_s=float("inf"), gpu_s=0.0)
 
 
 def least_level(
-    profile: Profile, levels: Levels, work: float, deadline_s: float, startup_s: float = 0.0
+    timeline: Timeline, levels: Levels, work: float, deadline_s: float, startup_s: float = 0.0
 ) -> int | None:
     """Return the index of the lowest level that does the work in time, None if none does.
 
@@ -139,7 +139,7 @@ def least_level(
     them begin at the same time, and take as long until their first step.
 
     Args:
-        profile: what is free.
+        timeline: what is free.
         levels: what may be chosen.
         work: to be done, in the unit of the rates.
         deadline_s: by when, seconds since the epoch.
@@ -147,7 +147,7 @@ def least_level(
     """
     limits, rates = levels.gpus, levels.rates
     lasting_s = [0.0] * (len(limits) + 1)
-    starts_s, free = profile.starts_s, profile.free
+    starts_s, free = timeline.starts_s, timeline.free
     for index in range(bisect_right(starts_s, deadline_s)):
         next_s = starts_s[index + 1] if index + 1 < len(starts_s) else deadline_s
         fits, lasts_s = bisect_right(limits, free[index]), min(next_s, deadline_s) - starts_s[index]
@@ -168,12 +168,12 @@ def least_level(
 
 
 def claim(
-    profile: Profile, levels: Levels, index: int, work: float, startup_s: float = 0.0
+    timeline: Timeline, levels: Levels, index: int, work: float, startup_s: float = 0.0
 ) -> Claim:
     """Take the share of a level, or less where less is free, until the work is done.
 
     Args:
-        profile: what is free; what is claimed is taken from it.
+        timeline: what is free; what is claimed is taken from it.
         levels: of the training.
         index: of the level; -1: nothing is taken.
         work: to be done, in the unit of the rates; where there is none, nothing is taken.
@@ -182,7 +182,7 @@ def claim(
     if index < 0 or work <= 0:
         return NOTHING
     limits, rates = levels.gpus, levels.rates
-    starts_s, free = profile.starts_s, profile.free
+    starts_s, free = timeline.starts_s, timeline.free
     left, gpu_s, at, now_gpus = work, 0.0, 0, 0
     while True:
         chosen = min(bisect_right(limits, free[at]) - 1, index)
@@ -194,7 +194,7 @@ def claim(
             if last or starts_s[at] + need_s * (1 - ROUNDING) <= starts_s[at + 1]:
                 end_s = max(starts_s[at] + need_s, math.nextafter(starts_s[at], math.inf))
                 # an end that rounding puts behind the next step is at that step
-                profile.split(end_s if last else min(end_s, starts_s[at + 1]))
+                timeline.split(end_s if last else min(end_s, starts_s[at + 1]))
                 free[at] -= gpus
                 return Claim(
                     level=limits[index], gpus=now_gpus, end_s=end_s, gpu_s=gpu_s + gpus * need_s
@@ -237,18 +237,18 @@ class Shares:
     A training that cannot meet its deadline, those before it having taken theirs, gets none here.
 
     Attributes:
-        profile: what all of them leave free.
+        timeline: what all of them leave free.
         claims: by job, of those that will be in time.
         late: jobs that will not be in time.
     """
 
-    def __init__(self, profile: Profile, demands: Collection[Demand] = ()) -> None:
-        """Take shares of a profile, which is not changed."""
-        self._base = profile
+    def __init__(self, timeline: Timeline, demands: Collection[Demand] = ()) -> None:
+        """Take shares of a timeline, which is not changed."""
+        self._base = timeline
         self._demands: list[Demand] = sorted(demands, key=by_deadline)
-        settled = _settle(profile, self._demands)
+        settled = _settle(timeline, self._demands)
         assert settled is not None, "whoever comes too late is allowed to"
-        self.profile, self.claims, self.late = settled
+        self.timeline, self.claims, self.late = settled
 
     @property
     def demands(self) -> Sequence[Demand]:
@@ -271,15 +271,15 @@ class Shares:
         if settled is None:
             return False
         self._demands = demands
-        self.profile, self.claims, self.late = settled
+        self.timeline, self.claims, self.late = settled
         return True
 
 
 def _settle(
-    profile: Profile, demands: Iterable[Demand], may_be_late: Collection[int] | None = None
-) -> tuple[Profile, Mapping[int, Claim], frozenset[int]] | None:
+    timeline: Timeline, demands: Iterable[Demand], may_be_late: Collection[int] | None = None
+) -> tuple[Timeline, Mapping[int, Claim], frozenset[int]] | None:
     """Return what is left, the claims, and who is late; None if somebody is who may not be."""
-    left = profile.copy()
+    left = timeline.copy()
     claims: dict[int, Claim] = {}
     late: set[int] = set()
     for demand in demands:

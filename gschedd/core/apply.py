@@ -211,8 +211,8 @@ def _assigned(state: State, fact: f.AttemptAssigned) -> None:
         lease_s=fact.lease_s,
         lease_grace_s=fact.lease_grace_s,
     )
-    if moving and job.trip is not None:
-        job.trip = structs.replace(job.trip, placed_s=fact.at_s)
+    if moving and job.migration is not None:
+        job.migration = structs.replace(job.migration, placed_s=fact.at_s)
     job.attempt, job.attempts = attempt, fact.attempt
     own(state, job, attempt)
     touch_attempt(state, job)
@@ -297,8 +297,8 @@ def _attempt_ended(state: State, fact: f.AttemptEnded) -> None:
     move(state, job, fact, JobState.MIGRATING if moved else JobState.EXITING)
     if moved:
         job.attempt = None  # it has none until its place is free
-        if job.trip is not None:
-            job.trip = structs.replace(job.trip, left_s=fact.at_s)
+        if job.migration is not None:
+            job.migration = structs.replace(job.migration, left_s=fact.at_s)
     elif job.move is not None:
         give_up_move(state, job)
     state.dirty.mark_nodes(attempt.parts)
@@ -317,8 +317,8 @@ def _requeued(state: State, fact: f.JobRequeued) -> None:
     job.requeue_reason = fact.reason
     job.avoid, job.unknown_since_s = fact.avoid, fact.unknown_since_s
     job.requeues += 1
-    if job.trip is not None and not job.trip.resumed_s:
-        job.trip = None  # it has come to nothing: how long it waits now is no move's cost
+    if job.migration is not None and not job.migration.resumed_s:
+        job.migration = None  # it has come to nothing: how long it waits now is no move's cost
     job.holds = tuple(sorted({*job.holds, *fact.holds}))
     if fact.holds:
         job.hold_reason = fact.reason

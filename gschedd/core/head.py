@@ -79,7 +79,7 @@ class Head:
     """The state, and the only ways to change it.
 
     Attributes:
-        waits: why each shape waits, from the last cycle.
+        waits: why each class waits, from the last cycle.
         verdicts: what is expected of trainings, from the last cycle, by job.
         oddities: counted messages that did not fit, by name.
         safe_mode: why nothing is started, or empty.
@@ -187,7 +187,7 @@ class Head:
         facts: list[f.AnyFact] = [f.JobSubmitted(at_s=now_s, job=job, spec=spec, state=begins)]
         if command.asked.reject_if_late:
             promise = promise_of(job, spec, outlook or self.foresee(spec, now_s), now_s=now_s)
-            if self.state.plans_goals:
+            if self.state.plans_training:
                 facts.append(promise)  # else nobody plans for it, so it would bind nobody
         step = self._advance(facts)
         return structs.replace(step, job=job, warnings=submission.warnings)
@@ -365,11 +365,11 @@ class Head:
 
     def _plan(self, now_s: float) -> Step:
         """Ask the policy what to do with what waits."""
-        if self.state.plans_goals and self.state.trainings:
+        if self.state.plans_training and self.state.trainings:
             self.state.dirty.every = True  # what one gives back may let another one run on more
         if self._unsure:
             groups = self.state.groups
-            self._unsure = {shape for shape in self._unsure if shape in groups}
+            self._unsure = {job_class for job_class in self._unsure if job_class in groups}
         if self.rounds is not None and (self.rounds.asked or self.state.trainings):
             return self._plan_elsewhere(self.rounds, now_s)
         return self._plan_here(now_s)
@@ -481,10 +481,10 @@ class Head:
                 self.again_s = None
                 return self._accept(self._checked(plan, now_s), None, now_s)
             case r.Checked():
-                plan, shapes = rounds.checked(answer.late, now_s)
+                plan, job_classes = rounds.checked(answer.late, now_s)
                 if plan.again_s is not None:
                     self.again_s = max(plan.again_s, now_s + LEAST_PAUSE_S)
-                due = [state.groups[shape] for shape in shapes if shape in state.groups]
+                due = [state.groups[each] for each in job_classes if each in state.groups]
                 return self._carry_out(self._checked(plan, now_s), due)
             case r.Failed():
                 rounds.failures += 1

@@ -16,13 +16,13 @@ from gschedd.core.transitions import next_job_state
 def enter(state: State, job: Job) -> None:
     """Index a job by the state it is in."""
     if job.state is JobState.QUEUED:
-        shape = state.shape_of(job)
-        group = state.groups.get(shape)
+        job_class = state.class_of(job)
+        group = state.groups.get(job_class)
         if group is None:
-            group = state.groups[shape] = WaitingGroup(shape)
-            state.shapes_of.setdefault(shape.request, {})[shape] = None
+            group = state.groups[job_class] = WaitingGroup(job_class)
+            state.classes_of.setdefault(job_class.request, {})[job_class] = None
         group.add(state.order_key(job))
-        state.dirty.mark_shape(shape)
+        state.dirty.mark_class(job_class)
     elif job.state is JobState.WAITING:
         insort(state.delayed, (job.start_after_s, job.id))
 
@@ -30,15 +30,15 @@ def enter(state: State, job: Job) -> None:
 def leave(state: State, job: Job) -> None:
     """Take a job out of the index of the state it is in."""
     if job.state is JobState.QUEUED:
-        shape = state.shape_of(job)
-        group = state.groups[shape]
+        job_class = state.class_of(job)
+        group = state.groups[job_class]
         group.remove(state.order_key(job))
         if not group.order:
-            del state.groups[shape]
-            alike = state.shapes_of[shape.request]
-            del alike[shape]
+            del state.groups[job_class]
+            alike = state.classes_of[job_class.request]
+            del alike[job_class]
             if not alike:
-                del state.shapes_of[shape.request]
+                del state.classes_of[job_class.request]
     elif job.state is JobState.WAITING:
         entry = (job.start_after_s, job.id)
         index = bisect_left(state.delayed, entry)

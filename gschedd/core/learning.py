@@ -143,7 +143,7 @@ def run_of(state: State, fact: f.PartEnded) -> Run | None:
     return Run(job=fact.job, attempt=fact.attempt, record=record, prediction=prediction)
 
 
-def foretell(
+def predict(
     predictor: Predictor, state: State, job: Job, nodes: Sequence[str], now_s: float
 ) -> dict[str, Prediction]:
     """Return what a job is expected to cost on each of the nodes of which the load is known."""

@@ -155,30 +155,53 @@ class Reached(Progress, frozen=True, kw_only=True):
     world_sizes: tuple[int, ...] = ()
 
 
-class Job(Struct, kw_only=True, omit_defaults=True):
-    """A job that is not done.
+class SparseFields(Struct, kw_only=True, omit_defaults=True):
+    """Fields of `Job` that most jobs leave at their defaults; the store keeps them in one column.
 
     Attributes:
-        eligible_s: since when it may start: its queue time.
-        not_before_s: until when a fault of the system delays it.
-        faults: faults of the system in a row.
-        avoid: nodes on which its last attempts failed to start: it tries others first.
-        unknown_since_s: since when each attempt has failed on its owner's account; 0: none has.
-        cpu_s: CPU time of all ended attempts.
         move: where it goes on, while it moves.
         moves: how often it has moved.
-        spent_s: of its walltime, by attempts that it goes on from; see
-            `gschedd.core.attempts.walltime`.
         moves_asked: how often that was asked of it.
         moves_cost_s: for how long all its moves so far have kept it from working, seconds.
-        trip: how far the present move is, or what the last one took.
+        spent_s: of its walltime, by attempts that it goes on from; see
+            `gschedd.core.attempts.walltime`.
+        migration: how far the present move is, or what the last one took.
         saved: its newest checkpoint.
         work_done: of a training, as its last checkpoint has it.
         work_total: of the whole training, in the unit of that; 0: it is the unit of its speed.
         promised: whether it was promised that it meets its deadline; None: nothing was said.
         meets: whether it is expected to now; None: nothing was said.
         expected_end_s: when it was expected to be done when that was said.
+        avoid: nodes on which its last attempts failed to start: it tries others first.
+        unknown_since_s: since when each attempt has failed on its owner's account; 0: none has.
         recovered: a node knew it and the database did not; it is never started (again).
+    """
+
+    move: MigrationTarget | None = None
+    moves: int = 0
+    moves_asked: int = 0
+    moves_cost_s: float = 0.0
+    spent_s: float = 0.0
+    migration: MigrationProgress | None = field(default=None, name="trip")
+    saved: Saved | None = None
+    work_done: float = 0.0
+    work_total: float = 0.0
+    promised: bool | None = None
+    meets: bool | None = None
+    expected_end_s: float | None = None
+    avoid: tuple[str, ...] = ()
+    unknown_since_s: float = 0.0
+    recovered: bool = False
+
+
+class Job(SparseFields, kw_only=True, omit_defaults=True):
+    """A job that is not done.
+
+    Attributes:
+        eligible_s: since when it may start: its queue time.
+        not_before_s: until when a fault of the system delays it.
+        faults: faults of the system in a row.
+        cpu_s: CPU time of all ended attempts.
     """
 
     id: int
@@ -194,27 +217,12 @@ class Job(Struct, kw_only=True, omit_defaults=True):
     faults: int = 0
     requeues: int = 0
     requeue_reason: str = ""
-    avoid: tuple[str, ...] = ()
-    unknown_since_s: float = 0.0
     started_s: float | None = None
     ended_s: float | None = None
     cpu_s: float = 0.0
     wall_s: float = 0.0
     gpu_s: float = 0.0
     outcome: Outcome | None = None
-    move: MigrationTarget | None = None
-    moves: int = 0
-    moves_asked: int = 0
-    moves_cost_s: float = 0.0
-    spent_s: float = 0.0
-    trip: MigrationProgress | None = None
-    saved: Saved | None = None
-    work_done: float = 0.0
-    work_total: float = 0.0
-    promised: bool | None = None
-    meets: bool | None = None
-    expected_end_s: float | None = None
-    recovered: bool = False
 
     @property
     def start_after_s(self) -> float:
@@ -297,7 +305,7 @@ class State:
 
     Attributes:
         queue_priorities: added to a job's own, by queue. Configuration.
-        plans_goals: the policy plans trainings one by one, by their deadlines. Configuration.
+        plans_training: the policy plans trainings one by one, by their deadlines. Configuration.
         epoch_id: of the start of the head that works on this state; the shell sets it.
 
         jobs: jobs that are not done, by id.
@@ -313,8 +321,8 @@ class State:
         step_times: how long steps of trainings have taken where.
 
         spaces: an index, as all below: free resources of each node.
-        groups: waiting jobs by shape.
-        shapes_of: shapes of ``groups`` by their request.
+        groups: waiting jobs by class.
+        classes_of: classes of ``groups`` by their request.
         delayed: jobs in state waiting, sorted by (time, job).
         running: jobs with an attempt that is not over.
         by_node: the same by node.
@@ -333,10 +341,10 @@ class State:
     """
 
     def __init__(
-        self, queue_priorities: Mapping[str, int] | None = None, *, plans_goals: bool = False
+        self, queue_priorities: Mapping[str, int] | None = None, *, plans_training: bool = False
     ) -> None:
         self.queue_priorities = dict(queue_priorities or {})
-        self.plans_goals = plans_goals
+        self.plans_training = plans_training
         self.epoch_id = ""
         self._init_durable()
         self._init_indices()
@@ -360,7 +368,7 @@ class State:
     def _init_indices(self) -> None:
         self.spaces = SortedSpaces()
         self.groups: dict[JobClass, WaitingGroup] = {}
-        self.shapes_of: dict[Request, dict[JobClass, None]] = {}
+        self.classes_of: dict[Request, dict[JobClass, None]] = {}
         self.delayed: list[tuple[float, int]] = []
         self.running: dict[int, Job] = {}
         self.by_node: dict[str, dict[int, Job]] = {}
@@ -389,12 +397,12 @@ class State:
         """Return by what waiting jobs are ordered: priority with the queue's, then id."""
         return (-(job.spec.priority + self.queue_priorities.get(job.spec.queue, 0)), job.id)
 
-    def shape_of(self, job: Job) -> JobClass:
+    def class_of(self, job: Job) -> JobClass:
         """Return what decides about the job together with others."""
         spec = job.spec
-        goal = job.id if self.plans_goals and spec.is_training else 0
+        training = job.id if self.plans_training and spec.is_training else 0
         return JobClass(
-            queue=spec.queue, request=spec.request, walltime_s=spec.walltime_s, goal=goal
+            queue=spec.queue, request=spec.request, walltime_s=spec.walltime_s, training=training
         )
 
     def generic_names(self) -> frozenset[str]:

@@ -39,12 +39,12 @@ class Ends:
 
 
 class WaitingGroup:
-    """Jobs of one shape that may start now, sorted by `OrderKey`."""
+    """Jobs of one class that may start now, sorted by `OrderKey`."""
 
-    __slots__ = ("order", "shape")
+    __slots__ = ("job_class", "order")
 
-    def __init__(self, shape: JobClass) -> None:
-        self.shape = shape
+    def __init__(self, job_class: JobClass) -> None:
+        self.job_class = job_class
         self.order: list[OrderKey] = []
 
     def add(self, key: OrderKey) -> None:
@@ -87,7 +87,7 @@ class Dirty:
     Attributes:
         any: something has changed that a cycle should look at: one of the next three.
         every: every waiting job is to be looked at.
-        shapes: shapes with a job that has come.
+        job_classes: job_classes with a job that has come.
         nodes: nodes on which something was given back.
         ends: what runs, by planned end; brought up to date when a policy looks.
     """
@@ -95,7 +95,7 @@ class Dirty:
     def __init__(self) -> None:
         self.any = True
         self.every = True
-        self.shapes: set[JobClass] = set()
+        self.job_classes: set[JobClass] = set()
         self.nodes: set[str] = set()
         self.ends = Ends()
 
@@ -103,9 +103,9 @@ class Dirty:
         """Let the next cycle look at every waiting job."""
         self.any = self.every = True
 
-    def mark_shape(self, shape: JobClass) -> None:
-        """Let the next cycle look at the jobs of a shape."""
-        self.shapes.add(shape)
+    def mark_class(self, job_class: JobClass) -> None:
+        """Let the next cycle look at the jobs of a class."""
+        self.job_classes.add(job_class)
         self.any = True
 
     def mark_nodes(self, nodes: Iterable[str]) -> None:
@@ -114,10 +114,10 @@ class Dirty:
         self.any = True
 
     def take(self) -> tuple[bool, set[JobClass], set[str]]:
-        """Take the marks away, and return ``every``, ``shapes`` and ``nodes`` as they were."""
-        taken = (self.every, self.shapes, self.nodes)
+        """Take the marks away, and return ``every``, ``job_classes`` and ``nodes`` as they were."""
+        taken = (self.every, self.job_classes, self.nodes)
         self.any = self.every = False
-        self.shapes, self.nodes = set(), set()
+        self.job_classes, self.nodes = set(), set()
         return taken
 
 

@@ -87,7 +87,7 @@ class Service:
         policy: Policy,
         policy_name: str,
         model: Model | None = None,
-        plans_goals: bool = False,
+        plans_training: bool = False,
         tuning: Mapping[str, object] = NO_TUNING,
     ) -> None:
         self._config = config
@@ -106,7 +106,7 @@ class Service:
         self._store = Store(config.head.state_dir)
         self._opened: Opened = self._store.open()
         queues = {name: queue.priority for name, queue in settings.queues.items()}
-        state = State(queues, plans_goals=plans_goals)
+        state = State(queues, plans_training=plans_training)
         self._damaged = self._store.load(state)
         self._set_aside = frozenset(state.damaged)
         for job in sorted(state.damaged):

@@ -46,7 +46,7 @@ def settings_from(config: Config) -> Settings:
         only_uid=os.getuid() if head.single_user else None,
         warn_unknown_resource=head.unknown_resource == "warn",
         default_walltime_s=head.default_walltime_s,
-        predicted_times=config.balance.predicted_times and chosen_policy(config).foretells_times,
+        predicted_times=config.balance.predicted_times and chosen_policy(config).predicts_run_times,
         max_queued_per_user=head.max_queued_per_user,
         max_user_priority=head.max_user_priority,
         fabric=fabric_from(config.fabric),

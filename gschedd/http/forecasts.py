@@ -222,7 +222,7 @@ class Forecasts:
             return question
         theirs = rounds.policy.theirs(question.seen)
         assert theirs is not None, "it is about one"
-        # what they know of kinds and run times is in their goals
+        # what they know of kinds and run times is in their profiles
         seen = structs.replace(theirs, kinds={}, predictor=None).detach()
         return structs.replace(question, seen=seen)
 

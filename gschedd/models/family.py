@@ -1,6 +1,6 @@
-"""The runs of jobs that are alike, and what has been learned about foretelling them.
+"""The runs of jobs that are alike, and what has been learned about predicting them.
 
-Several ways to foretell compete: weighted medians under three half-lives, the median of all runs
+Several ways to predict compete: weighted medians under three half-lives, the median of all runs
 that there ever were, and what wider families say. Each is scored on every run before that is added,
 and the one that was off the least is believed, for each quantity by itself.
 
@@ -76,7 +76,7 @@ class Lesson(Struct, frozen=True, kw_only=True):
     """What a run taught a family.
 
     Attributes:
-        own: what the family's own ways had foretold, the best of them for each quantity.
+        own: what the family's own ways had predicted, the best of them for each quantity.
         missed: by how much what would have been said was off; None if the run scores nothing.
     """
 
@@ -88,7 +88,7 @@ NOTHING: Final = Lesson(own=None, missed=None)
 
 
 class Family:
-    """The latest runs of jobs that are alike, and how well each way has foretold them.
+    """The latest runs of jobs that are alike, and how well each way has predicted them.
 
     Args:
         use_asked: what was asked for tells the sizes of jobs apart.
@@ -166,15 +166,15 @@ class Family:
     def learn(
         self, sample: Sample, target: Target, speeds_of: SpeedsOf, wider: Sequence[Logs] | None
     ) -> Lesson:
-        """Score what would have been foretold for a run, then add the run.
+        """Score what would have been predicted for a run, then add the run.
 
         Args:
-            wider: what the own ways of wider families foretell, the nearest family first; None if
+            wider: what the own ways of wider families predict, the nearest family first; None if
                 they are not asked.
 
         Returns:
             Nothing is scored for a run before which none had ended, nor for one cut short by a
-            failure: nobody wants to foretell that.
+            failure: nobody wants to predict that.
         """
         gain = gains(self.bound, target)
         moment = self._moment(sample.started_s)
@@ -218,18 +218,18 @@ class Family:
                 if whole:
                     self._fading[q] *= 1 - step
                 continue
-            foretold = [value + shift for value in said[q]]
+            predicted = [value + shift for value in said[q]]
             for logs in wider or ():
-                foretold.append(logs[q])  # noqa: PERF401 -- one or two: a comprehension costs more
+                predicted.append(logs[q])  # noqa: PERF401 -- one or two: a comprehension costs more
             errors = self._errors[q]
-            ranks = list(map(mul, errors[: len(foretold)], HANDICAPS))
+            ranks = list(map(mul, errors[: len(predicted)], HANDICAPS))
             best = ranks.index(min(ranks))
-            missed.append(log - foretold[best])
+            missed.append(log - predicted[best])
             if best >= OWN_WAYS:
                 best = ranks.index(min(ranks[:OWN_WAYS]))
-            own.append(foretold[best])
+            own.append(predicted[best])
             if whole:
-                self._take_errors(q, log, foretold, step)
+                self._take_errors(q, log, predicted, step)
         return Lesson(own=tuple(own), missed=tuple(missed) if whole else None)
 
     def _is_nothing(self, q: int, log: float, wider: Sequence[Logs] | None) -> bool:
@@ -249,14 +249,14 @@ class Family:
                 return False
         return True
 
-    def _take_errors(self, q: int, log: float, foretold: Sequence[float], step: float) -> None:
+    def _take_errors(self, q: int, log: float, predicted: Sequence[float], step: float) -> None:
         errors = self._errors[q]
         if self._fading[q] != 1:
             errors = [error * self._fading[q] for error in errors]
             self._fading[q] = 1.0
         new = [
             error + step * ((miss if (miss := abs(log - value)) < MAX_ERROR else MAX_ERROR) - error)
-            for error, value in zip(errors, foretold, strict=False)
+            for error, value in zip(errors, predicted, strict=False)
         ]
         if len(new) < len(errors):
             new += errors[len(new) :]

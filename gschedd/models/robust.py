@@ -2,7 +2,7 @@
 
 It differs from the paper's rule in this: medians of logarithms, so that one run a hundred times
 longer moves nothing; the latest runs weigh more, by half-lives that compete on each kind's own
-past; a kind never seen is foretold from the same program, then the same owner, then all, scaled by
+past; a kind never seen is predicted from the same program, then the same owner, then all, scaled by
 what was asked for; run time *and* load are carried between unequal nodes, by the part of the run
 that is seen to follow the node's speed; each node's true speed is learned beside its nominal one;
 and every prediction has a high value, from how far earlier ones were missed.
@@ -94,7 +94,7 @@ class NodeSpeeds:
         ]
 
     def learn(self, node: str, miss: float, *, on_gpu: bool) -> None:
-        """Correct a node after a run that took e^miss times as long as was foretold."""
+        """Correct a node after a run that took e^miss times as long as was predicted."""
         runs = min(self._runs.get((node, on_gpu), 0) + 1, LAST_STEPS)
         self._runs[node, on_gpu] = runs
         step = min(max(miss, -MAX_MISS), MAX_MISS) / (FIRST_STEPS + runs) * 2
@@ -136,7 +136,7 @@ class RobustModel:
         self._nodes = NodeSpeeds()
         self._paces: Recent[_Pace] = Recent(_Pace, max_kinds)
         self._misses = {basis: deque[Logs](maxlen=MAX_MISSES) for basis in Basis}
-        self._said: dict[Kind, _Foretold] = {}  # since the last run was learned
+        self._said: dict[Kind, _Estimate] = {}  # since the last run was learned
 
     def learn(self, record: Record) -> None:
         """Take a run into account, unless it would teach nothing.
@@ -189,19 +189,19 @@ class RobustModel:
         known = {kind: self._known_of(kind).detach(self._nodes) for kind in kinds}
         return Known(kinds=known, nodes=deepcopy(self._nodes))
 
-    def _known_of(self, kind: Kind) -> "_Foretold":
-        foretold = self._said.get(kind)
-        if foretold is None:
-            foretold = self._said[kind] = self._foretell(kind)
-        return foretold
+    def _known_of(self, kind: Kind) -> "_Estimate":
+        predicted = self._said.get(kind)
+        if predicted is None:
+            predicted = self._said[kind] = self._predict(kind)
+        return predicted
 
-    def _foretell(self, kind: Kind) -> "_Foretold":
+    def _predict(self, kind: Kind) -> "_Estimate":
         """Return what is known of a kind, whatever the node."""
         on_gpu, asked = is_on_gpu(kind), asked_of(kind)
         found = [(basis, self._families[basis].get(key)) for basis, key in _keys(kind)]
         known = [(basis, family) for basis, family in found if family]
         if not known:
-            return _Foretold(asked=asked, on_gpu=on_gpu)
+            return _Estimate(asked=asked, on_gpu=on_gpu)
         basis, nearest = known[0]
         believed: list[tuple[Family, int]] = []
         for q in PLACES:
@@ -212,7 +212,7 @@ class RobustModel:
         misses = nearest.misses
         if len(misses) < ENOUGH_MISSES:
             misses = self._misses[basis]
-        return _Foretold(
+        return _Estimate(
             asked=asked,
             on_gpu=on_gpu,
             basis=basis,
@@ -222,13 +222,13 @@ class RobustModel:
         )
 
 
-class _Foretold(Struct, frozen=True, kw_only=True):
+class _Estimate(Struct, frozen=True, kw_only=True):
     """What is known of a kind until the next run is learned.
 
     Attributes:
         ways: which view to believe of each quantity, and by which way; empty if nothing is known.
         margins: by how much high values lie above the expected ones, logarithms.
-        said: what was foretold already, by the logarithm of a node's speed, and its rates.
+        said: what was predicted already, by the logarithm of a node's speed, and its rates.
     """
 
     asked: tuple[float | None, ...]
@@ -239,7 +239,7 @@ class _Foretold(Struct, frozen=True, kw_only=True):
     margins: Logs = ()
     said: dict[tuple[float, NodeRates], Prediction] = field(default_factory=dict)
 
-    def detach(self, nodes: NodeSpeeds) -> "_Foretold":
+    def detach(self, nodes: NodeSpeeds) -> "_Estimate":
         """Return the same without any way back to what goes on learning."""
         ways = tuple([(view.detach(nodes.speeds), way) for view, way in self.ways])
         return structs.replace(self, ways=ways, said={})
@@ -268,7 +268,7 @@ class Known:
         nodes: speeds of nodes.
     """
 
-    def __init__(self, *, kinds: Mapping[Kind, _Foretold], nodes: NodeSpeeds) -> None:
+    def __init__(self, *, kinds: Mapping[Kind, _Estimate], nodes: NodeSpeeds) -> None:
         self._kinds = kinds
         self._nodes = nodes
 
@@ -281,14 +281,14 @@ class Known:
         return _predicted(kind, self._kinds[kind], self._nodes, node)
 
 
-def _predicted(kind: Kind, foretold: _Foretold, nodes: NodeSpeeds, node: NodeLoad) -> Prediction:
-    if not foretold.ways:
+def _predicted(kind: Kind, predicted: _Estimate, nodes: NodeSpeeds, node: NodeLoad) -> Prediction:
+    if not predicted.ways:
         return _asked_for(kind, node)
-    rates, on_gpu = node.rates, foretold.on_gpu
+    rates, on_gpu = node.rates, predicted.on_gpu
     speed = speed_of(rates, on_gpu=on_gpu) + nodes.of(node.name, on_gpu=on_gpu)
-    said = foretold.said.get((speed, rates))
+    said = predicted.said.get((speed, rates))
     if said is None:
-        said = foretold.said[speed, rates] = foretold.on(speed, rates)
+        said = predicted.said[speed, rates] = predicted.on(speed, rates)
     return said
 
 

@@ -12,14 +12,14 @@ from msgspec import Struct, structs
 from gschedd.models.runtime import PaperSpeed, WalltimeSpeed
 from gschedd.models.runtime_table import TableSpeed
 from gschedd.models.steptimes import MeasuredSpeed
-from gschedd.plan.load import Foretold, Kind, NodeLoad, Prediction, foretold
+from gschedd.plan.load import Kind, NodeLoad, Prediction, PredictionTable, predict_all
 from gschedd.plan.snapshot import Group as WaitingGroup
 from gschedd.plan.snapshot import JobClass, OrderKey, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode
 from gschedd.plan.training import Fabric, TrainingProfile
 
 FORMAT: Final = "gsched-snapshot"
-VERSION: Final = 1
+VERSION: Final = 2
 #: Predictions that are kept: of each kind of jobs on each node, the first kinds first. A snapshot
 #: of more than that many lacks the rest, so that a policy may plan otherwise on it.
 MAX_PREDICTIONS: Final = 200_000
@@ -27,16 +27,16 @@ MAX_PREDICTIONS: Final = 200_000
 Speed = PaperSpeed | WalltimeSpeed | TableSpeed | MeasuredSpeed
 
 
-class SavedGoal(TrainingProfile, frozen=True, kw_only=True, omit_defaults=True):
+class SavedProfile(TrainingProfile, frozen=True, kw_only=True, omit_defaults=True):
     """A `TrainingProfile` with one of the speeds that there are."""
 
     speed: Speed
 
 
 class SavedGroup(Struct, frozen=True, kw_only=True):
-    """Waiting jobs of one shape."""
+    """Waiting jobs of one class."""
 
-    shape: JobClass
+    job_class: JobClass
     order: tuple[OrderKey, ...]
 
 
@@ -74,7 +74,7 @@ class SavedSnapshot(Struct, frozen=True, kw_only=True):
     loads: tuple[NodeLoad, ...]
     kinds: tuple[SavedKind, ...]
     learns: bool
-    goals: tuple[SavedGoal, ...]
+    profiles: tuple[SavedProfile, ...]
     fabric: SavedFabric
     default_walltime_s: float | None
     predicted_times: bool
@@ -104,12 +104,14 @@ def saved(snapshot: Snapshot) -> SavedSnapshot:
     return SavedSnapshot(
         now_s=snapshot.now_s,
         nodes=tuple(snapshot.nodes.values()),
-        groups=tuple(SavedGroup(shape=g.shape, order=tuple(g.order)) for g in snapshot.groups),
+        groups=tuple(
+            SavedGroup(job_class=g.job_class, order=tuple(g.order)) for g in snapshot.groups
+        ),
         running=tuple(snapshot.running),
         loads=loads,
         kinds=tuple(_kinds(snapshot, loads)),
         learns=snapshot.predictor is not None,
-        goals=tuple(_saved_goal(goal) for goal in snapshot.goals.values()),
+        profiles=tuple(_saved_profile(profile) for profile in snapshot.profiles.values()),
         fabric=SavedFabric(
             inside_bytes_s=fabric.inside_bytes_s,
             between_bytes_s=fabric.between_bytes_s,
@@ -123,9 +125,9 @@ def saved(snapshot: Snapshot) -> SavedSnapshot:
     )
 
 
-def _saved_goal(goal: TrainingProfile) -> SavedGoal:
-    assert isinstance(goal.speed, Speed), f"a speed of a kind that is not saved: {goal.speed}"
-    return SavedGoal(**structs.asdict(goal))
+def _saved_profile(profile: TrainingProfile) -> SavedProfile:
+    assert isinstance(profile.speed, Speed), f"a speed of a kind that is not saved: {profile.speed}"
+    return SavedProfile(**structs.asdict(profile))
 
 
 def _kinds(snapshot: Snapshot, loads: Sequence[NodeLoad]) -> list[SavedKind]:
@@ -136,7 +138,9 @@ def _kinds(snapshot: Snapshot, loads: Sequence[NodeLoad]) -> list[SavedKind]:
     told = list(jobs)[: MAX_PREDICTIONS // max(len(loads), 1)] if predictor is not None else []
     said: Mapping[Kind, Mapping[str, Prediction]] = {}
     if predictor is not None:
-        said = foretold(predictor, told, {load.name: load for load in loads}, snapshot.now_s).said
+        said = predict_all(
+            predictor, told, {load.name: load for load in loads}, snapshot.now_s
+        ).said
     return [
         SavedKind(
             kind=kind,
@@ -158,7 +162,9 @@ def restored(kept: SavedSnapshot) -> Snapshot:
     return Snapshot(
         now_s=kept.now_s,
         nodes={space.name: space for space in kept.nodes},
-        groups=tuple(WaitingGroup(shape=group.shape, order=group.order) for group in kept.groups),
+        groups=tuple(
+            WaitingGroup(job_class=group.job_class, order=group.order) for group in kept.groups
+        ),
         running=kept.running,
         loads={load.name: load for load in kept.loads},
         kinds={
@@ -167,8 +173,10 @@ def restored(kept: SavedSnapshot) -> Snapshot:
             if each.said is not None or not kept.learns
             for job in each.jobs
         },
-        predictor=Foretold(said=said) if kept.learns else None,
-        goals={goal.job: TrainingProfile(**structs.asdict(goal)) for goal in kept.goals},
+        predictor=PredictionTable(said=said) if kept.learns else None,
+        profiles={
+            profile.job: TrainingProfile(**structs.asdict(profile)) for profile in kept.profiles
+        },
         fabric=Fabric(
             inside_bytes_s=fabric.inside_bytes_s,
             between_bytes_s=fabric.between_bytes_s,
@@ -230,7 +238,7 @@ def _check(kept: SavedSnapshot) -> None:
                 raise ValueError(f"job {job.job} runs on {share.node}, which is not there")
     for group in kept.groups:
         if not group.order:
-            raise ValueError(f"no job of {group.shape} waits")
+            raise ValueError(f"no job of {group.job_class} waits")
     for each in kept.kinds:
         if each.said is not None and len(each.said) != len(kept.loads):
             raise ValueError(f"{len(each.said)} predictions for {len(kept.loads)} nodes")

@@ -94,7 +94,7 @@ class View(Struct, kw_only=True):
         return weighted_median(values, order, self._weights(way))
 
     def by_all(self, target: Target) -> tuple[tuple[float, ...], ...]:
-        """Return each quantity as each way foretells it."""
+        """Return each quantity as each way predicts it."""
         weights = [self._weights(way) for way in range(len(HALF_LIVES))]
         gain = gains(self.bound, target)
         found: list[tuple[float, ...]] = []

@@ -41,16 +41,17 @@ class Fairness(Struct, frozen=True, kw_only=True):
 class Composed:
     """A policy that plans trainings by one policy and all other jobs by another.
 
-    It is called for all of it at once, or asked step by step, where the policy for trainings runs
-    elsewhere: `theirs`, then ``goals`` there, `after`, `to_check`, then `check` there, `settled`.
+    It is called for all of it at once, or asked step by step, where the training policy runs
+    elsewhere: `theirs`, then ``training`` there, `after`, `to_check`, then `check` there,
+    `settled`.
 
     Attributes:
-        goals: plans the trainings.
+        training: plans the training jobs.
         rest: plans all other jobs.
     """
 
-    def __init__(self, goals: Policy, rest: Policy, fairness: Fairness) -> None:
-        self.goals = goals
+    def __init__(self, training: Policy, rest: Policy, fairness: Fairness) -> None:
+        self.training = training
         self.rest = rest
         self._fairness = fairness
 
@@ -59,23 +60,25 @@ class Composed:
         theirs = self.theirs(snapshot)
         if theirs is None:
             return self.rest(snapshot)
-        first = self.goals(theirs)
-        others = [group for group in snapshot.groups if group.shape.goal not in theirs.goals]
+        first = self.training(theirs)
+        others = [
+            group for group in snapshot.groups if group.job_class.training not in theirs.profiles
+        ]
         if not others:
             return first
         second = self.after(snapshot, others, first)
-        late = check(self.goals, theirs, first, to_check(first, second))
+        late = check(self.training, theirs, first, to_check(first, second))
         return joined(first, settled(second, late, now_s=snapshot.now_s))
 
     def theirs(self, snapshot: Snapshot) -> Snapshot | None:
         """Return what the policy for trainings is shown; None where there are no trainings."""
-        goals = dict(snapshot.goals)  # once: the head works each out when it is asked for
-        if not goals:
+        profiles = dict(snapshot.profiles)  # once: the head works each out when it is asked for
+        if not profiles:
             return None
-        trainings = [group for group in snapshot.groups if group.shape.goal in goals]
-        others = [group for group in snapshot.groups if group.shape.goal not in goals]
+        trainings = [group for group in snapshot.groups if group.job_class.training in profiles]
+        others = [group for group in snapshot.groups if group.job_class.training not in profiles]
         nodes = _without(snapshot, self.kept_for_others(snapshot, others))
-        return structs.replace(snapshot, groups=trainings, nodes=nodes, goals=goals)
+        return structs.replace(snapshot, groups=trainings, nodes=nodes, profiles=profiles)
 
     def kept_for_others(self, snapshot: Snapshot, others: Iterable[Group]) -> frozenset[str]:
         """Return the nodes on which trainings start nothing while others wait for GPUs: the last.
@@ -83,7 +86,7 @@ class Composed:
         Of those that take work: a share that lies on drained nodes would be none.
         """
         share = self._fairness.share
-        if not share or not any(group.shape.request.gpus for group in others):
+        if not share or not any(group.job_class.request.gpus for group in others):
             return frozenset()
         nodes = snapshot.nodes
         names = sorted(name for name, space in nodes.items() if space.open and space.total_gpus)
@@ -94,9 +97,9 @@ class Composed:
         return self.rest(_after(snapshot, others, first))
 
 
-def beside(goals: Policy, rest: Policy, fairness: Fairness | None = None) -> Composed:
+def beside(profiles: Policy, rest: Policy, fairness: Fairness | None = None) -> Composed:
     """Return a policy that plans trainings by one policy and all other jobs by another."""
-    return Composed(goals, rest, fairness or Fairness())
+    return Composed(profiles, rest, fairness or Fairness())
 
 
 def joined(first: Plan, second: Plan) -> Plan:
@@ -153,7 +156,7 @@ def to_check(first: Plan, second: Plan) -> tuple[Start, ...]:
 
 
 def check(
-    goals: Policy,
+    profiles: Policy,
     theirs: Snapshot,
     first: Plan,
     starts: Iterable[Start],
@@ -165,7 +168,7 @@ def check(
     other, until `MAX_CHECKED` are made. The rest waits for the next cycle.
 
     Args:
-        goals: plans the trainings.
+        profiles: plans the trainings.
         theirs: what it saw.
         first: what it planned.
         starts: in order.
@@ -177,7 +180,7 @@ def check(
     for start in starts:
         if len(given) == MAX_CHECKED or (late and not may_go_on()):
             break
-        late[start.job] = _late(theirs, goals, promised, [*given, start])
+        late[start.job] = _late(theirs, profiles, promised, [*given, start])
         if not late[start.job]:
             given.append(start)
     return late
@@ -201,27 +204,27 @@ def settled(second: Plan, late: Mapping[int, int], *, now_s: float) -> Plan:
         if late and _takes_gpus(start):
             training = late.get(start.job)
             if training is None:
-                waits.append(Wait(shape=start.shape, first=start.job, reason=NEXT))
+                waits.append(Wait(job_class=start.job_class, first=start.job, reason=NEXT))
                 again_s = now_s
                 continue
             if training:
                 reason = f"would make job {training} miss its deadline"
-                waits.append(Wait(shape=start.shape, first=start.job, reason=reason))
+                waits.append(Wait(job_class=start.job_class, first=start.job, reason=reason))
                 continue
         starts.append(start)
-    told = {wait.shape: wait for wait in reversed(waits)}
+    told = {wait.job_class: wait for wait in reversed(waits)}
     return structs.replace(
         second, starts=tuple(starts), waits=tuple(told.values()), again_s=again_s
     )
 
 
-def _late(theirs: Snapshot, goals: Policy, promised: Collection[int], given: list[Start]) -> int:
+def _late(theirs: Snapshot, profiles: Policy, promised: Collection[int], given: list[Start]) -> int:
     """Return a training that would be late, of those that are not, or 0 if there is none."""
     spaces = Spaces(theirs.nodes)
     for start in given:
         spaces.take(start.allocation)
     running = [_started(start, theirs.now_s) for start in given]
-    then = goals(
+    then = profiles(
         structs.replace(
             theirs,
             nodes={space.name: space for space in spaces},
@@ -233,7 +236,7 @@ def _late(theirs: Snapshot, goals: Policy, promised: Collection[int], given: lis
 
 
 def _started(start: Start, now_s: float) -> RunningJob:
-    walltime_s = start.shape.walltime_s
+    walltime_s = start.job_class.walltime_s
     return RunningJob(
         job=start.job,
         allocation=start.allocation,

@@ -147,7 +147,7 @@ class Learning(Protocol):
         """Return what predicts the same of some kinds now, and learns nothing more."""
 
 
-class Foretold(Struct, frozen=True, kw_only=True):
+class PredictionTable(Struct, frozen=True, kw_only=True):
     """A predictor that was asked already: of some kinds, on the nodes that had reported.
 
     Attributes:
@@ -165,11 +165,11 @@ class Foretold(Struct, frozen=True, kw_only=True):
         return self.said[kind][node.name]
 
 
-def foretold(
+def predict_all(
     predictor: Predictor, kinds: Collection[Kind], loads: Mapping[str, NodeLoad], now_s: float
-) -> Foretold:
+) -> PredictionTable:
     """Ask a predictor about each kind on each node."""
-    return Foretold(
+    return PredictionTable(
         said={
             kind: {name: predictor.predict(kind, load, now_s) for name, load in loads.items()}
             for kind in kinds

@@ -7,7 +7,7 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from gsched.model.resources import Allocation, Request
-from gschedd.plan.load import Kind, Learning, NodeLoad, Predictor, Use, foretold
+from gschedd.plan.load import Kind, Learning, NodeLoad, Predictor, Use, predict_all
 from gschedd.plan.space import FreeNode
 from gschedd.plan.training import Fabric, TrainingProfile
 from gschedd.plan.words import Lack
@@ -16,14 +16,14 @@ from gschedd.plan.words import Lack
 class JobClass(Struct, frozen=True, kw_only=True, cache_hash=True):
     """What waiting jobs may have in common, so that they are decided once: request and limit.
 
-    A training that is planned by its deadline is a shape of its own: ``goal`` is its job's id, and
-    0 for all other jobs.
+    A training job that is planned by its deadline is a class of its own: ``training`` is its id; 0
+    for all other jobs.
     """
 
     queue: str
     request: Request
     walltime_s: float | None
-    goal: int = 0
+    training: int = 0
 
 
 #: How waiting jobs are ordered: (minus priority, job id); the lower goes first.
@@ -31,9 +31,9 @@ OrderKey = tuple[int, int]
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """Waiting jobs of one shape that may start now, in order. ``order`` is never empty."""
+    """Waiting jobs of one class that may start now, in order. ``order`` is never empty."""
 
-    shape: JobClass
+    job_class: JobClass
     order: Sequence[OrderKey]
 
 
@@ -83,7 +83,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         loads: nodes as their last reports have them, by name; those without a report are missing.
         kinds: of waiting and running jobs, by id; those of which none is known are missing.
         predictor: says what a job will cost; None where nothing is learned.
-        goals: what is known of trainings, waiting or running, by job id.
+        profiles: what is known of trainings, waiting or running, by job id.
         fabric: how nodes are connected.
         default_walltime_s: what is assumed of jobs that state no walltime; None: that they never
             end.
@@ -100,7 +100,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     loads: Mapping[str, NodeLoad] = field(default_factory=dict)
     kinds: Mapping[int, Kind] = field(default_factory=dict)
     predictor: Predictor | None = None
-    goals: Mapping[int, TrainingProfile] = field(default_factory=dict)
+    profiles: Mapping[int, TrainingProfile] = field(default_factory=dict)
     fabric: Fabric = Fabric()
     default_walltime_s: float | None = None
     predicted_times: bool = True
@@ -120,13 +120,13 @@ class Snapshot(Struct, frozen=True, kw_only=True):
             now_s=self.now_s,
             nodes=dict(self.nodes),
             groups=tuple(
-                Group(shape=group.shape, order=tuple(group.order)) for group in self.groups
+                Group(job_class=group.job_class, order=tuple(group.order)) for group in self.groups
             ),
             running=tuple(self.running),
             loads=loads,
             kinds=kinds,
             predictor=_detached(self.predictor, kinds, loads, self.now_s),
-            goals=dict(self.goals),
+            profiles=dict(self.profiles),
             fabric=self.fabric,
             default_walltime_s=self.default_walltime_s,
             predicted_times=self.predicted_times,
@@ -146,30 +146,30 @@ def _detached(
         return None
     if isinstance(predictor, Learning):
         return predictor.detach(distinct.keys())
-    return foretold(predictor, distinct.keys(), loads, now_s)
+    return predict_all(predictor, distinct.keys(), loads, now_s)
 
 
 class Start(Struct, frozen=True, kw_only=True):
     """Start a waiting job there; ``why`` is kept in its history."""
 
     job: int
-    shape: JobClass
+    job_class: JobClass
     allocation: Allocation
     why: str
 
 
 class Wait(Struct, frozen=True, kw_only=True):
-    """Why the jobs of one shape that were not started go on waiting, in words.
+    """Why the jobs of one class that were not started go on waiting, in words.
 
     Attributes:
-        first: the job of the shape that is next.
+        first: the job of the class that is next.
         predicted_start_s: when ``first`` starts if all runs as planned, where that can be said.
         reserved: ``first`` holds the reservation.
         lacking: there is no room for it, so that it need not be looked at again before something is
             given back that could help; of the others nothing is assumed.
     """
 
-    shape: JobClass
+    job_class: JobClass
     first: int
     reason: Lack | str
     predicted_start_s: float | None = None
@@ -215,7 +215,7 @@ class DeadlineForecast(Struct, frozen=True, kw_only=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What a policy proposes: starts in order, and a reason for every shape left waiting.
+    """What a policy proposes: starts in order, and a reason for every class left waiting.
 
     Attributes:
         moves: of running trainings, all at once: what they leave may be what others of them take.

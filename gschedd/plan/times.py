@@ -16,7 +16,7 @@ from gschedd.plan.snapshot import JobClass, Snapshot
 ENOUGH_RUNS: Final = 5
 
 
-def foretold_s(said: Iterable[Prediction | None]) -> float | None:
+def predicted_s(said: Iterable[Prediction | None]) -> float | None:
     """Return a run time that is seldom exceeded, if enough runs of the kind are known.
 
     Args:
@@ -52,7 +52,7 @@ def planned_end_s(
 
     Args:
         started_s: when it started, seconds since the epoch.
-        expected_s: its run time as foretold, or as the site assumes it; None where neither is.
+        expected_s: its run time as predicted, or as the site assumes it; None where neither is.
         walltime_s: its limit; None for none.
         now_s: seconds since the epoch.
     """
@@ -63,8 +63,8 @@ def planned_end_s(
     return started_s + (run_time_s if walltime_s is None else min(run_time_s, walltime_s))
 
 
-class Foreteller:
-    """What is foretold of jobs at one moment; the predictor is asked once for a kind and node."""
+class JobPredictions:
+    """What is predicted of jobs at one moment; the predictor is asked once for a kind and node."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -87,11 +87,11 @@ class Foreteller:
             said = self._said[kind, node] = predictor.predict(kind, load, snapshot.now_s)
         return said
 
-    def run_time_s(self, job: int, shape: JobClass, allocation: Allocation) -> float | None:
+    def run_time_s(self, job: int, job_class: JobClass, allocation: Allocation) -> float | None:
         """Return how long a waiting job is planned to run there, seconds; None for no end."""
-        walltime_s = shape.walltime_s
+        walltime_s = job_class.walltime_s
         if self._snapshot.predicted_times:
-            told_s = foretold_s(self.prediction(job, share.node) for share in allocation)
+            told_s = predicted_s(self.prediction(job, share.node) for share in allocation)
             if told_s is not None:
                 return told_s if walltime_s is None else min(told_s, walltime_s)
         return self._snapshot.default_walltime_s if walltime_s is None else walltime_s

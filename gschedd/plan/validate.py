@@ -40,7 +40,7 @@ class Movable(Struct, frozen=True, kw_only=True):
 def validate(
     plan: Plan,
     spaces: Spaces,
-    waiting_shape: Callable[[int], JobClass | None],
+    waiting_class: Callable[[int], JobClass | None],
     movable: Callable[[int], Movable | None] = lambda _: None,
 ) -> Validated:
     """Accept what is still possible: starts item by item, in the plan's order; moves all or none.
@@ -48,7 +48,7 @@ def validate(
     Args:
         plan: a proposal, possibly stale or wrong.
         spaces: free resources now; not changed.
-        waiting_shape: the shape of a job that may start now, else None.
+        waiting_class: the class of a job that may start now, else None.
         movable: what runs and may be moved, by its job, else None.
     """
     work = spaces.copy()
@@ -59,7 +59,7 @@ def validate(
     refused: list[Refusal] = []
     seen: set[int] = set()
     for start in plan.starts:
-        reason = _objection(start, work, waiting_shape(start.job), seen)
+        reason = _objection(start, work, waiting_class(start.job), seen)
         if reason:
             refused.append(Refusal(start=start, reason=reason))
             continue
@@ -118,12 +118,12 @@ def _crowded(moves: Sequence[Move], leaving: Mapping[int, Movable], work: Spaces
     return ""
 
 
-def _objection(start: Start, work: Spaces, shape: JobClass | None, seen: set[int]) -> str:
+def _objection(start: Start, work: Spaces, job_class: JobClass | None, seen: set[int]) -> str:
     if start.job in seen:
         return f"job {start.job} is started twice in one plan"
-    if shape is None:
+    if job_class is None:
         return f"job {start.job} is not waiting to start"
-    reason = covers(shape.request, start.allocation, work)
+    reason = covers(job_class.request, start.allocation, work)
     return f"job {start.job}: {reason}" if reason else ""
 
 

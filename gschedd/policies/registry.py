@@ -67,17 +67,17 @@ class Chosen(Struct, frozen=True, kw_only=True):
         plan: the policy.
         make_model: makes the predictor that it plans with, without any history.
         reads_loads: it looks at how busy nodes are, so that they must tell.
-        foretells_times: its predictor tells run times that are seldom exceeded. The paper's does
+        predicts_run_times: its predictor tells run times that are seldom exceeded. The paper's does
             not: it knows a mean only, which every other job exceeds.
-        plans_goals: it plans trainings one by one, by what is known of them; all here do.
+        plans_training: it plans trainings one by one, by what is known of them; all here do.
     """
 
     name: str
     plan: Policy
     make_model: Callable[[], Model]
     reads_loads: bool = False
-    foretells_times: bool = True
-    plans_goals: bool = False
+    predicts_run_times: bool = True
+    plans_training: bool = False
 
 
 def choose(name: str, tuning: Tuning | None = None) -> Chosen:
@@ -91,15 +91,15 @@ def choose(name: str, tuning: Tuning | None = None) -> Chosen:
         ConfigError: there is no such policy.
     """
     tuning = tuning or Tuning()
-    rest, goals = ("balance", name) if name in TRAININGS else (name, tuning.training)
-    make, make_goals = _MAKERS.get(rest), _TRAINING_MAKERS.get(goals)
+    rest, profiles = ("balance", name) if name in TRAININGS else (name, tuning.training)
+    make, make_profiles = _MAKERS.get(rest), _TRAINING_MAKERS.get(profiles)
     if make is None:
         raise unknown_policy(name, ALL_NAMES)
-    if make_goals is None:
-        raise unknown_policy(goals, tuple(TRAININGS))
+    if make_profiles is None:
+        raise unknown_policy(profiles, tuple(TRAININGS))
     made = make(name, tuning)
-    both = beside(make_goals(tuning), made.plan, tuning.fairness)
-    return structs.replace(made, plan=both, plans_goals=True)
+    both = beside(make_profiles(tuning), made.plan, tuning.fairness)
+    return structs.replace(made, plan=both, plans_training=True)
 
 
 def unknown_policy(name: str, known: Sequence[str]) -> ConfigError:
@@ -158,7 +158,7 @@ def _with_predictor(name: str, plan: Policy, tuning: Tuning) -> Chosen:
         name=name,
         plan=plan,
         make_model=lambda: PaperModel(latest=tuning.latest, weight=tuning.newest_weight),
-        foretells_times=False,
+        predicts_run_times=False,
     )
 
 

@@ -107,14 +107,15 @@ def _chosen(content: Saved, path: str, *, policy: str, config: str) -> Chosen:
 def _report(name: str, snapshot: Snapshot, plan: Plan, *, took_s: float) -> PlanReport:
     started = {start.job for start in plan.starts}
     left = {
-        group.shape: sum(job not in started for _, job in group.order) for group in snapshot.groups
+        group.job_class: sum(job not in started for _, job in group.order)
+        for group in snapshot.groups
     }
 
     def entry(wait: Wait) -> WaitEntry:
         return WaitEntry(
             job=wait.first,
             reason=str(wait.reason),
-            like_it=max(left.get(wait.shape, 1) - 1, 0),
+            like_it=max(left.get(wait.job_class, 1) - 1, 0),
             predicted_start_s=wait.predicted_start_s,
             reserved=wait.reserved,
         )
@@ -141,7 +142,7 @@ def _print(report: PlanReport, content: Saved) -> None:
     waiting = sum(len(group.order) for group in kept.groups)
     began = (
         f"snapshot of {moment(report.now_s)}, gsched {content.gsched}: {len(kept.nodes)} nodes, "
-        f"{waiting} waiting jobs, {len(kept.running)} running, {len(kept.goals)} trainings"
+        f"{waiting} waiting jobs, {len(kept.running)} running, {len(kept.profiles)} trainings"
     )
     lines = [
         began,

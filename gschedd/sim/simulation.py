@@ -26,7 +26,7 @@ from gschedd.sim.program import Program
 from gschedd.sim.recorder import JobResult, Recorder, Summary
 from gschedd.sim.trainings import Trainings
 from gschedd.sim.work import WORK_MODELS
-from gschedd.sim.workload import Shaper, TraceJob, Users
+from gschedd.sim.workload import Classifier, TraceJob, Users
 
 #: When simulated time begins, seconds since the epoch: any moment that is not 0, which records
 #: take for "unknown".
@@ -45,7 +45,7 @@ class Options(Struct, frozen=True, kw_only=True):
         work: the model of how jobs progress, by its name in `WORK_MODELS`.
         make_model: makes the predictor that learns from jobs; None: nothing is learned.
         heartbeats: nodes tell how busy they are, as some policies need.
-        plans_goals: the policy plans trainings one by one, by their deadlines.
+        plans_training: the policy plans trainings one by one, by their deadlines.
         fabric: how nodes are connected.
         move_s: from the order to move a training to its first further step, seconds.
         max_moves: so many jobs move at once.
@@ -57,7 +57,7 @@ class Options(Struct, frozen=True, kw_only=True):
     work: str = "fixed"
     make_model: Callable[[], Model] | None = None
     heartbeats: bool = False
-    plans_goals: bool = False
+    plans_training: bool = False
     fabric: Fabric = Fabric()
     move_s: float = 30.0
     max_moves: int = MANY_MOVES
@@ -116,7 +116,7 @@ class Simulation:
         self._jobs = jobs
         self._next = 0
         self._users = Users()
-        self._shaper = Shaper(nodes)
+        self._classifier = Classifier(nodes)
         self._programs: dict[int, Program] = {}
         queues = dict.fromkeys((QUEUE, *sorted({job.queue for job in jobs if job.queue})))
         settings = Settings(
@@ -129,7 +129,7 @@ class Simulation:
             refuse_impossible=False,  # it counts as missed
         )
         self.head = Head(
-            state=State(dict.fromkeys(queues, 0), plans_goals=options.plans_goals),
+            state=State(dict.fromkeys(queues, 0), plans_training=options.plans_training),
             settings=settings,
             policy=policy,
             model=options.make_model() if options.make_model is not None else None,
@@ -203,7 +203,7 @@ class Simulation:
             job = self._jobs[self._next]
             self._next += 1
             self.agenda.events += 1
-            asked = self._shaper.submission(job)
+            asked = self._classifier.submission(job)
             command = c.Submit(caller=self._users.caller(job.user), asked=asked, digests=("", ""))
             self.daemon.ask(command, partial(self._answered, job))
 
@@ -213,7 +213,7 @@ class Simulation:
             return
         self.recorder.traced[step.job] = job
         if job.training is None:
-            self._programs[step.job] = self._shaper.program(job)
+            self._programs[step.job] = self._classifier.program(job)
 
     def summary(self, policy: str) -> Summary:
         """Return the results so far."""

@@ -77,7 +77,7 @@ class Users:
         return known
 
 
-class Shaper:
+class Classifier:
     """Says a trace's jobs in the words of a cluster: over how many nodes, how many on each."""
 
     def __init__(self, nodes: Sequence[ClusterNode]) -> None:

@@ -1,5 +1,6 @@
 """Between the core's records and the database's rows."""
 
+from operator import attrgetter
 from typing import Final, cast
 
 import msgspec
@@ -9,7 +10,7 @@ from gsched.model.job import JobSpec, Outcome
 from gsched.model.states import HoldKind, JobState
 from gschedd.core import facts as f
 from gschedd.core.learning import Run
-from gschedd.core.state import Attempt, Job, MigrationProgress, MigrationTarget, Node, Saved
+from gschedd.core.state import Attempt, Job, Node, SparseFields
 from gschedd.store.seals import SqlValue, read_row
 
 Row = tuple[SqlValue, ...]
@@ -87,64 +88,28 @@ def job_row(job: Job) -> Row:
         None if outcome is None else _encode(outcome),
         None if outcome is None else int(not outcome.succeeded),
         spec.client_key or None,
-        _course_data(job),
+        _sparse_data(job),
     )
 
 
-class Course(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is kept of a job that has a deadline, moves, failed to start or was recovered.
-
-    The fields are those of `Job`.
-    """
-
-    move: MigrationTarget | None = None
-    moves: int = 0
-    moves_asked: int = 0
-    moves_cost_s: float = 0.0
-    spent_s: float = 0.0
-    trip: MigrationProgress | None = None
-    saved: Saved | None = None
-    work_done: float = 0.0
-    work_total: float = 0.0
-    promised: bool | None = None
-    meets: bool | None = None
-    expected_end_s: float | None = None
-    avoid: tuple[str, ...] = ()
-    unknown_since_s: float = 0.0
-    recovered: bool = False
+_sparse_fields = attrgetter(*SparseFields.__struct_fields__)
+_NO_SPARSE_FIELDS: Final = _sparse_fields(SparseFields())
+_decode_sparse = msgspec.json.Decoder(SparseFields).decode
 
 
-_NO_COURSE: Final = Course()
-_decode_course = msgspec.json.Decoder(Course).decode
-
-
-def _course_data(job: Job) -> bytes | None:
-    course = Course(
-        move=job.move,
-        moves=job.moves,
-        moves_asked=job.moves_asked,
-        moves_cost_s=job.moves_cost_s,
-        spent_s=job.spent_s,
-        trip=job.trip,
-        saved=job.saved,
-        work_done=job.work_done,
-        work_total=job.work_total,
-        promised=job.promised,
-        meets=job.meets,
-        expected_end_s=job.expected_end_s,
-        avoid=job.avoid,
-        unknown_since_s=job.unknown_since_s,
-        recovered=job.recovered,
-    )
-    return None if course == _NO_COURSE else _encode(course)
+def _sparse_data(job: Job) -> bytes | None:
+    values = _sparse_fields(job)
+    if values == _NO_SPARSE_FIELDS:
+        return None
+    return _encode(SparseFields(**dict(zip(SparseFields.__struct_fields__, values, strict=True))))
 
 
 def job_from_row(row: Row, spec: JobSpec) -> Job:
     """Return a job from its row, without attempt."""
     values = dict(zip(JOB_COLUMNS, row, strict=False))
     outcome_data = cast("bytes | None", values["outcome_data"])
-    course_data = cast("bytes | None", values["course"])
-    course = _NO_COURSE if course_data is None else _decode_course(course_data)
+    sparse_data = cast("bytes | None", values["course"])
+    sparse = {} if sparse_data is None else structs.asdict(_decode_sparse(sparse_data))
     return Job(
         id=cast("int", values["id"]),
         spec=spec,
@@ -164,21 +129,7 @@ def job_from_row(row: Row, spec: JobSpec) -> Job:
         wall_s=cast("float", values["wall_s"]),
         gpu_s=cast("float", values["gpu_s"]),
         outcome=None if outcome_data is None else _decode_outcome(outcome_data),
-        move=course.move,
-        moves=course.moves,
-        moves_asked=course.moves_asked,
-        moves_cost_s=course.moves_cost_s,
-        spent_s=course.spent_s,
-        trip=course.trip,
-        saved=course.saved,
-        work_done=course.work_done,
-        work_total=course.work_total,
-        promised=course.promised,
-        meets=course.meets,
-        expected_end_s=course.expected_end_s,
-        avoid=course.avoid,
-        unknown_since_s=course.unknown_since_s,
-        recovered=course.recovered,
+        **sparse,
     )
 
 

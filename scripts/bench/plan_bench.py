@@ -79,7 +79,7 @@ def request(least: int, most: int) -> Request:
     )
 
 
-def goal(job: int, chance: random.Random, asked: Request, *, alike: bool) -> TrainingProfile:
+def profile(job: int, chance: random.Random, asked: Request, *, alike: bool) -> TrainingProfile:
     """Return a training of some hours, of ten models or of one of its own."""
     parameters, step_time_s = chance.choice(MODELS)
     if not alike:
@@ -110,7 +110,7 @@ def crowd(nodes: int, waiting: int, running: int, *, each: int, alike: bool) -> 
     """
     chance = random.Random(1)
     free = Spaces({space.name: space for space in map(node, range(nodes))})
-    goals: dict[int, TrainingProfile] = {}
+    profiles: dict[int, TrainingProfile] = {}
     placed: list[RunningJob] = []
     ending = math.ceil(running / 100)
     for job in range(1, running + ending + 1):
@@ -120,22 +120,22 @@ def crowd(nodes: int, waiting: int, running: int, *, each: int, alike: bool) -> 
         if allocation is None:
             break
         free.take(allocation)
-        goals[job] = goal(job, chance, asked, alike=alike)
+        profiles[job] = profile(job, chance, asked, alike=alike)
         placed.append(RunningJob(job=job, allocation=allocation, started_s=NOW_S, end_s=None))
     for gone in chance.sample(placed, ending):
         free.give(gone.allocation)
         placed.remove(gone)
-        del goals[gone.job]
+        del profiles[gone.job]
     groups = []
     asked = request(1, GPUS)
     for job in range(10_000, 10_000 + waiting):
-        goals[job] = goal(job, chance, asked, alike=alike)
-        shape = JobClass(queue="batch", request=asked, walltime_s=None, goal=job)
-        groups.append(Group(shape=shape, order=[(0, job)]))
+        profiles[job] = profile(job, chance, asked, alike=alike)
+        job_class = JobClass(queue="batch", request=asked, walltime_s=None, training=job)
+        groups.append(Group(job_class=job_class, order=[(0, job)]))
     spaces = SortedSpaces()
     for space in free:
         spaces[space.name] = space
-    return Snapshot(now_s=NOW_S, nodes=spaces, groups=groups, running=placed, goals=goals)
+    return Snapshot(now_s=NOW_S, nodes=spaces, groups=groups, running=placed, profiles=profiles)
 
 
 def plan_ms(policy: Policy, seen: Snapshot) -> tuple[float, int]:

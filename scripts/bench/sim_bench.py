@@ -72,13 +72,13 @@ def replay(
     policy: str,
     *,
     learns: bool,
-    goal: bool,
+    profile: bool,
 ) -> None:
     """Replay a trace and print what it took.
 
     Args:
         learns: as in production: what jobs cost is learned from those before them.
-        goal: print beside it what is aimed at.
+        profile: print beside it what is aimed at.
     """
     chosen = choose(policy)
     options = Options(
@@ -91,7 +91,7 @@ def replay(
     memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     found = simulation.summary(policy)
     waiting = max(found.over_time.waiting)
-    aims = (f" (goal {GOAL_S:.0f})", f" (goal {GOAL_MIB:.0f})") if goal else ("", "")
+    aims = (f" (profile {GOAL_S:.0f})", f" (profile {GOAL_MIB:.0f})") if profile else ("", "")
     how = "" if learns else ", nothing learned"
     print(
         f"{title}, {policy}{how}: {found.done} jobs on {len(nodes)} nodes, "
@@ -108,8 +108,8 @@ def replay(
 # --- single cycles ---
 
 
-def crowded(policy: str, nodes: int, queue: int, shapes: int = 100) -> Head:
-    """Return a head with every node full, and jobs of some shapes waiting."""
+def crowded(policy: str, nodes: int, queue: int, job_classes: int = 100) -> Head:
+    """Return a head with every node full, and jobs of some classes waiting."""
     head = Head(
         state=State({"batch": 0}),
         settings=Settings(
@@ -135,7 +135,7 @@ def crowded(policy: str, nodes: int, queue: int, shapes: int = 100) -> Head:
         submit(head, f"ncpus=8,gpus=1,walltime={3600 + number % 50}")
     head.cycle(2.0)
     for number in range(queue):
-        submit(head, f"ncpus=8,walltime={3600 + number % shapes * 60}")
+        submit(head, f"ncpus=8,walltime={3600 + number % job_classes * 60}")
     clean(head)
     head.cycle(3.0)
     clean(head)
@@ -193,8 +193,8 @@ def cycles(policy: str, title: str, sizes: Sequence[int], make: Callable[[int], 
     """Print the time of each kind of cycle for each size, and how it grows."""
     kinds: dict[str, Callable[[Head], object]] = {
         "nothing has changed": lambda _: None,
-        "one more job of a known shape": lambda head: submit(head, "ncpus=8,walltime=3600"),
-        "one job of a new shape": lambda head: submit(
+        "one more job of a known job_class": lambda head: submit(head, "ncpus=8,walltime=3600"),
+        "one job of a new job_class": lambda head: submit(
             head, f"ncpus=9,walltime={10_000 + head.state.next_job}"
         ),
         "one job has ended, one starts": end_one,
@@ -234,14 +234,14 @@ def main() -> None:
         jobs = read_trace(wanted.philly, limit=wanted.jobs).jobs
         nodes = read_cluster("56xcpus=64,gpus=8")
         for policy in policies:
-            replay("Philly", nodes, jobs, policy, learns=learns, goal=False)
+            replay("Philly", nodes, jobs, policy, learns=learns, profile=False)
         return
     if not wanted.only_cycles:
         nodes = read_cluster(f"{wanted.nodes}xcpus=32,gpus=4,memory=128gb")
         jobs = synthetic(wanted.jobs, wanted.nodes, 32)
-        goal = (wanted.jobs, wanted.nodes) == (100_000, 1_000)
+        profile = (wanted.jobs, wanted.nodes) == (100_000, 1_000)
         for policy in policies:
-            replay("synthetic", nodes, jobs, policy, learns=learns, goal=goal)
+            replay("synthetic", nodes, jobs, policy, learns=learns, profile=profile)
     if not wanted.no_cycles:
         for policy in policies:
             all_cycles(policy, large=wanted.large)

@@ -24,7 +24,7 @@ class Part(Struct, frozen=True, kw_only=True):
     """One job of the case.
 
     Attributes:
-        work_s: how long its steps take on its GPUs, as its user foretells it; of an ordinary job
+        work_s: how long its steps take on its GPUs, as its user predicts it; of an ordinary job
             its duration.
         gpus: on one node.
         node: that it must have; only an ordinary job names one.

@@ -96,7 +96,7 @@ def simulate(policy: str, costs: Costs | None = None, parts: Sequence[Part] = PA
         read_cluster(f"{len(NODES)}xcpus={CPUS},gpus={GPUS}"),
         jobs,
         decisions,
-        options=Options(plans_goals=True, move_s=costs.move_s),
+        options=Options(plans_training=True, move_s=costs.move_s),
         on_result=keep,
     )
     simulation.run()

@@ -56,11 +56,11 @@ class Told(Struct, kw_only=True):
     submitted_s: float
     said: str
     gpus: int = 0
-    foretold_end_s: float | None = None
-    foretold_at_start_s: float | None = None
+    predicted_end_s: float | None = None
+    predicted_at_start_s: float | None = None
     deadline_s: float = 0.0
     marked_late_s: float | None = None
-    last_foretold_s: float | None = None
+    last_predicted_s: float | None = None
     started_s: float | None = None
     ended_s: float | None = None
     outcome: str = ""
@@ -116,14 +116,14 @@ def follow(cluster: Cluster, told: list[Told], console: Console) -> None:
 
 
 def _note(told: Told, row: dict[str, object]) -> None:
-    foretold, outcome = row.get("predicted_end_s"), row.get("outcome")
+    predicted, outcome = row.get("predicted_end_s"), row.get("outcome")
     told.deadline_s = float(str(row.get("deadline_s") or 0.0))
-    if foretold is not None and told.ended_s is None:
-        told.last_foretold_s = float(str(foretold))
-        if told.foretold_end_s is None:
-            told.foretold_end_s = told.last_foretold_s
-        if told.foretold_at_start_s is None and row.get("started_s") is not None:
-            told.foretold_at_start_s = told.last_foretold_s
+    if predicted is not None and told.ended_s is None:
+        told.last_predicted_s = float(str(predicted))
+        if told.predicted_end_s is None:
+            told.predicted_end_s = told.last_predicted_s
+        if told.predicted_at_start_s is None and row.get("started_s") is not None:
+            told.predicted_at_start_s = told.last_predicted_s
     waits = outcome is None and told.marked_late_s is None
     if waits and row.get("meets_deadline") is False:
         told.marked_late_s = time.time()
@@ -135,29 +135,37 @@ def _note(told: Told, row: dict[str, object]) -> None:
 
 
 def show(told: list[Told], console: Console) -> None:
-    """Print what was foretold beside what became of it."""
+    """Print what was predicted beside what became of it."""
     table = Table("training", "said at submission", box=None)
     for each in told:
         table.add_row(each.wish.name, each.said)
     console.print(table)
     figures = Table("training", title="seconds since its submission", box=None)
-    for title in ("deadline", "foretold", "start", "end", "error", "from its start", "marked late"):
+    for title in (
+        "deadline",
+        "predicted",
+        "start",
+        "end",
+        "error",
+        "from its start",
+        "marked late",
+    ):
         figures.add_column(title, justify="right")
     figures.add_column("met", justify="right")
     for each in told:
-        moments_s = (each.deadline_s, each.foretold_end_s, each.started_s, each.ended_s)
+        moments_s = (each.deadline_s, each.predicted_end_s, each.started_s, each.ended_s)
         figures.add_row(
             each.wish.name,
             *(_since(at_s, each.submitted_s) for at_s in moments_s),
-            _signed(error_s(each.ended_s, each.foretold_end_s)),
-            _signed(error_s(each.ended_s, each.foretold_at_start_s)),
+            _signed(error_s(each.ended_s, each.predicted_end_s)),
+            _signed(error_s(each.ended_s, each.predicted_at_start_s)),
             _since(each.marked_late_s, each.submitted_s),
             "yes" if (each.ended_s or 0.0) <= each.deadline_s else "no",
         )
     console.print(figures)
     for words, errors_s in (
-        ("at submission", [error_s(each.ended_s, each.foretold_end_s) for each in told]),
-        ("at their start", [error_s(each.ended_s, each.foretold_at_start_s) for each in told]),
+        ("at submission", [error_s(each.ended_s, each.predicted_end_s) for each in told]),
+        ("at their start", [error_s(each.ended_s, each.predicted_at_start_s) for each in told]),
     ):
         sizes_s = sorted(abs(each) for each in errors_s if each is not None)
         if sizes_s:
@@ -170,9 +178,9 @@ def _since(at_s: float | None, begin_s: float) -> str:
     return "" if not at_s else f"{at_s - begin_s:.1f}"
 
 
-def error_s(end_s: float | None, foretold_s: float | None) -> float | None:
-    """Return how much later than foretold something ended; None where one of both is not known."""
-    return None if end_s is None or foretold_s is None else end_s - foretold_s
+def error_s(end_s: float | None, predicted_s: float | None) -> float | None:
+    """Return how much later than predicted something ended; None where one of both is not known."""
+    return None if end_s is None or predicted_s is None else end_s - predicted_s
 
 
 def _signed(seconds: float | None) -> str:

@@ -15,9 +15,8 @@ from gsched.model.job import ExitRecord, JobSpec, Outcome
 from gsched.protocol import node as n
 from gsched.protocol import training as t
 from gschedd.core import facts as f
-from gschedd.core.state import Attempt, Node
+from gschedd.core.state import Attempt, Node, SparseFields
 from gschedd.http.schema import document
-from gschedd.store.rows import Course
 from gschedd.store.sqlite import Store
 
 Schema = Mapping[str, object]
@@ -29,7 +28,7 @@ STORED: Final[Mapping[str, object]] = MappingProxyType(
     {
         "specs.spec": JobSpec,
         "jobs.outcome_data": Outcome,
-        "jobs.course": Course,
+        "jobs.course": SparseFields,
         "attempts.data": Attempt,
         "nodes.data": Node,
         "task.json": Task,

@@ -66,7 +66,7 @@ def simulate(policy: str, scenario: Scenario, seed: int, move_s: float = 0.0) ->
         cluster(scenario),
         jobs,
         POLICIES[policy],
-        options=Options(plans_goals=True, move_s=move_s),
+        options=Options(plans_training=True, move_s=move_s),
         on_result=results.append,
     )
     simulation.run()

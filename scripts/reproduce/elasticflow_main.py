@@ -122,7 +122,7 @@ def run(name: str, jobs: Sequence[TraceJob], cluster: str, move_s: float) -> Fig
             accepted.add(result.job)
 
     began_s = time.perf_counter()
-    options = Options(plans_goals=True, move_s=move_s)
+    options = Options(plans_training=True, move_s=move_s)
     simulation = Simulation(
         read_cluster(cluster), jobs, POLICIES[name], options=options, on_result=note
     )

@@ -122,7 +122,7 @@ def met_by(policy: Policy, jobs: Sequence[TraceJob], move_s: float) -> int:
         RuntimeError: not all trainings ended.
     """
     results: list[JobResult] = []
-    options = Options(plans_goals=True, move_s=move_s)
+    options = Options(plans_training=True, move_s=move_s)
     nodes = read_cluster(f"{NODES}xcpus=64,gpus={GPUS}")
     simulation = Simulation(nodes, jobs, policy, options=options, on_result=results.append)
     simulation.run()

@@ -70,7 +70,7 @@ def measured(record: Record, quantity: str) -> float:
 
 
 def expected(said: Prediction, quantity: str) -> float:
-    """Return what was foretold; nothing known counts as nothing used."""
+    """Return what was predicted; nothing known counts as nothing used."""
     values = {"cpu": said.use.cpu_cores, "memory": said.use.memory_bytes}
     return values.get(quantity, said.wall_s or 0.0)
 

@@ -92,7 +92,7 @@ def simulate(
         cluster(scenario),
         jobs,
         chosen.plan,
-        options=Options(plans_goals=True, move_s=MOVE_S),
+        options=Options(plans_training=True, move_s=MOVE_S),
         on_result=results.append,
     )
     simulation.run()

@@ -20,7 +20,7 @@ from gschedd.planner.process import Worker
 from gschedd.policies.baselines import edf
 from gschedd.policies.queue import fifo
 from tests.support.odd_policies import dies, hangs, once, raises
-from tests.support.trainings import elastic, goal, gpu_nodes, snapshot_of
+from tests.support.trainings import elastic, gpu_nodes, profile, snapshot_of
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -29,7 +29,7 @@ LONG_S = 120.0
 
 def seen() -> Snapshot:
     """Return two idle GPUs and a training that wants them."""
-    return snapshot_of(gpu_nodes(2), [goal(1, request=elastic(2, 2), deadline_s=1e6)]).detach()
+    return snapshot_of(gpu_nodes(2), [profile(1, request=elastic(2, 2), deadline_s=1e6)]).detach()
 
 
 def with_worker(

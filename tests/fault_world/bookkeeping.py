@@ -139,12 +139,12 @@ def _check_groups(state: State) -> None:
     queued = {job.id for job in state.jobs.values() if job.state is JobState.QUEUED}
     grouped = [key[1] for group in state.groups.values() for key in group.order]
     demand(sorted(grouped) == sorted(queued), "I9", "the groups are not the queued jobs")
-    for shape, group in state.groups.items():
+    for job_class, group in state.groups.items():
         ordered = bool(group.order) and group.order == sorted(group.order)
         demand(ordered, "I9", f"a group is out of order: {group.order}")
         for _, number in group.order:
-            alike = state.shape_of(state.jobs[number]) == shape
-            demand(alike, "I9", f"job {number} is in a group of another shape")
+            alike = state.class_of(state.jobs[number]) == job_class
+            demand(alike, "I9", f"job {number} is in a group of another job_class")
     waiting = sorted(
         (job.start_after_s, job.id) for job in state.jobs.values() if job.state is JobState.WAITING
     )

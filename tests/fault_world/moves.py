@@ -76,13 +76,13 @@ class Restless:
         return structs.replace(plan, moves=tuple(moves), again_s=snapshot.now_s + AGAIN_S)
 
     def _may_move(self, running: RunningJob, snapshot: Snapshot) -> bool:
-        goal = snapshot.goals.get(running.job)
-        if goal is None or not goal.movable or goal.request is None:
+        profile = snapshot.profiles.get(running.job)
+        if profile is None or not profile.movable or profile.request is None:
             return False
         return not running.leaving and not running.starting
 
     def _place(self, running: RunningJob, snapshot: Snapshot, free: Spaces) -> Allocation:
-        request = snapshot.goals[running.job].request
+        request = snapshot.profiles[running.job].request
         assert request is not None, "it may be moved"
         places = request.places
         if is_elastic(request):
@@ -232,7 +232,7 @@ class MovingWorld(FaultWorld):
         )
 
     def _make_state(self) -> State:
-        return State({"batch": 0}, plans_goals=True)
+        return State({"batch": 0}, plans_training=True)
 
     def _draw(self, number: int) -> Intent:
         return draw_training(self.chance, number)

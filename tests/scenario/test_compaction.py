@@ -29,7 +29,7 @@ class Site(World):
         super().__init__(*machines, policy=choose(policy).plan, config=config)
 
     def _fresh_state(self) -> State:
-        return State({"batch": 0}, plans_goals=True)
+        return State({"batch": 0}, plans_training=True)
 
     def training(
         self,
@@ -184,7 +184,7 @@ def test_a_restart_after_a_move_is_no_move() -> None:
     site.do(c.ActOnJob(caller=ALICE, job=job, asked=a.MigrateJob(nodes=("b",), gpus=0)))
     site.run_for(5.0)
     say_first_step(site, job)
-    trip, cost_s = site.job(job).trip, site.job(job).moves_cost_s
+    migration, cost_s = site.job(job).migration, site.job(job).moves_cost_s
     assert cost_s > 0
 
     site.run_for(100.0)
@@ -194,7 +194,7 @@ def test_a_restart_after_a_move_is_no_move() -> None:
     say_first_step(site, job)
 
     assert len(site.told(f.TrainingResumed, job)) == 2
-    assert (site.job(job).trip, site.job(job).moves_cost_s) == (trip, cost_s)
+    assert (site.job(job).migration, site.job(job).moves_cost_s) == (migration, cost_s)
 
 
 def test_a_move_that_ends_in_the_queue_costs_nothing() -> None:

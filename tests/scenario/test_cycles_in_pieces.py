@@ -34,7 +34,7 @@ def cycle(world: World) -> Starts:
 def test_pieces_of_a_plan_start_what_the_whole_plan_starts(policy: str) -> None:
     """Also behind a reservation, and with jobs that run already.
 
-    The same shapes wait, for a reason that holds after the last start. Where jobs end at the same
+    The same classes wait, for a reason that holds after the last start. Where jobs end at the same
     moment, a later piece may reserve another one of the nodes that fit then.
     """
     for seed in range(20):
@@ -50,7 +50,7 @@ def test_pieces_of_a_plan_start_what_the_whole_plan_starts(policy: str) -> None:
 
         assert [(start.job, start.allocation) for start in planned.starts] == found
         assert pieces.head.cycles > len(found) / 2
-        assert pieces.head.waits.keys() == {wait.shape for wait in planned.waits}
+        assert pieces.head.waits.keys() == {wait.job_class for wait in planned.waits}
 
 
 def limited(policy: Policy, *, starts_max: int) -> Policy:

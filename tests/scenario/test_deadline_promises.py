@@ -21,7 +21,7 @@ class Site(World):
         super().__init__(node("a", cpus=8, gpus=1), policy=beside(policy, fifo.plan))
 
     def _fresh_state(self) -> State:
-        return State({"batch": 0}, plans_goals=True)
+        return State({"batch": 0}, plans_training=True)
 
 
 def size(run_s: float) -> Training:

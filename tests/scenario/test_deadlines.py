@@ -26,13 +26,13 @@ SIZE = Training(iterations=1000.0, rates=((1, 1.0), (2, 2.0), (4, 4.0)))
 class Story(World):
     """A node with four GPUs, under a policy that admits by deadlines, or under another one."""
 
-    def __init__(self, policy: Policy | None = None, *, plans_goals: bool = True) -> None:
-        self.goals = plans_goals
+    def __init__(self, policy: Policy | None = None, *, plans_training: bool = True) -> None:
+        self.plans_training = plans_training
         chosen = policy or beside(elasticflow.plan, fifo.plan)
         super().__init__(node("a", cpus=8, gpus=4), policy=chosen)
 
     def _fresh_state(self) -> State:
-        return State({"batch": 0}, plans_goals=self.goals)
+        return State({"batch": 0}, plans_training=self.plans_training)
 
     def training(self, in_s: float, **changes: object) -> int:
         """Submit a training on 1 to 4 GPUs that is to be done ``in_s`` from now."""
@@ -155,7 +155,7 @@ def test_a_policy_that_fails_costs_an_answer_and_not_the_head() -> None:
 
 def test_without_a_deadline_policy_ends_follow_from_starts() -> None:
     """Under first come first served a training runs on what it asks for at least."""
-    story = Story(fifo.plan, plans_goals=False)
+    story = Story(fifo.plan, plans_training=False)
     story.submit("select=4:ncpus=1:ngpus=1,walltime=300", runs_s=300.0)
 
     assert "would miss its deadline" in story.refused(1200.0, reject_if_late=True).message

@@ -21,7 +21,7 @@ class Planned(World):
     """A world whose trainings are planned."""
 
     def _fresh_state(self) -> State:
-        return State({"batch": 0}, plans_goals=True)
+        return State({"batch": 0}, plans_training=True)
 
 
 @pytest.mark.parametrize("training", AGES)

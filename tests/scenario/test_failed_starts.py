@@ -198,7 +198,7 @@ def test_a_retry_takes_nothing_that_was_planned_for_others(cpus: int, expected: 
     starts = [
         Start(
             job=number,
-            shape=state.shape_of(state.jobs[number]),
+            job_class=state.class_of(state.jobs[number]),
             allocation=(Share(node=name, cpus=wanted),),
             why="planned",
         )

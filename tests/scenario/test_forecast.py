@@ -1,4 +1,4 @@
-"""When will my job start? Foretold by asking the policy again, and true if nothing new comes."""
+"""When will my job start? Predicted by asking the policy again, and true if nothing new comes."""
 
 import pytest
 from msgspec import structs
@@ -37,19 +37,19 @@ def forecast_s(world: World, job: int) -> float | None:
 
 
 def test_a_forecast_comes_true_when_jobs_run_to_their_walltime() -> None:
-    """Seven jobs of three sizes on two nodes: each starts exactly when it was foretold."""
+    """Seven jobs of three sizes on two nodes: each starts exactly when it was predicted."""
     world = World(node("n1", cpus=4), node("n2", cpus=4))
     sizes = [(4, 30), (3, 50), (4, 20), (1, 40), (2, 10), (4, 60), (1, 5)]
     jobs = [
         world.submit(f"ncpus={cpus},walltime={limit_s}", runs_s=limit_s) for cpus, limit_s in sizes
     ]
     waiting = [job for job in jobs if world.state(job) == "queued"]
-    foretold = {job: forecast_s(world, job) for job in waiting}
+    predicted = {job: forecast_s(world, job) for job in waiting}
 
     world.run_until(1000)
 
     assert len(waiting) >= 2
-    assert foretold == {job: world.started_s(job) for job in waiting}
+    assert predicted == {job: world.started_s(job) for job in waiting}
 
 
 def test_what_the_site_assumes_counts_for_waiting_jobs_without_walltime() -> None:
@@ -75,7 +75,7 @@ def test_without_such_an_assumption_they_are_expected_to_run_for_ever() -> None:
 
 
 def test_a_forecast_counts_predicted_run_times_of_what_runs_and_of_what_waits() -> None:
-    """Three jobs of a known kind in a row: foretold from their kind, not from their walltimes."""
+    """Three jobs of a known kind in a row: predicted from their kind, not from their walltimes."""
     world = World(node("n1", cpus=1))
     world.head.model = model = RobustModel()
     for _ in range(5):
@@ -128,7 +128,7 @@ def test_a_forecast_is_given_up_where_there_is_no_time_to_ask_again() -> None:
     assert len(asked) == often + 2
 
 
-def test_nothing_is_foretold_behind_a_job_without_a_limit() -> None:
+def test_nothing_is_predicted_behind_a_job_without_a_limit() -> None:
     """Nobody knows when a job without walltime ends, so nobody is told a time."""
     world = World(node("n1", cpus=1))
     world.submit(runs_s=10)
@@ -137,7 +137,7 @@ def test_nothing_is_foretold_behind_a_job_without_a_limit() -> None:
     assert forecast_s(world, second) is None
 
 
-def test_nothing_is_foretold_far_down_the_queue() -> None:
+def test_nothing_is_predicted_far_down_the_queue() -> None:
     """Beyond the bound the answer would cost more than it is worth."""
     world = World(node("n1", cpus=1))
     jobs = [world.submit("walltime=10") for _ in range(MAX_AHEAD + 3)]
@@ -145,7 +145,7 @@ def test_nothing_is_foretold_far_down_the_queue() -> None:
     assert forecast_s(world, jobs[-1]) is None
 
 
-def test_a_submission_is_foretold_before_it_is_made() -> None:
+def test_a_submission_is_predicted_before_it_is_made() -> None:
     """What gsub --dry-run says comes true, and asking changes nothing."""
     world = World(node("n1", cpus=4))
     world.submit("ncpus=4,walltime=30", runs_s=30)
@@ -154,13 +154,13 @@ def test_a_submission_is_foretold_before_it_is_made() -> None:
     spec = world.head.state.jobs[3].spec
     head = world.head
 
-    def foretold_s(**changes: object) -> float | None:
+    def predicted_s(**changes: object) -> float | None:
         start_s = head.foresee(structs.replace(spec, **changes), world.now_s).start_s
         return None if start_s is None else start_s - BEGIN_S
 
     waiting = sorted(head.state.jobs)
-    expected_s, first_s = foretold_s(), foretold_s(priority=10)
-    late_s = foretold_s(start_after_s=world.now_s + 1)
+    expected_s, first_s = predicted_s(), predicted_s(priority=10)
+    late_s = predicted_s(start_after_s=world.now_s + 1)
     assert sorted(head.state.jobs) == waiting
     fourth = world.submit("ncpus=2,walltime=10", runs_s=10)
     world.run_until(1000)
@@ -171,7 +171,7 @@ def test_a_submission_is_foretold_before_it_is_made() -> None:
 
 
 def counted(world: World) -> list[int]:
-    """Let a world's policy note how many shapes it is asked about each time, and return that."""
+    """Let a world's policy note how many classes it is asked about each time, and return that."""
     asked: list[int] = []
     policy = world.policy
 
@@ -183,7 +183,7 @@ def counted(world: World) -> list[int]:
     return asked
 
 
-def test_a_long_queue_is_foretold_in_a_bounded_number_of_questions() -> None:
+def test_a_long_queue_is_predicted_in_a_bounded_number_of_questions() -> None:
     """Of 600 jobs one after the other the last one's start is told, later rather than earlier."""
     world = World(node("n1", cpus=2))
     jobs = [world.submit(f"ncpus=1,walltime={10 + n % 7}", runs_s=10 + n % 7) for n in range(600)]
@@ -206,9 +206,9 @@ def test_where_much_runs_some_ends_are_passed_over() -> None:
     job = world.submit("ncpus=300,walltime=10", runs_s=10)
     asked = counted(world)
 
-    foretold_s = forecast_s(world, job)
+    predicted_s = forecast_s(world, job)
 
-    assert foretold_s == 399
+    assert predicted_s == 399
     assert len(asked) <= MAX_ASKED
 
 
@@ -244,7 +244,7 @@ class Trainings(World):
         super().__init__(node("a", cpus=12, gpus=4), policy=beside(drs.plan, fifo.plan))
 
     def _fresh_state(self) -> State:
-        return State({"batch": 0}, plans_goals=True)
+        return State({"batch": 0}, plans_training=True)
 
     def training(self) -> int:
         """Submit a training of 100 s on one GPU."""

@@ -18,7 +18,7 @@ class Learner(World):
         self.head.model = RobustModel()
 
     def _fresh_state(self) -> State:
-        return State({"batch": 0}, plans_goals=True)
+        return State({"batch": 0}, plans_training=True)
 
     def training(self, count: int = 2, **how: object) -> int:
         """Submit a training on two GPUs that runs for 50 s and says 5000."""
@@ -29,8 +29,8 @@ class Learner(World):
     def planned_s(self, job: int) -> float:
         """Return how long a job is planned to run in all, on two GPUs."""
         state = self.head.state
-        goal = snapshot(state, self.settings, self.now_s, self.head.model).goals[job]
-        return goal.total_work / goal.speed.rate(ON_TWO)
+        profile = snapshot(state, self.settings, self.now_s, self.head.model).profiles[job]
+        return profile.total_work / profile.speed.rate(ON_TWO)
 
 
 def test_what_its_kind_took_counts_instead_of_its_walltime() -> None:
@@ -71,4 +71,4 @@ def test_nothing_is_known_without_walltime_and_history() -> None:
     spec = world.job(job).spec
 
     assert known_size(spec, world.head.state, world.settings, world.head.model, world.now_s) is None
-    assert job not in snapshot(world.head.state, world.settings, world.now_s).goals
+    assert job not in snapshot(world.head.state, world.settings, world.now_s).profiles

@@ -54,11 +54,11 @@ def test_a_padded_job_passes_once_its_kind_is_known(policy: Policy) -> None:
 
 
 def test_a_job_that_outlives_its_prediction_runs_on() -> None:
-    """Foretold 10 s, it runs for 900: to its own end; and the large one waits for that."""
+    """PredictionTable 10 s, it runs for 900: to its own end; and the large one waits for that."""
     assert passing(fifo.plan, overrun_s=890) == (0, 900)
 
 
-def test_the_end_of_what_runs_is_planned_by_what_it_was_foretold() -> None:
+def test_the_end_of_what_runs_is_planned_by_what_it_was_predicted() -> None:
     """Not by its padded walltime, and later and later if it does not end."""
     world = World(node("n1", cpus=1))
     world.head.model = RobustModel()
@@ -70,7 +70,7 @@ def test_the_end_of_what_runs_is_planned_by_what_it_was_foretold() -> None:
     begun_s = world.elapsed_s
 
     def planned_s() -> tuple[float, float]:
-        """Return the planned end of the first, and the foretold start of the second."""
+        """Return the planned end of the first, and the predicted start of the second."""
         state = world.head.state
         seen = snapshot(state, world.settings, world.now_s, world.head.model)
         (running,) = seen.running

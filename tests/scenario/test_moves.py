@@ -302,10 +302,17 @@ def test_the_first_step_at_the_new_place_ends_the_move() -> None:
     story.head.reported("b", said, story.now_s)
     story.head.reported("b", said, story.now_s)
 
-    trip = story.job(job).trip
-    assert trip is not None
-    assert 0 < trip.asked_s < trip.saved_s <= trip.left_s <= trip.placed_s < trip.resumed_s
-    assert trip.restore_s == 0.2
+    migration = story.job(job).migration
+    assert migration is not None
+    assert (
+        0
+        < migration.asked_s
+        < migration.saved_s
+        <= migration.left_s
+        <= migration.placed_s
+        < migration.resumed_s
+    )
+    assert migration.restore_s == 0.2
 
 
 def test_one_that_starts_is_not_to_be_moved_yet() -> None:

@@ -43,7 +43,7 @@ class Wishes(World):
         self.order: list[int] = []
 
     def _fresh_state(self) -> State:
-        return State({"batch": 0}, plans_goals=True)
+        return State({"batch": 0}, plans_training=True)
 
     def training(self, by: Caller = ALICE) -> int:
         """Submit a job of one GPU that takes ten seconds to save its state."""

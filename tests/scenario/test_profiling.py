@@ -33,7 +33,7 @@ class Story(World):
         self.head.settings = self.settings
 
     def _fresh_state(self) -> State:
-        return State({"batch": 0}, plans_goals=True)
+        return State({"batch": 0}, plans_training=True)
 
     def training(self, **changes: object) -> int:
         """Submit an elastic training on one to four GPUs."""
@@ -61,7 +61,7 @@ class Story(World):
 
     def counts(self, job: int) -> tuple[int, ...]:
         """Return the numbers of GPUs that a policy may give a training now."""
-        return snapshot(self.head.state, self.settings, self.now_s).goals[job].gpus
+        return snapshot(self.head.state, self.settings, self.now_s).profiles[job].gpus
 
     def gpus(self, job: int) -> int:
         """Return how many GPUs a job has."""

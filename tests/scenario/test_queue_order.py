@@ -124,7 +124,7 @@ def test_a_job_without_walltime_does_not_make_the_blocked_one_wait_for_ever() ->
     assert (world.started_s(blocked), world.started_s(later)) == (50, 60)
 
 
-def test_jobs_of_one_shape_share_a_reason_and_know_their_place() -> None:
+def test_jobs_of_one_class_share_a_reason_and_know_their_place() -> None:
     """The second of two equal jobs says how many are before it."""
     world = World(node("n1", cpus=1))
     world.submit(runs_s=10)

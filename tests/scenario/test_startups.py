@@ -1,4 +1,4 @@
-"""How long trainings take to start: learned from those before, and in all that is foretold."""
+"""How long trainings take to start: learned from those before, and in all that is predicted."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ class Story(World):
         super().__init__(node("a", cpus=8, gpus=4), policy=beside(drs.plan, fifo.plan))
 
     def _fresh_state(self) -> State:
-        return State({"batch": 0}, plans_goals=True)
+        return State({"batch": 0}, plans_training=True)
 
     def training(self, runs_s: float = 120.0, in_s: float = 1000.0, **changes: object) -> int:
         """Submit a training on one GPU that really runs so long, to be done ``in_s`` from now."""
@@ -56,9 +56,9 @@ class Story(World):
         assert end_s is not None
         return end_s - self.now_s
 
-    def goal(self, job: int) -> TrainingProfile:
+    def profile(self, job: int) -> TrainingProfile:
         """Return what policies see of a training now."""
-        return snapshot(self.head.state, self.settings, self.now_s).goals[job]
+        return snapshot(self.head.state, self.settings, self.now_s).profiles[job]
 
     def progress(self, job: int, *, step: int, work_done: float, **said: float) -> None:
         """Let a training of 1000 samples say how far it is."""
@@ -79,7 +79,7 @@ class Story(World):
         return [fact for fact in found if isinstance(fact, f.StartupMeasured)]
 
 
-def test_the_next_training_of_a_kind_is_foretold_with_its_start() -> None:
+def test_the_next_training_of_a_kind_is_predicted_with_its_start() -> None:
     """The first one ends 20 s later than was said, the second one when it was said."""
     story = Story()
     first = story.training()
@@ -111,7 +111,7 @@ def test_what_gsub_answers_has_the_start_in_it_too() -> None:
     assert story.head.foresee(spec, story.now_s).end_s == pytest.approx(story.now_s + 120.0)
 
 
-def test_a_training_that_takes_longer_than_foretold_is_late_before_its_deadline() -> None:
+def test_a_training_that_takes_longer_than_predicted_is_late_before_its_deadline() -> None:
     """Ten seconds after it should have ended it is expected to take ten more, which is too late."""
     story = Story()
     job = story.training(runs_s=500.0, in_s=115.0)
@@ -155,11 +155,11 @@ def test_a_training_tells_its_start_with_its_first_step() -> None:
 
     assert [fact.by_step for fact in told] == [True]
     assert told[0].startup_s == pytest.approx(30.0)
-    assert story.goal(story.training()).startup_s == pytest.approx(30.0)
-    assert story.goal(first).startup_s == 0.0
+    assert story.profile(story.training()).startup_s == pytest.approx(30.0)
+    assert story.profile(first).startup_s == 0.0
 
 
-def test_a_training_that_is_slower_than_was_said_is_foretold_at_its_own_pace() -> None:
+def test_a_training_that_is_slower_than_was_said_is_predicted_at_its_own_pace() -> None:
     """Half as fast as its user said: so it is late, and known to be before that."""
     story = Story()
     job = story.training(runs_s=1000.0, in_s=150.0)
@@ -182,7 +182,7 @@ def test_what_moved_or_failed_tells_nothing_of_a_start() -> None:
     story.run_for(10.0)
 
     assert story.measured(killed) == []
-    assert story.goal(story.training()).startup_s == 0.0
+    assert story.profile(story.training()).startup_s == 0.0
 
 
 def test_a_size_that_was_told_from_whole_runs_has_the_start_in_it() -> None:
@@ -193,7 +193,7 @@ def test_a_size_that_was_told_from_whole_runs_has_the_start_in_it() -> None:
 
     job = story.submit("select=1:ncpus=1:ngpus=1,walltime=300", deadline_after_s=1000.0, kind="net")
 
-    assert story.goal(job).run_time_s(ONE_GPU) == 300.0
+    assert story.profile(job).run_time_s(ONE_GPU) == 300.0
 
 
 def test_a_head_that_was_started_anew_knows_what_it_had_learned(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class Story(World):
         super().__init__(node("a", cpus=8, gpus=4), policy=beside(drs.plan, fifo.plan))
 
     def _fresh_state(self) -> State:
-        return State({"batch": 0}, plans_goals=True)
+        return State({"batch": 0}, plans_training=True)
 
     def training(self, least: int = 1, **changes: object) -> int:
         """Submit an elastic training with a deadline of which nothing else is said."""
@@ -68,9 +68,9 @@ class Story(World):
         )
         self._take(self.head.reported("a", told, self.now_s))
 
-    def goals(self) -> dict[int, TrainingProfile]:
+    def profiles(self) -> dict[int, TrainingProfile]:
         """Return what policies see of trainings now."""
-        return dict(snapshot(self.head.state, self.settings, self.now_s, SILENT).goals)
+        return dict(snapshot(self.head.state, self.settings, self.now_s, SILENT).profiles)
 
     def measured(self, job: int) -> list[float]:
         """Return the step times that are known of a job, seconds."""
@@ -84,17 +84,17 @@ def test_a_training_of_which_nothing_was_said_is_planned_by_its_own_steps() -> N
     job = story.training()
     story.run_for(5.0)
     story.steps(job, 1, 2.0)
-    assert job not in story.goals()
+    assert job not in story.profiles()
     assert story.measured(job) == []
 
     story.run_for(10.0)
     story.steps(job, 11, 1.0)
 
-    goal = story.goals()[job]
+    profile = story.profiles()[job]
     assert story.measured(job) == [1.0]
-    assert goal.speed.rate(ONE_GPU) == pytest.approx(BATCH)
-    assert goal.work == pytest.approx(TOTAL - 11 * BATCH)
-    assert goal.gpus == (1, 2, 3, 4)
+    assert profile.speed.rate(ONE_GPU) == pytest.approx(BATCH)
+    assert profile.work == pytest.approx(TOTAL - 11 * BATCH)
+    assert profile.gpus == (1, 2, 3, 4)
 
 
 def test_too_few_steps_are_no_measurement() -> None:
@@ -145,13 +145,13 @@ def test_the_next_training_of_the_kind_is_planned_from_the_start() -> None:
 
     third = story.training()
 
-    goal = story.goals()[third]
-    assert isinstance(goal.speed, MeasuredSpeed)
-    assert goal.work == TOTAL
-    assert goal.speed.rate(ONE_GPU) == pytest.approx(BATCH)
-    assert goal.speed.rate(Layout(counts=(2,))) == pytest.approx(BATCH / 0.6)
+    profile = story.profiles()[third]
+    assert isinstance(profile.speed, MeasuredSpeed)
+    assert profile.work == TOTAL
+    assert profile.speed.rate(ONE_GPU) == pytest.approx(BATCH)
+    assert profile.speed.rate(Layout(counts=(2,))) == pytest.approx(BATCH / 0.6)
     # it lost 0.1 s for 1 GB, so 1.5 GB take 0.15 s
-    assert goal.speed.rate(Layout(counts=(4,))) == pytest.approx(BATCH / (0.25 + 0.15))
+    assert profile.speed.rate(Layout(counts=(4,))) == pytest.approx(BATCH / (0.25 + 0.15))
     outlook = foresee(
         story.job(third).spec,
         state=story.head.state,
@@ -172,15 +172,15 @@ def test_what_its_user_said_holds_until_its_own_steps_are_known() -> None:
     story.steps(first, 11, 1.0)
     said = Training(iterations=100.0, rates=((1, 1.0), (4, 2.0)))
     second = story.training(training=said)
-    assert story.goals()[second].speed.rate(ONE_GPU) == 1.0
+    assert story.profiles()[second].speed.rate(ONE_GPU) == 1.0
 
     story.run_for(5.0)
     story.steps(second, 1, 0.5)
     story.steps(second, 11, 0.5)
 
-    goal = story.goals()[second]
-    assert goal.total_work == pytest.approx(TOTAL)
-    assert isinstance(goal.speed, MeasuredSpeed)
+    profile = story.profiles()[second]
+    assert profile.total_work == pytest.approx(TOTAL)
+    assert isinstance(profile.speed, MeasuredSpeed)
 
 
 def test_a_new_measurement_lets_the_policy_look_again() -> None:
@@ -201,12 +201,12 @@ def test_what_a_move_costs_is_expected_of_the_next_one() -> None:
     story = Moving()
     job = story.training(kind="net")
     story.run_for(5.0)
-    goals = snapshot(story.head.state, story.settings, story.now_s).goals
-    # its size is not said: a stated one is needed to see a goal
-    assert job not in goals
+    profiles = snapshot(story.head.state, story.settings, story.now_s).profiles
+    # its size is not said: a stated one is needed to see a profile
+    assert job not in profiles
     said = Training(iterations=1e6, rates=((1, 1.0), (4, 2.0)))
     waiting = story.training(4, kind="net", training=said)
-    before = snapshot(story.head.state, story.settings, story.now_s).goals[waiting]
+    before = snapshot(story.head.state, story.settings, story.now_s).profiles[waiting]
     assert before.move_s == story.settings.move_s
 
     story.run_for(5.0)
@@ -219,7 +219,7 @@ def test_what_a_move_costs_is_expected_of_the_next_one() -> None:
 
     (fact,) = story.told(f.MoveMeasured, job)
     assert isinstance(fact, f.MoveMeasured)
-    after = snapshot(story.head.state, story.settings, story.now_s).goals[waiting]
+    after = snapshot(story.head.state, story.settings, story.now_s).profiles[waiting]
     taken = next(each for each in story.facts if isinstance(each, f.CheckpointTaken))
     assert fact.cost_s == pytest.approx(story.now_s - taken.at_s)
     assert fact.cost_s <= story.now_s - asked_s < story.settings.move_s
@@ -230,7 +230,7 @@ def test_what_a_move_costs_begins_with_the_checkpoint() -> None:
     """Not when it was asked for, as steps go on until all ranks agree on one; nor when it ends."""
     story = Moving()
     job = story.job(story.training(kind="net"))
-    job.trip = MigrationProgress(
+    job.migration = MigrationProgress(
         asked_s=100.0, saved_s=112.0, save_s=10.0, left_s=112.5, placed_s=112.6
     )
 
@@ -238,7 +238,7 @@ def test_what_a_move_costs_begins_with_the_checkpoint() -> None:
 
     assert told is not None
     assert (told.cost_s, told.save_s) == (18.0, 10.0)
-    job.trip = MigrationProgress(
+    job.migration = MigrationProgress(
         asked_s=100.0, left_s=112.5, placed_s=112.6
     )  # it knows only its signal
     assert told_by_resuming(job, 120.0) is None

@@ -16,7 +16,7 @@ class Planned(World):
     """A world whose trainings are planned."""
 
     def _fresh_state(self) -> State:
-        return State({"batch": 0}, plans_goals=True)
+        return State({"batch": 0}, plans_training=True)
 
 
 def wide(world: World) -> int:
@@ -49,13 +49,13 @@ def test_nobody_plans_for_more_gpus_than_there_are() -> None:
     """Also after a node has come."""
     world = Planned(node("a", cpus=8, gpus=4), policy=choose("drs").plan)
     job = wide(world)
-    goals = TrainingProfiles(world.head.state, world.settings, world.now_s)
-    assert goals[job].gpus == (1, 2, 3, 4)
+    profiles = TrainingProfiles(world.head.state, world.settings, world.now_s)
+    assert profiles[job].gpus == (1, 2, 3, 4)
 
     world.replace_hardware("a", inventory(cpus=8, gpus=6))
 
-    goals = TrainingProfiles(world.head.state, world.settings, world.now_s)
-    assert goals[job].gpus == (1, 2, 3, 4, 5, 6)
+    profiles = TrainingProfiles(world.head.state, world.settings, world.now_s)
+    assert profiles[job].gpus == (1, 2, 3, 4, 5, 6)
 
 
 def test_a_request_that_is_too_large_for_what_is_here_keeps_its_least_number() -> None:

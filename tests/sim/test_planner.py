@@ -77,7 +77,7 @@ def results(
         options=Options(
             make_model=chosen.make_model,
             heartbeats=chosen.reads_loads,
-            plans_goals=True,
+            plans_training=True,
             move_s=10.0,
             planning_s=planning_s,
         ),
@@ -118,16 +118,20 @@ class Patient:
         free = Spaces(snapshot.nodes)
         starts, waits, verdicts = [], [], []
         for group in sorted(snapshot.groups, key=lambda group: group.order[0]):
-            goal = snapshot.goals[group.shape.goal]
-            found = allocate(group.shape.request, free, goal.gpus[0])
+            profile = snapshot.profiles[group.job_class.training]
+            found = allocate(group.job_class.request, free, profile.gpus[0])
             if found is not None:
                 free.take(found)
             self.late += found is None
-            verdicts.append(DeadlineForecast(job=goal.job, meets=found is not None, why="no room"))
-            if found is not None and snapshot.now_s >= goal.arrived_s + 60:
-                starts.append(Start(job=goal.job, shape=group.shape, allocation=found, why="now"))
+            verdicts.append(
+                DeadlineForecast(job=profile.job, meets=found is not None, why="no room")
+            )
+            if found is not None and snapshot.now_s >= profile.arrived_s + 60:
+                starts.append(
+                    Start(job=profile.job, job_class=group.job_class, allocation=found, why="now")
+                )
             else:
-                waits.append(Wait(shape=group.shape, first=goal.job, reason="patience"))
+                waits.append(Wait(job_class=group.job_class, first=profile.job, reason="patience"))
         return Plan(
             starts=tuple(starts),
             waits=tuple(waits),
@@ -141,17 +145,17 @@ def test_starts_that_would_make_a_training_late_are_found_out_elsewhere_too() ->
     jobs = [structs.replace(job, submit_s=job.submit_s / 3) for job in mixed(4, 120)]
     runs = []
     for planning_s in (None, 0.0):
-        policy = beside(goals := Patient(), fifo.plan)
+        policy = beside(profiles := Patient(), fifo.plan)
         found: list[JobResult] = []
         simulation = Simulation(
             read_cluster(CLUSTER),
             jobs,
             policy,
-            options=Options(plans_goals=True, planning_s=planning_s),
+            options=Options(plans_training=True, planning_s=planning_s),
             on_result=found.append,
         )
         simulation.run()
-        assert goals.late > 20
+        assert profiles.late > 20
         runs.append(sorted(found, key=lambda each: each.job))
 
     assert runs[0] == runs[1]
@@ -179,7 +183,7 @@ def test_what_others_start_meanwhile_takes_nothing_that_a_plan_counts_on(name: s
         read_cluster("3xcpus=16,gpus=4"),
         sorted(jobs, key=lambda job: job.submit_s),
         chosen.plan,
-        options=Options(plans_goals=True, move_s=10.0, planning_s=15.0),
+        options=Options(plans_training=True, move_s=10.0, planning_s=15.0),
         on_result=found.append,
     )
 
@@ -202,7 +206,7 @@ def test_jobs_without_gpus_do_not_wait_for_a_slow_planner() -> None:
         read_cluster(CLUSTER),
         jobs,
         chosen.plan,
-        options=Options(plans_goals=True, planning_s=100.0),
+        options=Options(plans_training=True, planning_s=100.0),
         on_result=found.append,
     )
 

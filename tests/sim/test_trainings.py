@@ -23,11 +23,13 @@ def smallest(snapshot: Snapshot) -> Plan:
     free = Spaces(snapshot.nodes)
     starts: list[Start] = []
     for group in sorted(snapshot.groups, key=lambda group: group.order[0]):
-        goal = snapshot.goals[group.order[0][1]]
-        found = allocate(group.shape.request, free, goal.gpus[0])
+        profile = snapshot.profiles[group.order[0][1]]
+        found = allocate(group.job_class.request, free, profile.gpus[0])
         if found is not None:
             free.take(found)
-            starts.append(Start(job=goal.job, shape=group.shape, allocation=found, why="fits"))
+            starts.append(
+                Start(job=profile.job, job_class=group.job_class, allocation=found, why="fits")
+            )
     return Plan(starts=tuple(starts))
 
 
@@ -39,15 +41,15 @@ def growing(snapshot: Snapshot) -> Plan:
     free = Spaces(snapshot.nodes)
     moves: list[Move] = []
     for running in sorted(snapshot.running, key=lambda each: each.job):
-        goal = snapshot.goals[running.job]
-        assert goal.request is not None
+        profile = snapshot.profiles[running.job]
+        assert profile.request is not None
         if running.leaving:
             continue
         free.give(running.allocation)
-        count = min(sum(free_gpus(goal.request, free).values()), goal.gpus[-1])
-        found = allocate(goal.request, free, count)
+        count = min(sum(free_gpus(profile.request, free).values()), profile.gpus[-1])
+        found = allocate(profile.request, free, count)
         if found is not None and count > sum(gpus_by_node(running.allocation).values()):
-            moves.append(Move(job=goal.job, allocation=found, why="more is free"))
+            moves.append(Move(job=profile.job, allocation=found, why="more is free"))
             free.take(found)
         else:
             free.take(running.allocation)
@@ -64,7 +66,7 @@ def run(
     def keep(result: JobResult) -> None:
         results[result.job] = result
 
-    options = Options(plans_goals=True, move_s=MOVE_S)
+    options = Options(plans_training=True, move_s=MOVE_S)
     simulation = Simulation(read_cluster(cluster), jobs, policy, options=options, on_result=keep)
     assert not simulation.run()
     return results, simulation
@@ -130,10 +132,10 @@ def test_a_suspended_training_goes_on_from_its_checkpoint() -> None:
             if running and not running[0].leaving:
                 return Plan(moves=(Move(job=running[0].job, allocation=(), why="gives way"),))
         for group in sorted(snapshot.groups, key=lambda group: -group.order[0][1]):
-            found = allocate(group.shape.request, Spaces(snapshot.nodes), 1)
+            found = allocate(group.job_class.request, Spaces(snapshot.nodes), 1)
             if found is not None:
                 job = group.order[0][1]
-                start = Start(job=job, shape=group.shape, allocation=found, why="its turn")
+                start = Start(job=job, job_class=group.job_class, allocation=found, why="its turn")
                 return Plan(starts=(start,))
         return Plan()
 

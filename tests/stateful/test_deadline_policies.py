@@ -71,13 +71,13 @@ def test_a_detached_snapshot_gives_the_same_plan(policy: Policy, snapshot: Snaps
 def test_the_order_of_what_is_seen_changes_nothing(
     policy: Policy, snapshot: Snapshot, data: st.DataObject
 ) -> None:
-    """Groups, running jobs, nodes and goals are sets that happen to come in an order."""
+    """Groups, running jobs, nodes and profiles are sets that happen to come in an order."""
     shuffled = structs.replace(
         snapshot,
         groups=data.draw(st.permutations(list(snapshot.groups))),
         running=data.draw(st.permutations(list(snapshot.running))),
         nodes=dict(data.draw(st.permutations(list(snapshot.nodes.items())))),
-        goals=dict(data.draw(st.permutations(list(snapshot.goals.items())))),
+        profiles=dict(data.draw(st.permutations(list(snapshot.profiles.items())))),
     )
 
     plan, other = policy(snapshot), policy(shuffled)
@@ -95,14 +95,14 @@ def test_an_empty_queue_gives_an_empty_plan(policy: Policy, snapshot: Snapshot) 
     plan = policy(structs.replace(snapshot, groups=()))
 
     assert (plan.starts, plan.waits) == ((), ())
-    assert policy(structs.replace(snapshot, groups=(), goals={})) == Plan()
+    assert policy(structs.replace(snapshot, groups=(), profiles={})) == Plan()
 
 
 @every_policy
 @given(snapshot=training_snapshots())
 def test_jobs_that_are_no_trainings_are_left_alone(policy: Policy, snapshot: Snapshot) -> None:
     """Others plan for them: whether they wait changes nothing."""
-    trainings = [group for group in snapshot.groups if group.shape.goal]
+    trainings = [group for group in snapshot.groups if group.job_class.training]
 
     assert policy(structs.replace(snapshot, groups=trainings)) == policy(snapshot)
 

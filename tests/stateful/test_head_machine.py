@@ -115,14 +115,16 @@ def mend(machine: HeadMachine) -> None:
 
 def test_a_wait_is_told_for_what_a_policy_forgets() -> None:
     """A policy that plans the impossible: the job's reason says why it could not start."""
-    shape_asked = Request(chunks=(Chunk(),))
+    class_asked = Request(chunks=(Chunk(),))
 
     def greedy(snapshot: Snapshot) -> Plan:
         group = snapshot.groups[0]
         share = Share(node="n1", cpus=5)
         return Plan(
             starts=(
-                Start(job=group.order[0][1], shape=group.shape, allocation=(share,), why="all"),
+                Start(
+                    job=group.order[0][1], job_class=group.job_class, allocation=(share,), why="all"
+                ),
             )
         )
 
@@ -145,6 +147,6 @@ def test_a_wait_is_told_for_what_a_policy_forgets() -> None:
 
     (wait,) = head.waits.values()
     assert isinstance(wait, Wait)
-    assert wait.shape.request == shape_asked
+    assert wait.job_class.request == class_asked
     assert wait.reason == "job 1: 5 CPUs for 1 asked"
     assert head.oddities == {"plan_refused": 1}

@@ -21,7 +21,7 @@ every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES
 
 NOW_S = 1000.0
 
-shapes = st.builds(
+job_classes = st.builds(
     JobClass,
     queue=st.sampled_from(["batch", "fast"]),
     request=requests(),
@@ -43,14 +43,14 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             running.append(
                 RunningJob(job=number + 1, allocation=found, started_s=NOW_S - 10, end_s=draw(ends))
             )
-    waiting = draw(st.lists(shapes, max_size=4, unique=True))
+    waiting = draw(st.lists(job_classes, max_size=4, unique=True))
     ids = iter(draw(st.permutations(range(100, 100 + 3 * len(waiting)))))
     groups = []
-    for shape in waiting:
+    for job_class in waiting:
         size = draw(st.integers(1, 3))
         priorities = draw(st.lists(st.integers(-2, 2), min_size=size, max_size=size))
         order = sorted((-priority, next(ids)) for priority in priorities)
-        groups.append(Group(shape=shape, order=order))
+        groups.append(Group(job_class=job_class, order=order))
     nodes = {space.name: space for space in free}
     return Snapshot(now_s=NOW_S, nodes=nodes, groups=groups, running=running)
 
@@ -80,7 +80,7 @@ def informed(draw: st.DrawFn) -> Snapshot:
 
 
 def waiting_of(snapshot: Snapshot) -> dict[int, JobClass]:
-    return {job: group.shape for group in snapshot.groups for _, job in group.order}
+    return {job: group.job_class for group in snapshot.groups for _, job in group.order}
 
 
 @every_policy
@@ -139,20 +139,20 @@ def test_an_empty_queue_gives_an_empty_plan(policy: Policy, snapshot: Snapshot) 
 
 @every_policy
 @given(snapshot=snapshots() | informed())
-def test_every_shape_that_is_left_has_a_reason(policy: Policy, snapshot: Snapshot) -> None:
-    """Either all jobs of a shape start, or its next one is named with a reason (no silent wait)."""
+def test_every_class_that_is_left_has_a_reason(policy: Policy, snapshot: Snapshot) -> None:
+    """Either all jobs of a class start, or its next one is named with a reason (no silent wait)."""
     plan = policy(snapshot)
 
     started = {start.job for start in plan.starts}
-    waits = {wait.shape: wait for wait in plan.waits}
-    assert len(waits) == len(plan.waits), "a shape waits once"
+    waits = {wait.job_class: wait for wait in plan.waits}
+    assert len(waits) == len(plan.waits), "a job_class waits once"
     for group in snapshot.groups:
         left = [job for _, job in group.order if job not in started]
         if not left:
-            assert group.shape not in waits
+            assert group.job_class not in waits
             continue
-        assert waits[group.shape].reason
-        assert waits[group.shape].first == left[0], "jobs of a shape start in order"
+        assert waits[group.job_class].reason
+        assert waits[group.job_class].first == left[0], "jobs of a job_class start in order"
 
 
 @every_policy
@@ -168,7 +168,7 @@ def test_what_fits_behind_the_plan_is_left_for_a_reason_only(
 
     for wait in plan.waits:
         if not any(other.reserved for other in plan.waits):
-            assert isinstance(place(wait.shape.request, free), NoFit)
+            assert isinstance(place(wait.job_class.request, free), NoFit)
 
 
 def after(snapshot: Snapshot, plan: Plan) -> Snapshot:
@@ -178,7 +178,9 @@ def after(snapshot: Snapshot, plan: Plan) -> Snapshot:
     for start in plan.starts:
         free.take(start.allocation)
     groups = [
-        Group(shape=group.shape, order=[key for key in group.order if key[1] not in started])
+        Group(
+            job_class=group.job_class, order=[key for key in group.order if key[1] not in started]
+        )
         for group in snapshot.groups
     ]
     return structs.replace(
@@ -190,7 +192,7 @@ def after(snapshot: Snapshot, plan: Plan) -> Snapshot:
 
 
 def running(start: Start, now_s: float) -> RunningJob:
-    walltime_s = start.shape.walltime_s
+    walltime_s = start.job_class.walltime_s
     return RunningJob(
         job=start.job,
         allocation=start.allocation,
@@ -227,7 +229,7 @@ def test_a_second_plan_has_nothing_to_add(policy: Policy, snapshot: Snapshot) ->
 @every_policy
 @given(snapshot=snapshots())
 def test_a_predicted_start_is_kept(policy: Policy, snapshot: Snapshot) -> None:
-    """Every job runs for its whole walltime, and still the reserved one starts when foretold."""
+    """Every job runs for its whole walltime, and still the reserved one starts when predicted."""
     plan = policy(snapshot)
     wait = reserved(plan)
     if wait is None or wait.predicted_start_s is None:

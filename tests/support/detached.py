@@ -32,11 +32,11 @@ def check_same(seen: Snapshot, copy: Snapshot) -> None:
     assert copy.default_walltime_s == seen.default_walltime_s
     assert copy.predicted_times == seen.predicted_times
     assert copy.nodes == dict(seen.nodes)
-    assert copy.goals == dict(seen.goals)
+    assert copy.profiles == dict(seen.profiles)
     assert copy.loads == dict(seen.loads)
     assert list(copy.running) == list(seen.running)
-    assert [(each.shape, list(each.order)) for each in copy.groups] == [
-        (each.shape, list(each.order)) for each in seen.groups
+    assert [(each.job_class, list(each.order)) for each in copy.groups] == [
+        (each.job_class, list(each.order)) for each in seen.groups
     ]
     jobs = {job for group in seen.groups for _, job in group.order}
     jobs |= {each.job for each in seen.running}

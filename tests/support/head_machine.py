@@ -172,7 +172,7 @@ class HeadMachine(RuleBasedStateMachine):
             for name in names
         )
         job = chance.choice([chance.choice(group.order)[1], 1, 99])
-        return Start(job=job, shape=group.shape, allocation=shares, why="wild")
+        return Start(job=job, job_class=group.job_class, allocation=shares, why="wild")
 
     @rule(seed=st.one_of(st.none(), st.integers(0, 2**16)))
     def change_policy(self, seed: int | None) -> None:

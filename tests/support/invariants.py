@@ -26,7 +26,7 @@ def content(state: State) -> dict[str, object]:
             for name, node in state.nodes.items()
         },
         "spaces": dict(state.spaces),
-        "groups": {shape: group.order for shape, group in state.groups.items()},
+        "groups": {job_class: group.order for job_class, group in state.groups.items()},
         "delayed": state.delayed,
         "running": sorted(state.running),
         "by_node": {name: sorted(jobs) for name, jobs in state.by_node.items() if jobs},

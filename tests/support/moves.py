@@ -36,7 +36,7 @@ class Story(World):
         super().__init__(node("a", cpus=8, gpus=4), node("b", cpus=8, gpus=4), policy=self.mover)
 
     def _fresh_state(self) -> State:
-        return State({"batch": 0}, plans_goals=True)
+        return State({"batch": 0}, plans_training=True)
 
     def training(self, count: int = 2, most: int = 0, **changes: object) -> int:
         """Submit a training on so many GPUs of one node, by best fit."""

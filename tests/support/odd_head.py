@@ -43,7 +43,7 @@ def main() -> int:
         policy=beside(named(os.environ["ODD_POLICY"]), chosen.plan.rest),
         policy_name="odd",
         model=chosen.make_model(),
-        plans_goals=True,
+        plans_training=True,
     )
     return asyncio.run(service.run())
 

@@ -133,7 +133,7 @@ class Lesson(Struct, frozen=True, kw_only=True):
     """What a run taught a family.
 
     Attributes:
-        own: what the family's own ways had foretold, the best of them for each quantity.
+        own: what the family's own ways had predicted, the best of them for each quantity.
         missed: by how much what would have been said was off; None if the run scores nothing.
     """
 
@@ -142,7 +142,7 @@ class Lesson(Struct, frozen=True, kw_only=True):
 
 
 class PlainFamily:
-    """The latest runs of jobs that are alike, and how well each way has foretold them.
+    """The latest runs of jobs that are alike, and how well each way has predicted them.
 
     Attributes:
         samples: the latest runs, oldest first.
@@ -211,28 +211,28 @@ class PlainFamily:
     def learn(
         self, sample: Sample, target: Target, speed_of: SpeedOf, wider: Sequence[Logs] | None
     ) -> Lesson:
-        """Score what would have been foretold for a run, then add the run.
+        """Score what would have been predicted for a run, then add the run.
 
         Args:
-            wider: what the own ways of wider families foretell, the nearest family first; None if
+            wider: what the own ways of wider families predict, the nearest family first; None if
                 they are not asked.
 
         Returns:
             Nothing is scored for a run before which none had ended, nor for one cut short by a
-            failure: nobody wants to foretell that.
+            failure: nobody wants to predict that.
         """
         own: Logs | None = None
         missed: Logs | None = None
         moment = self._moment(sample.started_s)
         if moment is not None:
-            foretold = [self._then_said(q, target, moment) for q in QUANTITIES]
+            predicted = [self._then_said(q, target, moment) for q in QUANTITIES]
             for q in QUANTITIES:
-                foretold[q].extend(logs[q] for logs in wider or ())
-            own = tuple(foretold[q][self.best_way(q, 0)] for q in QUANTITIES)
+                predicted[q].extend(logs[q] for logs in wider or ())
+            own = tuple(predicted[q][self.best_way(q, 0)] for q in QUANTITIES)
             if sample.whole:
-                said = [foretold[q][self.best_way(q, len(wider or ()))] for q in QUANTITIES]
+                said = [predicted[q][self.best_way(q, len(wider or ()))] for q in QUANTITIES]
                 missed = tuple(log - value for log, value in zip(sample.logs, said, strict=True))
-                self._score(sample, foretold, alone=wider is None)
+                self._score(sample, predicted, alone=wider is None)
                 for q in QUANTITIES:
                     self.misses[q].append(missed[q])
         self.samples.append(sample)
@@ -244,7 +244,7 @@ class PlainFamily:
         self.seen += 1
         return Lesson(own=own, missed=missed)
 
-    def _score(self, sample: Sample, foretold: Sequence[Sequence[float]], *, alone: bool) -> None:
+    def _score(self, sample: Sample, predicted: Sequence[Sequence[float]], *, alone: bool) -> None:
         step = max(FORGET, 1 / (self._scored + FIRST_RUNS + 1))
         self._scored += 1
         for q in QUANTITIES:
@@ -252,7 +252,7 @@ class PlainFamily:
             if alone and q not in self._live and log <= LOG_FLOORS[q]:
                 errors[:] = [error * (1 - step) for error in errors]  # all would have said so
                 continue
-            for way, value in enumerate(foretold[q]):
+            for way, value in enumerate(predicted[q]):
                 error = abs(log - value)
                 errors[way] += step * ((error if error < MAX_ERROR else MAX_ERROR) - errors[way])  # noqa: FURB136 -- a call of min() costs twice the time
 
@@ -290,7 +290,7 @@ class PlainFamily:
     def _by_all(
         self, q: Q, target: Target, speeds: Sequence[float], weights: Sequence[Sequence[float]]
     ) -> tuple[float, ...]:
-        """Return a quantity as each own way foretells it."""
+        """Return a quantity as each own way predicts it."""
         if q not in self._live:
             return (LOG_FLOORS[q],) * OWN_WAYS
         values = self._moved(q, target, speeds)

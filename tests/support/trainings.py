@@ -51,7 +51,7 @@ def counts_of(request: Request) -> tuple[int, ...]:
     return tuple(each * places for places in range(request.places, request.places_max + 1))
 
 
-def goal(
+def profile(
     job: int,
     *,
     deadline_s: float | None = None,
@@ -75,15 +75,15 @@ def goal(
     return structs.replace(made, **changes)
 
 
-def shape_of(each: TrainingProfile) -> JobClass:
-    """Return the shape of a waiting training."""
+def class_of(each: TrainingProfile) -> JobClass:
+    """Return the class of a waiting training."""
     assert each.request is not None
-    return JobClass(queue="batch", request=each.request, walltime_s=None, goal=each.job)
+    return JobClass(queue="batch", request=each.request, walltime_s=None, training=each.job)
 
 
 def group_of(each: TrainingProfile) -> Group:
     """Return the group of a waiting training."""
-    return Group(shape=shape_of(each), order=[(0, each.job)])
+    return Group(job_class=class_of(each), order=[(0, each.job)])
 
 
 def gpu_nodes(*gpus: int, cpus: int = 64) -> dict[str, FreeNode]:
@@ -115,7 +115,7 @@ def snapshot_of(
             RunningJob(job=each.job, allocation=allocation, started_s=NOW_S - 60, end_s=None)
             for each, allocation in running
         ],
-        goals={each.job: each for each in [*waiting, *(each for each, _ in running)]},
+        profiles={each.job: each for each in [*waiting, *(each for each, _ in running)]},
         fabric=fabric or Fabric(),
     )
 
@@ -129,17 +129,17 @@ def check(plan: Plan, snapshot: Snapshot) -> None:
     Raises:
         AssertionError: it does not.
     """
-    waiting = {group.shape.goal: group.shape for group in snapshot.groups}
+    waiting = {group.job_class.training: group.job_class for group in snapshot.groups}
     checked = validate(plan, Spaces(snapshot.nodes), waiting.get, movable_in(snapshot))
     assert checked.refused == ()
     assert checked.objection == ""
     for start in plan.starts:
-        assert start.job in snapshot.goals, "a job without a goal is somebody else's business"
-        _check_count(snapshot.goals[start.job], start.allocation)
+        assert start.job in snapshot.profiles, "a job without a profile is somebody else's business"
+        _check_count(snapshot.profiles[start.job], start.allocation)
         assert start.why
     for move in plan.moves:
         if move.allocation:
-            _check_count(snapshot.goals[move.job], move.allocation)
+            _check_count(snapshot.profiles[move.job], move.allocation)
         assert move.why
     _check_waits(plan, snapshot)
     _check_verdicts(plan.verdicts, snapshot)
@@ -150,7 +150,7 @@ def movable_in(snapshot: Snapshot):  # type: ignore[no-untyped-def]  # a closure
     running = {job.job: job for job in snapshot.running}
 
     def movable(number: int) -> Movable | None:
-        job, known = running.get(number), snapshot.goals.get(number)
+        job, known = running.get(number), snapshot.profiles.get(number)
         if job is None or known is None or known.request is None:
             return None
         if job.leaving or not known.movable:
@@ -169,9 +169,9 @@ def _check_waits(plan: Plan, snapshot: Snapshot) -> None:
     """Every training that is left has one reason; no other job has any."""
     started = {start.job for start in plan.starts}
     left = {
-        group.shape.goal
+        group.job_class.training
         for group in snapshot.groups
-        if group.shape.goal in snapshot.goals and group.shape.goal not in started
+        if group.job_class.training in snapshot.profiles and group.job_class.training not in started
     }
     assert sorted(wait.first for wait in plan.waits) == sorted(left)
     assert all(str(wait.reason) for wait in plan.waits)
@@ -180,7 +180,7 @@ def _check_waits(plan: Plan, snapshot: Snapshot) -> None:
 def _check_verdicts(verdicts: Sequence[DeadlineForecast], snapshot: Snapshot) -> None:
     assert len({verdict.job for verdict in verdicts}) == len(verdicts)
     for verdict in verdicts:
-        known = snapshot.goals[verdict.job]
+        known = snapshot.profiles[verdict.job]
         if verdict.end_s is not None:
             assert verdict.end_s >= snapshot.now_s - 1e-3
         if known.deadline_s is None or verdict.end_s is None:
@@ -190,7 +190,7 @@ def _check_verdicts(verdicts: Sequence[DeadlineForecast], snapshot: Snapshot) ->
         ), "whoever says late although the end is early says why"
         assert verdict.meets or verdict.why
     said = {verdict.job for verdict in verdicts}
-    waiting = {group.shape.goal for group in snapshot.groups} & set(snapshot.goals)
+    waiting = {group.job_class.training for group in snapshot.groups} & set(snapshot.profiles)
     assert waiting <= said, "every waiting training is told what to expect"
 
 
@@ -217,13 +217,13 @@ def _requests(draw: st.DrawFn) -> Request:
 
 
 @st.composite
-def _goals(draw: st.DrawFn, job: int, request: Request) -> TrainingProfile:
+def _profiles(draw: st.DrawFn, job: int, request: Request) -> TrainingProfile:
     speed = draw(_speeds)
     seconds = draw(st.floats(1, 1000))
     work = seconds * speed.rate(Layout(counts=(counts_of(request)[0],)))
     after_s = draw(st.sampled_from([None, -10.0, 0.3, 0.6, 1.0, 1.0, 1.5, 3.0]))
     arrived_s = NOW_S - draw(st.floats(0, 100))
-    return goal(
+    return profile(
         job,
         speed=speed,
         work=work,
@@ -255,7 +255,7 @@ def training_snapshots(draw: st.DrawFn, *, can_end: bool = False) -> Snapshot:
         cpus = draw(st.sampled_from([4, 64]))
         nodes[f"n{number}"] = space(f"n{number}", cpus=cpus, gpu_types=types, open=is_open)
     idle, free = Spaces(nodes), Spaces(nodes)
-    goals: dict[int, TrainingProfile] = {}
+    profiles: dict[int, TrainingProfile] = {}
     running: list[RunningJob] = []
     for job in range(1, draw(st.integers(0, 5)) + 1):
         request = draw(_requests())
@@ -274,23 +274,23 @@ def training_snapshots(draw: st.DrawFn, *, can_end: bool = False) -> Snapshot:
             )
         )
         if can_end or draw(st.sampled_from([True] * 5 + [False])):
-            goals[job] = draw(_goals(job, request))
+            profiles[job] = draw(_profiles(job, request))
     groups: list[Group] = []
     for job in range(100, 100 + draw(st.integers(0, 6))):
         request = draw(_requests())
         if can_end and isinstance(place(at_count(request, request.places), idle), NoFit):
             continue
-        goals[job] = draw(_goals(job, request))
-        groups.append(group_of(goals[job]))
+        profiles[job] = draw(_profiles(job, request))
+        groups.append(group_of(profiles[job]))
     if draw(st.booleans()) and not can_end:
         other = JobClass(queue="batch", request=elastic(1, 1), walltime_s=60.0)
-        groups.append(Group(shape=other, order=[(0, 900), (0, 901)]))
+        groups.append(Group(job_class=other, order=[(0, 900), (0, 901)]))
     return Snapshot(
         now_s=NOW_S,
         nodes={each.name: each for each in free},
         groups=groups,
         running=running,
-        goals=goals,
+        profiles=profiles,
         fabric=draw(_fabrics(sorted(nodes))),
     )
 
@@ -313,7 +313,9 @@ def scattered_snapshots(draw: st.DrawFn) -> Snapshot:
         late_s = draw(st.sampled_from([1e6, 1e6, 1e6, 400.0]))
         move_s = draw(st.sampled_from([0.0, 5.0, 20.0]))
         work = 400.0 * RESNET50.rate(Layout(counts=(least,)))
-        made = goal(job, request=request, work=work, deadline_s=late_s, movable=True, move_s=move_s)
+        made = profile(
+            job, request=request, work=work, deadline_s=late_s, movable=True, move_s=move_s
+        )
         running.append((made, found))
     waiting = []
     for job in range(100, 100 + draw(st.integers(1, 3))):
@@ -321,7 +323,7 @@ def scattered_snapshots(draw: st.DrawFn) -> Snapshot:
         best_s = 100.0
         work = best_s * VGG16.rate(Layout(counts=(gpus,)))
         after_s = best_s * draw(st.sampled_from([1.0, 1.1, 1.5, 2.0]))
-        waiting.append(goal(job, speed=VGG16, request=request, work=work, deadline_s=after_s))
+        waiting.append(profile(job, speed=VGG16, request=request, work=work, deadline_s=after_s))
     return snapshot_of(nodes, waiting, running, fabric=Fabric(between_bytes_s=1e9))
 
 
@@ -344,7 +346,7 @@ def _fabrics(draw: st.DrawFn, names: Sequence[str]) -> Fabric:
 class _Run:
     """A training that runs: what is left of it was so at a moment, from which it goes on."""
 
-    goal: TrainingProfile
+    profile: TrainingProfile
     allocation: Allocation
     since_s: float
 
@@ -368,13 +370,14 @@ class World:
             nodes=dict(snapshot.nodes),
             fabric=snapshot.fabric,
             waiting={
-                group.shape.goal: snapshot.goals[group.shape.goal] for group in snapshot.groups
+                group.job_class.training: snapshot.profiles[group.job_class.training]
+                for group in snapshot.groups
             },
             running={
                 job.job: _Run(
-                    goal := snapshot.goals[job.job],
+                    profile := snapshot.profiles[job.job],
                     job.allocation,
-                    snapshot.now_s + goal.startup_s,
+                    snapshot.now_s + profile.startup_s,
                 )
                 for job in snapshot.running
             },
@@ -382,14 +385,14 @@ class World:
 
     def snapshot(self) -> Snapshot:
         """Return what a policy sees now."""
-        goals = dict(self.waiting)
+        profiles = dict(self.waiting)
         for job, run in self.running.items():
             begins_in_s = max(0.0, run.since_s - self.now_s)
-            goals[job] = structs.replace(
-                run.goal,
+            profiles[job] = structs.replace(
+                run.profile,
                 work=self._left(run),
                 # of one that moves the time until it goes on is none of its start
-                startup_s=min(begins_in_s, run.goal.whole_startup_s),
+                startup_s=min(begins_in_s, run.profile.whole_startup_s),
             )
         return Snapshot(
             now_s=self.now_s,
@@ -399,7 +402,7 @@ class World:
                 RunningJob(job=job, allocation=run.allocation, started_s=run.since_s, end_s=None)
                 for job, run in self.running.items()
             ],
-            goals=goals,
+            profiles=profiles,
             fabric=self.fabric,
         )
 
@@ -407,11 +410,11 @@ class World:
         types = {
             share.node: next(iter(self.nodes[share.node].all_gpus)).type for share in run.allocation
         }
-        return run.goal.speed.rate(self.fabric.layout(gpus_by_node(run.allocation), types))
+        return run.profile.speed.rate(self.fabric.layout(gpus_by_node(run.allocation), types))
 
     def _left(self, run: _Run) -> float:
         done = self._rate(run) * max(0.0, self.now_s - run.since_s)
-        return max(0.0, run.goal.work - done)
+        return max(0.0, run.profile.work - done)
 
     def act(self, policy: Policy) -> Plan:
         """Ask the policy, check its plan, and carry it out."""
@@ -425,20 +428,22 @@ class World:
             self._move(move.job, move.allocation, spaces)
         for start in plan.starts:
             spaces.take(start.allocation)
-            goal = self.waiting.pop(start.job)
-            self.running[start.job] = _Run(goal, start.allocation, self.now_s + goal.startup_s)
+            profile = self.waiting.pop(start.job)
+            self.running[start.job] = _Run(
+                profile, start.allocation, self.now_s + profile.startup_s
+            )
         self.nodes = {each.name: each for each in spaces}
         return plan
 
     def _move(self, job: int, allocation: Allocation, spaces: Spaces) -> None:
         run = self.running.pop(job)
-        left = structs.replace(run.goal, work=self._left(run))
+        left = structs.replace(run.profile, work=self._left(run))
         self.moves += 1
         if not allocation:
             self.waiting[job] = structs.replace(left, startup_s=left.whole_startup_s)
             return
         spaces.take(allocation)
-        since_s = max(run.since_s, self.now_s) + run.goal.move_s
+        since_s = max(run.since_s, self.now_s) + run.profile.move_s
         self.running[job] = _Run(left, allocation, since_s)
 
     def next_end_s(self) -> float:
@@ -457,7 +462,7 @@ class World:
         self.now_s = at_s
         spaces = Spaces(self.nodes)
         for job, run in list(self.running.items()):
-            if self._left(run) <= 1e-6 * run.goal.total_work:
+            if self._left(run) <= 1e-6 * run.profile.total_work:
                 spaces.give(run.allocation)
                 self.ended[job] = at_s
                 del self.running[job]

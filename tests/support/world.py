@@ -310,8 +310,8 @@ class World:
         return reasons.of(head.state.jobs[number])
 
     def wait_of(self, number: int) -> Wait:
-        """Return what the last plan said of a job's shape."""
-        return self.head.waits[self.head.state.shape_of(self.head.state.jobs[number])]
+        """Return what the last plan said of a job's class."""
+        return self.head.waits[self.head.state.class_of(self.head.state.jobs[number])]
 
     def told(self, kind: type[f.Fact], number: int) -> list[f.Fact]:
         """Return the facts of a kind about a job."""

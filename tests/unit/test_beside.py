@@ -42,19 +42,20 @@ def node(name: str, gpus: int) -> FreeNode:
 
 def other(job: int, request: Request = ONE_GPU, walltime_s: float = 10.0 * 3600) -> Group:
     """Return a waiting job that is no training."""
-    shape = JobClass(queue="batch", request=request, walltime_s=walltime_s + job)
-    return Group(shape=shape, order=[(0, job)])
+    job_class = JobClass(queue="batch", request=request, walltime_s=walltime_s + job)
+    return Group(job_class=job_class, order=[(0, job)])
 
 
 def training(job: int) -> Group:
     """Return a waiting training on two GPUs."""
     request = Request(chunks=(Chunk(count=2, cpus=1, gpus=1),), placement=Placement.PACK)
     return Group(
-        shape=JobClass(queue="batch", request=request, walltime_s=None, goal=job), order=[(0, job)]
+        job_class=JobClass(queue="batch", request=request, walltime_s=None, training=job),
+        order=[(0, job)],
     )
 
 
-def goal(job: int) -> TrainingProfile:
+def profile(job: int) -> TrainingProfile:
     """Return what is known of such a training."""
     return TrainingProfile(
         job=job,
@@ -70,7 +71,7 @@ def goal(job: int) -> TrainingProfile:
 def later(snapshot: Snapshot) -> Plan:
     """Start no training yet; each is in time as long as two GPUs are free for it."""
     free = sum(len(space.gpus) for space in snapshot.nodes.values() if space.open)
-    jobs = sorted(snapshot.goals)
+    jobs = sorted(snapshot.profiles)
     return Plan(
         verdicts=tuple(
             DeadlineForecast(job=job, meets=2 * (number + 1) <= free)
@@ -83,11 +84,16 @@ def at_once(snapshot: Snapshot) -> Plan:
     """Start each training where there is room."""
     free, starts = Spaces(snapshot.nodes), []
     for group in snapshot.groups:
-        found = allocate(group.shape.request, free, 2)
+        found = allocate(group.job_class.request, free, 2)
         if found is not None:
             free.take(found)
             starts.append(
-                Start(job=group.shape.goal, shape=group.shape, allocation=found, why="room")
+                Start(
+                    job=group.job_class.training,
+                    job_class=group.job_class,
+                    allocation=found,
+                    why="room",
+                )
             )
     return Plan(starts=tuple(starts))
 
@@ -96,12 +102,14 @@ def rest(snapshot: Snapshot) -> Plan:
     """Start every other job where there is room."""
     free, starts = Spaces(snapshot.nodes), []
     for group in snapshot.groups:
-        assert group.shape.goal not in snapshot.goals, "a training is not for this one"
-        found = place(group.shape.request, free)
+        assert group.job_class.training not in snapshot.profiles, "a training is not for this one"
+        found = place(group.job_class.request, free)
         if not isinstance(found, NoFit):
             free.take(found)
             starts.append(
-                Start(job=group.order[0][1], shape=group.shape, allocation=found, why="room")
+                Start(
+                    job=group.order[0][1], job_class=group.job_class, allocation=found, why="room"
+                )
             )
     return Plan(starts=tuple(starts))
 
@@ -109,8 +117,12 @@ def rest(snapshot: Snapshot) -> Plan:
 def snapshot(*groups: Group, gpus: int = 4, nodes: int = 1) -> Snapshot:
     """Return idle nodes and what waits for them."""
     spaces = {f"n{number}": node(f"n{number}", gpus) for number in range(nodes)}
-    goals = {group.shape.goal: goal(group.shape.goal) for group in groups if group.shape.goal}
-    return Snapshot(now_s=0.0, nodes=spaces, groups=groups, running=[], goals=goals)
+    profiles = {
+        group.job_class.training: profile(group.job_class.training)
+        for group in groups
+        if group.job_class.training
+    }
+    return Snapshot(now_s=0.0, nodes=spaces, groups=groups, running=[], profiles=profiles)
 
 
 def started(plan: Plan) -> set[int]:
@@ -214,7 +226,7 @@ def test_without_trainings_it_is_the_other_policy_itself() -> None:
         seen.append(snapshot)
         return Plan()
 
-    alone = structs.replace(snapshot(other(1)), goals={})
+    alone = structs.replace(snapshot(other(1)), profiles={})
     beside(at_once, watching)(alone)
 
     assert seen == [alone]

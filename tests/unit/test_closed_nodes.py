@@ -12,7 +12,7 @@ from gschedd.plan.space import Spaces
 from gschedd.plan.training import gpus_by_node
 from gschedd.policies.baselines import themis
 from gschedd.policies.training import deadline, drs, elasticflow
-from tests.support.trainings import check, elastic, goal, gpu_nodes, snapshot_of
+from tests.support.trainings import check, elastic, gpu_nodes, profile, snapshot_of
 
 #: It can run on four GPUs and not on two.
 FOUR = TableSpeed(rates=((1, 0.0), (2, 0.0), (4, 1.0)))
@@ -29,10 +29,12 @@ def drained(*, movable: bool) -> Snapshot:
     """Return an idle node, a closed one that a training fills, and a training that waits."""
     sizes = gpu_nodes(4, 4)
     nodes = Spaces(sizes)
-    stays = goal(1, work=4000, speed=LINEAR, request=elastic(4, 4), movable=movable, deadline_s=1e5)
+    stays = profile(
+        1, work=4000, speed=LINEAR, request=elastic(4, 4), movable=movable, deadline_s=1e5
+    )
     allocation = allocate_on(form_of(elastic()), nodes, {"n2": 4})
     assert allocation is not None
-    waits = goal(9, work=400, speed=LINEAR, request=elastic(4, 4), deadline_s=200)
+    waits = profile(9, work=400, speed=LINEAR, request=elastic(4, 4), deadline_s=200)
     seen = snapshot_of(sizes, [waits], [(stays, allocation)])
     closed = structs.replace(seen.nodes["n2"], open=False)
     return structs.replace(seen, nodes={**seen.nodes, "n2": closed})
@@ -57,7 +59,7 @@ def test_nothing_is_said_of_the_end_of_what_makes_no_progress(policy: Policy) ->
     """It was given two GPUs and needs four, which are not there: it is late, for ever."""
     sizes = gpu_nodes(2)
     nodes = Spaces(sizes)
-    stuck = goal(1, speed=FOUR, request=elastic(1, 4), movable=True, deadline_s=100)
+    stuck = profile(1, speed=FOUR, request=elastic(1, 4), movable=True, deadline_s=100)
     allocation = allocate_on(form_of(elastic()), nodes, {"n1": 2})
     assert allocation is not None
     (said,) = policy(snapshot_of(sizes, [], [(stuck, allocation)])).verdicts

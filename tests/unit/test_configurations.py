@@ -26,8 +26,8 @@ from tests.support.trainings import (
     RESNET50,
     VGG16,
     elastic,
-    goal,
     gpu_nodes,
+    profile,
     snapshot_of,
 )
 
@@ -192,14 +192,14 @@ def test_requests_of_other_kinds_are_placed_whole() -> None:
 def test_trainings_that_are_alike_are_of_one_kind() -> None:
     """Same form, speed and numbers of GPUs; how much is left of them does not matter."""
     waiting = [
-        goal(1, speed=VGG16),
-        goal(2, speed=VGG16, work=5.0, deadline_s=3.0),
-        goal(3, speed=ALEXNET),
-        goal(4, speed=VGG16, request=elastic(1, 4)),
+        profile(1, speed=VGG16),
+        profile(2, speed=VGG16, work=5.0, deadline_s=3.0),
+        profile(3, speed=ALEXNET),
+        profile(4, speed=VGG16, request=elastic(1, 4)),
     ]
     found = waiting_trainings(snapshot_of(gpu_nodes(1), waiting[::-1]))
 
-    assert [each.goal.job for each in found] == [1, 2, 3, 4]
+    assert [each.profile.job for each in found] == [1, 2, 3, 4]
     kinds = [each.kind for each in found]
     assert kinds[0] == kinds[1]
     assert len({kinds[0], kinds[2], kinds[3]}) == 3

@@ -10,7 +10,7 @@ from gschedd.plan.snapshot import DeadlineForecast, Plan, Snapshot
 from gschedd.plan.space import Spaces
 from gschedd.plan.training import gpus_by_node
 from gschedd.policies.training import drs
-from tests.support.trainings import NOW_S, elastic, goal, gpu_nodes, snapshot_of
+from tests.support.trainings import NOW_S, elastic, gpu_nodes, profile, snapshot_of
 
 #: One sample a second on each GPU, whatever lies between them.
 LINEAR = PaperSpeed(parameters=0, batch=1, step_time_s=1.0)
@@ -39,7 +39,7 @@ def crowd(*, leaving: bool, small_s: float, whole_s: float = 200.0) -> Snapshot:
     nodes = Spaces(sizes)
     running = []
     for job, name, gpus in ((1, "n1", 2), (2, "n2", 2), (3, "n3", 2 if not leaving else 4)):
-        each = goal(
+        each = profile(
             job,
             work=10_000,
             speed=LINEAR,
@@ -52,8 +52,8 @@ def crowd(*, leaving: bool, small_s: float, whole_s: float = 200.0) -> Snapshot:
         assert allocation is not None
         nodes.take(allocation)
         running.append((each, allocation))
-    small = goal(8, work=50, speed=LINEAR, request=elastic(1, 1), deadline_s=small_s)
-    whole = goal(9, work=400, speed=LINEAR, request=whole_node(), deadline_s=whole_s)
+    small = profile(8, work=50, speed=LINEAR, request=elastic(1, 1), deadline_s=small_s)
+    whole = profile(9, work=400, speed=LINEAR, request=whole_node(), deadline_s=whole_s)
     seen = snapshot_of(sizes, [small, whole], running)
     if not leaving:
         return seen
@@ -80,7 +80,7 @@ def test_who_is_to_leave_a_lost_node_holds_up_no_move() -> None:
     """Nobody knows when it will have left; on a node that is there it is waited for."""
     seen = crowd(leaving=False, small_s=1e5)
     leaving = [structs.replace(each, leaving=each.job == 3) for each in seen.running]
-    whole = [group for group in seen.groups if group.shape.goal == 9]
+    whole = [group for group in seen.groups if group.job_class.training == 9]
     ends = structs.replace(seen, running=leaving, groups=whole)
     lost = {**seen.nodes, "n3": structs.replace(seen.nodes["n3"], open=False)}
 

@@ -49,7 +49,7 @@ class Asked:
         return fifo.plan(snapshot)
 
 
-def test_a_further_job_of_a_shape_that_waits_costs_nothing() -> None:
+def test_a_further_job_of_a_class_that_waits_costs_nothing() -> None:
     """No policy is asked, whatever waits; it has its reason at once."""
     asked = Asked()
     world = World(node("n1", cpus=1), policy=asked)
@@ -63,7 +63,7 @@ def test_a_further_job_of_a_shape_that_waits_costs_nothing() -> None:
     assert "needs 1 CPU" in world.why(third)
 
 
-def test_a_new_shape_is_looked_at_with_the_reserved_one_only() -> None:
+def test_a_new_class_is_looked_at_with_the_reserved_one_only() -> None:
     """The others have been decided, and nothing was given back."""
     asked = Asked()
     world = World(node("n1", cpus=4), policy=asked)

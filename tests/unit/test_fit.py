@@ -400,17 +400,17 @@ def test_both_places_of_a_scattered_request_on_one_node_are_refused() -> None:
 def test_a_plan_is_accepted_item_by_item() -> None:
     """Each accepted start takes what it takes from the next; the reasons name the job."""
     request = Request(chunks=(Chunk(cpus=3),))
-    shape = JobClass(queue="batch", request=request, walltime_s=None)
+    job_class = JobClass(queue="batch", request=request, walltime_s=None)
     share = (Share(node="n1", cpus=3),)
 
     def start(job: int) -> Start:
-        return Start(job=job, shape=shape, allocation=share, why="")
+        return Start(job=job, job_class=job_class, allocation=share, why="")
 
     free = mixed()
     result = validate(
         Plan(starts=(start(1), start(1), start(2), start(9))),
         free,
-        lambda job: shape if job < 9 else None,
+        lambda job: job_class if job < 9 else None,
     )
 
     assert [accepted.job for accepted in result.accepted] == [1]

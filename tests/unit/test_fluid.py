@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from gschedd.allocation.fluid import Grid, Need, steps_for
-from gschedd.allocation.shares import Levels, Profile
+from gschedd.allocation.shares import Levels, Timeline
 
 #: Twice the GPUs are not quite twice as fast.
 LEVELS = Levels(gpus=(1, 2, 4), rates=(1.0, 1.8, 3.0))
@@ -12,9 +12,9 @@ LEVELS = Levels(gpus=(1, 2, 4), rates=(1.0, 1.8, 3.0))
 
 def grid(gpus: int, *, now_gpus: int | None = None) -> Grid:
     """Return steps of 100 s from 0 to 400 s."""
-    profile = Profile(0.0, gpus)
+    timeline = Timeline(0.0, gpus)
     return Grid.of(
-        profile, [0.0, 100.0, 200.0, 300.0, 400.0], gpus if now_gpus is None else now_gpus
+        timeline, [0.0, 100.0, 200.0, 300.0, 400.0], gpus if now_gpus is None else now_gpus
     )
 
 
@@ -162,10 +162,10 @@ def test_what_is_held_does_nothing_while_it_starts() -> None:
 
 def test_a_grid_sums_up_a_profile() -> None:
     """Two of four GPUs are held for half of the first step."""
-    profile = Profile(0.0, 4)
-    profile.take(2, until_s=50.0)
+    timeline = Timeline(0.0, 4)
+    timeline.take(2, until_s=50.0)
 
-    found = Grid.of(profile, [0.0, 100.0, 200.0], 4)
+    found = Grid.of(timeline, [0.0, 100.0, 200.0], 4)
 
     assert (found.starts_s, found.lasts_s) == ([0.0, 100.0], [100.0, 100.0])
     assert found.free == pytest.approx([3.0, 4.0])

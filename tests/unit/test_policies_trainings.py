@@ -12,7 +12,7 @@ from gschedd.plan.space import Spaces
 from gschedd.plan.training import TrainingProfile, gpus_by_node
 from gschedd.policies.baselines import edf, fifowhole, themis
 from gschedd.policies.training import elasticflow
-from tests.support.trainings import NOW_S, elastic, goal, gpu_nodes, snapshot_of
+from tests.support.trainings import NOW_S, elastic, gpu_nodes, profile, snapshot_of
 
 #: Iterations a second: twice the GPUs are twice as fast up to four, eight are as fast as six.
 EVEN = TableSpeed(rates=((1, 1.0), (2, 2.0), (4, 4.0), (8, 6.0)))
@@ -23,7 +23,7 @@ FLAT = TableSpeed(rates=((1, 1.0), (2, 1.2), (4, 1.3), (8, 1.3)))
 def training(
     job: int, work: float, deadline_s: float | None = None, **changes: object
 ) -> TrainingProfile:
-    made = goal(
+    made = profile(
         job, work=work, deadline_s=deadline_s, speed=EVEN, request=elastic(1, 8), movable=True
     )
     return structs.replace(made, **changes)
@@ -322,11 +322,11 @@ def test_in_slots_all_that_arrived_are_admitted_together_or_none() -> None:
     early = elasticflow.plan_in_slots(structs.replace(seen, now_s=slot_s - 1))
     assert (early.starts, early.verdicts, early.again_s) == ((), (), slot_s)
     assert len(early.waits) == 2
-    goals = {
-        job: structs.replace(each, deadline_s=slot_s + 100) for job, each in seen.goals.items()
+    profiles = {
+        job: structs.replace(each, deadline_s=slot_s + 100) for job, each in seen.profiles.items()
     }
-    plan = elasticflow.plan_in_slots(structs.replace(seen, now_s=slot_s, goals=goals))
+    plan = elasticflow.plan_in_slots(structs.replace(seen, now_s=slot_s, profiles=profiles))
     assert {job: verdict.meets for job, verdict in said(plan).items()} == {1: False, 2: False}
     assert plan.again_s == slot_s + 240
-    one_by_one = elasticflow.plan(structs.replace(seen, now_s=slot_s, goals=goals))
+    one_by_one = elasticflow.plan(structs.replace(seen, now_s=slot_s, profiles=profiles))
     assert {job: verdict.meets for job, verdict in said(one_by_one).items()} == {1: True, 2: False}

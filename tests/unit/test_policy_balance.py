@@ -20,7 +20,7 @@ from tests.support.spaces import space
 NOW_S = 10_000.0
 
 
-class Foretold:
+class PredictionTable:
     """A predictor that says what it was told to; the kind's key finds it."""
 
     def __init__(self, records: int = 99, **said: Use | tuple[Use, float]) -> None:
@@ -42,7 +42,7 @@ class Foretold:
         )
 
 
-def shape(
+def job_class(
     cpus: int = 1, walltime_s: float | None = None, *, gpus: int = 0, count: int = 1
 ) -> JobClass:
     request = Request(chunks=(Chunk(count=count, cpus=cpus, gpus=gpus),))
@@ -55,7 +55,7 @@ def seen(
     running: Sequence[RunningJob] = (),
     loads: Sequence[NodeLoad] = (),
     kinds: Mapping[int, str] | None = None,
-    predictor: Foretold | None = None,
+    predictor: PredictionTable | None = None,
 ) -> Snapshot:
     spaces = {each.name: each for each in nodes}
     for job in running:
@@ -64,7 +64,7 @@ def seen(
     return Snapshot(
         now_s=NOW_S,
         nodes=spaces,
-        groups=[Group(shape=each, order=[(0, job) for job in ids]) for each, ids in waiting],
+        groups=[Group(job_class=each, order=[(0, job) for job in ids]) for each, ids in waiting],
         running=running,
         loads={load.name: load for load in loads},
         kinds={job: kind(key) for job, key in (kinds or {}).items()},
@@ -128,7 +128,7 @@ def test_the_paper_sends_jobs_where_most_is_left_and_each_start_counts() -> None
     """Four jobs on a large and a small node: three to the large one, not four."""
     nodes = [space("n1", cpus=4), space("n2", cpus=12)]
 
-    made = paper.plan(seen(nodes, [(shape(3), [1, 2, 3, 4])]))
+    made = paper.plan(seen(nodes, [(job_class(3), [1, 2, 3, 4])]))
 
     assert where(made) == ["n2", "n2", "n2", "n1"]
 
@@ -137,7 +137,7 @@ def test_first_fit_would_fill_the_first_node() -> None:
     """Equal nodes are raised together."""
     nodes = [space(name, cpus=4) for name in ("n1", "n2", "n3", "n4")]
 
-    made = plan(seen(nodes, [(shape(1), [1, 2, 3, 4, 5])]))
+    made = plan(seen(nodes, [(job_class(1), [1, 2, 3, 4, 5])]))
 
     assert where(made) == ["n1", "n2", "n3", "n4", "n1"]
 
@@ -154,8 +154,8 @@ def test_measured_load_counts_and_not_what_was_asked_for() -> None:
         node("n2", used=Use(cpu_cores=7), running=1, reported_s=NOW_S),
     ]
 
-    assert where(plan(seen(nodes, [(shape(), [9])], running, loads))) == ["n1"]
-    assert where(plan(seen(nodes, [(shape(), [9])], running))) == ["n2"]
+    assert where(plan(seen(nodes, [(job_class(), [9])], running, loads))) == ["n1"]
+    assert where(plan(seen(nodes, [(job_class(), [9])], running))) == ["n2"]
 
 
 def test_a_predicted_cost_keeps_a_burst_from_one_node() -> None:
@@ -163,9 +163,9 @@ def test_a_predicted_cost_keeps_a_burst_from_one_node() -> None:
     nodes = [space("n1", cpus=16), space("n2", cpus=16)]
     loads = [node("n1", rates(cores=16)), node("n2", rates(cores=16), used=Use(cpu_cores=9))]
     kinds = dict.fromkeys(range(1, 11), "heavy")
-    waiting = [(shape(), list(range(1, 11)))]
+    waiting = [(job_class(), list(range(1, 11)))]
 
-    told = plan(seen(nodes, waiting, (), loads, kinds, Foretold(heavy=Use(cpu_cores=4))))
+    told = plan(seen(nodes, waiting, (), loads, kinds, PredictionTable(heavy=Use(cpu_cores=4))))
     untold = plan(seen(nodes, waiting, (), loads))
 
     assert where(told) == ["n1", "n1", "n1", "n2", "n1", "n2", "n1", "n2", "n1", "n2"]
@@ -179,12 +179,12 @@ def test_a_young_job_keeps_its_predicted_part_and_an_old_one_is_in_the_report() 
         node("n1", reported_s=NOW_S - 5),
         node("n2", used=Use(cpu_cores=1), reported_s=NOW_S - 5),
     ]
-    told = Foretold(heavy=Use(cpu_cores=3))
+    told = PredictionTable(heavy=Use(cpu_cores=3))
 
     def chosen(started_s: float) -> list[str]:
         running = [RunningJob(job=1, allocation=on("n1"), started_s=started_s, end_s=None)]
         kinds = {1: "heavy", 9: "heavy"}
-        return where(plan(seen(nodes, [(shape(), [9])], running, loads, kinds, told)))
+        return where(plan(seen(nodes, [(job_class(), [9])], running, loads, kinds, told)))
 
     assert chosen(NOW_S - 7) == ["n2"]
     assert chosen(NOW_S - 1) == ["n2"]
@@ -197,14 +197,14 @@ def test_a_young_job_of_no_known_kind_counts_as_what_it_asked_for() -> None:
     loads = [node("n1", reported_s=NOW_S), node("n2", used=Use(cpu_cores=1), reported_s=NOW_S)]
     running = [RunningJob(job=1, allocation=on("n1", 4), started_s=NOW_S, end_s=None)]
 
-    assert where(plan(seen(nodes, [(shape(), [9])], running, loads))) == ["n2"]
+    assert where(plan(seen(nodes, [(job_class(), [9])], running, loads))) == ["n2"]
 
 
 def test_jobs_without_gpus_keep_off_gpu_nodes_while_others_can_take_them() -> None:
     """However idle the GPU node is; and when no other can, it takes them."""
     nodes = [space("n1", cpus=2), space("n2", cpus=16, gpu_types=("a", "a"))]
 
-    made = plan(seen(nodes, [(shape(), [1, 2, 3])]))
+    made = plan(seen(nodes, [(job_class(), [1, 2, 3])]))
 
     assert where(made) == ["n1", "n1", "n2"]
 
@@ -219,14 +219,14 @@ def test_a_gpu_job_goes_to_the_idler_gpus() -> None:
         node("n2", of, used=Use(cpu_cores=3)),
     ]
 
-    assert where(plan(seen(nodes, [(shape(gpus=1), [1])], (), loads))) == ["n2"]
+    assert where(plan(seen(nodes, [(job_class(gpus=1), [1])], (), loads))) == ["n2"]
 
 
 def test_weights_decide_what_counts() -> None:
     """n1 has idle cores, n2 has idle memory."""
     nodes = [space(name, cpus=8, memory_bytes=64 * GB) for name in ("n1", "n2")]
     loads = [node("n1", used=Use(memory_bytes=60 * GB)), node("n2", used=Use(cpu_cores=7))]
-    snapshot = seen(nodes, [(shape(), [1])], (), loads)
+    snapshot = seen(nodes, [(job_class(), [1])], (), loads)
 
     by_cpu, by_memory = (
         balance(Settings(weights=weights))
@@ -254,11 +254,11 @@ def crowded(wall_s: float, records: int = 99) -> Snapshot:
     running = [RunningJob(job=1, allocation=on("n1", 3), started_s=0, end_s=NOW_S + 5000)]
     return seen(
         [space("n1", cpus=4)],
-        [(shape(4, 50_000), [2]), (shape(1, 9000), [3])],
+        [(job_class(4, 50_000), [2]), (job_class(1, 9000), [3])],
         running,
         [node("n1")],
         {2: "large", 3: "small"},
-        Foretold(records, large=Use(), small=(Use(cpu_cores=1), wall_s)),
+        PredictionTable(records, large=Use(), small=(Use(cpu_cores=1), wall_s)),
     )
 
 
@@ -276,7 +276,7 @@ def test_a_predicted_run_time_lets_a_job_pass_that_padded_its_walltime(policy: P
     assert started(policy(structs.replace(snapshot, predicted_times=False))) == []
 
 
-def test_few_runs_foretell_no_time() -> None:
+def test_few_runs_predict_no_time() -> None:
     """One short run does not let a job pass."""
     assert started(plan(crowded(300, ENOUGH_RUNS))) == [3]
     assert started(plan(crowded(300, ENOUGH_RUNS - 1))) == []
@@ -305,7 +305,7 @@ def test_without_reservation_whatever_fits_passes() -> None:
 def test_the_papers_algorithm_sends_any_job_where_most_is_left() -> None:
     """Also to a node with GPUs, which ours keeps free for those that need them."""
     nodes = [space("n1", cpus=2), space("n2", cpus=16, gpu_types=("a", "a"))]
-    snapshot = seen(nodes, [(shape(), [1, 2, 3])])
+    snapshot = seen(nodes, [(job_class(), [1, 2, 3])])
 
     assert where(paper.plan(snapshot)) == ["n2", "n2", "n2"]
     assert where(plan(snapshot)) == ["n1", "n1", "n2"]
@@ -314,7 +314,7 @@ def test_the_papers_algorithm_sends_any_job_where_most_is_left() -> None:
 def test_each_node_of_a_job_is_charged() -> None:
     """A job on two nodes costs something on both: the third takes the next one."""
     nodes = [space(name, cpus=8) for name in ("n1", "n2", "n3")]
-    waiting = [(shape(2, count=2), [1]), (shape(1), [2])]
+    waiting = [(job_class(2, count=2), [1]), (job_class(1), [2])]
 
     made = plan(seen(nodes, waiting))
 
@@ -330,7 +330,7 @@ def test_a_job_on_a_node_that_is_gone_is_passed_over() -> None:
     snapshot = Snapshot(
         now_s=NOW_S,
         nodes={"n1": space("n1")},
-        groups=[Group(shape=shape(), order=[(0, 9)])],
+        groups=[Group(job_class=job_class(), order=[(0, 9)])],
         running=running,
         loads={"gone": node("gone", reported_s=NOW_S)},
     )

@@ -12,14 +12,14 @@ def where(policy: Policy, nodes: list[FreeNode], sizes: list[int], first: int = 
     groups: dict[int, list[tuple[int, int]]] = {}
     for number, cpus in enumerate(sizes, start=first):
         groups.setdefault(cpus, []).append((0, number))
-    shapes = {
+    job_classes = {
         cpus: JobClass(queue="batch", request=Request(chunks=(Chunk(cpus=cpus),)), walltime_s=None)
         for cpus in groups
     }
     snapshot = Snapshot(
         now_s=0,
         nodes={each.name: each for each in nodes},
-        groups=[Group(shape=shapes[cpus], order=order) for cpus, order in groups.items()],
+        groups=[Group(job_class=job_classes[cpus], order=order) for cpus, order in groups.items()],
         running=[],
     )
     return [start.allocation[0].node for start in policy(snapshot).starts]

@@ -13,7 +13,7 @@ from gschedd.plan.snapshot import DeadlineForecast, Plan
 from gschedd.plan.training import TrainingProfile, gpus_by_node
 from gschedd.policies.training import deadline
 from gschedd.policies.training.deadline import Settings
-from tests.support.trainings import NOW_S, elastic, goal, gpu_nodes, snapshot_of
+from tests.support.trainings import NOW_S, elastic, gpu_nodes, profile, snapshot_of
 
 #: Iterations a second: twice the GPUs are twice as fast up to four, eight are as fast as six.
 EVEN = TableSpeed(rates=((1, 1.0), (2, 2.0), (4, 4.0), (8, 6.0)))
@@ -22,7 +22,7 @@ EVEN = TableSpeed(rates=((1, 1.0), (2, 2.0), (4, 4.0), (8, 6.0)))
 def training(
     job: int, work: float, deadline_s: float | None = None, **changes: object
 ) -> TrainingProfile:
-    made = goal(
+    made = profile(
         job, work=work, deadline_s=deadline_s, speed=EVEN, request=elastic(1, 8), movable=True
     )
     return structs.replace(made, **changes)
@@ -58,8 +58,8 @@ def test_a_promise_is_kept_whatever_comes() -> None:
     seen = snapshot_of(gpu_nodes(4), small, [(large, on("n1", 0, 1, 2, 3))])
 
     kept = deadline.plan(seen)
-    goals = {**seen.goals, 1: structs.replace(large, promised=None)}
-    stopped = deadline.plan(structs.replace(seen, goals=goals))
+    profiles = {**seen.profiles, 1: structs.replace(large, promised=None)}
+    stopped = deadline.plan(structs.replace(seen, profiles=profiles))
 
     assert kept.moves == ()
     assert [job for job, verdict in said(kept).items() if verdict.meets] == [1]

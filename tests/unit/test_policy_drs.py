@@ -23,9 +23,9 @@ from tests.support.trainings import (
     World,
     check,
     elastic,
-    goal,
     gpu_nodes,
     group_of,
+    profile,
     snapshot_of,
 )
 
@@ -108,14 +108,15 @@ def test_where_none_meets_the_deadline_the_same_rule_chooses_of_the_fastest() ->
 )
 def test_performance_decides_over_the_number_of_gpus(slack_s: float, gpus: int) -> None:
     """100 s on one GPU, or 50 on two, 33 on three, 25 on four; (slack - run time) / GPUs."""
-    plan = PAPER(snapshot_of(gpu_nodes(4), [goal(7, work=100, speed=LINEAR, deadline_s=slack_s)]))
+    each = profile(7, work=100, speed=LINEAR, deadline_s=slack_s)
+    plan = PAPER(snapshot_of(gpu_nodes(4), [each]))
 
     assert gpus_of(plan) == {7: {"n1": gpus}}
 
 
 def test_one_that_would_be_late_gets_the_plan_that_ends_first() -> None:
     """And its verdict says by how much it will be late."""
-    plan = PAPER(snapshot_of(gpu_nodes(4), [goal(7, work=100, speed=LINEAR, deadline_s=10)]))
+    plan = PAPER(snapshot_of(gpu_nodes(4), [profile(7, work=100, speed=LINEAR, deadline_s=10)]))
 
     assert gpus_of(plan) == {7: {"n1": 4}}
     said = verdict_of(plan, 7)
@@ -127,8 +128,8 @@ def test_one_that_would_be_late_gets_the_plan_that_ends_first() -> None:
 def test_a_training_without_a_deadline_starts_after_those_that_can_meet_theirs() -> None:
     """It gets what is left, and is never late."""
     waiting = [
-        goal(1, work=100, speed=LINEAR),
-        goal(2, work=100, speed=LINEAR, deadline_s=1000),
+        profile(1, work=100, speed=LINEAR),
+        profile(2, work=100, speed=LINEAR, deadline_s=1000),
     ]
     plan = PAPER(snapshot_of(gpu_nodes(4), waiting))
 
@@ -140,7 +141,8 @@ def test_a_training_without_a_deadline_starts_after_those_that_can_meet_theirs()
 def test_a_fixed_number_is_kept_although_one_gpu_would_be_faster() -> None:
     """VGG-16 on two GPUs is slower than on one; who asks for two gets two."""
     asked = elastic(2, 2)
-    plan = PAPER(snapshot_of(gpu_nodes(4), [goal(1, speed=VGG16, request=asked, deadline_s=1e6)]))
+    each = profile(1, speed=VGG16, request=asked, deadline_s=1e6)
+    plan = PAPER(snapshot_of(gpu_nodes(4), [each]))
 
     assert gpus_of(plan) == {1: {"n1": 2}}
 
@@ -148,7 +150,7 @@ def test_a_fixed_number_is_kept_although_one_gpu_would_be_faster() -> None:
 def test_a_request_that_is_not_plain_is_placed_as_it_is() -> None:
     """Two chunks of different size: best fit, timed where they lie."""
     asked = Request(chunks=(Chunk(gpus=2), Chunk(gpus=1)))
-    training = goal(1, speed=WalltimeSpeed(gpus=3), work=60, request=asked, deadline_s=100)
+    training = profile(1, speed=WalltimeSpeed(gpus=3), work=60, request=asked, deadline_s=100)
     plan = drs.plan(snapshot_of(gpu_nodes(2, 2), [structs.replace(training, gpus=(3,))]))
 
     assert gpus_of(plan) == {1: {"n1": 2, "n2": 1}}
@@ -156,9 +158,9 @@ def test_a_request_that_is_not_plain_is_placed_as_it_is() -> None:
 
 
 def test_a_request_that_is_not_plain_waits_where_it_does_not_fit() -> None:
-    """Nothing is foretold of it, and nothing false is said."""
+    """Nothing is predicted of it, and nothing false is said."""
     asked = Request(chunks=(Chunk(gpus=2), Chunk(gpus=1)))
-    training = goal(1, speed=WalltimeSpeed(gpus=3), work=60, request=asked, deadline_s=100)
+    training = profile(1, speed=WalltimeSpeed(gpus=3), work=60, request=asked, deadline_s=100)
     plan = drs.plan(snapshot_of(gpu_nodes(2), [structs.replace(training, gpus=(3,))]))
 
     assert plan.starts == ()
@@ -175,7 +177,7 @@ def test_a_request_that_is_not_plain_waits_where_it_does_not_fit() -> None:
 def test_a_training_without_gpus_is_planned_by_its_walltime() -> None:
     """It has a deadline all the same."""
     asked = Request(chunks=(Chunk(cpus=2),))
-    training = goal(1, speed=WalltimeSpeed(gpus=0), work=60, request=asked, deadline_s=100)
+    training = profile(1, speed=WalltimeSpeed(gpus=0), work=60, request=asked, deadline_s=100)
     plan = drs.plan(snapshot_of(gpu_nodes(0), [structs.replace(training, gpus=(0,))]))
 
     assert [start.job for start in plan.starts] == [1]
@@ -185,7 +187,7 @@ def test_a_training_without_gpus_is_planned_by_its_walltime() -> None:
 def test_where_no_node_that_is_up_could_run_it_that_is_said() -> None:
     """All are closed, or too small."""
     shut = {"n1": space("n1", cpus=64, gpu_types=("",) * 4, open=False)}
-    plan = drs.plan(snapshot_of(shut, [goal(1, deadline_s=100)]))
+    plan = drs.plan(snapshot_of(shut, [profile(1, deadline_s=100)]))
 
     assert "no node that is up can run it" in str(plan.waits[0].reason)
 
@@ -196,10 +198,10 @@ def test_where_no_node_that_is_up_could_run_it_that_is_said() -> None:
 def test_the_narrowest_deadline_starts_first_and_late_ones_last() -> None:
     """Expected ones by time to spare, then the others by their ends."""
     waiting = [
-        goal(1, work=100, speed=LINEAR, deadline_s=5),
-        goal(2, work=50, speed=LINEAR, deadline_s=1),
-        goal(3, work=100, speed=LINEAR, deadline_s=400),
-        goal(4, work=100, speed=LINEAR, deadline_s=300),
+        profile(1, work=100, speed=LINEAR, deadline_s=5),
+        profile(2, work=50, speed=LINEAR, deadline_s=1),
+        profile(3, work=100, speed=LINEAR, deadline_s=400),
+        profile(4, work=100, speed=LINEAR, deadline_s=300),
     ]
     plan = PAPER(snapshot_of(gpu_nodes(16), waiting))
 
@@ -209,8 +211,8 @@ def test_the_narrowest_deadline_starts_first_and_late_ones_last() -> None:
 def test_each_start_is_decided_on_what_the_others_left() -> None:
     """The one with less time to spare takes three of four; the other would have liked two."""
     waiting = [
-        goal(1, work=100, speed=LINEAR, deadline_s=130),
-        goal(2, work=150, speed=LINEAR, deadline_s=120),
+        profile(1, work=100, speed=LINEAR, deadline_s=130),
+        profile(2, work=150, speed=LINEAR, deadline_s=120),
     ]
     plan = PAPER(snapshot_of(gpu_nodes(4), waiting))
 
@@ -226,7 +228,7 @@ def test_ties_between_equal_nodes_go_to_the_one_with_most_capacity_left() -> Non
         "n2": space("n2", cpus=64, gpu_types=("",) * 2),
     }
     nodes["n1"] = structs.replace(nodes["n1"], cpus=3)
-    waiting = [goal(1, work=100, speed=LINEAR, deadline_s=1000)]
+    waiting = [profile(1, work=100, speed=LINEAR, deadline_s=1000)]
 
     assert gpus_of(drs.plan(snapshot_of(nodes, waiting))) == {1: {"n2": 1}}
     assert gpus_of(PAPER(snapshot_of(nodes, waiting))) == {1: {"n1": 1}}
@@ -239,7 +241,7 @@ def test_a_fast_kind_of_nodes_is_not_slowed_down_by_another() -> None:
         "new1": space("new1", cpus=64, gpu_types=("new",) * 2),
         "new2": space("new2", cpus=64, gpu_types=("new",) * 2),
     }
-    seen = snapshot_of(nodes, [goal(1, work=100, speed=LINEAR, deadline_s=13)])
+    seen = snapshot_of(nodes, [profile(1, work=100, speed=LINEAR, deadline_s=13)])
     seen = structs.replace(seen, fabric=structs.replace(seen.fabric, devices={"new": 2.0}))
 
     assert gpus_of(drs.plan(seen)) == {1: {"new1": 2, "new2": 2}}
@@ -249,15 +251,9 @@ def test_a_fast_kind_of_nodes_is_not_slowed_down_by_another() -> None:
 
 def aged(*, waited_s: float, least: int = 2) -> Snapshot:
     """Return a free node of four GPUs, a late training and three that can be in time."""
-    late = goal(
-        1,
-        work=1000,
-        speed=LINEAR,
-        request=elastic(least, 4),
-        deadline_s=-10,
-        arrived_s=NOW_S - waited_s,
-    )
-    others = [goal(job, work=100, speed=LINEAR, deadline_s=400) for job in (2, 3, 4)]
+    asked, arrived_s = elastic(least, 4), NOW_S - waited_s
+    late = profile(1, work=1000, speed=LINEAR, request=asked, deadline_s=-10, arrived_s=arrived_s)
+    others = [profile(job, work=100, speed=LINEAR, deadline_s=400) for job in (2, 3, 4)]
     return snapshot_of(gpu_nodes(4), [late, *others])
 
 
@@ -271,10 +267,10 @@ def test_whoever_is_late_waits_behind_others_for_a_day_at_most() -> None:
 def test_nothing_starts_before_one_that_has_waited_longest_and_finds_no_place() -> None:
     """Else small ones would take each GPU that comes back; the others are told why."""
     nodes = Spaces(gpu_nodes(4))
-    busy_one = goal(9, work=1000, speed=LINEAR, request=elastic(1, 1), deadline_s=1e6)
+    busy_one = profile(9, work=1000, speed=LINEAR, request=elastic(1, 1), deadline_s=1e6)
     allocation = on(busy_one, {"n1": 1}, nodes)
     idle = aged(waited_s=1e6, least=4)
-    waiting = [idle.goals[job] for job in (1, 2, 3, 4)]
+    waiting = [idle.profiles[job] for job in (1, 2, 3, 4)]
     plan = drs.plan(snapshot_of(gpu_nodes(4), waiting, [(busy_one, allocation)]))
 
     assert plan.starts == ()
@@ -290,8 +286,9 @@ def test_endless_arrivals_do_not_keep_a_late_one_waiting_for_ever() -> None:
     started: dict[str, int] = {}
     patient = drs.Settings(patience_s=500.0)
     for name, policy in (("ours", drs.drs(patient)), ("paper", PAPER)):
-        world = World.at(snapshot_of(gpu_nodes(1), [goal(1, work=100, speed=LINEAR, deadline_s=1)]))
-        world.waiting[2] = goal(2, work=100, speed=LINEAR, request=elastic(1, 1), deadline_s=150)
+        first = profile(1, work=100, speed=LINEAR, deadline_s=1)
+        world = World.at(snapshot_of(gpu_nodes(1), [first]))
+        world.waiting[2] = profile(2, work=100, speed=LINEAR, request=elastic(1, 1), deadline_s=150)
         for number in range(3, 30):
             world.act(policy)
             if 1 in world.running:
@@ -299,9 +296,8 @@ def test_endless_arrivals_do_not_keep_a_late_one_waiting_for_ever() -> None:
                 break
             world.turn_to(world.next_end_s())
             due_s = world.now_s - NOW_S + 150
-            world.waiting[number] = goal(
-                number, work=100, speed=LINEAR, request=elastic(1, 1), deadline_s=due_s
-            )
+            each = profile(number, speed=LINEAR, request=elastic(1, 1), deadline_s=due_s, work=100)
+            world.waiting[number] = each
 
     assert started == {"ours": 8}
 
@@ -317,7 +313,7 @@ def scattered(*, move_s: float = 0.0, deadline_s: float = 1e6, movable: bool = T
     nodes = Spaces(gpu_nodes(4, 4, 4, 1))
     running = []
     for job, name in ((1, "n1"), (2, "n2"), (3, "n3")):
-        each = goal(
+        each = profile(
             job,
             work=1000,
             speed=LINEAR,
@@ -329,7 +325,7 @@ def scattered(*, move_s: float = 0.0, deadline_s: float = 1e6, movable: bool = T
         running.append((each, on(each, {name: 2}, nodes)))
     assert 100 / CHATTY.rate(Layout(counts=(4,))) == pytest.approx(40)
     assert 100 / CHATTY.rate(Layout(counts=(2,))) == pytest.approx(70)
-    waits = goal(9, work=100, speed=CHATTY, deadline_s=65)
+    waits = profile(9, work=100, speed=CHATTY, deadline_s=65)
     fabric = Fabric(between_bytes_s=1e9)
     return snapshot_of(gpu_nodes(4, 4, 4, 1), [waits], running, fabric=fabric)
 
@@ -363,9 +359,9 @@ def test_the_paper_places_the_largest_first() -> None:
     nodes = Spaces(gpu_nodes(4, 4, 4))
     running = []
     for job, (name, gpus) in enumerate((("n1", 1), ("n2", 2), ("n3", 2)), 1):
-        each = goal(job, speed=LINEAR, request=elastic(gpus, gpus), deadline_s=1e6, movable=True)
+        each = profile(job, speed=LINEAR, request=elastic(gpus, gpus), deadline_s=1e6, movable=True)
         running.append((each, on(each, {name: gpus}, nodes)))
-    waits = goal(9, speed=LINEAR, deadline_s=1e6)
+    waits = profile(9, speed=LINEAR, deadline_s=1e6)
     seen = snapshot_of(gpu_nodes(4, 4, 4), [waits], running)
 
     assert {move.job: gpus_by_node(move.allocation) for move in PAPER(seen).moves} == {
@@ -404,8 +400,8 @@ def test_ours_moves_only_what_lets_a_deadline_be_met() -> None:
     assert len(plan.moves) == 1
     assert "make room" in str(plan.waits[0].reason)
     easy = scattered()
-    relaxed = structs.replace(easy.goals[9], deadline_s=NOW_S + 1e6)
-    easy = structs.replace(easy, goals={**easy.goals, 9: relaxed})
+    relaxed = structs.replace(easy.profiles[9], deadline_s=NOW_S + 1e6)
+    easy = structs.replace(easy, profiles={**easy.profiles, 9: relaxed})
     assert drs.plan(easy).moves == ()
 
 
@@ -428,10 +424,10 @@ def test_the_number_of_moves_is_bounded() -> None:
     nodes = Spaces(gpu_nodes(8, 8, 8))
     running = []
     for job, name in enumerate(("n1", "n1", "n2", "n2", "n3", "n3"), 1):
-        each = goal(job, work=1000, speed=LINEAR, request=elastic(2, 2), movable=True)
+        each = profile(job, work=1000, speed=LINEAR, request=elastic(2, 2), movable=True)
         running.append((each, on(each, {name: 2}, nodes)))
     rate = CHATTY.rate(Layout(counts=(8,)))
-    waits = goal(9, work=1000, speed=CHATTY, deadline_s=1000 / rate + 1)
+    waits = profile(9, work=1000, speed=CHATTY, deadline_s=1000 / rate + 1)
     fabric = Fabric(between_bytes_s=1e9)
     seen = snapshot_of(gpu_nodes(8, 8, 8), [waits], running, fabric=fabric)
 
@@ -456,9 +452,9 @@ def test_what_cannot_be_moved_stays() -> None:
 def test_a_late_one_waits_for_gpus_that_are_coming_back() -> None:
     """As long as that lets it be in time, and no longer."""
     nodes = Spaces(gpu_nodes(4))
-    other = goal(1, work=1000, speed=LINEAR, request=elastic(3, 3))
+    other = profile(1, work=1000, speed=LINEAR, request=elastic(3, 3))
     allocation = on(other, {"n1": 3}, nodes)
-    waits = goal(9, work=100, speed=LINEAR, deadline_s=40)
+    waits = profile(9, work=100, speed=LINEAR, deadline_s=40)
     seen = snapshot_of(gpu_nodes(4), [waits], [(other, allocation)])
     coming = structs.replace(
         seen, running=[structs.replace(job, leaving=True) for job in seen.running]
@@ -469,10 +465,10 @@ def test_a_late_one_waits_for_gpus_that_are_coming_back() -> None:
     assert plan.starts == ()
     assert "coming back" in str(plan.waits[0].reason)
     relaxed = structs.replace(waits, deadline_s=NOW_S + 200)
-    in_time = structs.replace(coming, goals={**coming.goals, 9: relaxed})
+    in_time = structs.replace(coming, profiles={**coming.profiles, 9: relaxed})
     assert gpus_of(drs.plan(in_time)) == {9: {"n1": 1}}
     hopeless = structs.replace(waits, deadline_s=NOW_S + 20)
-    late = structs.replace(coming, goals={**coming.goals, 9: hopeless})
+    late = structs.replace(coming, profiles={**coming.profiles, 9: hopeless})
     assert gpus_of(drs.plan(late)) == {9: {"n1": 1}}
 
 
@@ -482,9 +478,9 @@ def test_a_late_one_waits_for_gpus_that_are_coming_back() -> None:
 def busy(*, deadline_s: float | None, ends_s: float = 100.0) -> Snapshot:
     """Return a full node, and a training of 100 s on one GPU that waits for it."""
     nodes = Spaces(gpu_nodes(4))
-    other = goal(1, work=4 * ends_s, speed=LINEAR, request=elastic(4, 4), deadline_s=1e6)
+    other = profile(1, work=4 * ends_s, speed=LINEAR, request=elastic(4, 4), deadline_s=1e6)
     allocation = on(other, {"n1": 4}, nodes)
-    waits = goal(9, work=100, speed=LINEAR, deadline_s=deadline_s)
+    waits = profile(9, work=100, speed=LINEAR, deadline_s=deadline_s)
     return snapshot_of(gpu_nodes(4), [waits], [(other, allocation)])
 
 
@@ -509,11 +505,12 @@ def test_those_that_wait_are_expected_one_after_the_other() -> None:
     seen = busy(deadline_s=None)
     whole = elastic(4, 4)
     waiting = [
-        goal(job, work=100, speed=LINEAR, request=whole, deadline_s=due_s)
+        profile(job, work=100, speed=LINEAR, request=whole, deadline_s=due_s)
         for job, due_s in ((7, 1000), (8, 500))
     ]
-    goals = {1: seen.goals[1], **{each.job: each for each in waiting}}
-    plan = drs.plan(structs.replace(seen, groups=[group_of(each) for each in waiting], goals=goals))
+    profiles = {1: seen.profiles[1], **{each.job: each for each in waiting}}
+    groups = [group_of(each) for each in waiting]
+    plan = drs.plan(structs.replace(seen, groups=groups, profiles=profiles))
 
     starts_s = {wait.first: wait.predicted_start_s for wait in plan.waits}
     assert starts_s == {8: pytest.approx(NOW_S + 100), 7: pytest.approx(NOW_S + 125)}
@@ -566,14 +563,14 @@ def test_what_runs_is_told_its_end() -> None:
 
     assert said.meets
     assert said.end_s == pytest.approx(NOW_S + 100)
-    late = structs.replace(seen.goals[1], deadline_s=NOW_S + 60)
-    said = verdict_of(drs.plan(structs.replace(seen, goals={1: late})), 1)
+    late = structs.replace(seen.profiles[1], deadline_s=NOW_S + 60)
+    said = verdict_of(drs.plan(structs.replace(seen, profiles={1: late})), 1)
     assert (said.meets, said.why) == (False, "will end 00:00:40 after its deadline")
 
 
 def test_a_start_says_why() -> None:
     """How many GPUs, where, and what that means for the deadline."""
-    waiting = [goal(1, work=100, speed=LINEAR, deadline_s=300)]
+    waiting = [profile(1, work=100, speed=LINEAR, deadline_s=300)]
     (start,) = drs.plan(snapshot_of(gpu_nodes(4), waiting)).starts
 
     assert start.why == "1 GPU of one node: done in 00:01:40, 00:03:20 before its deadline"
@@ -589,7 +586,7 @@ def test_settings_are_checked() -> None:
 
 def test_resnet_is_planned_in_the_time_that_the_model_says() -> None:
     """The verdict's end is equation 1 on the plan that is taken."""
-    training = goal(1, work=50_000, speed=RESNET50, deadline_s=120)
+    training = profile(1, work=50_000, speed=RESNET50, deadline_s=120)
     plan = PAPER(snapshot_of(gpu_nodes(4, 4), [training]))
     (start,) = plan.starts
     counts = gpus_by_node(start.allocation)

@@ -20,7 +20,7 @@ from tests.support.runs import run
 
 
 def test_an_error_is_relative_to_what_was_measured() -> None:
-    """150 s foretold for 100 s is one half, whoever said it."""
+    """150 s predicted for 100 s is one half, whoever said it."""
     said = Prediction(use=Use(cpu_cores=1), high=Use(), basis=Basis.KIND, wall_s=150)
     job = Scored(run(wall_s=100, cpu_cores=4), {"paper": said})
 
@@ -35,7 +35,7 @@ def test_a_quantile_is_a_value_that_was_there() -> None:
     assert [quantile(values, part) for part in (0.5, 0.9, 1.0)] == [5, 9, 10]
 
 
-def test_a_run_is_foretold_from_what_had_ended_before_it() -> None:
+def test_a_run_is_predicted_from_what_had_ended_before_it() -> None:
     """Nothing of the future, nothing that still runs, and not the run itself."""
     runs = generate(3, jobs=300)[1]
     changed = [each if n < 200 else each._replace(record=run("x")) for n, each in enumerate(runs)]

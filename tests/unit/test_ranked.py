@@ -18,7 +18,7 @@ from gschedd.plan.space import FreeNode, SortedSpaces, Spaces
 from gschedd.policies.baselines import fewest, paper, roundrobin, torque
 from gschedd.policies.kit.by_space import BySpace, SpaceKey
 from gschedd.policies.kit.capacity import Weights
-from gschedd.policies.kit.evenness import MostEven
+from gschedd.policies.kit.utilisation import LeastImbalance
 from gschedd.policies.queue import balance
 from tests.support.spaces import chunks, requests, space
 
@@ -280,7 +280,7 @@ def test_the_most_even_node_is_the_one_that_a_look_at_all_finds(
     nodes = sorted_spaces(*(each for each, _ in last.values()))
     loads = {name: load for name, (_, load) in last.items() if load is not None}
     seen = structs.replace(_snapshot(nodes, asked), loads=loads)
-    even = MostEven(seen, weights=Weights(), window_s=10.0)
+    even = LeastImbalance(seen, weights=Weights(), window_s=10.0)
     free = Spaces(nodes)
     for job, request in enumerate(asked):
         for chunk in request.chunks:
@@ -317,7 +317,7 @@ def test_nodes_that_are_alike_come_in_order_however_they_are_used(seed: int) -> 
     }
     asked = [Request(chunks=(Chunk(cpus=1, memory_bytes=2),))]
     seen = structs.replace(_snapshot(nodes, asked), loads=loads)
-    even = MostEven(seen, weights=Weights(), window_s=10.0)
+    even = LeastImbalance(seen, weights=Weights(), window_s=10.0)
     rank = even.rank(0)
     assert isinstance(rank, OrderedRank)
     (chunk,) = asked[0].chunks
@@ -330,9 +330,11 @@ def test_nodes_that_are_alike_come_in_order_however_they_are_used(seed: int) -> 
 
 
 def _snapshot(nodes: dict[str, FreeNode], asked: list[Request]) -> Snapshot:
-    shapes = {JobClass(queue="q", request=each, walltime_s=None): number
+    job_classes = {JobClass(queue="q", request=each, walltime_s=None): number
               for number, each in enumerate(asked)}  # fmt: skip
-    groups = [Group(shape=shape, order=[(0, number)]) for shape, number in shapes.items()]
+    groups = [
+        Group(job_class=job_class, order=[(0, number)]) for job_class, number in job_classes.items()
+    ]
     return Snapshot(now_s=0, nodes=nodes, groups=groups, running=[])
 
 

@@ -25,7 +25,7 @@ from gschedd.policies.training import deadline, drs, elasticflow
 from gschedd.site import chosen_policy, tuning_from
 from tests.support.runs import GB, kind, node, run
 from tests.support.spaces import space
-from tests.support.trainings import NOW_S, VGG16, elastic, goal, gpu_nodes, snapshot_of
+from tests.support.trainings import NOW_S, VGG16, elastic, gpu_nodes, profile, snapshot_of
 
 BUSY = Use(memory_bytes=60 * GB)
 USED = Share(node="n1", cpus=3)
@@ -49,8 +49,8 @@ def drs_with(line: str = "") -> Chosen:
 def settings_of(policy: Policy) -> Struct:
     """Return the settings of the policy for training jobs."""
     assert isinstance(policy, Composed)
-    assert isinstance(policy.goals, partial)
-    said = policy.goals.keywords["settings"]
+    assert isinstance(policy.training, partial)
+    said = policy.training.keywords["settings"]
     assert isinstance(said, Struct)
     return said
 
@@ -59,12 +59,12 @@ def first_node(policy: Policy) -> str:
     """Return where a job goes: n1's memory is in use, n2's cores are."""
     nodes = [space(name, cpus=8, memory_bytes=64 * GB) for name in ("n1", "n2")]
     loads = [node("n1", used=BUSY), node("n2", used=Use(cpu_cores=7))]
-    shape = JobClass(queue="batch", request=Request(chunks=(Chunk(),)), walltime_s=None)
+    job_class = JobClass(queue="batch", request=Request(chunks=(Chunk(),)), walltime_s=None)
     made = policy(
         Snapshot(
             now_s=0,
             nodes={each.name: each for each in nodes},
-            groups=[Group(shape=shape, order=[(0, 1)])],
+            groups=[Group(job_class=job_class, order=[(0, 1)])],
             running=(),
             loads={load.name: load for load in loads},
         )
@@ -132,7 +132,11 @@ def test_balance_with_what_learns_best_is_the_default() -> None:
     """For a machine without any configuration."""
     default = chosen()
 
-    assert (default.name, default.reads_loads, default.foretells_times) == ("balance", True, True)
+    assert (default.name, default.reads_loads, default.predicts_run_times) == (
+        "balance",
+        True,
+        True,
+    )
     assert isinstance(default.make_model(), RobustModel)
     assert settings_from(parse_config("", where="x")).predicted_times is True
 
@@ -170,14 +174,17 @@ def test_weights_of_the_site_decide() -> None:
 def test_the_rule_of_the_paper_reserves_nothing() -> None:
     """As ``balance`` without a reservation; the first job of the queue is passed over."""
     full = take(space("n1", cpus=4), USED)
-    shapes = [
+    job_classes = [
         JobClass(queue="batch", request=Request(chunks=(Chunk(cpus=cpus),)), walltime_s=500.0)
         for cpus in (4, 1)
     ]
     snapshot = Snapshot(
         now_s=0,
         nodes={"n1": full},
-        groups=[Group(shape=shape, order=[(0, job)]) for job, shape in enumerate(shapes)],
+        groups=[
+            Group(job_class=job_class, order=[(0, job)])
+            for job, job_class in enumerate(job_classes)
+        ],
         running=[RunningJob(job=9, allocation=(USED,), started_s=0, end_s=100)],
     )
 
@@ -212,7 +219,7 @@ def test_l_and_w_of_the_paper_reach_its_predictor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "foretold"),
+    ("text", "predicted"),
     [
         ("", True),
         ("[balance]\npredicted_times = false\n", False),
@@ -224,10 +231,10 @@ def test_l_and_w_of_the_paper_reach_its_predictor() -> None:
 )
 def test_jobs_are_planned_by_predicted_times_where_these_are_seldom_exceeded(
     text: str,
-    foretold: bool,  # noqa: FBT001 # a column of the table
+    predicted: bool,  # noqa: FBT001 # a column of the table
 ) -> None:
     """A mean is exceeded by every other job."""
-    assert settings_from(parse_config(text, where="x")).predicted_times is foretold
+    assert settings_from(parse_config(text, where="x")).predicted_times is predicted
 
 
 def test_queues_that_name_different_policies_are_refused() -> None:
@@ -251,12 +258,12 @@ def test_the_keys_of_drs_reach_it() -> None:
     fixed, wide = elastic(1, 1), elastic(2, 2)
     running = [
         (
-            goal(job, request=fixed, movable=True, deadline_s=1e6, work=1e5),
+            profile(job, request=fixed, movable=True, deadline_s=1e6, work=1e5),
             places(nodes, fixed, name),
         )
         for job, name in enumerate(nodes, 1)
     ]
-    seen = snapshot_of(nodes, [goal(9, request=wide, speed=VGG16, deadline_s=60.0)], running)
+    seen = snapshot_of(nodes, [profile(9, request=wide, speed=VGG16, deadline_s=60.0)], running)
     seen = structs.replace(seen, fabric=Fabric(between_bytes_s=1e6))
 
     assert len(drs_with().plan(seen).moves) == 1
@@ -266,8 +273,8 @@ def test_the_keys_of_drs_reach_it() -> None:
 
 def test_the_patience_of_drs_is_the_sites_own() -> None:
     """One that was late an hour ago goes before one that can be in time, or does not."""
-    late = goal(1, request=elastic(1, 1), deadline_s=-10.0, arrived_s=NOW_S - 3600)
-    other = goal(2, request=elastic(1, 1), deadline_s=1e5)
+    late = profile(1, request=elastic(1, 1), deadline_s=-10.0, arrived_s=NOW_S - 3600)
+    other = profile(2, request=elastic(1, 1), deadline_s=1e5)
     seen = snapshot_of(gpu_nodes(1), [late, other])
 
     assert [each.job for each in drs_with().plan(seen).starts] == [2]

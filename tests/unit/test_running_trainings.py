@@ -7,7 +7,7 @@ from gschedd.allocation.running import Trainings, open_gpus_of
 from gschedd.plan.elastic import allocate
 from gschedd.plan.space import Spaces
 from gschedd.policies.training.drs.migrate import movables
-from tests.support.trainings import elastic, goal, gpu_nodes, snapshot_of
+from tests.support.trainings import elastic, gpu_nodes, profile, snapshot_of
 
 NODES = gpu_nodes(2, 2)
 ONE = elastic(1, 1)
@@ -25,7 +25,7 @@ PLACE = allocate(ONE, Spaces(NODES), 1)
 def test_what_starts_or_leaves_is_not_migrated(changes: dict[str, bool], *, may: bool) -> None:
     """Neither by drs nor by a policy that resizes."""
     assert PLACE is not None
-    seen = snapshot_of(NODES, [], [(goal(1, request=ONE, movable=True, work=1e5), PLACE)])
+    seen = snapshot_of(NODES, [], [(profile(1, request=ONE, movable=True, work=1e5), PLACE)])
     running = [structs.replace(each, **changes) for each in seen.running]
     seen = structs.replace(seen, running=running)
     trainings = Trainings.of(seen)
@@ -37,7 +37,7 @@ def test_what_starts_or_leaves_is_not_migrated(changes: dict[str, bool], *, may:
 def test_gpus_on_closed_nodes_do_not_come_back() -> None:
     """And what runs there is not migrated by policies."""
     assert PLACE is not None
-    seen = snapshot_of(NODES, [], [(goal(1, request=ONE, movable=True, work=1e5), PLACE)])
+    seen = snapshot_of(NODES, [], [(profile(1, request=ONE, movable=True, work=1e5), PLACE)])
     closed = {name: structs.replace(each, open=False) for name, each in seen.nodes.items()}
     shut = structs.replace(seen, nodes=closed)
 

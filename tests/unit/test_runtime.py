@@ -144,12 +144,12 @@ MODELS = {
 }
 
 
-def test_measured_placement_penalties_are_foretold_better_than_by_none() -> None:
+def test_measured_placement_penalties_are_predicted_better_than_by_none() -> None:
     """Relative speeds over 2 and 4 nodes of five models, measured on machines that are not known.
 
     The mean error is 0.135, and 0.252 if placement made no difference; the two models that lose
     most are the two that are said to. Over four nodes AlexNet, VGG-16 and MobileNet-V2 lose far
-    more than the model says (0.27 measured, 0.65 foretold for AlexNet on eight GPUs): it knows one
+    more than the model says (0.27 measured, 0.65 predicted for AlexNet on eight GPUs): it knows one
     bandwidth between nodes, however many there are.
     """
     if not MEASURED.exists():
@@ -165,7 +165,7 @@ def test_measured_placement_penalties_are_foretold_better_than_by_none() -> None
             for nodes, relative in ((int(key), value) for key, value in by_nodes.items())
             if nodes > 1
         ]
-        errors += [abs(measured - foretold) for measured, foretold in pairs]
+        errors += [abs(measured - predicted) for measured, predicted in pairs]
         no_model += [abs(1 - measured) for measured, _ in pairs]
         penalty[name] = (fmean(pair[0] for pair in pairs), fmean(pair[1] for pair in pairs))
 

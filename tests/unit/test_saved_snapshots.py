@@ -10,7 +10,7 @@ from gsched.model.resources import Share
 from gschedd.models.saved import FORMAT, VERSION, Saved, decode, encode, saved
 from gschedd.plan.snapshot import Snapshot
 from gschedd.sim.cli import status_of
-from tests.support.trainings import goal, gpu_nodes, snapshot_of
+from tests.support.trainings import gpu_nodes, profile, snapshot_of
 
 
 class Trap:
@@ -80,7 +80,7 @@ def test_damage_is_told(old: bytes, new: bytes, says: str) -> None:
 def test_a_job_on_a_node_that_is_not_there_is_damage() -> None:
     """Policies look its node up."""
     share = Share(node="n1", cpus=1, gpu_indices=(0,))
-    snapshot = snapshot_of(gpu_nodes(2), running=[(goal(1), (share,))])
+    snapshot = snapshot_of(gpu_nodes(2), running=[(profile(1), (share,))])
     data = encode(content(msgspec.structs.replace(snapshot, nodes={})))
 
     with pytest.raises(ValueError, match="which is not there"):

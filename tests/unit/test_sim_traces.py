@@ -9,7 +9,7 @@ import pytest
 from gsched.errors import UsageError
 from gschedd.sim.cluster import read_cluster
 from gschedd.sim.traces import read_trace
-from gschedd.sim.workload import Shaper, TraceJob
+from gschedd.sim.workload import Classifier, TraceJob
 
 SWF = """; Version: 2.2
 ; Computer: a made-up one
@@ -277,7 +277,7 @@ def test_an_impossible_cluster_file_is_refused(tmp_path: Path, text: str) -> Non
 )
 def test_jobs_are_spread_as_the_nodes_demand(job: dict[str, object], text: str) -> None:
     """Over as few nodes as can be; never less than was asked for."""
-    shaper = Shaper(read_cluster("4xcpus=8,gpus=2"))
+    classifier = Classifier(read_cluster("4xcpus=8,gpus=2"))
     traced = TraceJob(submit_s=0, duration_s=1, **job)  # type: ignore[arg-type] # as parametrised
 
-    assert shaper.submission(traced).resources == (text,)
+    assert classifier.submission(traced).resources == (text,)

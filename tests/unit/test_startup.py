@@ -159,7 +159,7 @@ def reached(at_s: float, work_done: float, since_s: float, since_work: float) ->
     )
 
 
-def test_a_training_that_says_how_far_it_is_is_foretold_from_that() -> None:
+def test_a_training_that_says_how_far_it_is_is_predicted_from_that() -> None:
     """At the pace that it has had: here half of what its user said, so it takes twice as long."""
     said = reached(50.0, 100.0, since_s=30.0, since_work=60.0)  # 40 of 400 in 20 s: 1 of 200 a s
 

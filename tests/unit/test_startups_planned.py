@@ -9,7 +9,7 @@ from gschedd.plan.snapshot import DeadlineForecast, Plan, Policy
 from gschedd.plan.training import TrainingProfile
 from gschedd.policies.baselines import edf, fifowhole, themis
 from gschedd.policies.training import deadline, drs, elasticflow
-from tests.support.trainings import NOW_S, elastic, goal, gpu_nodes, snapshot_of
+from tests.support.trainings import NOW_S, elastic, gpu_nodes, profile, snapshot_of
 
 #: 100 iterations take 100 s on one GPU, 50 s on two, 25 s on four.
 EVEN = TableSpeed(rates=((1, 1.0), (2, 2.0), (4, 4.0)))
@@ -28,7 +28,7 @@ CHOOSE = ("deadline", "drs", "drs-paper", "elasticflow")
 
 def training(job: int, most: int, deadline_s: float, **changes: object) -> TrainingProfile:
     """Return a training of 100 iterations that takes 30 s until its first one."""
-    made = goal(job, work=100.0, deadline_s=deadline_s, speed=EVEN, request=elastic(1, most))
+    made = profile(job, work=100.0, deadline_s=deadline_s, speed=EVEN, request=elastic(1, most))
     return structs.replace(made, startup_s=30.0, whole_startup_s=30.0, **changes)
 
 

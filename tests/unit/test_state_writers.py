@@ -85,7 +85,7 @@ def test_a_new_state_has_nothing_transient() -> None:
     """A head that starts looks at everything, and knows nothing else that is not stored."""
     state = State()
     assert (state.dirty.any, state.dirty.every) == (True, True)
-    for part in (state.dirty.shapes, state.dirty.nodes, state.dirty.ends.known):
+    for part in (state.dirty.job_classes, state.dirty.nodes, state.dirty.ends.known):
         assert not part
     for kept in (vars(state.caches), vars(state.volatile), vars(state.unstored)):
         assert not any(kept.values())

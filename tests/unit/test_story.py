@@ -32,7 +32,7 @@ def test_a_waiting_job_tells_why_and_until_when() -> None:
     assert story.resources == "nodes=1:ppn=2,walltime=00:01:00"
 
 
-def test_why_jobs_of_one_shape_wait_is_put_into_words_once() -> None:
+def test_why_jobs_of_one_class_wait_is_put_into_words_once() -> None:
     """That looks at every node: a list of 100,000 jobs on 1,000 nodes took minutes."""
 
     class Counted(Lack):
@@ -52,7 +52,7 @@ def test_why_jobs_of_one_shape_wait_is_put_into_words_once() -> None:
     wait = world.wait_of(waiting[0])
     assert isinstance(wait.reason, Lack)
     counted = Counted(wait.reason)
-    world.head.waits[wait.shape] = structs.replace(wait, reason=counted)
+    world.head.waits[wait.job_class] = structs.replace(wait, reason=counted)
     told = teller(world)
 
     rows = [told.row(world.head.state.jobs[job]) for job in waiting]
@@ -62,7 +62,7 @@ def test_why_jobs_of_one_shape_wait_is_put_into_words_once() -> None:
 
 
 def test_a_start_that_should_have_been_is_expected_anew() -> None:
-    """What runs has outlived what was foretold, and nothing has happened since."""
+    """What runs has outlived what was predicted, and nothing has happened since."""
     world = World(node("n1", cpus=1))
     world.head.model = RobustModel()
     for _ in range(5):

@@ -1,11 +1,11 @@
-"""How long jobs are planned to run: foretold, stated or assumed; never a limit by itself."""
+"""How long jobs are planned to run: predicted, stated or assumed; never a limit by itself."""
 
 import pytest
 
 from gsched.model.resources import Chunk, Request, Share
 from gschedd.plan.load import Basis, Kind, NodeLoad, Prediction, Use
 from gschedd.plan.snapshot import JobClass, Snapshot
-from gschedd.plan.times import ENOUGH_RUNS, Foreteller, foretold_s, planned_end_s
+from gschedd.plan.times import ENOUGH_RUNS, JobPredictions, planned_end_s, predicted_s
 from tests.support.runs import kind, node
 from tests.support.spaces import space
 
@@ -33,11 +33,11 @@ def said(
         ([said(basis=Basis.PROGRAM)], None),
     ],
 )
-def test_a_time_is_foretold_by_enough_runs_of_the_kind_on_every_node(
+def test_a_time_is_predicted_by_enough_runs_of_the_kind_on_every_node(
     predictions: list[Prediction | None], expected_s: float | None
 ) -> None:
     """The high value of the slowest node, or nothing."""
-    assert foretold_s(predictions) == expected_s
+    assert predicted_s(predictions) == expected_s
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ def told_s(walltime_s: float | None, **changes: object) -> float | None:
         "predictor": Counting(),
         **changes,
     }
-    shape = JobClass(queue="q", request=Request(chunks=(Chunk(),)), walltime_s=walltime_s)
+    job_class = JobClass(queue="q", request=Request(chunks=(Chunk(),)), walltime_s=walltime_s)
     snapshot = Snapshot(**fields)  # type: ignore[arg-type] # its fields
-    return Foreteller(snapshot).run_time_s(1, shape, (Share(node="n1", cpus=1),))
+    return JobPredictions(snapshot).run_time_s(1, job_class, (Share(node="n1", cpus=1),))
 
 
-def test_the_foretold_time_counts_up_to_the_walltime() -> None:
+def test_the_predicted_time_counts_up_to_the_walltime() -> None:
     """And by itself where none was stated."""
     assert [told_s(wall) for wall in (None, 200.0, 400.0)] == [300, 200, 300]
 
@@ -110,7 +110,7 @@ def test_the_foretold_time_counts_up_to_the_walltime() -> None:
         {"loads": {}},
     ],
 )
-def test_where_nothing_is_foretold_the_walltime_counts_or_what_the_site_assumes(
+def test_where_nothing_is_predicted_the_walltime_counts_or_what_the_site_assumes(
     changes: dict[str, object],
 ) -> None:
     """Nobody learns, the job is unknown, or its node has not reported."""
@@ -120,7 +120,7 @@ def test_where_nothing_is_foretold_the_walltime_counts_or_what_the_site_assumes(
     assert told_s(400, default_walltime_s=60.0, **changes) == 400
 
 
-def test_jobs_of_a_kind_are_foretold_once() -> None:
+def test_jobs_of_a_kind_are_predicted_once() -> None:
     """However many of them there are."""
     predictor = Counting()
     jobs = range(1, 6)
@@ -133,10 +133,10 @@ def test_jobs_of_a_kind_are_foretold_once() -> None:
         kinds=dict.fromkeys(jobs, kind()),
         predictor=predictor,
     )
-    foreteller = Foreteller(snapshot)
+    predictions = JobPredictions(snapshot)
 
     for job in jobs:
         for name in ("n1", "n2"):
-            foreteller.prediction(job, name)
+            predictions.prediction(job, name)
 
     assert predictor.asked == 2

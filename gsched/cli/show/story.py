@@ -90,7 +90,7 @@ def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
         ("user_comment", story.comment),
         ("jobs_ahead", "" if story.ahead is None else str(story.ahead)),
         ("predicted_start", _predicted(story)),
-        *_goal(story),
+        *_profile(story),
         *_course(story),
         ("exit_status", "" if row.outcome is None else str(row.outcome.exit_status)),
         ("outcome", "" if row.outcome is None else _outcome(story, row.outcome)),
@@ -124,7 +124,7 @@ def _predicted(story: JobStory) -> str:
     return story.start_unknown if start_s is None else format_time(start_s)
 
 
-def _goal(story: JobStory) -> Iterator[tuple[str, str]]:
+def _profile(story: JobStory) -> Iterator[tuple[str, str]]:
     """Yield what was said of a training and its deadline, and what is expected of it."""
     row = story.row
     if row.gpus_most:

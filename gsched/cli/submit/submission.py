@@ -121,7 +121,7 @@ def make_job(
         from gsched.cli.submit.checkpointing import with_saving  # late: few have checkpoints
 
         job = with_saving(job, options, place)
-    return with_goal(job, options, place) if options.speaks_of_training else job
+    return with_profile(job, options, place) if options.speaks_of_training else job
 
 
 def _labels(options: SubmitOptions) -> dict[str, object]:
@@ -130,7 +130,7 @@ def _labels(options: SubmitOptions) -> dict[str, object]:
     return {name: value for name, value in stated.items() if value is not None}
 
 
-def with_goal(job: SubmitJob, options: SubmitOptions, place: Place) -> SubmitJob:
+def with_profile(job: SubmitJob, options: SubmitOptions, place: Place) -> SubmitJob:
     """Return a job with what the options say of its training and deadline.
 
     Raises:
@@ -203,7 +203,7 @@ def check_values(options: SubmitOptions, place: Place) -> None:
 
         with_saving(SubmitJob(key="", name="", workdir=""), options, place)
     if options.speaks_of_training:
-        with_goal(SubmitJob(key="", name="", workdir=""), options, place)
+        with_profile(SubmitJob(key="", name="", workdir=""), options, place)
     _check_by("--grace", options.grace, parse_duration_s)
     _check_by("--walltime", options.walltime, parse_duration_s)
     _check_by("--mem", options.mem, parse_size_bytes)

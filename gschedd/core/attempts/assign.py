@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from gsched.model.resources import Allocation
 from gsched.model.states import LaunchKind
 from gschedd.core import facts as f
-from gschedd.core.learning import foretell
+from gschedd.core.learning import predict
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
 from gschedd.models.sizes import stated_size
@@ -37,7 +37,7 @@ class Assigner:
         lease_s = attempt_lease_s(job, active, self._state)
         said = {}
         if self._predictor is not None:
-            said = foretell(self._predictor, self._state, job, active, self._now_s)
+            said = predict(self._predictor, self._state, job, active, self._now_s)
         return f.AttemptAssigned(
             at_s=self._now_s,
             job=job.id,

@@ -314,7 +314,7 @@ def on_checkpointed(state: State, node: str, said: n.Checkpointed, now_s: float)
         heard.effects.append(
             e.SendGoOn(node=node, job=job.id, attempt=said.attempt, request=said.request)
         )
-    if is_answer and job.trip is not None and job.trip.saved_s > 0:
+    if is_answer and job.migration is not None and job.migration.saved_s > 0:
         return heard  # it is known already
     if not is_answer and not _is_newer(said, job):
         heard.oddities.append("checkpoint_of_the_past")
@@ -410,8 +410,8 @@ def on_progress(state: State, node: str, said: n.Progress, now_s: float) -> Hear
 
 def _goes_on(job: Job, attempt: Attempt) -> bool:
     """Return whether an attempt that goes on from a checkpoint has just done its first step."""
-    trip = job.trip
-    moved = trip is not None and trip.placed_s > 0 and not trip.resumed_s
+    migration = job.migration
+    moved = migration is not None and migration.placed_s > 0 and not migration.resumed_s
     return not attempt.resumed and (moved or attempt.work_begun > 0)
 
 

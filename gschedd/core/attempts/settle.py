@@ -139,7 +139,9 @@ def _outcome(job: Job, attempt: Attempt) -> Outcome:
 
 def _has_saved_to_move(job: Job, attempt: Attempt) -> bool:
     """Return whether all is saved that an attempt has done: it waited to be stopped."""
-    return attempt.stop is StopReason.MOVE and job.trip is not None and job.trip.saved_s > 0
+    return (
+        attempt.stop is StopReason.MOVE and job.migration is not None and job.migration.saved_s > 0
+    )
 
 
 def _has_left(job: Job, attempt: Attempt) -> bool:
@@ -287,8 +289,13 @@ def stop_to_move(job: Job, at_s: float) -> f.StopRequested:
 def _after_start(state: State, fact: f.PartStarted) -> list[f.AnyFact]:
     """Return that the move of a job which knows only its signal is over: it tells no steps."""
     job = state.jobs[fact.job]
-    trip = job.trip
-    if not job.spec.checkpoint_signal or trip is None or not trip.placed_s or trip.resumed_s:
+    migration = job.migration
+    if (
+        not job.spec.checkpoint_signal
+        or migration is None
+        or not migration.placed_s
+        or migration.resumed_s
+    ):
         return []
     if job.attempt is None or job.attempt.state is not AttemptState.RUNNING:
         return []  # others of its parts have not started

@@ -43,6 +43,6 @@ def _saving_s(job: Job, attempt: Attempt, ended_s: float) -> float:
     asked = [p.record.asked_s for p in attempt.parts.values() if p.record and p.record.asked]
     if asked:
         return max(0.0, ended_s - min(asked))
-    if job.trip is None or not job.trip.saved_s:
+    if job.migration is None or not job.migration.saved_s:
         return 0.0
-    return max(0.0, ended_s - job.trip.saved_s) + job.trip.save_s
+    return max(0.0, ended_s - job.migration.saved_s) + job.migration.save_s

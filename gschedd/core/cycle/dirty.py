@@ -10,7 +10,7 @@ from gschedd.core.state import Job, State
 from gschedd.core.transient import Ends, WaitingGroup
 from gschedd.plan.fit import may_help
 from gschedd.plan.snapshot import ByEnd, JobClass, RunningJob, Wait, end_order
-from gschedd.plan.times import foretold_s, planned_end_s
+from gschedd.plan.times import planned_end_s, predicted_s
 
 
 def due_groups(
@@ -19,50 +19,50 @@ def due_groups(
     """Return the groups that a cycle must look at, and take away the marks of what has changed.
 
     What lacked room goes on lacking it until something is given back that could help, and what was
-    decided about the first job of a shape holds for those behind it. The job that holds the
+    decided about the first job of a class holds for those behind it. The job that holds the
     reservation is looked at with the others, so that they heed it; if it might start now, everybody
     is looked at, since another one will hold the reservation then.
 
     Args:
-        waits: what was decided about each shape; one of which nothing is known is due.
-        unsure: shapes of which it is not known that they lack room: looked at whenever anything is
+        waits: what was decided about each class; one of which nothing is known is due.
+        unsure: classes of which it is not known that they lack room: looked at whenever anything is
             given back.
 
     Returns:
         None if all groups are due, an empty list if none is.
     """
-    every, shapes, nodes = state.dirty.take()
+    every, job_classes, nodes = state.dirty.take()
     if every:
         return None
-    due = {shape for shape in shapes if _is_undecided(state, shape, waits)}
+    due = {job_class for job_class in job_classes if _is_undecided(state, job_class, waits)}
     if nodes:
         due.update(unsure, _helped(state, nodes))
     if not due:
         return []
-    holder = next((wait.shape for wait in waits.values() if wait.reserved), None)
+    holder = next((wait.job_class for wait in waits.values() if wait.reserved), None)
     if holder in due:
         return None
     if holder is not None:
         due.add(holder)
     # in an order, as a set of strings has another one in every process
-    found = [state.groups[shape] for shape in due if shape in state.groups]
+    found = [state.groups[job_class] for job_class in due if job_class in state.groups]
     return sorted(found, key=lambda group: group.order[0])
 
 
-def _is_undecided(state: State, shape: JobClass, waits: Mapping[JobClass, Wait]) -> bool:
-    """Return whether nothing is decided yet about the first job of a shape."""
-    group, wait = state.groups.get(shape), waits.get(shape)
+def _is_undecided(state: State, job_class: JobClass, waits: Mapping[JobClass, Wait]) -> bool:
+    """Return whether nothing is decided yet about the first job of a class."""
+    group, wait = state.groups.get(job_class), waits.get(job_class)
     return group is not None and (wait is None or group.order[0][1] != wait.first)
 
 
 def _helped(state: State, freed: set[str]) -> set[JobClass]:
-    """Return the shapes that may start since these nodes have more room."""
+    """Return the classes that may start since these nodes have more room."""
     spaces = [state.spaces[name] for name in freed if name in state.spaces]
     found: set[JobClass] = set()
-    for request, shapes in state.shapes_of.items():
+    for request, job_classes in state.classes_of.items():
         for space in spaces:
             if may_help(request, space):
-                found.update(shapes)
+                found.update(job_classes)
                 break
     return found
 
@@ -74,7 +74,7 @@ def noted(
     new: Mapping[JobClass, Wait],
     due: Iterable[WaitingGroup] | None,
 ) -> tuple[dict[JobClass, Wait], set[JobClass]]:
-    """Return why each shape waits, and of which it is not known that they lack room.
+    """Return why each class waits, and of which it is not known that they lack room.
 
     Args:
         waits, unsure: as they were.
@@ -86,15 +86,15 @@ def noted(
         return dict(new), unknown
     kept, doubtful = dict(waits), set(unsure)
     for group in due:
-        shape = group.shape
-        wait = new.get(shape)
+        job_class = group.job_class
+        wait = new.get(job_class)
         if wait is None:
-            kept.pop(shape, None)
-            doubtful.add(shape)
+            kept.pop(job_class, None)
+            doubtful.add(job_class)
         elif wait.lacking:
-            doubtful.discard(shape)
+            doubtful.discard(job_class)
         else:
-            doubtful.add(shape)
+            doubtful.add(job_class)
     kept.update(new)
     return kept, doubtful
 
@@ -102,7 +102,7 @@ def noted(
 class Running(ByEnd):
     """What runs, brought up to date when a policy first looks: most cycles have no need of it.
 
-    What a job was foretold when it was assigned decides when it is planned to end; only those that
+    What a job was predicted when it was assigned decides when it is planned to end; only those that
     have outlived that are planned anew.
     """
 
@@ -152,7 +152,7 @@ def _running(job: Job, settings: Settings, now_s: float) -> RunningJob:
     expected_s = None
     if settings.predicted_times:
         parts = attempt.parts.values()
-        expected_s = foretold_s(p.prediction for p in parts if p.state is not PartState.PASSIVE)
+        expected_s = predicted_s(p.prediction for p in parts if p.state is not PartState.PASSIVE)
     if expected_s is None and job.spec.walltime_s is None:
         expected_s = settings.default_walltime_s or None
     return RunningJob(

@@ -55,6 +55,6 @@ def _moved(state: State, start: Start, free: Spaces) -> Start:
 
 
 def _asked(start: Start) -> Request:
-    request = start.shape.request
+    request = start.job_class.request
     places = sum(share.slots for share in start.allocation)
     return at_count(request, places) if is_elastic(request) else request

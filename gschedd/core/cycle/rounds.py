@@ -10,7 +10,7 @@ from typing import Final, assert_never
 
 from msgspec import Struct, structs
 
-from gschedd.core.cycle.run import shape_if_waiting, snapshot
+from gschedd.core.cycle.run import class_if_waiting, snapshot
 from gschedd.core.migration.progress import movable
 from gschedd.core.settings import Settings
 from gschedd.core.state import State
@@ -97,7 +97,7 @@ class Answerer:
     """
 
     def __init__(self, policy: Composed) -> None:
-        self._goals = policy.goals
+        self._training = policy.training
         self._last: tuple[int, Snapshot, Plan] | None = None
 
     def answer(self, question: Question, may_go_on: Callable[[], bool] = lambda: True) -> Answer:
@@ -109,14 +109,14 @@ class Answerer:
         """
         match question:
             case AskPlan():
-                plan = self._goals(question.seen)
+                plan = self._training(question.seen)
                 self._last = (question.number, question.seen, plan)
                 return Planned(number=question.number, plan=plan)
             case AskCheck():
                 if self._last is None or self._last[0] != question.number - 1:
                     return Failed(number=question.number, why="the planner restarted")
                 _, seen, plan = self._last
-                late = check(self._goals, seen, plan, question.starts, may_go_on)
+                late = check(self._training, seen, plan, question.starts, may_go_on)
                 return Checked(number=question.number, late=late)
             case _:
                 assert_never(question)
@@ -174,10 +174,10 @@ class Rounds:
         theirs = self.policy.theirs(seen)
         if theirs is None:
             return False
-        others = [group for group in seen.groups if group.shape.goal not in theirs.goals]
-        self._others = frozenset(group.shape.goal for group in others)
+        others = [group for group in seen.groups if group.job_class.training not in theirs.profiles]
+        self._others = frozenset(group.job_class.training for group in others)
         self._open = self.policy.kept_for_others(seen, others)
-        # what they know of kinds and run times is in their goals
+        # what they know of kinds and run times is in their profiles
         theirs = structs.replace(theirs, kinds={}, predictor=None)
         self.again = False
         self.begun += 1
@@ -214,7 +214,7 @@ class Rounds:
         return [
             group
             for group in state.groups.values()
-            if not group.shape.goal or group.shape.goal in self._others
+            if not group.job_class.training or group.job_class.training in self._others
         ]
 
     def meanwhile(
@@ -236,10 +236,10 @@ class Rounds:
             open_to_others=self._open,
         )
         accepted = {start.job for start in starts}
-        waits = {wait.shape: wait for wait in plan.waits}
+        waits = {wait.job_class: wait for wait in plan.waits}
         for start in plan.starts:
             if start.job not in accepted:
-                waits.setdefault(start.shape, _wait(start, PLANNING))
+                waits.setdefault(start.job_class, _wait(start, PLANNING))
         return Plan(starts=starts, waits=tuple(waits.values()))
 
     # --- answers ---
@@ -278,10 +278,10 @@ class Rounds:
             return joined(valid, second)
         self._ask(AskCheck(number=self.number + 1, starts=self._candidates), now_s)
         waiting = set(self._candidates)
-        self._waits = {wait.shape: wait for wait in second.waits}
+        self._waits = {wait.job_class: wait for wait in second.waits}
         waits = dict(self._waits)
         for start in self._candidates:
-            waits.setdefault(start.shape, _wait(start, CHECKING))
+            waits.setdefault(start.job_class, _wait(start, CHECKING))
         rest = structs.replace(
             second,
             starts=tuple(start for start in second.starts if start not in waiting),
@@ -290,15 +290,17 @@ class Rounds:
         return joined(valid, rest)
 
     def checked(self, late: Mapping[int, int], now_s: float) -> tuple[Plan, list[JobClass]]:
-        """Return what of the checked starts is to be made, and which shapes that is about."""
+        """Return what of the checked starts is to be made, and which classes that is about."""
         candidates, self._candidates = self._candidates, ()
-        shapes = list(dict.fromkeys(start.shape for start in candidates))
-        waits = tuple(self._waits[shape] for shape in shapes if shape in self._waits)
-        return settled(Plan(starts=candidates, waits=waits), late, now_s=now_s), shapes
+        job_classes = list(dict.fromkeys(start.job_class for start in candidates))
+        waits = tuple(
+            self._waits[job_class] for job_class in job_classes if job_class in self._waits
+        )
+        return settled(Plan(starts=candidates, waits=waits), late, now_s=now_s), job_classes
 
 
 def _wait(start: Start, reason: str) -> Wait:
-    return Wait(shape=start.shape, first=start.job, reason=reason)
+    return Wait(job_class=start.job_class, first=start.job, reason=reason)
 
 
 def _still_valid(plan: Plan, state: State) -> Plan:
@@ -306,7 +308,7 @@ def _still_valid(plan: Plan, state: State) -> Plan:
     checked = validate(
         plan,
         Spaces(state.spaces),
-        lambda job: shape_if_waiting(state, job),
+        lambda job: class_if_waiting(state, job),
         lambda job: movable(state, job),
     )
     return structs.replace(plan, starts=checked.accepted, moves=checked.moves)

@@ -36,7 +36,7 @@ class Cycle(Struct, frozen=True, kw_only=True):
 
     Attributes:
         facts: the accepted starts.
-        waits: why each shape that is left waits.
+        waits: why each class that is left waits.
         refused: starts that were proposed and could not be accepted: a policy's fault.
         objection: why the moves that were proposed could not be accepted.
         verdicts: what is expected of trainings.
@@ -69,9 +69,9 @@ def snapshot(
         starts_max: of the plan; None: as many as there can be.
     """
     groups = [
-        Group(shape=group.shape, order=group.order)
+        Group(job_class=group.job_class, order=group.order)
         for group in (state.groups.values() if due is None else due)
-        if _started(settings, group.shape.queue)
+        if _started(settings, group.job_class.queue)
     ]
     return Snapshot(
         now_s=now_s,
@@ -83,9 +83,9 @@ def snapshot(
         predictor=predictor,
         default_walltime_s=settings.default_walltime_s or None,
         predicted_times=settings.predicted_times,
-        goals=(
+        profiles=(
             TrainingProfiles(state, settings, now_s, predictor)
-            if state.plans_goals and state.trainings
+            if state.plans_training and state.trainings
             else {}
         ),
         fabric=settings.fabric,
@@ -130,7 +130,7 @@ def carried_out(
     checked = validate(
         structs.replace(plan, moves=paced(state, settings, plan.moves)) if plan.moves else plan,
         Spaces(state.spaces),
-        lambda job: shape_if_waiting(state, job),
+        lambda job: class_if_waiting(state, job),
         lambda job: movable(state, job),
     )
     assigner = Assigner(state, settings, now_s, predictor)
@@ -139,11 +139,11 @@ def carried_out(
     facts = [
         assigner.assign(state.jobs[start.job], start.allocation, start.why) for start in starts
     ]
-    waits = {wait.shape: wait for wait in plan.waits}
+    waits = {wait.job_class: wait for wait in plan.waits}
     for refusal in checked.refused:
-        shape, job = shape_if_waiting(state, refusal.start.job), refusal.start.job
-        if shape is not None:
-            waits.setdefault(shape, Wait(shape=shape, first=job, reason=refusal.reason))
+        job_class, job = class_if_waiting(state, refusal.start.job), refusal.start.job
+        if job_class is not None:
+            waits.setdefault(job_class, Wait(job_class=job_class, first=job, reason=refusal.reason))
     return Cycle(
         facts=(*judged(state, plan.verdicts, now_s), *moved(state, checked.moves, now_s), *facts),
         waits=waits,
@@ -160,9 +160,9 @@ def most_starts(nodes: int) -> int:
     return min(MAX_STARTS, max(MIN_STARTS, MAX_LOOKS // max(1, nodes)))
 
 
-def shape_if_waiting(state: State, job_id: int) -> JobClass | None:
-    """Return the shape of a job that may start now, else None."""
+def class_if_waiting(state: State, job_id: int) -> JobClass | None:
+    """Return the class of a job that may start now, else None."""
     job = state.jobs.get(job_id)
     if job is None or job.state is not JobState.QUEUED:
         return None
-    return state.shape_of(job)
+    return state.class_of(job)

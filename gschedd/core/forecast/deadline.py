@@ -28,7 +28,7 @@ from gschedd.core.forecast.start import (
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
 from gschedd.core.training.best_case import shortest_run
-from gschedd.core.training.profile import goal_of, known_size
+from gschedd.core.training.profile import known_size, profile_of
 from gschedd.core.training.startups import expected_startup_s
 from gschedd.core.training.step_times import own_size
 from gschedd.models.kinds import kind_of
@@ -85,7 +85,7 @@ def outlook_of(
         start_s: by when it starts, if it waits and that is known.
     """
     verdict = verdicts.get(job.id)
-    goal = _goal(job, state, settings, now_s)
+    profile = _profile(job, state, settings, now_s)
     attempt = job.attempt
     gpus = gpu_count(attempt.allocation) if attempt is not None else 0
     said: bool | None
@@ -93,8 +93,8 @@ def outlook_of(
         said, end_s, why = _said_of(verdict, now_s), verdict.end_s, verdict.why
     else:
         said, end_s, why = job.meets, job.expected_end_s, ""
-    if goal is not None and (goes_on(job) or (end_s is None and said is not False)):
-        end_s = _end_by_rate(job, goal, state, settings, start_s=start_s, now_s=now_s)
+    if profile is not None and (goes_on(job) or (end_s is None and said is not False)):
+        end_s = _end_by_rate(job, profile, state, settings, start_s=start_s, now_s=now_s)
     if end_s is not None:
         end_s = max(end_s, now_s)
     deadline_s = job.spec.deadline_s
@@ -125,14 +125,14 @@ def goes_on(job: Job) -> bool:
     )
 
 
-def _goal(job: Job, state: State, settings: Settings, now_s: float) -> TrainingProfile | None:
+def _profile(job: Job, state: State, settings: Settings, now_s: float) -> TrainingProfile | None:
     """Return what is left of a job, also of one without GPUs, which no deadline policy plans."""
     if job.state not in _EXPECTED:
         return None
     size = own_size(job, state, settings) or size_of(job.spec)
     if size is None:
         return None
-    return goal_of(job, size, settings=settings, state=state, now_s=now_s)
+    return profile_of(job, size, settings=settings, state=state, now_s=now_s)
 
 
 def _meets(
@@ -150,7 +150,7 @@ def _meets(
 
 def _end_by_rate(
     job: Job,
-    goal: TrainingProfile,
+    profile: TrainingProfile,
     state: State,
     settings: Settings,
     *,
@@ -161,13 +161,13 @@ def _end_by_rate(
     attempt = job.attempt
     if attempt is not None:
         layout = layout_of(attempt.allocation, state.gpus_of, settings.fabric)
-        run_s = goal.run_time_s(layout)
+        run_s = profile.run_time_s(layout)
         begin_s = now_s if attempt.started_s is not None else max(now_s, attempt.assigned_s)
         return begin_s + run_s if math.isfinite(run_s) else None
     if start_s is None:
         return None
-    size = Size(speed=goal.speed, work=goal.work)
-    first_step_s = start_s + goal.startup_s
+    size = Size(speed=profile.speed, work=profile.work)
+    first_step_s = start_s + profile.startup_s
     return _end_after(first_step_s, job.spec, size, state=state, settings=settings)
 
 
@@ -186,7 +186,7 @@ class Inquiry(Struct, frozen=True, kw_only=True):
     Attributes:
         outlook: what can be said without asking; None: it is to be asked.
         question: for the policy; None: there is nothing to ask, and no start can be said.
-        job, shape: of one that a policy for trainings plans; None for all others.
+        job, job_class: of one that a policy for trainings plans; None for all others.
     """
 
     spec: JobSpec
@@ -194,7 +194,7 @@ class Inquiry(Struct, frozen=True, kw_only=True):
     outlook: Outlook | None = None
     question: ForecastQuestion | None = None
     job: Job | None = None
-    shape: JobClass | None = None
+    job_class: JobClass | None = None
 
 
 def inquire(
@@ -222,7 +222,7 @@ def inquire(
             size=size,
             question=AskAll(seen=seen),
             job=job,
-            shape=state.shape_of(job),
+            job_class=state.class_of(job),
         )
     found = with_submission(state, settings, spec=spec, now_s=now_s, predictor=predictor)
     question = None if found is None else start_question(found[0], NEW_JOB, found[1])
@@ -241,10 +241,10 @@ def concluded(
     if inquiry.outlook is not None:
         return inquiry.outlook
     spec, size = inquiry.spec, inquiry.size
-    if inquiry.job is not None and inquiry.shape is not None:
+    if inquiry.job is not None and inquiry.job_class is not None:
         assert answer is not None, "there was a question"
         assert answer.plan is not None, "which was for a plan"
-        return _said(answer.plan, inquiry.job, inquiry.shape)
+        return _said(answer.plan, inquiry.job, inquiry.job_class)
     start_s = None if answer is None else answer.start_s
     if size is None or not spec.is_training:
         return Outlook(start_s=start_s, why="its run time is unknown")
@@ -277,7 +277,7 @@ def foresee(
 
 def is_planned(spec: JobSpec, state: State) -> bool:
     """Return whether a policy plans a job by its deadline, and not like all others."""
-    return state.plans_goals and spec.is_training and has_alike_gpus(spec.request)
+    return state.plans_training and spec.is_training and has_alike_gpus(spec.request)
 
 
 def _silence(spec: JobSpec, *, state: State, settings: Settings, now_s: float) -> str:
@@ -307,20 +307,20 @@ def _with_newcomer(
     seen = snapshot(state, settings, now_s, predictor)
     return structs.replace(
         seen,
-        groups=[*seen.groups, Group(shape=state.shape_of(job), order=[state.order_key(job)])],
-        goals=_With(
-            seen.goals,
+        groups=[*seen.groups, Group(job_class=state.class_of(job), order=[state.order_key(job)])],
+        profiles=_With(
+            seen.profiles,
             job.id,
-            goal_of(job, size, settings=settings, state=state, now_s=now_s),
+            profile_of(job, size, settings=settings, state=state, now_s=now_s),
         ),
         kinds=_With(seen.kinds, job.id, kind_of(job.spec)),
     )
 
 
-def _said(plan: Plan, job: Job, shape: JobClass) -> Outlook:
+def _said(plan: Plan, job: Job, job_class: JobClass) -> Outlook:
     start_s = next((job.submitted_s for start in plan.starts if start.job == job.id), None)
     if start_s is None:
-        waits = (wait.predicted_start_s for wait in plan.waits if wait.shape == shape)
+        waits = (wait.predicted_start_s for wait in plan.waits if wait.job_class == job_class)
         start_s = next(waits, None)
     verdict = next((each for each in plan.verdicts if each.job == job.id), None)
     if verdict is None:

@@ -31,16 +31,16 @@ from gschedd.plan.snapshot import (
     Start,
 )
 from gschedd.plan.space import FreeNode, Spaces
-from gschedd.plan.times import Foreteller
+from gschedd.plan.times import JobPredictions
 
 #: How often the policy is asked at most; beyond, the forecast would cost more than it is worth.
 MAX_ASKED: Final = 200
 #: With fewer questions than this what is told would be too rough to be of use.
 LEAST_ASKED: Final = 8
-#: What all questions may cost together: shapes to decide about. A second or so.
+#: What all questions may cost together: classes to decide about. A second or so.
 MAX_COST: Final = 20_000
 #: A training is timed on every number of GPUs that it may have, and it is planned ahead whether it
-#: waits or runs: each counts as so many shapes.
+#: waits or runs: each counts as so many classes.
 TRAINING_COST: Final = 10
 #: Jobs before the one asked about; with more nothing is said.
 MAX_AHEAD: Final = 2000
@@ -69,12 +69,12 @@ def predict_start(
     Raises:
         TooLongError: there is not.
     """
-    groups = {group.shape: list(group.order) for group in _before(seen, key)}
+    groups = {group.job_class: list(group.order) for group in _before(seen, key)}
     if sum(map(len, groups.values())) > MAX_AHEAD:
         return None
     spaces = Spaces(seen.nodes)
     running = {each.job: each for each in seen.running}
-    foreteller = Foreteller(seen)
+    predictions = JobPredictions(seen)
     now_s = seen.now_s
     asks = _affordable(seen, groups)
     for left in range(asks, 0, -1):
@@ -83,8 +83,8 @@ def predict_start(
             if start.job == job:
                 return now_s
             spaces.take(start.allocation)
-            running[start.job] = _started(start, foreteller, now_s)
-            _remove(groups, start.shape, start.job)
+            running[start.job] = _started(start, predictions, now_s)
+            _remove(groups, start.job_class, start.job)
         ends_s = [each.end_s for each in running.values() if each.end_s is not None]
         if not ends_s:
             return None
@@ -101,11 +101,13 @@ def predict_start(
 
 def _affordable(seen: Snapshot, groups: Mapping[JobClass, list[OrderKey]]) -> int:
     """Return how often the policy may be asked; 0 where that would be too few times."""
-    trainings = {shape.goal for shape in groups if shape.goal} & set(seen.goals)
+    trainings = {job_class.training for job_class in groups if job_class.training} & set(
+        seen.profiles
+    )
     cost = len(groups)
     if trainings:
         cost += (TRAINING_COST - 1) * len(trainings)
-        cost += TRAINING_COST * sum(each.job in seen.goals for each in seen.running)
+        cost += TRAINING_COST * sum(each.job in seen.profiles for each in seen.running)
     asks = min(MAX_ASKED, MAX_COST // max(cost, 1))
     return asks if asks >= LEAST_ASKED else 0
 
@@ -182,7 +184,8 @@ def _before(seen: Snapshot, key: OrderKey) -> list[Group]:
     """Return those that wait before a job, and the job; of more than can be looked at some."""
     return [
         Group(
-            shape=group.shape, order=[each for each in group.order[: MAX_AHEAD + 1] if each <= key]
+            job_class=group.job_class,
+            order=[each for each in group.order[: MAX_AHEAD + 1] if each <= key],
         )
         for group in seen.groups
         if group.order[0] <= key
@@ -202,11 +205,11 @@ def with_submission(
     if queue is None or not queue.started or spec.holds or spec.start_after_s > now_s:
         return None
     job = Job(id=NEW_JOB, spec=spec, state=JobState.QUEUED, submitted_s=now_s, eligible_s=now_s)
-    key, shape = state.order_key(job), state.shape_of(job)
+    key, job_class = state.order_key(job), state.class_of(job)
     seen = snapshot(state, settings, now_s, predictor)
-    orders = {group.shape: list(group.order) for group in seen.groups}
-    orders[shape] = sorted([*orders.get(shape, []), key])
-    groups = [Group(shape=each, order=order) for each, order in orders.items()]
+    orders = {group.job_class: list(group.order) for group in seen.groups}
+    orders[job_class] = sorted([*orders.get(job_class, []), key])
+    groups = [Group(job_class=each, order=order) for each, order in orders.items()]
     kinds = _OneMore(seen.kinds, kind_of(spec))
     return structs.replace(seen, groups=groups, kinds=kinds), key
 
@@ -242,16 +245,18 @@ def _moment(
         seen,
         now_s=now_s,
         nodes=nodes,
-        groups=[Group(shape=shape, order=order) for shape, order in groups.items() if order],
+        groups=[
+            Group(job_class=job_class, order=order) for job_class, order in groups.items() if order
+        ],
         running=list(running.values()),
     )
 
 
-def _started(start: Start, foreteller: Foreteller, now_s: float) -> RunningJob:
-    run_time_s = foreteller.run_time_s(start.job, start.shape, start.allocation)
+def _started(start: Start, predictions: JobPredictions, now_s: float) -> RunningJob:
+    run_time_s = predictions.run_time_s(start.job, start.job_class, start.allocation)
     end_s = None if run_time_s is None else now_s + run_time_s
     return RunningJob(job=start.job, allocation=start.allocation, started_s=now_s, end_s=end_s)
 
 
-def _remove(groups: dict[JobClass, list[OrderKey]], shape: JobClass, job: int) -> None:
-    groups[shape] = [key for key in groups[shape] if key[1] != job]
+def _remove(groups: dict[JobClass, list[OrderKey]], job_class: JobClass, job: int) -> None:
+    groups[job_class] = [key for key in groups[job_class] if key[1] != job]

@@ -18,7 +18,7 @@ def move_requested(state: State, fact: f.MoveRequested) -> None:
     move(state, job, fact, JobState.MIGRATING)
     state.note_moved(job.id)
     job.moves_asked = max(job.moves_asked, fact.request)
-    job.trip = MigrationProgress(asked_s=fact.at_s)
+    job.migration = MigrationProgress(asked_s=fact.at_s)
     state.volatile.turns[job.spec.owner.uid] += 1
     job.move = MigrationTarget(
         allocation=fact.allocation,
@@ -44,9 +44,9 @@ def checkpoint_taken(state: State, fact: f.CheckpointTaken) -> None:
     )
     job.work_done = max(job.work_done, fact.work_done)
     job.work_total = fact.work_total or job.work_total
-    if job.move is not None and job.trip is not None and fact.request == job.move.request:
-        job.trip = structs.replace(
-            job.trip, saved_s=fact.at_s, save_s=fact.wall_s, size_bytes=fact.size_bytes
+    if job.move is not None and job.migration is not None and fact.request == job.move.request:
+        job.migration = structs.replace(
+            job.migration, saved_s=fact.at_s, save_s=fact.wall_s, size_bytes=fact.size_bytes
         )
 
 
@@ -55,7 +55,7 @@ def move_abandoned(state: State, fact: f.MoveAbandoned) -> None:
     job = state.jobs[fact.job]
     state.note_moved(job.id)
     move(state, job, fact, JobState.RUNNING)
-    job.trip = None
+    job.migration = None
     state.volatile.stuck[job.id] = fact.at_s
     give_up_move(state, job)
 
@@ -74,10 +74,14 @@ def training_resumed(state: State, fact: f.TrainingResumed) -> None:
     if job.attempt is not None and job.attempt.number == fact.attempt:
         touch_attempt(state, job).resumed = True
     move(state, job, fact, job.state)
-    if job.trip is not None and not job.trip.resumed_s:  # else it is over, and this a restart
-        job.trip = structs.replace(job.trip, resumed_s=fact.at_s, restore_s=fact.restore_s)
+    if (
+        job.migration is not None and not job.migration.resumed_s
+    ):  # else it is over, and this a restart
+        job.migration = structs.replace(
+            job.migration, resumed_s=fact.at_s, restore_s=fact.restore_s
+        )
         if not job.spec.checkpoint_signal:  # of its own program it is not known when it works again
-            job.moves_cost_s += job.trip.cost_s or 0.0
+            job.moves_cost_s += job.migration.cost_s or 0.0
     job.spent_s -= fact.restore_s  # it could not work meanwhile
     state.note_moved(job.id)
 

@@ -13,17 +13,17 @@ def told_by_resuming(job: Job, now_s: float) -> f.MoveMeasured | None:
     That is the time from the step after which it saved its state. Nothing is known of the cost of
     one that was restarted, or knows only its signal.
     """
-    trip = job.trip
-    if trip is None or not trip.saved_s or not trip.placed_s or trip.resumed_s:
+    migration = job.migration
+    if migration is None or not migration.saved_s or not migration.placed_s or migration.resumed_s:
         return None
     family = Family.of(kind_of(job.spec))
     return f.MoveMeasured(
         at_s=now_s,
         job=job.id,
         attempt=job.attempts,
-        cost_s=max(0.0, now_s - (trip.saved_s - trip.save_s)),
-        save_s=trip.save_s,
-        size_bytes=trip.size_bytes,
+        cost_s=max(0.0, now_s - (migration.saved_s - migration.save_s)),
+        save_s=migration.save_s,
+        size_bytes=migration.size_bytes,
         kind=family.kind,
         program=family.program,
         owner_uid=family.owner_uid,

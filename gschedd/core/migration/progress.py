@@ -111,8 +111,8 @@ def waiting_for_checkpoint(state: State) -> Iterator[Job]:
 def waiting_for_place(state: State) -> Iterator[tuple[Job, float]]:
     """Yield moving jobs that have left, and whose new places are not free yet, and since when."""
     for job in state.targets.values():
-        if job.attempt is None and job.trip is not None:
-            yield job, job.trip.left_s
+        if job.attempt is None and job.migration is not None:
+            yield job, job.migration.left_s
 
 
 def next_overdue_s(state: State, settings: Settings) -> float | None:

@@ -35,7 +35,7 @@ from gschedd.core.requests.submit import (
 )
 from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import Job, State
-from gschedd.core.training.profile import goal_of
+from gschedd.core.training.profile import profile_of
 from gschedd.core.training.step_times import own_size
 from gschedd.models.sizes import size_of
 from gschedd.plan.training import Size
@@ -182,8 +182,8 @@ def _with_deadline(
         return structs.replace(spec, deadline_s=0.0, urgency=None)
     size = own_size(job, state, settings) or size_of(spec)
     if size is not None:
-        goal = goal_of(job, size, settings=settings, state=state, now_s=now_s)
-        size = Size(speed=size.speed, work=goal.work)
+        profile = profile_of(job, size, settings=settings, state=state, now_s=now_s)
+        size = Size(speed=size.speed, work=profile.work)
     deadline_s, urgency = deadline_of(asked, size, now_s)
     if not deadline_s:
         raise InvalidRequestError(

@@ -23,12 +23,12 @@ from gschedd.models.sizes import size_by_walltime, stated_size
 from gschedd.plan.elastic import is_elastic
 from gschedd.plan.layouts import has_alike_gpus, layout_of
 from gschedd.plan.load import Predictor
-from gschedd.plan.times import foretold_s
+from gschedd.plan.times import predicted_s
 from gschedd.plan.training import Size, TrainingProfile
 
 #: Requests whose numbers of GPUs are kept: those of trainings are few, and asked for in each cycle.
 MAX_COUNTED: Final = 4_096
-#: Kinds of nodes on which a run time is foretold, the slowest ones.
+#: Kinds of nodes on which a run time is predicted, the slowest ones.
 MAX_KINDS_OF_NODES: Final = 4
 
 _KNOWN = frozenset({JobState.QUEUED, JobState.RUNNING})
@@ -50,20 +50,20 @@ class TrainingProfiles(Mapping[int, TrainingProfile]):
         self._state = state
         self._settings = settings
         self._now_s = now_s
-        self._foreteller = predictor if settings.predicted_times else None
-        self._goals: dict[int, TrainingProfile] = {}
+        self._predictions = predictor if settings.predicted_times else None
+        self._profiles: dict[int, TrainingProfile] = {}
 
     def __getitem__(self, number: int) -> TrainingProfile:
-        goal = self._goals.get(number)
-        if goal is None:
+        profile = self._profiles.get(number)
+        if profile is None:
             job = self._state.trainings[number]
             size = self._size(job)
             if job.state not in _KNOWN or size is None:
                 raise KeyError(number)
-            goal = self._goals[number] = goal_of(
+            profile = self._profiles[number] = profile_of(
                 job, size, settings=self._settings, state=self._state, now_s=self._now_s
             )
-        return goal
+        return profile
 
     def __iter__(self) -> Iterator[int]:
         return (
@@ -81,7 +81,7 @@ class TrainingProfiles(Mapping[int, TrainingProfile]):
         return (
             own_size(job, self._state, self._settings)
             or sizes[job.id]
-            or learned_size(job.spec, self._state, self._settings, self._foreteller, self._now_s)
+            or learned_size(job.spec, self._state, self._settings, self._predictions, self._now_s)
         )
 
     def __len__(self) -> int:
@@ -114,13 +114,13 @@ def learned_size(
         kind, loads = kind_of(spec), Loads(state)
         nodes = {load.rates: load for load in loads.values() if load.rates.gpus}
         slowest = sorted(nodes.values(), key=lambda load: load.rates.gpu_rate)[:MAX_KINDS_OF_NODES]
-        wall_s = foretold_s(predictor.predict(kind, load, now_s) for load in slowest)
+        wall_s = predicted_s(predictor.predict(kind, load, now_s) for load in slowest)
         if wall_s is not None and wall_s > 0:
             return size_of_run(wall_s, spec.request.gpus)
     return size_by_walltime(spec.walltime_s, spec.request)
 
 
-def goal_of(
+def profile_of(
     job: Job, size: Size, *, settings: Settings, state: State, now_s: float
 ) -> TrainingProfile:
     """Return what is known of a training now."""

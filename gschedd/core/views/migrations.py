@@ -7,34 +7,34 @@ from gschedd.core.state import Job, MigrationProgress, Reached
 
 def move_row(job: Job) -> api.MoveRow | None:
     """Return the move under way, or the last one; None if there was none, or it came to nothing."""
-    trip = job.trip
-    if trip is None:
+    migration = job.migration
+    if migration is None:
         return None
     move = job.move
     return api.MoveRow(
-        phase=_phase(trip),
-        asked_s=trip.asked_s,
+        phase=_phase(migration),
+        asked_s=migration.asked_s,
         to=tuple(share.node for share in move.allocation) if move is not None else (),
         why=move.why if move is not None else "",
         by=move.by if move is not None else "",
-        saved_s=trip.saved_s or None,
-        left_s=trip.left_s or None,
-        placed_s=trip.placed_s or None,
-        resumed_s=trip.resumed_s or None,
-        save_s=trip.save_s,
-        restore_s=trip.restore_s,
-        size_bytes=trip.size_bytes,
-        cost_s=trip.cost_s,
+        saved_s=migration.saved_s or None,
+        left_s=migration.left_s or None,
+        placed_s=migration.placed_s or None,
+        resumed_s=migration.resumed_s or None,
+        save_s=migration.save_s,
+        restore_s=migration.restore_s,
+        size_bytes=migration.size_bytes,
+        cost_s=migration.cost_s,
     )
 
 
-def _phase(trip: MigrationProgress) -> str:
+def _phase(migration: MigrationProgress) -> str:
     """Return the last phase of a move that is over."""
     phases = (
-        ("done", trip.resumed_s),
-        ("placed", trip.placed_s),
-        ("stopped", trip.left_s),
-        ("checkpointed", trip.saved_s),
+        ("done", migration.resumed_s),
+        ("placed", migration.placed_s),
+        ("stopped", migration.left_s),
+        ("checkpointed", migration.saved_s),
     )
     return next((name for name, at_s in phases if at_s), "requested")
 

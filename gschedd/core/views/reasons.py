@@ -17,8 +17,8 @@ from gschedd.plan.snapshot import JobClass, Wait
 class Reasons:
     """Why jobs wait, as one query tells it.
 
-    The jobs of one shape wait for the same, and to put that into words may take a look at every
-    node. So it is done once for each shape, and kept as long as this object: for one query.
+    The jobs of one class wait for the same, and to put that into words may take a look at every
+    node. So it is done once for each class, and kept as long as this object: for one query.
     """
 
     __slots__ = ("_safe_mode", "_settings", "_state", "_waits", "_words")
@@ -64,14 +64,14 @@ class Reasons:
             return f"queue {job.spec.queue} is stopped", None
         if not state.nodes:
             return "no node has registered yet", None
-        shape = state.shape_of(job)
-        wait = self._waits.get(shape)
-        group = state.groups.get(shape)
+        job_class = state.class_of(job)
+        wait = self._waits.get(job_class)
+        group = state.groups.get(job_class)
         if wait is None or group is None:
             return "waiting for the next scheduling cycle", None
-        words = self._words.get(shape)
+        words = self._words.get(job_class)
         if words is None:
-            words = self._words[shape] = str(wait.reason)
+            words = self._words[job_class] = str(wait.reason)
         start_s = wait.predicted_start_s if wait.first == job.id else None
         ahead = group.position(state.order_key(job))
         if ahead == 0:
@@ -142,7 +142,7 @@ def jobs_ahead(job: Job, state: State) -> int:
     return sum(
         group.position(key)
         for group in state.groups.values()
-        if group.shape.queue == job.spec.queue
+        if group.job_class.queue == job.spec.queue
     )
 
 

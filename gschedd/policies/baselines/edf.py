@@ -12,15 +12,15 @@ Trainings without a deadline come last, in order of arrival.
 
 from typing import Final
 
-from gschedd.allocation.changes import Speeds, carry_out, profile_for
+from gschedd.allocation.changes import Speeds, carry_out, timeline_for
 from gschedd.allocation.running import Trainings
 from gschedd.allocation.shares import Claim, claim
 from gschedd.plan.snapshot import DeadlineForecast, Plan, Snapshot
 from gschedd.plan.training import TrainingProfile, gpu_count
 from gschedd.policies.kit.whole import plan_one_at_a_time
 
-#: Of so many that have to wait the ends are foretold; those behind them are said to be late.
-MAX_FORETOLD: Final = 50
+#: Of so many that have to wait the ends are predicted; those behind them are said to be late.
+MAX_PREDICTED: Final = 50
 
 
 def plan(snapshot: Snapshot) -> Plan:
@@ -31,25 +31,25 @@ def plan(snapshot: Snapshot) -> Plan:
 def plan_scaled(snapshot: Snapshot) -> Plan:
     """Give each training, by deadline, as many GPUs as it can run on of those that are left."""
     trainings, speeds = Trainings.of(snapshot), Speeds(snapshot)
-    profile = profile_for(snapshot, trainings.others)
-    goals = snapshot.goals
+    timeline = timeline_for(snapshot, trainings.others)
+    profiles = snapshot.profiles
     for job, running in trainings.fixed.items():
         gpus = gpu_count(running.allocation)
-        profile.take(gpus, until_s=snapshot.now_s + speeds.run_time_s(goals[job], gpus))
+        timeline.take(gpus, until_s=snapshot.now_s + speeds.run_time_s(profiles[job], gpus))
     numbers: dict[int, int] = {}
     verdicts: list[DeadlineForecast] = []
     jobs = [*trainings.movable, *trainings.waiting]
-    foretold = 0
-    for job in sorted(jobs, key=lambda job: _by_deadline(goals[job])):
-        if foretold == MAX_FORETOLD and profile.free[0] < 1:
+    predicted = 0
+    for job in sorted(jobs, key=lambda job: _by_deadline(profiles[job])):
+        if predicted == MAX_PREDICTED and timeline.free[0] < 1:
             verdicts.append(_too_many(job))
             continue
-        goal = goals[job]
-        sizes = speeds.sizes(goal)
-        taken = claim(profile, sizes, len(sizes.gpus) - 1, goal.work, goal.startup_s)
+        profile = profiles[job]
+        sizes = speeds.sizes(profile)
+        taken = claim(timeline, sizes, len(sizes.gpus) - 1, profile.work, profile.startup_s)
         numbers[job] = taken.gpus
-        foretold += not taken.gpus
-        verdicts.append(_verdict(goal, taken))
+        predicted += not taken.gpus
+        verdicts.append(_verdict(profile, taken))
     changes = carry_out(snapshot, trainings, numbers, {})
     return Plan(
         starts=changes.starts,
@@ -59,10 +59,10 @@ def plan_scaled(snapshot: Snapshot) -> Plan:
     )
 
 
-def _verdict(goal: TrainingProfile, taken: Claim) -> DeadlineForecast:
-    meets = goal.deadline_s is None or taken.end_s <= goal.deadline_s
+def _verdict(profile: TrainingProfile, taken: Claim) -> DeadlineForecast:
+    meets = profile.deadline_s is None or taken.end_s <= profile.deadline_s
     return DeadlineForecast(
-        job=goal.job,
+        job=profile.job,
         meets=meets,
         end_s=taken.end_s if taken.end_s < float("inf") else None,
         gpus=taken.gpus,
@@ -75,6 +75,6 @@ def _too_many(job: int) -> DeadlineForecast:
     return DeadlineForecast(job=job, meets=False, why="too many have earlier deadlines", firm=False)
 
 
-def _by_deadline(goal: TrainingProfile) -> tuple[float, ...]:
-    deadline_s = float("inf") if goal.deadline_s is None else goal.deadline_s
-    return (deadline_s, goal.arrived_s, goal.job)
+def _by_deadline(profile: TrainingProfile) -> tuple[float, ...]:
+    deadline_s = float("inf") if profile.deadline_s is None else profile.deadline_s
+    return (deadline_s, profile.arrived_s, profile.job)

@@ -13,5 +13,5 @@ def plan(snapshot: Snapshot) -> Plan:
     return plan_one_at_a_time(snapshot, _by_arrival, firm=True)
 
 
-def _by_arrival(goal: TrainingProfile) -> tuple[float, ...]:
-    return (goal.arrived_s, goal.job)
+def _by_arrival(profile: TrainingProfile) -> tuple[float, ...]:
+    return (profile.arrived_s, profile.job)

@@ -20,7 +20,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from gschedd.allocation.changes import Speeds, carry_out, profile_for
+from gschedd.allocation.changes import Speeds, carry_out, timeline_for
 from gschedd.allocation.running import Trainings, open_gpus_of
 from gschedd.plan.snapshot import DeadlineForecast, Plan, Policy, Snapshot
 from gschedd.plan.training import TrainingProfile, gpu_count
@@ -68,7 +68,7 @@ class _Auction:
         self.numbers: dict[int, int] = {}
         self.leased: set[int] = set()
         self.bidders: list[int] = list(self.trainings.waiting)
-        self.idle = profile_for(snapshot, self.trainings.others).free[0]
+        self.idle = timeline_for(snapshot, self.trainings.others).free[0]
         for running in self.trainings.fixed.values():
             self.idle -= open_gpus_of(snapshot, running.allocation)
         for job, running in self.trainings.movable.items():
@@ -80,7 +80,7 @@ class _Auction:
                 self.bidders.append(job)
 
     def plan(self) -> Plan:
-        fairest = {job: self._rho(self.snapshot.goals[job]) for job in self.bidders}
+        fairest = {job: self._rho(self.snapshot.profiles[job]) for job in self.bidders}
         self.bidders.sort(key=lambda job: (-fairest[job], job))
         first = math.ceil(len(self.bidders) * (1 - self.settings.fairness))
         self._fill(self.bidders[:first])
@@ -107,34 +107,36 @@ class _Auction:
         ]
         return math.ceil(min(ends_s) / step_s) * step_s if ends_s else None
 
-    def _rho(self, goal: TrainingProfile, rate: float | None = None) -> float:
+    def _rho(self, profile: TrainingProfile, rate: float | None = None) -> float:
         """Return the finish-time fairness at a rate, or at the highest one if none is named."""
-        fastest = self.speeds.levels(goal).fastest
+        fastest = self.speeds.levels(profile).fastest
         rate = fastest if rate is None else rate
         if not fastest or not rate:
             return math.inf
-        shared_s = self.snapshot.now_s - goal.arrived_s + (goal.startup_s + goal.work / rate)
-        if not goal.whole_startup_s:
-            return shared_s * fastest / goal.total_work
-        return shared_s / (goal.whole_startup_s + goal.total_work / fastest)
+        shared_s = (
+            self.snapshot.now_s - profile.arrived_s + (profile.startup_s + profile.work / rate)
+        )
+        if not profile.whole_startup_s:
+            return shared_s * fastest / profile.total_work
+        return shared_s / (profile.whole_startup_s + profile.total_work / fastest)
 
     def _fill(self, bidders: Sequence[int]) -> None:
         """Lift the bidder that is worst off by a level, as long as anybody can be lifted.
 
         Of those that have nothing yet the one that stands first goes first.
         """
-        goals = self.snapshot.goals
+        profiles = self.snapshot.profiles
         heap = [(-math.inf, place, job, 0) for place, job in enumerate(bidders)]
         while heap and self.idle > 0:
             _, place, job, level = heapq.heappop(heap)
-            levels = self.speeds.levels(goals[job])
+            levels = self.speeds.levels(profiles[job])
             if level == len(levels.gpus):
                 continue
             more = levels.gpus[level] - self.numbers.get(job, 0)
             if more <= self.idle:
                 self.idle -= more
                 self.numbers[job] = levels.gpus[level]
-                rho = self._rho(goals[job], levels.rates[level])
+                rho = self._rho(profiles[job], levels.rates[level])
                 heapq.heappush(heap, (-rho, place, job, level + 1))
 
     def _verdict(self, job: int, gpus: int) -> DeadlineForecast:
@@ -142,10 +144,10 @@ class _Auction:
 
         While it has none, nothing is known until even the fastest run would end too late.
         """
-        goal = self.snapshot.goals[job]
-        end_s = self.speeds.end_s(goal, gpus, self.snapshot.now_s)
-        meets = goal.deadline_s is None or (end_s is not None and end_s <= goal.deadline_s)
-        unsure_until_s = None if meets or end_s is not None else self._latest_start_s(goal)
+        profile = self.snapshot.profiles[job]
+        end_s = self.speeds.end_s(profile, gpus, self.snapshot.now_s)
+        meets = profile.deadline_s is None or (end_s is not None and end_s <= profile.deadline_s)
+        unsure_until_s = None if meets or end_s is not None else self._latest_start_s(profile)
         return DeadlineForecast(
             job=job,
             meets=meets,
@@ -156,10 +158,10 @@ class _Auction:
             unsure_until_s=unsure_until_s,
         )
 
-    def _latest_start_s(self, goal: TrainingProfile) -> float | None:
+    def _latest_start_s(self, profile: TrainingProfile) -> float | None:
         """Return until when a waiting training can still be in time; None: it is too late."""
-        fastest = self.speeds.levels(goal).fastest
-        if goal.deadline_s is None or not fastest:
+        fastest = self.speeds.levels(profile).fastest
+        if profile.deadline_s is None or not fastest:
             return None
-        latest_s = goal.deadline_s - goal.startup_s - goal.work / fastest
+        latest_s = profile.deadline_s - profile.startup_s - profile.work / fastest
         return latest_s if latest_s >= self.snapshot.now_s else None

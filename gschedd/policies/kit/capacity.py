@@ -20,7 +20,7 @@ from gschedd.plan.load import NodeLoad, NodeRates, Use
 from gschedd.plan.room import Rank, RankKey
 from gschedd.plan.snapshot import ByEnd, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode, NodeIndex, index_of
-from gschedd.plan.times import Foreteller
+from gschedd.plan.times import JobPredictions
 from gschedd.policies.kit.chooser import Chooser
 
 
@@ -128,7 +128,7 @@ class Books(NodeIndex):
             self._most = largest({str(place): rates for place, rates in enumerate(self._rates)})
         return self._most
 
-    def refresh(self, seen: Snapshot, foreteller: Foreteller) -> None:
+    def refresh(self, seen: Snapshot, predictions: JobPredictions) -> None:
         """Take in what has changed since."""
         on = running_on(seen.running)
         unsure: set[str] = set()
@@ -138,7 +138,7 @@ class Books(NodeIndex):
                 load = promised(seen.nodes[name])
                 self.charge(seen.nodes[name], Charged(load=load, used=load.used))
                 continue
-            costs = Costs(load, on(name), foreteller)
+            costs = Costs(load, on(name), predictions)
             self.charge(seen.nodes[name], Charged(load=load, used=self.use(load, costs)))
             if costs.unsure:
                 unsure.add(name)
@@ -169,14 +169,16 @@ class Costs:
 
     Attributes:
         jobs: that own something there, by id.
-        unsure: some of them was foretold just now, which the next plan may do otherwise.
+        unsure: some of them was predicted just now, which the next plan may do otherwise.
     """
 
-    def __init__(self, load: NodeLoad, jobs: Sequence[RunningJob], foreteller: Foreteller) -> None:
+    def __init__(
+        self, load: NodeLoad, jobs: Sequence[RunningJob], predictions: JobPredictions
+    ) -> None:
         self.jobs = jobs
         self.unsure = False
         self._load = load
-        self._foreteller = foreteller
+        self._predictions = predictions
 
     def of(self, job: RunningJob) -> Use:
         """Return what a job uses: as it was predicted when it was assigned, if anything was."""
@@ -184,7 +186,7 @@ class Costs:
         known = job.uses.get(name)
         if known is not None:
             return known
-        said = self._foreteller.prediction(job.job, name)
+        said = self._predictions.prediction(job.job, name)
         if said is not None:
             self.unsure = True
             return said.use
@@ -236,7 +238,7 @@ class MostCapacity(Chooser):
         self._weights = weights
         self._spare_gpu_nodes = spare_gpu_nodes
         self._books: Books = self._keep_books(snapshot, window_s)
-        self._books.refresh(snapshot, self.foreteller)
+        self._books.refresh(snapshot, self.predictions)
         self._used: dict[str, Use] = {}  # of the nodes that this plan has charged
         self._values: dict[tuple[str, bool], float] = {}
 
@@ -279,7 +281,7 @@ class MostCapacity(Chooser):
 
     def _cost(self, job: int, share: Share) -> Use:
         """Return what a job will use: as predicted, or all that it asked for."""
-        said = self.foreteller.prediction(job, share.node)
+        said = self.predictions.prediction(job, share.node)
         if said is not None:
             return said.use
         return asked_for(share, self._books.nodes[share.node].load.rates)

@@ -3,18 +3,18 @@
 from gsched.model.resources import Allocation
 from gschedd.plan.room import Rank, leftover
 from gschedd.plan.snapshot import JobClass, Snapshot
-from gschedd.plan.times import Foreteller
+from gschedd.plan.times import JobPredictions
 
 
 class Chooser:
     """The plain choices: best fit, and every job runs as long as is planned. Override any.
 
     Attributes:
-        foreteller: what is foretold of jobs; lives as long as one plan.
+        predictions: what is predicted of jobs; lives as long as one plan.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.foreteller = Foreteller(snapshot)
+        self.predictions = JobPredictions(snapshot)
 
     def rank(self, job: int) -> Rank:  # noqa: ARG002 -- for those that override it
         """Return by what nodes are ranked for a job."""
@@ -23,6 +23,6 @@ class Chooser:
     def started(self, job: int, allocation: Allocation) -> None:
         """Take note that the plan starts a job."""
 
-    def run_time_s(self, job: int, shape: JobClass, allocation: Allocation) -> float | None:
+    def run_time_s(self, job: int, job_class: JobClass, allocation: Allocation) -> float | None:
         """Return how long a job is planned to run there, seconds; None for no end."""
-        return self.foreteller.run_time_s(job, shape, allocation)
+        return self.predictions.run_time_s(job, job_class, allocation)

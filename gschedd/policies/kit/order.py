@@ -5,8 +5,8 @@ first that does not fit gets a reservation: the earliest time at which it fits b
 of what runs. Later jobs may pass it only if they do not delay that: they are
 planned to end before it, or they use what the reservation leaves over.
 
-Jobs of one shape (queue, request, walltime) stand or fall together, so a pass costs as much as
-there are shapes and starts, not jobs. A pass ends at the snapshot's limit of starts; the next one,
+Jobs of one class (queue, request, walltime) stand or fall together, so a pass costs as much as
+there are classes and starts, not jobs. A pass ends at the snapshot's limit of starts; the next one,
 with the started jobs running, starts what this one would have started beyond it.
 
 Source: EASY backfilling, Mu'alem & Feitelson, IEEE TPDS 12(6):529-543, 2001. We place resources of
@@ -54,11 +54,11 @@ def plan_in_order(snapshot: Snapshot, chooser: Chooser, *, reserve: bool = True)
     return _Pass(snapshot, chooser, reserve=reserve).run()
 
 
-def _would_delay(blocked_job: int | None, shape: JobClass, run_time_s: float | None) -> str:
+def _would_delay(blocked_job: int | None, job_class: JobClass, run_time_s: float | None) -> str:
     """Return why a job may not pass the blocked one, and what would help."""
     if run_time_s is None:
         advice = "a walltime may let it backfill"
-    elif run_time_s == shape.walltime_s:
+    elif run_time_s == job_class.walltime_s:
         advice = "a shorter walltime may let it backfill"
     else:
         advice = f"its expected run time is {format_duration(run_time_s)}"
@@ -98,53 +98,53 @@ class _Pass:
 
     def _start(self, group: Group, job: int) -> bool:
         """Start the job, or note why its whole group waits and return False."""
-        request = group.shape.request
+        request = group.job_class.request
         found = self.lacking.get(request) or place(request, self.free, self.chooser.rank(job))
         if isinstance(found, NoFit):
             self.lacking[request] = found
-            self._wait(group.shape, job, found.reason)
+            self._wait(group.job_class, job, found.reason)
             return False
         if self.blocked_job is None:
-            self._accept(group.shape, job, found, "next in order")
+            self._accept(group.job_class, job, found, "next in order")
             return True
-        return self._backfill(group.shape, job, found)
+        return self._backfill(group.job_class, job, found)
 
-    def _backfill(self, shape: JobClass, job: int, found: Allocation) -> bool:
+    def _backfill(self, job_class: JobClass, job: int, found: Allocation) -> bool:
         assert self.shadow_s is not None
-        run_time_s = self.chooser.run_time_s(job, shape, found)
+        run_time_s = self.chooser.run_time_s(job, job_class, found)
         if run_time_s is not None and self.snapshot.now_s + run_time_s <= self.shadow_s:
-            self._accept(shape, job, found, f"ends before job {self.blocked_job} can start")
+            self._accept(job_class, job, found, f"ends before job {self.blocked_job} can start")
             return True
-        beside = place(shape.request, self.free.common_with(self.spare), self.chooser.rank(job))
+        beside = place(job_class.request, self.free.common_with(self.spare), self.chooser.rank(job))
         if isinstance(beside, NoFit):
             self.waits.append(
                 Wait(
-                    shape=shape,
+                    job_class=job_class,
                     first=job,
-                    reason=_would_delay(self.blocked_job, shape, run_time_s),
+                    reason=_would_delay(self.blocked_job, job_class, run_time_s),
                 )
             )
             return False
         for share in beside:
             if share.node in self.spare:
                 self.spare[share.node] = take(self.spare[share.node], share)
-        self._accept(shape, job, beside, f"does not delay job {self.blocked_job}")
+        self._accept(job_class, job, beside, f"does not delay job {self.blocked_job}")
         return True
 
-    def _accept(self, shape: JobClass, job: int, allocation: Allocation, why: str) -> None:
+    def _accept(self, job_class: JobClass, job: int, allocation: Allocation, why: str) -> None:
         self.free.take(allocation)
         self.chooser.started(job, allocation)
-        self.starts.append(Start(job=job, shape=shape, allocation=allocation, why=why))
+        self.starts.append(Start(job=job, job_class=job_class, allocation=allocation, why=why))
 
-    def _wait(self, shape: JobClass, job: int, reason: Lack | str) -> None:
+    def _wait(self, job_class: JobClass, job: int, reason: Lack | str) -> None:
         if self.blocked_job is not None or not self.reserve:
-            self.waits.append(Wait(shape=shape, first=job, reason=reason, lacking=True))
+            self.waits.append(Wait(job_class=job_class, first=job, reason=reason, lacking=True))
             return
         self.blocked_job = job
-        self.shadow_s, predicted_s, self.spare = self._reserve(shape, job)
+        self.shadow_s, predicted_s, self.spare = self._reserve(job_class, job)
         self.waits.append(
             Wait(
-                shape=shape,
+                job_class=job_class,
                 first=job,
                 reason=reason,
                 predicted_start_s=predicted_s,
@@ -154,7 +154,7 @@ class _Pass:
         )
 
     def _reserve(
-        self, shape: JobClass, job: int
+        self, job_class: JobClass, job: int
     ) -> tuple[float, float | None, dict[str, FreeNode]]:
         """Return when the job is sure to fit, the same if it can be told to people, what is spare.
 
@@ -162,7 +162,7 @@ class _Pass:
         since until then things are only given back. If the job does not fit even when all has
         ended (its nodes are down), nothing is reserved: the shadow time lies beyond everything.
         """
-        now_s, request = self.snapshot.now_s, shape.request
+        now_s, request = self.snapshot.now_s, job_class.request
         later = self.free.copy()
         rank = self.chooser.rank(job)
         alone = len(request.chunks) == 1 and request.chunks[0].count == 1
@@ -192,7 +192,9 @@ class _Pass:
                 end_s=None if run_time_s is None else now_s + run_time_s,
             )
             for start in self.starts
-            for run_time_s in [self.chooser.run_time_s(start.job, start.shape, start.allocation)]
+            for run_time_s in [
+                self.chooser.run_time_s(start.job, start.job_class, start.allocation)
+            ]
         ]
         running: Iterable[RunningJob] = self.snapshot.running
         if not isinstance(running, ByEnd):

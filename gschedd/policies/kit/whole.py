@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Iterable
 
 from gsched.model.resources import Allocation
-from gschedd.allocation.changes import Speeds, profile_for
+from gschedd.allocation.changes import Speeds, timeline_for
 from gschedd.allocation.running import Trainings
-from gschedd.allocation.shares import Profile
+from gschedd.allocation.shares import Timeline
 from gschedd.plan.elastic import allocate_on, free_gpus
 from gschedd.plan.snapshot import DeadlineForecast, JobClass, Plan, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
@@ -28,74 +28,80 @@ def plan_one_at_a_time(snapshot: Snapshot, order: Order, *, firm: bool) -> Plan:
         firm: whether none that arrives can go before one that is there.
     """
     trainings, speeds = Trainings.of(snapshot), Speeds(snapshot)
-    waiting = sorted(trainings.waiting, key=lambda job: order(snapshot.goals[job]))
+    waiting = sorted(trainings.waiting, key=lambda job: order(snapshot.profiles[job]))
     running = [*trainings.movable.values(), *trainings.fixed.values()]
-    profile = profile_for(snapshot, trainings.others)
+    timeline = timeline_for(snapshot, trainings.others)
     end_s = snapshot.now_s
     verdicts: list[DeadlineForecast] = []
     for each in running:
-        goal = snapshot.goals[each.job]
+        profile = snapshot.profiles[each.job]
         here = gpus_by_node(each.allocation)
         if here:
-            end_s = max(end_s, snapshot.now_s + goal.run_time_s(speeds.layout_of(each.allocation)))
-        verdicts.append(_verdict(goal, end_s, sum(here.values()), firm=firm))
+            end_s = max(
+                end_s, snapshot.now_s + profile.run_time_s(speeds.layout_of(each.allocation))
+            )
+        verdicts.append(_verdict(profile, end_s, sum(here.values()), firm=firm))
     starts: list[Start] = []
     waits: list[Wait] = []
     for job in waiting:
-        goal, shape = snapshot.goals[job], trainings.waiting[job]
-        place = None if running or starts else _all_gpus(goal, shape, snapshot, speeds)
+        profile, job_class = snapshot.profiles[job], trainings.waiting[job]
+        place = None if running or starts else _all_gpus(profile, job_class, snapshot, speeds)
         if place:
             here = gpus_by_node(place)
             gpus = sum(here.values())
-            ends_s = end_s + goal.run_time_s(speeds.layout_of(place))
-            starts.append(Start(job=job, shape=shape, allocation=place, why="first in order"))
+            ends_s = end_s + profile.run_time_s(speeds.layout_of(place))
+            starts.append(
+                Start(job=job, job_class=job_class, allocation=place, why="first in order")
+            )
         else:
-            start_s, gpus = _next_start(goal, end_s, profile, speeds)
-            ends_s = start_s + speeds.run_time_s(goal, gpus)
-            waits.append(Wait(shape=shape, first=job, reason=_reason(running or starts)))
-        verdicts.append(_verdict(goal, ends_s, gpus, firm=firm))
+            start_s, gpus = _next_start(profile, end_s, timeline, speeds)
+            ends_s = start_s + speeds.run_time_s(profile, gpus)
+            waits.append(Wait(job_class=job_class, first=job, reason=_reason(running or starts)))
+        verdicts.append(_verdict(profile, ends_s, gpus, firm=firm))
         if ends_s < math.inf:  # nobody waits for a training that can never start
             end_s = ends_s
     return Plan(starts=tuple(starts), waits=tuple(waits), verdicts=tuple(verdicts))
 
 
 def _next_start(
-    goal: TrainingProfile, from_s: float, profile: Profile, speeds: Speeds
+    profile: TrainingProfile, from_s: float, timeline: Timeline, speeds: Speeds
 ) -> tuple[float, int]:
     """Return when a training can start at the earliest, and the most GPUs it can have then.
 
     Where other jobs never give enough GPUs back, that is at an infinite time, on none.
     """
-    steps = list(zip(profile.starts_s, profile.free, strict=True))
+    steps = list(zip(timeline.starts_s, timeline.free, strict=True))
     for index, (begin_s, free) in enumerate(steps):
         if index + 1 < len(steps) and steps[index + 1][0] <= from_s:
             continue
-        gpus = _most_of(goal, free, speeds)
+        gpus = _most_of(profile, free, speeds)
         if gpus:
             return max(begin_s, from_s), gpus
     return math.inf, 0
 
 
-def _most_of(goal: TrainingProfile, free: int, speeds: Speeds) -> int:
+def _most_of(profile: TrainingProfile, free: int, speeds: Speeds) -> int:
     """Return the largest number of so many free GPUs on which a training can run; 0: none."""
-    most = speeds.most(goal)
+    most = speeds.most(profile)
     if most <= free:
         return most
-    fitting = (gpus for gpus in reversed(goal.gpus) if gpus <= free)
-    return next((gpus for gpus in fitting if speeds.run_time_s(goal, gpus) < math.inf), 0)
+    fitting = (gpus for gpus in reversed(profile.gpus) if gpus <= free)
+    return next((gpus for gpus in fitting if speeds.run_time_s(profile, gpus) < math.inf), 0)
 
 
 def _all_gpus(
-    goal: TrainingProfile, shape: JobClass, snapshot: Snapshot, speeds: Speeds
+    profile: TrainingProfile, job_class: JobClass, snapshot: Snapshot, speeds: Speeds
 ) -> Allocation | None:
     """Return as many of the free GPUs as a training can use, the fullest nodes first."""
     spaces = Spaces(snapshot.nodes)
-    free = sorted(free_gpus(shape.request, spaces).items(), key=lambda item: (-item[1], item[0]))
-    most = min(sum(count for _, count in free), speeds.most(goal))
-    for gpus in reversed(goal.gpus):
-        if gpus > most or not speeds.run_time_s(goal, gpus) < math.inf:
+    free = sorted(
+        free_gpus(job_class.request, spaces).items(), key=lambda item: (-item[1], item[0])
+    )
+    most = min(sum(count for _, count in free), speeds.most(profile))
+    for gpus in reversed(profile.gpus):
+        if gpus > most or not speeds.run_time_s(profile, gpus) < math.inf:
             continue
-        place = allocate_on(shape.request, spaces, _poured(free, gpus))
+        place = allocate_on(job_class.request, spaces, _poured(free, gpus))
         if place:
             return place
     return None
@@ -115,10 +121,10 @@ def _reason(before: object) -> str:
     return "one training runs at a time" if before else "other jobs hold too many of the GPUs"
 
 
-def _verdict(goal: TrainingProfile, end_s: float, gpus: int, *, firm: bool) -> DeadlineForecast:
-    meets = goal.deadline_s is None or end_s <= goal.deadline_s
+def _verdict(profile: TrainingProfile, end_s: float, gpus: int, *, firm: bool) -> DeadlineForecast:
+    meets = profile.deadline_s is None or end_s <= profile.deadline_s
     return DeadlineForecast(
-        job=goal.job,
+        job=profile.job,
         meets=meets,
         end_s=end_s if end_s < math.inf else None,
         gpus=gpus,

@@ -2,7 +2,7 @@
 
 This is the balancing paper's algorithm (see `gschedd.policies.baselines.paper`) with four things
 changed: the nodes' shares in use are compared instead of how much is left of them (see
-`gschedd.policies.kit.evenness`); the first job passed over holds a reservation, so that nothing
+`gschedd.policies.kit.utilisation`); the first job passed over holds a reservation, so that nothing
 starves; jobs without GPUs stay off GPU nodes while others have room for them; and those behind the
 reservation pass it by their predicted run times, not by the walltimes that their users padded.
 """
@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from gschedd.plan.snapshot import Plan, Policy, Snapshot
 from gschedd.policies.kit.capacity import Weights, check_weights
-from gschedd.policies.kit.evenness import MostEven
 from gschedd.policies.kit.order import plan_in_order
+from gschedd.policies.kit.utilisation import LeastImbalance
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -47,5 +47,5 @@ def balance(settings: Settings) -> Policy:
 
 
 def _plan(snapshot: Snapshot, settings: Settings) -> Plan:
-    chooser = MostEven(snapshot, weights=settings.weights, window_s=settings.window_s)
+    chooser = LeastImbalance(snapshot, weights=settings.weights, window_s=settings.window_s)
     return plan_in_order(snapshot, chooser, reserve=settings.reserve)

@@ -23,7 +23,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from gschedd.allocation.changes import Changes, Speeds, carry_out, profile_for, stays
+from gschedd.allocation.changes import Changes, Speeds, carry_out, stays, timeline_for
 from gschedd.allocation.running import Trainings, open_gpus_of
 from gschedd.allocation.shares import Demand, Shares
 from gschedd.plan.snapshot import DeadlineForecast, Plan, Policy, Snapshot, Wait
@@ -71,13 +71,13 @@ def _plan(snapshot: Snapshot, settings: Settings) -> Plan:
 
 def _plan_in_slots(snapshot: Snapshot, settings: Settings) -> Plan:
     end_s = math.ceil(snapshot.now_s / settings.slot_s) * settings.slot_s
-    if not snapshot.goals:
+    if not snapshot.profiles:
         return Plan()
     if end_s == snapshot.now_s:
         return structs.replace(_Round(snapshot, settings).plan(), again_s=end_s + settings.slot_s)
     waits = tuple(
-        Wait(shape=shape, first=job, reason="decided at the end of the time slot")
-        for job, shape in Trainings.of(snapshot).waiting.items()
+        Wait(job_class=job_class, first=job, reason="decided at the end of the time slot")
+        for job, job_class in Trainings.of(snapshot).waiting.items()
     )
     return Plan(waits=waits, again_s=end_s)
 
@@ -95,7 +95,7 @@ class _Round:
         self.capped: set[int] = set()
         self.shares = self._admit()
         self.numbers = {job: claim.gpus for job, claim in self.shares.claims.items()}
-        self.idle = max(self.shares.profile.free[0], 0)
+        self.idle = max(self.shares.timeline.free[0], 0)
 
     def plan(self) -> Plan:
         kept_until_s = self._keep()
@@ -142,23 +142,23 @@ class _Round:
 
     def _admit(self) -> Shares:
         """Return the shares of all that were admitted, before and now."""
-        goals, trainings = self.snapshot.goals, self.trainings
-        profile = profile_for(self.snapshot, trainings.others)
+        profiles, trainings = self.snapshot.profiles, self.trainings
+        timeline = timeline_for(self.snapshot, trainings.others)
         admitted: list[int] = []
         new: list[int] = []
         for job, running in trainings.fixed.items():
             if running.leaving:
                 admitted.append(job)
                 continue
-            ends_in_s = self.speeds.run_time_s(goals[job], gpu_count(running.allocation))
+            ends_in_s = self.speeds.run_time_s(profiles[job], gpu_count(running.allocation))
             taken = open_gpus_of(self.snapshot, running.allocation)
-            profile.take(taken, until_s=self.snapshot.now_s + ends_in_s)
+            timeline.take(taken, until_s=self.snapshot.now_s + ends_in_s)
         admitted += trainings.movable
         for job in trainings.waiting:
-            (new if goals[job].promised is None else admitted).append(job)
-        shares = Shares(profile, [d for job in admitted if (d := self._demand(goals[job]))])
-        new.sort(key=lambda job: (goals[job].arrived_s, job))
-        asking = [demand for job in new if (demand := self._demand(goals[job]))]
+            (new if profiles[job].promised is None else admitted).append(job)
+        shares = Shares(timeline, [d for job in admitted if (d := self._demand(profiles[job]))])
+        new.sort(key=lambda job: (profiles[job].arrived_s, job))
+        asking = [demand for job in new if (demand := self._demand(profiles[job]))]
         if self.settings.in_slots:
             groups = [asking] if asking else []
         else:
@@ -168,18 +168,18 @@ class _Round:
                 self.refused += [demand.job for demand in group]
         return shares
 
-    def _demand(self, goal: TrainingProfile) -> Demand | None:
-        if goal.deadline_s is None or goal.promised is False:
+    def _demand(self, profile: TrainingProfile) -> Demand | None:
+        if profile.deadline_s is None or profile.promised is False:
             return None
         # what is all but done still holds what it has
-        work = max(goal.work, ALMOST_DONE * goal.total_work)
-        levels = self.speeds.levels(goal)
+        work = max(profile.work, ALMOST_DONE * profile.total_work)
+        levels = self.speeds.levels(profile)
         return Demand(
-            job=goal.job,
-            deadline_s=goal.deadline_s,
+            job=profile.job,
+            deadline_s=profile.deadline_s,
             work=work,
             levels=levels,
-            startup_s=goal.startup_s,
+            startup_s=profile.startup_s,
         )
 
     def _has(self, job: int) -> int:
@@ -218,7 +218,7 @@ class _Round:
         heap: list[tuple[float, int, int, float]] = []
 
         def offer(job: int, cost: float) -> None:
-            levels = self.speeds.levels(self.snapshot.goals[job])
+            levels = self.speeds.levels(self.snapshot.profiles[job])
             at = levels.floor(self.numbers.get(job, 0))
             if at < len(levels.gpus):
                 before = levels.rates[at - 1] if at else 0.0
@@ -247,19 +247,19 @@ class _Round:
             return True
         if self.snapshot.now_s - running.started_s < self.settings.slot_s:
             return False
-        goal = self.snapshot.goals[job]
-        now_s = self.speeds.run_time_s(goal, has)
-        return self.speeds.run_time_s(goal, gpus) + goal.move_s < now_s
+        profile = self.snapshot.profiles[job]
+        now_s = self.speeds.run_time_s(profile, has)
+        return self.speeds.run_time_s(profile, gpus) + profile.move_s < now_s
 
     def _best_effort(self) -> None:
         """Let those without a promise have what is left, the oldest first."""
-        goals = self.snapshot.goals
+        profiles = self.snapshot.profiles
         jobs = [*self.trainings.movable, *self.trainings.waiting]
         rest = [job for job in jobs if job not in self.shares.claims]
-        rest.sort(key=lambda job: (job not in self.shares.late, goals[job].arrived_s, job))
+        rest.sort(key=lambda job: (job not in self.shares.late, profiles[job].arrived_s, job))
         costs: list[tuple[int, float]] = []
         for job in rest:
-            levels = self.speeds.levels(goals[job])
+            levels = self.speeds.levels(profiles[job])
             if not levels.gpus or job in self.capped:
                 continue
             if not self.numbers.get(job) and levels.gpus[0] <= self.idle:
@@ -272,8 +272,8 @@ class _Round:
     def _reasons(self) -> Mapping[int, str]:
         reasons: dict[int, str] = {}
         for job in self.trainings.waiting:
-            goal = self.snapshot.goals[job]
-            if goal.promised is False or job in self.refused:
+            profile = self.snapshot.profiles[job]
+            if profile.promised is False or job in self.refused:
                 reasons[job] = "its deadline cannot be met; it runs when GPUs are idle"
             elif job in self.shares.claims:
                 reasons[job] = "its GPUs come free in time for its deadline"
@@ -290,8 +290,8 @@ class _Round:
         for job in (*self.trainings.movable, *self.trainings.waiting):
             if job in self.shares.claims:
                 continue
-            goal = self.snapshot.goals[job]
-            if goal.deadline_s is None:
+            profile = self.snapshot.profiles[job]
+            if profile.deadline_s is None:
                 yield DeadlineForecast(job=job, meets=True, gpus=changes.gpus.get(job, 0))
                 continue
             why = "it or another job would miss its deadline"

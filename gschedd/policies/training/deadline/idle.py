@@ -20,12 +20,12 @@ class Idle:
         needs: Needs,
         numbers: dict[int, int],
         left: int,
-        goal_of: Callable[[int], TrainingProfile],
+        profile_of: Callable[[int], TrainingProfile],
     ) -> None:
         self.numbers = numbers
         self.left = left
         self._needs = needs
-        self._goal_of = goal_of
+        self._profile_of = profile_of
 
     def keep(self, jobs: Iterable[int]) -> None:
         """Let trainings keep what they have, as far as it is left."""
@@ -82,7 +82,7 @@ class Idle:
         index = levels.floor(has) - 1
         if index < 0 or levels.gpus[at] <= has:
             return True
-        goal = self._goal_of(job)
-        now_s = goal.startup_s + goal.work / levels.rates[index]
-        then_s = goal.work / levels.rates[at]
-        return goal.move_s + then_s <= gain * now_s
+        profile = self._profile_of(job)
+        now_s = profile.startup_s + profile.work / levels.rates[index]
+        then_s = profile.work / levels.rates[at]
+        return profile.move_s + then_s <= gain * now_s

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from gschedd.allocation.changes import Speeds, profile_for
+from gschedd.allocation.changes import Speeds, timeline_for
 from gschedd.allocation.fluid import Grid, Need, steps_for
 from gschedd.allocation.running import Trainings, on_open_nodes, open_gpus_of
 from gschedd.allocation.shares import Levels
@@ -64,27 +64,27 @@ def needs_of(snapshot: Snapshot, trainings: Trainings, speeds: Speeds) -> Needs:
     has: dict[int, int] = {}
     held = {job: each for job, each in trainings.fixed.items() if _is_held(snapshot, each)}
     for job in [*trainings.movable, *held, *trainings.waiting]:
-        goal = snapshot.goals[job]
+        profile = snapshot.profiles[job]
         running = trainings.movable.get(job) or held.get(job)
         has[job] = gpu_count(running.allocation) if running else 0
-        levels[job] = _levels(goal, running, speeds)
-        need = _need(goal, levels[job], has[job])
+        levels[job] = _levels(profile, running, speeds)
+        need = _need(profile, levels[job], has[job])
         if need is not None and job in held:
-            rate = 0.0 if held[job].leaving else _rate(goal, held[job], speeds)
+            rate = 0.0 if held[job].leaving else _rate(profile, held[job], speeds)
             need = structs.replace(need, held=True, held_rate=rate)
-        candidate = None if need is None else _candidate(goal, need, snapshot.now_s)
+        candidate = None if need is None else _candidate(profile, need, snapshot.now_s)
         if candidate is not None:
             candidates.append(candidate)
         elif job not in held:
             late.append(job)
     candidates.sort(key=lambda each: (not each.promised, each.gpu_s, each.need.job))
-    late.sort(key=lambda job: (-_waited(snapshot.goals[job], levels[job], snapshot.now_s), job))
+    late.sort(key=lambda job: (-_waited(snapshot.profiles[job], levels[job], snapshot.now_s), job))
     return Needs(
         candidates=tuple(candidates), late=tuple(late), levels=levels, has=has, held=frozenset(held)
     )
 
 
-def _waited(goal: TrainingProfile, levels: Levels, now_s: float) -> float:
+def _waited(profile: TrainingProfile, levels: Levels, now_s: float) -> float:
     """Return how long a training has been there for each GPU second that it still needs.
 
     Who needs little soon goes first, and who has been there for long in the end: nobody starves.
@@ -94,56 +94,56 @@ def _waited(goal: TrainingProfile, levels: Levels, now_s: float) -> float:
     """
     if not levels.rates or levels.rates[0] <= 0:
         return 0.0
-    need_gpu_s = goal.work / levels.rates[0] * levels.gpus[0]
-    return (now_s - goal.arrived_s) / max(need_gpu_s, LEAST_GPU_S)
+    need_gpu_s = profile.work / levels.rates[0] * levels.gpus[0]
+    return (now_s - profile.arrived_s) / max(need_gpu_s, LEAST_GPU_S)
 
 
 def _is_held(snapshot: Snapshot, running: RunningJob) -> bool:
     """Return whether one that keeps what it has now may be given other GPUs later."""
-    if not snapshot.goals[running.job].movable:
+    if not snapshot.profiles[running.job].movable:
         return False
     return running.leaving or on_open_nodes(snapshot, running.allocation)
 
 
-def _levels(goal: TrainingProfile, running: RunningJob | None, speeds: Speeds) -> Levels:
+def _levels(profile: TrainingProfile, running: RunningJob | None, speeds: Speeds) -> Levels:
     """Return the levels of a training; where it runs, as fast as it is on what it has."""
-    levels = speeds.levels(goal)
+    levels = speeds.levels(profile)
     if running is None:
         return levels
     gpus = gpu_count(running.allocation)
     if gpus not in levels.gpus:
         return levels
-    rate = _rate(goal, running, speeds)
+    rate = _rate(profile, running, speeds)
     index = levels.gpus.index(gpus)
     if rate <= 0 or rate == levels.rates[index]:
         return levels
     return structs.replace(levels, rates=(*levels.rates[:index], rate, *levels.rates[index + 1 :]))
 
 
-def _rate(goal: TrainingProfile, running: RunningJob, speeds: Speeds) -> float:
+def _rate(profile: TrainingProfile, running: RunningJob, speeds: Speeds) -> float:
     """Return the work a second that a training does where it is; 0 without any GPU."""
     if not gpu_count(running.allocation):
         return 0.0
-    return goal.speed.rate(speeds.layout_of(running.allocation))
+    return profile.speed.rate(speeds.layout_of(running.allocation))
 
 
-def _need(goal: TrainingProfile, levels: Levels, has: int) -> Need | None:
-    if goal.deadline_s is None or not levels.gpus:
+def _need(profile: TrainingProfile, levels: Levels, has: int) -> Need | None:
+    if profile.deadline_s is None or not levels.gpus:
         return None
     return Need(
-        job=goal.job,
-        deadline_s=goal.deadline_s,
-        work=max(goal.work, goal.total_work * ALMOST_DONE),
+        job=profile.job,
+        deadline_s=profile.deadline_s,
+        work=max(profile.work, profile.total_work * ALMOST_DONE),
         levels=levels,
         has=has,
-        move_s=goal.move_s,
-        startup_s=goal.startup_s,
-        begun=has > 0 or goal.work < goal.total_work,
-        rigid=not goal.movable,
+        move_s=profile.move_s,
+        startup_s=profile.startup_s,
+        begun=has > 0 or profile.work < profile.total_work,
+        rigid=not profile.movable,
     )
 
 
-def _candidate(goal: TrainingProfile, need: Need, now_s: float) -> Candidate | None:
+def _candidate(profile: TrainingProfile, need: Need, now_s: float) -> Candidate | None:
     least_gpu_s = math.inf
     for index, gpus in enumerate(need.levels.gpus):
         takes_s = need.alone_s(index)
@@ -154,8 +154,8 @@ def _candidate(goal: TrainingProfile, need: Need, now_s: float) -> Candidate | N
     return Candidate(
         need=need,
         gpu_s=least_gpu_s,
-        whole_gpu_s=least_gpu_s * max(goal.total_work, need.work) / need.work,
-        promised=goal.promised is True,
+        whole_gpu_s=least_gpu_s * max(profile.total_work, need.work) / need.work,
+        promised=profile.promised is True,
     )
 
 
@@ -168,17 +168,17 @@ def grid_for(
 ) -> Grid:
     """Return the GPUs that trainings may have that wait or can be moved, over time."""
     now_s = snapshot.now_s
-    profile = profile_for(snapshot, trainings.others)
+    timeline = timeline_for(snapshot, trainings.others)
     for job, running in trainings.fixed.items():
         if job in needs.held:
             continue
-        ends_in_s = speeds.run_time_s(snapshot.goals[job], gpu_count(running.allocation))
-        profile.take(open_gpus_of(snapshot, running.allocation), until_s=now_s + ends_in_s)
+        ends_in_s = speeds.run_time_s(snapshot.profiles[job], gpu_count(running.allocation))
+        timeline.take(open_gpus_of(snapshot, running.allocation), until_s=now_s + ends_in_s)
     free = sum(len(space.gpus) for space in snapshot.nodes.values() if space.open)
     free += sum(needs.has[job] for job in trainings.movable)
     times_s = [each.need.deadline_s for each in needs.candidates]
     times_s += [now_s + settings.reserve_after_s] if times_s else []
-    return Grid.of(profile, steps_for(now_s, times_s, _steps(len(times_s), settings)), free)
+    return Grid.of(timeline, steps_for(now_s, times_s, _steps(len(times_s), settings)), free)
 
 
 def _steps(trainings: int, settings: Settings) -> int:

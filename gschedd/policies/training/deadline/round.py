@@ -41,7 +41,7 @@ class Round:
             if share.gpus and job not in self.needs.held
         }
         self.idle = Idle(
-            self.needs, numbers, usable - sum(numbers.values()), self.snapshot.goals.__getitem__
+            self.needs, numbers, usable - sum(numbers.values()), self.snapshot.profiles.__getitem__
         )
 
     def plan(self) -> Plan:
@@ -63,7 +63,7 @@ class Round:
         times_s = [
             each.started_s + hold_s
             for job, each in self.trainings.fixed.items()
-            if self.snapshot.goals[job].movable and not each.leaving
+            if self.snapshot.profiles[job].movable and not each.leaving
         ]
         return min((each_s for each_s in times_s if each_s > now_s), default=None)
 
@@ -81,7 +81,7 @@ class Round:
 
     def _may_change(self, job: int) -> bool:
         """Return whether a training may have more: one that cannot be moved starts as planned."""
-        return self.snapshot.goals[job].movable or job in self.idle.numbers
+        return self.snapshot.profiles[job].movable or job in self.idle.numbers
 
     def _reasons(self) -> Mapping[int, str]:
         reasons: dict[int, str] = {}
@@ -93,7 +93,7 @@ class Round:
         return reasons
 
     def _why_late(self, job: int) -> str:
-        if self.snapshot.goals[job].deadline_s is None:
+        if self.snapshot.profiles[job].deadline_s is None:
             return NO_DEADLINE
         return HOPELESS if job in self.hopeless else GIVEN_UP
 
@@ -133,9 +133,9 @@ class Round:
         )
 
     def _late(self, job: int, gpus: int) -> DeadlineForecast:
-        goal = self.snapshot.goals[job]
-        end_s = self.speeds.end_s(goal, gpus, self.snapshot.now_s)
-        if goal.deadline_s is None:
+        profile = self.snapshot.profiles[job]
+        end_s = self.speeds.end_s(profile, gpus, self.snapshot.now_s)
+        if profile.deadline_s is None:
             return DeadlineForecast(job=job, meets=True, end_s=end_s, gpus=gpus)
         why = self._why_late(job)
         return DeadlineForecast(job=job, meets=False, end_s=end_s, gpus=gpus, why=why, firm=False)

@@ -23,7 +23,7 @@ class Running(Struct, frozen=True, kw_only=True):
     """A training that runs and may be moved."""
 
     job: RunningJob
-    goal: TrainingProfile
+    profile: TrainingProfile
     request: Request
     layout: Layout
 
@@ -59,12 +59,12 @@ def movables(snapshot: Snapshot) -> list[Running]:
     spaces = Spaces(snapshot.nodes)
     found: list[Running] = []
     for job in snapshot.running:
-        goal = snapshot.goals.get(job.job)
-        if goal is None or goal.request is None or not may_migrate(job, goal, snapshot):
+        profile = snapshot.profiles.get(job.job)
+        if profile is None or profile.request is None or not may_migrate(job, profile, snapshot):
             continue
-        if has_alike_gpus(goal.request) and gpu_count(job.allocation):
+        if has_alike_gpus(profile.request) and gpu_count(job.allocation):
             layout = layout_of(job.allocation, spaces.gpus_of, snapshot.fabric)
-            found.append(Running(job=job, goal=goal, request=goal.request, layout=layout))
+            found.append(Running(job=job, profile=profile, request=profile.request, layout=layout))
     return sorted(found, key=lambda each: each.job.job)
 
 
@@ -101,7 +101,7 @@ class _Placer:
             options = list(nodes.options((gpus,)))
         if not options:
             return None
-        speed = running.goal.speed
+        speed = running.profile.speed
         best = min(options, key=lambda each: self._paces.of(speed, each.layout, gpus))
         allocation = nodes.allocate(best)
         self.spaces.take(allocation)
@@ -196,12 +196,12 @@ def after(snapshot: Snapshot, moved: Sequence[Moved]) -> Spaces:
 
 def stays_in_time(moved: Moved, now_s: float) -> bool:
     """Return whether a move makes nobody late who is in time where it is."""
-    goal = moved.running.goal
-    if goal.deadline_s is None:
+    profile = moved.running.profile
+    if profile.deadline_s is None:
         return True
-    limit_s = goal.deadline_s - now_s + ROUNDING_S
-    in_time = goal.run_time_s(moved.running.layout) <= limit_s
-    return not in_time or goal.move_s + goal.work_time_s(moved.layout) <= limit_s
+    limit_s = profile.deadline_s - now_s + ROUNDING_S
+    in_time = profile.run_time_s(moved.running.layout) <= limit_s
+    return not in_time or profile.move_s + profile.work_time_s(moved.layout) <= limit_s
 
 
 def vacated(snapshot: Snapshot, paces: Paces, *, moves_max: int) -> Iterable[list[Moved]]:

@@ -85,9 +85,9 @@ class Planning:
         because = "running trainings make room for it" if moved else COMING_BACK
         self._because = dict.fromkeys(room.gained, because)
         first = self._overdue()
-        ahead = room.gained.keys() | {each.goal.job for each in first}
+        ahead = room.gained.keys() | {each.profile.job for each in first}
         started = self._round(room.free).run(
-            [each for each in self._waiting if each.goal.job not in ahead],
+            [each for each in self._waiting if each.profile.job not in ahead],
             self._postponed,
             first=first,
         )
@@ -124,9 +124,11 @@ class Planning:
         """Return when to look again whether moves would help: what starts cannot be moved yet."""
         snapshot = self._snapshot
         late = {each.job for each in plan.verdicts if not each.meets}
-        if not self._settings.moves_max or not any(each.goal.job in late for each in self._waiting):
+        if not self._settings.moves_max or not any(
+            each.profile.job in late for each in self._waiting
+        ):
             return None
-        starts = any(job.starting and job.job in snapshot.goals for job in snapshot.running)
+        starts = any(job.starting and job.job in snapshot.profiles for job in snapshot.running)
         if not starts or not m.is_scattered(snapshot):
             return None
         return snapshot.now_s + LOOK_AGAIN_S
@@ -140,27 +142,27 @@ class Planning:
         found = [
             each
             for each in self._waiting
-            if now_s - each.goal.arrived_s >= self._settings.patience_s
-            and (each.goal.deadline_s is None or each.goal.deadline_s < now_s)
+            if now_s - each.profile.arrived_s >= self._settings.patience_s
+            and (each.profile.deadline_s is None or each.profile.deadline_s < now_s)
             and self._idle.levels_of(each)
         ]
-        return sorted(found, key=lambda each: (each.goal.arrived_s, each.goal.job))
+        return sorted(found, key=lambda each: (each.profile.arrived_s, each.profile.job))
 
     def _note_blocked(self, first: Sequence[Waiting], started: Sequence[Decided]) -> None:
         """Say of all that could start, but for one that has waited longest, that it is so."""
-        begun = {each.waiting.goal.job for each in started}
-        oldest = next((each.goal.job for each in first if each.goal.job not in begun), None)
+        begun = {each.waiting.profile.job for each in started}
+        oldest = next((each.profile.job for each in first if each.profile.job not in begun), None)
         if oldest is not None:
             why = f"job {oldest} is late, has waited longest and goes first"
             self._because.update(
-                (each.goal.job, why) for each in self._waiting if each.goal.job != oldest
+                (each.profile.job, why) for each in self._waiting if each.profile.job != oldest
             )
 
     def _paper(self) -> Plan:
         """Plan as published: everything stands still while trainings are moved."""
         nodes = self._snapshot.nodes
         free = Spaces(nodes)
-        going = (job.job in self._snapshot.goals for job in self._coming_back())
+        going = (job.job in self._snapshot.profiles for job in self._coming_back())
         if self._settings.moves_max and any(going):
             return self._hold(free, [])
         if self._settings.moves_max and m.is_scattered(self._snapshot):
@@ -171,7 +173,7 @@ class Planning:
 
     def _hold(self, free: Spaces, moved: Sequence[m.Moved]) -> Plan:
         for each in self._waiting:
-            self._because[each.goal.job] = "running trainings are being moved together"
+            self._because[each.profile.job] = "running trainings are being moved together"
         return self._answer(free, [], moved)
 
     def _round(self, free: Spaces, delay_s: float = 0.0) -> Round:
@@ -187,7 +189,7 @@ class Planning:
     def _met(self, free: Spaces, delay_s: float) -> dict[int, Decided]:
         """Return the waiting trainings that would start there and be in time, by job."""
         started = self._round(free, delay_s).run(self._waiting)
-        return {each.waiting.goal.job: each for each in started if each.meets}
+        return {each.waiting.profile.job: each for each in started if each.meets}
 
     def _worthwhile_moves(self) -> list[m.Moved]:
         """Return the fewest moves by which more of the waiting are in time; none if there are none.
@@ -222,7 +224,7 @@ class Planning:
             coming.give(job.allocation)
         if not any(each.meets for each in self._round(coming).run([waiting])):
             return False
-        self._because[waiting.goal.job] = COMING_BACK
+        self._because[waiting.profile.job] = COMING_BACK
         return True
 
     def _answer(
@@ -234,26 +236,26 @@ class Planning:
     ) -> Plan:
         """Return the plan, with words for all that wait and an end for all that is known of."""
         now_s = self._snapshot.now_s
-        starting = {each.waiting.goal.job for each in started}
-        left = [each for each in self._waiting if each.goal.job not in starting]
+        starting = {each.waiting.profile.job for each in started}
+        left = [each for each in self._waiting if each.profile.job not in starting]
         expected = {job: self._on_time(each, moved) for job, each in (gained or {}).items()}
-        rest = [each for each in left if each.goal.job not in expected]
+        rest = [each for each in left if each.profile.job not in expected]
         expected |= outlook(self._snapshot, rest, free, self._idle) if rest else {}
         return Plan(
             starts=tuple(
                 Start(
-                    job=each.waiting.goal.job,
-                    shape=each.waiting.shape,
+                    job=each.waiting.profile.job,
+                    job_class=each.waiting.job_class,
                     allocation=each.allocation,
                     why=start_words(each, now_s),
                 )
                 for each in started
             ),
-            waits=tuple(self._wait(each, expected[each.goal.job]) for each in left),
+            waits=tuple(self._wait(each, expected[each.profile.job]) for each in left),
             moves=tuple(each.move for each in moved),
             verdicts=(
-                *(_verdict(each.waiting.goal, each.end_s, each.option.gpus) for each in started),
-                *(self._of_waiting(each, expected[each.goal.job]) for each in left),
+                *(_verdict(each.waiting.profile, each.end_s, each.option.gpus) for each in started),
+                *(self._of_waiting(each, expected[each.profile.job]) for each in left),
                 *self._of_running({each.move.job: each for each in moved}),
             ),
         )
@@ -264,49 +266,51 @@ class Planning:
         return Expected(start_s=start_s, end_s=decided.end_s, gpus=decided.option.gpus)
 
     def _wait(self, waiting: Waiting, expected: Expected) -> Wait:
-        goal = waiting.goal
+        profile = waiting.profile
         levels = self._idle.levels_of(waiting) if waiting.form is not None else None
         return Wait(
-            shape=waiting.shape,
-            first=goal.job,
+            job_class=waiting.job_class,
+            first=profile.job,
             reason=wait_words(
-                goal,
+                profile,
                 levels,
                 expected,
                 now_s=self._snapshot.now_s,
-                because=self._because.get(goal.job, "no GPUs are free that it can use"),
+                because=self._because.get(profile.job, "no GPUs are free that it can use"),
             ),
             predicted_start_s=expected.start_s,
         )
 
     def _of_waiting(self, waiting: Waiting, expected: Expected) -> DeadlineForecast:
-        goal = waiting.goal
+        profile = waiting.profile
         end_s = expected.end_s
         out_of_reach = self._is_out_of_reach(waiting)
-        unsure = end_s is None and not out_of_reach and goal.deadline_s is not None
+        unsure = end_s is None and not out_of_reach and profile.deadline_s is not None
         return DeadlineForecast(
-            job=goal.job,
-            meets=end_s is not None and _is_in_time(goal, end_s),
+            job=profile.job,
+            meets=end_s is not None and _is_in_time(profile, end_s),
             end_s=end_s,
             gpus=expected.gpus,
-            why="its start time cannot be predicted" if end_s is None else late_words(goal, end_s),
+            why="its start time cannot be predicted"
+            if end_s is None
+            else late_words(profile, end_s),
             firm=out_of_reach,
             unsure_until_s=self._latest_start_s(waiting) if unsure else None,
         )
 
     def _is_out_of_reach(self, waiting: Waiting) -> bool:
         """Return whether a waiting training would be late on an idle cluster, too."""
-        goal, levels = waiting.goal, self._idle.levels_of(waiting)
-        if goal.deadline_s is None or not levels:
+        profile, levels = waiting.profile, self._idle.levels_of(waiting)
+        if profile.deadline_s is None or not levels:
             return False
-        return not _is_in_time(goal, self._snapshot.now_s + _soonest_s(goal, levels))
+        return not _is_in_time(profile, self._snapshot.now_s + _soonest_s(profile, levels))
 
     def _latest_start_s(self, waiting: Waiting) -> float | None:
         """Return when it must have begun to be in time, had it an idle cluster to itself."""
-        goal, levels = waiting.goal, self._idle.levels_of(waiting)
-        if goal.deadline_s is None or not levels:
-            return goal.deadline_s
-        return goal.deadline_s - _soonest_s(goal, levels) + ROUNDING_S
+        profile, levels = waiting.profile, self._idle.levels_of(waiting)
+        if profile.deadline_s is None or not levels:
+            return profile.deadline_s
+        return profile.deadline_s - _soonest_s(profile, levels) + ROUNDING_S
 
     def _of_running(
         self, moved: Mapping[int, m.Moved] | None = None
@@ -316,45 +320,47 @@ class Planning:
         spaces = Spaces(snapshot.nodes)
         found: list[DeadlineForecast] = []
         for job in sorted(snapshot.running, key=lambda each: each.job):
-            goal = snapshot.goals.get(job.job)
-            if goal is None or job.leaving:
+            profile = snapshot.profiles.get(job.job)
+            if profile is None or job.leaving:
                 continue
             move = (moved or {}).get(job.job)
             if move is None:
                 layout = layout_of(job.allocation, spaces.gpus_of, snapshot.fabric)
-                end_s = snapshot.now_s + goal.run_time_s(layout)
+                end_s = snapshot.now_s + profile.run_time_s(layout)
             else:
                 layout = move.layout
-                end_s = snapshot.now_s + goal.move_s + goal.work_time_s(layout)
-            found.append(_verdict(goal, end_s, layout.gpus))
+                end_s = snapshot.now_s + profile.move_s + profile.work_time_s(layout)
+            found.append(_verdict(profile, end_s, layout.gpus))
         return tuple(found)
 
 
-def _verdict(goal: TrainingProfile, end_s: float, gpus: int) -> DeadlineForecast:
+def _verdict(profile: TrainingProfile, end_s: float, gpus: int) -> DeadlineForecast:
     if end_s == float("inf"):
-        return DeadlineForecast(job=goal.job, meets=False, why="it makes no progress where it runs")
-    meets = _is_in_time(goal, end_s)
+        return DeadlineForecast(
+            job=profile.job, meets=False, why="it makes no progress where it runs"
+        )
+    meets = _is_in_time(profile, end_s)
     return DeadlineForecast(
-        job=goal.job,
+        job=profile.job,
         meets=meets,
         end_s=end_s,
         gpus=gpus,
-        why="" if meets else late_words(goal, end_s),
+        why="" if meets else late_words(profile, end_s),
     )
 
 
-def _soonest_s(goal: TrainingProfile, levels: tuple[Level, ...]) -> float:
+def _soonest_s(profile: TrainingProfile, levels: tuple[Level, ...]) -> float:
     """Return how long it runs on the best of some levels, seconds."""
-    return goal.startup_s + goal.work * levels[-1][1]
+    return profile.startup_s + profile.work * levels[-1][1]
 
 
-def _is_in_time(goal: TrainingProfile, end_s: float) -> bool:
-    return goal.deadline_s is None or end_s <= goal.deadline_s + ROUNDING_S
+def _is_in_time(profile: TrainingProfile, end_s: float) -> bool:
+    return profile.deadline_s is None or end_s <= profile.deadline_s + ROUNDING_S
 
 
 def _delay_s(moved: Sequence[m.Moved]) -> float:
     """Return how long it takes until what is moved has left and goes on, seconds."""
-    return max((each.running.goal.move_s for each in moved), default=0.0)
+    return max((each.running.profile.move_s for each in moved), default=0.0)
 
 
 def most_capacity(snapshot: Snapshot) -> Preference:

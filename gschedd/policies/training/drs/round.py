@@ -126,10 +126,10 @@ class _Family:
         self._inside: _Pair = (None, None)
 
     def add(self, waiting: Waiting) -> None:
-        goal = waiting.goal
-        slack_s = float("-inf") if goal.deadline_s is None else goal.deadline_s - self._now_s
-        begin_s = goal.startup_s
-        self._waiting.append((max(goal.work, 0.0), slack_s - begin_s, begin_s, waiting))
+        profile = waiting.profile
+        slack_s = float("-inf") if profile.deadline_s is None else profile.deadline_s - self._now_s
+        begin_s = profile.startup_s
+        self._waiting.append((max(profile.work, 0.0), slack_s - begin_s, begin_s, waiting))
         self._known.clear()
         self._seen_inside = None
 
@@ -141,7 +141,7 @@ class _Family:
             gone: jobs that need not be among them any more.
         """
         if len(self._waiting) == 1 and self._waiting[0][0] > 0:
-            return () if self._waiting[0][3].goal.job in gone else self._rank_only(plans)
+            return () if self._waiting[0][3].profile.job in gone else self._rank_only(plans)
         key = (plans.fewest, self._curve(plans.inside), self._curve(plans.across))
         found = self._known.get(key)
         if found is None:
@@ -181,7 +181,7 @@ def _ranked(
     work_s = work * pace
     run_s = begin_s + work_s
     spare_s = slack_s - work_s if meets else run_s
-    return (not meets, spare_s, waiting.goal.job, waiting, option, run_s)
+    return (not meets, spare_s, waiting.profile.job, waiting, option, run_s)
 
 
 class _Batch:
@@ -198,12 +198,12 @@ class _Batch:
         self._insides: dict[tuple[Option, ...], tuple[Option, ...]] = {}
 
     def add(self, waiting: Waiting) -> None:
-        goal = waiting.goal
+        profile = waiting.profile
         family = self._families.get(waiting.kind)
         if family is None:
-            paces = self._paces.of_speed(goal.speed, goal.gpus[0])
-            family = self._families[waiting.kind] = _Family(goal.gpus, paces, self._now_s)
-            self._counts = tuple(sorted({*self._counts, *goal.gpus}))
+            paces = self._paces.of_speed(profile.speed, profile.gpus[0])
+            family = self._families[waiting.kind] = _Family(profile.gpus, paces, self._now_s)
+            self._counts = tuple(sorted({*self._counts, *profile.gpus}))
         family.add(waiting)
         self._rankings.clear()
 
@@ -244,7 +244,7 @@ class _Whole:
         self._found: tuple[Allocation, _Ranked] | None = None
 
     def head(self, gone: set[int]) -> _Ranked | None:
-        if self._waiting.goal.job in gone:
+        if self._waiting.profile.job in gone:
             return None
         if self._seen != self._round.taken:
             self._seen = self._round.taken
@@ -252,17 +252,19 @@ class _Whole:
         return None if self._found is None else self._found[1]
 
     def _place(self) -> tuple[Allocation, _Ranked] | None:
-        goal, spaces = self._waiting.goal, self._round.spaces
-        found = place_whole(self._waiting.shape.request, spaces, self._round.fabric)
+        profile, spaces = self._waiting.profile, self._round.spaces
+        found = place_whole(self._waiting.job_class.request, spaces, self._round.fabric)
         if found is None:
             return None
         allocation, layout = found
-        run_s = goal.run_time_s(layout)
-        slack_s = float("-inf") if goal.deadline_s is None else goal.deadline_s - self._round.now_s
+        run_s = profile.run_time_s(layout)
+        slack_s = (
+            float("-inf") if profile.deadline_s is None else profile.deadline_s - self._round.now_s
+        )
         late = run_s > slack_s + ROUNDING_S
         spare_s = run_s if late else slack_s - run_s
         option = Option(gpus=layout.gpus, layout=layout, across=len(allocation) > 1)
-        return allocation, (late, spare_s, goal.job, self._waiting, option, run_s)
+        return allocation, (late, spare_s, profile.job, self._waiting, option, run_s)
 
     def allocate(self, ranked: _Ranked) -> Allocation:
         assert self._found is not None, ranked

@@ -15,24 +15,26 @@ def start_words(decided: Decided, now_s: float) -> str:
         if nodes > 1
         else (format_gpus(decided.option.gpus) + " of one node")
     )
-    goal = decided.waiting.goal
+    profile = decided.waiting.profile
     ends = f"{where}: done in {format_duration(decided.end_s - now_s)}"
-    if goal.deadline_s is None:
+    if profile.deadline_s is None:
         return ends
     if decided.meets:
-        return f"{ends}, {format_duration(goal.deadline_s - decided.end_s)} before its deadline"
-    return f"{ends}, {format_duration(decided.end_s - goal.deadline_s)} after its deadline"
+        return f"{ends}, {format_duration(profile.deadline_s - decided.end_s)} before its deadline"
+    return f"{ends}, {format_duration(decided.end_s - profile.deadline_s)} after its deadline"
 
 
-def deadline_words(goal: TrainingProfile, now_s: float) -> str:
+def deadline_words(profile: TrainingProfile, now_s: float) -> str:
     """Return where its deadline stands."""
-    if goal.deadline_s is None:
+    if profile.deadline_s is None:
         return "it has no deadline"
-    return f"its deadline {'was' if goal.deadline_s < now_s else 'is'} {moment(goal.deadline_s)}"
+    return (
+        f"its deadline {'was' if profile.deadline_s < now_s else 'is'} {moment(profile.deadline_s)}"
+    )
 
 
 def wait_words(
-    goal: TrainingProfile,
+    profile: TrainingProfile,
     levels: tuple[Level, ...] | None,
     expected: Expected,
     *,
@@ -45,20 +47,20 @@ def wait_words(
     how long they come.
 
     Args:
-        goal: what is known of it.
+        profile: what is known of it.
         levels: numbers of GPUs worth having on an idle cluster; None: it cannot be told.
         expected: of it.
         now_s: seconds since the epoch.
         because: why it does not start now.
     """
-    words = [f"{because}; {deadline_words(goal, now_s)}"]
+    words = [f"{because}; {deadline_words(profile, now_s)}"]
     if levels is None:
         return words[0]
     if not levels:
         words.append("no node that is up can run it")
-    elif goal.deadline_s is not None:
-        enough = cheapest(levels, goal.work, goal.deadline_s - now_s - goal.startup_s)
-        soonest = format_duration(goal.startup_s + goal.work * levels[-1][1])
+    elif profile.deadline_s is not None:
+        enough = cheapest(levels, profile.work, profile.deadline_s - now_s - profile.startup_s)
+        soonest = format_duration(profile.startup_s + profile.work * levels[-1][1])
         if enough is None:
             words.append(f"even {format_gpus(levels[-1][0])} would take {soonest} from now")
         else:
@@ -74,8 +76,8 @@ def wait_words(
     return "; ".join(words)
 
 
-def late_words(goal: TrainingProfile, end_s: float) -> str:
+def late_words(profile: TrainingProfile, end_s: float) -> str:
     """Return by how much a training will be late."""
-    if goal.deadline_s is None or end_s <= goal.deadline_s:
+    if profile.deadline_s is None or end_s <= profile.deadline_s:
         return ""
-    return f"will end {format_duration(end_s - goal.deadline_s)} after its deadline"
+    return f"will end {format_duration(end_s - profile.deadline_s)} after its deadline"

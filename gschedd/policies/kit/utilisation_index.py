@@ -158,7 +158,7 @@ class Sort:
             yield space
 
 
-class EvenBooks(Books):
+class UtilisationIndex(Books):
     """How busy each node is, and how evenly all of them are used.
 
     Attributes:

@@ -18,13 +18,13 @@ from gschedd.plan.room import Rank, RankKey, shortage
 from gschedd.plan.snapshot import Snapshot
 from gschedd.plan.space import FreeNode, index_of
 from gschedd.policies.kit.capacity import Books, MostCapacity, Weights
-from gschedd.policies.kit.evenbooks import PLAIN, EvenBooks, Shares, Sort, shares_of
+from gschedd.policies.kit.utilisation_index import PLAIN, Shares, Sort, UtilisationIndex, shares_of
 
 #: Differences of unevenness below this are rounding.
 DIGITS: Final = 9
 
 
-class MostEven(MostCapacity):
+class LeastImbalance(MostCapacity):
     """The nodes as they will be once the plan is carried out; lives only inside one plan.
 
     Args:
@@ -41,12 +41,14 @@ class MostEven(MostCapacity):
         self._shares: dict[str, Shares] = {}  # of the nodes that this plan has charged
 
     def _keep_books(self, snapshot: Snapshot, window_s: float) -> Books:
-        self.books = index_of(snapshot.nodes, ("even", window_s), lambda: EvenBooks(window_s))
+        self.books = index_of(
+            snapshot.nodes, ("even", window_s), lambda: UtilisationIndex(window_s)
+        )
         return self.books
 
     def rank(self, job: int) -> Rank:
         """Return the ranking of nodes for a job: by what it would leave behind, the most even."""
-        return _ByEvenness(self, job)
+        return _ByImbalance(self, job)
 
     def uneven(self, shares: Shares, more: Shares, *, with_gpus: bool) -> float:
         """Return how uneven all nodes were used if more of one were, of which these shares are."""
@@ -115,10 +117,10 @@ class MostEven(MostCapacity):
                     spread.change(before[place], after[place])
 
 
-class _ByEvenness(OrderedRank):
+class _ByImbalance(OrderedRank):
     """The ranking of nodes for one job, as long as the plan charges no node."""
 
-    def __init__(self, nodes: MostEven, job: int) -> None:
+    def __init__(self, nodes: LeastImbalance, job: int) -> None:
         self._nodes = nodes
         self._job = job
         self._more: dict[tuple[Chunk, NodeRates], Shares] = {}

@@ -11,7 +11,7 @@ from gsched.model.resources import Chunk, Request, Share
 from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Use
 from gschedd.plan.snapshot import Group, JobClass, Plan, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode
-from gschedd.policies.kit.evenbooks import HARDLY_USED, Spread
+from gschedd.policies.kit.utilisation_index import HARDLY_USED, Spread
 from gschedd.policies.queue.balance import plan
 from tests.support.runs import GB, kind
 from tests.support.spaces import space
@@ -20,7 +20,7 @@ NOW_S = 10_000.0
 REPORTED_S = NOW_S - 100
 
 
-class Foretold:
+class PredictionTable:
     """A predictor that says of each kind what it was told to."""
 
     def __init__(self, said: Mapping[str, Use]) -> None:
@@ -65,16 +65,16 @@ def seen(
             kinds[number] = kind(key)
             share = Share(node=name, cpus=1)
             jobs.append(RunningJob(job=number, allocation=(share,), started_s=0.0, end_s=None))
-    shape = JobClass(queue="batch", request=Request(chunks=(Chunk(cpus=1),)), walltime_s=None)
+    job_class = JobClass(queue="batch", request=Request(chunks=(Chunk(cpus=1),)), walltime_s=None)
     order = [(0, number) for number in range(1, len(waiting) + 1)]
     return Snapshot(
         now_s=NOW_S,
         nodes={each.name: each for each in spaces or [space(at.name, cpus=100) for at in loads]},
-        groups=[Group(shape=shape, order=order)] if order else [],
+        groups=[Group(job_class=job_class, order=order)] if order else [],
         running=jobs,
         loads={load.name: load for load in loads},
         kinds=kinds,
-        predictor=Foretold(said),
+        predictor=PredictionTable(said),
     )
 
 
