@@ -37,7 +37,11 @@ class Drained:
             workdir=str(directory),
             launch="torchrun",
             python=self.python,
-            arguments=(str(SCRIPT), str(directory), *OPTIONS, f"--hold-at={HOLD_AT}"),
+            # slow enough that all ranks hear of the request before the last step
+            arguments=(
+                *(str(SCRIPT), str(directory)),
+                *(*OPTIONS, "--step-s=0.03", f"--hold-at={HOLD_AT}"),
+            ),
             resources=("nodes=1:ppn=2:gpus=2",),
             environment={
                 "PYTHONPATH": str(ROOT),
