@@ -11,12 +11,20 @@ Only the standard library is used: supervisors import this.
 import errno
 import os
 import stat
+import time
 
 DEFAULT_UID_MIN = 1000
 _LINKS_MAX = 40  # as the kernel allows on one way
 _STEP_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+#: How long a way that was found in order counts as such, seconds. Only root or we ourselves can
+#: change it, and a walk takes forty system calls, several for each attempt.
+WAY_KEPT_S = 1.0
+_WAYS_MAX = 64
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+#: Directories that were reached by trusted steps alone: device, inode and when.
+_ways: dict[str, tuple[int, int, float]] = {}
 
 
 class UntrustedError(OSError):
@@ -54,8 +62,9 @@ def open_directory(path: str) -> int:
 
     The directory itself must not be writable by others, even if it is sticky. Where we are root,
     the same holds for each directory on the way, except that a sticky one may be writable: its
-    entries can only be renamed by their owners, and those are checked, too. Without root only the
-    directory itself is looked at: how a user protects the directories above is the user's affair.
+    entries can only be renamed by their owners, and those are checked, too. Of a way that was found
+    in order less than `WAY_KEPT_S` ago only the last two directories are looked at. Without root
+    only the directory itself is: how a user protects the directories above is the user's affair.
 
     Raises:
         UntrustedError: somebody else can change it, or what it is reached by.
@@ -65,7 +74,7 @@ def open_directory(path: str) -> int:
     if uid != 0:
         fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     else:
-        fd = _walk(os.path.abspath(path))
+        fd = _reach(os.path.abspath(path))
     try:
         _check_directory(os.fstat(fd), path, uid, is_last=True)
     except BaseException:
@@ -150,6 +159,51 @@ def check_configuration(path: str) -> None:
         _check_file(os.fstat(fd), path, os.geteuid())
     finally:
         os.close(fd)
+
+
+def _reach(path: str) -> int:
+    """Return what `_walk` does; of a way that was walked a moment ago only the end is looked at."""
+    parent, name = os.path.split(path)
+    way = _ways.get(parent)
+    if way is None or not name or _now_s() - way[2] > WAY_KEPT_S:
+        return _walk_and_keep(path)
+    try:
+        fd = os.open(parent, _STEP_FLAGS)
+    except OSError:
+        return _walk_and_keep(path)
+    try:
+        status = os.fstat(fd)
+        if (status.st_dev, status.st_ino) == way[:2]:
+            _check_directory(status, parent, os.geteuid(), is_last=False)
+            step = os.open(name, _STEP_FLAGS, dir_fd=fd)
+            if not stat.S_ISLNK(os.fstat(step).st_mode):
+                return step
+            os.close(step)
+    finally:
+        os.close(fd)
+    return _walk_and_keep(path)
+
+
+def _walk_and_keep(path: str) -> int:
+    parent = os.path.dirname(path)
+    _ways.pop(parent, None)
+    now_s = _now_s()
+    fd = _walk(path)
+    try:
+        above = os.stat(parent, follow_symlinks=False)
+    except OSError:
+        return fd
+    if not stat.S_ISDIR(above.st_mode):  # a link: it is walked each time
+        return fd
+    if len(_ways) >= _WAYS_MAX:
+        _ways.clear()
+    _ways[parent] = (above.st_dev, above.st_ino, now_s)
+    return fd
+
+
+def _now_s() -> float:
+    """Return seconds of CLOCK_BOOTTIME: supervisors, which import this, cannot use `Clock`."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _walk(path: str) -> int:

@@ -97,6 +97,10 @@ class Agent:
         """Return the attempts that are known; only to be read."""
         return self._table.attempts
 
+    def live(self) -> list[Attempt]:
+        """Return the attempts that may have processes; only to be read."""
+        return self._table.live()
+
     @property
     def dropped(self) -> dict[str, int]:
         """Return counted warnings by name; only to be read."""
@@ -188,11 +192,11 @@ class Agent:
             lives.supervisor_event(self._table, event, wall_s)
 
     def _maybe_finish(self, now_s: float) -> None:
-        attempts = self._table.attempts.values()
-        if self._finished or any(attempt.live for attempt in attempts):
+        if self._finished or self._table.live_of_job:
             return
         if self._finish_at_s is None:
             self._finish_at_s = now_s + LAST_WORDS_S
+        attempts = self._table.attempts.values()
         unheard = any(attempt.phase is Phase.ENDED for attempt in attempts)
         if not unheard or not self._table.welcomed or now_s >= self._finish_at_s:
             self._finished = True
@@ -355,7 +359,7 @@ class Agent:
                     attempt = table.attempts.get(key)
                     if attempt is not None and attempt.live:
                         attempt.usage = usage
-                if table.welcomed:
+                if table.welcomed and event.usage:
                     self._tell_young(now_s)
             case InventoryChanged():
                 table.inventory = event.inventory
@@ -392,9 +396,8 @@ class Agent:
         table = self._table
         young = [
             (attempt, attempt.usage)
-            for attempt in table.attempts.values()
-            if attempt.live
-            and attempt.usage is not None
+            for attempt in table.live()
+            if attempt.usage is not None
             and max(FIRST_USAGE_S, 2 * attempt.told_wall_s) <= attempt.usage.wall_s
             and attempt.usage.wall_s < self._heartbeat_s
         ]
@@ -413,8 +416,8 @@ class Agent:
         self._heartbeat_at_s = now_s + self._heartbeat_s
         usage = tuple(
             (attempt.key.job, attempt.key.attempt, attempt.usage)
-            for attempt in table.attempts.values()
-            if attempt.live and attempt.usage is not None
+            for attempt in table.live()
+            if attempt.usage is not None
         )
         table.out.append(
             Send(message=Heartbeat(load=table.load, usage=usage, problem=table.problem))

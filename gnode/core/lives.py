@@ -69,9 +69,7 @@ def launcher_up(table: Table) -> None:
     """Ask for what was accepted, and look at all that may have ended without our being told."""
     table.launcher_up = True
     doubtful: list[AttemptKey] = []
-    for attempt in table.attempts.values():
-        if not attempt.live:
-            continue
+    for attempt in table.live():
         if attempt.phase is Phase.ACCEPTED and not attempt.asked:
             ask_launch(table, attempt)
         else:

@@ -322,7 +322,7 @@ def _stop(table: Table, attempt: Attempt, command: StopCommand, now_s: float) ->
 def stop_all(table: Table, now_s: float, wall_s: float) -> None:
     """Stop every live attempt because the node's administrator wants it."""
     table.ending = True
-    for attempt in [attempt for attempt in table.attempts.values() if attempt.live]:
+    for attempt in table.live():
         reason = attempt.stop_reason or StopReason.NODE_STOP
         _stop(table, attempt, StopCommand(reason=reason, grace_s=attempt.grace_s), now_s)
         if attempt.deferred:

@@ -222,6 +222,10 @@ class Table:
             if attempt.lease_s:
                 self.leases.attempts[key] = attempt
 
+    def live(self) -> list[Attempt]:
+        """Return the attempts that may have processes; ended ones can be thousands beside them."""
+        return [self.attempts[key] for keys in self.live_of_job.values() for key in keys]
+
     def remember(self, key: AttemptKey) -> None:
         """Note that this attempt exists, so that orders about earlier ones are recognised."""
         if key.job > self.mark.highest_job:

@@ -11,6 +11,7 @@ log = logging.getLogger(__name__)
 
 STEPS_AT_ONCE = 4_000  # entries in one trip to a thread, over all directories
 STEPS_OF_ONE = 500  # entries of one directory before the next has its turn
+GATHER_S = 0.1  # jobs that end together share that trip, which costs as much as a removal
 RETRY_S = 600.0  # an immutable file, a mount point: somebody has to change that first
 TRASH_PREFIX = ".removed-"
 
@@ -56,6 +57,7 @@ class Remover:
                     for removal in await asyncio.to_thread(self.work, STEPS_AT_ONCE):
                         self.retry_later(removal)
                 await self._wake.wait()
+                await asyncio.sleep(GATHER_S)
         finally:
             self.close()
 

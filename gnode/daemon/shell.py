@@ -314,7 +314,7 @@ class Shell:
                     gpu_indices=attempt.gpu_indices,
                     wall_s=max(0.0, wall_s - attempt.info.started_s),
                 )
-                for attempt in self._agent.attempts.values()
+                for attempt in self._agent.live()
                 if attempt.phase is Phase.RUNNING and attempt.info is not None
             ]
             usage, gpus = await asyncio.to_thread(self._meters.attempts.sample, targets)

@@ -150,10 +150,11 @@ def one_node(*, cpus: int, cgroup: str = "auto") -> Iterator[Cluster]:
         try:
             cluster.up("--nodes", "1", "--cpus", str(cpus))
             node = cluster.layout.nodes()[0]
-            config = read_node(node)
-            if config.cgroup != cgroup:
-                write_node(node, msgspec.structs.replace(config, cgroup=cgroup))
-                cluster.up()
+            jobs_dir = os.path.join(directory, "jobs")
+            os.mkdir(jobs_dir, 0o711)
+            config = msgspec.structs.replace(read_node(node), cgroup=cgroup, tmp_dir=jobs_dir)
+            write_node(node, config)
+            cluster.up()
             yield cluster
         finally:
             cluster.down()

@@ -51,12 +51,13 @@ def wait_for(condition: Callable[[], bool], world: GnodeWorld) -> None:
 def test_a_job_that_ends_while_others_may_write_an_ancestor(world: GnodeWorld) -> None:
     world.start()
     go = launch_waiting(world)
-    world.directory.parent.chmod(0o775)
+    attempts_dir = world.state / "attempts"  # a change further up counts a second later
+    attempts_dir.chmod(0o775)
     go.touch()
     wait_for(lambda: "its exit record cannot be read" in world.log(), world)
     assert exit_file(world).exists()
 
-    world.directory.parent.chmod(0o755)
+    attempts_dir.chmod(0o700)
 
     outcome = world.head.wait_for_exit(1).record
     assert (outcome.kind, outcome.exit_code) == ("exited", 7)

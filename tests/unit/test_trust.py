@@ -9,6 +9,7 @@ import pytest
 
 from gsched import trust
 from gsched.trust import UntrustedError
+from tests.support.processes import attempts
 
 OTHER = 54321
 
@@ -47,6 +48,57 @@ def test_what_is_ours_alone_is_read(top: Path) -> None:
     trust.check_directory(str(path.parent))
     trust.check_way(str(path.parent / "not" / "there"))
     trust.check_configuration(str(path))
+
+
+def opens(path: Path) -> bool:
+    try:
+        os.close(trust.open_file(str(path)))
+    except UntrustedError:
+        return False
+    return True
+
+
+@root_only
+def test_the_end_of_a_way_is_looked_at_each_time(top: Path) -> None:
+    """Also right after the way was found in order."""
+    path = a_file(top)
+    other = path.parent.with_name("c")
+    other.mkdir()
+    (other / "file").write_text("other")
+    give(other)
+    assert opens(path)
+    path.parent.rename(path.parent.with_name("b-before"))
+    path.parent.symlink_to("c")
+    assert not opens(path)
+    path.parent.unlink()
+    path.parent.with_name("b-before").rename(path.parent)
+    assert opens(path)
+    path.parent.parent.chmod(0o777)
+    assert not opens(path)
+
+
+@root_only
+def test_another_directory_in_the_place_of_one_is_walked_to_anew(top: Path) -> None:
+    """One of another user's, say, that only looks like it."""
+    path = a_file(top)
+    assert opens(path)
+    way = path.parent.parent
+    way.rename(way.with_name("before"))
+    path.parent.mkdir(parents=True)
+    path.write_text("other")
+    assert opens(path)
+    give(way)
+    assert not opens(path)
+
+
+@root_only
+def test_a_change_far_up_the_way_is_noticed_soon(top: Path) -> None:
+    """The way counts for a moment only; who can change it then is root."""
+    (top / "far").mkdir()
+    path = a_file(top / "far")
+    assert opens(path)
+    (top / "far").chmod(0o777)
+    assert any(not opens(path) for _ in attempts(20.0))
 
 
 def test_no_descriptor_is_left_open(top: Path) -> None:
