@@ -35,6 +35,7 @@ from gschedd.core.requests.submit import Submission, known_submission, prepare
 from gschedd.core.settings import Caller
 from gschedd.core.step import Step
 from gschedd.core.views.reasons import describe_place
+from gschedd.engine.inbox import Action
 from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace
 from gschedd.http.answers import answer, error_body
@@ -211,13 +212,13 @@ class Commands:
             if job.key in known:
                 return [Step(job=known[job.key])]
             if not job.reject_if_late:
-                return await self._engine.ask(partial(submit, job, content, None))
+                return await self._ask(partial(submit, job, content, None))
             async with self._judging:
                 try:
                     outlook = await self._outlook(job, caller)
                 except GschedError as error:
                     return [Step(error=error)]
-                return await self._engine.ask(partial(submit, job, content, outlook))
+                return await self._ask(partial(submit, job, content, outlook))
 
         def submit(
             job: api.SubmitJob, content: _Content, outlook: Outlook | None, now_s: float
@@ -237,10 +238,13 @@ class Commands:
         spec = self._prepared(job, caller, self._parts.clock.wall_s()).spec
         return await self._parts.forecasts.outlook(spec, uid=caller.uid)
 
+    async def _ask(self, action: Action) -> Sequence[Step]:
+        return await self._engine.ask(action, is_request=True)
+
     async def _in_engine(
         self, work: Callable[[Sequence[Item], float], list[Step]], part: Sequence[Item]
     ) -> Sequence[Step]:
-        return await self._engine.ask(partial(work, part))
+        return await self._ask(partial(work, part))
 
     async def _in_slices(
         self,

@@ -35,11 +35,6 @@ PREDICTION_COLUMNS: Final = (
 )
 COLUMNS: Final = RUN_COLUMNS + PREDICTION_COLUMNS
 
-#: Of a row with its checksum.
-INSERT: Final = (
-    f"INSERT INTO history ({', '.join(COLUMNS)}, seal) "  # noqa: S608 # names are constants
-    f"VALUES ({', '.join('?' * len(COLUMNS))}, ?)"
-)
 _NAMES: Final = ", ".join("history." + name for name in COLUMNS)
 SELECT_ROWS: Final = f"SELECT id, {_NAMES}, seal FROM history "  # noqa: S608 # names are constants
 

@@ -28,6 +28,7 @@ from gschedd.core.training import step_times as steptimes
 from gschedd.store import history, rows
 from gschedd.store.damage import owned_by, text_of
 from gschedd.store.identity import FileIdentity, identity_of
+from gschedd.store.inserts import Insert
 from gschedd.store.lineage import add_epoch, new_epoch_id, read_epochs
 from gschedd.store.mark import Mark, MarkFile
 from gschedd.store.purge import (
@@ -57,12 +58,15 @@ QUICK_CHECK_MAX_BYTES: Final = 512 * 1024 * 1024
 #: How far the time by which rows are old goes on at a time; it is asked for daily, so a head that
 #: was away catches up by a day each day.
 PURGE_STEP_S: Final = 2 * DAY_S
-_COLUMNS: Final = (*rows.JOB_COLUMNS, "seal")
-_JOB_SQL = (
-    f"INSERT INTO jobs ({', '.join(_COLUMNS)}) "  # noqa: S608 # names are constants
-    f"VALUES ({', '.join('?' * len(_COLUMNS))}) ON CONFLICT (id) DO UPDATE SET "
-    + ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name != "id")
+_BLOBS: Final = Insert("blobs", ("digest", "data"), keep=True)
+_EVENTS: Final = Insert("events", ("seq", "at_s", "kind", "job", "node", "data", "seal"))
+_JOBS: Final = Insert("jobs", (*rows.JOB_COLUMNS, "seal"), key=("id",))
+_SPECS: Final = Insert("specs", ("job", "spec", "seal"), key=("job",))
+_ATTEMPTS: Final = Insert(
+    "attempts", ("job", "attempt", "state", "data", "seal"), key=("job", "attempt")
 )
+_NODES: Final = Insert("nodes", ("name", "data", "seal"), key=("name",))
+_HISTORY: Final = Insert("history", (*history.COLUMNS, "seal"))
 
 
 class DiskFullError(TryAgainError):
@@ -443,50 +447,30 @@ class Store:
 
     def _write(self, batch: rows.Batch) -> None:
         db = self._db
-        many = db.executemany
-        if batch.blobs:
-            many(
-                "INSERT INTO blobs (digest, data) VALUES (?, ?) ON CONFLICT DO NOTHING",
-                list(batch.blobs.items()),
-            )
-        many(
-            "INSERT INTO events (seq, at_s, kind, job, node, data, seal) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [
-                sealed(rows.event_row(self._seq + number, fact))
-                for number, fact in enumerate(batch.facts, start=1)
-            ],
-        )
+        _BLOBS.run(db, list(batch.blobs.items()))
+        numbered = enumerate(batch.facts, start=self._seq + 1)
+        _EVENTS.run(db, [sealed(rows.event_row(number, fact)) for number, fact in numbered])
         compact(db, _repeated(batch.facts))
-        many(_JOB_SQL, [sealed(rows.job_row(job)) for job in batch.jobs])
-        many(
-            "INSERT INTO specs (job, spec, seal) VALUES (?, ?, ?) "
-            "ON CONFLICT (job) DO UPDATE SET spec = excluded.spec, seal = excluded.seal",
-            [
-                sealed((fact.job, rows.spec_blob(fact.spec)))
-                for fact in batch.facts
-                if isinstance(fact, f.JobSubmitted | f.JobAltered)
-            ],
-        )
-        many(
-            "INSERT INTO attempts (job, attempt, state, data, seal) VALUES (?, ?, ?, ?, ?) "
-            "ON CONFLICT (job, attempt) DO UPDATE SET state = excluded.state, "
-            "data = excluded.data, seal = excluded.seal",
-            [sealed(rows.attempt_row(job, attempt)) for job, attempt in batch.attempts],
-        )
+        _JOBS.run(db, [sealed(rows.job_row(job)) for job in batch.jobs])
+        specs = [
+            (fact.job, rows.spec_blob(fact.spec))
+            for fact in batch.facts
+            if isinstance(fact, f.JobSubmitted | f.JobAltered)
+        ]
+        _SPECS.run(db, list(map(sealed, specs)))
+        attempts = [rows.attempt_row(job, attempt) for job, attempt in batch.attempts]
+        _ATTEMPTS.run(db, list(map(sealed, attempts)))
         for statement, row in rows.gpu_changes(batch.facts):
             db.execute(statement, row)
         for fact in batch.facts:
             if isinstance(fact, f.JobDiscarded):
                 for statement in rows.DISCARD:
                     db.execute(statement, (fact.job,))
-        many(
-            "INSERT INTO nodes (name, data, seal) VALUES (?, ?, ?) "
-            "ON CONFLICT (name) DO UPDATE SET data = excluded.data, seal = excluded.seal",
-            [sealed(rows.node_row(node)) for node in batch.nodes],
+        _NODES.run(db, [sealed(rows.node_row(node)) for node in batch.nodes])
+        _HISTORY.run(db, [sealed(history.run_row(run)) for run in batch.runs])
+        db.executemany(
+            "DELETE FROM nodes WHERE name = ?", [(name,) for name in batch.removed_nodes]
         )
-        many(history.INSERT, [sealed(history.run_row(run)) for run in batch.runs])
-        many("DELETE FROM nodes WHERE name = ?", [(name,) for name in batch.removed_nodes])
         if batch.next_job != self._next_job:
             self._set_meta(next_job=str(batch.next_job))
 
