@@ -13,7 +13,7 @@ from gsched.model.states import (
     StopReason,
     Subject,
 )
-from gsched.model.training import Training, Urgency
+from gsched.model.training import Adaptive, Training, Urgency
 
 DEFAULT_GRACE_S = (
     30.0  # Torque's kill_delay default is 2 s, Slurm's KillWait 30 s: training needs it
@@ -88,6 +88,7 @@ class JobSpec(Stated, frozen=True, kw_only=True, omit_defaults=True):
         deadline_s: by when it is to be done, seconds since the epoch; 0: there is no deadline.
         urgency: from which the deadline was computed, if it was.
         training: what its user said of its size.
+        adaptive: its batch and GPUs may be chosen for the best goodput; None: they may not.
         movable: it can migrate: stop at a checkpoint and resume on other nodes.
         checkpoint_dir: where it keeps its checkpoints, absolute; empty: the usual place.
         checkpoint_interval_s: between those that it makes by itself; None: it chooses.
@@ -116,6 +117,7 @@ class JobSpec(Stated, frozen=True, kw_only=True, omit_defaults=True):
     deadline_s: float = 0.0
     urgency: Urgency | None = None
     training: Training | None = None
+    adaptive: Adaptive | None = None
     movable: bool = False
     checkpoint_dir: str = ""
     checkpoint_interval_s: float | None = None
@@ -126,7 +128,9 @@ class JobSpec(Stated, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_training(self) -> bool:
         """Return whether its run time and deadline are planned: anything of them was said."""
-        return self.training is not None or self.deadline_s > 0 or self.request.places_max > 0
+        if self.training is not None or self.adaptive is not None:
+            return True
+        return self.deadline_s > 0 or self.request.places_max > 0
 
 
 class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -38,6 +38,23 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpus: Count = 0
 
 
+class StepSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A step of a training on one GPU, as it was profiled.
+
+    Attributes:
+        batch_per_gpu: samples of it (count).
+        step_s: the whole step, seconds.
+        gradient_s: its forward and backward pass, seconds.
+    """
+
+    batch_per_gpu: Count
+    step_s: Told
+    gradient_s: Told
+
+
+Samples = Annotated[tuple[StepSample, ...], Meta(max_length=64)]
+
+
 class ProgressReport(Progress, frozen=True, kw_only=True, omit_defaults=True):
     """Progress as a training tells it: at the first step of an attempt, and then now and then.
 
@@ -46,6 +63,12 @@ class ProgressReport(Progress, frozen=True, kw_only=True, omit_defaults=True):
         restore_s: reading the checkpoint took so long.
         gradient_bytes: that each rank has to share with the others in a step; 0: not known.
         world_sizes: numbers of ranks that it can run on, ascending; empty: it does not say.
+        batch_per_gpu, accumulation: of the steps since the last report (see `Batching`).
+        gradient_s: mean time of a forward and backward pass without synchronisation, seconds.
+        gradient_sqr, gradient_var: squared norm of the gradient, and its variance at the batch for
+            which the training was tuned, both smoothed; the gradient noise scale follows from them.
+        profile: steps on one GPU, told once.
+        batch_per_gpu_max: the most samples that fitted on a GPU; 0: no limit was found.
     """
 
     at_s: Told = 0.0
@@ -53,6 +76,13 @@ class ProgressReport(Progress, frozen=True, kw_only=True, omit_defaults=True):
     restore_s: Told = 0.0
     gradient_bytes: Told = 0.0
     world_sizes: Sizes = ()
+    batch_per_gpu: Count = 0
+    accumulation: Count = 0
+    gradient_s: Told = 0.0
+    gradient_sqr: Told = 0.0
+    gradient_var: Told = 0.0
+    profile: Samples = ()
+    batch_per_gpu_max: Count = 0
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -33,6 +33,47 @@ ALPHA: Final[Mapping[Urgency, float]] = MappingProxyType(
 )
 
 
+class Scaling(StrEnum):
+    """What of an adaptive training follows its allocation."""
+
+    ADAPTIVE = "adaptive"  # number and type of GPUs, and the global batch
+    STRONG = "strong"  # number and type of GPUs; the global batch stays
+    RIGID = "rigid"  # the type of GPUs only
+
+
+class Adaptive(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
+    """A training whose batch size and GPUs a policy may choose for the best goodput.
+
+    Attributes:
+        batch: samples in a step on all GPUs together, for which its user has tuned it (count).
+        batch_max: the most samples in a step (count).
+        batch_per_gpu_max: the most samples that fit on one GPU (count); 0: not known.
+        scaling: what follows the allocation.
+        gpu_types: types of GPUs that it runs on; empty: any.
+        replica_gpus: pairs (GPU type, GPUs of one replica of a model that is split over several);
+            one GPU where the type is missing.
+    """
+
+    batch: Number
+    batch_max: Number
+    batch_per_gpu_max: Number = 0
+    scaling: Scaling = Scaling.ADAPTIVE
+    gpu_types: tuple[str, ...] = ()
+    replica_gpus: tuple[tuple[str, Number], ...] = ()
+
+
+class Batching(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
+    """How the samples of a step are split; the global batch is GPUs x per_gpu x (accumulation + 1).
+
+    Attributes:
+        per_gpu: samples of a forward and backward pass on each GPU, or on each replica (count).
+        accumulation: passes before the one whose gradients are synchronised (count).
+    """
+
+    per_gpu: Number
+    accumulation: Number = 0
+
+
 class Training(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
     """The size of a training, in one of two ways; what is 0 or empty was not said.
 

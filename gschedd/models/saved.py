@@ -31,6 +31,7 @@ class SavedProfile(TrainingProfile, frozen=True, kw_only=True, omit_defaults=Tru
     """A `TrainingProfile` with one of the speeds that there are."""
 
     speed: Speed
+    adaptive: None = None  # no goodput is saved yet
 
 
 class SavedGroup(Struct, frozen=True, kw_only=True):
@@ -127,7 +128,7 @@ def saved(snapshot: Snapshot) -> SavedSnapshot:
 
 def _saved_profile(profile: TrainingProfile) -> SavedProfile:
     assert isinstance(profile.speed, Speed), f"a speed of a kind that is not saved: {profile.speed}"
-    return SavedProfile(**structs.asdict(profile))
+    return SavedProfile(**{**structs.asdict(profile), "adaptive": None})
 
 
 def _kinds(snapshot: Snapshot, loads: Sequence[NodeLoad]) -> list[SavedKind]:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct, field
 
 from gsched.model.resources import Allocation, Request
+from gsched.model.training import Batching
 from gschedd.plan.load import Kind, Learning, NodeLoad, Predictor, Use, predict_all
 from gschedd.plan.space import FreeNode
 from gschedd.plan.training import Fabric, TrainingProfile
@@ -176,12 +177,16 @@ def _detached(
 
 
 class Start(Struct, frozen=True, kw_only=True):
-    """Start a waiting job there; ``why`` is kept in its history."""
+    """Start a waiting job there; ``why`` is kept in its history.
+
+    ``batching`` is how an adaptive training splits its samples there; None: it decides.
+    """
 
     job: int
     job_class: JobClass
     allocation: Allocation
     why: str
+    batching: Batching | None = None
 
 
 class Wait(Struct, frozen=True, kw_only=True):
@@ -207,12 +212,21 @@ class Move(Struct, frozen=True, kw_only=True):
     """Stop a running training at a checkpoint and go on there; ``why`` is kept in its history.
 
     The allocation may be larger, smaller or elsewhere, and may overlap the one it has. An empty one
-    lets it wait in its queue again.
+    lets it wait in its queue again. ``batching`` is how an adaptive training splits its samples
+    there; None: it decides.
     """
 
     job: int
     allocation: Allocation
     why: str
+    batching: Batching | None = None
+
+
+class Tune(Struct, frozen=True, kw_only=True):
+    """Let a running adaptive training split its samples otherwise, where it is."""
+
+    job: int
+    batching: Batching
 
 
 class DeadlineForecast(Struct, frozen=True, kw_only=True):
@@ -246,6 +260,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     Attributes:
         moves: of running trainings, all at once: what they leave may be what others of them take.
             A start may use only what is free before that; what is vacated is decided about later.
+        tunes: of adaptive trainings that stay where they are.
         verdicts: what is expected of trainings, waiting or running; the first firm one about a job
             that says ``meets`` is kept as a promise (`TrainingProfile.promised`), as is the first
             firm one that does not.
@@ -257,6 +272,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     starts: tuple[Start, ...] = ()
     waits: tuple[Wait, ...] = ()
     moves: tuple[Move, ...] = ()
+    tunes: tuple[Tune, ...] = ()
     verdicts: tuple[DeadlineForecast, ...] = ()
     again_s: float | None = None
     more: bool = False

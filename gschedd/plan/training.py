@@ -1,11 +1,16 @@
 """What policies know of trainings: how fast they run on a layout, and by when they must be done."""
 
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
 from gsched.model.resources import Allocation, Request
+from gsched.model.training import Scaling
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 #: Inside a node and between nodes where nothing is configured or measured, bytes a second: those
 #: of the experiments in Fu Maozhong et al., doi 10.7544/issn1000-1239.202220149.
@@ -107,6 +112,67 @@ class Size(Struct, frozen=True, kw_only=True):
     with_start: bool = False
 
 
+class Goodputs(NamedTuple):
+    """The best of one training on each of some configurations; all arrays have their length.
+
+    Attributes:
+        goodput: samples per second, times the statistical efficiency; 0 where it cannot run.
+        batch_per_gpu, accumulation: with which it is reached (counts), see `Batching`.
+    """
+
+    goodput: "NDArray[np.float64]"
+    batch_per_gpu: "NDArray[np.int64]"
+    accumulation: "NDArray[np.int64]"
+
+
+class Goodput(Protocol):
+    """The goodput of one adaptive training; can be pickled.
+
+    Equal and hashable where two tell the same.
+    """
+
+    def best(
+        self, gpu_type: str, nodes: "NDArray[np.int64]", gpus: "NDArray[np.int64]"
+    ) -> Goodputs:
+        """Return the best goodput and batching on each configuration.
+
+        Args:
+            gpu_type: of all its GPUs.
+            nodes: nodes of each configuration, shape (configurations,).
+            gpus: GPUs of each configuration in all, same shape.
+        """
+
+    def types(self) -> frozenset[str]:
+        """Return the GPU types of which something is known."""
+
+
+class AdaptiveProfile(Struct, frozen=True, kw_only=True):
+    """What is known of an adaptive training at the moment of the snapshot.
+
+    Attributes:
+        goodput: on each configuration.
+        scaling: what follows the allocation.
+        age_s: since it was submitted, seconds.
+        restarts: how often it was restarted or migrated.
+        restart_s: expected time without progress of a further restart, seconds.
+        gpus_min, gpus_max: that it may be given.
+        gpus_reached: the most on which it has run; 0: it has not run.
+        gpu_types: on which it runs; empty: any.
+        replica_gpus: GPUs of one replica by type; one where the type is missing.
+    """
+
+    goodput: Goodput
+    scaling: Scaling
+    age_s: float
+    restarts: int
+    restart_s: float
+    gpus_min: int
+    gpus_max: int
+    gpus_reached: int = 0
+    gpu_types: frozenset[str] = frozenset()
+    replica_gpus: Mapping[str, int] = field(default_factory=dict)
+
+
 class TrainingProfile(Struct, frozen=True, kw_only=True):
     """What is known of a training, waiting or running, at the moment of the snapshot.
 
@@ -126,6 +192,7 @@ class TrainingProfile(Struct, frozen=True, kw_only=True):
         promised: whether it was promised that the deadline will be met; None: nothing was said.
         request: what it asks for: one chunk, of which every place has a GPU or more. A move of what
             runs is an allocation for it (see `gschedd.plan.elastic`); None: it cannot be moved.
+        adaptive: what more is known where its batch and GPUs may be chosen; None: they may not.
     """
 
     job: int
@@ -141,6 +208,7 @@ class TrainingProfile(Struct, frozen=True, kw_only=True):
     move_s: float = 0.0
     promised: bool | None = None
     request: Request | None = None
+    adaptive: AdaptiveProfile | None = None
 
     def run_time_s(self, layout: Layout) -> float:
         """Return how long the rest of it takes on a layout, seconds; infinite where it cannot.
