@@ -36,6 +36,7 @@ def check(root: Path) -> list[str]:
 def markdown_files(root: Path) -> list[Path]:
     """Return the project's Markdown files."""
     found = [*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("examples/**/*.md")]
+    found += root.glob("packages/*/*.md")
     return sorted(found)
 
 

@@ -28,7 +28,6 @@ from gsched.cli.submit.submission import (
     Work,
     check_values,
     compatibility_notes,
-    elastic_notes,
     find_program,
     make_job,
     parse_extras,
@@ -335,7 +334,11 @@ def _job(
         queue=options.queue or "",
     )
     job = make_job(options, _work(request, options, script, place, workdir), place, variables)
-    warnings.add(compatibility_notes(options, place) + elastic_notes(job) + notes)
+    warnings.add(compatibility_notes(options, place) + notes)
+    if job.movable:
+        from gsched.cli.submit.elastic_program import elastic_notes  # late: few are
+
+        warnings.add(elastic_notes(job))
     check_output(job, place, stdout=options.stdout, stderr=options.stderr)
     return job
 

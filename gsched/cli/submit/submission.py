@@ -16,7 +16,6 @@ from gsched.cli.times import parse_start_time
 from gsched.client import new_key
 from gsched.errors import BadResourceError, NotPermittedError, UnknownUserError, UsageError
 from gsched.model.job import Labels
-from gsched.model.states import LaunchKind
 from gsched.model.units import parse_duration_s, parse_size_bytes
 from gsched.protocol.api import SubmitJob
 
@@ -25,7 +24,6 @@ _JOIN = {"o": "oe", "e": "eo", "n": "n"}
 _UMASK = re.compile(r"0?[0-7]{1,4}")
 _LAYOUT = frozenset({"nodes", "select", "procs", "ncpus", "gpus", "ngpus"})
 _NAME_LENGTH_MOST = 236  # PBS's own limit
-MAX_PROGRAM_BYTES = 1024 * 1024  # of a program that is looked at for what it imports
 
 
 class Work:
@@ -235,29 +233,6 @@ def compatibility_notes(options: SubmitOptions, place: Place) -> list[str]:
     if options.start_after is not None and _start_after_s(options.start_after, place) < place.now_s:
         notes.append(f"-a {options.start_after} is in the past: the job can start at once")
     return notes
-
-
-def elastic_notes(job: SubmitJob) -> list[str]:
-    """Return a warning if an elastic job's program shows no sign of gsched.elastic.
-
-    Only what torchrun is given and can be read here is looked at; a module of it may do the import.
-    """
-    program = next((word for word in job.arguments if word.endswith(".py")), "")
-    if not job.movable or job.checkpoint_signal or job.launch != LaunchKind.TORCHRUN or not program:
-        return []
-    try:
-        with open(os.path.join(job.workdir, program), "rb") as file:
-            text = file.read(MAX_PROGRAM_BYTES)
-    except OSError:
-        return []  # it may be on the nodes only
-    if b"gsched" in text:
-        return []
-    warning = (
-        f"--elastic is given, but {program} does not import gsched.elastic: unless one of its "
-        "modules does, the job cannot save checkpoints, cannot be migrated and runs on its fewest "
-        "GPUs"
-    )
-    return [warning]
 
 
 def refuse_other_user(users: str | None) -> None:

@@ -1,0 +1,1 @@
+../../../../gsched/failpoint.py

@@ -1,0 +1,1 @@
+../../../../gsched/version.py
