@@ -29,6 +29,9 @@ from gschedd.models.goodput.records import (
 )
 from gschedd.plan.training import Goodput
 
+#: The examples of a night take longer than a unit test usually may.
+pytestmark = pytest.mark.timeout(300)
+
 PARAMETERS = ThroughputParameters(
     compute_s=0.01,
     compute_per_sample_s=0.002,
@@ -54,7 +57,8 @@ parameters = st.builds(
     network_sync_per_replica_s=seconds,
     overlap=st.just(1.0) | st.floats(1.0, 10.0),
 )
-noises = st.builds(GradientNoise, square_norm=st.floats(0.0, 100.0), variance=st.floats(0.0, 100.0))
+moments = st.just(0.0) | st.floats(1e-9, 1e9)
+noises = st.builds(GradientNoise, square_norm=moments, variance=moments)
 
 
 @st.composite
@@ -114,9 +118,9 @@ def slow_step_s(own: ThroughputParameters, nodes: int, gpus: int, per_gpu: int, 
 
 
 def slow_efficiency(noise: GradientNoise, batch: int, samples: float) -> float:
-    if noise.square_norm == 0:
-        return 1.0 if noise.variance > 0 else batch / samples
-    phi = batch * noise.variance / noise.square_norm
+    if noise.square_norm == 0 and noise.variance > 0:
+        return 1.0
+    phi = batch * noise.variance / noise.square_norm if noise.square_norm > 0 else 0.0
     return (phi + batch) / (phi + max(samples, batch))
 
 
@@ -213,13 +217,13 @@ def test_best_is_that_of_the_slow_reference(
     assert found.goodput[0] == pytest.approx(slow_best(model, gpu_type, nodes, gpus), rel=1e-6)
 
 
-@given(st.lists(st.tuples(models(), st.sampled_from("abc")), max_size=6), st.data())
+@given(st.lists(st.tuples(models(), st.sampled_from("abc")), max_size=3), st.data())
 def test_many_jobs_in_one_pass_are_as_each_alone(
     jobs: list[tuple[GoodputModel, str]], data: st.DataObject
 ) -> None:
     queries = []
     for model, gpu_type in jobs:
-        pairs = data.draw(st.lists(configurations(), max_size=5))
+        pairs = data.draw(st.lists(configurations(), max_size=3))
         nodes, gpus = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
         queries.append(Query(model, gpu_type, nodes, gpus))
 
