@@ -76,7 +76,7 @@ class OutcomeKind(StrEnum):
     LAUNCH_FAILED = "launch_failed"  # it never ran
     NODE_LOST = "node_lost"  # its node died or forgot it
     SUPERVISOR_LOST = "supervisor_lost"  # its supervisor was killed and the outcome with it
-    RERUN = "rerun"  # stopped to be requeued
+    RERUN = "rerun"  # stopped to be requeued, or killed at its checkpoint signal
     MOVED = "moved"  # stopped at a checkpoint, to migrate
 
 

@@ -155,6 +155,7 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
         meets_deadline: whether it is expected to be in time; of a job that is done: whether it
             ended well by then; None: unknown, or there is no deadline.
         moves: how often it has gone on elsewhere, or on other GPUs.
+        moves_lost: how often it was killed at its checkpoint signal and restarted instead.
         moves_cost_s: for how long that has kept it from working, seconds.
     """
 
@@ -186,6 +187,7 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
     slack_s: float | None = None
     meets_deadline: bool | None = None
     moves: int = 0
+    moves_lost: int = 0
     moves_cost_s: float = 0.0
 
 
@@ -255,6 +257,7 @@ class MoveRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         save_s, restore_s: what writing and reading the checkpoint took, seconds.
         cost_s: time without progress: from the checkpoint, or from the order to a job that knows
             only its signal, to the first step at the new place.
+        lost: how the job was killed at its checkpoint signal: it restarts, and has not moved.
     """
 
     phase: str
@@ -270,6 +273,7 @@ class MoveRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     restore_s: float = 0.0
     size_bytes: int = 0
     cost_s: float | None = None
+    lost: str = ""
 
 
 class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):

@@ -197,7 +197,7 @@ def _assigned(state: State, fact: f.AttemptAssigned) -> None:
     moving = job.move is not None
     if moving:
         give_up_move(state, job)
-        job.moves += 1
+        apply_moves.note_arrival(state, job, fact.at_s)
     attempt = Attempt(
         number=fact.attempt,
         state=AttemptState.ASSIGNED,
@@ -211,8 +211,6 @@ def _assigned(state: State, fact: f.AttemptAssigned) -> None:
         lease_s=fact.lease_s,
         lease_grace_s=fact.lease_grace_s,
     )
-    if moving and job.migration is not None:
-        job.migration = structs.replace(job.migration, placed_s=fact.at_s)
     job.attempt, job.attempts = attempt, fact.attempt
     own(state, job, attempt)
     touch_attempt(state, job)
@@ -293,12 +291,13 @@ def _attempt_ended(state: State, fact: f.AttemptEnded) -> None:
     _charge(job, attempt, fact.usage)
     job.spent_s = spent_by(job, attempt, fact.usage.wall_s, fact.ended_s)
     job.work_done = max(job.work_done, fact.work_done)
-    moved = fact.outcome.kind is OutcomeKind.MOVED and job.move is not None
+    moved = job.move is not None and fact.outcome.kind in {OutcomeKind.MOVED, OutcomeKind.RERUN}
     move(state, job, fact, JobState.MIGRATING if moved else JobState.EXITING)
     if moved:
         job.attempt = None  # it has none until its place is free
         if job.migration is not None:
-            job.migration = structs.replace(job.migration, left_s=fact.at_s)
+            lost = fact.outcome.message if fact.outcome.kind is OutcomeKind.RERUN else ""
+            job.migration = structs.replace(job.migration, left_s=fact.at_s, lost=lost)
     elif job.move is not None:
         give_up_move(state, job)
     state.dirty.mark_nodes(attempt.parts)

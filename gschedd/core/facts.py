@@ -179,10 +179,12 @@ class TrainingResumed(AttemptFact, frozen=True, kw_only=True, omit_defaults=True
     """The first step of an attempt that goes on from a checkpoint is done: its move is over.
 
     ``step`` is the one from which it went on, ``restore_s`` is what reading its checkpoint took.
+    ``lost``: it has restarted instead, as the attempt before it was killed at its signal.
     """
 
     step: int
     restore_s: float = 0.0
+    lost: bool = False
 
 
 class StartupMeasured(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):

@@ -111,6 +111,7 @@ class MigrationProgress(Struct, frozen=True, kw_only=True, omit_defaults=True):
         resumed_s: when the first step there was done.
         save_s, restore_s: what writing and reading the checkpoint took, seconds.
         size_bytes: of the checkpoint.
+        lost: how the job was killed at its checkpoint signal, so that it restarts instead.
     """
 
     asked_s: float
@@ -121,6 +122,7 @@ class MigrationProgress(Struct, frozen=True, kw_only=True, omit_defaults=True):
     save_s: float = 0.0
     restore_s: float = 0.0
     size_bytes: int = 0
+    lost: str = ""
 
     @property
     def cost_s(self) -> float | None:
@@ -161,6 +163,7 @@ class SparseFields(Struct, kw_only=True, omit_defaults=True):
     Attributes:
         move: where it goes on, while it moves.
         moves: how often it has moved.
+        moves_lost: how often it was killed at its checkpoint signal and restarted instead.
         moves_asked: how often that was asked of it.
         moves_cost_s: for how long all its moves so far have kept it from working, seconds.
         spent_s: of its walltime, by attempts that it goes on from; see
@@ -179,6 +182,7 @@ class SparseFields(Struct, kw_only=True, omit_defaults=True):
 
     move: MigrationTarget | None = None
     moves: int = 0
+    moves_lost: int = 0
     moves_asked: int = 0
     moves_cost_s: float = 0.0
     spent_s: float = 0.0

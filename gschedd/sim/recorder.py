@@ -193,7 +193,7 @@ class Recorder:
                     self._migrations += 1
                 case f.AttemptEnded():
                     self._running -= 1
-                    if fact.outcome.kind is OutcomeKind.MOVED:
+                    if fact.outcome.kind in {OutcomeKind.MOVED, OutcomeKind.RERUN}:
                         self._idle.add(fact.job)
                 case f.JobRequeued():
                     self._idle.add(fact.job)

@@ -1,11 +1,17 @@
 """Jobs that only know a signal: they save their state at it and end, and go on elsewhere."""
 
+import pytest
+
 from gsched.model.resources import Share
 from gsched.model.states import OutcomeKind, StopReason
 from gsched.protocol import actions as a
+from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
+from gschedd.core.migration.backoff import ASK_AGAIN_S, is_left_alone
+from gschedd.core.views.migrations import move_row
+from gschedd.core.views.reasons import describe
 from tests.support.moves import Story, gpus
 from tests.support.world import ALICE, Program
 
@@ -45,6 +51,80 @@ def test_it_is_sent_its_signal_ends_and_goes_on_elsewhere() -> None:
         ended = story.outcome(job)
         assert (ended.kind, ended.exit_code) == (OutcomeKind.EXITED, code)
         story.check_history()
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ({"killed_by": USR1}, "killed by signal 10 (USR1) on a"),
+        ({"killed_by": 11}, "killed by signal 11 (SEGV) on a"),
+        ({"exit_code": 138}, "failed with exit code 138 on a (signal 10 (USR1))"),
+    ],
+)
+def test_one_that_is_killed_at_its_signal_restarts_and_has_not_moved(
+    program: dict[str, int], words: str
+) -> None:
+    """By the signal that should only have asked, by another one, or below a shell that says so."""
+    story = Story()
+    job = deaf(story, 2, **program)
+    story.run_for(5.0)
+    story.move((job, gpus("b", 0, 1)))
+    story.run_for(22.0)
+
+    lost = f"{words} after its checkpoint signal: its work since its own last checkpoint is lost"
+    (ended,) = story.told(f.AttemptEnded, job)
+    assert isinstance(ended, f.AttemptEnded)
+    assert ended.outcome.kind is OutcomeKind.RERUN
+    assert describe(ended).endswith(lost)
+    (resumed,) = story.told(f.TrainingResumed, job)
+    assert isinstance(resumed, f.TrainingResumed)
+    assert describe(resumed) == "attempt 2 restarted from the job's own last checkpoint, if any"
+    now = story.job(job)
+    assert (story.state(job), story.place(job)) == ("running", gpus("b", 0, 1))
+    assert (now.moves, now.moves_lost, now.moves_asked) == (0, 1, 1)
+    assert now.spent_s == 0.0  # it gets its walltime for all of its work
+    row = move_row(now)
+    assert row is not None
+    assert (row.phase, row.lost) == ("done", lost)
+    story.check_history()
+
+
+def test_one_that_lost_its_work_is_left_alone_for_a_while() -> None:
+    """A policy or a drain would have it killed again."""
+    story = Story()
+    job = deaf(story, killed_by=USR1)
+    story.run_for(5.0)
+    story.move((job, gpus("b", 0, 1)))
+    story.run_for(25.0)
+    assert story.job(job).moves_lost == 1
+
+    assert is_left_alone(story.head.state, job, story.now_s)
+    assert not is_left_alone(story.head.state, job, story.now_s + ASK_AGAIN_S)
+    story.move((job, gpus("a", 0, 1)))  # it is asked all the same, by whom it belongs to
+    story.programs[job].killed_by = None
+    story.run_for(25.0)
+    now = story.job(job)
+    assert (now.moves, now.moves_lost) == (1, 1)
+    assert not is_left_alone(story.head.state, job, story.now_s)
+
+
+def test_a_new_checkpoint_counts_however_it_ended() -> None:
+    """A job of gsched.elastic may know a signal, too, and end by it when it has saved."""
+    story = Story()
+    job = deaf(story, killed_by=USR1)
+    story.run_for(5.0)
+    story.move((job, gpus("b", 0, 1)))
+    story.run_for(10.0)
+    story.tell(
+        story.machines["a"],
+        n.Checkpointed(job=job, attempt=1, request=0, step=7, work_done=7.0, waits=False),
+    )
+    story.run_for(15.0)
+
+    now = story.job(job)
+    assert (story.place(job), now.moves, now.moves_lost) == (gpus("b", 0, 1), 1, 0)
+    (ended,) = story.told(f.AttemptEnded, job)
+    assert ended.outcome.kind is OutcomeKind.MOVED  # type: ignore[attr-defined] # of that kind
 
 
 def test_one_that_ended_before_the_signal_came_is_done() -> None:
@@ -151,6 +231,9 @@ def test_a_part_that_stays_is_stopped_when_others_have_left() -> None:
     (stop,) = story.told(f.StopRequested, job)
     assert stop.reason is StopReason.MOVE  # type: ignore[attr-defined] # of that kind
     assert story.machine_of(job) == ("b", "a")
+    row = move_row(story.job(job))
+    assert row is not None
+    assert row.lost.startswith("killed by signal 15 (TERM) on a as it did not exit within 60 s")
 
 
 def test_the_signal_is_sent_again_after_a_disconnection_and_heard_once() -> None:

@@ -25,6 +25,7 @@ class Program(Struct, kw_only=True):
         oom: it is killed for memory instead of ending by itself.
         saves_s: how long it takes to save its state; None: it never answers.
         save_fault: why it cannot save its state.
+        killed_by: the signal that ends it when it has been asked to save its state by a signal.
     """
 
     runs_s: float = 10.0
@@ -36,6 +37,7 @@ class Program(Struct, kw_only=True):
     oom: bool = False
     saves_s: float | None = 0.5
     save_fault: str = ""
+    killed_by: int | None = None
 
 
 class Running(Struct, kw_only=True):

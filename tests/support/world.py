@@ -469,7 +469,12 @@ class World:
         if machine.running.get(key) is part and not part.stopping:
             program = self.programs[key[0]]
             code = program.exit_codes.get(machine.name, program.exit_code)
-            self._end(machine, key, exit_code=code)
+            self._end(
+                machine,
+                key,
+                exit_code=None if program.killed_by else code,
+                signal=program.killed_by,
+            )
 
     def _stop(self, machine: Machine, order: e.SendStop) -> None:
         key = (order.job, order.attempt)

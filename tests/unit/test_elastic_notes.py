@@ -49,6 +49,14 @@ def test_nothing_is_said_of_what_is_right_or_not_known(
     assert notes(tmp_path, text, **changes) == []
 
 
+@pytest.mark.parametrize("number", [1, 2, 3, 15])
+def test_a_signal_that_launchers_handle_is_warned_of(tmp_path: Path, number: int) -> None:
+    """They have a handler, so the signal is sent; it ends the program."""
+    (note,) = notes(tmp_path, "import torch\n", movable=False, checkpoint_signal=number)
+
+    assert "killed and restarted instead of migrated" in note
+
+
 ROOT = Path(__file__).resolve().parents[2]
 IMPORTS = "from gsched import elastic\n"
 

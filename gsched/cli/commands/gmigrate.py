@@ -20,6 +20,7 @@ from gsched.cli.times import local_times
 from gsched.client import Head
 from gsched.errors import BadStateError, UsageError
 from gsched.model.ids import format_job_id
+from gsched.model.signals import describe_signal
 from gsched.model.states import AttemptState, JobState
 from gsched.model.units import format_size
 from gsched.protocol.actions import MigrateJob
@@ -121,6 +122,7 @@ def _follow(head: Head, before: JobStory, *, quiet: bool) -> JobStory:
                     print(words, flush=True)
             told = max(told, len(phases))
             if story.move is not None and story.move.resumed_s is not None:
+                _check_state_kept(story, story.move)
                 return story
             check_moves(story, before.row.attempt)
             pause(_LOOK_S)
@@ -165,13 +167,30 @@ def _note(phase: str, story: JobStory, move: MoveRow) -> str:
             return f"  step {step}{size}, written in {move.save_s:.1f} s"
         case "placed":
             return f"  on {printable(', '.join(story.row.nodes))}"
-        case "restarted":
+        case "stopped":
+            return f"  {printable(move.lost)}" if move.lost else ""
+        case "restarted" if not move.lost:
             return "  gsched cannot see when the job makes progress again"
         case "first step":
             read = f", checkpoint read in {move.restore_s:.1f} s" if move.restore_s else ""
             return f"  {move.cost_s or 0.0:.1f} s without progress{read}"
         case _:
             return ""
+
+
+def _check_state_kept(story: JobStory, move: MoveRow) -> None:
+    """Raise if a job was killed at its checkpoint signal and has restarted.
+
+    Raises:
+        BadStateError: with what happened to it.
+    """
+    if move.lost:
+        job_id, where = format_job_id(story.row.id, story.server), ", ".join(story.row.nodes)
+        signal = describe_signal(story.checkpoint_signal)
+        raise BadStateError(
+            f"job {job_id} was not migrated but restarted on {printable(where)}: {move.lost}",
+            hint=f"let the program handle signal {signal} itself: save its state, then exit",
+        )
 
 
 def check_moves(story: JobStory, from_attempt: int) -> None:

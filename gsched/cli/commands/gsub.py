@@ -335,8 +335,8 @@ def _job(
     )
     job = make_job(options, _work(request, options, script, place, workdir), place, variables)
     warnings.add(compatibility_notes(options, place) + notes)
-    if job.movable:
-        from gsched.cli.submit.elastic_program import elastic_notes  # late: few are
+    if job.movable or job.checkpoint_signal:
+        from gsched.cli.submit.elastic_program import elastic_notes  # late: few can migrate
 
         warnings.add(elastic_notes(job))
     check_output(job, place, stdout=options.stdout, stderr=options.stderr)

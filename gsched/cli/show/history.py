@@ -47,7 +47,7 @@ def print_history(reply: HistoryReply, *, color: str) -> None:
     """Print a table of jobs, newest first, and the totals: in a pipe these go to stderr."""
     columns: Sequence[Column] = COLUMNS
     lines = [_line(reply, row) for row in reply.jobs]
-    if any(row.moves for row in reply.jobs):
+    if any(row.moves or row.moves_lost for row in reply.jobs):
         columns = (*columns, MOVES_COLUMN)
         lines = [(*line, _moves(row)) for line, row in zip(lines, reply.jobs, strict=True)]
     if any(row.deadline_s is not None for row in reply.jobs):
@@ -87,11 +87,12 @@ def _line(reply: HistoryReply, row: JobRow) -> Sequence[str]:
 
 
 def _moves(row: JobRow) -> str:
-    """Return how often a job has moved, and how long that kept it from working."""
-    if not row.moves:
+    """Return how often a job has moved, how long that kept it from working, and what failed."""
+    if not row.moves and not row.moves_lost:
         return ""
-    lost = f", {format_duration(row.moves_cost_s)} lost" if row.moves_cost_s else ""
-    return f"{row.moves}{lost}"
+    cost = f", {format_duration(row.moves_cost_s)} lost" if row.moves_cost_s else ""
+    restarts = f", {counted(row.moves_lost, 'restart')} instead" if row.moves_lost else ""
+    return f"{row.moves}{cost}{restarts}"
 
 
 def _deadline(reply: HistoryReply, row: JobRow) -> Sequence[str]:

@@ -173,8 +173,9 @@ def _course(story: JobStory) -> Iterator[tuple[str, str]]:
 
 def _moves(row: JobRow) -> str:
     """Return ``2, 37.0 s without progress``; a move that is under way does not count yet."""
-    lost = f", {_seconds(row.moves_cost_s)} without progress" if row.moves_cost_s else ""
-    return f"{row.moves}{lost}"
+    cost = f", {_seconds(row.moves_cost_s)} without progress" if row.moves_cost_s else ""
+    lost = f", {counted(row.moves_lost, 'restart')} instead" if row.moves_lost else ""
+    return f"{row.moves}{cost}{lost}"
 
 
 def _seconds(time_s: float) -> str:
@@ -208,8 +209,11 @@ def _move(move: MoveRow, *, by_signal: bool) -> str:
     Of a job that was asked by its signal it is not known when it works again.
     """
     to = f" to {', '.join(move.to)}" if move.to else ""
+    lost = f": {printable(move.lost)}" if move.lost else ""
     if move.resumed_s is None or move.cost_s is None:
-        return f"{move.phase}{to}"
+        return f"{move.phase}{to}{lost}"
+    if lost:
+        return f"failed, restarted after {_seconds(move.resumed_s - move.asked_s)}{lost}"
     if by_signal:
         return f"{move.phase}, restarted after {_seconds(move.resumed_s - move.asked_s)}"
     parts = []

@@ -4,11 +4,14 @@ import os
 import re
 
 from gsched.cli.submit.submission import find_program
+from gsched.model.signals import SIGNAL_NAMES
 from gsched.model.states import LaunchKind
 from gsched.protocol.api import SubmitJob
 
 MAX_PROGRAM_BYTES = 1024 * 1024  # of a program that is looked at for what it imports
 LOOK_TIMEOUT_S = 5.0  # a Python on a slow file system; then nothing is said of it
+#: HUP, INT, QUIT and TERM: Python or torchrun have handlers for them, which end the program.
+_ENDING = frozenset({1, 2, 3, 15})
 _MISSING_STATUS = 3
 _PYTHON = re.compile(r"python(?:[0-9][0-9.]*)?")
 #: Run by the Python that is looked at, which may be old; nothing but its finders is imported.
@@ -34,7 +37,9 @@ def elastic_notes(job: SubmitJob) -> list[str]:
     is given, or a command that is Python's, is looked at; a module of the program may do the
     import, and the Python on the nodes may be another one.
     """
-    if not job.movable or job.checkpoint_signal:
+    if job.checkpoint_signal:
+        return _signal_notes(job.checkpoint_signal)
+    if not job.movable:
         return []
     program = next((word for word in job.arguments if word.endswith(".py")), "")
     path = os.path.join(job.workdir, program)
@@ -55,6 +60,19 @@ def elastic_notes(job: SubmitJob) -> list[str]:
         f"--elastic is given, but {python} has no {missing}, so the job will fail: in a checkout "
         f"of gsched run '{python} -m pip install ./packages/gsched-elastic', or {other} the "
         f"training's Python{option}"
+    )
+    return [warning]
+
+
+def _signal_notes(number: int) -> list[str]:
+    """Return a warning of a checkpoint signal at which launchers, or Python itself, end."""
+    if number not in _ENDING:
+        return []
+    name = SIGNAL_NAMES[number]
+    warning = (
+        f"--checkpoint-signal {name}: Python ends at INT, and torchrun at HUP, INT, QUIT and TERM, "
+        f"without saving anything: unless the program handles {name} itself, it is killed and "
+        "restarted instead of migrated; USR1 and USR2 are safe"
     )
     return [warning]
 

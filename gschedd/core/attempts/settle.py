@@ -14,6 +14,7 @@ from gsched.model.states import AttemptState, NodeState, OutcomeKind, PartState,
 from gsched.model.wording import OVER_WALLTIME, outcome_words
 from gschedd.core import facts as f
 from gschedd.core.attempts.blame import suspect
+from gschedd.core.attempts.leaving import has_left, lost_by
 from gschedd.core.attempts.requeue import LOST, after_fault
 from gschedd.core.ledger import crowded_out
 from gschedd.core.state import Attempt, Job, State
@@ -121,11 +122,14 @@ def has_begun_to_leave(job: Job) -> bool:
 def _outcome(job: Job, attempt: Attempt) -> Outcome:
     """Return the outcome of an attempt that is over, where it may have been asked to leave.
 
-    A job that only knows its signal says by its end that it has saved its state: whatever ends
-    within the grace of the signal has left for its move, also if that was given up meanwhile. A job
-    that had ended before the signal reached it has just ended.
+    What ends within the grace of its checkpoint signal has left for its move, also if that was
+    given up meanwhile: with its state saved, or killed and restarted. A job that had ended before
+    the signal reached it has just ended.
     """
-    if attempt.stop in {None, StopReason.MOVE} and _has_left(job, attempt):
+    if attempt.stop in {None, StopReason.MOVE} and has_left(job, attempt):
+        lost = lost_by(job, attempt)
+        if lost:
+            return Outcome(kind=OutcomeKind.RERUN, message=lost)
         why = f": {job.move.why}" if job.move is not None and job.move.why else ""
         return Outcome(
             kind=OutcomeKind.MOVED,
@@ -141,17 +145,6 @@ def _has_saved_to_move(job: Job, attempt: Attempt) -> bool:
     """Return whether all is saved that an attempt has done: it waited to be stopped."""
     return (
         attempt.stop is StopReason.MOVE and job.migration is not None and job.migration.saved_s > 0
-    )
-
-
-def _has_left(job: Job, attempt: Attempt) -> bool:
-    records = [part.record for part in attempt.parts.values() if part.record is not None]
-    if any(record.stop_reason is StopReason.WALLTIME for record in records):
-        return False
-    return any(
-        record.asked == job.moves_asked and record.ended_s - record.asked_s <= job.spec.grace_s
-        for record in records
-        if record.asked
     )
 
 
@@ -299,7 +292,8 @@ def _after_start(state: State, fact: f.PartStarted) -> list[f.AnyFact]:
         return []
     if job.attempt is None or job.attempt.state is not AttemptState.RUNNING:
         return []  # others of its parts have not started
-    return [f.TrainingResumed(at_s=fact.at_s, job=job.id, attempt=fact.attempt, step=0)]
+    lost = bool(migration.lost)
+    return [f.TrainingResumed(at_s=fact.at_s, job=job.id, attempt=fact.attempt, step=0, lost=lost)]
 
 
 def _after_abandoned(state: State, fact: f.MoveAbandoned) -> list[f.AnyFact]:

@@ -7,7 +7,7 @@ from gschedd.core import facts as f
 from gschedd.core.indexing import give_up_move, move, touch, touch_attempt
 from gschedd.core.ledger import release, reserve
 from gschedd.core.migration import costs as movecosts
-from gschedd.core.state import MigrationProgress, MigrationTarget, Reached, Saved, State
+from gschedd.core.state import Job, MigrationProgress, MigrationTarget, Reached, Saved, State
 from gschedd.core.training import step_times as steptimes
 from gschedd.core.training.startups import learn
 
@@ -58,6 +58,21 @@ def move_abandoned(state: State, fact: f.MoveAbandoned) -> None:
     job.migration = None
     state.volatile.stuck[job.id] = fact.at_s
     give_up_move(state, job)
+
+
+def note_arrival(state: State, job: Job, at_s: float) -> None:
+    """A job that has left its old place gets its new one.
+
+    One that was killed at its checkpoint signal has not moved but restarted, and policies and
+    drains leave it alone for a while: it would lose its work again.
+    """
+    if job.migration is None or not job.migration.lost:
+        job.moves += 1
+    else:
+        job.moves_lost += 1
+        state.volatile.stuck[job.id] = at_s
+    if job.migration is not None:
+        job.migration = structs.replace(job.migration, placed_s=at_s)
 
 
 def place_lost(state: State, fact: f.PlaceLost) -> None:

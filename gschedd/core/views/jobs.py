@@ -124,6 +124,7 @@ class JobViews:
             predicted_start_s=predicted_start_s,
             outcome=outcome_row(job.outcome),
             moves=job.moves,
+            moves_lost=job.moves_lost,
             moves_cost_s=job.moves_cost_s,
         )
         labels = labels_of(spec)

@@ -25,6 +25,7 @@ def move_row(job: Job) -> api.MoveRow | None:
         restore_s=migration.restore_s,
         size_bytes=migration.size_bytes,
         cost_s=migration.cost_s,
+        lost=migration.lost,
     )
 
 

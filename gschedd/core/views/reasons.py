@@ -187,6 +187,8 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 
             return f"migration abandoned: {fact.reason}"
         case f.PlaceLost():
             return f"returned to its queue: {fact.reason}"
+        case f.TrainingResumed(lost=True):
+            return f"attempt {fact.attempt} restarted from the job's own last checkpoint, if any"
         case f.TrainingResumed():
             step = f" at step {fact.step}" if fact.step else ""
             return f"attempt {fact.attempt} resumed{step}"

@@ -1,0 +1,76 @@
+"""Jobs that know only a signal: whether one has left at it, and with its state saved or lost.
+
+Such a job saves its state to its own files, and gsched sees only its end. One that exits by itself,
+with whatever code, has saved it. One that was killed has not, as far as is known: by the signal
+itself, since it lost its handler or never had one of its own; by another signal, or for memory,
+while it was saving; or by gsched, since it did not exit within its grace period.
+"""
+
+from typing import Final
+
+from gsched.model.job import ExitRecord
+from gsched.model.signals import SIGNAL_NAMES, describe_signal
+from gsched.model.states import OutcomeKind, StopReason
+from gsched.model.wording import outcome_words
+from gschedd.core.state import Attempt, Job
+
+#: A shell, torchrun and others say so with their exit code that a signal ended their program.
+_SIGNAL_CODE: Final = 128
+_KILLED: Final = frozenset(
+    {
+        OutcomeKind.SIGNALLED,
+        OutcomeKind.OOM,
+        OutcomeKind.NODE_LOST,
+        OutcomeKind.SUPERVISOR_LOST,
+    }
+)
+
+
+def has_left(job: Job, attempt: Attempt) -> bool:
+    """Return whether an attempt has ended for its checkpoint signal: within the grace after it."""
+    records = [part.record for part in attempt.parts.values() if part.record is not None]
+    if any(record.stop_reason is StopReason.WALLTIME for record in records):
+        return False
+    return any(
+        record.asked == job.moves_asked and record.ended_s - record.asked_s <= job.spec.grace_s
+        for record in records
+        if record.asked
+    )
+
+
+def lost_by(job: Job, attempt: Attempt) -> str:
+    """Return in words how an attempt that has left lost its work; empty: it has saved its state.
+
+    A job with a checkpoint signal may also speak to its node, as with `gsched.elastic`: a
+    checkpoint of which it has told since it got the signal counts, however it ended.
+    """
+    if job.saved is not None and job.saved.at_s >= _asked_s(job, attempt):
+        return ""
+    for node, part in attempt.parts.items():
+        words = _killed(part.record, node, job) if part.record is not None else ""
+        if words:
+            return (
+                f"{words} after its checkpoint signal: its work since its own last checkpoint "
+                "is lost"
+            )
+    return ""
+
+
+def _asked_s(job: Job, attempt: Attempt) -> float:
+    """Return when the job was asked to save its state; by its node's clock if it moves no more."""
+    if job.move is not None:
+        return job.move.asked_s
+    return min(p.record.asked_s for p in attempt.parts.values() if p.record and p.record.asked)
+
+
+def _killed(record: ExitRecord, node: str, job: Job) -> str:
+    """Return in words how a part was killed; empty: it exited by itself."""
+    words = outcome_words(record.outcome(node))
+    if record.kind in _KILLED:
+        if record.stop_reason is StopReason.MOVE:
+            return f"{words} as it did not exit within {job.spec.grace_s:g} s"
+        return words
+    number = (record.exit_code or 0) - _SIGNAL_CODE
+    if record.kind is OutcomeKind.EXITED and record.rank is None and number in SIGNAL_NAMES:
+        return f"{words} (signal {describe_signal(number)})"
+    return ""
