@@ -94,7 +94,7 @@ def test_the_package_holds_all_of_the_library_and_little_else(wheel: Path) -> No
     with zipfile.ZipFile(wheel) as file:
         held = {name for name in file.namelist() if name.endswith(".py")}
 
-    library = {f"gsched/elastic/{path.name}" for path in (ROOT / "gsched/elastic").glob("*.py")}
+    library = {str(path.relative_to(ROOT)) for path in (ROOT / "gsched/elastic").rglob("*.py")}
     assert held == library | {f"gsched/{name}" for name in LINKED}
 
 
