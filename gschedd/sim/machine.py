@@ -6,12 +6,10 @@ owns one attempt, obeys commands and walltime (by the real `Ending`), and leaves
 
 import errno
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from gnode.core.inputs import Found
-from gnode.core.mark import HeadMark
 from gnode.core.task import (
     AttemptKey,
     Command,
@@ -27,7 +25,9 @@ from gsched.model.resources import Inventory, Usage
 from gsched.model.states import LaunchStage, OutcomeKind, StopReason, Subject
 from gsched.protocol import node as n
 from gschedd.sim.agenda import FOREVER, Agenda
+from gschedd.sim.course import Course
 from gschedd.sim.program import Program
+from gschedd.sim.spool import Spool
 from gschedd.sim.work import Work
 
 SIGTERM: Final = 15
@@ -36,9 +36,6 @@ FIRST_PID: Final = 1000
 _NO_DIRECTORY: Final = LaunchFailure(
     stage=LaunchStage.WORKDIR, subject=Subject.JOB, errno=errno.ENOENT
 )
-
-
-ENDED_MAX: Final = 1_000  # attempts that a modelled node remembers after their end
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,45 +51,6 @@ class Process:
     wake_s: float = FOREVER
 
 
-@dataclass(slots=True)
-class Spool:
-    """What is on the machine's disk."""
-
-    tasks: dict[AttemptKey, Task] = field(default_factory=dict)
-    infos: dict[AttemptKey, SupervisorInfo] = field(default_factory=dict)
-    records: dict[AttemptKey, ExitRecord] = field(default_factory=dict)
-    renewals: dict[AttemptKey, float] = field(default_factory=dict)
-    mark: HeadMark = field(default_factory=HeadMark)
-    ended: dict[AttemptKey, n.KnownAttempt] = field(default_factory=dict)
-
-    def bury(self, known: n.KnownAttempt) -> None:
-        """Keep what is known of an ended attempt; the oldest ones are dropped."""
-        self.ended[AttemptKey(known.job, known.attempt)] = known
-        if len(self.ended) > ENDED_MAX:
-            del self.ended[next(iter(self.ended))]
-
-    def found(self, key: AttemptKey) -> Found:
-        """Return what lies there of one attempt."""
-        return Found(
-            key=key,
-            task=self.tasks.get(key),
-            info=self.infos.get(key),
-            record=self.records.get(key),
-            renewed_s=self.renewals.get(key),
-        )
-
-    def all_found(self) -> tuple[Found, ...]:
-        """Return everything that lies there, as a starting gnode finds it."""
-        return tuple(self.found(key) for key in sorted({*self.tasks, *self.records}))
-
-    def remove(self, key: AttemptKey) -> None:
-        """Forget an attempt."""
-        self.tasks.pop(key, None)
-        self.infos.pop(key, None)
-        self.records.pop(key, None)
-        self.renewals.pop(key, None)
-
-
 class Machine:
     """One machine.
 
@@ -105,7 +63,7 @@ class Machine:
         processes: supervisors that live now, by attempt.
         skew_s: by how much its wall clock is ahead of the true one.
         suspended: nothing runs here now, and clocks go on.
-        on_seen, on_ended: tell gnode, if one runs; None if not.
+        on_seen, on_ended, on_said: tell gnode, if one runs; None if not.
         on_change: told whenever what is in use has changed.
         on_begin, on_record: told of every start and every end of a job; nothing survives of them
             in the spool for ever.
@@ -132,6 +90,7 @@ class Machine:
         self.processes: dict[AttemptKey, Process] = {}
         self.on_seen: Callable[[AttemptKey], None] | None = None
         self.on_ended: Callable[[AttemptKey], None] | None = None
+        self.on_said: Callable[[n.Progress], None] | None = None
         self.on_change: Callable[[Machine], None] | None = None
         self.on_begin: Callable[[Machine, AttemptKey], None] | None = None
         self.on_record: Callable[[Machine, ExitRecord], None] | None = None
@@ -206,6 +165,8 @@ class Machine:
         if self.on_begin is not None:
             self.on_begin(self, key)
         self.work.start(key, process.program, now_s)
+        if process.program.course is not None:
+            process.program.course.joined(self)
         self.gpus_used += len(process.task.gpu_indices)
         self._changed()
         self._arrange(key, process)
@@ -320,7 +281,7 @@ class Machine:
             wall_s=wall_s,
             cpu_s=cpu_s,
             memory_peak_bytes=process.program.memory_bytes if process.info is not None else 0,
-            work_done=process.program.checkpoint(wall_s),
+            work_done=process.program.checkpoint(wall_s, now_s),
         )
         if self.on_record is not None:
             self.on_record(self, self.spool.records[key])
@@ -333,6 +294,8 @@ class Machine:
         if process.info is None:
             return 0.0
         cpu_s = self.work.stop(key, self._agenda.now_s)
+        if process.program.course is not None:
+            process.program.course.left(self)
         self.gpus_used -= len(process.task.gpu_indices)
         self._changed()
         self._plan()
@@ -347,7 +310,26 @@ class Machine:
         process = self.processes.get(key)
         if process is None or process.info is None:
             return None
-        return process.program.checkpoint(self._agenda.now_s - process.begun_s)
+        now_s = self._agenda.now_s
+        return process.program.checkpoint(now_s - process.begun_s, now_s)
+
+    # --- adaptive trainings ---
+
+    def finish(self, key: AttemptKey) -> None:
+        """Let a part end by itself: all its work is done."""
+        process = self.processes.get(key)
+        if process is not None and process.info is not None:
+            self._end(key, process, exit_code=process.program.exit_code)
+
+    def say(self, message: n.Progress) -> None:
+        """Let a training tell gnode something, if one runs."""
+        if self.on_said is not None:
+            self.on_said(message)
+
+    def course(self, key: AttemptKey) -> Course | None:
+        """Return what an adaptive training does here; None if none runs."""
+        process = self.processes.get(key)
+        return None if process is None or process.info is None else process.program.course
 
     def usage(self, key: AttemptKey) -> Usage:
         """Return what the samples of an attempt that has ended say of it."""

@@ -137,13 +137,14 @@ class NodeProcess:
         self._awaited.clear()
         machine.on_seen = self._on_seen
         machine.on_ended = self._on_ended
+        machine.on_said = self._on_said
         self.post(SpoolFound(found=machine.spool.all_found()))
         self.post(LauncherUp())
 
     def kill(self) -> None:
         """Kill the daemon; launcher, supervisors and jobs live on."""
         self.agent = None
-        self.machine.on_seen = self.machine.on_ended = None
+        self.machine.on_seen = self.machine.on_ended = self.machine.on_said = None
         self._inputs.clear()
 
     def suspend(self) -> None:
@@ -299,6 +300,9 @@ class NodeProcess:
             self.post(Measured(load=self._measured, usage=usage))
         self.post(SupervisorEnded(key=key, record=spool.records.get(key), info=info))
 
+    def _on_said(self, message: n.Progress) -> None:
+        self.post(JobSaid(message=message))
+
     def _launched(self, key: AttemptKey, launcher: int) -> None:
         """The launcher forks a supervisor and says so, if it still is the one that was asked."""
         if launcher != self._launcher:
@@ -406,7 +410,7 @@ class NodeProcess:
 
     def _tell_job(self, effect: do.TellJob) -> None:
         """A modelled training saves its state at once, and waits."""
-        order = effect.message
+        order, course = effect.message, self.machine.course(effect.key)
         done = self.machine.work_done(effect.key)
         if not isinstance(order, n.Checkpoint):
             return
@@ -423,6 +427,7 @@ class NodeProcess:
                 attempt=order.attempt,
                 request=order.request,
                 work_done=done,
+                work_total=course.run.truth.work if course is not None else 0.0,
                 waits=True,
             )
         self.post(JobSaid(message=message))

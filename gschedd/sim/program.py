@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from gschedd.sim.course import Course
+
 
 class Program(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The behaviour of one part of a job.
@@ -18,6 +20,7 @@ class Program(Struct, frozen=True, kw_only=True, omit_defaults=True):
         work_rate: of a training, work done in a second; 0 for all other jobs, which have no
             checkpoints.
         restore_s: until a training does its first step, seconds; part of ``work_s``.
+        course: of an adaptive training, which ends when that does; None for all other jobs.
     """
 
     work_s: float
@@ -29,9 +32,12 @@ class Program(Struct, frozen=True, kw_only=True, omit_defaults=True):
     work_done: float = 0.0
     work_rate: float = 0.0
     restore_s: float = 0.0
+    course: Course | None = None
 
-    def checkpoint(self, wall_s: float) -> float | None:
+    def checkpoint(self, wall_s: float, now_s: float) -> float | None:
         """Return the work done after so long, or None for a job without checkpoints."""
+        if self.course is not None:
+            return self.course.work_done(now_s)
         if not self.work_rate:
             return None
         return self.work_done + self.work_rate * max(0.0, wall_s - self.restore_s)

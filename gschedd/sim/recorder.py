@@ -142,6 +142,7 @@ class Recorder:
 
     Attributes:
         on_change: told of each machine on which something else is in use from now on.
+        on_facts: told of all that has become durable.
     """
 
     def __init__(
@@ -172,6 +173,7 @@ class Recorder:
         self._requeues = 0
         self._migrations = 0
         self.on_change: Callable[[Machine], None] | None = None
+        self.on_facts: Callable[[Sequence[f.AnyFact]], None] | None = None
         self.traced: dict[int, TraceJob] = {}
         self.submitted = 0
         self.done = 0
@@ -181,29 +183,34 @@ class Recorder:
     def committed(self, facts: Sequence[f.AnyFact], done: Iterable[Job]) -> None:
         """Take in what has become durable."""
         self._pass_time()
+        if self.on_facts is not None:
+            self.on_facts(facts)
         for fact in facts:
-            match fact:
-                case f.JobSubmitted():
-                    self.submitted += 1
-                    self._idle.add(fact.job)
-                case f.AttemptAssigned():
-                    self._idle.discard(fact.job)
-                    self._running += 1
-                case f.MoveRequested():
-                    self._migrations += 1
-                case f.AttemptEnded():
-                    self._running -= 1
-                    if fact.outcome.kind in {OutcomeKind.MOVED, OutcomeKind.RERUN}:
-                        self._idle.add(fact.job)
-                case f.JobRequeued():
-                    self._idle.add(fact.job)
-                    self._requeues += 1
-                case f.JobEnded():
-                    self._idle.discard(fact.job)
-                case _:
-                    pass
+            self._note(fact)
         for job in done:
             self._take(job)
+
+    def _note(self, fact: f.AnyFact) -> None:
+        match fact:
+            case f.JobSubmitted():
+                self.submitted += 1
+                self._idle.add(fact.job)
+            case f.AttemptAssigned():
+                self._idle.discard(fact.job)
+                self._running += 1
+            case f.MoveRequested():
+                self._migrations += 1
+            case f.AttemptEnded():
+                self._running -= 1
+                if fact.outcome.kind in {OutcomeKind.MOVED, OutcomeKind.RERUN}:
+                    self._idle.add(fact.job)
+            case f.JobRequeued():
+                self._idle.add(fact.job)
+                self._requeues += 1
+            case f.JobEnded():
+                self._idle.discard(fact.job)
+            case _:
+                pass
 
     def changed(self, machine: Machine) -> None:
         """Take in that something else is in use on a machine now."""

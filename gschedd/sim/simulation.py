@@ -17,6 +17,7 @@ from gschedd.models.predict import Model
 from gschedd.plan.compose import Composed
 from gschedd.plan.snapshot import Policy
 from gschedd.plan.training import Fabric
+from gschedd.sim.adaptive import Truth
 from gschedd.sim.agenda import FOREVER, Agenda
 from gschedd.sim.cluster import ClusterNode
 from gschedd.sim.head import HeadProcess
@@ -52,6 +53,8 @@ class Options(Struct, frozen=True, kw_only=True):
         predicted_times: jobs are planned to run as long as their kind did before.
         planning_s: trainings are planned beside the head, so long for each plan, seconds; None: in
             the head's cycle, in no time.
+        truth_of: how a job really behaves that is an adaptive training, whatever it is planned as;
+            None where it is none. As its trace says, unless something else is named here.
     """
 
     work: str = "fixed"
@@ -63,6 +66,7 @@ class Options(Struct, frozen=True, kw_only=True):
     max_moves: int = MANY_MOVES
     predicted_times: bool = True
     planning_s: float | None = None
+    truth_of: Callable[[TraceJob], Truth | None] = lambda job: job.behaviour
 
 
 class DirectLink:
@@ -137,7 +141,15 @@ class Simulation:
                 policy if options.planning_s is not None and isinstance(policy, Composed) else None
             ),
         )
-        trainings = Trainings(self.head, self._programs, next_watcher=self.recorder)
+        self._truth_of = options.truth_of
+        self._truths: dict[int, Truth] = {}
+        trainings = Trainings(
+            self.head,
+            self._programs,
+            self._truths,
+            agenda=self.agenda,
+            next_watcher=self.recorder,
+        )
         self.daemon = HeadProcess(
             agenda=self.agenda, watcher=trainings, plan_s=lambda: options.planning_s
         )
@@ -212,7 +224,10 @@ class Simulation:
             self.refused[step.error.message] += 1
             return
         self.recorder.traced[step.job] = job
-        if job.training is None:
+        truth = self._truth_of(job)
+        if truth is not None:
+            self._truths[step.job] = truth
+        elif job.training is None:
             self._programs[step.job] = self._classifier.program(job)
 
     def summary(self, policy: str) -> Summary:

@@ -1,14 +1,20 @@
 """What trainings do on what they get: as fast as their layout lets them, over all their moves."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
+from gnode.core.task import AttemptKey
+from gsched.model.resources import Allocation
 from gschedd.core import facts as f
 from gschedd.core.head import Head
 from gschedd.core.state import Job
 from gschedd.models.sizes import size_of
-from gschedd.plan.layouts import layout_of
+from gschedd.plan.layouts import held_gpus, layout_of
+from gschedd.sim.adaptive import Outset, Places, Run, Truth
+from gschedd.sim.agenda import Agenda
+from gschedd.sim.course import Course
 from gschedd.sim.program import Program
 from gschedd.sim.workload import STARTUP
 
@@ -30,20 +36,36 @@ class Trainings:
 
     Args:
         programs: what each job does, by number; those of trainings are put there.
+        truths: how adaptive trainings really behave, by number.
         next_watcher: is told after this one.
     """
 
-    def __init__(self, head: Head, programs: dict[int, Program], *, next_watcher: Watcher) -> None:
+    def __init__(
+        self,
+        head: Head,
+        programs: dict[int, Program],
+        truths: Mapping[int, Truth],
+        *,
+        agenda: Agenda,
+        next_watcher: Watcher,
+    ) -> None:
         self._head = head
         self._programs = programs
+        self._truths = truths
+        self._agenda = agenda
         self._next = next_watcher
+        self._steps: dict[int, int] = {}
 
     def committed(self, facts: Sequence[f.AnyFact], done: Iterable[Job]) -> None:
         """Take in facts, and the jobs that are done by them."""
         for fact in facts:
             if isinstance(fact, f.AttemptAssigned):
+                truth = self._truths.get(fact.job)
                 job = self._head.state.trainings.get(fact.job)
-                if job is not None and job.spec.training is not None:
+                if truth is not None:
+                    job = self._head.state.jobs[fact.job]
+                    self._programs[job.id] = self._adaptive(job, fact, truth)
+                elif job is not None and job.spec.training is not None:
                     self._programs[job.id] = self._program(job, fact)
         self._next.committed(facts, done)
 
@@ -63,3 +85,27 @@ class Trainings:
             work_rate=rate,
             restore_s=restore_s,
         )
+
+    def _adaptive(self, job: Job, fact: f.AttemptAssigned, truth: Truth) -> Program:
+        """Return what an adaptive training does on what it was given."""
+        places = self._places(fact.allocation)
+        outset = Outset(
+            done=job.work_done,
+            steps=self._steps.get(job.id, 0) if job.work_done > 0 else 0,
+            startup_s=truth.restart_s,
+        )
+        course = Course(
+            Run(truth, places, None, outset),
+            AttemptKey(job.id, fact.attempt),
+            fact.active,
+            agenda=self._agenda,
+            on_over=partial(self._over, job.id),
+        )
+        return Program(work_s=math.inf, cpus=fact.allocation[0].cpus, course=course)
+
+    def _over(self, job: int, steps: float) -> None:
+        self._steps[job] = int(steps)
+
+    def _places(self, allocation: Allocation) -> Places:
+        held = held_gpus(allocation, self._head.state.gpus_of)
+        return tuple((min(gpu.type for gpu in gpus), len(gpus)) for gpus in held.values())

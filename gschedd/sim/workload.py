@@ -11,6 +11,7 @@ from gsched.protocol.api import SubmitJob
 from gschedd.core.settings import Caller
 from gschedd.sim.cluster import ClusterNode
 from gschedd.sim.program import Program
+from gschedd.sim.truths import ModelledTraining
 
 FIRST_UID: Final = 1001
 #: What a training is told that takes its time until its first step.
@@ -33,6 +34,8 @@ class TraceJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
         resources: a resource list as after ``-l``, instead of the counts above.
         training: the size of a training: it runs as long as that takes on the GPUs that it gets,
             and ``duration_s`` counts for nothing. It can be moved.
+        behaviour: of an adaptive training: what it does on the GPUs and with the batch that it is
+            given; ``duration_s`` counts for nothing.
         startup_s: a training takes so long from each of its starts to its first step.
         gpus_max: a training may be given any number of GPUs from ``gpus`` to this.
         reject_if_late: it is refused when it is submitted, unless its deadline can be met.
@@ -57,6 +60,7 @@ class TraceJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     exit_code: int = 0
     resources: str = ""
     training: Training | None = None
+    behaviour: ModelledTraining | None = None
     startup_s: float = 0.0
     gpus_max: int = 0
     reject_if_late: bool = False

@@ -1,0 +1,198 @@
+"""Sia's job lists by policy, beside published figures and those of its authors' own simulator.
+
+Every policy decides through gsched's own head, in its simulator; how fast jobs really run is taken
+from the traces of Sia's artifact. Times are hours; JCT is the mean time from submission to end.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from msgspec import structs
+from rich.console import Console
+
+from gsched.errors import GschedError
+from gschedd.plan.snapshot import Policy
+from gschedd.policies.registry import TRAININGS, choose
+from scripts.reproduce.arguments import shared_data
+from scripts.reproduce.sia_lists import CLUSTERS, Cluster, Says, lists_of, read_list
+from scripts.reproduce.sia_report import line, pooled, print_table
+from scripts.reproduce.sia_runs import Contender, ListFigures, run_list
+from scripts.reproduce.sia_truth import Application
+
+DATA: Final = shared_data("sia")
+TRACES: Final = ("philly", "newtrace")
+#: Policies of queues: they give jobs the GPUs that were asked for.
+QUEUES: Final = ("fifo",)
+#: Those that are compared if none are named.
+DEFAULT: Final = "fifo,themis"
+EXAMPLES: Final = """examples:
+  scripts/reproduce/sia --trace ../shared/data/sia/workloads/philly --lists 1
+  scripts/reproduce/sia --policies fifo,themis --cluster homo64 --json sia.json
+"""
+
+
+def contender(name: str) -> Contender:
+    """Return a policy by its name."""
+    says = Says.JOBS if name in QUEUES else Says.TRAININGS
+    return Contender(name=name, make=partial(_plan, name), says=says)
+
+
+def _plan(name: str) -> Policy:
+    return choose(name).plan
+
+
+def run(task: tuple[Path, str], asked: argparse.Namespace) -> ListFigures:
+    """Run one list under one policy."""
+    path, name = task
+    wanted = sorted({row.application for row in read_list(path)})
+    applications = {each: Application(each, asked.truth) for each in wanted}
+    return run_list(
+        path,
+        contender(name),
+        Cluster(asked.cluster),
+        applications,
+        alike=asked.alike,
+        limit=asked.jobs,
+    )
+
+
+def run_all(tasks: Sequence[tuple[Path, str]], asked: argparse.Namespace) -> list[ListFigures]:
+    """Run all, and tell of each as soon as it is done."""
+    each = partial(run, asked=asked)
+    found: list[ListFigures] = []
+    if asked.processes == 1:
+        for task in tasks:
+            found.append(each(task))
+            print(line(found[-1]), file=sys.stderr, flush=True)
+        return found
+    with ProcessPoolExecutor(asked.processes) as pool:
+        for figures in pool.map(each, tasks):
+            found.append(figures)
+            print(line(figures), file=sys.stderr, flush=True)
+    return found
+
+
+def report(found: Sequence[ListFigures], asked: argparse.Namespace, console: Console) -> None:
+    """Print a table for each trace: of all its lists together, and of each if that is asked for."""
+    for trace, figures in groupby(sorted(found, key=lambda each: each.trace), lambda e: e.trace):
+        of_trace = list(figures)
+        lists = list(dict.fromkeys(each.list for each in of_trace))
+        if asked.each or len(lists) == 1:
+            for name in lists:
+                rows = [each for each in of_trace if each.list == name]
+                print_table(f"{trace}, {name}, {asked.cluster}", rows, asked.cluster, console)
+        if len(lists) > 1:
+            rows = [
+                pooled([each for each in of_trace if each.policy == policy])
+                for policy in asked.policies
+            ]
+            title = f"{trace}, {len(lists)} lists, {asked.cluster}"
+            print_table(title, rows, asked.cluster, console)
+
+
+def _policies(text: str) -> list[str]:
+    """Return the names of policies that are asked for."""
+    names, known = text.split(","), (*QUEUES, *TRAININGS)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"no policy {unknown[0]!r}; there are {', '.join(sorted(known))}"
+        )
+    return names
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the numbers of ``1,3-5``."""
+    found: list[int] = []
+    for word in text.split(","):
+        first, _, last = word.partition("-")
+        try:
+            found += range(int(first), int(last or first) + 1)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers: 1,3-5") from None
+    return found
+
+
+def _count(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return number
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the arguments."""
+    made = argparse.ArgumentParser(
+        prog="scripts/reproduce/sia",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument(
+        "--trace",
+        type=Path,
+        action="append",
+        metavar="DIR",
+        help="folder of lists, or one list; may be given again [philly and newtrace]",
+    )
+    made.add_argument(
+        "--truth", type=Path, default=DATA / "traces", metavar="DIR", help="traces of the models"
+    )
+    made.add_argument("--cluster", choices=sorted(CLUSTERS), default="hetero64", help="[hetero64]")
+    made.add_argument(
+        "--policies",
+        type=_policies,
+        default=DEFAULT,
+        metavar="NAMES",
+        help=f"comma-separated, of {', '.join(sorted((*QUEUES, *TRAININGS)))} [{DEFAULT}]",
+    )
+    made.add_argument(
+        "--lists", type=_numbers, metavar="N,N-N", help="of each folder, counted from 1 [all]"
+    )
+    made.add_argument("--jobs", type=_count, metavar="N", help="only the first of each list [all]")
+    made.add_argument("--each", action="store_true", help="print a table for each list, too")
+    made.add_argument(
+        "--alike",
+        action="store_true",
+        help="jobs of one model are of one kind: what was learned of one is known of the next",
+    )
+    made.add_argument("--processes", type=_count, default=1, metavar="N", help="lists at once [1]")
+    made.add_argument("--json", type=Path, metavar="OUT", help="file to write all figures to")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all lists, print tables, and write the figures as JSON if asked to."""
+    asked = parser().parse_args(arguments)
+    try:
+        paths: list[Path] = []
+        for folder in asked.trace or [DATA / "workloads" / name for name in TRACES]:
+            here = lists_of([folder])
+            numbers = asked.lists or range(1, len(here) + 1)
+            paths += [here[number - 1] for number in numbers if number <= len(here)]
+        found = run_all([(path, name) for path in paths for name in asked.policies], asked)
+    except (GschedError, OSError) as error:
+        print(f"sia: {error}", file=sys.stderr)
+        return 2
+    width = None if sys.stdout.isatty() else 130
+    report(found, asked, Console(highlight=False, width=width))
+    if asked.json:
+        said = {"cluster": asked.cluster, "lists": [structs.asdict(each) for each in found]}
+        for each in said["lists"]:
+            each["each"] = [structs.asdict(job) for job in each["each"]]
+        asked.json.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""Adaptive trainings in the simulator: as fast as their truth, and what the head hears of them."""
+
+from collections.abc import Sequence
+
+import pytest
+from msgspec import structs
+
+from gsched.model.training import Training
+from gschedd.core import facts as f
+from gschedd.models.goodput.records import ThroughputParameters
+from gschedd.plan.snapshot import Policy
+from gschedd.policies.registry import POLICIES
+from gschedd.sim.cluster import read_cluster
+from gschedd.sim.recorder import JobResult
+from gschedd.sim.simulation import Options, Simulation
+from gschedd.sim.truths import ModelledTraining
+from gschedd.sim.workload import TraceJob
+from tests.sim.test_trainings import growing, smallest
+
+#: 2 s a step of 10 samples on one GPU; 1 s with five samples each, and 0.5 s to synchronise.
+MODEL = ThroughputParameters(compute_per_sample_s=0.2, node_sync_s=0.5, network_sync_s=3.0)
+#: Its gradients are so noisy that a sample of a large batch counts as much as one of a small one.
+TRUTH = ModelledTraining(
+    work=10_000.0, batch=10, models={"": MODEL}, noise_scales=((1.0, 1e15),), restart_s=40.0
+)
+RATES = ((1, 5.0), (2, 20 / 3), (4, 8.0))
+
+
+def job(submit_s: float = 0.0, **changes: object) -> TraceJob:
+    """Return a training of 10,000 samples with a fixed batch, on 1 to 4 GPUs."""
+    made = TraceJob(
+        submit_s=submit_s,
+        duration_s=0.0,
+        gpus=1,
+        gpus_max=4,
+        training=Training(iterations=10_000.0, rates=RATES),
+        behaviour=TRUTH,
+    )
+    return structs.replace(made, **changes)
+
+
+def run(
+    policy: Policy, jobs: Sequence[TraceJob], cluster: str = "1xcpus=16,gpus=4"
+) -> tuple[dict[int, JobResult], list[f.AnyFact], Simulation]:
+    """Run trainings to their end; return their results and all facts."""
+    results: dict[int, JobResult] = {}
+    facts: list[f.AnyFact] = []
+    simulation = Simulation(
+        read_cluster(cluster),
+        jobs,
+        policy,
+        options=Options(plans_training=policy is not POLICIES["fifo"]),
+        on_result=lambda result: results.update({result.job: result}),
+    )
+    simulation.recorder.on_facts = facts.extend
+    assert not simulation.run()
+    return results, facts, simulation
+
+
+def test_it_takes_its_start_and_its_steps() -> None:
+    """1,000 steps of 2 s after 40 s, on one GPU."""
+    results, _, _ = run(smallest, [job()])
+
+    assert results[1].run_s == pytest.approx(40 + 2000)
+    assert results[1].outcome == "exited"
+
+
+def test_a_move_costs_one_more_start_and_no_work() -> None:
+    """On one GPU until another one ends beside it, then on three, with four samples each."""
+    jobs = [job(), job(gpus=2, gpus_max=0)]
+    results, _, simulation = run(growing, jobs, cluster="1xcpus=16,gpus=3")
+    second_s = 40 + 1000 * 1.5
+    left = 10_000 - (second_s - 40) * 5
+
+    assert results[2].run_s == pytest.approx(second_s)
+    assert results[1].run_s == pytest.approx(second_s + 40 + left / (12 / 1.3))
+    assert simulation.summary("growing").migrations == 1
+    assert not simulation.head.oddities
+
+
+def test_parts_on_several_nodes_begin_and_end_together() -> None:
+    """Four nodes with one GPU each: a step waits for the network, and all end at once."""
+    results, facts, _ = run(smallest, [job(gpus=4, gpus_max=0)], cluster="4xcpus=4,gpus=1")
+    ended = [fact for fact in facts if isinstance(fact, f.PartEnded)]
+
+    assert results[1].run_s == pytest.approx(40 + 10_000 / (12 / (0.6 + 3.0)))
+    assert len(ended) == 4
+    assert len({fact.at_s for fact in ended}) == 1
+
+
+def test_the_head_hears_of_its_steps_and_its_start() -> None:
+    """Reports become facts: what a step takes, how long the start took."""
+    _, facts, _ = run(smallest, [job()])
+    measured = [fact for fact in facts if isinstance(fact, f.StepsMeasured)]
+    started = [fact for fact in facts if isinstance(fact, f.StartupMeasured)]
+
+    assert measured
+    assert measured[0].steps.step_s == pytest.approx(2.0)
+    assert measured[0].steps.samples == pytest.approx(10.0, rel=0.1)
+    assert [fact.startup_s for fact in started] == [pytest.approx(40.0, abs=0.1)]
+
+
+def test_a_job_of_a_queue_may_behave_like_one() -> None:
+    """Planned as any other job, it runs as fast as its truth says."""
+    words = "select=4:ncpus=1:ngpus=1,place=free"
+    queued = job(gpus=4, gpus_max=0, training=None, resources=words)
+    results, _, _ = run(POLICIES["fifo"], [queued])
+
+    assert results[1].run_s == pytest.approx(40 + 10_000 / (12 / (0.6 + 0.5)))
