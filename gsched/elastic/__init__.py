@@ -14,6 +14,9 @@ The same script runs outside gsched, where it just trains. Standard library and 
 torch only when `start` is called.
 """
 
+from gsched.elastic.adaptive.noise import Noise
+from gsched.elastic.adaptive.options import Adaptive, Alone, Rule, Until
+from gsched.elastic.adaptive.training import AdaptiveTraining
 from gsched.elastic.errors import (
     BadArgumentError,
     BadEnvironmentError,
@@ -28,15 +31,21 @@ from gsched.elastic.starting import start
 from gsched.elastic.training import Settings, Training
 
 __all__ = [
+    "Adaptive",
+    "AdaptiveTraining",
+    "Alone",
     "BadArgumentError",
     "BadEnvironmentError",
     "CheckpointMismatchError",
     "CheckpointUnusableError",
     "ElasticError",
+    "Noise",
+    "Rule",
     "Samples",
     "Settings",
     "StepError",
     "Training",
+    "Until",
     "WorldSizeError",
     "start",
 ]

@@ -18,6 +18,9 @@ class Environment:
         socket: where gnode listens; a leading ``@`` means an abstract name; None: nowhere.
         interval_s: between two checkpoints that nobody asked for, seconds; 0: none;
             None: chosen from what a checkpoint costs.
+        batch_per_gpu: samples of a micro-batch on each GPU, for an adaptive training; 0: the
+            script's batch is divided among the ranks.
+        accumulation: micro-batches of a step before the last one; only with ``batch_per_gpu``.
     """
 
     job: int = 0
@@ -25,6 +28,8 @@ class Environment:
     directory: str | None = None
     socket: str | None = None
     interval_s: float | None = None
+    batch_per_gpu: int = 0
+    accumulation: int = 0
 
     @classmethod
     def read(cls, variables: Mapping[str, str] | None = None) -> "Environment":
@@ -41,7 +46,17 @@ class Environment:
             directory=variables.get("GSCHED_CHECKPOINT_DIR") or None,
             socket=variables.get("GSCHED_ELASTIC_SOCKET") or None,
             interval_s=interval_s,
+            batch_per_gpu=_count(variables, "GSCHED_BATCH_PER_GPU"),
+            accumulation=_count(variables, "GSCHED_ACCUMULATION"),
         )
+
+
+def _count(variables: Mapping[str, str], name: str) -> int:
+    """Return the whole number in a variable, 0 where it is not set or empty."""
+    value = _number(variables, name) or 0.0
+    if value != int(value):
+        raise BadEnvironmentError(f"{name}={variables[name]!r}: should be a whole number from 0")
+    return int(value)
 
 
 def _number(variables: Mapping[str, str], name: str) -> float | None:

@@ -54,6 +54,18 @@ class Ranks:
         )
         return Pending(tensor, work)
 
+    def mean(self, values: Sequence[float]) -> list[float]:
+        """Return the mean of each of ``values`` over all ranks, the same on all of them."""
+        import torch
+        from torch import distributed
+
+        if self.is_alone:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.float64)
+        distributed.all_reduce(tensor, group=self.group)
+        found: list[float] = (tensor / self.world_size).tolist()
+        return found
+
     def share(self, word: Word) -> Word:
         """Return rank 0's ``word`` on all ranks."""
         from torch import distributed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from gsched.elastic.conversation import PROTOCOL_VERSION, Asked, Body, Conversation
 from gsched.elastic.environment import Environment
@@ -12,16 +13,25 @@ from gsched.elastic.samples import Position, Samples
 from gsched.elastic.timing import StepTimes
 
 PROGRESS_PERIOD_S = 10.0
+#: To the second report of a training whose throughput is being learned: the first has no step in it
+#: that is like the others.
+SECOND_PERIOD_S = 3.0
 
 
 class Reporter:
-    """What rank 0 tells and is asked. Without a socket in the environment it does nothing."""
+    """What rank 0 tells and is asked. Without a socket in the environment it does nothing.
+
+    Attributes:
+        work_done: returns how much of ``Samples.total`` is done at a position.
+    """
 
     def __init__(self, environment: Environment, samples: Samples, world_size: int) -> None:
         self._samples = samples
+        self.work_done: Callable[[Position], float] = _samples_done
         self._world_size = world_size
         self._restored: Restored | None = None
         self._told_s = float("-inf")
+        self._periods_s = [PROGRESS_PERIOD_S, 0.0]  # the next one last
         self._offset = 0  # samples used of the epoch when this attempt came to it
         self._sizes = samples.accepted()
         self._link: Link | None = None
@@ -82,7 +92,7 @@ class Reporter:
             {
                 "request": request,
                 "step": position.step,
-                "work_done": float(position.samples_done),
+                "work_done": self.work_done(position),
                 "work_total": float(self._samples.total),
                 "path": saved.path,
                 "size_bytes": saved.size_bytes,
@@ -112,20 +122,32 @@ class Reporter:
         if self._conversation is not None:
             self._conversation.over(message)
 
+    def second_after(self, period_s: float) -> None:
+        """Let the second report come so long after the first."""
+        self._periods_s = [PROGRESS_PERIOD_S, period_s, 0.0]
+
     def is_due(self, now_s: float) -> bool:
         """Return whether gnode should hear how far the training is; ``now_s`` of perf_counter."""
-        return self._conversation is not None and now_s - self._told_s >= PROGRESS_PERIOD_S
+        return self._conversation is not None and now_s - self._told_s >= self._periods_s[-1]
 
-    def progress(self, position: Position, steps: StepTimes) -> None:
-        """Tell how far the training is, and how long steps took since this was told last."""
+    def progress(self, position: Position, steps: StepTimes, more: Body | None = None) -> None:
+        """Tell how far the training is, and how long steps took since this was told last.
+
+        Args:
+            position: how far it is.
+            steps: how long they took.
+            more: is told with it, and takes the place of what is told otherwise.
+        """
         if self._conversation is None:
             return
         self._told_s = time.perf_counter()
+        if len(self._periods_s) > 1:
+            self._periods_s.pop()
         restored = self._restored
         self._conversation.progress(
             {
                 "step": position.step,
-                "work_done": float(position.samples_done),
+                "work_done": self.work_done(position),
                 "work_total": float(self._samples.total),
                 "at_s": time.time(),
                 "step_s": steps.step_s,
@@ -135,6 +157,7 @@ class Reporter:
                 "world_sizes": self._sizes,
                 "restored_step": restored.position.step if restored is not None else -1,
                 "restore_s": restored.wall_s if restored is not None else 0.0,
+                **(more or {}),
             }
         )
 
@@ -142,3 +165,7 @@ class Reporter:
         """Send what waits and disconnect."""
         if self._link is not None:
             self._link.close()
+
+
+def _samples_done(position: Position) -> float:
+    return float(position.samples_done)

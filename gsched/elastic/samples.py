@@ -76,7 +76,7 @@ class Samples:
 
     def part(self, batch: int, rank: int, world_size: int) -> tuple[int, int]:
         """Return where in a global batch of ``batch`` samples a rank's part begins and ends."""
-        return batch * rank // world_size, batch * (rank + 1) // world_size
+        return part_of(batch, rank, world_size)
 
     def fault(self, world_size: int, offset: int = 0) -> str | None:
         """Return in words why the training cannot run on ``world_size`` ranks; None if it can.
@@ -155,6 +155,11 @@ class Samples:
     def _rest(self, offset: int) -> int:
         """Return the samples of the last, shorter step of an epoch; 0: there is none."""
         return 0 if self.drop_last else (self.count - offset) % self.global_batch
+
+
+def part_of(batch: int, rank: int, world_size: int) -> tuple[int, int]:
+    """Return where in ``batch`` samples a rank's part begins and ends; no two differ by two."""
+    return batch * rank // world_size, batch * (rank + 1) // world_size
 
 
 def _listed(sizes: Sequence[int]) -> str:

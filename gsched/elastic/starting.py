@@ -10,15 +10,18 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
+from gsched.elastic.adaptive.adaptation import LEARNED_NAME, Adaptation
+from gsched.elastic.adaptive.options import Adaptive
+from gsched.elastic.adaptive.training import AdaptiveTraining
 from gsched.elastic.buckets import settle_buckets
 from gsched.elastic.environment import Environment
-from gsched.elastic.errors import ElasticError, WorldSizeError
+from gsched.elastic.errors import BadArgumentError, ElasticError, WorldSizeError
 from gsched.elastic.keeper import Keeper
 from gsched.elastic.plain import distributed_parts
 from gsched.elastic.ranks import Ranks
-from gsched.elastic.reporter import Reporter
+from gsched.elastic.reporter import SECOND_PERIOD_S, Reporter
 from gsched.elastic.samples import Samples
 from gsched.elastic.shelf import Shelf
 from gsched.elastic.state import TrainingState
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
+@overload
 def start(
     model: nn.Module,
     optimizer: Optimizer | Sequence[Optimizer],
@@ -38,6 +42,32 @@ def start(
     also: Mapping[str, object] | None = None,
     per_rank: Mapping[str, object] | None = None,
     settings: Settings | None = None,
+    adaptive: None = None,
+) -> Training: ...
+
+
+@overload
+def start(
+    model: nn.Module,
+    optimizer: Optimizer | Sequence[Optimizer],
+    samples: Samples,
+    *,
+    also: Mapping[str, object] | None = None,
+    per_rank: Mapping[str, object] | None = None,
+    settings: Settings | None = None,
+    adaptive: Adaptive,
+) -> AdaptiveTraining: ...
+
+
+def start(  # noqa: PLR0913 - each is one thing that a script has or says
+    model: nn.Module,
+    optimizer: Optimizer | Sequence[Optimizer],
+    samples: Samples,
+    *,
+    also: Mapping[str, object] | None = None,
+    per_rank: Mapping[str, object] | None = None,
+    settings: Settings | None = None,
+    adaptive: Adaptive | None = None,
 ) -> Training:
     """Return a training that goes on where its newest good checkpoint is, or begins anew.
 
@@ -51,21 +81,21 @@ def start(
             random number generator. After a change of the number of ranks all have rank 0's.
         per_rank: the same of what belongs to one rank: it begins anew after such a change.
         settings: where checkpoints are and how often, if the environment is not to say it.
+        adaptive: let the global batch follow the GPUs; ``samples`` has the tuned one.
 
     Raises:
         ElasticError: the training cannot start as it is; nobody needs to catch it (see there).
     """
     try:
+        optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+        adaptation = None if adaptive is None else Adaptation(adaptive, optimizers)
+        others = statefuls("also", {**(also or {}), **_also(adaptation, also or {})})
         return _start(
             model,
             samples,
-            TrainingState(
-                model,
-                list(optimizer) if isinstance(optimizer, Sequence) else [optimizer],
-                statefuls("also", also or {}),
-                statefuls("per_rank", per_rank or {}),
-            ),
+            TrainingState(model, optimizers, others, statefuls("per_rank", per_rank or {})),
             settings or Settings(),
+            adaptation,
         )
     except ElasticError as error:
         if os.environ.get("RANK", "0") == "0":
@@ -83,8 +113,24 @@ def _tell_torchrun(message: str) -> None:
             json.dump({"message": message, "timestamp": int(time.time())}, file)
 
 
+def _also(adaptation: Adaptation | None, given: Mapping[str, object]) -> dict[str, object]:
+    """Return what is saved of an adaptive training beside what its script names."""
+    if adaptation is None:
+        return {}
+    if LEARNED_NAME in given:
+        raise BadArgumentError(
+            f"also={{{LEARNED_NAME!r}: …}}: an adaptive training saves its own state under this "
+            "name: choose another one"
+        )
+    return {LEARNED_NAME: adaptation.learned}
+
+
 def _start(
-    model: nn.Module, samples: Samples, state: TrainingState, settings: Settings
+    model: nn.Module,
+    samples: Samples,
+    state: TrainingState,
+    settings: Settings,
+    adaptation: Adaptation | None,
 ) -> Training:
     environment = Environment.read()
     ranks = Ranks()
@@ -95,6 +141,13 @@ def _start(
             f"this is one of {started} ranks, and they have no process group: call "
             "torch.distributed.init_process_group() before elastic.start()"
         )
+    if adaptation is not None:
+        samples = adaptation.follow(samples, environment, ranks)
+    elif environment.batch_per_gpu and ranks.rank == 0:
+        sys.stderr.write(
+            "gsched.elastic: the batch stays as it is: GSCHED_BATCH_PER_GPU is set, and the script "
+            "calls elastic.start() without adaptive=\n"
+        )
     samples.check(ranks.world_size)
     settings = replace(
         settings,
@@ -102,9 +155,11 @@ def _start(
         interval_s=environment.interval_s if settings.interval_s is None else settings.interval_s,
     )
     speaking = environment if ranks.rank == 0 else replace(environment, socket=None)
-    training = Training(
-        model, samples, ranks, Reporter(speaking, samples, ranks.world_size), settings
-    )
+    reporter = Reporter(speaking, samples, ranks.world_size)
+    training = Training(model, samples, ranks, reporter, settings)
+    if adaptation is not None:
+        reporter.second_after(SECOND_PERIOD_S)
+        training = AdaptiveTraining(model, adaptation, ranks, reporter, settings)
     for part in distributed_parts(model):
         settle_buckets(part, ranks.world_size)
     keeper, restored = None, None

@@ -6,12 +6,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gsched.elastic.agreement import Agreement
-from gsched.elastic.conversation import Asked
+from gsched.elastic.conversation import Asked, Body
 from gsched.elastic.errors import SaveError, StepError
 from gsched.elastic.interval import checkpoint_interval_s
 from gsched.elastic.keeper import Keeper, Restored
@@ -137,7 +137,7 @@ class Training:
         Raises:
             StepError: an epoch has passed without `batches` or `loader`.
         """
-        while self._position.epoch < self._samples.epochs:
+        while self._has_epochs():
             self._is_in_epoch, self._has_begun = True, False
             if self._position.offset == 0:
                 self._become_what_was_saved()
@@ -149,10 +149,13 @@ class Training:
                 )
             self._position = self._position.next_epoch()
             self._reporter.begin_at(0)
-            if self._position.epoch < self._samples.epochs:
+            if self._has_epochs():
                 self._checkpoint_if_due()
         self._is_in_epoch = False
         self._reporter.over("the training has done its last step")
+
+    def _has_epochs(self) -> bool:
+        return self._position.epoch < self._samples.epochs
 
     def batches(self) -> Iterator[list[int]]:
         """Yield the indices of this rank's samples, one list for each step left of the epoch.
@@ -178,21 +181,10 @@ class Training:
             StepError: `step` was not called since the last batch, or this is no epoch's loop.
             ValueError: the data set has another number of samples.
         """
-        import torch
-        from torch.utils.data import DataLoader
-
-        size = len(dataset)
-        if size != self._samples.count:
-            raise ValueError(
-                f"the data set has {size} samples, and Samples says {self._samples.count}"
-            )
+        self._check_size(dataset)
         self._begin()
-        epoch = self._position.epoch
         parts = list(self._parts())
-        # With a generator of its own the loader takes nothing from the one that is saved.
-        options.setdefault("generator", torch.Generator().manual_seed(self._loader_seed()))
-        indices = (self._order.part(epoch, begin, end) for _, (begin, end) in parts)
-        loader = DataLoader(dataset, batch_sampler=_Once(indices, len(parts)), **options)
+        loader = self._loader(dataset, [bounds for _, bounds in parts], options)
         for (offset, _), batch in zip(parts, loader, strict=True):
             self._weigh(offset)
             yield batch
@@ -302,6 +294,29 @@ class Training:
             yield offset, (offset + begin, offset + end)
             offset += batch
 
+    def _check_size(self, dataset: Dataset[object]) -> None:
+        size = len(dataset)
+        if size != self._samples.count:
+            raise ValueError(
+                f"the data set has {size} samples, and Samples says {self._samples.count}"
+            )
+
+    def _loader(
+        self, dataset: Dataset[object], bounds: Sequence[tuple[int, int]], options: dict[str, Any]
+    ) -> Iterable[Any]:
+        """Return a ``DataLoader`` of batches that lie so in the order of the epoch."""
+        import torch
+        from torch.utils.data import DataLoader
+
+        # With a generator of its own the loader takes nothing from the one that is saved.
+        options.setdefault("generator", torch.Generator().manual_seed(self._loader_seed()))
+        epoch = self._position.epoch
+        indices = (self._order.part(epoch, begin, end) for begin, end in bounds)
+        loader: Iterable[Any] = DataLoader(
+            dataset, batch_sampler=_Once(indices, len(bounds)), **options
+        )
+        return loader
+
     def _weigh(self, offset: int) -> None:
         size = self._samples.batch_at(offset)
         begin, end = self._samples.part(size, self.rank, self.world_size)
@@ -393,14 +408,16 @@ class Training:
             )
 
     def _tell_progress(self) -> None:
-        self._reporter.progress(
-            self._position,
-            StepTimes(
-                step_s=self._timer.mean_since_report(),
-                communication_s=communication_s(self._model),
-                gradient_bytes=gradient_bytes(self._model),
-            ),
+        times = StepTimes(
+            step_s=self._timer.mean_since_report(),
+            communication_s=communication_s(self._model),
+            gradient_bytes=gradient_bytes(self._model),
         )
+        self._reporter.progress(self._position, times, self._more_progress(times.step_s))
+
+    def _more_progress(self, _step_s: float) -> Body:
+        """Return what else is told with the progress."""
+        return {}
 
 
 class _Once:

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from gsched.elastic import Samples
+from gsched.elastic import Adaptive, Samples
 from tests.support.torchrun import ROOT, run_torchrun
 
 GUIDE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
@@ -25,7 +25,7 @@ def test_example_trains_and_goes_on_where_it_was(
 
     What comes after an epoch may need what its loop has set.
     """
-    (code,) = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+    code, *_ = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
     assert "global_batch=64" in code
     script = tmp_path / "train.py"
     code = code.replace("global_batch=64", f"global_batch={batch}")
@@ -59,7 +59,7 @@ def test_example_trains_and_goes_on_where_it_was(
 
 
 def test_guide_names_every_setting_and_variable() -> None:
-    for field in dataclasses.fields(Samples):
+    for field in (*dataclasses.fields(Samples), *dataclasses.fields(Adaptive)):
         assert f"`{field.name}`" in GUIDE
     source = (ROOT / "gsched" / "elastic" / "environment.py").read_text(encoding="utf-8")
     for variable in re.findall(r'"(GSCHED_[A-Z_]+)"', source):

@@ -1,0 +1,55 @@
+"""From a script's samples and its allocation to the batch of an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gsched.elastic.adaptive.batches import AdaptiveSamples, adaptive_samples, batching
+from gsched.elastic.adaptive.options import Adaptive, Until
+from gsched.elastic.adaptive.state import Learned
+from gsched.elastic.environment import Environment
+from gsched.elastic.ranks import Ranks
+from gsched.elastic.samples import Samples
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+LEARNED_NAME = "adaptive"  # of the state in checkpoints
+
+
+@dataclass(slots=True)
+class Adaptation:
+    """How a training adapts.
+
+    Attributes:
+        options: what its script says.
+        optimizers: whose learning rates follow the batch.
+        learned: what it has learned so far.
+        samples: with the global batch of this attempt, after `follow`.
+        per_gpu: the most samples of a micro-batch, after `follow`.
+    """
+
+    options: Adaptive
+    optimizers: Sequence[Optimizer]
+    learned: Learned = field(default_factory=Learned)
+    samples: AdaptiveSamples = field(init=False)
+    per_gpu: int = field(init=False, default=1)
+
+    def follow(self, samples: Samples, environment: Environment, ranks: Ranks) -> AdaptiveSamples:
+        """Take the batch from the environment of rank 0; return the samples with it.
+
+        Args:
+            samples: as the script has made them, with the tuned batch.
+            environment: of this rank.
+            ranks: all of them call it.
+        """
+        options = self.options
+        batch, self.per_gpu = ranks.share(
+            batching(samples, options.batch_max, environment, ranks.world_size)
+        )
+        self.samples = adaptive_samples(
+            samples, batch, options.batch_max, endless=options.until is Until.PROGRESS
+        )
+        return self.samples

@@ -1,0 +1,360 @@
+"""A training whose batch follows its GPUs: what a script holds in its hands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gsched.elastic.adaptive.adaptation import Adaptation
+from gsched.elastic.adaptive.batches import Part, is_regular, split
+from gsched.elastic.adaptive.noise import Noise
+from gsched.elastic.adaptive.options import Alone, Rule, Until
+from gsched.elastic.adaptive.rates import Rates, factor, rule_for
+from gsched.elastic.adaptive.watch import GradientNorms, Marks, StepRecord
+from gsched.elastic.conversation import Body
+from gsched.elastic.errors import StepError
+from gsched.elastic.plain import distributed_parts, is_plain
+from gsched.elastic.ranks import Ranks
+from gsched.elastic.reporter import Reporter
+from gsched.elastic.training import Settings, Training
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.utils.data import Dataset
+
+#: Norms are read from the device, and exchanged between ranks, after each of the first steps, then
+#: after every tenth: both wait for something.
+EXCHANGE_EVERY = 10
+#: A step on one rank without accumulation is done in two halves so often, after the first ten.
+HALVES_EVERY = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A step whose norms were not read yet."""
+
+    record: StepRecord
+    ratio: float
+
+
+class AdaptiveTraining(Training):
+    """The loop of an adaptive training, as `start` returns it for ``adaptive``.
+
+    Each step of the optimiser has one or more micro-batches, of which only the last one
+    synchronises the gradients of the ranks:
+
+        for epoch in training.epochs():
+            for parts in training.steps(data):
+                optimizer.zero_grad()
+                for images, classes in parts:
+                    loss = ...
+                    (training.weight * loss).backward()
+                optimizer.step()
+                training.step()
+
+    Args:
+        model, ranks, reporter, settings: see `Training`.
+        adaptation: that has followed the allocation.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        adaptation: Adaptation,
+        ranks: Ranks,
+        reporter: Reporter,
+        settings: Settings,
+    ) -> None:
+        samples, learned = adaptation.samples, adaptation.learned
+        optimizers, adaptive = adaptation.optimizers, adaptation.options
+        super().__init__(model, samples, ranks, reporter, settings)
+        self._plan = samples
+        self._per_gpu = adaptation.per_gpu
+        self._learned = learned
+        self._adaptive = adaptive
+        self._rule = adaptive.rule or rule_for(optimizers)
+        self._rates = Rates(optimizers, lambda: factor(self._rule, self._ratio, learned.noise))
+        self._distributed = distributed_parts(model)
+        self._marks = Marks(next(model.parameters()).device)
+        self._norms = (
+            GradientNorms(model, self._loss_scale, self._marks) if is_plain(model) else None
+        )
+        self._seen: list[_Seen] = []
+        self._waits_s: list[float] = []  # for other ranks, of steps since the last report
+        self._ratio = 1.0  # of the current step's batch to the tuned one
+        self._left = 0  # micro-batches of the current step that were not asked for
+        self._is_unweighted = False
+        self._has_reported = False
+        learned.world_size = ranks.world_size
+        learned.settle = self._read_norms
+        if adaptive.until is Until.PROGRESS:
+            reporter.work_done = lambda _: learned.progress * samples.tuned_batch
+
+    # --- what a script uses ---
+
+    @property
+    def global_batch(self) -> int:
+        """Return the samples of a step over all ranks in this attempt."""
+        return self._plan.global_batch
+
+    @property
+    def accumulation(self) -> int:
+        """Return the micro-batches of a step before the last one."""
+        return -(-self._plan.global_batch // (self._per_gpu * self.world_size)) - 1
+
+    @property
+    def batch_per_gpu(self) -> int:
+        """Return the samples of a micro-batch on each rank."""
+        return -(-self._plan.global_batch // (self.world_size * (self.accumulation + 1)))
+
+    @property
+    def rule(self) -> Rule:
+        """Return how the learning rate follows the batch."""
+        return self._rule
+
+    @property
+    def noise(self) -> Noise | None:
+        """Return the smoothed statistics of the gradients; None: not known yet."""
+        return self._learned.noise
+
+    @property
+    def scale_invariant_steps(self) -> float:
+        """Return the tuned steps that all steps so far are worth: the sum of their gains."""
+        return self._learned.progress
+
+    @property
+    def weight(self) -> float:
+        """Return what to multiply the mean loss of the current micro-batch with.
+
+        With it, the sum over the micro-batches of a step, of which DistributedDataParallel takes
+        the mean over the ranks, is the mean over the samples of the global batch.
+        """
+        self._is_unweighted = False
+        return self._weight
+
+    def steps(self, dataset: Dataset[object] | None = None, **options: object) -> Iterator[Any]:
+        """Yield, for each step left of the epoch, this rank's micro-batches, an iterator.
+
+        Args:
+            dataset: has `Samples.count` samples, found by index; None: a micro-batch is a list of
+                the numbers of its samples.
+            options: of ``torch.utils.data.DataLoader``, but for what chooses the samples.
+
+        Raises:
+            StepError: `step` was not called since the last micro-batches, some of these were not
+                used, `weight` was not, or this is no epoch's loop.
+            ValueError: the data set has another number of samples.
+        """
+        if dataset is not None:
+            self._check_size(dataset)
+        self._begin()
+        plans = self._plans()
+        bounds = [(part.begin, part.end) for _, parts in plans for part in parts]
+        batches = iter(self._batches_of(bounds, dataset, options))
+        for offset, parts in plans:
+            if self._is_complete():
+                return
+            self._open(offset, len(parts))
+            yield self._yielded(parts, batches)
+            self._expect_step(offset)
+
+    def batches(self) -> Iterator[list[int]]:
+        """Refuse: a step may have several micro-batches.
+
+        Raises:
+            StepError: always.
+        """
+        raise StepError("an adaptive training takes its batches from training.steps()")
+
+    def loader(self, dataset: Dataset[object], **options: object) -> Iterator[Any]:
+        """Refuse: a step may have several micro-batches.
+
+        Raises:
+            StepError: always.
+        """
+        del options
+        raise StepError(
+            f"an adaptive training takes its batches from training.steps(…): a step of "
+            f"{type(dataset).__name__} may have several of them"
+        )
+
+    def step(self) -> None:
+        """Say that a step is done: the optimiser has used the gradients of its micro-batches.
+
+        Raises:
+            StepError: micro-batches of the step are left, or were not weighed.
+        """
+        if self._left:
+            raise StepError(
+                f"{self._left} micro-batches of this step were not used: call training.step() "
+                "after the loop over all of them"
+            )
+        self._check_weighed()
+        record = self._norms.end() if self._norms is not None else None
+        if record is not None:
+            self._seen.append(_Seen(record, self._ratio))
+        noise = self._learned.noise
+        self._learned.progress += (
+            noise.gain(self._ratio) if noise is not None and self._ratio > 1.0 else 1.0
+        )
+        step = self._position.step + 1
+        if _is_due(step, EXCHANGE_EVERY):
+            self._read_norms()
+            sums = self._ranks.mean(self._learned.averages.sums())
+            self._learned.shared = (sums[0], sums[1], sums[2])
+        super().step()
+
+    def advance(self, schedule: Any) -> None:
+        """Let a schedule of the learning rate do the steps that are due, after `step`.
+
+        The schedule counts steps with the tuned batch; a larger batch is worth several of them.
+
+        Args:
+            schedule: of ``torch.optim.lr_scheduler``; each of its steps is one of the optimiser.
+        """
+        for _ in range(int(self._learned.progress) - schedule.last_epoch):
+            schedule.step()
+
+    # --- the steps ---
+
+    def _has_epochs(self) -> bool:
+        return not self._is_complete() and super()._has_epochs()
+
+    def _is_complete(self) -> bool:
+        """Return whether the training has made all the progress that it is to make."""
+        if self._adaptive.until is Until.EPOCHS:
+            return False
+        return self._learned.progress >= self._plan.steps_tuned
+
+    def _plans(self) -> list[tuple[int, list[Part]]]:
+        """Return, for each step left of the epoch, its offset and its micro-batches."""
+        found = []
+        for step, (offset, _) in enumerate(self._parts(), self._position.step + 1):
+            size, per_gpu = self._plan.batch_at(offset), self._per_gpu
+            if self._is_halved(step, size):
+                per_gpu = -(-size // 2)
+            found.append((offset, split(size, offset, self.rank, self.world_size, per_gpu)))
+        return found
+
+    def _is_alone(self, size: int) -> bool:
+        """Return whether a step of so many samples has one gradient."""
+        return self.world_size == 1 and size <= self._per_gpu
+
+    def _is_halved(self, step: int, size: int) -> bool:
+        """Return whether a step that has one gradient is done in two micro-batches."""
+        if self._norms is None or self._adaptive.alone is not Alone.HALVES:
+            return False
+        return self._is_alone(size) and size > 1 and _is_due(step, HALVES_EVERY)
+
+    def _batches_of(
+        self,
+        bounds: Sequence[tuple[int, int]],
+        dataset: Dataset[object] | None,
+        options: dict[str, object],
+    ) -> Iterable[Any]:
+        """Return the micro-batches that lie there in the order of the epoch."""
+        if dataset is not None:
+            return self._loader(dataset, bounds, dict(options))
+        epoch = self._position.epoch
+        return (self._order.part(epoch, begin, end) for begin, end in bounds)
+
+    def _open(self, offset: int, parts: int) -> None:
+        """Begin a step."""
+        size = self._plan.batch_at(offset)
+        self._ratio = size / self._plan.tuned_batch
+        self._left = parts
+        self._is_unweighted = False
+        if self._norms is None:
+            return
+        if parts == 2 and self._is_alone(size):
+            first = self._position.step < EXCHANGE_EVERY
+            self._norms.begin(steps=1 if first else HALVES_EVERY)
+        elif self._is_alone(size):
+            if self._adaptive.alone is Alone.DIFFERENCES:
+                self._norms.begin()
+        elif is_regular(size, self.world_size, self._per_gpu):
+            self._norms.begin()
+
+    def _yielded(self, parts: Sequence[Part], batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield the micro-batches of a step; ranks synchronise in the last one."""
+        is_only = len(parts) * self.world_size == 1
+        try:
+            for part in parts:
+                self._check_weighed()
+                batch = next(batches)
+                self._left -= 1
+                self._weight, self._is_unweighted = part.weight, True
+                self._synchronise(wanted=self._left == 0)
+                if self._norms is not None:
+                    self._norms.next_part(part.weight, is_last=self._left == 0, is_only=is_only)
+                yield batch
+        finally:
+            self._synchronise(wanted=True)
+
+    def _synchronise(self, *, wanted: bool) -> None:
+        """Let the next backward pass share the gradients, or add them up on each rank."""
+        for part in self._distributed:
+            part.require_backward_grad_sync = wanted
+
+    def _check_weighed(self) -> None:
+        if self._is_unweighted:
+            raise StepError(
+                "multiply the loss of each micro-batch with training.weight: "
+                "(training.weight * loss).backward()"
+            )
+
+    # --- what is learned ---
+
+    def _loss_scale(self) -> float:
+        scaler = self._adaptive.scaler
+        return 1.0 if scaler is None else float(scaler.get_scale())
+
+    def _read_norms(self) -> None:
+        """Take the norms of all steps so far into the averages."""
+        seen, self._seen = self._seen, []
+        for each in seen:
+            norms = each.record.norms(self.world_size)
+            if norms is not None:
+                self._learned.averages.add(norms, each.ratio)
+            if each.record.synchronised is not None:
+                self._waits_s.append(
+                    self._marks.between_s(each.record.computed, each.record.synchronised)
+                )
+
+    def _more_progress(self, step_s: float) -> Body:
+        """Return what the goodput of this training is estimated from; only what is known."""
+        self._read_norms()
+        body: Body = {"batch_per_gpu": self.batch_per_gpu, "accumulation": self.accumulation}
+        gradient_s = self._gradient_s(step_s)
+        if gradient_s > 0:
+            body["gradient_s"] = gradient_s
+        noise = self._learned.noise
+        if noise is not None:
+            body |= {"gradient_sqr": noise.sqr, "gradient_var": noise.var}
+        return body
+
+    def _gradient_s(self, step_s: float) -> float:
+        """Return the time of a micro-batch without the other ranks, seconds; 0: not known.
+
+        It is a step's time, without what this rank waits for gradients after its own backward pass,
+        divided among the micro-batches: with one rank a step is the sum of its micro-batches. It
+        includes what the optimiser and the loader take. The first report of an attempt is of its
+        first step, which takes longer than the others.
+        """
+        waits_s, self._waits_s = self._waits_s, []
+        if not self._has_reported:
+            self._has_reported = True
+            return 0.0
+        if self.world_size == 1:
+            wait_s = 0.0
+        elif waits_s:
+            wait_s = sum(waits_s) / len(waits_s)
+        else:
+            return 0.0
+        return max(0.0, step_s - wait_s) / (self.accumulation + 1)
+
+
+def _is_due(step: int, every: int) -> bool:
+    """Return whether what is done every so many steps, and in the first ten, is done in a step."""
+    return step <= EXCHANGE_EVERY or step % every == 0

@@ -1,0 +1,38 @@
+"""Adaptive trainings on 1, 2 and 4 real ranks, against direct computations.
+
+Gradient noise and efficiency; the learning rate of each step; the same bits after a restart; each
+sample used once, and the accuracy of a fixed run, while ranks and batches change.
+"""
+
+import json
+import pathlib
+from collections import Counter
+
+import pytest
+
+from tests.support.torchrun import ROOT, run_torchrun
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("elastic-exact")]
+
+SCRIPT = ROOT / "tests" / "support" / "adaptive_ranks.py"
+CHECKS = (
+    "noise_of_the_steps",
+    "noise_of_the_data",
+    "learning_rate",
+    "same_bits",
+    "changing_batches",
+    "until_progress",
+)
+
+
+def test_adaptive_training_computes_what_a_direct_computation_does(tmp_path: pathlib.Path) -> None:
+    ran = run_torchrun(SCRIPT, str(tmp_path), ranks=4)
+
+    told = [(tmp_path / f"told-{rank}").read_text() for rank in range(4)]
+    assert ran.returncode == 0, "\n".join([*told, ran.stderr[-4000:]])
+    for lines in told:
+        assert lines.splitlines() == [f"{check}: ok" for check in CHECKS]
+    used: Counter[tuple[int, int]] = Counter()
+    for path in (tmp_path / "changing_batches").glob("used-*"):
+        used.update((epoch, sample) for epoch, sample in json.loads(path.read_text()))
+    assert used == {(epoch, sample): 1 for epoch in range(6) for sample in range(1000)}
