@@ -54,10 +54,7 @@ def run(given: str | None) -> int:
         chosen = chosen_policy(config)
         service = Service(
             config,
-            policy=chosen.plan,
-            policy_name=chosen.name,
-            model=chosen.make_model(),
-            plans_training=chosen.plans_training,
+            chosen=chosen,
             tuning=msgspec.to_builtins(tuning_from(config)),
         )
         return asyncio.run(service.run())

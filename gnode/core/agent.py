@@ -54,6 +54,7 @@ from gsched.protocol.node import (
     Retime,
     Signal,
     Stop,
+    Tune,
 )
 
 #: How old the durable mark may be, seconds: each time costs a flush.
@@ -250,6 +251,7 @@ class Agent:
                 attempts=reports,
                 mark=table.mark,
                 probes=table.site.probe_account is not None,
+                tunes=True,
                 problem=table.problem,
             )
         )
@@ -336,7 +338,7 @@ class Agent:
                 orders.acknowledge(table, message, now_s)
             case ReadOutput():
                 orders.read_output(table, message)
-            case Checkpoint() | GoOn():
+            case Checkpoint() | GoOn() | Tune():
                 trainings.order(table, message)
             case Probe():
                 self._prober.on_order(message, now_s)

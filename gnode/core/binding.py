@@ -336,6 +336,11 @@ def _gsched(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
         names["GSCHED_ELASTIC_SOCKET"] = site.elastic_socket
         if launch.checkpoint_interval_s is not None:
             names["GSCHED_CHECKPOINT_INTERVAL_S"] = f"{launch.checkpoint_interval_s:g}"
+    if launch.batching is not None:
+        names["GSCHED_BATCH_PER_GPU"] = str(launch.batching.per_gpu)
+        names["GSCHED_ACCUMULATION"] = str(launch.batching.accumulation)
+    if launch.profile_batches:
+        names["GSCHED_PROFILE_BATCHES"] = "1"
     return names
 
 

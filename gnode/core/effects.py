@@ -17,6 +17,7 @@ from gsched.protocol.node import (
     Probed,
     Renew,
     Survey,
+    Tune,
     UnknownAttempt,
 )
 
@@ -116,6 +117,7 @@ class SendRegister(Struct, frozen=True, kw_only=True):
     attempts: tuple[AttemptReport, ...]
     mark: HeadMark
     probes: bool = False
+    tunes: bool = False
     problem: str = ""
 
 
@@ -135,7 +137,7 @@ class TellJob(Struct, frozen=True, kw_only=True):
     """Pass an order on to a training, over its socket; answer with `JobSaid` if it has none."""
 
     key: AttemptKey
-    message: Checkpoint | GoOn
+    message: Checkpoint | GoOn | Tune
 
 
 class SaveMark(Struct, frozen=True, kw_only=True):

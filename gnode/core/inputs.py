@@ -21,6 +21,7 @@ from gsched.protocol.node import (
     Signal,
     Stop,
     Survey,
+    Tune,
 )
 
 
@@ -93,7 +94,9 @@ class LeaseRenewed(Struct, frozen=True, kw_only=True):
 class HeadSaid(Struct, frozen=True, kw_only=True):
     """Any other order of the head."""
 
-    message: Stop | Signal | Retime | ExitAck | ReadOutput | Checkpoint | GoOn | HighWater | Probe
+    message: (
+        Stop | Signal | Retime | ExitAck | ReadOutput | Checkpoint | GoOn | Tune | HighWater | Probe
+    )
 
 
 # --- the jobs themselves ---

@@ -14,11 +14,12 @@ from gsched.protocol.node import (
     CheckpointFailed,
     GoOn,
     Progress,
+    Tune,
     UnknownAttempt,
 )
 
 
-def order(table: Table, asked: Checkpoint | GoOn) -> None:
+def order(table: Table, asked: Checkpoint | GoOn | Tune) -> None:
     """Pass an order on; one that was answered already is answered again."""
     key = AttemptKey(asked.job, asked.attempt)
     attempt = table.attempts.get(key)

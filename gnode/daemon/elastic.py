@@ -26,7 +26,7 @@ from gnode.core.task import AttemptKey
 from gsched.clock import Clock
 from gsched.logs import Complaints
 from gsched.protocol import training as wire
-from gsched.protocol.node import Checkpoint, CheckpointFailed, GoOn
+from gsched.protocol.node import Checkpoint, CheckpointFailed, GoOn, Tune
 
 log = logging.getLogger(__name__)
 
@@ -150,6 +150,7 @@ class ElasticServer:
         self._begun_s = clock.monotonic_s()
         self._peers: dict[AttemptKey, _Peer] = {}
         self._orders: dict[AttemptKey, _Order] = {}
+        self._tunes: dict[AttemptKey, Tune] = {}
         self._rates: dict[AttemptKey, _Rate] = {}
         self._late: dict[AttemptKey, tuple[_Peer, wire.Line]] = {}
         self._open: Counter[int] = Counter()
@@ -182,9 +183,14 @@ class ElasticServer:
     # --- orders ---
 
     def tell(self, effect: TellJob) -> None:
-        """Pass an order on; one that reaches nobody is answered."""
+        """Pass an order on; one that reaches nobody is answered, but for a batch size."""
         key, message = effect.key, effect.message
         self._forget_ended()
+        if isinstance(message, Tune):
+            self._tunes[key] = message
+            if key in self._peers:
+                self._send(self._peers[key], message)
+            return
         known = self._orders.get(key)
         if known is not None:
             _stop(known)
@@ -195,7 +201,7 @@ class ElasticServer:
         elif not order.answered:
             self._await_peer(key, order, self._patience_s(key), NOT_CONNECTED)
 
-    def _send(self, peer: _Peer, message: Checkpoint | GoOn) -> None:
+    def _send(self, peer: _Peer, message: Checkpoint | GoOn | Tune) -> None:
         transport = peer.writer.transport
         if transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
             transport.abort()  # it does not read; when it comes back it is told again
@@ -235,6 +241,7 @@ class ElasticServer:
     def _forget_ended(self) -> None:
         for key in [key for key in self._orders if not self._lives(key)]:
             _stop(self._orders.pop(key))
+        self._tunes = {key: tune for key, tune in self._tunes.items() if self._lives(key)}
 
     def _lives(self, key: AttemptKey) -> bool:
         attempt = self._attempts.get(key)
@@ -313,6 +320,8 @@ class ElasticServer:
         if order is not None:
             _stop(order)
             self._send(peer, order.message)
+        if key in self._tunes:
+            self._send(peer, self._tunes[key])
         return peer
 
     def _rate(self, key: AttemptKey) -> _Rate:

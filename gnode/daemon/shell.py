@@ -436,6 +436,7 @@ class Shell:
                 seq=effect.mark.seq,
                 next_job=effect.mark.next_job,
                 probes=effect.probes,
+                tunes=effect.tunes,
                 problem=effect.problem,
                 leases=True,
             )

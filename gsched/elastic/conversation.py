@@ -21,6 +21,19 @@ class ProtocolError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """How an adaptive training is to split its samples from one of its next steps on.
+
+    Attributes:
+        per_gpu: samples of a forward and backward pass on each GPU.
+        accumulation: passes before the one whose gradients are synchronised.
+    """
+
+    per_gpu: int
+    accumulation: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """gnode asks for a checkpoint.
 
@@ -57,6 +70,7 @@ class Conversation:
         self._saved: Body | None = None
         self._waiting: int | None = None
         self._gone_on = 0
+        self._tuning: Tuning | None = None
         self._closed: str | None = None
         self._outbox: dict[str, Body] = {}
 
@@ -77,6 +91,11 @@ class Conversation:
             asked, self._asked = self._asked, None
             self._answering = asked.request if asked else None
             return asked
+
+    def take_tuning(self) -> Tuning | None:
+        """Return the newest batch size that gnode has told and nobody has taken; it is taken."""
+        tuning, self._tuning = self._tuning, None
+        return tuning
 
     def saved(self, body: Body) -> None:
         """Say that a checkpoint was published; ``body`` as the line holds it."""
@@ -137,6 +156,9 @@ class Conversation:
         try:
             message = json.loads(line)
             checkpoint, go_on = message.get("checkpoint"), message.get("go_on")
+            tune = message.get("tune")
+            if tune is not None:
+                self._hear_tuning(int(tune["per_gpu"]), int(tune.get("accumulation", 0)))
             if checkpoint is not None:
                 size = checkpoint.get("world_size")
                 self._hear_request(
@@ -150,6 +172,11 @@ class Conversation:
                 self._hear_go_on(int(go_on["request"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ProtocolError(f"not a message: {line[:100]!r}") from error
+
+    def _hear_tuning(self, per_gpu: int, accumulation: int) -> None:
+        if per_gpu < 1 or accumulation < 0:
+            raise ValueError("a batch size from 1")
+        self._tuning = Tuning(per_gpu=per_gpu, accumulation=accumulation)
 
     def to_send(self) -> list[tuple[str, bytes]]:
         """Return what waits to be sent, as keys for `sent` and lines."""

@@ -51,6 +51,7 @@ class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
         python: the interpreter whose torch runs a TORCHRUN job.
         kind: of work, for predictions.
         profile: it runs on its fewest GPUs until it is known what its steps take.
+        adaptive: its batch and GPUs may be chosen for the best goodput; None: they may not.
     """
 
     rerunnable: bool = True
@@ -64,6 +65,7 @@ class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
     mail_to: str = ""
     kind: str = ""
     profile: bool = False
+    adaptive: Adaptive | None = None
 
 
 def labels_of(source: Labels) -> dict[str, object]:
@@ -88,7 +90,6 @@ class JobSpec(Stated, frozen=True, kw_only=True, omit_defaults=True):
         deadline_s: by when it is to be done, seconds since the epoch; 0: there is no deadline.
         urgency: from which the deadline was computed, if it was.
         training: what its user said of its size.
-        adaptive: its batch and GPUs may be chosen for the best goodput; None: they may not.
         movable: it can migrate: stop at a checkpoint and resume on other nodes.
         checkpoint_dir: where it keeps its checkpoints, absolute; empty: the usual place.
         checkpoint_interval_s: between those that it makes by itself; None: it chooses.
@@ -117,7 +118,6 @@ class JobSpec(Stated, frozen=True, kw_only=True, omit_defaults=True):
     deadline_s: float = 0.0
     urgency: Urgency | None = None
     training: Training | None = None
-    adaptive: Adaptive | None = None
     movable: bool = False
     checkpoint_dir: str = ""
     checkpoint_interval_s: float | None = None

@@ -27,6 +27,9 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
         work_total: of the whole training.
         step_s, communication_s: means over the steps since the last report, seconds.
         gpus: ranks.
+        batch_per_gpu, accumulation: of the steps since the last report (see `Batching`).
+        gradient_sqr, gradient_var: squared norm of the gradient, and its variance at the batch for
+            which the training was tuned, both smoothed; the gradient noise scale follows from them.
     """
 
     at_s: Told
@@ -36,6 +39,10 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
     step_s: Told = 0.0
     communication_s: Told = 0.0
     gpus: Count = 0
+    batch_per_gpu: Count = 0
+    accumulation: Count = 0
+    gradient_sqr: Told = 0.0
+    gradient_var: Told = 0.0
 
 
 class StepSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -63,10 +70,7 @@ class ProgressReport(Progress, frozen=True, kw_only=True, omit_defaults=True):
         restore_s: reading the checkpoint took so long.
         gradient_bytes: that each rank has to share with the others in a step; 0: not known.
         world_sizes: numbers of ranks that it can run on, ascending; empty: it does not say.
-        batch_per_gpu, accumulation: of the steps since the last report (see `Batching`).
         gradient_s: mean time of a forward and backward pass without synchronisation, seconds.
-        gradient_sqr, gradient_var: squared norm of the gradient, and its variance at the batch for
-            which the training was tuned, both smoothed; the gradient noise scale follows from them.
         profile: steps on one GPU, told once.
         batch_per_gpu_max: the most samples that fitted on a GPU; 0: no limit was found.
     """
@@ -76,11 +80,7 @@ class ProgressReport(Progress, frozen=True, kw_only=True, omit_defaults=True):
     restore_s: Told = 0.0
     gradient_bytes: Told = 0.0
     world_sizes: Sizes = ()
-    batch_per_gpu: Count = 0
-    accumulation: Count = 0
     gradient_s: Told = 0.0
-    gradient_sqr: Told = 0.0
-    gradient_var: Told = 0.0
     profile: Samples = ()
     batch_per_gpu_max: Count = 0
 

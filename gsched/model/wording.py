@@ -152,3 +152,9 @@ def _news(ended: Ended) -> str:
     if message in _SAYS_NOTHING or message == f"exited with code {ended.exit_code}":
         return ""
     return message
+
+
+def batching_words(per_gpu: int, accumulation: int) -> str:
+    """Return ``64 samples per GPU, accumulated over 4 passes``."""
+    passes = f", accumulated over {accumulation + 1} passes" if accumulation else ""
+    return f"{per_gpu} samples per GPU{passes}"

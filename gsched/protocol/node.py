@@ -19,6 +19,7 @@ from gsched.model.origin import Origin
 from gsched.model.reports import CheckpointReport, ProgressReport
 from gsched.model.resources import Inventory, Load, Share, Usage
 from gsched.model.states import Join, LaunchKind, PartState, StopReason
+from gsched.model.training import Batching
 
 PROTOCOL_VERSION = 2
 MAX_FRAME_BYTES = 32 * 1024 * 1024
@@ -105,6 +106,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
         highest_epoch: of any head this node has obeyed; a head with a lower one is an old copy.
         highest_job: number of any job this node has seen.
         probes: this node understands `Probe`.
+        tunes: this node understands `Tune`.
         leases: this node ends attempts whose lease has expired.
         problem: why the node takes no new jobs, in words; empty: it does.
         epoch_id: of the head of ``highest_epoch``: no two starts of a head have the same one.
@@ -121,6 +123,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
     highest_epoch: Count = 0
     highest_job: Count = 0
     probes: bool = False
+    tunes: bool = False
     problem: str = ""
     identity: str = ""
     machine: Machine = Machine()
@@ -216,6 +219,8 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
         origin: kept by the node, so that a head on a restored database can adopt the attempt.
         lease_s: the node ends the attempt when it has not reached the head for so long; 0: never.
         lease_grace_s: from TERM to KILL then, whatever the job's grace becomes.
+        batching: how an adaptive training splits its samples here; None: it decides.
+        profile_batches: an adaptive training measures its steps at several batch sizes first.
     """
 
     job: Count
@@ -252,6 +257,8 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
     origin: Origin | None = None
     lease_s: Amount = 0.0
     lease_grace_s: Amount = 0.0
+    batching: Batching | None = None
+    profile_batches: bool = False
 
     @property
     def token(self) -> str:
@@ -336,6 +343,18 @@ class GoOn(Struct, frozen=True, kw_only=True, tag="go_on"):
     request: Count
 
 
+class Tune(Struct, frozen=True, kw_only=True, tag="tune"):
+    """Let an adaptive training split its samples so from one of its next steps on.
+
+    Sent to the node of rank 0 only, and only if it has said in `Register` that it understands it.
+    Not answered: the training's progress tells with which batch its steps were done.
+    """
+
+    job: Count
+    attempt: Count
+    batching: Batching
+
+
 class Probe(Struct, frozen=True, kw_only=True, tag="probe"):
     """Find out whether this node can start jobs. Answered by `Probed` with the same request.
 
@@ -360,6 +379,7 @@ HeadMessage = (
     | ReadOutput
     | Checkpoint
     | GoOn
+    | Tune
     | Probe
     | Ping
 )

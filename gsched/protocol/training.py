@@ -70,13 +70,15 @@ def decode_line(line: bytes) -> Line:
         raise BadLineError(str(error)) from error
 
 
-def encode_order(order: n.Checkpoint | n.GoOn) -> bytes:
+def encode_order(order: n.Checkpoint | n.GoOn | n.Tune) -> bytes:
     """Return an order as the line that a training gets."""
     if isinstance(order, n.Checkpoint):
         asked: dict[str, int | bool] = {"request": order.request, "wait": order.wait}
         if order.world_size:
             asked["world_size"] = order.world_size
         return _encoder.encode({"checkpoint": asked}) + b"\n"
+    if isinstance(order, n.Tune):
+        return _encoder.encode({"tune": order.batching}) + b"\n"
     return _encoder.encode({"go_on": {"request": order.request}}) + b"\n"
 
 

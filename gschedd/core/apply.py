@@ -210,6 +210,8 @@ def _assigned(state: State, fact: f.AttemptAssigned) -> None:
         token=fact.token,
         lease_s=fact.lease_s,
         lease_grace_s=fact.lease_grace_s,
+        batching=fact.batching,
+        profile_batches=fact.profile_batches,
     )
     job.attempt, job.attempts = attempt, fact.attempt
     own(state, job, attempt)
@@ -377,6 +379,7 @@ _APPLIERS: Final[Mapping[type[f.Fact], Applier]] = MappingProxyType(
             _on(f.AttemptRecovered, recovered),
             _on(f.MoveRequested, apply_moves.move_requested),
             _on(f.CheckpointTaken, apply_moves.checkpoint_taken),
+            _on(f.BatchingChosen, apply_moves.batching_chosen),
             _on(f.MoveAbandoned, apply_moves.move_abandoned),
             _on(f.PlaceLost, apply_moves.place_lost),
             _on(f.TrainingResumed, apply_moves.training_resumed),

@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from gsched.model.states import StopReason
+from gsched.model.training import Batching
 
 
 class NodeEffect(Struct, frozen=True, kw_only=True):
@@ -63,6 +64,12 @@ class SendGoOn(NodeEffect, frozen=True, kw_only=True):
     request: int
 
 
+class SendTune(NodeEffect, frozen=True, kw_only=True):
+    """The adaptive training splits its samples otherwise."""
+
+    batching: Batching
+
+
 class SendProbe(Struct, frozen=True, kw_only=True):
     """Let a node find out whether it can start jobs; what is lost is asked again."""
 
@@ -79,4 +86,5 @@ AnyEffect = (
     | SendExitAck
     | SendCheckpoint
     | SendGoOn
+    | SendTune
 )

@@ -10,6 +10,7 @@ from gsched.model.job import ExitRecord, JobSpec, Outcome
 from gsched.model.machine import Machine
 from gsched.model.resources import Allocation, Inventory, Load, Usage
 from gsched.model.states import HoldKind, JobState, StopReason
+from gsched.model.training import Batching
 from gschedd.models.steptimes import Steps
 from gschedd.plan.load import Prediction
 
@@ -101,7 +102,8 @@ class AttemptAssigned(AttemptFact, frozen=True, kw_only=True, omit_defaults=True
     where that is not said, and where some of them are done. ``token`` is the id of the head's
     epoch: job and attempt numbers repeat when a database is restored, with it they do not. Its
     nodes end it when they have not reached the head for ``lease_s``, ``lease_grace_s`` after TERM;
-    0: they do not.
+    0: they do not. ``batching`` is how an adaptive training splits its samples there, and
+    ``profile_batches`` whether it measures several batch sizes first.
     """
 
     allocation: Allocation
@@ -113,6 +115,8 @@ class AttemptAssigned(AttemptFact, frozen=True, kw_only=True, omit_defaults=True
     token: str = ""
     lease_s: float = 0.0
     lease_grace_s: float = 0.0
+    batching: Batching | None = None
+    profile_batches: bool = False
 
 
 class AttemptRecovered(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -142,6 +146,7 @@ class MoveRequested(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, 
     why: str
     by: str
     request: int = 0
+    batching: Batching | None = None
 
 
 class CheckpointTaken(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -161,6 +166,12 @@ class CheckpointTaken(AttemptFact, frozen=True, kw_only=True, omit_defaults=True
     size_bytes: int = 0
     wall_s: float = 0.0
     world_sizes: tuple[int, ...] = ()
+
+
+class BatchingChosen(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """An adaptive training splits its samples otherwise from now on, where it runs."""
+
+    batching: Batching
 
 
 class MoveAbandoned(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -305,8 +316,8 @@ class NodeRegistered(NodeFact, frozen=True, kw_only=True, omit_defaults=True, ta
     """A node connected and said what it has.
 
     ``highest_job`` is the highest number it has seen; ``probes``: it can probe itself;
-    ``leases``: it ends attempts whose lease has expired. From its first registration on, the node's
-    name belongs to ``identity``, on ``machine``.
+    ``tunes``: it passes batch sizes on; ``leases``: it ends attempts whose lease has expired. From
+    its first registration on, the node's name belongs to ``identity``, on ``machine``.
     """
 
     inventory: Inventory
@@ -317,6 +328,7 @@ class NodeRegistered(NodeFact, frozen=True, kw_only=True, omit_defaults=True, ta
     load: Load
     highest_job: int = 0
     probes: bool = False
+    tunes: bool = False
     problem: str = ""
     identity: str = ""
     machine: Machine = Machine()
@@ -409,6 +421,7 @@ AnyFact = (
     | AttemptRecovered
     | MoveRequested
     | CheckpointTaken
+    | BatchingChosen
     | MoveAbandoned
     | PlaceLost
     | TrainingResumed

@@ -15,6 +15,7 @@ DISCARD_GRACE_S: Final = 5.0
 
 _OfAttempt = (
     f.MoveRequested
+    | f.BatchingChosen
     | f.MoveAbandoned
     | f.StopRequested
     | f.JobSignalled
@@ -48,15 +49,21 @@ def react(state: State, fact: f.AnyFact) -> Iterator[e.AnyEffect]:
         case _ if isinstance(fact, _OfAttempt):
             job = state.jobs.get(fact.job)
             if job is not None and job.attempt is not None:
-                yield from _to_attempt(fact, job, job.attempt)
+                yield from _to_attempt(state, fact, job, job.attempt)
         case _:
             pass
 
 
-def _to_attempt(fact: _OfAttempt, job: Job, attempt: Attempt) -> Iterator[e.AnyEffect]:
+def _to_attempt(
+    state: State, fact: _OfAttempt, job: Job, attempt: Attempt
+) -> Iterator[e.AnyEffect]:
     match fact:
         case f.MoveRequested():
             yield from ask_checkpoint(job, attempt)
+        case f.BatchingChosen():
+            node, number = next(iter(attempt.parts)), attempt.number
+            if state.nodes[node].tunes:
+                yield e.SendTune(node=node, job=job.id, attempt=number, batching=fact.batching)
         case f.MoveAbandoned() if not job.spec.checkpoint_signal:
             # one that knows only its signal does not wait; should it end, its end will say why
             node = next(iter(attempt.parts))

@@ -16,7 +16,9 @@ from gsched.model.states import (
     PartState,
     StopReason,
 )
+from gsched.model.training import Batching
 from gschedd.core.transient import Caches, Dirty, Unstored, Volatile, WaitingGroup
+from gschedd.models.adaptive import GoodputKnowledge
 from gschedd.models.startup import Startups
 from gschedd.models.steptimes import StepTimes
 from gschedd.plan.load import Prediction
@@ -58,6 +60,8 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
         stop: why it is being stopped, once it is; the first reason stands.
         lease_s: its nodes end it when they have not reached the head for so long; 0: never.
         lease_grace_s: from TERM to KILL then.
+        batching: how an adaptive training splits its samples; None: it decides.
+        profile_batches: an adaptive training measures its steps at several batch sizes first.
     """
 
     number: int
@@ -81,6 +85,8 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
     stopped_by: str = ""
     lease_s: float = 0.0
     lease_grace_s: float = 0.0
+    batching: Batching | None = None
+    profile_batches: bool = False
     outcome: Outcome | None = None
     usage: Usage | None = None
 
@@ -91,13 +97,17 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
 
 
 class MigrationTarget(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a running job is to go on; without an allocation: in its queue."""
+    """Where a running job is to go on; without an allocation: in its queue.
+
+    ``batching`` is how an adaptive training splits its samples there; None: it decides.
+    """
 
     allocation: Allocation
     why: str
     by: str
     asked_s: float
     request: int = 0
+    batching: Batching | None = None
 
 
 class MigrationProgress(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -267,6 +277,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
         fault_s: when the last of them was, seconds since the epoch.
         fault_message: what it said.
         probes: it can probe itself.
+        tunes: it passes batch sizes on to adaptive trainings.
         leases: it ends attempts whose lease has expired.
         problem: why it takes no new jobs by its own word; empty: it does.
         identity: to whom the name belongs; empty: it has registered before nodes had one.
@@ -292,6 +303,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
     fault_s: float = 0.0
     fault_message: str = ""
     probes: bool = False
+    tunes: bool = False
     leases: bool = False
     probation: Probation = Probation()
     load: Load | None = None
@@ -310,6 +322,7 @@ class State:
     Attributes:
         queue_priorities: added to a job's own, by queue. Configuration.
         plans_training: the policy plans trainings one by one, by their deadlines. Configuration.
+        plans_adaptive: it chooses batch sizes of adaptive trainings, too. Configuration.
         epoch_id: of the start of the head that works on this state; the shell sets it.
 
         jobs: jobs that are not done, by id.
@@ -323,6 +336,7 @@ class State:
         startups: how long trainings have taken until their first steps.
         move_costs: how long moves have kept trainings from working.
         step_times: how long steps of trainings have taken where.
+        goodputs: what is known of the goodput of adaptive trainings.
 
         spaces: an index, as all below: free resources of each node.
         groups: waiting jobs by class.
@@ -345,10 +359,15 @@ class State:
     """
 
     def __init__(
-        self, queue_priorities: Mapping[str, int] | None = None, *, plans_training: bool = False
+        self,
+        queue_priorities: Mapping[str, int] | None = None,
+        *,
+        plans_training: bool = False,
+        plans_adaptive: bool = False,
     ) -> None:
         self.queue_priorities = dict(queue_priorities or {})
         self.plans_training = plans_training
+        self.plans_adaptive = plans_adaptive
         self.epoch_id = ""
         self._init_durable()
         self._init_indices()
@@ -368,6 +387,7 @@ class State:
         self.startups = Startups()
         self.move_costs = Startups()
         self.step_times = StepTimes()
+        self.goodputs = GoodputKnowledge()
 
     def _init_indices(self) -> None:
         self.spaces = SortedSpaces()

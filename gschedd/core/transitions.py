@@ -43,6 +43,7 @@ JOB_MOVES: Final[Mapping[tuple[J, type[f.Fact]], frozenset[J]]] = MappingProxyTy
         (J.RUNNING, f.PartEnded): frozenset({J.RUNNING}),
         (J.RUNNING, f.MoveRequested): frozenset({J.MIGRATING}),
         (J.RUNNING, f.CheckpointTaken): frozenset({J.RUNNING}),
+        (J.RUNNING, f.BatchingChosen): frozenset({J.RUNNING}),
         (J.RUNNING, f.TrainingResumed): frozenset({J.RUNNING}),
         (J.RUNNING, f.StopRequested): frozenset({J.EXITING}),
         (J.RUNNING, f.AttemptEnded): frozenset({J.EXITING}),

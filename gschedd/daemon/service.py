@@ -62,10 +62,9 @@ from gschedd.http.queries import Queries, up_nodes
 from gschedd.http.schema import openapi
 from gschedd.http.snapshots import Snapshots
 from gschedd.http.witnesses import Witnesses
-from gschedd.models.predict import Model
 from gschedd.plan.compose import Composed
-from gschedd.plan.snapshot import Policy
 from gschedd.planner.process import Worker
+from gschedd.policies.registry import Chosen
 from gschedd.store.reader import Reader
 from gschedd.store.sqlite import Opened, Store
 
@@ -89,15 +88,12 @@ class Service:
         self,
         config: Config,
         *,
-        policy: Policy,
-        policy_name: str,
-        model: Model | None = None,
-        plans_training: bool = False,
+        chosen: Chosen,
         tuning: Mapping[str, object] = NO_TUNING,
     ) -> None:
         self._config = config
         self._tuning = tuning
-        self._policy_name = policy_name
+        self._policy_name = chosen.name
         self._clock = SystemClock()
         self._started_s = self._clock.wall_s()
         settings = settings_from(config)
@@ -111,7 +107,9 @@ class Service:
         self._store = Store(config.head.state_dir)
         self._opened: Opened = self._store.open()
         queues = {name: queue.priority for name, queue in settings.queues.items()}
-        state = State(queues, plans_training=plans_training)
+        state = State(
+            queues, plans_training=chosen.plans_training, plans_adaptive=chosen.plans_adaptive
+        )
         self._damaged = self._store.load(state)
         self._set_aside = frozenset(state.damaged)
         for job in sorted(state.damaged):
@@ -121,17 +119,16 @@ class Service:
                 job,
                 job,
             )
-        if not config.history.learn:
-            model = None
+        model = chosen.make_model() if config.history.learn else None
         if model is not None:
             learned = relearn(model, self._store, config.history.learn_rows)
             log.info("learned from %d past runs", learned)
         self._head = Head(
             state=state,
             settings=settings,
-            policy=policy,
+            policy=chosen.plan,
             model=model,
-            apart=policy if isinstance(policy, Composed) else None,
+            apart=chosen.plan if isinstance(chosen.plan, Composed) else None,
         )
         state.epoch_id = self._opened.epoch_id
         self._runners: list[web.AppRunner] = []

@@ -115,6 +115,8 @@ class Launches:
             checkpoint_interval_s=spec.checkpoint_interval_s,
             lease_s=attempt.lease_s,
             lease_grace_s=attempt.lease_grace_s,
+            batching=attempt.batching,
+            profile_batches=attempt.profile_batches,
             origin=Origin(
                 token=attempt.token,
                 spec=spec,

@@ -29,6 +29,7 @@ from gschedd.engine.loop import Engine
 from gschedd.http.door import Visitor
 from gschedd.http.handshake import Handshake, HandshakeRefusedError, Introduced
 from gschedd.http.launches import Launches
+from gschedd.http.orders import order
 from gschedd.http.witnesses import OnOlder, Witnesses, claim_of
 
 log = logging.getLogger("gschedd.nodes")
@@ -234,39 +235,7 @@ class Links:
             return None
 
     def _message(self, effect: e.AnyEffect) -> n.HeadMessage | None:
-        match effect:
-            case e.SendLaunch():
-                return self._launch(effect)
-            case e.SendStop():
-                return n.Stop(
-                    job=effect.job,
-                    attempt=effect.attempt,
-                    reason=effect.reason,
-                    grace_s=effect.grace_s,
-                    token=effect.token,
-                )
-            case e.SendSignal():
-                return n.Signal(job=effect.job, attempt=effect.attempt, signal=effect.signal)
-            case e.SendRetime():
-                return n.Retime(
-                    job=effect.job, attempt=effect.attempt, walltime_s=effect.walltime_s
-                )
-            case e.SendExitAck():
-                return n.ExitAck(job=effect.job, attempt=effect.attempt, token=effect.token)
-            case e.SendCheckpoint():
-                return n.Checkpoint(
-                    job=effect.job,
-                    attempt=effect.attempt,
-                    request=effect.request,
-                    signal=effect.signal,
-                    world_size=effect.world_size,
-                )
-            case e.SendGoOn():
-                return n.GoOn(job=effect.job, attempt=effect.attempt, request=effect.request)
-            case e.SendProbe():
-                return n.Probe(request=effect.request)
-            case _:
-                assert_never(effect)
+        return self._launch(effect) if isinstance(effect, e.SendLaunch) else order(effect)
 
     # --- one connection ---
 

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct, structs
 
+from gschedd.models.goodput.model import GoodputModel
 from gschedd.models.runtime import PaperSpeed, WalltimeSpeed
 from gschedd.models.runtime_table import TableSpeed
 from gschedd.models.steptimes import MeasuredSpeed
@@ -16,7 +17,7 @@ from gschedd.plan.load import Kind, NodeLoad, Prediction, PredictionTable, predi
 from gschedd.plan.snapshot import Group as WaitingGroup
 from gschedd.plan.snapshot import JobClass, OrderKey, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode
-from gschedd.plan.training import Fabric, TrainingProfile
+from gschedd.plan.training import AdaptiveProfile, Fabric, TrainingProfile, UnknownSpeed
 
 FORMAT: Final = "gsched-snapshot"
 VERSION: Final = 2
@@ -24,14 +25,20 @@ VERSION: Final = 2
 #: of more than that many lacks the rest, so that a policy may plan otherwise on it.
 MAX_PREDICTIONS: Final = 200_000
 
-Speed = PaperSpeed | WalltimeSpeed | TableSpeed | MeasuredSpeed
+Speed = PaperSpeed | WalltimeSpeed | TableSpeed | MeasuredSpeed | UnknownSpeed
+
+
+class SavedAdaptive(AdaptiveProfile, frozen=True, kw_only=True, omit_defaults=True):
+    """An `AdaptiveProfile` with the goodput model that there is."""
+
+    goodput: GoodputModel
 
 
 class SavedProfile(TrainingProfile, frozen=True, kw_only=True, omit_defaults=True):
     """A `TrainingProfile` with one of the speeds that there are."""
 
     speed: Speed
-    adaptive: None = None  # no goodput is saved yet
+    adaptive: SavedAdaptive | None = None
 
 
 class SavedGroup(Struct, frozen=True, kw_only=True):
@@ -128,7 +135,10 @@ def saved(snapshot: Snapshot) -> SavedSnapshot:
 
 def _saved_profile(profile: TrainingProfile) -> SavedProfile:
     assert isinstance(profile.speed, Speed), f"a speed of a kind that is not saved: {profile.speed}"
-    return SavedProfile(**{**structs.asdict(profile), "adaptive": None})
+    fields = structs.asdict(profile)
+    if profile.adaptive is not None:
+        fields["adaptive"] = SavedAdaptive(**structs.asdict(profile.adaptive))
+    return SavedProfile(**fields)
 
 
 def _kinds(snapshot: Snapshot, loads: Sequence[NodeLoad]) -> list[SavedKind]:
@@ -150,6 +160,13 @@ def _kinds(snapshot: Snapshot, loads: Sequence[NodeLoad]) -> list[SavedKind]:
         )
         for kind, numbers in jobs.items()
     ]
+
+
+def _restored_profile(kept: SavedProfile) -> TrainingProfile:
+    fields = structs.asdict(kept)
+    if kept.adaptive is not None:
+        fields["adaptive"] = AdaptiveProfile(**structs.asdict(kept.adaptive))
+    return TrainingProfile(**fields)
 
 
 def restored(kept: SavedSnapshot) -> Snapshot:
@@ -175,9 +192,7 @@ def restored(kept: SavedSnapshot) -> Snapshot:
             for job in each.jobs
         },
         predictor=PredictionTable(said=said) if kept.learns else None,
-        profiles={
-            profile.job: TrainingProfile(**structs.asdict(profile)) for profile in kept.profiles
-        },
+        profiles={profile.job: _restored_profile(profile) for profile in kept.profiles},
         fabric=Fabric(
             inside_bytes_s=fabric.inside_bytes_s,
             between_bytes_s=fabric.between_bytes_s,

@@ -31,7 +31,7 @@ SAME_BATCH: Final = 0.05
 TYPES_JOINT: Final = "+"
 
 
-class Steps(Struct, frozen=True, kw_only=True):
+class Steps(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What steps have taken on one layout.
 
     Attributes:
@@ -42,6 +42,10 @@ class Steps(Struct, frozen=True, kw_only=True):
         communication_s: of it, what gradients travelled, beside computing or not; 0: not known.
         gradient_bytes: that each GPU has to share with the others in a step; 0: not known.
         work_total: samples of the whole training; 0: not known.
+        batch_per_gpu, accumulation: how the samples were split; 0: not known.
+        gradient_s: of one forward and backward pass without synchronisation; 0: not known.
+        gradient_sqr, gradient_var: statistics of the gradient; 0: not known.
+        batch_per_gpu_max: the most samples that fitted on a GPU; 0: no limit was found.
     """
 
     counts: tuple[int, ...]
@@ -51,6 +55,12 @@ class Steps(Struct, frozen=True, kw_only=True):
     communication_s: float = 0.0
     gradient_bytes: float = 0.0
     work_total: float = 0.0
+    batch_per_gpu: int = 0
+    accumulation: int = 0
+    gradient_s: float = 0.0
+    gradient_sqr: float = 0.0
+    gradient_var: float = 0.0
+    batch_per_gpu_max: int = 0
 
     @property
     def gpus(self) -> int:

@@ -48,6 +48,15 @@ class Speed(Protocol):
         """Return the work done in a second, in the training's own unit; 0 where it cannot run."""
 
 
+class UnknownSpeed(Struct, frozen=True, kw_only=True, cache_hash=True, tag="unknown"):
+    """Speed of a training of which nothing is known; planned by its goodput alone."""
+
+    def rate(self, layout: Layout) -> float:
+        """Return 0: no run time can be told."""
+        del layout
+        return 0.0
+
+
 class Fabric(Struct, frozen=True, kw_only=True):
     """How nodes are connected, and how fast their GPUs are; names that are missing are usual.
 

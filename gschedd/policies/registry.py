@@ -70,6 +70,7 @@ class Chosen(Struct, frozen=True, kw_only=True):
         predicts_run_times: its predictor tells run times that are seldom exceeded. The paper's does
             not: it knows a mean only, which every other job exceeds.
         plans_training: it plans trainings one by one, by what is known of them; all here do.
+        plans_adaptive: it chooses batch sizes of adaptive trainings, too.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Chosen(Struct, frozen=True, kw_only=True):
     reads_loads: bool = False
     predicts_run_times: bool = True
     plans_training: bool = False
+    plans_adaptive: bool = False
 
 
 def choose(name: str, tuning: Tuning | None = None) -> Chosen:
@@ -99,7 +101,9 @@ def choose(name: str, tuning: Tuning | None = None) -> Chosen:
         raise unknown_policy(profiles, tuple(TRAININGS))
     made = make(name, tuning)
     both = beside(make_profiles(tuning), made.plan, tuning.fairness)
-    return structs.replace(made, plan=both, plans_training=True)
+    return structs.replace(
+        made, plan=both, plans_training=True, plans_adaptive=profiles in PLANNING_ADAPTIVE
+    )
 
 
 def unknown_policy(name: str, known: Sequence[str]) -> ConfigError:
@@ -190,6 +194,9 @@ _TRAINING_MAKERS: Final[Mapping[str, Callable[[Tuning], Policy]]] = MappingProxy
         "themis": lambda tuning: themis.themis(tuning.themis_settings),
     }
 )
+
+#: Those that choose batch sizes of adaptive trainings, too.
+PLANNING_ADAPTIVE: Final = frozenset({"sia"})
 
 #: Policies for trainings, as they are without settings.
 TRAININGS: Final[Mapping[str, Policy]] = MappingProxyType(

@@ -345,6 +345,7 @@ def _replay(
             make_model=chosen.make_model,
             heartbeats=chosen.reads_loads,
             plans_training=chosen.plans_training,
+            plans_adaptive=chosen.plans_adaptive,
             fabric=fabric_from(site.fabric),
             move_s=site.training.move_s,
             max_moves=site.moves.at_once if wanted.config else MANY_MOVES,

@@ -18,6 +18,7 @@ from gschedd.core.head import Head
 from gschedd.core.state import Job
 from gschedd.core.step import NOTHING, Step
 from gschedd.http.launches import BlobCache, Launches
+from gschedd.http.orders import order
 from gschedd.sim.agenda import Agenda
 
 CLUSTER: Final = "sim"
@@ -89,16 +90,6 @@ class HeadProcess:
         self._calls = 0
         self._newest: dict[str, int] = {}
         self._pending: tuple[Sequence[f.AnyFact], dict[int, Job]] | None = None
-        self._senders: dict[type[e.AnyEffect], Callable[..., n.HeadMessage | None]] = {
-            e.SendLaunch: self._launch,
-            e.SendStop: _stop,
-            e.SendSignal: _signal,
-            e.SendRetime: _retime,
-            e.SendCheckpoint: _checkpoint,
-            e.SendGoOn: _go_on,
-            e.SendExitAck: _ack,
-            e.SendProbe: _probe,
-        }
 
     # --- life ---
 
@@ -318,57 +309,22 @@ class HeadProcess:
             self._watcher.committed(facts, done.values())
         for reply, step in replies:
             reply(step)
-        links, senders = self.links, self._senders
+        links = self.links
         for step in steps:
             for effect in step.effects:
                 link = links.get(effect.node)
-                message = senders[type(effect)](effect) if link is not None else None
-                if link is not None and message is not None:
+                if link is None:
+                    continue
+                if isinstance(effect, e.SendLaunch):
+                    message: n.HeadMessage | None = self._launch(effect)
+                else:
+                    message = order(effect)
+                if message is not None:
                     link.to_node(message)
 
     def _launch(self, effect: e.SendLaunch) -> n.Launch | None:
         assert self._launches is not None, "a running head can launch"
         return self._launches.message(effect)
-
-
-def _stop(effect: e.SendStop) -> n.Stop:
-    return n.Stop(
-        job=effect.job,
-        attempt=effect.attempt,
-        reason=effect.reason,
-        grace_s=effect.grace_s,
-        token=effect.token,
-    )
-
-
-def _signal(effect: e.SendSignal) -> n.Signal:
-    return n.Signal(job=effect.job, attempt=effect.attempt, signal=effect.signal)
-
-
-def _checkpoint(effect: e.SendCheckpoint) -> n.Checkpoint:
-    return n.Checkpoint(
-        job=effect.job,
-        attempt=effect.attempt,
-        request=effect.request,
-        signal=effect.signal,
-        world_size=effect.world_size,
-    )
-
-
-def _go_on(effect: e.SendGoOn) -> n.GoOn:
-    return n.GoOn(job=effect.job, attempt=effect.attempt, request=effect.request)
-
-
-def _retime(effect: e.SendRetime) -> n.Retime:
-    return n.Retime(job=effect.job, attempt=effect.attempt, walltime_s=effect.walltime_s)
-
-
-def _ack(effect: e.SendExitAck) -> n.ExitAck:
-    return n.ExitAck(job=effect.job, attempt=effect.attempt, token=effect.token)
-
-
-def _probe(effect: e.SendProbe) -> n.Probe:
-    return n.Probe(request=effect.request)
 
 
 def _no_blob(digest: str) -> bytes:

@@ -240,6 +240,7 @@ class NodeProcess:
                 | n.ReadOutput()
                 | n.Checkpoint()
                 | n.GoOn()
+                | n.Tune()
                 | n.Probe()
                 | n.HighWater()
             ):
@@ -393,6 +394,7 @@ class NodeProcess:
                 seq=effect.mark.seq,
                 next_job=effect.mark.next_job,
                 probes=effect.probes,
+                tunes=effect.tunes,
                 leases=True,
             ),
         )

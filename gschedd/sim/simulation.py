@@ -47,6 +47,7 @@ class Options(Struct, frozen=True, kw_only=True):
         make_model: makes the predictor that learns from jobs; None: nothing is learned.
         heartbeats: nodes tell how busy they are, as some policies need.
         plans_training: the policy plans trainings one by one, by their deadlines.
+        plans_adaptive: it chooses batch sizes of adaptive trainings, too.
         fabric: how nodes are connected.
         move_s: from the order to move a training to its first further step, seconds.
         max_moves: so many jobs move at once.
@@ -61,6 +62,7 @@ class Options(Struct, frozen=True, kw_only=True):
     make_model: Callable[[], Model] | None = None
     heartbeats: bool = False
     plans_training: bool = False
+    plans_adaptive: bool = False
     fabric: Fabric = Fabric()
     move_s: float = 30.0
     max_moves: int = MANY_MOVES
@@ -133,7 +135,11 @@ class Simulation:
             refuse_impossible=False,  # it counts as missed
         )
         self.head = Head(
-            state=State(dict.fromkeys(queues, 0), plans_training=options.plans_training),
+            state=State(
+                dict.fromkeys(queues, 0),
+                plans_training=options.plans_training,
+                plans_adaptive=options.plans_adaptive,
+            ),
             settings=settings,
             policy=policy,
             model=options.make_model() if options.make_model is not None else None,

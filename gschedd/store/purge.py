@@ -50,6 +50,7 @@ _ORPHANS: Final = """
 #: Facts that a job or its user can cause again and again; of each so many of a job are kept.
 REPEATED: Final = frozenset(
     {
+        "BatchingChosen",
         "CheckpointTaken",
         "JobAltered",
         "JobHeld",

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gsched.model.training import Training
+from gsched.model.training import Adaptive, Training
 from gsched.protocol import actions as a
 from gsched.protocol import api
 from tests.support.canned_head import CannedHead, canned_head
@@ -64,6 +64,60 @@ def test_all_that_is_said_of_a_training_is_sent(head: CannedHead) -> None:
     assert job.training == Training(
         parameters=138e6, samples=5e4, batch=16.0, epochs=30.0, step_time_s=0.035
     )
+
+
+def test_an_adaptive_training_is_elastic_and_has_its_own_batch(head: CannedHead) -> None:
+    ran = gsub(
+        head, "--adaptive", "--batch", "128", "--batch-max", "4k", "--gpus", "1..16",
+        "--gpu-types", "a100,t4", "--batch-per-gpu-max", "64", "--replica-gpus", "t4=8,a100=2",
+        "--", "true",
+    )  # fmt: skip
+
+    assert (ran.status, ran.stderr) == (0, ""), ran
+    (job,) = head.bodies(api.SubmitRequest)[0].jobs
+    assert (job.movable, job.places_max, job.training) == (True, 16, None)
+    assert job.adaptive == Adaptive(
+        batch=128,
+        batch_max=4000,
+        batch_per_gpu_max=64,
+        gpu_types=("a100", "t4"),
+        replica_gpus=(("a100", 2), ("t4", 8)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--batch-max 64 --gpus 1..4", "--batch-max is for adaptive training jobs"),
+        ("--adaptive --gpus 1..4", "--adaptive needs the batch size for which the job was tuned"),
+        ("--adaptive --batch 8", "--adaptive needs a range of GPUs, not --gpus 0"),
+        ("--adaptive --batch 8 --gpus 2", "--adaptive needs a range of GPUs, not --gpus 2"),
+        (
+            "--adaptive --batch 128 --batch-max 64 --gpus 1..4",
+            "--batch-max 64 is smaller than --batch 128",
+        ),
+        ("--adaptive --batch 1.5 --gpus 1..4", "--batch: '1.5' is not a number of samples"),
+        ("--adaptive --batch 8 --gpus 1..4 --gpu-types t4,,x", "--gpu-types: 't4,,x' is not"),
+        ("--adaptive --batch 8 --gpus 1..4 --replica-gpus t4", "--replica-gpus: 't4' is not"),
+        (
+            "--adaptive --batch 8 --batch-max 9 --gpus 1..4 --scaling strong",
+            "--batch-max and --scaling strong are mutually exclusive",
+        ),
+        (
+            "--adaptive --batch 8 --gpus 1..4 --checkpoint-signal USR1",
+            "--adaptive and --checkpoint-signal are mutually exclusive",
+        ),
+    ],
+)
+def test_what_contradicts_itself_in_an_adaptive_training_is_refused(
+    head: CannedHead, arguments: str, message: str
+) -> None:
+    ran = gsub(head, *arguments.split(), "--", "true")
+
+    assert ran.status == 2
+    assert ran.stderr.startswith(f"gsub: {message}")
+    assert ran.stderr.splitlines()[1].startswith("      hint: ")
+    assert head.bodies(api.SubmitRequest) == []
 
 
 def test_directives_say_the_same(head: CannedHead, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from gsched.model.states import (
     StopReason,
     Subject,
 )
+from gsched.model.training import Batching
 from gsched.protocol.node import (
     MAX_FRAME_BYTES,
     AttemptReport,
@@ -65,6 +66,7 @@ from gsched.protocol.node import (
     Started,
     Stop,
     Survey,
+    Tune,
     UnknownAttempt,
     Welcome,
     decode_from_head,
@@ -91,6 +93,7 @@ HEAD_MESSAGES: list[HeadMessage] = [
     ReadOutput(request=3, job=1, attempt=2, stream="stderr", offset=-5, max_bytes=10),
     Checkpoint(job=1, attempt=2, request=3),
     GoOn(job=1, attempt=2, request=3),
+    Tune(job=1, attempt=2, batching=Batching(per_gpu=64, accumulation=1)),
     Probe(request=4),
     Ping(number=4),
 ]

@@ -7,6 +7,7 @@ from gsched.model.job import LaunchFailure
 from gsched.model.machine import Machine as Marks
 from gsched.model.resources import Gpu, Inventory
 from gsched.model.states import PartState
+from gsched.model.training import Batching
 from gsched.protocol import node as n
 from tests.support.evidence import FORK
 from tests.support.saving import Running
@@ -56,6 +57,7 @@ class Machine:
         self.fault: LaunchFailure | None = FORK
         self.probe_fault: str | None = None
         self.can_probe = True
+        self.can_tune = True
         self.probes: list[float] = []
         self.running: dict[tuple[int, int], Running] = {}
         self.ended: dict[tuple[int, int], n.Exited] = {}
@@ -63,6 +65,7 @@ class Machine:
         self.signals: list[tuple[int, int]] = []
         self.launches: list[tuple[int, int]] = []
         self.going_on: list[int] = []
+        self.tunes: list[tuple[int, Batching]] = []
 
     @property
     def boot_id(self) -> str:

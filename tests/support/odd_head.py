@@ -10,6 +10,8 @@ import os
 import sys
 from functools import partial
 
+from msgspec import structs
+
 from gsched.config import load_config
 from gschedd.daemon.service import Service
 from gschedd.plan.compose import Composed, beside
@@ -38,13 +40,8 @@ def main() -> int:
     config = load_config(sys.argv[sys.argv.index("--config") + 1])
     chosen = chosen_policy(config)
     assert isinstance(chosen.plan, Composed)
-    service = Service(
-        config,
-        policy=beside(named(os.environ["ODD_POLICY"]), chosen.plan.rest),
-        policy_name="odd",
-        model=chosen.make_model(),
-        plans_training=True,
-    )
+    policy = beside(named(os.environ["ODD_POLICY"]), chosen.plan.rest)
+    service = Service(config, chosen=structs.replace(chosen, name="odd", plan=policy))
     return asyncio.run(service.run())
 
 

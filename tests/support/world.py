@@ -184,6 +184,7 @@ class World:
             attempts=machine.reports(),
             load=Load(),
             probes=machine.can_probe,
+            tunes=machine.can_tune,
             leases=True,
             identity=machine.identity,
             machine=machine.marks,
@@ -391,8 +392,14 @@ class World:
                 save_state(self, machine, effect)
             case e.SendGoOn():
                 machine.going_on.append(effect.request)
-            case e.SendProbe():
-                self._probe(machine, effect)
+            case e.SendTune() | e.SendProbe():
+                self._told(machine, effect)
+
+    def _told(self, machine: Machine, order: e.SendTune | e.SendProbe) -> None:
+        if isinstance(order, e.SendTune):
+            machine.tunes.append((order.job, order.batching))
+        else:
+            self._probe(machine, order)
 
     def _probe(self, machine: Machine, order: e.SendProbe) -> None:
         machine.probes.append(self.elapsed_s)

@@ -19,6 +19,7 @@ from gnode.daemon.elastic import CONNECT_S, CONNECTIONS_OF_ONE_UID, listen, sock
 from gsched.elastic.conversation import Conversation
 from gsched.elastic.link import Link
 from gsched.model.states import StopReason
+from gsched.model.training import Batching
 from gsched.protocol.node import (
     Checkpoint,
     Checkpointed,
@@ -26,6 +27,7 @@ from gsched.protocol.node import (
     GoOn,
     Progress,
     Stop,
+    Tune,
 )
 from gsched.protocol.training import MAX_LINE_BYTES
 from tests.support import stand_in_training
@@ -122,6 +124,17 @@ def test_a_training_saves_waits_and_goes_on(world: GnodeWorld) -> None:
     world.head.send(GoOn(job=1, attempt=1, request=4))
     on = world.head.wait_for(Progress, count=2)[1]
     assert on.step == saved.step
+    ended(world)
+
+
+def test_a_batch_size_reaches_the_training(world: GnodeWorld) -> None:
+    world.start()
+    train(world)
+    world.head.wait_for(Progress)
+
+    world.head.send(Tune(job=1, attempt=1, batching=Batching(per_gpu=64, accumulation=3)))
+
+    assert '"tune":{"per_gpu":64,"accumulation":3}' in heard(world, "tune")
     ended(world)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gsched.elastic.conversation import Asked, Conversation, ProtocolError
+from gsched.elastic.conversation import Asked, Conversation, ProtocolError, Tuning
 from gsched.elastic.environment import Environment
 from gsched.elastic.errors import BadEnvironmentError
 from gsched.elastic.interval import checkpoint_interval_s
@@ -46,6 +46,19 @@ class Talk:
 
 def body(request: int, step: int = 5) -> Line:
     return {"request": request, "step": step, "waits": True}
+
+
+def test_the_newest_batch_size_is_taken_once() -> None:
+    talk = Talk()
+    assert talk.training.take_tuning() is None
+    talk.hear(tune={"per_gpu": 64})
+    talk.hear(tune={"per_gpu": 32, "accumulation": 3})
+
+    assert talk.training.take_tuning() == Tuning(per_gpu=32, accumulation=3)
+    assert talk.training.take_tuning() is None
+    for wrong in ({}, {"per_gpu": 0}, {"per_gpu": 8, "accumulation": -1}, {"per_gpu": "many"}):
+        with pytest.raises(ProtocolError):
+            talk.hear(tune=wrong)
 
 
 def test_request_is_taken_up_once_and_answered_again_the_same() -> None:

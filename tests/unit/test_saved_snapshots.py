@@ -5,10 +5,20 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from gsched.model.resources import Share
-from gschedd.models.saved import FORMAT, VERSION, Saved, decode, encode, saved
+from gsched.model.training import Scaling
+from gschedd.models.goodput.model import GoodputModel
+from gschedd.models.goodput.records import (
+    BatchLimits,
+    GradientNoise,
+    ThroughputParameters,
+    TypeModel,
+)
+from gschedd.models.saved import FORMAT, VERSION, Saved, decode, encode, restored, saved
 from gschedd.plan.snapshot import Snapshot
+from gschedd.plan.training import AdaptiveProfile
 from gschedd.sim.cli import status_of
 from tests.support.trainings import gpu_nodes, profile, snapshot_of
 
@@ -85,3 +95,31 @@ def test_a_job_on_a_node_that_is_not_there_is_damage() -> None:
 
     with pytest.raises(ValueError, match="which is not there"):
         decode(data)
+
+
+def test_what_is_known_of_adaptive_trainings_comes_back() -> None:
+    """So that a policy plans the same on the file: types, times, noise and limits."""
+    adaptive = AdaptiveProfile(
+        goodput=GoodputModel(
+            limits=BatchLimits(batch=128, batch_max=4096),
+            noise=GradientNoise(square_norm=1.0, variance=40.0),
+            models=(
+                TypeModel(gpu_type="t4", parameters=ThroughputParameters(compute_s=0.1)),
+                TypeModel(gpu_type="a100", parameters=ThroughputParameters(), per_gpu_max=512),
+            ),
+        ),
+        scaling=Scaling.ADAPTIVE,
+        age_s=60.0,
+        restarts=1,
+        restart_s=30.0,
+        gpus_min=1,
+        gpus_max=16,
+        gpu_types=frozenset({"a100", "t4"}),
+        replica_gpus={"t4": 2},
+    )
+    known = structs.replace(profile(1, gpus=(1, 2)), adaptive=adaptive)
+    snapshot = structs.replace(plain(), profiles={1: known})
+
+    kept = decode(encode(content(snapshot)))
+
+    assert restored(kept.snapshot).profiles == {1: known}

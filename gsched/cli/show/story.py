@@ -11,9 +11,9 @@ from gsched.model.reports import Checkpoint, Progress
 from gsched.model.resources import Usage
 from gsched.model.signals import describe_signal
 from gsched.model.states import JobState, PartState
-from gsched.model.training import Training
+from gsched.model.training import Adaptive, Scaling, Training
 from gsched.model.units import format_duration, format_size
-from gsched.model.wording import counted, outcome_words
+from gsched.model.wording import batching_words, counted, outcome_words
 from gsched.protocol.api import (
     AttemptRow,
     JobRow,
@@ -132,6 +132,8 @@ def _profile(story: JobStory) -> Iterator[tuple[str, str]]:
     yield "movable", "True" if story.movable else ""
     if story.training is not None:
         yield "training", _training(story.training)
+    if story.adaptive is not None:
+        yield "adaptive", _adaptive(story.adaptive)
     if row.deadline_s is not None:
         urgency = f" ({story.urgency})" if story.urgency else ""
         yield "deadline", format_time(row.deadline_s) + urgency
@@ -198,6 +200,8 @@ def _progress(reached: Progress) -> str:
         words.append(f"{1000.0 * reached.step_s:.1f} ms per step")
     if reached.communication_s > 0:
         words.append(f"{1000.0 * reached.communication_s:.1f} ms of communication")
+    if reached.batch_per_gpu:
+        words.append(batching_words(reached.batch_per_gpu, reached.accumulation))
     if reached.gpus:
         words.append(counted(reached.gpus, "rank"))
     return ", ".join(words)
@@ -232,6 +236,21 @@ def _met(story: JobStory) -> str:
         return "True" if met else "False"
     because = f": {local_times(story.late_reason)}" if story.late_reason else ""
     return "True (predicted)" if met else f"False (predicted){because}"
+
+
+def _adaptive(adaptive: Adaptive) -> str:
+    """Return ``batch 128 to 4096, at most 64 per GPU, on a100 or t4``."""
+    words = [f"batch {adaptive.batch}"]
+    if adaptive.batch_max > adaptive.batch:
+        words[0] += f" to {adaptive.batch_max}"
+    if adaptive.batch_per_gpu_max:
+        words.append(f"at most {adaptive.batch_per_gpu_max} per GPU")
+    if adaptive.scaling is not Scaling.ADAPTIVE:
+        words.append(f"{adaptive.scaling} scaling")
+    words.extend(f"{gpus} {name} GPUs per replica" for name, gpus in adaptive.replica_gpus)
+    if adaptive.gpu_types:
+        words.append(f"on {' or '.join(adaptive.gpu_types)}")
+    return ", ".join(words)
 
 
 def _training(training: Training) -> str:

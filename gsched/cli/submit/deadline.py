@@ -116,7 +116,7 @@ def training_of(options: SubmitOptions, *, cwd: str) -> Training | None:
     if options.training is not None:
         said = _from_file(options.training, cwd)
     for key, (field, read) in _NUMBERS.items():
-        text = getattr(options, key, None)
+        text = None if key == "batch" and options.adaptive else getattr(options, key, None)
         if text is not None:
             said[field] = _read(f"--{key.replace('_', '-')}", text, read)
     return Training(**said) if said else None  # type: ignore[arg-type] # fields, as read above

@@ -6,7 +6,7 @@ import click
 from msgspec import Struct, structs
 
 from gsched.cli.common import Callback
-from gsched.model.training import Urgency
+from gsched.model.training import Scaling, Urgency
 
 PRIORITY_LEAST, PRIORITY_MOST = -1024, 1023  # POSIX qsub
 # Terms of -l that say how many places there are: those of the command line replace, all together,
@@ -64,6 +64,12 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
     step_time: str | None = None
     reject_if_late: bool = False
     profile: bool = False
+    adaptive: bool = False
+    batch_max: str | None = None
+    batch_per_gpu_max: str | None = None
+    gpu_types: str | None = None
+    scaling: str | None = None
+    replica_gpus: str | None = None
     checkpoint_dir: str | None = None
     checkpoint_interval: str | None = None
     checkpoint_signal: str | None = None
@@ -80,7 +86,14 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
     def speaks_of_training(self) -> bool:
         """Return whether anything is said of a training's size or deadline."""
         texts = (self.deadline, self.urgency, self.training, self.params, self.samples)
-        return any(each is not None for each in (*texts, self.batch, self.epochs, self.step_time))
+        batch = None if self.adaptive else self.batch
+        return any(each is not None for each in (*texts, batch, self.epochs, self.step_time))
+
+    @property
+    def speaks_of_adaptation(self) -> bool:
+        """Return whether anything is said of batch sizes that follow the GPUs."""
+        texts = (self.batch_max, self.batch_per_gpu_max, self.gpu_types, self.scaling)
+        return self.adaptive or any(each is not None for each in (*texts, self.replica_gpus))
 
     @property
     def speaks_of_saving(self) -> bool:
@@ -260,6 +273,19 @@ _JOB_OPTIONS = (
           target="reject_if_late"),
     _flag("--elastic", text="The job can checkpoint and resume on other nodes or GPUs.",
           target="elastic"),
+    _flag("--adaptive", target="adaptive",
+          text="gsched chooses batch size, number and type of GPUs for the best goodput."),
+    _text("--batch-max", metavar="N", target="batch_max",
+          text="Largest batch size of an adaptive job, on all GPUs together."),
+    _text("--batch-per-gpu-max", metavar="N", target="batch_per_gpu_max",
+          text="Samples that fit into the memory of a GPU, if known."),
+    _text("--gpu-types", metavar="any|LIST", target="gpu_types",
+          text="GPU types that an adaptive job may run on, such as a100,t4."),
+    click.option("--scaling", default=None, metavar="WORD",
+                 type=click.Choice([each.value for each in Scaling]),
+                 help="What of an adaptive job may change: adaptive, strong or rigid."),
+    _text("--replica-gpus", metavar="TYPE=N,...", target="replica_gpus",
+          text="GPUs of one replica of a model that is split over several."),
     _flag("--profile", text="Run on the fewest GPUs until the step time is measured.",
           target="profile"),
     _text("--checkpoint-dir", metavar="DIR", text="Directory for checkpoints of an elastic job.",
@@ -277,7 +303,8 @@ _JOB_OPTIONS = (
     _text("--params", metavar="N", text="Number of model parameters, such as 138M.",
           target="params"),
     _text("--samples", metavar="N", text="Number of samples in the data set.", target="samples"),
-    _text("--batch", metavar="N", text="Batch size: samples per step on each GPU.", target="batch"),
+    _text("--batch", metavar="N", target="batch",
+          text="Samples per step on each GPU; with --adaptive on all GPUs together."),
     _text("--epochs", metavar="N", text="Number of epochs.", target="epochs"),
     _text("--step-time", metavar="TIME", text="Duration of one step on one GPU, such as 35ms.",
           target="step_time"),

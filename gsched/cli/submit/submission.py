@@ -119,6 +119,10 @@ def make_job(
         from gsched.cli.submit.checkpointing import with_saving  # late: few have checkpoints
 
         job = with_saving(job, options, place)
+    if options.speaks_of_adaptation:
+        from gsched.cli.submit.adaptive import with_adaptive  # late, as above
+
+        job = with_adaptive(job, options)
     return with_profile(job, options, place) if options.speaks_of_training else job
 
 

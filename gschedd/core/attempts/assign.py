@@ -4,10 +4,12 @@ from collections.abc import Collection, Iterable
 
 from gsched.model.resources import Allocation
 from gsched.model.states import LaunchKind
+from gsched.model.training import Batching
 from gschedd.core import facts as f
 from gschedd.core.learning import predict
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
+from gschedd.core.training.goodput import is_unmeasured
 from gschedd.models.sizes import stated_size
 from gschedd.plan.layouts import layout_of
 from gschedd.plan.load import Predictor
@@ -25,7 +27,9 @@ class Assigner:
         self._predictor = predictor
         self._ports = set(state.ports)
 
-    def assign(self, job: Job, allocation: Allocation, why: str) -> f.AttemptAssigned:
+    def assign(
+        self, job: Job, allocation: Allocation, why: str, batching: Batching | None = None
+    ) -> f.AttemptAssigned:
         """Return that a job is given an allocation."""
         everywhere = job.spec.launch is LaunchKind.TORCHRUN or job.spec.every_node
         nodes = tuple(share.node for share in allocation)
@@ -51,6 +55,8 @@ class Assigner:
             token=self._state.epoch_id,
             lease_s=lease_s,
             lease_grace_s=job.spec.grace_s if lease_s else 0.0,
+            batching=batching,
+            profile_batches=is_unmeasured(self._state, job, allocation),
         )
 
     def _steps_s(self, job: Job, allocation: Allocation) -> float:

@@ -26,6 +26,7 @@ from gschedd.core.nodes.probation import answered
 from gschedd.core.react import ask_checkpoint, asked_nodes, retime, stop
 from gschedd.core.state import Attempt, Job, Part, Reached, State
 from gschedd.core.training import checkpoints as coalescing
+from gschedd.core.training.goodput import told_by_batches
 from gschedd.core.training.startups import told_by_step
 from gschedd.core.training.step_times import told_by_steps
 
@@ -79,6 +80,7 @@ def registration(node: str, said: n.Register, now_s: float) -> f.NodeRegistered:
         load=said.load,
         highest_job=said.highest_job,
         probes=said.probes,
+        tunes=said.tunes,
         leases=said.leases,
         problem=said.problem[:MAX_PROBLEM],
         identity=said.identity,
@@ -390,6 +392,7 @@ def on_progress(state: State, node: str, said: n.Progress, now_s: float) -> Hear
         told_by_steps(state, job, said, now_s),  # looks at what it said before
         told_by_step(job, said, now_s),
         told_by_resuming(job, now_s),
+        *told_by_batches(state, job, said, now_s),
     )
     note_progress(state, job.id, _reached(said, now_s))
     heard.facts.extend(fact for fact in told if fact is not None)

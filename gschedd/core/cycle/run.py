@@ -15,6 +15,7 @@ from gschedd.core.migration.progress import judged, movable, moved
 from gschedd.core.migration.throttle import paced
 from gschedd.core.settings import Settings
 from gschedd.core.state import State
+from gschedd.core.training.goodput import tuned
 from gschedd.core.training.profile import TrainingProfiles
 from gschedd.core.transient import WaitingGroup
 from gschedd.plan.load import Predictor
@@ -137,7 +138,8 @@ def carried_out(
     # moves keep more room than the starts take: then a start stays where it was planned
     starts = checked.accepted if checked.moves else elsewhere(state, checked.accepted)
     facts = [
-        assigner.assign(state.jobs[start.job], start.allocation, start.why) for start in starts
+        assigner.assign(state.jobs[start.job], start.allocation, start.why, start.batching)
+        for start in starts
     ]
     waits = {wait.job_class: wait for wait in plan.waits}
     for refusal in checked.refused:
@@ -145,7 +147,12 @@ def carried_out(
         if job_class is not None:
             waits.setdefault(job_class, Wait(job_class=job_class, first=job, reason=refusal.reason))
     return Cycle(
-        facts=(*judged(state, plan.verdicts, now_s), *moved(state, checked.moves, now_s), *facts),
+        facts=(
+            *judged(state, plan.verdicts, now_s),
+            *moved(state, checked.moves, now_s),
+            *tuned(state, plan.tunes, now_s),
+            *facts,
+        ),
         waits=waits,
         refused=checked.refused,
         objection=checked.objection,

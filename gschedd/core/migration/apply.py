@@ -26,6 +26,7 @@ def move_requested(state: State, fact: f.MoveRequested) -> None:
         by=fact.by,
         asked_s=fact.at_s,
         request=fact.request,
+        batching=fact.batching,
     )
     reserve(state, job)
 
@@ -73,6 +74,13 @@ def note_arrival(state: State, job: Job, at_s: float) -> None:
         state.volatile.stuck[job.id] = at_s
     if job.migration is not None:
         job.migration = structs.replace(job.migration, placed_s=at_s)
+
+
+def batching_chosen(state: State, fact: f.BatchingChosen) -> None:
+    """An adaptive training splits its samples otherwise."""
+    job = state.jobs[fact.job]
+    touch_attempt(state, job).batching = fact.batching
+    move(state, job, fact, job.state)
 
 
 def place_lost(state: State, fact: f.PlaceLost) -> None:

@@ -37,6 +37,7 @@ def moved(state: State, moves: Iterable[Move], now_s: float) -> Iterator[f.MoveR
             why=move.why,
             by="gsched",
             request=state.jobs[move.job].moves_asked + 1,
+            batching=move.batching,
         )
 
 
@@ -86,7 +87,7 @@ def arrivals(
             continue  # somebody has not left yet
         for share in allocation:
             owned[share.node] = take(owned[share.node], share)
-        yield assigner.assign(job, allocation, job.move.why)
+        yield assigner.assign(job, allocation, job.move.why, job.move.batching)
 
 
 def _will_be_free(state: State, job: Job, owned: Mapping[str, FreeNode]) -> bool:

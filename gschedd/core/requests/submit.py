@@ -24,6 +24,7 @@ from gsched.model.units import format_duration, format_size
 from gsched.protocol.api import SubmitJob
 from gschedd.core.apply import argument_bytes
 from gschedd.core.commands import Submit
+from gschedd.core.requests.adaptive import adaptive_notes
 from gschedd.core.requests.checkpointing import lease_of, saving_of
 from gschedd.core.requests.deadline import aim_of
 from gschedd.core.settings import Caller, Settings
@@ -95,6 +96,7 @@ def prepare(
     )
     warnings.extend(notes)
     saving = saving_of(asked)
+    warnings.extend(adaptive_notes(asked, aim.request, state))
     refusal = never_fits(resources.request, state)
     if refusal:
         raise RequestTooLargeError(refusal[0], hint=refusal[1])

@@ -12,6 +12,7 @@ from gschedd.core.migration.backoff import is_left_alone
 from gschedd.core.migration.costs import expected_move_s
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
+from gschedd.core.training.goodput import adaptive_profile
 from gschedd.core.training.profiling import is_profiled
 from gschedd.core.training.remaining import Before, Rest, done_of, rest_of_running
 from gschedd.core.training.startups import expected_startup_s
@@ -24,7 +25,7 @@ from gschedd.plan.elastic import is_elastic
 from gschedd.plan.layouts import has_alike_gpus, layout_of
 from gschedd.plan.load import Predictor
 from gschedd.plan.times import predicted_s
-from gschedd.plan.training import Size, TrainingProfile
+from gschedd.plan.training import Size, TrainingProfile, UnknownSpeed
 
 #: Requests whose numbers of GPUs are kept: those of trainings are few, and asked for in each cycle.
 MAX_COUNTED: Final = 4_096
@@ -82,7 +83,13 @@ class TrainingProfiles(Mapping[int, TrainingProfile]):
             own_size(job, self._state, self._settings)
             or sizes[job.id]
             or learned_size(job.spec, self._state, self._settings, self._predictions, self._now_s)
+            or self._unknown_size(job)
         )
+
+    def _unknown_size(self, job: Job) -> Size | None:
+        """Return the size of an adaptive training where a policy plans it by its goodput alone."""
+        is_planned = self._state.plans_adaptive and job.spec.adaptive is not None
+        return Size(speed=UnknownSpeed(), work=1.0) if is_planned else None
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -140,6 +147,7 @@ def profile_of(
             before=Before(startup_s=whole_startup_s, move_s=move_s),
             now_s=now_s,
         )
+    counts = _gpus(job, state, settings)
     return TrainingProfile(
         job=job.id,
         arrived_s=job.submitted_s,
@@ -147,19 +155,24 @@ def profile_of(
         work=max(0.0, rest.work),
         total_work=rest.total_work,
         speed=size.speed,
-        gpus=_gpus(job, state, settings),
+        gpus=counts,
         startup_s=rest.startup_s,
         whole_startup_s=whole_startup_s,
         movable=_is_movable(job, state, now_s),
         move_s=move_s,
         promised=job.promised,
         request=job.spec.request if has_alike_gpus(job.spec.request) else None,
+        adaptive=adaptive_profile(
+            state, job, counts=counts, restart_s=move_s or whole_startup_s, now_s=now_s
+        ),
     )
 
 
 def _gpus(job: Job, state: State, settings: Settings) -> tuple[int, ...]:
     """Return the numbers of GPUs that a training may be given now, ascending."""
     counts = counts_taken(state, job, gpu_counts(job.spec.request, state.total_gpus()))
+    if state.plans_adaptive and job.spec.adaptive is not None:
+        return counts  # its policy starts it on the fewest, and lets it grow
     return counts[:1] if is_profiled(job, state, settings) else counts
 
 

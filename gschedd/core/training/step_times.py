@@ -3,14 +3,13 @@
 from typing import Final
 
 from gsched.model.job import JobSpec
-from gsched.model.resources import Allocation
 from gsched.protocol import node as n
 from gschedd.core import facts as f
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
+from gschedd.core.training import goodput
 from gschedd.models.kinds import kind_of
-from gschedd.models.steptimes import TYPES_JOINT, Steps
-from gschedd.plan.layouts import held_gpus
+from gschedd.models.steptimes import Steps
 from gschedd.plan.training import Size, gpus_by_node
 
 #: Fewer steps than this, in less time than that, are no measurement: after the very first step,
@@ -31,6 +30,8 @@ def told_by_steps(state: State, job: Job, said: n.Progress, now_s: float) -> f.S
     attempt, before = job.attempt, state.reached.get(job.id)
     if attempt is None or before is None or before.attempt != said.attempt or said.step_s <= 0:
         return None
+    if said.batch_per_gpu and job.spec.adaptive is not None:
+        return None  # see `told_by_batches`
     steps = said.step - before.step
     if steps < 1 or (steps < LEAST_STEPS and steps * said.step_s < LEAST_S):
         return None
@@ -45,7 +46,7 @@ def told_by_steps(state: State, job: Job, said: n.Progress, now_s: float) -> f.S
         kind=kind_of(job.spec).key,
         steps=Steps(
             counts=tuple(sorted(by_node.values(), reverse=True)),
-            gpu_type=_gpu_type(state, attempt.allocation),
+            gpu_type=goodput.gpu_types(state, attempt.allocation),
             samples=samples,
             step_s=said.step_s,
             communication_s=said.communication_s if sum(by_node.values()) > 1 else 0.0,
@@ -64,14 +65,10 @@ def _is_news(job: Job, step_s: float, now_s: float) -> bool:
     return abs(step_s - known_s) > CHANGE * known_s and now_s >= attempt.step_known_s + PAUSE_S
 
 
-def _gpu_type(state: State, allocation: Allocation) -> str:
-    held = held_gpus(allocation, state.gpus_of).values()
-    return TYPES_JOINT.join(sorted({gpu.type for gpus in held for gpu in gpus}))
-
-
 def learn(state: State, fact: f.StepsMeasured) -> None:
     """Take a measurement into account; also of a job that is over, when a head starts."""
     state.step_times.learn(fact.kind, fact.job, fact.steps)
+    goodput.learn(state, fact)
 
 
 def own_size(job: Job, state: State, settings: Settings) -> Size | None:

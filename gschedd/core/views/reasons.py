@@ -6,7 +6,7 @@ from gsched.model.resources import Share
 from gsched.model.signals import describe_signal
 from gsched.model.states import HoldKind, JobState, NodeState, PartState
 from gsched.model.units import format_duration, format_gpus, format_size
-from gsched.model.wording import counted, outcome_words
+from gsched.model.wording import batching_words, counted, outcome_words
 from gschedd.core import facts as f
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
@@ -153,7 +153,7 @@ def describe(fact: f.AnyFact) -> str:
     return _describe_node_fact(fact)
 
 
-def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 # one line a fact
+def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912, PLR0915 # a line a fact
     match fact:
         case f.JobSubmitted():
             again = ", recovered from what a node knew" if fact.recovered else ""
@@ -183,6 +183,10 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912 
         case f.CheckpointTaken():
             size = format_size(fact.size_bytes)
             return f"checkpoint of step {fact.step} ({size}) saved in {fact.wall_s:.1f} s"
+        case f.BatchingChosen():
+            batching = fact.batching
+            words = batching_words(batching.per_gpu, batching.accumulation)
+            return f"attempt {fact.attempt}: {words}"
         case f.MoveAbandoned():
             return f"migration abandoned: {fact.reason}"
         case f.PlaceLost():

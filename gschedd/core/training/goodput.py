@@ -1,0 +1,138 @@
+"""Adaptive trainings: what their reports teach about goodput, and what a policy is told of it."""
+
+from collections.abc import Iterable, Iterator
+
+from gsched.model.resources import Allocation
+from gsched.model.states import AttemptState, JobState
+from gsched.model.training import Scaling
+from gsched.protocol import node as n
+from gschedd.core import facts as f
+from gschedd.core.state import Job, State
+from gschedd.models.goodput.records import GradientNoise
+from gschedd.models.kinds import kind_of
+from gschedd.models.steptimes import TYPES_JOINT, Steps
+from gschedd.plan.layouts import held_gpus
+from gschedd.plan.snapshot import Tune
+from gschedd.plan.training import AdaptiveProfile, gpu_count, gpus_by_node
+
+
+def gpu_types(state: State, allocation: Allocation) -> str:
+    """Return the type of the GPUs of an allocation; of several the types joined by ``+``."""
+    held = held_gpus(allocation, state.gpus_of).values()
+    return TYPES_JOINT.join(sorted({gpu.type for gpus in held for gpu in gpus}))
+
+
+def is_unmeasured(state: State, job: Job, allocation: Allocation) -> bool:
+    """Return whether an adaptive training is to measure its steps at several batch sizes first.
+
+    That is where a policy chooses its batch, and nothing is known of it on these GPUs.
+    """
+    if job.spec.adaptive is None or not state.plans_adaptive:
+        return False
+    known = state.goodputs.types(job.id, kind_of(job.spec).key)
+    return gpu_types(state, allocation) not in known
+
+
+def told_by_batches(state: State, job: Job, said: n.Progress, now_s: float) -> Iterator[f.AnyFact]:
+    """Yield what an adaptive training has measured, where that is news."""
+    attempt = job.attempt
+    if job.spec.adaptive is None or attempt is None or attempt.number != said.attempt:
+        return
+    by_node = gpus_by_node(attempt.allocation)
+    if not by_node:
+        return
+    gpu_type, kind = gpu_types(state, attempt.allocation), kind_of(job.spec).key
+    for sample in said.profile:
+        if sample.step_s > 0 and sample.batch_per_gpu > 0:
+            alone = Steps(
+                counts=(1,),
+                gpu_type=gpu_type,
+                samples=sample.batch_per_gpu,
+                step_s=sample.step_s,
+                batch_per_gpu=sample.batch_per_gpu,
+                gradient_s=sample.gradient_s,
+                batch_per_gpu_max=said.batch_per_gpu_max,
+            )
+            if state.goodputs.is_news(job.id, alone, now_s):
+                yield _measured(job, kind, alone, now_s)
+    if said.step_s <= 0 or said.batch_per_gpu <= 0:
+        return
+    counts = tuple(sorted(by_node.values(), reverse=True))
+    steps = Steps(
+        counts=counts,
+        gpu_type=gpu_type,
+        samples=sum(counts) * said.batch_per_gpu * (said.accumulation + 1),
+        step_s=said.step_s,
+        communication_s=said.communication_s if sum(counts) > 1 else 0.0,
+        gradient_bytes=said.gradient_bytes,
+        work_total=said.work_total,
+        batch_per_gpu=said.batch_per_gpu,
+        accumulation=said.accumulation,
+        gradient_s=said.gradient_s,
+        gradient_sqr=said.gradient_sqr,
+        gradient_var=said.gradient_var,
+        batch_per_gpu_max=said.batch_per_gpu_max,
+    )
+    if state.goodputs.is_news(job.id, steps, now_s):
+        yield _measured(job, kind, steps, now_s)
+
+
+def _measured(job: Job, kind: str, steps: Steps, now_s: float) -> f.StepsMeasured:
+    return f.StepsMeasured(at_s=now_s, job=job.id, attempt=job.attempts, kind=kind, steps=steps)
+
+
+def learn(state: State, fact: f.StepsMeasured) -> None:
+    """Take a measurement into account; also of a job that is over, when a head starts."""
+    if fact.steps.batch_per_gpu:
+        state.goodputs.learn(fact.kind, fact.job, fact.steps, fact.at_s)
+
+
+def tuned(state: State, tunes: Iterable[Tune], now_s: float) -> Iterator[f.BatchingChosen]:
+    """Yield the batch sizes that are new to running adaptive trainings.
+
+    A training whose node does not pass them on keeps the batch with which it was started.
+    """
+    for tune in tunes:
+        job = state.running.get(tune.job)
+        attempt = job.attempt if job is not None else None
+        if job is None or attempt is None or job.spec.adaptive is None:
+            continue
+        if job.state is not JobState.RUNNING or attempt.state is not AttemptState.RUNNING:
+            continue
+        if attempt.batching != tune.batching and state.nodes[next(iter(attempt.parts))].tunes:
+            yield f.BatchingChosen(
+                at_s=now_s, job=job.id, attempt=attempt.number, batching=tune.batching
+            )
+
+
+def adaptive_profile(
+    state: State, job: Job, *, counts: tuple[int, ...], restart_s: float, now_s: float
+) -> AdaptiveProfile | None:
+    """Return what a policy may know of an adaptive training; None: it is none, or nobody asks.
+
+    Args:
+        counts: numbers of GPUs that it may be given, ascending.
+        restart_s: expected time without progress of a restart, seconds.
+    """
+    asked = job.spec.adaptive
+    if asked is None or not state.plans_adaptive:
+        return None
+    reached, attempt = state.reached.get(job.id), job.attempt
+    noise = None
+    if reached is not None and reached.gradient_sqr + reached.gradient_var > 0:
+        noise = GradientNoise(square_norm=reached.gradient_sqr, variance=reached.gradient_var)
+    most = state.goodputs.gpus_reached(job.id)
+    if attempt is not None:
+        most = max(most, gpu_count(attempt.allocation))
+    return AdaptiveProfile(
+        goodput=state.goodputs.model(job.id, kind_of(job.spec).key, asked, noise),
+        scaling=asked.scaling,
+        age_s=max(0.0, now_s - job.submitted_s),
+        restarts=max(0, job.attempts - 1),
+        restart_s=restart_s,
+        gpus_min=counts[0],
+        gpus_max=counts[0] if asked.scaling is Scaling.RIGID else counts[-1],
+        gpus_reached=most,
+        gpu_types=frozenset(asked.gpu_types),
+        replica_gpus=dict(asked.replica_gpus),
+    )

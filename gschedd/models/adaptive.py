@@ -1,0 +1,170 @@
+"""What is known of the goodput of adaptive trainings: of each job, and of each kind; bounded."""
+
+from collections import deque
+from typing import Final
+
+from gsched.model.training import Adaptive
+from gschedd.models.goodput.learner import GoodputLearner, learner_of
+from gschedd.models.goodput.model import GoodputModel
+from gschedd.models.goodput.records import GradientNoise, Observation
+from gschedd.models.history import Recent
+from gschedd.models.steptimes import TYPES_JOINT, Steps
+
+#: Jobs and kinds that are remembered, and configurations and measurements of each.
+MAX_KNOWN: Final = 10_000
+MAX_SEEN: Final = 256
+#: Statements of users about one kind for which a model is kept: nearly always there is one.
+MAX_STATED: Final = 4
+#: A further measurement is news only if it differs by more than this part from what is known, and
+#: comes so long after the one before, seconds: each is a row of the database.
+CHANGE: Final = 0.1
+PAUSE_S: Final = 60.0
+#: The same for the gradient noise scale, which is noisy by its nature.
+NOISE_CHANGE: Final = 0.3
+
+
+class _Seen:
+    """What a step took on one configuration, and when that was known last; seconds."""
+
+    __slots__ = ("at_s", "step_s")
+
+    def __init__(self) -> None:
+        self.step_s = 0.0
+        self.at_s = float("-inf")
+
+
+class _Course:
+    """What is known of one job or kind.
+
+    Attributes:
+        told: the latest measurements, and how many there were in all.
+        noise: the latest of its gradients; None: it was not told.
+        seen: what was measured last, by GPU type, counts and batch.
+        types: GPU types on which it was measured.
+        gpus: the most GPUs on which it was measured.
+    """
+
+    __slots__ = ("_learners", "count", "gpus", "noise", "seen", "told", "types")
+
+    def __init__(self) -> None:
+        self.told: deque[Steps] = deque(maxlen=MAX_SEEN)
+        self.count = 0
+        self.noise: GradientNoise | None = None
+        self.seen: Recent[_Seen] = Recent(_Seen, MAX_SEEN)
+        self.types: frozenset[str] = frozenset()
+        self.gpus = 0
+        self._learners: dict[Adaptive, tuple[int, GoodputLearner]] = {}
+
+    def learn(self, steps: Steps, at_s: float) -> None:
+        """Take a measurement into account."""
+        self.told.append(steps)
+        self.count += 1
+        if _has_noise(steps):
+            self.noise = GradientNoise(square_norm=steps.gradient_sqr, variance=steps.gradient_var)
+        self.types |= {steps.gpu_type}
+        self.gpus = max(self.gpus, steps.gpus)
+        seen = self.seen.touch(_configuration(steps))
+        seen.step_s, seen.at_s = steps.step_s, at_s
+
+    def learner(self, adaptive: Adaptive) -> GoodputLearner:
+        """Return what learns a job of which its user says this, with all that was told."""
+        known, learner = self._learners.get(adaptive) or (0, learner_of(adaptive))
+        new = min(self.count - known, len(self.told))
+        for steps in list(self.told)[len(self.told) - new :]:
+            learner.add(_observation(steps))
+            learner.profile(steps.gpu_type, (), steps.batch_per_gpu_max)
+        if adaptive not in self._learners and len(self._learners) >= MAX_STATED:
+            self._learners.clear()
+        self._learners[adaptive] = (self.count, learner)
+        return learner
+
+
+class GoodputKnowledge:
+    """Step times and gradient noise of adaptive trainings, by job and by kind."""
+
+    def __init__(self) -> None:
+        self._courses: Recent[_Course] = Recent(_Course, MAX_KNOWN)
+
+    def learn(self, kind: str, job: int, steps: Steps, at_s: float) -> None:
+        """Take a measurement into account; those on GPUs of several types are left out."""
+        if TYPES_JOINT in steps.gpu_type:
+            return
+        for key in (_job_key(job), _kind_key(kind)):
+            self._courses.touch(key).learn(steps, at_s)
+
+    def is_news(self, job: int, steps: Steps, now_s: float) -> bool:
+        """Return whether a measurement of a job is worth keeping."""
+        course = self._courses.get(_job_key(job))
+        seen = None if course is None else course.seen.get(_configuration(steps))
+        if course is None or seen is None:
+            return True
+        if now_s < seen.at_s + PAUSE_S:
+            return False
+        is_other_time = abs(steps.step_s - seen.step_s) > CHANGE * seen.step_s
+        return is_other_time or _is_other_noise(course.noise, steps)
+
+    def types(self, job: int, kind: str) -> frozenset[str]:
+        """Return the GPU types on which a job, or another one of its kind, was measured."""
+        course = self._courses.get(_job_key(job)) or self._courses.get(_kind_key(kind))
+        return frozenset() if course is None else course.types
+
+    def gpus_reached(self, job: int) -> int:
+        """Return the most GPUs on which a job was measured; 0: it was not."""
+        course = self._courses.get(_job_key(job))
+        return 0 if course is None else course.gpus
+
+    def model(
+        self, job: int, kind: str, adaptive: Adaptive, noise: GradientNoise | None = None
+    ) -> GoodputModel:
+        """Return the goodput of a job, from its own measurements and else from those of its kind.
+
+        Args:
+            adaptive: what its user says.
+            noise: of its gradients now; None: the latest that was measured.
+        """
+        own, others = self._courses.get(_job_key(job)), self._courses.get(_kind_key(kind))
+        known = own or others
+        learner = learner_of(adaptive) if known is None else known.learner(adaptive)
+        for told in (own, others):
+            if noise is None and told is not None:
+                noise = told.noise
+        if noise is not None:
+            learner.measure_noise(noise.square_norm, noise.variance)
+        return learner.model()
+
+
+def _observation(steps: Steps) -> Observation:
+    return Observation(
+        gpu_type=steps.gpu_type,
+        nodes=len(steps.counts),
+        gpus=steps.gpus,
+        batch_per_gpu=steps.batch_per_gpu,
+        accumulation=steps.accumulation,
+        gradient_s=steps.gradient_s,
+        step_s=steps.step_s,
+    )
+
+
+def _has_noise(steps: Steps) -> bool:
+    return steps.gradient_sqr + steps.gradient_var > 0
+
+
+def _is_other_noise(known: GradientNoise | None, steps: Steps) -> bool:
+    if not _has_noise(steps):
+        return False
+    if known is None:
+        return True
+    before = known.variance * steps.gradient_sqr
+    return abs(steps.gradient_var * known.square_norm - before) > NOISE_CHANGE * before
+
+
+def _configuration(steps: Steps) -> str:
+    return f"{steps.gpu_type} {steps.counts} {steps.batch_per_gpu} {steps.accumulation}"
+
+
+def _kind_key(kind: str) -> str:
+    return f"k{kind}"
+
+
+def _job_key(job: int) -> str:
+    return f"j{job}"
