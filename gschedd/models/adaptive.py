@@ -42,9 +42,10 @@ class _Course:
         seen: what was measured last, by GPU type, counts and batch.
         types: GPU types on which it was measured.
         gpus: the most GPUs on which it was measured.
+        work_total: of the latest one that said so; 0: none did.
     """
 
-    __slots__ = ("_learners", "count", "gpus", "noise", "seen", "told", "types")
+    __slots__ = ("_learners", "count", "gpus", "noise", "seen", "told", "types", "work_total")
 
     def __init__(self) -> None:
         self.told: deque[Steps] = deque(maxlen=MAX_SEEN)
@@ -53,6 +54,7 @@ class _Course:
         self.seen: Recent[_Seen] = Recent(_Seen, MAX_SEEN)
         self.types: frozenset[str] = frozenset()
         self.gpus = 0
+        self.work_total = 0.0
         self._learners: dict[Adaptive, tuple[int, GoodputLearner]] = {}
 
     def learn(self, steps: Steps, at_s: float) -> None:
@@ -63,6 +65,7 @@ class _Course:
             self.noise = GradientNoise(square_norm=steps.gradient_sqr, variance=steps.gradient_var)
         self.types |= {steps.gpu_type}
         self.gpus = max(self.gpus, steps.gpus)
+        self.work_total = steps.work_total or self.work_total
         seen = self.seen.touch(_configuration(steps))
         seen.step_s, seen.at_s = steps.step_s, at_s
 
@@ -112,6 +115,11 @@ class GoodputKnowledge:
         """Return the most GPUs on which a job was measured; 0: it was not."""
         course = self._courses.get(_job_key(job))
         return 0 if course is None else course.gpus
+
+    def work_total(self, kind: str) -> float:
+        """Return how much work the latest job of a kind was; 0: none has said so."""
+        course = self._courses.get(_kind_key(kind))
+        return 0.0 if course is None else course.work_total
 
     def model(
         self, job: int, kind: str, adaptive: Adaptive, noise: GradientNoise | None = None

@@ -165,6 +165,8 @@ class AdaptiveProfile(Struct, frozen=True, kw_only=True):
         restarts: how often it was restarted or migrated.
         restart_s: expected time without progress of a further restart, seconds.
         gpus_min, gpus_max: that it may be given.
+        left: of its work, as it reports that, in the unit of its goodput times seconds; None: it
+            has not said how much there is, nor has another one of its kind.
         gpus_reached: the most on which it has run; 0: it has not run.
         gpu_types: on which it runs; empty: any.
         replica_gpus: GPUs of one replica by type; one where the type is missing.
@@ -177,6 +179,7 @@ class AdaptiveProfile(Struct, frozen=True, kw_only=True):
     restart_s: float
     gpus_min: int
     gpus_max: int
+    left: float | None = None
     gpus_reached: int = 0
     gpu_types: frozenset[str] = frozenset()
     replica_gpus: Mapping[str, int] = field(default_factory=dict)

@@ -196,6 +196,19 @@ def test_the_noise_of_now_counts_before_it_is_kept() -> None:
     assert goodput == other.profile(same).goodput
 
 
+def test_what_is_left_is_known_from_reports_and_then_of_its_kind() -> None:
+    story = Story()
+    job = story.training()
+    story.run_for(5.0)
+    assert story.profile(job).left is None
+    story.report(job, 10, work_done=1_000.0, work_total=5_000.0)
+    other = story.training()
+    story.run_for(5.0)
+
+    assert story.profile(job).left == 4_000.0
+    assert story.profile(other).left == 5_000.0
+
+
 def test_a_batch_reaches_a_training_where_it_runs_once() -> None:
     story = Story()
     job = story.training()

@@ -87,6 +87,16 @@ def learn(state: State, fact: f.StepsMeasured) -> None:
         state.goodputs.learn(fact.kind, fact.job, fact.steps, fact.at_s)
 
 
+def _left(state: State, job: Job) -> float | None:
+    """Return how much work a training has left by what it, or the last of its kind, reports."""
+    reached = state.reached.get(job.id)
+    done, total = job.work_done, job.work_total
+    if reached is not None and reached.work_total > 0:
+        done, total = max(done, reached.work_done), reached.work_total
+    total = total or state.goodputs.work_total(kind_of(job.spec).key)
+    return max(0.0, total - done) if total > 0 else None
+
+
 def tuned(state: State, tunes: Iterable[Tune], now_s: float) -> Iterator[f.BatchingChosen]:
     """Yield the batch sizes that are new to running adaptive trainings.
 
@@ -132,6 +142,7 @@ def adaptive_profile(
         restart_s=restart_s,
         gpus_min=counts[0],
         gpus_max=counts[0] if asked.scaling is Scaling.RIGID else counts[-1],
+        left=_left(state, job),
         gpus_reached=most,
         gpu_types=frozenset(asked.gpu_types),
         replica_gpus=dict(asked.replica_gpus),
