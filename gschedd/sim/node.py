@@ -411,8 +411,10 @@ class NodeProcess:
             self.link.to_head(message)
 
     def _tell_job(self, effect: do.TellJob) -> None:
-        """A modelled training saves its state at once, and waits."""
+        """A modelled training saves its state at once, and waits; a batch size it takes at once."""
         order, course = effect.message, self.machine.course(effect.key)
+        if course is not None and isinstance(order, n.Tune):
+            course.tune(order.batching)
         done = self.machine.work_done(effect.key)
         if not isinstance(order, n.Checkpoint):
             return

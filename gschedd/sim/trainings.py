@@ -3,9 +3,10 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from gnode.core.task import AttemptKey
+from gsched.model.reports import StepSample
 from gsched.model.resources import Allocation
 from gschedd.core import facts as f
 from gschedd.core.head import Head
@@ -24,6 +25,13 @@ class Watcher(Protocol):
 
     def committed(self, facts: Sequence[f.AnyFact], done: Iterable[Job]) -> None:
         """Take in facts, and the jobs that are done by them."""
+
+
+#: Measuring several batch sizes takes at most so long, seconds.
+#: Source: Jayaram Subramanya et al., "Sia", SOSP 2023.
+PROFILE_S: Final = 20.0
+#: Steps that are timed at each batch size.
+PROFILE_STEPS: Final = 10
 
 
 class Trainings:
@@ -87,15 +95,24 @@ class Trainings:
         )
 
     def _adaptive(self, job: Job, fact: f.AttemptAssigned, truth: Truth) -> Program:
-        """Return what an adaptive training does on what it was given."""
+        """Return what an adaptive training does on what it was given, with the batch it was told.
+
+        Where it is to measure several batch sizes, it does so before its first step.
+        """
         places = self._places(fact.allocation)
+        startup_s = truth.restart_s
+        profile: tuple[StepSample, ...] = ()
+        if fact.profile_batches and len({gpu_type for gpu_type, _ in places}) == 1:
+            profile = truth.profile(places[0][0])
+            startup_s += min(sum(PROFILE_STEPS * each.step_s for each in profile), PROFILE_S)
         outset = Outset(
             done=job.work_done,
             steps=self._steps.get(job.id, 0) if job.work_done > 0 else 0,
-            startup_s=truth.restart_s,
+            startup_s=startup_s,
+            profile=profile,
         )
         course = Course(
-            Run(truth, places, None, outset),
+            Run(truth, places, fact.batching, outset),
             AttemptKey(job.id, fact.attempt),
             fact.active,
             agenda=self._agenda,

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from gsched.model.training import Training
+from gsched.model.training import Adaptive, Training
 from gsched.protocol.api import SubmitJob
 from gschedd.core.settings import Caller
 from gschedd.sim.cluster import ClusterNode
@@ -34,6 +34,7 @@ class TraceJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
         resources: a resource list as after ``-l``, instead of the counts above.
         training: the size of a training: it runs as long as that takes on the GPUs that it gets,
             and ``duration_s`` counts for nothing. It can be moved.
+        adaptive: what of its batch and its GPUs may be chosen for the best goodput.
         behaviour: of an adaptive training: what it does on the GPUs and with the batch that it is
             given; ``duration_s`` counts for nothing.
         startup_s: a training takes so long from each of its starts to its first step.
@@ -60,6 +61,7 @@ class TraceJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     exit_code: int = 0
     resources: str = ""
     training: Training | None = None
+    adaptive: Adaptive | None = None
     behaviour: ModelledTraining | None = None
     startup_s: float = 0.0
     gpus_max: int = 0
@@ -97,7 +99,7 @@ class Classifier:
 
     def submission(self, job: TraceJob) -> SubmitJob:
         """Return what the job's user submits."""
-        if job.training is not None:
+        if job.training is not None or job.adaptive is not None:
             return _training(job)
         count = self.spread(job)
         return SubmitJob(
@@ -145,6 +147,7 @@ def _training(job: TraceJob) -> SubmitJob:
         deadline_after_s=job.deadline_s or 0.0,
         reject_if_late=job.reject_if_late,
         training=job.training,
+        adaptive=job.adaptive,
         movable=True,
     )
 

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from gsched.errors import UsageError
-from gsched.model.training import Scaling, Training
+from gsched.model.training import Adaptive, Scaling, Training
 from gschedd.plan.training import Fabric
 from gschedd.sim.cluster import ClusterNode, read_cluster
 from gschedd.sim.workload import TraceJob
@@ -61,6 +61,7 @@ class Says(Enum):
 
     JOBS = auto()  # with the number of GPUs that their users tuned
     TRAININGS = auto()  # with run times for each number of GPUs at the batch that was tuned
+    ADAPTIVE = auto()  # number and type of GPUs and batch may be chosen
 
 
 def lists_of(paths: Sequence[Path]) -> list[Path]:
@@ -202,9 +203,14 @@ class Jobs:
 
     def truth(self, job: TraceJob) -> TracedTraining:
         """Return how a job really behaves."""
-        row = self._rows[job.name]
+        return self.truth_of_name(job.name)
+
+    def truth_of_name(self, name: str) -> TracedTraining:
+        """Return how the job of a name really behaves."""
+        row = self._rows[name]
         application = self._applications[row.application]
-        return TracedTraining(application, self._batch(row))
+        is_free = self._says is Says.ADAPTIVE and row.scaling is Scaling.ADAPTIVE
+        return TracedTraining(application, 0 if is_free else self._batch(row))
 
     def _batch(self, row: Row) -> int:
         application = self._applications[row.application]
@@ -230,6 +236,20 @@ class Jobs:
                     gpus_max=min(GPUS_MAX, self._cluster.gpus),
                     training=self._training(row),
                 )
+            case Says.ADAPTIVE:
+                return self._adaptive(plain, row)
+
+    def _adaptive(self, plain: TraceJob, row: Row) -> TraceJob:
+        application, batch = self._applications[row.application], self._batch(row)
+        if row.scaling is Scaling.ADAPTIVE:
+            asked = Adaptive(batch=application.batch, batch_max=application.batch_max)
+        else:
+            asked = Adaptive(batch=batch, batch_max=batch, scaling=row.scaling)
+        least = min(application.device(kind).per_gpu_min for _, _, kind in self._cluster.kinds)
+        most = min(GPUS_MAX, self._cluster.gpus, asked.batch_max // least)
+        if row.scaling is Scaling.RIGID:
+            return structs.replace(plain, adaptive=asked)
+        return structs.replace(plain, gpus=1, gpus_max=most, adaptive=asked)
 
     def _training(self, row: Row) -> Training:
         """Return the size of a training at its own batch, on the slowest type of GPU."""

@@ -21,9 +21,11 @@ from gsched.errors import GschedError
 from gschedd.plan.snapshot import Policy
 from gschedd.policies.registry import TRAININGS, choose
 from scripts.reproduce.arguments import shared_data
+from scripts.reproduce.sia_bootstrap import Bootstrap
 from scripts.reproduce.sia_lists import CLUSTERS, Cluster, Says, lists_of, read_list
+from scripts.reproduce.sia_report import CLUSTER as PUBLISHED_ON
 from scripts.reproduce.sia_report import line, pooled, print_table
-from scripts.reproduce.sia_runs import Contender, ListFigures, run_list
+from scripts.reproduce.sia_runs import Contender, ListFigures, Setup, run_list
 from scripts.reproduce.sia_truth import Application
 
 DATA: Final = shared_data("sia")
@@ -40,8 +42,9 @@ EXAMPLES: Final = """examples:
 
 def contender(name: str) -> Contender:
     """Return a policy by its name."""
-    says = Says.JOBS if name in QUEUES else Says.TRAININGS
-    return Contender(name=name, make=partial(_plan, name), says=says)
+    adaptive = choose(name).plans_adaptive and name not in QUEUES
+    says = Says.ADAPTIVE if adaptive else Says.JOBS if name in QUEUES else Says.TRAININGS
+    return Contender(name=name, make=partial(_plan, name), says=says, plans_adaptive=adaptive)
 
 
 def _plan(name: str) -> Policy:
@@ -53,14 +56,14 @@ def run(task: tuple[Path, str], asked: argparse.Namespace) -> ListFigures:
     path, name = task
     wanted = sorted({row.application for row in read_list(path)})
     applications = {each: Application(each, asked.truth) for each in wanted}
-    return run_list(
-        path,
-        contender(name),
-        Cluster(asked.cluster),
-        applications,
+    setup = Setup(
+        cluster=Cluster(asked.cluster),
+        applications=applications,
         alike=asked.alike,
+        bootstrap=asked.bootstrap,
         limit=asked.jobs,
     )
+    return run_list(path, contender(name), setup)
 
 
 def run_all(tasks: Sequence[tuple[Path, str]], asked: argparse.Namespace) -> list[ListFigures]:
@@ -81,20 +84,21 @@ def run_all(tasks: Sequence[tuple[Path, str]], asked: argparse.Namespace) -> lis
 
 def report(found: Sequence[ListFigures], asked: argparse.Namespace, console: Console) -> None:
     """Print a table for each trace: of all its lists together, and of each if that is asked for."""
+    published = asked.cluster == PUBLISHED_ON and asked.jobs is None
     for trace, figures in groupby(sorted(found, key=lambda each: each.trace), lambda e: e.trace):
         of_trace = list(figures)
         lists = list(dict.fromkeys(each.list for each in of_trace))
         if asked.each or len(lists) == 1:
             for name in lists:
                 rows = [each for each in of_trace if each.list == name]
-                print_table(f"{trace}, {name}, {asked.cluster}", rows, asked.cluster, console)
+                print_table(f"{trace}, {name}, {asked.cluster}", rows, console, known=published)
         if len(lists) > 1:
             rows = [
                 pooled([each for each in of_trace if each.policy == policy])
                 for policy in asked.policies
             ]
             title = f"{trace}, {len(lists)} lists, {asked.cluster}"
-            print_table(title, rows, asked.cluster, console)
+            print_table(title, rows, console, known=published)
 
 
 def _policies(text: str) -> list[str]:
@@ -165,6 +169,14 @@ def parser() -> argparse.ArgumentParser:
         "--alike",
         action="store_true",
         help="jobs of one model are of one kind: what was learned of one is known of the next",
+    )
+    made.add_argument(
+        "--bootstrap",
+        type=Bootstrap,
+        choices=list(Bootstrap),
+        default=Bootstrap.TYPES,
+        help="what is profiled of a job: batches on one GPU when it runs on a type, before it "
+        "starts on each type, or all before it starts [types]",
     )
     made.add_argument("--processes", type=_count, default=1, metavar="N", help="lists at once [1]")
     made.add_argument("--json", type=Path, metavar="OUT", help="file to write all figures to")

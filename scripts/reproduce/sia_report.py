@@ -102,12 +102,12 @@ def pooled(found: Sequence[ListFigures]) -> ListFigures:
     )
 
 
-def print_table(title: str, found: Sequence[ListFigures], cluster: str, console: Console) -> None:
+def print_table(title: str, found: Sequence[ListFigures], console: Console, *, known: bool) -> None:
     """Print a row for each policy, with what is known of it beneath.
 
     Args:
         found: of one trace: pooled, or all of one list.
-        cluster: on which it was run; only on one others have published anything.
+        known: others have published figures of such runs.
     """
     table = Table(title=title, title_justify="left", show_edge=False)
     table.add_column("policy")
@@ -115,7 +115,7 @@ def print_table(title: str, found: Sequence[ListFigures], cluster: str, console:
         table.add_column(column, justify="right")
     for each in found:
         table.add_row(each.policy, *_cells(each))
-        if cluster != CLUSTER:
+        if not known:
             continue
         measured = MEASURED.get((each.trace, each.list, each.policy))
         published = PUBLISHED.get((each.trace, each.policy))

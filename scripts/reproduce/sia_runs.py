@@ -15,6 +15,7 @@ from gschedd.plan.snapshot import Policy
 from gschedd.plan.training import gpu_count
 from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import Options, Simulation
+from scripts.reproduce.sia_bootstrap import Bootstrap, Teacher
 from scripts.reproduce.sia_lists import Cluster, Jobs, Row, Says, read_list
 from scripts.reproduce.sia_training import least_run_time_s, spread
 from scripts.reproduce.sia_truth import Application
@@ -27,11 +28,13 @@ class Contender(Struct, frozen=True, kw_only=True):
 
     Attributes:
         says: as what jobs are submitted to it.
+        plans_adaptive: it chooses batch sizes, and is told of goodput.
     """
 
     name: str
     make: Callable[[], Policy]
     says: Says
+    plans_adaptive: bool = False
 
 
 class JobFigures(Struct, frozen=True, kw_only=True):
@@ -155,19 +158,28 @@ def _run_time_s(application: Application, kind: str, gpus: int, nodes: tuple[int
     return least_run_time_s(application, kind, spread(min(gpus, count * each), each))
 
 
-def run_list(
-    path: Path,
-    contender: Contender,
-    cluster: Cluster,
-    applications: Mapping[str, Application],
-    *,
-    alike: bool = False,
-    limit: int | None = None,
-) -> ListFigures:
+class Setup(Struct, frozen=True, kw_only=True):
+    """What is the same for all policies.
+
+    Attributes:
+        applications: by name, all that a list has.
+        alike: jobs of one model are of one kind, see `Jobs`.
+        limit: only so many jobs of a list; None: all.
+    """
+
+    cluster: Cluster
+    applications: Mapping[str, Application]
+    alike: bool = False
+    bootstrap: Bootstrap = Bootstrap.TYPES
+    limit: int | None = None
+
+
+def run_list(path: Path, contender: Contender, setup: Setup) -> ListFigures:
     """Return what a policy makes of a list."""
-    rows = read_list(path)[:limit]
+    cluster, applications = setup.cluster, setup.applications
+    rows = read_list(path)[: setup.limit]
     began_s = time.process_time()
-    listed = Jobs(rows, cluster, applications, contender.says, alike=alike)
+    listed = Jobs(rows, cluster, applications, contender.says, alike=setup.alike)
     used = sorted({row.application for row in rows})
     results: list[JobResult] = []
     simulation = Simulation(
@@ -176,13 +188,21 @@ def run_list(
         contender.make(),
         options=Options(
             plans_training=contender.says is not Says.JOBS,
+            plans_adaptive=contender.plans_adaptive,
             fabric=cluster.fabric([applications[name] for name in used]),
             truth_of=listed.truth,
         ),
         on_result=results.append,
     )
     owned = _Owned()
-    simulation.recorder.on_facts = owned.take
+    teacher = Teacher(simulation.head, listed.truth_of_name, cluster, setup.bootstrap)
+
+    def told(facts: Sequence[f.AnyFact]) -> None:
+        owned.take(facts)
+        if contender.plans_adaptive:
+            teacher.take(facts)
+
+    simulation.recorder.on_facts = told
     simulation.run()
     summary = simulation.summary(contender.name)
     jobs = _jobs(rows, results, owned, cluster, applications)

@@ -5,14 +5,17 @@ from collections.abc import Sequence
 import pytest
 from msgspec import structs
 
-from gsched.model.training import Training
+from gsched.model.training import Adaptive, Batching, Training
 from gschedd.core import facts as f
 from gschedd.models.goodput.records import ThroughputParameters
-from gschedd.plan.snapshot import Policy
+from gschedd.plan.elastic import allocate
+from gschedd.plan.snapshot import Move, Plan, Policy, Snapshot, Tune
+from gschedd.plan.space import Spaces
 from gschedd.policies.registry import POLICIES
 from gschedd.sim.cluster import read_cluster
 from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import Options, Simulation
+from gschedd.sim.trainings import PROFILE_S
 from gschedd.sim.truths import ModelledTraining
 from gschedd.sim.workload import TraceJob
 from tests.sim.test_trainings import growing, smallest
@@ -23,6 +26,7 @@ MODEL = ThroughputParameters(compute_per_sample_s=0.2, node_sync_s=0.5, network_
 TRUTH = ModelledTraining(
     work=10_000.0, batch=10, models={"": MODEL}, noise_scales=((1.0, 1e15),), restart_s=40.0
 )
+FIVE, TEN = Batching(per_gpu=5), Batching(per_gpu=10)
 RATES = ((1, 5.0), (2, 20 / 3), (4, 8.0))
 
 
@@ -40,7 +44,11 @@ def job(submit_s: float = 0.0, **changes: object) -> TraceJob:
 
 
 def run(
-    policy: Policy, jobs: Sequence[TraceJob], cluster: str = "1xcpus=16,gpus=4"
+    policy: Policy,
+    jobs: Sequence[TraceJob],
+    cluster: str = "1xcpus=16,gpus=4",
+    *,
+    plans_adaptive: bool = False,
 ) -> tuple[dict[int, JobResult], list[f.AnyFact], Simulation]:
     """Run trainings to their end; return their results and all facts."""
     results: dict[int, JobResult] = {}
@@ -49,7 +57,9 @@ def run(
         read_cluster(cluster),
         jobs,
         policy,
-        options=Options(plans_training=policy is not POLICIES["fifo"]),
+        options=Options(
+            plans_training=policy is not POLICIES["fifo"], plans_adaptive=plans_adaptive
+        ),
         on_result=lambda result: results.update({result.job: result}),
     )
     simulation.recorder.on_facts = facts.extend
@@ -107,3 +117,67 @@ def test_a_job_of_a_queue_may_behave_like_one() -> None:
     results, _, _ = run(POLICIES["fifo"], [queued])
 
     assert results[1].run_s == pytest.approx(40 + 10_000 / (12 / (0.6 + 0.5)))
+
+
+def adaptive() -> TraceJob:
+    """Return a job whose batch and GPUs a policy may choose."""
+    return job(training=None, adaptive=Adaptive(batch=10, batch_max=80))
+
+
+def tuning(snapshot: Snapshot) -> Plan:
+    """Start every job with five samples on each of its GPUs; after 1,000 s it has ten."""
+    plan = smallest(snapshot)
+    starts = tuple(structs.replace(start, batching=FIVE) for start in plan.starts)
+    late = [each for each in snapshot.running if snapshot.now_s >= each.started_s + 1000]
+    again_s = [each.started_s + 1000 for each in snapshot.running if each not in late]
+    return structs.replace(
+        plan,
+        starts=starts,
+        tunes=tuple(Tune(job=each.job, batching=TEN) for each in late),
+        again_s=min(again_s, default=None) or (snapshot.now_s + 1000 if starts else None),
+    )
+
+
+def test_an_adaptive_job_runs_with_the_batch_that_it_is_told() -> None:
+    """Five samples in 1 s from its start on, ten in 2 s later, after its profile."""
+    results, facts, simulation = run(tuning, [adaptive()], plans_adaptive=True)
+    assigned = next(fact for fact in facts if isinstance(fact, f.AttemptAssigned))
+    tuned = [fact for fact in facts if isinstance(fact, f.BatchingChosen)]
+    measured = [fact.steps for fact in facts if isinstance(fact, f.StepsMeasured)]
+
+    assert (assigned.batching, assigned.profile_batches) == (FIVE, True)
+    assert [fact.batching for fact in tuned] == [TEN]
+    assert results[1].run_s == pytest.approx(40 + PROFILE_S + 2000)
+    assert {steps.batch_per_gpu for steps in measured} >= {1, 2, 4, 5, 8, 10}
+    assert not simulation.head.oddities
+
+
+def test_a_profile_is_told_once_for_each_type() -> None:
+    """Moved to another type of GPU it profiles there, moved back it does not."""
+    cluster = "1xcpus=4,gpus=1,gpu_type=a+1xcpus=4,gpus=1,gpu_type=b"
+    results, facts, _ = run(roaming, [adaptive()], cluster=cluster, plans_adaptive=True)
+    assigned = [fact for fact in facts if isinstance(fact, f.AttemptAssigned)]
+
+    assert [fact.profile_batches for fact in assigned] == [True, True, False]
+    assert results[1].run_s == pytest.approx(2000 + 3 * 40 + 2 * PROFILE_S)
+
+
+def roaming(snapshot: Snapshot) -> Plan:
+    """Start every job; move it to the node that is free after 500 s, twice."""
+    plan = smallest(snapshot)
+    if plan.starts:
+        return structs.replace(plan, again_s=snapshot.now_s + 500)
+    moves: list[Move] = []
+    for running in snapshot.running:
+        profile = snapshot.profiles[running.job]
+        adaptive_ = profile.adaptive
+        assert adaptive_ is not None
+        if adaptive_.restarts == 2 or snapshot.now_s < running.started_s + 500:
+            continue
+        assert profile.request is not None
+        found = allocate(profile.request, Spaces(snapshot.nodes), 1)
+        assert found is not None
+        moves.append(Move(job=running.job, allocation=found, why="roams"))
+    later = [each.started_s + 500 for each in snapshot.running]
+    again_s = snapshot.now_s + 500 if moves else min(later, default=None)
+    return Plan(moves=tuple(moves), again_s=again_s)
