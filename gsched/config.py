@@ -95,7 +95,15 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 #: What a queue's ``policy`` may name; a test holds it against gschedd's registry.
 POLICIES: Final = ("balance", "fewest", "fifo", "paper", "roundrobin", "torque")
 #: What ``[training] policy`` may name; a test holds it against gschedd's registry, too.
-TRAINING_POLICIES: Final = ("deadline", "drs", "edf", "elasticflow", "fifowhole", "themis")
+TRAINING_POLICIES: Final = (
+    "deadline",
+    "drs",
+    "edf",
+    "elasticflow",
+    "fifowhole",
+    "sia",
+    "themis",
+)
 #: Whose DRS is meant; a test holds it against gschedd's.
 DRS_VARIANTS: Final = ("paper", "ours")
 
@@ -338,6 +346,28 @@ class ElasticflowConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     in_slots: bool = False
 
 
+class SiaConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[training.sia]``: the policy ``sia``; defaults and meaning are its own.
+
+    Attributes:
+        round_s: time between decisions about running jobs, seconds.
+        p: power of the goodputs; not 0.
+        lambda_n: cost of a job that gets no GPUs.
+        restart_factor: whether the cost of a restart counts.
+        gap: an assignment that is proven to be so near to the best is good enough, relative.
+        time_limit_s: for the search of an assignment, seconds.
+        reserved_gpus: GPUs of each type that are left to jobs of other policies.
+    """
+
+    round_s: Annotated[float, msgspec.Meta(ge=1, le=86400)] = 60.0
+    p: Annotated[float, msgspec.Meta(ge=-10, le=10)] = -0.5
+    lambda_n: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 1.1
+    restart_factor: bool = True
+    gap: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 1e-5
+    time_limit_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 5.0
+    reserved_gpus: dict[str, Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]] = {}
+
+
 class ThemisConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[training.themis]``: the policy ``themis``; defaults and meaning are its own.
 
@@ -384,6 +414,7 @@ class TrainingConfig(AnyTrainingConfig, frozen=True, kw_only=True, forbid_unknow
     deadline: DeadlinePolicyConfig = DeadlinePolicyConfig()
     drs: DrsConfig = DrsConfig()
     elasticflow: ElasticflowConfig = ElasticflowConfig()
+    sia: SiaConfig = SiaConfig()
     themis: ThemisConfig = ThemisConfig()
 
 

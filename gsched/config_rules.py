@@ -26,6 +26,7 @@ from gsched.config import (
     HeadConfig,
     NodeConfig,
     QueueConfig,
+    SiaConfig,
     TrainingConfig,
 )
 from gsched.errors import BadResourceError
@@ -250,6 +251,7 @@ def _check_training(config: Config, tables: Container[str]) -> None:
         _check_any_training("training", training)
         _check_word(("training", "drs", "variant"), training.drs.variant, DRS_VARIANTS)
         _check_steps(training.deadline)
+        _check_power(training.sia)
         return
     if "training" in tables:
         raise BrokenRuleError(
@@ -275,6 +277,15 @@ def _check_any_training(table: str, training: AnyTrainingConfig) -> None:
             (table, "policy"),
             f": {name!r} does not plan training jobs",
             hint=closest(name, TRAINING_POLICIES) or f"valid: {', '.join(TRAINING_POLICIES)}",
+        )
+
+
+def _check_power(policy: SiaConfig) -> None:
+    if policy.p == 0:
+        raise BrokenRuleError(
+            ("training", "sia", "p"),
+            "= 0 makes all configurations cost the same",
+            hint="choose a number below 0, such as -0.5, or above 0",
         )
 
 

@@ -48,12 +48,19 @@ class Composed:
     Attributes:
         training: plans the training jobs.
         rest: plans all other jobs.
+
+    Args:
+        adaptive_only: ``training`` plans adaptive training jobs only; ``rest`` plans all others on
+            the fewest GPUs that they request.
     """
 
-    def __init__(self, training: Policy, rest: Policy, fairness: Fairness) -> None:
+    def __init__(
+        self, training: Policy, rest: Policy, fairness: Fairness, *, adaptive_only: bool = False
+    ) -> None:
         self.training = training
         self.rest = rest
         self._fairness = fairness
+        self._adaptive_only = adaptive_only
 
     def __call__(self, snapshot: Snapshot) -> Plan:
         """Return the plan for all jobs."""
@@ -72,7 +79,11 @@ class Composed:
 
     def theirs(self, snapshot: Snapshot) -> Snapshot | None:
         """Return what the policy for trainings is shown; None where there are no trainings."""
-        profiles = dict(snapshot.profiles)  # once: the head works each out when it is asked for
+        profiles = {  # once: the head works each out when it is asked for
+            job: profile
+            for job, profile in snapshot.profiles.items()
+            if profile.adaptive is not None or not self._adaptive_only
+        }
         if not profiles:
             return None
         trainings = [group for group in snapshot.groups if group.job_class.training in profiles]
@@ -97,9 +108,15 @@ class Composed:
         return self.rest(_after(snapshot, others, first))
 
 
-def beside(profiles: Policy, rest: Policy, fairness: Fairness | None = None) -> Composed:
+def beside(
+    profiles: Policy,
+    rest: Policy,
+    fairness: Fairness | None = None,
+    *,
+    adaptive_only: bool = False,
+) -> Composed:
     """Return a policy that plans trainings by one policy and all other jobs by another."""
-    return Composed(profiles, rest, fairness or Fairness())
+    return Composed(profiles, rest, fairness or Fairness(), adaptive_only=adaptive_only)
 
 
 def joined(first: Plan, second: Plan) -> Plan:

@@ -1,6 +1,7 @@
 """Policies by the name a queue uses, each made ready for a head with the site's own settings."""
 
 import difflib
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
@@ -17,7 +18,7 @@ from gschedd.plan.snapshot import Policy
 from gschedd.policies.baselines import edf, fewest, fifowhole, paper, roundrobin, themis, torque
 from gschedd.policies.kit.capacity import Weights
 from gschedd.policies.queue import balance, fifo
-from gschedd.policies.training import deadline, drs, elasticflow
+from gschedd.policies.training import deadline, drs, elasticflow, sia
 
 
 class Predictor(StrEnum):
@@ -39,8 +40,8 @@ class Tuning(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         predictor: of all policies but ``paper``, which has its own.
         literal: ``balance`` means the paper's algorithm.
         training: the policy for training jobs, by its name in `TRAININGS`, beside any policy.
-        deadline_settings, drs_settings, elasticflow_settings, themis_settings: of each policy
-            for training jobs that has any; they count where it is the one.
+        deadline_settings, drs_settings, elasticflow_settings, sia_settings, themis_settings: of
+            each policy for training jobs that has any; they count where it is the one.
         fairness: how trainings with deadlines and all other jobs share the cluster.
     """
 
@@ -55,6 +56,7 @@ class Tuning(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     deadline_settings: deadline.Settings = deadline.Settings()
     drs_settings: drs.Settings = drs.Settings()
     elasticflow_settings: elasticflow.Settings = elasticflow.Settings()
+    sia_settings: sia.Settings = sia.Settings()
     themis_settings: themis.Settings = themis.Settings()
     fairness: Fairness = Fairness()
 
@@ -90,7 +92,7 @@ def choose(name: str, tuning: Tuning | None = None) -> Chosen:
         tuning: the site's own settings; None for the defaults.
 
     Raises:
-        ConfigError: there is no such policy.
+        ConfigError: there is no such policy, or packages that it needs are not installed.
     """
     tuning = tuning or Tuning()
     rest, profiles = ("balance", name) if name in TRAININGS else (name, tuning.training)
@@ -99,11 +101,24 @@ def choose(name: str, tuning: Tuning | None = None) -> Chosen:
         raise unknown_policy(name, ALL_NAMES)
     if make_profiles is None:
         raise unknown_policy(profiles, tuple(TRAININGS))
+    _check_installed(profiles)
     made = make(name, tuning)
-    both = beside(make_profiles(tuning), made.plan, tuning.fairness)
-    return structs.replace(
-        made, plan=both, plans_training=True, plans_adaptive=profiles in PLANNING_ADAPTIVE
-    )
+    adaptive = profiles in PLANNING_ADAPTIVE
+    both = beside(make_profiles(tuning), made.plan, tuning.fairness, adaptive_only=adaptive)
+    return structs.replace(made, plan=both, plans_training=True, plans_adaptive=adaptive)
+
+
+def _check_installed(name: str) -> None:
+    missing = [
+        package
+        for package in NEEDED_PACKAGES.get(name, ())
+        if importlib.util.find_spec(package) is None
+    ]
+    if missing:
+        raise ConfigError(
+            f"policy {name!r} needs {' and '.join(missing)}, not installed here",
+            hint="install gsched with its extra: pip install 'gsched[sia]'",
+        )
 
 
 def unknown_policy(name: str, known: Sequence[str]) -> ConfigError:
@@ -191,16 +206,22 @@ _TRAINING_MAKERS: Final[Mapping[str, Callable[[Tuning], Policy]]] = MappingProxy
         "edf": lambda _: edf.plan,
         "elasticflow": lambda tuning: elasticflow.elasticflow(tuning.elasticflow_settings),
         "fifowhole": lambda _: fifowhole.plan,
+        "sia": lambda tuning: sia.sia(tuning.sia_settings),
         "themis": lambda tuning: themis.themis(tuning.themis_settings),
     }
 )
 
-#: Those that choose batch sizes of adaptive trainings, too.
+#: Those that choose batch sizes of adaptive trainings, too, and plan only these.
 PLANNING_ADAPTIVE: Final = frozenset({"sia"})
 
 #: Policies for trainings, as they are without settings.
 TRAININGS: Final[Mapping[str, Policy]] = MappingProxyType(
     {name: make(Tuning()) for name, make in _TRAINING_MAKERS.items()}
+)
+
+#: Packages that a policy needs beside those of gsched itself.
+NEEDED_PACKAGES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"sia": ("highspy", "numpy")}
 )
 
 #: What a queue may name, in order.

@@ -1,21 +1,165 @@
-"""Times the decision of the policy ``sia``."""
+"""Times one round of the policy ``sia``: evaluation of models, assignment, and placement."""
 
 import argparse
+import gc
 import sys
 import time
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
+from msgspec import Struct
 
 from gschedd.allocation.adaptive.assignment import solve
+from gschedd.allocation.adaptive.candidates import candidates_of
+from gschedd.allocation.adaptive.cluster import pool_of
 from gschedd.allocation.adaptive.core import Limits
-from gschedd.allocation.adaptive.problem import AssignmentError
+from gschedd.allocation.adaptive.plans import plan_of
+from gschedd.allocation.adaptive.problem import AssignmentError, Problem
+from gschedd.plan.snapshot import Plan, Snapshot
+from gschedd.policies.training.sia import Settings, sia
+from gschedd.policies.training.sia.objective import problem_of
+from gschedd.policies.training.sia.rounds import adaptive_jobs, assigned, decided
 from scripts.bench.sia_instance import read
+from scripts.bench.sia_mix import Mix
+from scripts.bench.sia_whole import solve_whole
 
+#: Medians of the published code on two cores, by GPUs: evaluation and solver together, ms.
+PUBLISHED_MS = {64: 29, 256: 89, 1024: 402, 2048: 1196, 4096: 1690}
+SIZES = (64, 256, 1024, 2048, 4096, 10000, 16384)
 #: Limits that end no search, to prove an optimum.
 PROOF = Limits(gap=0.0, nodes=10**7, time_s=600.0, columns=10**9)
+#: Rounds before the first that counts: the cluster fills.
+WARM_UP = 3
+
+
+class Round(Struct, frozen=True, kw_only=True):
+    """Times of one round, ms of CPU time; ``wall_ms`` is that of evaluation and solution."""
+
+    jobs: int
+    columns: int
+    evaluate_ms: float
+    solve_ms: float
+    place_ms: float
+    wall_ms: float
+    gap: float
+    above_optimum: float | None
+    whole_ms: float | None
+
+    @property
+    def decide_ms(self) -> float:
+        """Return evaluation and solution together."""
+        return self.evaluate_ms + self.solve_ms
+
+
+def measured(
+    snapshot: Snapshot, settings: Settings, *, prove: bool, compare: bool
+) -> tuple[Round, Plan]:
+    """Return the times of the steps of a round, and its plan."""
+    gc.collect()
+    begun_s = time.perf_counter()
+    cpu = [time.process_time()]
+    jobs = adaptive_jobs(snapshot, all_of_them=True)
+    held = [each.allocation for each in jobs if each.allocation]
+    pool = pool_of(snapshot.nodes, held, settings.reserved_gpus)
+    candidates = candidates_of(jobs, pool, snapshot.nodes)
+    cpu.append(time.process_time())
+    problem = problem_of(candidates, settings)
+    found = assigned(problem, settings)
+    cpu.append(time.process_time())
+    wall_s = time.perf_counter() - begun_s
+    plan = plan_of(snapshot, decided(snapshot, candidates, problem, found))
+    cpu.append(time.process_time())
+    evaluate, solving, place = (1e3 * (b - a) for a, b in pairwise(cpu))
+    above, whole_ms = None, None
+    if prove:
+        best = solve(problem, PROOF)
+        if best.gap > 1e-7:
+            print(f"  the optimum was not proven: gap {best.gap:.1e}", file=sys.stderr)
+        above = (found.objective - best.objective) / abs(best.objective)
+    if compare:
+        whole_ms = _whole_ms(problem)
+    return Round(
+        jobs=len(jobs),
+        columns=len(problem.cost),
+        evaluate_ms=evaluate,
+        solve_ms=solving,
+        place_ms=place,
+        wall_ms=1e3 * wall_s,
+        gap=found.gap,
+        above_optimum=above,
+        whole_ms=whole_ms,
+    ), plan
+
+
+def _whole_ms(problem: Problem) -> float:
+    begun_s = time.process_time()
+    solve_whole(problem)
+    return 1e3 * (time.process_time() - begun_s)
+
+
+def measure(sizes: Sequence[int], rounds: int, seed: int, *, prove: bool, compare: bool) -> None:
+    """Measure each size and print a table."""
+    settings = Settings()
+    print(
+        "| GPUs | jobs | columns | evaluate ms | solve ms | both: median (max) | wall |"
+        " place ms | gap max | published ms | times faster |"
+        + (" above optimum max |" * prove)
+        + (" whole by HiGHS ms, median (max) |" * compare)
+    )
+    print("|---" * (11 + prove + compare) + "|")
+    for size in sizes:
+        mix = Mix(size, seed)
+        found: list[Round] = []
+        for number in range(WARM_UP + rounds):
+            snapshot = mix.snapshot()
+            warm = number < WARM_UP
+            times, plan = measured(
+                snapshot, settings, prove=prove and not warm, compare=compare and not warm
+            )
+            if not number and plan != _without_time(sia(settings)(snapshot)):
+                raise SystemExit("what is measured is not what the policy plans")
+            if not warm:
+                found.append(times)
+            mix.carry_out(plan)
+        _print(mix.gpus, size, found, prove=prove, compare=compare)
+
+
+def _without_time(plan: Plan) -> Plan:
+    from msgspec import structs
+
+    return structs.replace(plan, again_s=None)
+
+
+def _print(gpus: int, size: int, found: list[Round], *, prove: bool, compare: bool) -> None:
+    both = [each.decide_ms for each in found]
+    published = PUBLISHED_MS.get(size)
+    cells = [
+        str(gpus),
+        str(round(median(each.jobs for each in found))),
+        str(round(median(each.columns for each in found))),
+        _range([each.evaluate_ms for each in found]),
+        _range([each.solve_ms for each in found]),
+        f"**{_range(both)}**",
+        _range([each.wall_ms for each in found]),
+        _range([each.place_ms for each in found]),
+        f"{max(each.gap for each in found):.1e}",
+        str(published or ""),
+        f"{published / median(both):.0f}" if published else "",
+    ]
+    if prove:
+        cells.append(f"{max(each.above_optimum or 0.0 for each in found):.1e}")
+    if compare:
+        cells.append(_range([each.whole_ms or 0.0 for each in found]))
+    print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{median(values):.0f} ({max(values):.0f})"
 
 
 def solve_file(path: str, limits: Limits) -> int:
@@ -42,14 +186,22 @@ def solve_file(path: str, limits: Limits) -> int:
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ilp", metavar="FILE", help="solve one stored problem (.npz)")
+    parser.add_argument("--ilp", metavar="FILE", help="solve one stored problem (.npz) instead")
+    parser.add_argument("--gpus", default=",".join(map(str, SIZES)), help="sizes, with commas")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds of each size")
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--prove", action="store_true", help="search until the optimum is proven, 600 s at most"
+        "--prove", action="store_true", help="solve each problem to the proven optimum, too"
+    )
+    parser.add_argument(
+        "--compare", action="store_true", help="time HiGHS on the whole problem, too"
     )
     args = parser.parse_args()
-    if not args.ilp:
-        parser.error("name a problem with --ilp FILE")
-    return solve_file(args.ilp, PROOF if args.prove else Limits())
+    if args.ilp:
+        return solve_file(args.ilp, PROOF if args.prove else Limits())
+    sizes = [int(size) for size in args.gpus.split(",")]
+    measure(sizes, args.rounds, args.seed, prove=args.prove, compare=args.compare)
+    return 0
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from gsched.config import (
     MovesConfig,
     NodeConfig,
     QueueConfig,
+    SiaConfig,
     ThemisConfig,
     TrainingConfig,
     parse_config,
@@ -64,6 +65,7 @@ def test_each_commented_default_is_the_real_one() -> None:
         ("[training.deadline]", DeadlinePolicyConfig),
         ("[training.drs]", DrsConfig),
         ("[training.elasticflow]", ElasticflowConfig),
+        ("[training.sia]", SiaConfig),
         ("[training.themis]", ThemisConfig),
         ("[moves]", MovesConfig),
         ("[node]", NodeConfig),
@@ -78,7 +80,7 @@ def test_each_key_is_in_its_section(section: str, kind: type[msgspec.Struct]) ->
     extra = {  # tables of their own
         "[node]": {"gpu"},
         "[fabric]": {"link"},
-        "[training]": {"deadline", "drs", "elasticflow", "themis"},
+        "[training]": {"deadline", "drs", "elasticflow", "sia", "themis"},
     }.get(section, set())
 
     assert keys | extra == set(kind.__struct_fields__)

@@ -190,7 +190,12 @@ def _check_verdicts(verdicts: Sequence[DeadlineForecast], snapshot: Snapshot) ->
         ), "whoever says late although the end is early says why"
         assert verdict.meets or verdict.why
     said = {verdict.job for verdict in verdicts}
-    waiting = {group.job_class.training for group in snapshot.groups} & set(snapshot.profiles)
+    waiting = {
+        job
+        for group in snapshot.groups
+        if (job := group.job_class.training) in snapshot.profiles
+        and snapshot.profiles[job].adaptive is None
+    }
     assert waiting <= said, "every waiting training is told what to expect"
 
 

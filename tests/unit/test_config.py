@@ -186,6 +186,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             "steps_min <= steps_max",
         ),
         (
+            "[training.sia]\np = 0.0\n",
+            ":2: [training.sia] p = 0 makes all configurations cost the same",
+            "choose a number below 0",
+        ),
+        (
             "[training]\npolicy = 'drs'\n[deadline]\npolicy = 'drs'\n",
             ":3: deadline is the deprecated name of [training], and the file has both tables",
             "move the keys",

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
+Flags: TypeAlias = NDArray[np.bool_]
 
 
 class AssignmentError(ValueError):
@@ -121,3 +122,30 @@ class Assignment(Struct, frozen=True, kw_only=True, eq=False):
         """Return the objective minus the bound, relative to the objective; 0 is an optimum."""
         difference = max(self.objective - self.bound, 0.0)
         return difference / max(abs(self.objective), 1e-12) if difference else 0.0
+
+
+def in_order(problem: Problem, configuration: Ints, among: Flags) -> Ints:
+    """Return the same choices with jobs that are alike served in their order, shape ``(J,)``.
+
+    Jobs are alike where they have the same columns at the same costs, so that the objective stays.
+
+    Args:
+        configuration: of each job, -1 where it waits; shape ``(J,)``.
+        among: the jobs whose choices may be exchanged, shape ``(J,)``.
+    """
+    ordered = configuration.copy()
+    starts = np.searchsorted(problem.job, np.arange(problem.jobs + 1))
+    alike: dict[tuple[bytes, bytes, float], list[int]] = {}
+    for job in np.flatnonzero(among).tolist():
+        start, end = starts[job], starts[job + 1]
+        columns, cost = problem.configuration[start:end], problem.cost[start:end]
+        key = (columns.tobytes(), cost.tobytes(), float(problem.waiting_cost[job]))
+        alike.setdefault(key, []).append(job)
+    for (columns_of, cost_of, waiting), jobs in alike.items():
+        if len(jobs) > 1:
+            price = dict(
+                zip(np.frombuffer(columns_of, np.int64), np.frombuffer(cost_of), strict=True)
+            )
+            chosen = sorted(configuration[jobs], key=lambda each: (price.get(each, waiting), each))
+            ordered[jobs] = chosen
+    return ordered
