@@ -8,7 +8,7 @@ from gsched.model.states import Placement
 Generic = tuple[tuple[str, Number], ...]  # consumable resources by name, sorted, no zero counts
 
 
-class Chunk(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Chunk(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
     """What is asked of one place, ``count`` times."""
 
     count: Number = 1
@@ -72,7 +72,7 @@ class Gpu(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rate_mhz: Amount = 0.0
 
 
-class Inventory(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Inventory(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
     """What a node has.
 
     Attributes:

@@ -5,6 +5,7 @@ costs nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -23,6 +24,9 @@ from gschedd.plan.load import Kind, NodeLoad, NodeRates, Prediction, Predictor, 
 #: must mean the same when nodes have come and gone.
 USUAL_CPU_CLOCK_MHZ: Final = 2500.0
 USUAL_GPU_RATE_MHZ: Final = 108 * 1410.0
+
+#: Inventories of which the rates are kept: they are asked for with each load and each end.
+MAX_RATES: Final = 16_384
 
 #: Ends of parts whose use tells something about their kind.
 _RAN = frozenset({OutcomeKind.EXITED, OutcomeKind.SIGNALLED, OutcomeKind.OOM})
@@ -76,6 +80,7 @@ class Kinds(Mapping[int, Kind]):
         return len(self._state.jobs)
 
 
+@lru_cache(MAX_RATES)
 def rates_of(inventory: Inventory) -> NodeRates:
     """Return what a node can do, against usual cores and GPUs.
 

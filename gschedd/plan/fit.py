@@ -86,8 +86,15 @@ def may_help(request: Request, space: FreeNode) -> bool:
 
 def _best(chunk: Chunk, spaces: Spaces, rank: Rank, *, exclusive: bool) -> FreeNode | None:
     """Return the best of all nodes that can take a place of a chunk, or None."""
-    if rank is leftover or isinstance(rank, OrderedRank):
-        return next(_fitting(chunk, spaces, rank, exclusive=exclusive), None)
+    if rank is leftover:
+        return next(least_left(chunk, spaces, exclusive=exclusive), None)
+    if isinstance(rank, OrderedRank):
+        few = list(islice(least_left(chunk, spaces, exclusive=exclusive), FEW + 1))
+        if len(few) > FEW:
+            return rank.best(chunk, spaces, exclusive=exclusive)
+        if len(few) <= 1:
+            return few[0] if few else None
+        return min(few, key=lambda space: rank(chunk, space))
     return best_space(chunk, spaces, exclusive=exclusive, rank=rank)
 
 

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 
-class Kind(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Kind(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
     """What a job has in common with others before it; 0 where nothing was asked for.
 
     Attributes:
@@ -27,7 +27,7 @@ class Kind(Struct, frozen=True, kw_only=True, omit_defaults=True):
     walltime_s: float = 0.0
 
 
-class NodeRates(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NodeRates(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
     """What a node can do.
 
     Attributes:

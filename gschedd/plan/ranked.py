@@ -39,6 +39,10 @@ class OrderedRank(ABC):
             passed: names of nodes to leave out, as the plan has changed them.
         """
 
+    def best(self, chunk: Chunk, spaces: Spaces, *, exclusive: bool) -> FreeNode | None:
+        """Return the first node of `fitting`, or None if none has room."""
+        return next(self.fitting(chunk, spaces, exclusive=exclusive), None)
+
     def fitting(self, chunk: Chunk, spaces: Spaces, *, exclusive: bool) -> Iterator[FreeNode]:
         """Yield all nodes that have room for a chunk, best first.
 

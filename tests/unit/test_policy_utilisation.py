@@ -1,5 +1,6 @@
 """Where ``balance`` sends jobs: to the node that leaves all of them used most evenly."""
 
+import random
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 
@@ -11,7 +12,7 @@ from gsched.model.resources import Chunk, Request, Share
 from gschedd.plan.load import Basis, Kind, NodeLoad, NodeRates, Prediction, Use
 from gschedd.plan.snapshot import Group, JobClass, Plan, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode
-from gschedd.policies.kit.utilisation_index import HARDLY_USED, Spread
+from gschedd.policies.kit.utilisation_index import HARDLY_USED, Shares, Sort, Spread, Unevenness
 from gschedd.policies.queue.balance import plan
 from tests.support.runs import GB, kind
 from tests.support.spaces import space
@@ -178,3 +179,33 @@ def test_unevenness_is_standard_deviation_over_mean(
     after = [share + more * (number == chosen) for number, share in enumerate(shares)]
     expected = pstdev(after) / max(fmean(after), HARDLY_USED)
     assert spread.after(shares[chosen], more) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_best_node_is_the_first_in_order(seed: int) -> None:
+    """Of many nodes, some of them full; some score alike, and what is left on them decides."""
+    chance = random.Random(seed)
+    sort, spreads = Sort(), (Spread(), Spread(), Spread(), Spread())
+    weights = chance.choice(((0.25, 0.25), (0.1, 0.9), (0.0, 1.0), (1.0, 0.0)))
+    names = [f"n{number:03}" for number in range(200)]
+    spaces, shares, left = {}, dict[str, Shares](), {}
+    for name in names:
+        spaces[name], left[name] = space(name), chance.random()
+        cpu = chance.choice((0.0, 0.5, chance.random()))
+        shares[name] = (cpu, chance.choice((1 - cpu, chance.random(), 0.5)), 0.0, 0.0)
+        sort.add(name, shares[name])
+        for place, spread in enumerate(spreads):
+            spread.change(None, shares[name][place])
+    for name in chance.sample(names, 50):
+        sort.remove(name, shares[name])
+        del spaces[name]
+    full = set(chance.sample(names, chance.choice((0, 50, 199, 200))))
+    more = (chance.random() / 4, chance.random() / 4)
+    uneven = Unevenness((p, weights[p], spreads[p].term(more[p])) for p in (0, 1) if weights[p])
+
+    def may(name: str) -> FreeNode | None:
+        return None if name in full else spaces[name]
+
+    found = list(sort.by_key(uneven, lambda name: (uneven(shares[name]), -left[name], name), may))
+
+    assert sort.best(uneven, left.__getitem__, may) == (found[0] if found else None)

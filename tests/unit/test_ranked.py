@@ -289,6 +289,8 @@ def test_the_most_even_node_is_the_one_that_a_look_at_all_finds(
             found = list(rank.fitting(chunk, free, exclusive=request.exclusive))
             may = [s for s in free if not shortage(chunk, s, exclusive=request.exclusive)]
             assert found == sorted(may, key=lambda each: rank(chunk, each))
+            best = rank.best(chunk, free, exclusive=request.exclusive)
+            assert best == (found[0] if found else None)
         allocation = place(request, free, even.rank(job))
         if not isinstance(allocation, NoFit):
             free.take(allocation)
@@ -327,6 +329,7 @@ def test_nodes_that_are_alike_come_in_order_however_they_are_used(seed: int) -> 
     may = [each for each in nodes.values() if each.cpus]
     assert found == sorted(may, key=lambda each: rank(chunk, each))
     assert found != sorted(may, key=lambda each: even.shares(each.name))
+    assert rank.best(chunk, Spaces(nodes), exclusive=False) == found[0]
 
 
 def _snapshot(nodes: dict[str, FreeNode], asked: list[Request]) -> Snapshot:

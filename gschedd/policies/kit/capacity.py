@@ -76,22 +76,19 @@ def value(
     Args:
         with_gpus: the job asks for GPUs; else their weights are spread over the rest.
     """
-    parts = [
-        (weights.cpu, rates.cpu_rate, most.cpu, used.cpu_cores, rates.cores),
-        (weights.memory, rates.memory_bytes, most.memory, used.memory_bytes, rates.memory_bytes),
-    ]
+    total, left = weights.cpu + weights.memory, 0.0
+    if rates.cores and most.cpu:
+        left += weights.cpu * (rates.cpu_rate / most.cpu) * (1 - used.cpu_cores / rates.cores)
+    if rates.memory_bytes and most.memory:
+        busy = used.memory_bytes / rates.memory_bytes
+        left += weights.memory * (rates.memory_bytes / most.memory) * (1 - busy)
     if with_gpus:
-        gpu_memory = rates.gpu_memory_bytes
-        parts += [
-            (weights.gpu, rates.all_gpus_rate, most.gpu, used.gpus, rates.gpus),
-            (weights.gpu_memory, gpu_memory, most.gpu_memory, used.gpu_memory_bytes, gpu_memory),
-        ]
-    total = sum(weight for weight, *_ in parts)
-    left = sum(
-        weight * (rate / top) * (1 - busy / capacity)
-        for weight, rate, top, busy, capacity in parts
-        if capacity and top
-    )
+        total = total + weights.gpu + weights.gpu_memory
+        if rates.gpus and most.gpu:
+            left += weights.gpu * (rates.all_gpus_rate / most.gpu) * (1 - used.gpus / rates.gpus)
+        if rates.gpu_memory_bytes and most.gpu_memory:
+            busy = used.gpu_memory_bytes / rates.gpu_memory_bytes
+            left += weights.gpu_memory * (rates.gpu_memory_bytes / most.gpu_memory) * (1 - busy)
     return left / total
 
 

@@ -9,19 +9,22 @@ paper sets out to lower. VALUE decides where that is equal, as on an idle cluste
 
 from collections.abc import Container, Iterator, Mapping
 from heapq import merge
-from typing import Final
 
 from gsched.model.resources import Allocation, Chunk, Share
 from gschedd.plan.load import NodeRates
 from gschedd.plan.ranked import OrderedRank
 from gschedd.plan.room import Rank, RankKey, shortage
 from gschedd.plan.snapshot import Snapshot
-from gschedd.plan.space import FreeNode, index_of
+from gschedd.plan.space import FreeNode, Spaces, index_of
 from gschedd.policies.kit.capacity import Books, MostCapacity, Weights
-from gschedd.policies.kit.utilisation_index import PLAIN, Shares, Sort, UtilisationIndex, shares_of
-
-#: Differences of unevenness below this are rounding.
-DIGITS: Final = 9
+from gschedd.policies.kit.utilisation_index import (
+    PLAIN,
+    Shares,
+    Sort,
+    Unevenness,
+    UtilisationIndex,
+    shares_of,
+)
 
 
 class LeastImbalance(MostCapacity):
@@ -50,14 +53,14 @@ class LeastImbalance(MostCapacity):
         """Return the ranking of nodes for a job: by what it would leave behind, the most even."""
         return _ByImbalance(self, job)
 
-    def uneven(self, shares: Shares, more: Shares, *, with_gpus: bool) -> float:
-        """Return how uneven all nodes were used if more of one were, of which these shares are."""
+    def uneven(self, more: Shares, *, with_gpus: bool) -> Unevenness:
+        """Return how uneven all nodes were used if so much more of one were, until one is."""
         factors, spreads = self._factors, self._spreads
-        total = 0.0
-        for place in range(len(factors) if with_gpus else PLAIN):
-            if factors[place]:
-                total += factors[place] * spreads[place].after(shares[place], more[place])
-        return round(total, DIGITS)
+        return Unevenness(
+            (place, factors[place], spreads[place].term(more[place]))
+            for place in range(len(factors) if with_gpus else PLAIN)
+            if factors[place]
+        )
 
     def shares(self, node: str) -> Shares:
         """Return what is in use of a node, with what this plan has started there."""
@@ -124,18 +127,45 @@ class _ByImbalance(OrderedRank):
         self._nodes = nodes
         self._job = job
         self._more: dict[tuple[Chunk, NodeRates], Shares] = {}
+        self._uneven: dict[tuple[Chunk, NodeRates], Unevenness] = {}
         self._spare: dict[Chunk, bool] = {}
 
     def __call__(self, chunk: Chunk, space: FreeNode) -> RankKey:
         """Return by what a node is ranked: GPU nodes to be spared, unevenness, VALUE, name."""
         nodes, with_gpus = self._nodes, chunk.gpus > 0
-        more = self._more_of(chunk, nodes.rates(space.name))
+        uneven = self._uneven_of(chunk, nodes.rates(space.name))
         return (
             not with_gpus and space.total_gpus > 0 and self._spares(chunk),
-            nodes.uneven(nodes.shares(space.name), more, with_gpus=with_gpus),
+            uneven(nodes.shares(space.name)),
             -nodes.left(space.name, with_gpus=with_gpus),
             space.name,
         )
+
+    def best(self, chunk: Chunk, spaces: Spaces, *, exclusive: bool) -> FreeNode | None:
+        """Return the first node of `fitting`, without an order of the others."""
+        changed, nodes, with_gpus = spaces.changed, self._nodes, chunk.gpus > 0
+        base = nodes.nodes
+        found = [
+            space for space in changed.values() if not shortage(chunk, space, exclusive=exclusive)
+        ]
+
+        def left(name: str) -> float:
+            return nodes.left(name, with_gpus=with_gpus)
+
+        def may(name: str) -> FreeNode | None:
+            space = base[name]
+            if name in changed or shortage(chunk, space, exclusive=exclusive):
+                return None
+            return space
+
+        for rates, sort in nodes.books.sorts.items():
+            if rates.gpus or not with_gpus:
+                best = sort.best(self._uneven_of(chunk, rates), left, may)
+                if best is not None:
+                    found.append(best)
+        if len(found) <= 1:
+            return found[0] if found else None
+        return min(found, key=lambda space: self(chunk, space))
 
     def unchanged(
         self, chunk: Chunk, *, exclusive: bool, passed: Container[str]
@@ -160,10 +190,7 @@ class _ByImbalance(OrderedRank):
         passed: Container[str],
     ) -> Iterator[FreeNode]:
         nodes, with_gpus = self._nodes, chunk.gpus > 0
-        more, spaces = self._more_of(chunk, rates), self._nodes.nodes
-
-        def score(shares: Shares) -> float:
-            return nodes.uneven(shares, more, with_gpus=with_gpus)
+        score, spaces = self._uneven_of(chunk, rates), self._nodes.nodes
 
         def key(name: str) -> tuple[float, float, str]:
             return (score(nodes.shares(name)), -nodes.left(name, with_gpus=with_gpus), name)
@@ -179,6 +206,14 @@ class _ByImbalance(OrderedRank):
         known = self._more.get((chunk, rates))
         if known is None:
             known = self._more[chunk, rates] = self._nodes.more(self._job, chunk, rates)
+        return known
+
+    def _uneven_of(self, chunk: Chunk, rates: NodeRates) -> Unevenness:
+        known = self._uneven.get((chunk, rates))
+        if known is None:
+            more = self._more_of(chunk, rates)
+            known = self._nodes.uneven(more, with_gpus=chunk.gpus > 0)
+            self._uneven[chunk, rates] = known
         return known
 
     def _spares(self, chunk: Chunk) -> bool:

@@ -5,7 +5,7 @@ Both are kept from plan to plan, so that a plan need not look at every node.
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
@@ -24,6 +24,12 @@ FULL: Final = 0.95
 #: Shares are summed in whole numbers of this part of a node, so that a sum does not depend on the
 #: order in which nodes have changed.
 PARTS: Final = 2**40
+#: Differences of unevenness below this are rounding.
+DIGITS: Final = 9
+#: More than by what rounding to that many digits changes a number.
+ROUNDING: Final = 10.0**-DIGITS
+#: Nodes in a row that are no better, after which it is looked whether the rest can be.
+LOOK_EVERY: Final = 8
 
 Shares = tuple[float, float, float, float]  # in use, of CPU, memory, GPUs, GPU memory
 PLAIN: Final = 2  # so many of them matter to a job without GPUs
@@ -68,13 +74,55 @@ class Spread:
         new = 0 if after is None else round(after * PARTS)
         self._add((before is None) - (after is None), new - old, new * new - old * old)
 
+    def term(self, more: float) -> "Term":
+        """Return what `Unevenness` needs to know if more of some node were in use than is now."""
+        count = self._count or 1
+        mean = self._mean + more / count
+        return (more, count, self._mean_square, mean * mean, max(mean, HARDLY_USED))
+
     def after(self, before: float, more: float) -> float:
         """Return standard deviation over mean if more of a node were in use than is now."""
-        count = self._count or 1
-        before = round(before * PARTS) / PARTS  # as it is counted here, or the difference remains
-        mean = self._mean + more / count
-        square = self._mean_square + more * (2 * before + more) / count
-        return math.sqrt(max(square - mean * mean, 0.0)) / max(mean, HARDLY_USED)
+        return Unevenness([(0, 1.0, self.term(more))]).of((counted(before),))
+
+
+#: Of one resource: what more is in use of a node, the number of nodes, their mean square now, the
+#: square of their mean then, and by what the standard deviation is divided.
+Term = tuple[float, int, float, float, float]
+
+
+def counted(share: float) -> float:
+    """Return a share as `Spread` counts it: else a difference would remain."""
+    return round(share * PARTS) / PARTS
+
+
+class Unevenness:
+    """How uneven all nodes would be used, by the shares in use of the node that a job goes to.
+
+    Args:
+        terms: place among the shares, weight, and what is known of the resource, for each resource
+            that counts.
+    """
+
+    __slots__ = ("_terms",)
+
+    def __init__(self, terms: Iterable[tuple[int, float, Term]]) -> None:
+        self._terms = [(place, factor, *term) for place, factor, term in terms]
+
+    def __call__(self, shares: Shares) -> float:
+        """Return it without the digits that are rounding."""
+        return round(self.of(tuple(map(counted, shares))), DIGITS)
+
+    def of(self, shares: Sequence[float]) -> float:
+        """Return the weighted sum of standard deviation over mean, of shares as they are counted.
+
+        It is asked for of many nodes for each job. It does not fall when one of the shares grows.
+        """
+        total = 0.0
+        for place, factor, more, count, square, mean_squared, divisor in self._terms:
+            variance = square + more * (2 * shares[place] + more) / count - mean_squared
+            if variance > 0:
+                total += factor * (math.sqrt(variance) / divisor)
+        return total
 
 
 class Sort:
@@ -86,20 +134,25 @@ class Sort:
         alike: names of the nodes of which just that is in use, sorted.
     """
 
-    __slots__ = ("_sorted", "alike", "names", "order")
+    __slots__ = ("_counted", "_sorted", "alike", "names", "order")
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.order: list[Shares] = []
+        self._counted: list[tuple[float, ...]] = []  # the same, as `Spread` counts it
         self.alike: dict[Shares, list[str]] = {}
         self._sorted: tuple[list[float], ...] = ([], [], [], [])
 
     def add(self, name: str, shares: Shares) -> None:
         """Take in a node that takes work."""
-        if shares not in self.alike:
-            self.alike[shares] = []
-            insort(self.order, shares)
-        insort(self.alike[shares], name)
+        names = self.alike.get(shares)
+        if names is None:
+            self.alike[shares] = [name]
+            place = bisect_left(self.order, shares)
+            self.order.insert(place, shares)
+            self._counted.insert(place, tuple(map(counted, shares)))
+        else:
+            insort(names, name)
         for values, share in zip(self._sorted, shares, strict=True):
             insort(values, share)
 
@@ -109,13 +162,50 @@ class Sort:
         del names[bisect_left(names, name)]
         if not names:
             del self.alike[shares]
-            del self.order[bisect_left(self.order, shares)]
+            place = bisect_left(self.order, shares)
+            del self.order[place], self._counted[place]
         for values, share in zip(self._sorted, shares, strict=True):
             del values[bisect_left(values, share)]
 
     def least(self) -> list[float]:
         """Return the least share of each resource; of no nodes 0."""
         return [values[0] if values else 0.0 for values in self._sorted]
+
+    def best(
+        self,
+        uneven: Unevenness,
+        left: Callable[[str], float],
+        may: Callable[[str], FreeNode | None],
+    ) -> FreeNode | None:
+        """Return the first node of `by_key`, or None if none may be taken.
+
+        Args:
+            uneven: the score.
+            left: of a node; of those with the same score the one with the most is better.
+            may: returns a node if it may be taken, else None.
+        """
+        best: FreeNode | None = None
+        best_key: tuple[float, float, str] = (math.inf, 0.0, "")
+        limit, behind = math.inf, 0
+        for shares, rounded in zip(self.order, self._counted, strict=True):
+            score = uneven.of(rounded)
+            if score > limit:
+                behind += 1
+                if behind % LOOK_EVERY == 0:
+                    least = [counted(share) for share in self.least()]
+                    least[0] = rounded[0]
+                    if uneven.of(least) > limit:
+                        break
+                continue
+            for name in self.alike[shares]:
+                space = may(name)
+                if space is None:
+                    continue
+                key = (round(score, DIGITS), -left(name), name)
+                if best is None or key < best_key:
+                    best, best_key, limit = space, key, key[0] + ROUNDING
+                break  # the next ones rank behind it
+        return best
 
     def by_key(
         self,
@@ -184,13 +274,17 @@ class UtilisationIndex(Books):
 
     def charge(self, space: FreeNode, now: Charged) -> None:
         """Take in how busy a node is now."""
-        name = space.name
+        name, rates = space.name, now.load.rates
         before = self.nodes.get(name)
+        shares = shares_of(now.used, rates)
         if before is not None:
-            self._count_out(name, before.load.rates, same_sort=before.load.rates == now.load.rates)
+            same_sort = before.load.rates == rates
+            if same_sort and self.shares[name] == shares and self._taking[name] is space.open:
+                self.nodes[name] = now  # it has reported the same again
+                return
+            self._count_out(name, before.load.rates, same_sort=same_sort)
         super().charge(space, now)
-        rates = now.load.rates
-        shares = self.shares[name] = shares_of(now.used, rates)
+        self.shares[name] = shares
         sort = self.sorts.get(rates)
         if sort is None:
             sort = self.sorts[rates] = Sort()
