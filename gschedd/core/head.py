@@ -327,22 +327,22 @@ class Head:
         """Return when `tick` has something to do next, seconds since the epoch."""
         if self.safe_mode:
             return None
-        state = self.state
-        alarms_s = [
-            at_s
-            for at_s in (
-                state.delayed[0][0] if state.delayed else None,
-                self.retry.due_s,
-                self.rounds.alarm_s if self.rounds is not None else None,
-                self.again_s,
-                next_overdue_s(state, self.settings) if state.targets else None,
-                next_asked_again_s(state),
-                coalescing.next_due_s(state),
-                next_probe_s(state) if state.on_probation else None,
-            )
-            if at_s is not None
-        ]
-        return min(alarms_s) if alarms_s else None  # asked after whatever happens
+        state = self.state  # asked after whatever happens, and mostly there is none
+        alarms_s = [state.delayed[0][0]] if state.delayed else []
+        if self.retry.due_s is not None:
+            alarms_s.append(self.retry.due_s)
+        if self.rounds is not None and self.rounds.alarm_s is not None:
+            alarms_s.append(self.rounds.alarm_s)
+        if self.again_s is not None:
+            alarms_s.append(self.again_s)
+        rare = (
+            next_overdue_s(state, self.settings) if state.targets else None,
+            next_asked_again_s(state) if state.volatile.stuck else None,
+            coalescing.next_due_s(state) if state.volatile.unwritten else None,
+            next_probe_s(state) if state.on_probation else None,
+        )
+        alarms_s.extend([at_s for at_s in rare if at_s is not None])
+        return min(alarms_s, default=None)
 
     def cycle(self, now_s: float) -> Step:
         """Run a cycle if anything has changed; after an ``unfinished`` one another is to follow."""

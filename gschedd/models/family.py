@@ -9,6 +9,7 @@ when it is.
 """
 
 from array import array
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from operator import mul
@@ -28,6 +29,8 @@ WIDER: Final = 4
 FIRST_ERRORS: Final = (0.3, 0.25, 0.26, 0.3) + (0.4,) * WIDER
 #: By how much better than the median of all runs the others must be: it cannot be led astray.
 HANDICAPS: Final = (1.25, 1.2, 1.15, 1.0) + (1.25,) * WIDER
+#: The same of the own ways and of so many wider families.
+HANDICAPS_WITH: Final = tuple([HANDICAPS[: OWN_WAYS + wider] for wider in range(WIDER + 1)])
 #: Runs that this first belief is worth, and the share forgotten with each run later on.
 FIRST_RUNS: Final = 3
 FORGET: Final = 0.02
@@ -106,10 +109,12 @@ class Family:
         "_errors",
         "_ever",
         "_fading",
+        "_in_order",
         "_live",
         "_moments",
         "_scored",
         "_seen",
+        "_times_s",
         "_wider",
         "bound",
         "misses",
@@ -127,6 +132,8 @@ class Family:
         self._ever = tuple(LongMedian() for _ in PLACES)
         self._live = [q in {CPU, MEMORY, WALL} for q in PLACES]
         self._moments: list[Moment] = []
+        self._times_s: list[float] = []  # of the moments
+        self._in_order = True  # the later the moment, the later its time
         self._cut = 0  # samples that did not do all their work
         self._scored = 0
         self._seen = 0
@@ -142,7 +149,7 @@ class Family:
 
     def best_way(self, q: int, wider: int) -> int:
         """Return which way to believe: below OWN_WAYS an own one, else a wider family's place."""
-        ranks = list(map(mul, self._errors[q][: OWN_WAYS + wider], HANDICAPS))
+        ranks = list(map(mul, self._errors[q], HANDICAPS_WITH[wider]))
         return ranks.index(min(ranks))
 
     def view(self, speeds_of: SpeedsOf | None = None, speeds: Sequence[float] = ()) -> View:
@@ -185,10 +192,7 @@ class Family:
         if self._seen < WINDOW or self._seen % EVERY == 0:
             speeds = speeds_of(self.samples)
             self.bound = self._bound(speeds)
-            self._moments.append(Moment(sample, self.view(speeds=array("d", speeds))))
-            if len(self._moments) > MAX_MOMENTS:  # of the older ones every second is forgotten
-                half = MAX_MOMENTS // 2
-                self._moments[:half] = self._moments[:half:2]
+            self._note(Moment(sample, self.view(speeds=array("d", speeds))))
         self._seen += 1
         return lesson
 
@@ -276,12 +280,27 @@ class Family:
             if counts and live[q]:
                 self._ever[q].add(log - gain[q])
 
+    def _note(self, moment: Moment) -> None:
+        """Add a moment; of the older ones every second is forgotten when they become too many."""
+        moments, times_s = self._moments, self._times_s
+        if times_s and moment.at_s < times_s[-1]:
+            self._in_order = False  # clocks of nodes differ
+        moments.append(moment)
+        times_s.append(moment.at_s)
+        if len(moments) > MAX_MOMENTS:
+            half = MAX_MOMENTS // 2
+            moments[:half], times_s[:half] = moments[:half:2], times_s[:half:2]
+            self._in_order = times_s == sorted(times_s)
+
     def _moment(self, at_s: float) -> Moment | None:
         """Return what was said at some time.
 
         A run is scored by what could be said when it started: runs that ended beside it often
         began beside it, too, and would make the last value look better than it is.
         """
+        if self._in_order:
+            place = bisect_right(self._times_s, at_s)
+            return self._moments[place - 1] if place else None
         for moment in reversed(self._moments):
             if moment.at_s <= at_s:
                 return moment

@@ -2,6 +2,7 @@
 
 import math
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -30,6 +31,8 @@ FLOORS: Final = (0.01, 1024.0**2, 0.01, 1024.0**2, 0.1)
 LOG_FLOORS: Final = tuple(math.log(floor) for floor in FLOORS)
 
 Logs = tuple[float, ...]  # one for each of Q
+#: Kinds of which it is kept what follows from them: the same few are asked for again and again.
+MAX_KEPT: Final = 4_096
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -80,6 +83,7 @@ def speed_of(rates: NodeRates, *, on_gpu: bool) -> float:
     return math.log(max(rate, 1e-9))
 
 
+@lru_cache(MAX_KEPT)
 def asked_of(kind: Kind) -> tuple[float | None, ...]:
     """Return the logarithms of what was asked for, by quantity."""
     stated = (kind.cpus, kind.memory_bytes, kind.gpus, 0, kind.walltime_s)
@@ -88,12 +92,14 @@ def asked_of(kind: Kind) -> tuple[float | None, ...]:
 
 def use_of(logs: Logs, rates: NodeRates) -> Use:
     """Return the quantities of which these are the logarithms, as far as the node has them."""
-    cpu, memory, gpu, gpu_memory, _ = (
-        math.exp(log) if log > least else 0.0 for log, least in zip(logs, LOG_FLOORS, strict=True)
-    )
+    cpu, memory, gpu, gpu_memory, _ = logs
+    least_cpu, least_memory, least_gpu, least_gpu_memory, _ = LOG_FLOORS
+    has_gpus = rates.gpus > 0
     return Use(
-        cpu_cores=min(cpu, rates.cores),
-        memory_bytes=memory,
-        gpus=min(gpu, rates.gpus),
-        gpu_memory_bytes=gpu_memory if rates.gpus else 0.0,
+        cpu_cores=min(math.exp(cpu), rates.cores) if cpu > least_cpu else 0.0,
+        memory_bytes=math.exp(memory) if memory > least_memory else 0.0,
+        gpus=min(math.exp(gpu), rates.gpus) if gpu > least_gpu else 0.0,
+        gpu_memory_bytes=(
+            math.exp(gpu_memory) if has_gpus and gpu_memory > least_gpu_memory else 0.0
+        ),
     )

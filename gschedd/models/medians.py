@@ -12,7 +12,7 @@ MAX_PLACES: Final = 500
 
 
 def weighted_median(
-    values: Sequence[float], order: Sequence[int], weights: Sequence[float]
+    values: Sequence[float], order: Sequence[int], weights: Sequence[float], half: float
 ) -> float:
     """Return the value at which half of the weight is reached, between two if exactly there.
 
@@ -20,10 +20,10 @@ def weighted_median(
         values: any numbers, at least one.
         order: their places, by ascending value.
         weights: of each value, in the order of ``values``; above 0.
+        half: half of their sum.
     """
     if not order:
         raise ValueError("no values have no median")
-    half = sum(weights) / 2
     reached = list(accumulate(map(weights.__getitem__, order)))
     last = len(reached) - 1
     place = bisect_left(reached, half * (1 - 1e-9), 0, last)
@@ -67,10 +67,12 @@ class LongMedian:
         if not self._count:
             return 0.0
         wanted = (self._count - 1) // 2  # the pointer's place is to hold the lower median
-        while self._below > wanted:
-            self._place -= 1
-            self._below -= self._counts.get(self._place, 0)
-        while self._below + self._counts.get(self._place, 0) <= wanted:
-            self._below += self._counts.get(self._place, 0)
-            self._place += 1
-        return self._first + self._place * STEP
+        below, place, count_at = self._below, self._place, self._counts.get
+        while below > wanted:
+            place -= 1
+            below -= count_at(place, 0)
+        while (beyond := below + count_at(place, 0)) <= wanted:
+            below = beyond
+            place += 1
+        self._below, self._place = below, place
+        return self._first + place * STEP

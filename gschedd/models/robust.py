@@ -12,6 +12,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
+from functools import lru_cache
 from operator import add
 from typing import Final
 
@@ -20,6 +21,7 @@ from msgspec import Struct, field, structs
 from gschedd.models.family import WELL_KNOWN, Family, Lesson
 from gschedd.models.history import MAX_KINDS, Recent
 from gschedd.models.measures import (
+    MAX_KEPT,
     PLACES,
     WALL,
     Logs,
@@ -323,13 +325,14 @@ def _maker(basis: Basis) -> Callable[[], Family]:
     return lambda: Family(use_asked=basis is not Basis.KIND, wider=wider)
 
 
-def _keys(kind: Kind) -> list[tuple[Basis, str]]:
+@lru_cache(MAX_KEPT)
+def _keys(kind: Kind) -> tuple[tuple[Basis, str], ...]:
     """Return the families that a job belongs to, the nearest first."""
     asked = f"{kind.cpus}:{kind.gpus}:{kind.memory_bytes}:{kind.walltime_s}"
-    return [
+    return (
         (Basis.KIND, kind.key),
         (Basis.PROGRAM, kind.program),
         (Basis.REQUEST, f"{kind.owner_uid}:{asked}"),
         (Basis.OWNER, str(kind.owner_uid)),
         (Basis.ALL, ""),
-    ]
+    )

@@ -29,6 +29,16 @@ def _decays(half_life: float) -> tuple[float, ...]:
 
 #: What each run of a window counts under each of the half-lives.
 DECAYS: Final = tuple(_decays(half_life) for half_life in HALF_LIVES)
+
+
+def _halves(decays: tuple[float, ...]) -> tuple[tuple[tuple[float, ...], float], ...]:
+    """Return what each of 0 to `WINDOW` runs counts, and half of their sum."""
+    weights = [decays[WINDOW - count :] for count in range(WINDOW + 1)]
+    return tuple([(each, sum(each) / 2) for each in weights])
+
+
+#: The same by half-life and number of runs, where all of them did all their work.
+WHOLE: Final = tuple(map(_halves, DECAYS))
 #: Quantities that depend on a node's speed.
 TELL_SPEED: Final = frozenset({CPU, GPU, WALL})
 
@@ -91,7 +101,7 @@ class View(Struct, kw_only=True):
             return ever + gains(self.bound, target)[q]
         values = self._moved(q, target)
         order = sorted(range(len(values)), key=values.__getitem__)
-        return weighted_median(values, order, self._weights(way))
+        return weighted_median(values, order, *self._weights(way))
 
     def by_all(self, target: Target) -> tuple[tuple[float, ...], ...]:
         """Return each quantity as each way predicts it."""
@@ -105,35 +115,38 @@ class View(Struct, kw_only=True):
                 continue
             values = self._moved(q, target)
             order = sorted(range(len(values)), key=values.__getitem__)
-            recent = [weighted_median(values, order, each) for each in weights]
+            recent = [weighted_median(values, order, each, half) for each, half in weights]
             found.append((*recent, ever + gain[q]))
         return tuple(found)
 
-    def _weights(self, way: int) -> Sequence[float]:
-        """Return what each sample counts under a half-life, the last one most."""
-        weights = DECAYS[way][-len(self.samples) :]
+    def _weights(self, way: int) -> tuple[Sequence[float], float]:
+        """Return what each sample counts under a half-life, the last one most, and half of all."""
+        whole = WHOLE[way][len(self.samples)]
         if self.all_whole:
-            return weights
-        pairs = zip(weights, self.samples, strict=True)
-        return [weight if sample.whole else weight * CUT_SHORT for weight, sample in pairs]
+            return whole
+        pairs = zip(whole[0], self.samples, strict=True)
+        weights = [weight if sample.whole else weight * CUT_SHORT for weight, sample in pairs]
+        return weights, sum(weights) / 2
 
     def _moved(self, q: int, target: Target) -> list[float]:
         """Return a quantity of the samples as it would have been for the target."""
-        samples = self.samples
-        values = [sample.logs[q] for sample in samples]
-        here = target.speed
+        samples, here = self.samples, target.speed
         if q in TELL_SPEED and self.speeds_of is not None:
             self.speeds, self.speeds_of = self.speeds_of(samples), None
         if q == WALL:
             bound = self.bound
-            pairs = zip(values, self.speeds, strict=True)
-            values = [value - bound * (here - speed) for value, speed in pairs]
+            pairs = zip(samples, self.speeds, strict=True)
+            values = [sample.logs[q] - bound * (here - speed) for sample, speed in pairs]
         elif q in TELL_SPEED:
             follows, gpu = 1 - self.bound, q == GPU
             values = [
-                value - follows * (here - speed) if sample.on_gpu is gpu else value
-                for value, speed, sample in zip(values, self.speeds, samples, strict=True)
+                sample.logs[q] - follows * (here - speed)
+                if sample.on_gpu is gpu
+                else sample.logs[q]
+                for sample, speed in zip(samples, self.speeds, strict=True)
             ]
+        else:
+            values = [sample.logs[q] for sample in samples]
         asked = target.asked[q] if self.use_asked else None
         if asked is not None:
             values = [

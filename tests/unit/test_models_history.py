@@ -150,7 +150,7 @@ def test_equal_weights_give_the_median(values: list[float]) -> None:
     """The one that everybody knows."""
     order = sorted(range(len(values)), key=values.__getitem__)
 
-    found = weighted_median(values, order, [1.0] * len(values))
+    found = weighted_median(values, order, [1.0] * len(values), len(values) / 2)
 
     assert found == pytest.approx(statistics.median(values))
 
@@ -161,7 +161,8 @@ def test_a_weight_is_a_number_of_copies(pairs: list[tuple[float, int]]) -> None:
     values = [value for value, _ in pairs]
     order = sorted(range(len(values)), key=values.__getitem__)
 
-    found = weighted_median(values, order, [float(count) for _, count in pairs])
+    weights = [float(count) for _, count in pairs]
+    found = weighted_median(values, order, weights, sum(weights) / 2)
 
     copies = [value for value, count in pairs for _ in range(count)]
     assert found == pytest.approx(statistics.median(copies))
