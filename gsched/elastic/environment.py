@@ -21,6 +21,7 @@ class Environment:
         batch_per_gpu: samples of a micro-batch on each GPU, for an adaptive training; 0: the
             script's batch is divided among the ranks.
         accumulation: micro-batches of a step before the last one; only with ``batch_per_gpu``.
+        profile_batches: measure steps of several batch sizes, of an adaptive training that is new.
     """
 
     job: int = 0
@@ -30,6 +31,7 @@ class Environment:
     interval_s: float | None = None
     batch_per_gpu: int = 0
     accumulation: int = 0
+    profile_batches: bool = False
 
     @classmethod
     def read(cls, variables: Mapping[str, str] | None = None) -> "Environment":
@@ -48,6 +50,7 @@ class Environment:
             interval_s=interval_s,
             batch_per_gpu=_count(variables, "GSCHED_BATCH_PER_GPU"),
             accumulation=_count(variables, "GSCHED_ACCUMULATION"),
+            profile_batches=_count(variables, "GSCHED_PROFILE_BATCHES") > 0,
         )
 
 

@@ -126,6 +126,10 @@ class Reporter:
         """Let the second report come so long after the first."""
         self._periods_s = [PROGRESS_PERIOD_S, period_s, 0.0]
 
+    def tell_soon(self) -> None:
+        """Let the next step be told."""
+        self._told_s = float("-inf")
+
     def is_due(self, now_s: float) -> bool:
         """Return whether gnode should hear how far the training is; ``now_s`` of perf_counter."""
         return self._conversation is not None and now_s - self._told_s >= self._periods_s[-1]

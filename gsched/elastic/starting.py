@@ -25,7 +25,7 @@ from gsched.elastic.reporter import SECOND_PERIOD_S, Reporter
 from gsched.elastic.samples import Samples
 from gsched.elastic.shelf import Shelf
 from gsched.elastic.state import TrainingState
-from gsched.elastic.stateful import statefuls
+from gsched.elastic.stateful import generators_of, statefuls
 from gsched.elastic.training import Settings, Training
 
 if TYPE_CHECKING:
@@ -90,10 +90,13 @@ def start(  # noqa: PLR0913 - each is one thing that a script has or says
         optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
         adaptation = None if adaptive is None else Adaptation(adaptive, optimizers)
         others = statefuls("also", {**(also or {}), **_also(adaptation, also or {})})
+        own = statefuls("per_rank", per_rank or {})
+        if adaptation is not None:
+            adaptation.generators = [*generators_of(others), *generators_of(own)]
         return _start(
             model,
             samples,
-            TrainingState(model, optimizers, others, statefuls("per_rank", per_rank or {})),
+            TrainingState(model, optimizers, others, own),
             settings or Settings(),
             adaptation,
         )

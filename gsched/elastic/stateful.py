@@ -33,6 +33,11 @@ def statefuls(argument: str, things: Mapping[str, object]) -> dict[str, Stateful
     return {name: _stateful(argument, name, thing) for name, thing in things.items()}
 
 
+def generators_of(things: Mapping[str, Stateful]) -> list[Stateful]:
+    """Return the random number generators among what `statefuls` has returned."""
+    return [thing for thing in things.values() if isinstance(thing, _Generator)]
+
+
 class _Generator:
     """torch's, NumPy's or Python's generator with the methods of a `Stateful`."""
 

@@ -51,7 +51,7 @@ class StepSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         batch_per_gpu: samples of it (count).
         step_s: the whole step, seconds.
-        gradient_s: its forward and backward pass, seconds.
+        gradient_s: of it without what ranks would wait for each other: all of it, seconds.
     """
 
     batch_per_gpu: Count
@@ -70,7 +70,8 @@ class ProgressReport(Progress, frozen=True, kw_only=True, omit_defaults=True):
         restore_s: reading the checkpoint took so long.
         gradient_bytes: that each rank has to share with the others in a step; 0: not known.
         world_sizes: numbers of ranks that it can run on, ascending; empty: it does not say.
-        gradient_s: mean time of a forward and backward pass without synchronisation, seconds.
+        gradient_s: mean time of one of the step's passes without synchronisation, seconds; what the
+            optimiser and the loader take is divided among them.
         profile: steps on one GPU, told once.
         batch_per_gpu_max: the most samples that fitted on a GPU; 0: no limit was found.
     """

@@ -82,6 +82,7 @@ class Found:
     samples: int
     batch: int
     rule: elastic.Rule
+    profiled: int
     accuracy: float
 
 
@@ -98,6 +99,7 @@ def train(
     adaptive: elastic.Adaptive | None = None,
     used: Used | None = None,
     watch: Callable[..., None] | None = None,
+    profile_at: int = 0,
 ) -> Found | None:
     """Train in attempts; return what this rank has at the end of the last, None if it has none."""
     found: Found | None = None
@@ -123,7 +125,7 @@ def train(
                 settings=elastic.Settings(directory=str(directory / "checkpoints"), interval_s=0),
                 adaptive=adaptive or elastic.Adaptive(),
             )
-            loop(training, net, model, optimizer, attempt.stop, used, watch)
+            loop(training, net, model, optimizer, attempt.stop, used, watch, profile_at)
             with torch.no_grad():
                 right = net(POINTS).argmax(dim=1) == CLASSES_OF
             found = Found(
@@ -134,6 +136,7 @@ def train(
                 samples=training.samples_done,
                 batch=training.global_batch,
                 rule=training.rule,
+                profiled=str(training._profiler.body()).count("step_s"),
                 accuracy=right.float().mean().item(),
             )
             training.finish()
@@ -151,6 +154,7 @@ def loop(
     stop: int,
     used: Used | None,
     watch: Callable[..., None] | None,
+    profile_at: int,
 ) -> None:
     """Do the steps up to the checkpoint after step ``stop``."""
     for epoch in training.epochs():
@@ -170,6 +174,8 @@ def loop(
             if training.step_count + 1 == stop:
                 training.checkpoint()
             training.step()
+            if training.step_count == profile_at:
+                training.profile()
 
 
 class Direct:
@@ -309,13 +315,26 @@ def same_bits(directory: pathlib.Path) -> list[str]:
     moved = train(directory / "moved", [*stops, plan])
     if alone is None or moved is None:
         return []
-    wrong = []
-    if not all(map(torch.equal, alone.weights, moved.weights)):
-        wrong.append("other weights")
+    return different(alone, moved)
+
+
+def profiled(directory: pathlib.Path) -> list[str]:
+    """Batch sizes are profiled on both ranks in the middle: the same bits, with noise and all."""
+    plan = Attempt(ranks=2, per_gpu=20)
+    alone = train(directory / "alone", [plan], epochs=1)
+    found = train(directory / "profiled", [plan], epochs=1, profile_at=5)
+    if alone is None or found is None:
+        return []
+    wrong = [] if found.profiled >= 10 > alone.profiled else ["it was not profiled"]
+    return wrong + different(alone, found)
+
+
+def different(one: Found, other: Found) -> list[str]:
+    wrong = [] if all(map(torch.equal, one.weights, other.weights)) else ["other weights"]
     return wrong + [
-        f"{name}: {getattr(alone, name)} and {getattr(moved, name)}"
+        f"{name}: {getattr(one, name)} and {getattr(other, name)}"
         for name in ("noise", "progress", "steps", "samples")
-        if getattr(alone, name) != getattr(moved, name)
+        if getattr(one, name) != getattr(other, name)
     ]
 
 
@@ -367,6 +386,7 @@ CHECKS = (
     noise_of_the_data,
     learning_rate,
     same_bits,
+    profiled,
     changing_batches,
     until_progress,
 )

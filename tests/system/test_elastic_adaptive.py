@@ -1,7 +1,8 @@
 """Adaptive trainings on 1, 2 and 4 real ranks, against direct computations.
 
-Gradient noise and efficiency; the learning rate of each step; the same bits after a restart; each
-sample used once, and the accuracy of a fixed run, while ranks and batches change.
+Gradient noise and efficiency; the learning rate of each step; the same bits after a restart and
+with a profile; each sample used once, and the accuracy of a fixed run, while ranks and batches
+change.
 """
 
 import json
@@ -20,6 +21,7 @@ CHECKS = (
     "noise_of_the_data",
     "learning_rate",
     "same_bits",
+    "profiled",
     "changing_batches",
     "until_progress",
 )

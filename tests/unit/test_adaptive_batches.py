@@ -92,9 +92,14 @@ def test_batch_follows_the_environment(
 
 @pytest.mark.parametrize("text", ["-1", "1.5", "many", "inf"])
 def test_variables_that_make_no_sense_are_refused(text: str) -> None:
-    for name in ("GSCHED_BATCH_PER_GPU", "GSCHED_ACCUMULATION"):
+    for name in ("GSCHED_BATCH_PER_GPU", "GSCHED_ACCUMULATION", "GSCHED_PROFILE_BATCHES"):
         with pytest.raises(BadEnvironmentError, match=name):
             Environment.read({name: text})
+
+
+def test_profiling_is_asked_for_with_one() -> None:
+    for text, asked in (("", False), ("0", False), ("1", True)):
+        assert Environment.read({"GSCHED_PROFILE_BATCHES": text}).profile_batches is asked
 
 
 @pytest.mark.parametrize(

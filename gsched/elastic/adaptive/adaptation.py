@@ -12,6 +12,7 @@ from gsched.elastic.adaptive.state import Learned
 from gsched.elastic.environment import Environment
 from gsched.elastic.ranks import Ranks
 from gsched.elastic.samples import Samples
+from gsched.elastic.stateful import Stateful
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -26,16 +27,20 @@ class Adaptation:
     Attributes:
         options: what its script says.
         optimizers: whose learning rates follow the batch.
+        generators: random number generators of the script.
         learned: what it has learned so far.
         samples: with the global batch of this attempt, after `follow`.
         per_gpu: the most samples of a micro-batch, after `follow`.
+        profiles: measure steps of several batch sizes, after `follow`.
     """
 
     options: Adaptive
     optimizers: Sequence[Optimizer]
+    generators: Sequence[Stateful] = ()
     learned: Learned = field(default_factory=Learned)
     samples: AdaptiveSamples = field(init=False)
     per_gpu: int = field(init=False, default=1)
+    profiles: bool = field(init=False, default=False)
 
     def follow(self, samples: Samples, environment: Environment, ranks: Ranks) -> AdaptiveSamples:
         """Take the batch from the environment of rank 0; return the samples with it.
@@ -46,8 +51,11 @@ class Adaptation:
             ranks: all of them call it.
         """
         options = self.options
-        batch, self.per_gpu = ranks.share(
-            batching(samples, options.batch_max, environment, ranks.world_size)
+        batch, self.per_gpu, self.profiles = ranks.share(
+            (
+                *batching(samples, options.batch_max, environment, ranks.world_size),
+                environment.profile_batches,
+            )
         )
         self.samples = adaptive_samples(
             samples, batch, options.batch_max, endless=options.until is Until.PROGRESS

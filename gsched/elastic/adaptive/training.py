@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gsched.elastic.adaptive.adaptation import Adaptation
-from gsched.elastic.adaptive.batches import Part, is_regular, split
 from gsched.elastic.adaptive.noise import Noise
-from gsched.elastic.adaptive.options import Alone, Rule, Until
+from gsched.elastic.adaptive.options import Rule, Until
+from gsched.elastic.adaptive.plans import Plan, Planner, is_due
+from gsched.elastic.adaptive.profiler import PROFILED_STEP, Phase, Profiler
 from gsched.elastic.adaptive.rates import Rates, factor, rule_for
 from gsched.elastic.adaptive.watch import GradientNorms, Marks, StepRecord
 from gsched.elastic.conversation import Body
 from gsched.elastic.errors import StepError
+from gsched.elastic.keeper import Keeper, Restored
 from gsched.elastic.plain import distributed_parts, is_plain
 from gsched.elastic.ranks import Ranks
 from gsched.elastic.reporter import Reporter
@@ -23,11 +25,8 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.utils.data import Dataset
 
-#: Norms are read from the device, and exchanged between ranks, after each of the first steps, then
-#: after every tenth: both wait for something.
+#: Norms are read from the device, and exchanged between ranks, so often: both wait for something.
 EXCHANGE_EVERY = 10
-#: A step on one rank without accumulation is done in two halves so often, after the first ten.
-HALVES_EVERY = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +79,10 @@ class AdaptiveTraining(Training):
         self._norms = (
             GradientNorms(model, self._loss_scale, self._marks) if is_plain(model) else None
         )
+        alone = adaptive.alone if self._norms is not None else None
+        self._planner = Planner(ranks.rank, ranks.world_size, alone)
+        self._profiler = Profiler(model, adaptation, ranks)
+        self._is_new = adaptation.profiles
         self._seen: list[_Seen] = []
         self._waits_s: list[float] = []  # for other ranks, of steps since the last report
         self._ratio = 1.0  # of the current step's batch to the tuned one
@@ -101,7 +104,8 @@ class AdaptiveTraining(Training):
     @property
     def accumulation(self) -> int:
         """Return the micro-batches of a step before the last one."""
-        return -(-self._plan.global_batch // (self._per_gpu * self.world_size)) - 1
+        per_gpu = min(self._per_gpu, self._profiler.limit or self._per_gpu)
+        return -(-self._plan.global_batch // (per_gpu * self.world_size)) - 1
 
     @property
     def batch_per_gpu(self) -> int:
@@ -149,15 +153,17 @@ class AdaptiveTraining(Training):
         if dataset is not None:
             self._check_size(dataset)
         self._begin()
-        plans = self._plans()
-        bounds = [(part.begin, part.end) for _, parts in plans for part in parts]
-        batches = iter(self._batches_of(bounds, dataset, options))
-        for offset, parts in plans:
-            if self._is_complete():
-                return
-            self._open(offset, len(parts))
-            yield self._yielded(parts, batches)
-            self._expect_step(offset)
+        while plans := self._plans():
+            bounds = [(part.begin, part.end) for plan in plans for part in plan.parts]
+            batches = iter(self._batches_of(bounds, dataset, options))
+            for plan in plans:
+                if self._is_complete():
+                    return
+                self._open(plan)
+                yield self._yielded(plan, batches)
+                self._expect_step(plan.offset)
+                if self._is_replanned():
+                    break
 
     def batches(self) -> Iterator[list[int]]:
         """Refuse: a step may have several micro-batches.
@@ -199,11 +205,20 @@ class AdaptiveTraining(Training):
             noise.gain(self._ratio) if noise is not None and self._ratio > 1.0 else 1.0
         )
         step = self._position.step + 1
-        if _is_due(step, EXCHANGE_EVERY):
+        self._profiler.enter(step, Phase.NONE)
+        if is_due(step, EXCHANGE_EVERY):
             self._read_norms()
             sums = self._ranks.mean(self._learned.averages.sums())
             self._learned.shared = (sums[0], sums[1], sums[2])
         super().step()
+
+    def profile(self) -> None:
+        """Let the times of other batch sizes be measured on this device, after the next whole step.
+
+        It takes at most about 15 s, and changes nothing of the training. gsched asks new adaptive
+        trainings for it. Called by all ranks at the same step.
+        """
+        self._profiler.ask(self._position.step + 2, is_careful=False)
 
     def advance(self, schedule: Any) -> None:
         """Let a schedule of the learning rate do the steps that are due, after `step`.
@@ -218,6 +233,12 @@ class AdaptiveTraining(Training):
 
     # --- the steps ---
 
+    def begin_with(self, keeper: Keeper | None, restored: Restored | None) -> None:
+        """Take over the position of a checkpoint; called by `start`."""
+        super().begin_with(keeper, restored)
+        if self._is_new:
+            self._profiler.ask(self._position.step + PROFILED_STEP, is_careful=True)
+
     def _has_epochs(self) -> bool:
         return not self._is_complete() and super()._has_epochs()
 
@@ -227,25 +248,29 @@ class AdaptiveTraining(Training):
             return False
         return self._learned.progress >= self._plan.steps_tuned
 
-    def _plans(self) -> list[tuple[int, list[Part]]]:
-        """Return, for each step left of the epoch, its offset and its micro-batches."""
+    def _plans(self) -> list[Plan]:
+        """Return the steps left of the epoch."""
         found = []
         for step, (offset, _) in enumerate(self._parts(), self._position.step + 1):
-            size, per_gpu = self._plan.batch_at(offset), self._per_gpu
-            if self._is_halved(step, size):
-                per_gpu = -(-size // 2)
-            found.append((offset, split(size, offset, self.rank, self.world_size, per_gpu)))
+            size, per_gpu = self._plan.batch_at(offset), self._profiler.per_gpu(step, self._per_gpu)
+            found.append(self._planner.plan(step, offset, size, per_gpu))
         return found
 
-    def _is_alone(self, size: int) -> bool:
-        """Return whether a step of so many samples has one gradient."""
-        return self.world_size == 1 and size <= self._per_gpu
-
-    def _is_halved(self, step: int, size: int) -> bool:
-        """Return whether a step that has one gradient is done in two micro-batches."""
-        if self._norms is None or self._adaptive.alone is not Alone.HALVES:
+    def _is_replanned(self) -> bool:
+        """Profile batch sizes if it is time; return whether micro-batches are others now."""
+        is_other = self._profiler.ended(self._position.step)
+        if is_other is None:
             return False
-        return self._is_alone(size) and size > 1 and _is_due(step, HALVES_EVERY)
+        self._reporter.tell_soon()
+        self._forget_times()
+        return is_other
+
+    def _forget_times(self) -> None:
+        """Leave the steps so far out of what is told."""
+        self._read_norms()
+        self._waits_s.clear()
+        self._timer.mean_since_report()
+        self._timer.begin()
 
     def _batches_of(
         self,
@@ -259,36 +284,31 @@ class AdaptiveTraining(Training):
         epoch = self._position.epoch
         return (self._order.part(epoch, begin, end) for begin, end in bounds)
 
-    def _open(self, offset: int, parts: int) -> None:
+    def _open(self, plan: Plan) -> None:
         """Begin a step."""
-        size = self._plan.batch_at(offset)
-        self._ratio = size / self._plan.tuned_batch
-        self._left = parts
+        self._ratio = self._plan.batch_at(plan.offset) / self._plan.tuned_batch
+        self._left = len(plan.parts)
         self._is_unweighted = False
-        if self._norms is None:
-            return
-        if parts == 2 and self._is_alone(size):
-            first = self._position.step < EXCHANGE_EVERY
-            self._norms.begin(steps=1 if first else HALVES_EVERY)
-        elif self._is_alone(size):
-            if self._adaptive.alone is Alone.DIFFERENCES:
-                self._norms.begin()
-        elif is_regular(size, self.world_size, self._per_gpu):
-            self._norms.begin()
+        if self._norms is not None and plan.stands_for:
+            self._norms.begin(steps=plan.stands_for)
 
-    def _yielded(self, parts: Sequence[Part], batches: Iterator[Any]) -> Iterator[Any]:
+    def _yielded(self, plan: Plan, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield the micro-batches of a step; ranks synchronise in the last one."""
-        is_only = len(parts) * self.world_size == 1
+        step = self._position.step + 1
+        is_only = len(plan.parts) * self.world_size == 1
         try:
-            for part in parts:
+            for part in plan.parts:
                 self._check_weighed()
+                self._profiler.enter(step, Phase.FETCH)
                 batch = next(batches)
                 self._left -= 1
                 self._weight, self._is_unweighted = part.weight, True
                 self._synchronise(wanted=self._left == 0)
+                self._profiler.enter(step, Phase.PASS, part.end - part.begin)
                 if self._norms is not None:
                     self._norms.next_part(part.weight, is_last=self._left == 0, is_only=is_only)
                 yield batch
+            self._profiler.enter(step, Phase.REST)
         finally:
             self._synchronise(wanted=True)
 
@@ -323,38 +343,31 @@ class AdaptiveTraining(Training):
                 )
 
     def _more_progress(self, step_s: float) -> Body:
-        """Return what the goodput of this training is estimated from; only what is known."""
+        """Return what the goodput of this training is estimated from; only what is known.
+
+        Steps that are not like those to come say nothing of their batch: the first of an attempt,
+        which takes longer, and those before batch sizes are profiled.
+        """
         self._read_norms()
-        body: Body = {"batch_per_gpu": self.batch_per_gpu, "accumulation": self.accumulation}
-        gradient_s = self._gradient_s(step_s)
-        if gradient_s > 0:
-            body["gradient_s"] = gradient_s
+        waits_s, self._waits_s = self._waits_s, []
+        is_first, self._has_reported = not self._has_reported, True
+        body = self._profiler.body()
         noise = self._learned.noise
         if noise is not None:
             body |= {"gradient_sqr": noise.sqr, "gradient_var": noise.var}
+        if is_first or self._profiler.is_careful or step_s <= 0:
+            return body
+        body |= {"batch_per_gpu": self.batch_per_gpu, "accumulation": self.accumulation}
+        if self.world_size == 1 or waits_s:
+            wait_s = sum(waits_s) / len(waits_s) if self.world_size > 1 else 0.0
+            body["gradient_s"] = self._gradient_s(step_s, wait_s)
         return body
 
-    def _gradient_s(self, step_s: float) -> float:
-        """Return the time of a micro-batch without the other ranks, seconds; 0: not known.
+    def _gradient_s(self, step_s: float, wait_s: float) -> float:
+        """Return the time of a micro-batch without the other ranks, seconds.
 
         It is a step's time, without what this rank waits for gradients after its own backward pass,
         divided among the micro-batches: with one rank a step is the sum of its micro-batches. It
-        includes what the optimiser and the loader take. The first report of an attempt is of its
-        first step, which takes longer than the others.
+        includes what the optimiser and the loader take.
         """
-        waits_s, self._waits_s = self._waits_s, []
-        if not self._has_reported:
-            self._has_reported = True
-            return 0.0
-        if self.world_size == 1:
-            wait_s = 0.0
-        elif waits_s:
-            wait_s = sum(waits_s) / len(waits_s)
-        else:
-            return 0.0
         return max(0.0, step_s - wait_s) / (self.accumulation + 1)
-
-
-def _is_due(step: int, every: int) -> bool:
-    """Return whether what is done every so many steps, and in the first ten, is done in a step."""
-    return step <= EXCHANGE_EVERY or step % every == 0

@@ -1,0 +1,65 @@
+"""What a rank does in each step: its micro-batches, and whether their gradients are compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gsched.elastic.adaptive.batches import Part, is_regular, split
+from gsched.elastic.adaptive.options import Alone
+
+#: What is rare in a training is done in each of so many first steps, too.
+FIRST_STEPS = 10
+#: A step on one rank without accumulation is done in two halves so often.
+HALVES_EVERY = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A step of this rank.
+
+    Attributes:
+        offset: samples of the epoch before it.
+        parts: its micro-batches.
+        stands_for: steps for which its gradient norms stand; 0: they say nothing.
+    """
+
+    offset: int
+    parts: list[Part]
+    stands_for: int
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """Plans steps.
+
+    Attributes:
+        rank, world_size: of this process, and how many there are.
+        alone: how gradients are compared where there is one in a step; None: they are not measured.
+    """
+
+    rank: int
+    world_size: int
+    alone: Alone | None
+
+    def plan(self, step: int, offset: int, size: int, per_gpu: int) -> Plan:
+        """Return a step.
+
+        Args:
+            step: its number, from 1.
+            offset: samples of the epoch before it.
+            size: its samples over all ranks.
+            per_gpu: the most samples of a micro-batch.
+        """
+        stands_for = int(self.alone is not None and is_regular(size, self.world_size, per_gpu))
+        is_alone = stands_for > 0 and self.world_size == 1 and size <= per_gpu
+        if is_alone and self.alone is Alone.HALVES:
+            is_halved = size > 1 and is_due(step, HALVES_EVERY)
+            per_gpu = -(-size // 2) if is_halved else per_gpu
+            stands_for = (1 if step <= FIRST_STEPS else HALVES_EVERY) if is_halved else 0
+        parts = split(size, offset, self.rank, self.world_size, per_gpu)
+        return Plan(offset=offset, parts=parts, stands_for=stands_for)
+
+
+def is_due(step: int, every: int) -> bool:
+    """Return whether what is done every so many steps, and in the first ones, is done in a step."""
+    return step <= FIRST_STEPS or step % every == 0
