@@ -434,10 +434,16 @@ class MovesConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         checkpoint_timeout_s: a job that has not saved its state so long after it was asked stays
             where it is, and one whose new place is not free so long after it left goes to its
             queue, seconds.
+        warm: the processes of a job's next attempt are started while the present one trains, where
+            its script calls `elastic.ready`.
+        prepare_timeout_s: a job is asked for its state without them so long after they were
+            started, seconds.
     """
 
     at_once: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 4
     checkpoint_timeout_s: Annotated[float, msgspec.Meta(ge=1, le=86400)] = 300.0
+    warm: bool = False
+    prepare_timeout_s: Annotated[float, msgspec.Meta(ge=1, le=300)] = 60.0
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,7 +5,7 @@ The daemon drives it with real processes and a real connection, the simulator wi
 
 from msgspec import structs
 
-from gnode.core import lives, orders, probe, trainings
+from gnode.core import lives, orders, preparing, probe, trainings
 from gnode.core.binding import Site
 from gnode.core.effects import (
     Effect,
@@ -166,6 +166,7 @@ class Agent:
                 self._on_spool(event, now_s, wall_s)
             case _:
                 self._on_supervisor(event, wall_s)
+        preparing.launch_waiting(table, now_s, wall_s)
         if self.unsaved_mark is not None:
             self._plan_save(now_s)
         table.leases.plan(now_s)
@@ -211,7 +212,7 @@ class Agent:
             case Recalled():
                 orders.recalled(table, event, wall_s)
             case SurveyAsked():
-                known = tuple(attempt.known() for attempt in table.attempts.values())
+                known = tuple(each.known() for each in table.attempts.values() if not each.prepared)
                 table.out.append(TellKnown(attempts=known, survey=event.survey))
                 offered = event.survey.leases
                 table.out.extend(table.leases.connected(offered=offered, now_s=now_s))
@@ -227,6 +228,7 @@ class Agent:
             case Welcomed():
                 self._on_welcome(event, now_s)
             case Disconnected():
+                preparing.discard_all(self._table, now_s)
                 self._table.welcomed = False
                 self._table.leases.disconnected()
                 self._heartbeat_at_s = None
@@ -244,7 +246,7 @@ class Agent:
         reports = tuple(
             attempt.report()
             for attempt in table.attempts.values()
-            if attempt.phase is not Phase.ACKED
+            if attempt.phase is not Phase.ACKED and not (attempt.prepared and attempt.live)
         )
         table.out.append(
             SendRegister(
@@ -326,7 +328,7 @@ class Agent:
             table.drop("an order from a head that has not welcomed this node")
             return
         if isinstance(event, LaunchAsked):
-            orders.launch(table, event, now_s, wall_s)
+            preparing.on_launch(table, event, now_s, wall_s)
             return
         message = event.message
         match message:

@@ -3,6 +3,8 @@
 import posixpath
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from gnode.core.inputs import Account
 from gnode.core.task import AttemptKey, MemoryCgroup, Task, TaskFile
 from gsched.model.ids import format_job_id
@@ -24,6 +26,7 @@ KEPT_NAMES = frozenset({"GSCHED_HEAD", "GSCHED_CONFIG"})  # so that gsub works i
 CLUSTER_LETTERS = 12  # of its id: enough to tell clusters of one site apart
 KEPT_PREFIX = "PBS_O_"
 REMOVE_DELAY_S = 60.0
+GATE_VARIABLE = "GSCHED_GATE"  # see gnode.supervisor.gate, torchrun_agent and gsched.elastic.ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +74,42 @@ class Site:
     remove_delay_s: float = REMOVE_DELAY_S
 
 
-def bind(launch: Launch, account: Account, site: Site, *, lease_from_s: float = 0.0) -> Task:
+def bind_prepared(
+    launch: Launch, account: Account, site: Site, *, limit_s: float, yields: bool
+) -> Task:
+    """Return the task that starts the processes of ``launch`` behind a gate.
+
+    It owns no GPU and has no lease.
+
+    Args:
+        limit_s: how long it may wait to be launched.
+        yields: until then it has a lower priority.
+    """
+    task = bind(launch, account, site)
+    return structs.replace(
+        task,
+        env={**_without_launch(task.env), GATE_VARIABLE: "stdin"},
+        gpu_indices=(),
+        walltime_s=limit_s,
+        lease_s=0.0,
+        gate=True,
+        yields=yields,
+    )
+
+
+def bind(
+    launch: Launch,
+    account: Account,
+    site: Site,
+    *,
+    lease_from_s: float = 0.0,
+    gate: bool = False,
+) -> Task:
     """Return the task that carries out ``launch`` on this node for ``account``.
 
     Args:
         lease_from_s: of a launch with a lease: when the head was reached last, CLOCK_BOOTTIME.
+        gate: it was prepared before.
     """
     key = AttemptKey(launch.job, launch.attempt)
     user_dir = posixpath.join(site.user_root, key.name)
@@ -117,7 +151,14 @@ def bind(launch: Launch, account: Account, site: Site, *, lease_from_s: float = 
         lease_s=launch.lease_s,
         lease_from_s=lease_from_s,
         lease_grace_s=launch.lease_grace_s,
+        gate=gate,
     )
+
+
+def _without_launch(env: dict[str, str]) -> dict[str, str]:
+    """Return an environment without what only a launched attempt may use: GPUs, a rendezvous."""
+    kept = {name: value for name, value in env.items() if name != "MASTER_PORT"}
+    return {**kept, "CUDA_VISIBLE_DEVICES": ""}
 
 
 def _processes_group(site: Site, key: AttemptKey) -> str | None:

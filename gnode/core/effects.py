@@ -28,6 +28,15 @@ class AcceptTask(Struct, frozen=True, kw_only=True):
     task: Task
 
 
+class KeepLaunched(Struct, frozen=True, kw_only=True):
+    """Write ``launched.json``: from then on a prepared attempt is launched.
+
+    Its supervisor is told afterwards.
+    """
+
+    task: Task
+
+
 class AskLaunch(Struct, frozen=True, kw_only=True):
     """Ask the launcher for a supervisor."""
 
@@ -186,6 +195,7 @@ class Finish(Struct, frozen=True, kw_only=True):
 
 Effect = (
     AcceptTask
+    | KeepLaunched
     | AskLaunch
     | LookAtSpool
     | AwaitStart

@@ -14,6 +14,7 @@ from gsched.protocol.node import (
     HighWater,
     KnownAttempt,
     Launch,
+    Prepared,
     Probe,
     Progress,
     ReadOutput,
@@ -65,11 +66,14 @@ class LaunchAsked(Struct, frozen=True, kw_only=True):
     """The head wants an attempt started; ``account`` is its owner here, None if unknown.
 
     ``lookup_failed``: it is not known whether there is such an account, as nobody answered.
+    ``prepare``: it is only to be prepared; ``yields``: with a lower priority.
     """
 
     launch: Launch
     account: Account | None
     lookup_failed: bool = False
+    prepare: bool = False
+    yields: bool = False
 
 
 class SurveyAsked(Struct, frozen=True, kw_only=True):
@@ -105,7 +109,7 @@ class HeadSaid(Struct, frozen=True, kw_only=True):
 class JobSaid(Struct, frozen=True, kw_only=True):
     """A training has said something over its socket: how far it is, or what it has saved."""
 
-    message: Checkpointed | CheckpointFailed | Progress
+    message: Prepared | Checkpointed | CheckpointFailed | Progress
 
 
 # --- the launcher and the supervisors ---
@@ -172,6 +176,7 @@ class Found(Struct, frozen=True, kw_only=True):
         record: None if it is not over.
         doubt: why nobody can tell now whether there is a record; empty: it is as ``record`` says.
         renewed_s: when its lease was renewed last, seconds of CLOCK_BOOTTIME; None: not known.
+        launched: of a prepared attempt: as it was launched, if it was.
     """
 
     key: AttemptKey
@@ -180,6 +185,7 @@ class Found(Struct, frozen=True, kw_only=True):
     record: ExitRecord | None
     doubt: str = ""
     renewed_s: float | None = None
+    launched: Task | None = None
 
 
 class SpoolFound(Struct, frozen=True, kw_only=True):

@@ -1,5 +1,6 @@
 """What becomes of attempts on this machine: launcher, supervisors, and the spool at a restart."""
 
+from gnode.core import preparing
 from gnode.core.effects import (
     AwaitStart,
     KillLeftover,
@@ -24,8 +25,8 @@ from gnode.core.orders import (
     attempt_of,
     end_by_record,
     fence_older,
-    hand_over,
 )
+from gnode.core.supervisors import hand_over
 from gnode.core.table import Attempt, Table
 from gnode.core.task import AttemptKey, SupervisorInfo
 from gnode.core.transitions import Happening, Phase
@@ -116,7 +117,8 @@ def _see(table: Table, attempt: Attempt, info: SupervisorInfo) -> None:
     if table.move(attempt, Happening.SEEN):
         attempt.info = info
         attempt.pid, attempt.start_ticks = info.pid, info.start_ticks
-        table.tell(attempt.started())
+        if not attempt.prepared:
+            table.tell(attempt.started())
         hand_over(table, attempt)
 
 
@@ -219,28 +221,41 @@ def kill_expired(table: Table, attempt: Attempt) -> None:
 # --- the spool ---
 
 
+def _take_up(table: Table, found: Found, now_s: float, wall_s: float) -> Attempt:
+    """Return a new entry for what lies in the spool of an attempt."""
+    task = found.launched or found.task
+    attempt = attempt_of(task) if task else Attempt(key=found.key)
+    attempt.prepared = attempt.prepared and found.launched is None
+    attempt.warm = found.launched is not None
+    attempt.renewed_s = max(attempt.renewed_s, found.renewed_s or 0.0)
+    if found.record is None and not attempt.prepared:
+        fence_older(table, found.key, now_s, wall_s)
+        attempt.deferred = found.key.job in table.live_of_job
+    table.add(attempt)
+    return attempt
+
+
 def spool_found(table: Table, found: Found, now_s: float, wall_s: float) -> None:
     """Take up one attempt from the spool, at a restart or when a launcher's answer is missing."""
     attempt = table.attempts.get(found.key)
+    is_new = attempt is None
     if attempt is None:
         if found.task is None and found.record is None:
             table.out.append(SetAside(key=found.key))
             return
-        attempt = attempt_of(found.task) if found.task else Attempt(key=found.key)
-        attempt.renewed_s = max(attempt.renewed_s, found.renewed_s or 0.0)
-        if found.record is None:
-            fence_older(table, found.key, now_s, wall_s)
-            attempt.deferred = found.key.job in table.live_of_job
-        table.add(attempt)
+        attempt = _take_up(table, found, now_s, wall_s)
     if not attempt.live or attempt.phase is Phase.LOST:
         return  # settled while we looked
     if attempt.info is None and found.info is not None:
         _see(table, attempt, found.info)
     if found.record is not None:
         end_by_record(table, attempt, found.record)
-    elif found.doubt:
+        return
+    if found.task is not None and found.task.gate and is_new:
+        preparing.found(table, attempt, found, now_s)
+    if found.doubt:
         return  # it may be over: gnode looks again until its record can be read, or is not there
-    elif found.task is not None and found.task.boot_id != table.site.boot_id:
+    if found.task is not None and found.task.boot_id != table.site.boot_id:
         message = "the machine was restarted while the job was there"
         _end_by_own_record(table, attempt, OutcomeKind.NODE_LOST, message, wall_s)
     elif attempt.info is None:

@@ -8,7 +8,6 @@ from gnode.core.effects import (
     AcceptTask,
     AskLaunch,
     Bury,
-    CommandSupervisor,
     ReadFile,
     RecallEnded,
     RemoveFiles,
@@ -17,8 +16,9 @@ from gnode.core.effects import (
     WriteExit,
 )
 from gnode.core.inputs import LaunchAsked, Recalled
+from gnode.core.supervisors import give, never_launched
 from gnode.core.table import Attempt, Table
-from gnode.core.task import AttemptKey, Command, RetimeCommand, SignalCommand, StopCommand, Task
+from gnode.core.task import AttemptKey, RetimeCommand, SignalCommand, StopCommand, Task
 from gnode.core.transitions import Happening, Phase
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.origin import Origin
@@ -59,7 +59,7 @@ def launch(table: Table, order: LaunchAsked, now_s: float, wall_s: float) -> Non
     if asked.attempt <= table.latest.get(asked.job, 0):
         table.out.append(RecallEnded(launch=asked))
         return
-    refusal = _refusal(table, order)
+    refusal = refusal_of(table, order)
     if refusal is not None:
         _end_unstarted(table, key, _failure(key, refusal, wall_s), asked.origin)
         return
@@ -122,8 +122,10 @@ def recalled(table: Table, event: Recalled, wall_s: float) -> None:
 def fence_older(table: Table, key: AttemptKey, now_s: float, wall_s: float) -> None:
     """Stop what still lives of earlier attempts of a job that the head has restarted."""
     for older in tuple(table.live_of_job.get(key.job, ())):
+        if older >= key:
+            continue
         attempt = table.attempts[older]
-        _stop(table, attempt, StopCommand(reason=StopReason.FENCED, grace_s=0.0), now_s)
+        stop_attempt(table, attempt, StopCommand(reason=StopReason.FENCED, grace_s=0.0), now_s)
         if attempt.deferred:
             end_deferred(table, attempt, wall_s)
 
@@ -146,6 +148,7 @@ def attempt_of(task: Task) -> Attempt:
         lease_grace_s=task.lease_grace_s,
         renewed_s=task.lease_from_s,
         origin=task.origin,
+        prepared=task.gate,
     )
 
 
@@ -160,7 +163,7 @@ def answer_state(table: Table, attempt: Attempt) -> None:
     """Tell the head where an attempt is; before its start there is nothing to tell."""
     if attempt.record is not None:
         table.tell_exit(attempt)
-    elif attempt.info is not None:
+    elif attempt.info is not None and not attempt.prepared:
         table.tell(attempt.started())
 
 
@@ -179,7 +182,7 @@ def _account_failure(number: int) -> LaunchFailure:
     return LaunchFailure(stage=LaunchStage.ACCOUNT, subject=Subject.USER, errno=number)
 
 
-def _refusal(table: Table, order: LaunchAsked) -> Refusal | None:
+def refusal_of(table: Table, order: LaunchAsked) -> Refusal | None:
     """Return why this node cannot start the attempt, or None."""
     asked, account = order.launch, order.account
     owner = asked.owner
@@ -214,10 +217,10 @@ def _refusal(table: Table, order: LaunchAsked) -> Refusal | None:
             "submit as another user, or set allow_root_jobs in its configuration",
             _account_failure(errno.EPERM),
         )
-    return _gpu_refusal(table, asked)
+    return _gpu_refusal(table, asked, is_prepared=order.prepare)
 
 
-def _gpu_refusal(table: Table, asked: Launch) -> Refusal | None:
+def _gpu_refusal(table: Table, asked: Launch, *, is_prepared: bool) -> Refusal | None:
     present = {gpu.index for gpu in table.inventory.gpus}
     for index in asked.share.gpu_indices:
         if index not in present:
@@ -225,7 +228,7 @@ def _gpu_refusal(table: Table, asked: Launch) -> Refusal | None:
                 f"node {table.site.node} has no GPU {index}",
                 LaunchFailure(stage=LaunchStage.DEVICE, subject=Subject.NODE, errno=errno.ENODEV),
             )
-        owner = table.gpu_owner.get(index)
+        owner = None if is_prepared else table.gpu_owner.get(index)
         if owner is not None and owner.job != asked.job:
             return Refusal(
                 f"GPU {index} of node {table.site.node} still belongs to attempt {owner.name}",
@@ -277,7 +280,7 @@ def stop(table: Table, order: Stop, now_s: float, wall_s: float) -> None:
         table.drop("stop of an attempt of another history", key)
     elif attempt is not None:
         command = StopCommand(reason=order.reason, grace_s=order.grace_s)
-        _stop(table, attempt, command, now_s)
+        stop_attempt(table, attempt, command, now_s)
         if attempt.deferred:
             end_deferred(table, attempt, wall_s)
     elif order.attempt <= table.latest.get(order.job, 0):
@@ -309,7 +312,8 @@ def end_deferred(table: Table, attempt: Attempt, wall_s: float) -> None:
     end_by_record(table, attempt, record)
 
 
-def _stop(table: Table, attempt: Attempt, command: StopCommand, now_s: float) -> None:
+def stop_attempt(table: Table, attempt: Attempt, command: StopCommand, now_s: float) -> None:
+    """Have an attempt stopped; one that has ended is answered with its state."""
     if attempt.record is not None:
         answer_state(table, attempt)
         return
@@ -324,31 +328,9 @@ def stop_all(table: Table, now_s: float, wall_s: float) -> None:
     table.ending = True
     for attempt in table.live():
         reason = attempt.stop_reason or StopReason.NODE_STOP
-        _stop(table, attempt, StopCommand(reason=reason, grace_s=attempt.grace_s), now_s)
+        stop_attempt(table, attempt, StopCommand(reason=reason, grace_s=attempt.grace_s), now_s)
         if attempt.deferred:
             end_deferred(table, attempt, wall_s)
-
-
-def give(table: Table, attempt: Attempt, command: Command) -> None:
-    """Hand a command to the supervisor, or keep it until there is one to be woken."""
-    if attempt.phase is Phase.ACCEPTED:
-        attempt.waiting.append(command)
-    elif attempt.phase in {Phase.STARTING, Phase.RUNNING}:
-        table.out.append(
-            CommandSupervisor(
-                key=attempt.key,
-                command=command,
-                pid=attempt.pid,
-                start_ticks=attempt.start_ticks,
-            )
-        )
-
-
-def hand_over(table: Table, attempt: Attempt) -> None:
-    """Give a supervisor the commands that had to wait for it."""
-    waiting, attempt.waiting = attempt.waiting, []
-    for each in waiting:
-        give(table, attempt, each)
 
 
 def command(table: Table, order: Signal | Retime) -> None:
@@ -439,6 +421,9 @@ def end_by_record(table: Table, attempt: Attempt, record: ExitRecord) -> None:
     """
     if not table.move(attempt, Happening.RECORDED):
         return
+    if attempt.prepared:
+        # a head on a restored database must not take it for the job's newest attempt
+        record, attempt.buried = never_launched(record), True
     attempt.record = record
     attempt.waiting.clear()
     table.tell_exit(attempt)
@@ -450,4 +435,6 @@ def end_by_record(table: Table, attempt: Attempt, record: ExitRecord) -> None:
         if oldest.deferred:
             oldest.deferred = False
             ask_launch(table, oldest)
+        elif oldest.launch is not None:
+            table.launches.append(oldest.key)
         break

@@ -7,6 +7,7 @@ from msgspec import structs
 
 from gnode.core.binding import Site
 from gnode.core.effects import Effect, Send, Warn
+from gnode.core.inputs import Account
 from gnode.core.leases import Leases
 from gnode.core.mark import HeadMark
 from gnode.core.task import AttemptKey, Command, SupervisorInfo
@@ -20,6 +21,7 @@ from gsched.protocol.node import (
     Checkpointed,
     Exited,
     KnownAttempt,
+    Launch,
     Progress,
     Started,
 )
@@ -41,6 +43,10 @@ class Attempt:
         origin: where it comes from, as its launch said.
         buried: its record lies in the log of ended attempts already.
         saved, reached: what a training has said last of its checkpoints and its steps.
+        prepared: it was started behind a closed gate, and is not launched.
+        waits: its processes have come to the gate.
+        warm: it was launched by opening its gate.
+        launch: that waits for the end of an older attempt here; ``account``: its owner's.
         told_wall_s: its run time when the head was last told, before a heartbeat, what it uses.
         kill_at_s: when gnode kills it itself, since the supervisor did not obey a stop.
         lease_s, lease_grace_s: as in its task.
@@ -78,6 +84,11 @@ class Attempt:
     buried: bool = False
     saved: Checkpointed | None = None
     reached: Progress | None = None
+    prepared: bool = False
+    waits: bool = False
+    warm: bool = False
+    launch: Launch | None = None
+    account: Account | None = None
 
     @property
     def live(self) -> bool:
@@ -138,6 +149,7 @@ class Attempt:
             stdout_path=self.info.stdout_path or self.stdout_path,
             stderr_path=self.info.stderr_path or self.stderr_path,
             token=self.token,
+            warm=self.warm,
         )
 
     def busy_cores_at_end(self, record: ExitRecord) -> float:
@@ -187,6 +199,7 @@ class Table:
         problem: why the machine takes no new jobs; empty: it does.
         leases: how far the leases of attempts reach.
         out: effects of the step that is going on.
+        launches: prepared attempts whose launch has waited for an end that has just come.
         dropped: counted warnings, by name: messages that did not fit.
     """
 
@@ -207,6 +220,7 @@ class Table:
     problem: str = ""
     leases: Leases = field(default_factory=Leases)
     out: list[Effect] = field(default_factory=list)
+    launches: list[AttemptKey] = field(default_factory=list)
     dropped: dict[str, int] = field(default_factory=dict)
 
     def add(self, attempt: Attempt) -> None:
@@ -217,10 +231,14 @@ class Table:
         self.remember(key)
         if attempt.live:
             self.live_of_job.setdefault(key.job, []).append(key)
-            for index in attempt.gpu_indices:
-                self.gpu_owner[index] = key
-            if attempt.lease_s:
-                self.leases.attempts[key] = attempt
+            self.own(attempt)
+
+    def own(self, attempt: Attempt) -> None:
+        """Note what an attempt that lives owns, and that its lease is to be renewed."""
+        for index in attempt.gpu_indices:
+            self.gpu_owner[index] = attempt.key
+        if attempt.lease_s:
+            self.leases.attempts[attempt.key] = attempt
 
     def live(self) -> list[Attempt]:
         """Return the attempts that may have processes; ended ones can be thousands beside them."""

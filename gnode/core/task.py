@@ -72,6 +72,8 @@ class Task(Struct, frozen=True, kw_only=True):
         lease_s: it is ended when the head was not reached for so long; 0: never.
         lease_from_s: when the head was reached last before it was accepted, CLOCK_BOOTTIME.
         lease_grace_s: from TERM to KILL when its lease has expired.
+        gate: it is started before its attempt is launched, and waits for that.
+        yields: it has a lower priority until then.
     """
 
     job: int
@@ -108,6 +110,8 @@ class Task(Struct, frozen=True, kw_only=True):
     lease_s: float = 0.0
     lease_from_s: float = 0.0
     lease_grace_s: float = 0.0
+    gate: bool = False
+    yields: bool = False
 
     @property
     def key(self) -> AttemptKey:
@@ -152,4 +156,14 @@ class RetimeCommand(Struct, frozen=True, kw_only=True, tag_field="do", tag="reti
     walltime_s: float | None
 
 
-Command = StopCommand | SignalCommand | RetimeCommand
+class LaunchCommand(Struct, frozen=True, kw_only=True, tag_field="do", tag="launch"):
+    """Open the gate of a prepared task: ``at_s`` (CLOCK_BOOTTIME) its attempt was launched.
+
+    The limit is ``walltime_s`` from then on, None for none.
+    """
+
+    at_s: float
+    walltime_s: float | None
+
+
+Command = StopCommand | SignalCommand | RetimeCommand | LaunchCommand

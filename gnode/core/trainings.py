@@ -4,8 +4,9 @@ What a training has said is remembered and said again at the next welcome, so th
 loses nothing; the head drops what it knows already.
 """
 
-from gnode.core import orders
 from gnode.core.effects import Send, TellJob
+from gnode.core.preparing import said_ready
+from gnode.core.supervisors import give
 from gnode.core.table import Attempt, Table
 from gnode.core.task import AttemptKey, SignalCommand
 from gsched.protocol.node import (
@@ -13,6 +14,7 @@ from gsched.protocol.node import (
     Checkpointed,
     CheckpointFailed,
     GoOn,
+    Prepared,
     Progress,
     Tune,
     UnknownAttempt,
@@ -30,7 +32,7 @@ def order(table: Table, asked: Checkpoint | GoOn | Tune) -> None:
         return  # its end is on the way, and says more
     elif isinstance(asked, Checkpoint) and asked.signal:
         word = SignalCommand(signal=asked.signal, request=asked.request)
-        orders.give(table, attempt, word)  # a supervisor obeys each request once
+        give(table, attempt, word)  # a supervisor obeys each request once
     elif (
         isinstance(asked, Checkpoint)
         and attempt.saved is not None
@@ -41,8 +43,11 @@ def order(table: Table, asked: Checkpoint | GoOn | Tune) -> None:
         table.out.append(TellJob(key=key, message=asked))
 
 
-def said(table: Table, message: Checkpointed | CheckpointFailed | Progress) -> None:
+def said(table: Table, message: Prepared | Checkpointed | CheckpointFailed | Progress) -> None:
     """Remember what a training has said, and tell the head."""
+    if isinstance(message, Prepared):
+        said_ready(table, message)
+        return
     key = AttemptKey(message.job, message.attempt)
     attempt = table.attempts.get(key)
     if attempt is None or not attempt.live:

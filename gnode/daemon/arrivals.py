@@ -9,7 +9,7 @@ from typing import Protocol
 
 from gnode.core.inputs import LaunchAsked
 from gnode.daemon.accounts import Found
-from gsched.protocol.node import Launch
+from gsched.protocol.node import Launch, Prepare
 
 
 class Lookup(Protocol):
@@ -33,21 +33,21 @@ class Arrivals:
     def __init__(self, lookup: Lookup, post: Callable[[LaunchAsked], None]) -> None:
         self._lookup = lookup
         self._post = post
-        self._waiting: dict[str, list[Launch]] = {}
+        self._waiting: dict[str, list[Launch | Prepare]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def take(self, launch: Launch) -> None:
-        """Pass a launch on, now or when its owner is known."""
-        user = launch.owner.user
+    def take(self, order: Launch | Prepare) -> None:
+        """Pass a launch on, or a preparation, now or when its owner is known."""
+        user = _launch_of(order).owner.user
         waiting = self._waiting.get(user)
         if waiting is not None:
-            waiting.append(launch)
+            waiting.append(order)
             return
         found = self._lookup.known(user)
         if found is not None:
-            self._tell(launch, found)
+            self._tell(order, found)
             return
-        self._waiting[user] = [launch]
+        self._waiting[user] = [order]
         task = asyncio.get_running_loop().create_task(self._ask(user))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -60,8 +60,20 @@ class Arrivals:
 
     async def _ask(self, user: str) -> None:
         found = await self._lookup.ask(user)
-        for launch in self._waiting.pop(user):
-            self._tell(launch, found)
+        for order in self._waiting.pop(user):
+            self._tell(order, found)
 
-    def _tell(self, launch: Launch, found: Found) -> None:
-        self._post(LaunchAsked(launch=launch, account=found.account, lookup_failed=found.failed))
+    def _tell(self, order: Launch | Prepare, found: Found) -> None:
+        self._post(
+            LaunchAsked(
+                launch=_launch_of(order),
+                account=found.account,
+                lookup_failed=found.failed,
+                prepare=isinstance(order, Prepare),
+                yields=isinstance(order, Prepare) and order.yields,
+            )
+        )
+
+
+def _launch_of(order: Launch | Prepare) -> Launch:
+    return order.launch if isinstance(order, Prepare) else order

@@ -39,6 +39,7 @@ from gsched.protocol.node import (
     NodeMessage,
     Ping,
     Pong,
+    Prepare,
     Refused,
     Register,
     Renewed,
@@ -327,6 +328,8 @@ class Channel:
             match message:
                 case Launch():
                     failpoint("node.launch.received")
+                    self._arrivals.take(message)
+                case Prepare():
                     self._arrivals.take(message)
                 case Survey():
                     self._post(SurveyAsked(survey=message))

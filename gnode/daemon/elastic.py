@@ -26,7 +26,7 @@ from gnode.core.task import AttemptKey
 from gsched.clock import Clock
 from gsched.logs import Complaints
 from gsched.protocol import training as wire
-from gsched.protocol.node import Checkpoint, CheckpointFailed, GoOn, Tune
+from gsched.protocol.node import Checkpoint, CheckpointFailed, GoOn, Prepared, Tune
 
 log = logging.getLogger(__name__)
 
@@ -275,6 +275,9 @@ class ElasticServer:
             raise _RefusedError("too many connections")
         async with asyncio.timeout(HELLO_TIMEOUT_S):
             first = await _line(reader)
+        if first.ready is not None:
+            self._hear_ready(first.ready, uid)
+            return
         if first.hello is None:
             raise _RefusedError("the first line is no hello")
         peer = self._admit(first.hello, writer, uid)
@@ -298,16 +301,7 @@ class ElasticServer:
         Raises:
             _RefusedError: that user has no such attempt here.
         """
-        key = AttemptKey(hello.job, hello.attempt)
-        attempt = self._attempts.get(key)
-        # one answer for both, so that nobody learns which attempts there are
-        if attempt is None or not attempt.live or uid not in {0, attempt.uid}:
-            raise _RefusedError(f"attempt {key.name} of uid {uid} does not run here")
-        if hello.version != wire.VERSION:
-            raise _RefusedError(
-                f"this gnode speaks version {wire.VERSION}, the training {hello.version}: "
-                "install the same gsched for both"
-            )
+        key = self._key_of(hello, uid)
         older = self._peers.get(key)
         if older is not None:
             older.replaced.set()
@@ -323,6 +317,33 @@ class ElasticServer:
         if key in self._tunes:
             self._send(peer, self._tunes[key])
         return peer
+
+    def _key_of(self, said: wire.Hello | wire.Ready, uid: int) -> AttemptKey:
+        """Return the attempt that somebody says to be of.
+
+        Raises:
+            _RefusedError: that user has no such attempt here.
+        """
+        key = AttemptKey(said.job, said.attempt)
+        attempt = self._attempts.get(key)
+        # one answer for both, so that nobody learns which attempts there are
+        if attempt is None or not attempt.live or uid not in {0, attempt.uid}:
+            raise _RefusedError(f"attempt {key.name} of uid {uid} does not run here")
+        if said.version != wire.VERSION:
+            raise _RefusedError(
+                f"this gnode speaks version {wire.VERSION}, the training {said.version}: "
+                "install the same gsched for both"
+            )
+        return key
+
+    def _hear_ready(self, said: wire.Ready, uid: int) -> None:
+        """Hear that all ranks of a prepared attempt wait at their gates.
+
+        Raises:
+            _RefusedError: that user has no such attempt here.
+        """
+        key = self._key_of(said, uid)
+        self._post(JobSaid(message=Prepared(job=key.job, attempt=key.attempt)))
 
     def _rate(self, key: AttemptKey) -> _Rate:
         """Return how fast an attempt is heard, over all of its connections."""

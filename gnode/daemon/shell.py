@@ -364,7 +364,12 @@ class Shell:
             self._spool.append_command(effect.key, effect.command)
             starts.wake(effect.pid, effect.start_ticks)
 
-        self._writes.do(f"an order for attempt {effect.key.name}", write)
+        self._writes.do(_orders_for(effect.key), write)
+
+    @_do.register
+    def _(self, effect: do.KeepLaunched) -> None:
+        task = effect.task
+        self._writes.do(_orders_for(task.key), lambda: self._spool.write_launched(task))
 
     @_do.register
     def _(self, effect: do.RemoveFiles) -> None:
@@ -439,6 +444,7 @@ class Shell:
                 tunes=effect.tunes,
                 problem=effect.problem,
                 leases=True,
+                prepares=True,
             )
 
         self._channel.register(register)
@@ -501,3 +507,8 @@ class Shell:
 
     async def _read(self, effect: do.ReadFile) -> None:
         self._channel.send(await self._reader.read(effect))
+
+
+def _orders_for(key: AttemptKey) -> str:
+    """Return the subject of what is written for a supervisor: it is written in order."""
+    return f"an order for attempt {key.name}"

@@ -4,6 +4,7 @@
 up. After a power loss another boot id says that whatever was accepted is dead.
 """
 
+import contextlib
 import errno
 import fcntl
 import logging
@@ -33,7 +34,8 @@ SUPERVISOR = "supervisor.json"
 COMMANDS = "commands"
 EXIT = "exit.json"
 LOCK = "gnode.lock"
-_KNOWN_FILES = (TASK, SUPERVISOR, COMMANDS, EXIT, lease.LEASE, records.RESERVED_EXIT)
+LAUNCHED = records.LAUNCHED
+_KNOWN_FILES = (TASK, LAUNCHED, SUPERVISOR, COMMANDS, EXIT, lease.LEASE, records.RESERVED_EXIT)
 
 _encoder = msgspec.json.Encoder()
 _task_decoder = msgspec.json.Decoder(Task)
@@ -120,6 +122,19 @@ class Spool:
                 os.unlink(os.path.join(directory, name))
             os.rmdir(directory)
             raise
+
+    def write_launched(self, task: Task) -> None:
+        """Note that a prepared attempt is launched, as this task; twice is as once.
+
+        Raises:
+            OSError: there is no space; it is not launched yet.
+        """
+        directory = self.directory(task.key)
+        if task.lease_s and lease.read(directory) is None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(directory, lease.LEASE))
+            lease.prepare(directory, task.lease_from_s)
+        _replace(os.path.join(directory, LAUNCHED), _encoder.encode(task), durable=False)
 
     def append_command(self, key: AttemptKey, command: Command) -> None:
         """Add a line to the commands of an attempt's supervisor.
@@ -220,8 +235,19 @@ class Spool:
             record, doubt = self.read_exit(key), ""
         except OSError as error:
             record, doubt = None, str(error)
-        renewed_s = lease.read(self.directory(key)) if task is not None and task.lease_s else None
-        return Found(key=key, task=task, info=info, record=record, doubt=doubt, renewed_s=renewed_s)
+        launched = None
+        if task is not None and task.gate:
+            launched = _decode(_task_decoder, os.path.join(self.directory(key), LAUNCHED))
+        leased = task is not None and (launched or task).lease_s
+        return Found(
+            key=key,
+            task=task,
+            info=info,
+            record=record,
+            doubt=doubt,
+            renewed_s=lease.read(self.directory(key)) if leased else None,
+            launched=launched,
+        )
 
     # --- remove ---
 

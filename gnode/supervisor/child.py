@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable
 from typing import NoReturn, TypeVar, cast
 
-from gnode.supervisor import cgroup, kernel, output, privilege
+from gnode.supervisor import cgroup, gate, kernel, output, privilege
 from gnode.supervisor.errors import LaunchError, Stage, Subject, reason
 from gnode.supervisor.spool import Task
 
@@ -43,7 +43,7 @@ class Surroundings:
         self.rules = privilege.Rules()
 
 
-def become_job(task: Task, around: Surroundings, channel: int) -> NoReturn:
+def become_job(task: Task, around: Surroundings, channel: int, stdin: int = -1) -> NoReturn:
     """Turn this freshly forked process into the job's; never returns.
 
     Args:
@@ -53,9 +53,10 @@ def become_job(task: Task, around: Surroundings, channel: int) -> NoReturn:
             to become the owner, then ``READY`` and two
             NUL-separated paths, or ``FAILED``, the evidence and a message (`failure_of`); it
             sends ``GO``.
+        stdin: the descriptor that becomes its standard input; negative: /dev/null.
     """
     try:
-        _run(task, around, channel)
+        _run(task, around, channel, stdin)
     except LaunchError as error:
         _report(channel, error)
     except OSError as error:
@@ -90,7 +91,7 @@ def failure_of(message: bytes) -> LaunchError:
     )
 
 
-def _run(task: Task, around: Surroundings, channel: int) -> None:
+def _run(task: Task, around: Surroundings, channel: int, stdin: int) -> None:
     check_owner(task, around)  # again in the very process that gives up root, or does not
     os.setsid()
     _set_limits(task, around)
@@ -103,7 +104,8 @@ def _run(task: Task, around: Surroundings, channel: int) -> None:
     os.write(channel, READY + b"\0".join(os.fsencode(path) for path in paths))
     if os.read(channel, 1) != GO:  # the supervisor is dead, or has been told to stop
         return
-    for number, fd in enumerate(descriptors):
+    null, out, err = descriptors
+    for number, fd in enumerate((null if stdin < 0 else stdin, out, err)):
         os.dup2(fd, number)
     if task.get("no_new_privileges"):
         kernel.forbid_new_privileges()
@@ -153,6 +155,8 @@ def _set_limits(task: Task, around: Surroundings) -> None:
             file.write("0")
     if task["nice"]:
         os.nice(task["nice"])
+    if task.get("yields"):
+        gate.lower_priority()
     limit_open_files(task)
     processes = task.get("processes", 0)
     if processes and not task.get("processes_cgroup"):

@@ -25,7 +25,7 @@ Spawn = Callable[[str, list[str], dict[str, str]], int]
 def is_possible(task: Task, around: Surroundings) -> bool:
     """Return whether the job's process needs nothing that only a fork can do."""
     needs_fork = task["switch_user"] or task["memory_cgroup"] or task["nice"]
-    if task.get("no_new_privileges") or task.get("processes"):
+    if task.get("no_new_privileges") or task.get("processes") or task.get("gate"):
         return False  # they cannot be taken back
     if task["cgroup"] and not around.home.is_known:
         return False

@@ -33,6 +33,7 @@ class Ending:
         asked: the last move for which it was sent its own signal, 0 while there is none.
         asked_s: when that was.
         lease_until_s: when its lease is over unless that is renewed; None: it has none, or is over.
+        launched_s: when an attempt that was prepared was launched; None: it was not.
     """
 
     __slots__ = (
@@ -47,6 +48,7 @@ class Ending:
         "_walltime_s",
         "asked",
         "asked_s",
+        "launched_s",
         "lease_until_s",
         "reason",
         "stopped_s",
@@ -65,6 +67,7 @@ class Ending:
         self.stopped_s: float | None = None
         self.asked = 0
         self.asked_s = 0.0
+        self.launched_s: float | None = None
         self._started_s: float | None = None
         self._walltime_s = walltime_s
         self._over = False
@@ -79,6 +82,15 @@ class Ending:
     def started(self, now_s: float) -> None:
         """Note when the program started: the walltime counts from there."""
         self._started_s = now_s
+
+    def launch(self, at_s: float, walltime_s: float | None) -> None:
+        """Note that a prepared attempt is launched, once: its walltime counts from there.
+
+        One that is being stopped, or has ended, is not launched any more.
+        """
+        if self.launched_s is None and self.reason is None and not self._over:
+            self.launched_s = self._started_s = at_s
+            self._walltime_s = walltime_s
 
     def retime(self, walltime_s: float | None) -> None:
         """Set another walltime, counted from the start (None: no limit)."""
@@ -102,6 +114,10 @@ class Ending:
             self._kill_s = now_s + grace_s
         elif self._kill_s is not None:
             self._kill_s = min(self._kill_s, now_s + grace_s)
+
+    def set_lease(self, until_s: float | None, grace_s: float) -> None:
+        """Give a prepared attempt the lease with which it is launched."""
+        self.lease_until_s, self._lease_grace_s = until_s, grace_s
 
     def renew(self, until_s: float) -> None:
         """Let the lease last until then, if it is not over."""

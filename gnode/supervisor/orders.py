@@ -1,4 +1,4 @@
-"""gnode's orders to one attempt: stop, signal, retime."""
+"""gnode's orders to one attempt: stop, signal, retime, launch."""
 
 import signal
 from collections.abc import Callable, Iterable
@@ -45,6 +45,12 @@ def obey(
                 signals.append((number, None))
             case {"do": "retime", "walltime_s": None | int() | float() as walltime_s}:
                 ending.retime(walltime_s)
+            case {
+                "do": "launch",
+                "at_s": int() | float() as at_s,
+                "walltime_s": None | int() | float() as walltime_s,
+            }:
+                ending.launch(float(at_s), walltime_s)
             case _:
                 spool.log(f"not an order: {order!r}")
     return signals

@@ -8,7 +8,7 @@ import stat
 import time
 from typing import TypeVar
 
-from gnode.supervisor import cgroup, kernel, spool
+from gnode.supervisor import cgroup, gate, kernel, spool
 from gnode.supervisor.ending import Ending
 from gnode.supervisor.errors import LaunchError
 from gnode.supervisor.spool import Task
@@ -86,7 +86,7 @@ def ended(task: Task, seen: Seen, ending: Ending) -> dict[str, object]:
     if seen.status not in (None, 0):
         _merge_out_of_memory(task, record, stopped=ending.reason is not None)
         _merge_report(task, seen, ending, record)
-    return record
+    return gate.never_launched(record) if gate.is_shut(task, ending) else record
 
 
 def merge_lease(task: Task, ending: Ending, record: dict[str, object]) -> None:

@@ -19,6 +19,7 @@ TASK = "task.json"
 SUPERVISOR = "supervisor.json"
 STARTING = "supervisor.json.tmp"  # there before the job's process is, so that none goes unseen
 COMMANDS = "commands"
+LAUNCHED = "launched.json"  # the task of an attempt that was prepared, as it was launched
 EXIT = "exit.json"
 RESERVED_EXIT = "exit.json.tmp"  # holds the space for the record before the job starts
 
@@ -67,6 +68,8 @@ class Task(TypedDict):
         lease_s: how long it may run while the head is not reached, from ``lease_from_s`` on
             (CLOCK_BOOTTIME) or the last renewal; 0: for ever.
         lease_grace_s: from TERM to KILL when that is over.
+        gate: it was started before its attempt was launched, and waits for that; see `gate`.
+        yields: until then it has a lower priority.
     """
 
     job: int
@@ -102,6 +105,8 @@ class Task(TypedDict):
     lease_s: NotRequired[float]
     lease_from_s: NotRequired[float]
     lease_grace_s: NotRequired[float]
+    gate: NotRequired[bool]
+    yields: NotRequired[bool]
 
 
 class Started(TypedDict):
@@ -212,6 +217,12 @@ def was_begun(directory: str) -> bool:
 def read_task(directory: str) -> Task | None:
     """Return the task of an attempt that others may run, None if there is none."""
     content = read_file(f"{directory}/{TASK}")
+    return None if content is None else cast("Task", json.loads(content))
+
+
+def read_launched(directory: str) -> Task | None:
+    """Return the task of a prepared attempt as it was launched, None if it was not."""
+    content = read_file(f"{directory}/{LAUNCHED}")
     return None if content is None else cast("Task", json.loads(content))
 
 

@@ -14,6 +14,7 @@ from gnode.supervisor import cgroup, child, direct, kernel, lease, orders, proc,
 from gnode.supervisor.child import Surroundings
 from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
 from gnode.supervisor.errors import LaunchError, Stage, reason
+from gnode.supervisor.gate import Gate, is_shut, launched_task, never_launched
 from gnode.supervisor.spool import Task
 from gsched import trust
 from gsched.failpoint import failpoint
@@ -56,6 +57,7 @@ class _Supervisor:
         "_commands",
         "_directory",
         "_ending",
+        "_gate",
         "_job_pid",
         "_lock_fd",
         "_look_s",
@@ -71,6 +73,7 @@ class _Supervisor:
         self._directory = directory
         self._task = task
         self._commands = spool.Commands(directory)
+        self._gate: Gate | None = None
         self._job_pid = 0
         self._seen = record.Seen(started_s=time.time(), started_boottime_s=kernel.boottime_s())
         self._ending = Ending(
@@ -93,9 +96,13 @@ class _Supervisor:
             if self._ending.reason is not None:
                 result["stop_reason"] = self._ending.reason
                 record.merge_lease(self._task, self._ending, result)
+            if is_shut(self._task, self._ending):
+                result = never_launched(result)
         else:
             self._watch()
             result = record.ended(self._task, self._seen, self._ending)
+        if self._gate is not None:
+            self._gate.close()
         self._write_down(result)
 
     def _write_down(self, result: dict[str, object]) -> None:
@@ -142,10 +149,15 @@ class _Supervisor:
     def _launch_by_fork(self, around: Surroundings, mark: int) -> None:
         """Fork the job's process, let it prepare, record it and let it go."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stdin = -1
+        if self._task.get("gate"):
+            self._gate = Gate(yields=self._task.get("yields", False))
+            stdin = self._gate.reader
         with ours:
             try:
                 pid = os.fork()
             except OSError as error:
+                self._close_stdin()
                 raise LaunchError(
                     f"cannot fork: {reason(error)}",
                     stage="fork",
@@ -154,8 +166,9 @@ class _Supervisor:
                 ) from error
             if pid == 0:
                 os.close(ours.fileno())  # or we would not notice the supervisor's death
-                child.become_job(self._task, around, theirs.fileno())
+                child.become_job(self._task, around, theirs.fileno(), stdin)
             self._job_pid = pid
+            self._close_stdin()
             theirs.close()
             failpoint("supervisor.start.after_fork")
             ours.settimeout(_LAUNCH_LOOK_S)
@@ -164,6 +177,11 @@ class _Supervisor:
             self._refuse_if_stopped()
             ours.send(child.GO)
             self._answer(ours, b"")
+
+    def _close_stdin(self) -> None:
+        """Close the job's end of its gate here: the job has its own."""
+        if self._gate is not None:
+            self._gate.close_reader()
 
     def _publish(self, mark: int, stdout_path: str, stderr_path: str) -> None:
         self._seen.started_s = time.time()
@@ -345,6 +363,28 @@ class _Supervisor:
         for number, pids in orders.obey(asked, self._ending, now_s, self._handlers_of):
             if self._job_pid:
                 proc.send(self._members() if pids is None else pids, number)
+        if self._ending.launched_s is not None and self._gate is not None and self._job_pid:
+            self._open_gate(self._gate, self._ending.launched_s)
+
+    def _open_gate(self, gate: Gate, launched_s: float) -> None:
+        """Let a prepared job go on as the attempt that has just been launched.
+
+        The order to do it came only after the launched task was written.
+        """
+        task = launched_task(self._directory)
+        if task is None:
+            spool.log(f"{self._directory}: launched without a task: ending the job")
+            self._ending.stop("node_stop", 0.0, kernel.boottime_s())
+            return
+        before, self._task = self._task["env"], task
+        self._gate = None
+        self._seen.started_s = time.time() - (kernel.boottime_s() - launched_s)
+        self._seen.started_boottime_s = launched_s
+        self._ending.set_lease(
+            lease.until_s(task, lease.read(self._directory)), task.get("lease_grace_s", 0.0)
+        )
+        gate.raise_priority(self._job_pid, self._members(), task["nice"])
+        gate.open(before, task["env"])
 
     def _handlers_of(self, number: int) -> set[int]:
         return proc.handlers_of(self._members(), number) if self._job_pid else set()

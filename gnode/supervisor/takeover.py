@@ -13,7 +13,7 @@ import resource
 import signal
 import time
 
-from gnode.supervisor import cgroup, kernel, lease, orders, proc, record, spool
+from gnode.supervisor import cgroup, gate, kernel, lease, orders, proc, record, spool
 from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
 from gnode.supervisor.errors import LaunchError
 from gnode.supervisor.proc import Process
@@ -56,6 +56,8 @@ class LostAttempt:
         task, started = spool.read_task(directory), spool.read_started(directory)
         if task is None:
             raise FileNotFoundError(f"{directory}: a supervisor without a task")
+        if task.get("gate"):
+            task = gate.launched_task(directory) or task
         self.adopted = adopted
         self._watched = watched
         self._zombie_until_s: float | None = None
@@ -82,6 +84,8 @@ class LostAttempt:
         # Stops and limits hold on; signals in the file were sent by the supervisor already.
         sent = {self.job_pid}
         orders.obey(self._commands.read(), self._ending, kernel.boottime_s(), lambda _: sent)
+        if gate.is_shut(task, self._ending):  # its gate went with its supervisor
+            self._ending.stop("fenced", 0.0, kernel.boottime_s())
 
     def owns(self, pid: int) -> bool:
         """Return whether a process that has just been reaped was the job's."""
@@ -225,5 +229,7 @@ class LostAttempt:
             error = LaunchError(
                 _BEFORE_THE_START, stage="program", subject="job", errno=errno.EINTR
             )
-            return record.never_ran(self._task, error)
+            never = record.never_ran(self._task, error)
+            shut = gate.is_shut(self._task, self._ending)
+            return gate.never_launched(never) if shut else never
         return record.ended(self._task, self._seen, self._ending)

@@ -20,6 +20,8 @@ cluster, or any program. The agent of the first node claims it, before a rank is
 and gives the attempt up if it is somebody else's; the head tries another one. Agents of different
 nodes tell each other their run id first, so that a rank never talks to those of another attempt.
 
+The ranks of an attempt that was prepared, but not launched yet, wait at a gate (`rank_gate`).
+
 It may import nothing of gsched, and runs on older Pythons than the daemons.
 """
 
@@ -34,6 +36,10 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gnode.supervisor.rank_gate import Gate
 
 _USAGE = (
     "usage: torchrun_agent.py --report FILE --grace SECONDS -- TORCHRUN-ARGUMENTS SCRIPT ARGUMENTS"
@@ -47,6 +53,8 @@ _MEETING_S = 900.0  # for agents to find each other, as torchrun has it
 _WORD_S = 2.0  # for a stranger on the port to say who he is
 _RETRY_S = 0.1
 _WORD_BYTES = 256
+_GATE = "GSCHED_GATE"  # "stdin": to this program; to a rank "open", or its descriptors
+_SOCKET = "GSCHED_ELASTIC_SOCKET"
 #: What ends a training from outside, as torchrun has it.
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 #: What may ask a training for a checkpoint; it is sent to all processes of a job.
@@ -127,7 +135,7 @@ def _message(failure: object) -> str:
 
 
 class _TakenError(Exception):
-    """The rendezvous port belongs to somebody else."""
+    """The rendezvous port belongs to somebody else, or a gate did not open: try again."""
 
 
 def _claim(port: int) -> socket.socket:
@@ -159,7 +167,7 @@ def _give_up(report: str, error: _TakenError) -> int:
     """Say that the attempt needs another port; return the exit code that stands for it."""
     with open(report, "w", encoding="utf-8") as file:
         json.dump({"port_taken": True, "failed_s": time.time(), "message": str(error)}, file)
-    sys.stderr.write(f"gsched: {error}; the job is tried with another one\n")
+    sys.stderr.write(f"gsched: {error}; the job is tried again\n")
     return _TAKEN
 
 
@@ -237,7 +245,12 @@ def _launch(report: str, arguments: list[str]) -> int:
     """Run torchrun; return its exit code.
 
     When one rank has failed, torchrun gives the others 30 s to end.
+
+    Raises:
+        _TakenError: the attempt was only to be prepared, and these ranks would not wait.
     """
+    if os.environ.get(_GATE) == "stdin":
+        raise _TakenError("torchrun starts these ranks itself: they have no gate")
     try:
         from torch.distributed import run as torchrun
     except ModuleNotFoundError as error:
@@ -304,7 +317,7 @@ class _Ranks:
     def __init__(
         self, options: Mapping[str, str], command: Sequence[str], report: str, grace_s: float
     ) -> None:
-        self._options = options
+        self._options = dict(options)
         self._command = list(command)
         self._report = report
         self._grace_s = grace_s
@@ -312,14 +325,31 @@ class _Ranks:
         self._first: tuple[_Failure, float] | None = None
         self._asked: int | None = None
         self._kill_s: float | None = None
+        self._claimed: socket.socket | None = None
 
     def run(self) -> int:
-        """Start them, wait for all; return the exit code that stands for them."""
-        _meet(self._options)
+        """Start them, wait for all; return the exit code that stands for them.
+
+        Raises:
+            _TakenError: see `_meet`; or the attempt was not launched after all.
+        """
+        count = int(self._options["--nproc-per-node"])
         watched = {signal.SIGCHLD, *_ENDING}
-        signal.pthread_sigmask(signal.SIG_BLOCK, watched)
-        for local_rank in range(int(self._options["--nproc-per-node"])):
-            self._start(local_rank)
+        if os.environ.get(_GATE) == "stdin":
+            gate = _gate(count)
+            signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+            self._begin_at(gate, count)
+            try:
+                self._pass(gate)
+            except (_TakenError, TimeoutError):
+                self._send(signal.SIGKILL)
+                raise
+        else:
+            os.environ[_GATE] = "open"
+            _meet(self._options)
+            signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+            for local_rank in range(count):
+                self._start(local_rank, {**os.environ, **self._environment(local_rank)})
         while self._local:
             wait_s = _LOOK_S if self._kill_s is None else max(0.0, self._kill_s - time.monotonic())
             came = signal.sigtimedwait(watched, wait_s)
@@ -341,15 +371,63 @@ class _Ranks:
         each = int(self._options["--nproc-per-node"])
         return int(self._options["--node-rank"]) * each + local_rank
 
-    def _start(self, local_rank: int) -> None:
+    def _start(self, local_rank: int, environment: Mapping[str, str]) -> None:
         python = os.environ.get("PYTHON_EXEC", sys.executable)
-        pid = os.posix_spawn(
-            python,
-            [python, "-u", *self._command],
-            {**os.environ, **self._environment(local_rank)},
-            setsigmask=(),
-        )
+        argv = [python, "-u", *self._command]
+        pid = os.posix_spawn(python, argv, environment, setsigmask=())
         self._local[pid] = local_rank
+
+    def _begin_at(self, gate: Gate, count: int) -> None:
+        """Start the ranks at their gates, without what only the launch will say."""
+        for local_rank in range(count):
+            reader = gate.new_pipe(local_rank)
+            environment = {**os.environ, **self._environment(local_rank)}
+            environment[_GATE] = f"{reader}:{gate.ready_writer}"
+            del environment["MASTER_PORT"]
+            self._start(local_rank, environment)
+            os.close(reader)
+        gate.listen()
+
+    def _pass(self, gate: Gate) -> None:
+        """Return when the attempt is launched and the ranks may train.
+
+        Raises:
+            _TakenError: it is not, or a rank has ended at its gate, or as `_meet`.
+        """
+        watched = {signal.SIGCHLD, *_ENDING}
+        while gate.words is None:
+            came = signal.sigtimedwait(watched, _LOOK_S)
+            if gate.is_shut or (came is not None and came.si_signo in _ENDING):
+                raise _TakenError("the prepared attempt was not launched")
+            self._expect_all()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)  # who ends us need not wait for others
+        given, removed = gate.words.get("environment"), gate.words.get("removed")
+        before = {**os.environ, "MASTER_PORT": ""}
+        os.environ.update(given if isinstance(given, dict) else {})
+        for name in removed if isinstance(removed, list) else []:
+            os.environ.pop(name, None)
+        os.environ[_GATE] = "open"
+        self._options["--master-addr"] = os.environ["MASTER_ADDR"]
+        self._options["--master-port"] = os.environ["MASTER_PORT"]
+        self._claimed = _claim_of([word for pair in self._options.items() for word in pair])
+        _meet(self._options)
+        signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+        self._expect_all()
+        for local_rank in sorted(self._local.values()):
+            after = {**os.environ, **self._environment(local_rank)}
+            changed = {name: text for name, text in after.items() if before.get(name) != text}
+            gate.open(local_rank, {"environment": changed, "removed": removed})
+
+    def _expect_all(self) -> None:
+        """Raise _TakenError if a rank has ended at its gate: no rank has trained then."""
+        for pid, local_rank in self._local.items():
+            found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is not None:
+                how = "killed by signal" if found.si_code != os.CLD_EXITED else "exited with code"
+                raise _TakenError(
+                    f"rank {self._rank(local_rank)} has ended before elastic.ready() returned: "
+                    f"{how} {found.si_status}"
+                )
 
     def _environment(self, local_rank: int) -> dict[str, str]:
         """Return what torchrun says to a rank."""
@@ -410,6 +488,18 @@ class _Ranks:
             os.kill(pid, number)  # not reaped yet, so the number is no other process's
 
 
+def _gate(count: int) -> Gate:
+    """Return a gate for so many ranks; see `rank_gate`, the file beside this one."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    spec = importlib.util.spec_from_file_location("rank_gate", os.path.join(here, "rank_gate.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: Gate = module.Gate(count)
+    return found
+
+
 def _options_of(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Return what gsched itself says to torchrun, by option, and what comes after it."""
     options: dict[str, str] = {}
@@ -422,7 +512,7 @@ def _options_of(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 def _own_ranks(report: str, grace_s: float, arguments: list[str]) -> _Ranks | None:
     """Return the ranks of an elastic training that needs nothing else of torchrun."""
-    if "GSCHED_ELASTIC_SOCKET" not in os.environ:
+    if _SOCKET not in os.environ:
         return None
     options, rest = _options_of(arguments)
     if rest[:1] == ["--"]:
@@ -445,7 +535,8 @@ def main() -> None:
     for number in _FOR_RANKS:  # a handler: ranks get their own, but would inherit SIG_IGN
         signal.signal(number, lambda _number, _frame: None)
     try:
-        claim = _claim_of(arguments)
+        gated = os.environ.get(_GATE) == "stdin"
+        claim = None if gated else _claim_of(arguments)
         ranks = _own_ranks(report, grace_s, arguments)
         code = _launch(report, arguments) if ranks is None else ranks.run()
         if claim is not None:

@@ -2,6 +2,7 @@
 
     from gsched import elastic
 
+    elastic.ready()  # after imports; before the process group, a GPU, data
     samples = elastic.Samples(len(data), global_batch=64, epochs=20)
     training = elastic.start(model, optimizer, samples)
     for epoch in training.epochs():
@@ -26,6 +27,7 @@ from gsched.elastic.errors import (
     StepError,
     WorldSizeError,
 )
+from gsched.elastic.ready import ready
 from gsched.elastic.samples import Samples
 from gsched.elastic.starting import start
 from gsched.elastic.training import Settings, Training
@@ -47,5 +49,6 @@ __all__ = [
     "Training",
     "Until",
     "WorldSizeError",
+    "ready",
     "start",
 ]

@@ -9,6 +9,7 @@ from gsched.elastic.conversation import PROTOCOL_VERSION, Asked, Body, Conversat
 from gsched.elastic.environment import Environment
 from gsched.elastic.keeper import Restored, Saved
 from gsched.elastic.link import Link
+from gsched.elastic.ready import is_called
 from gsched.elastic.samples import Position, Samples
 from gsched.elastic.timing import StepTimes
 
@@ -159,6 +160,7 @@ class Reporter:
                 "gradient_bytes": steps.gradient_bytes,
                 "gpus": self._world_size,
                 "world_sizes": self._sizes,
+                "ready": is_called(),
                 "restored_step": restored.position.step if restored is not None else -1,
                 "restore_s": restored.wall_s if restored is not None else 0.0,
                 **(more or {}),

@@ -21,6 +21,7 @@ from gsched.elastic.errors import BadArgumentError, ElasticError, WorldSizeError
 from gsched.elastic.keeper import Keeper
 from gsched.elastic.plain import distributed_parts
 from gsched.elastic.ranks import Ranks
+from gsched.elastic.ready import is_waiting, ready
 from gsched.elastic.reporter import SECOND_PERIOD_S, Reporter
 from gsched.elastic.samples import Samples
 from gsched.elastic.shelf import Shelf
@@ -87,6 +88,8 @@ def start(  # noqa: PLR0913 - each is one thing that a script has or says
         ElasticError: the training cannot start as it is; nobody needs to catch it (see there).
     """
     try:
+        if is_waiting():  # at the latest: nothing of a checkpoint is read before
+            ready()
         optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
         adaptation = None if adaptive is None else Adaptation(adaptive, optimizers)
         others = statefuls("also", {**(also or {}), **_also(adaptation, also or {})})

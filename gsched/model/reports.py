@@ -74,6 +74,7 @@ class ProgressReport(Progress, frozen=True, kw_only=True, omit_defaults=True):
             optimiser and the loader take is divided among them.
         profile: steps on one GPU, told once.
         batch_per_gpu_max: the most samples that fitted on a GPU; 0: no limit was found.
+        ready: its script calls `elastic.ready`, so that its next attempt can be prepared.
     """
 
     at_s: Told = 0.0
@@ -84,6 +85,7 @@ class ProgressReport(Progress, frozen=True, kw_only=True, omit_defaults=True):
     gradient_s: Told = 0.0
     profile: Samples = ()
     batch_per_gpu_max: Count = 0
+    ready: bool = False
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -248,8 +248,10 @@ class MoveRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         to: the nodes that it goes to; empty once it is there, or if it goes to its queue.
-        phase: ``requested``, ``checkpointed``, ``stopped``, ``placed`` or ``done``.
+        phase: ``requested``, ``prepared``, ``checkpointed``, ``stopped``, ``placed`` or ``done``.
         asked_s: when it was decided.
+        prepared_s: when the processes of its next attempt waited for the launch; None: they do not.
+        start: of that attempt: ``warm``, or ``cold:`` and why; empty: it is not known.
         saved_s: when its checkpoint was published.
         left_s: when nothing of it was left at its old place.
         placed_s: when it had its new place.
@@ -265,6 +267,8 @@ class MoveRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     to: tuple[str, ...] = ()
     why: str = ""
     by: str = ""
+    prepared_s: float | None = None
+    start: str = ""
     saved_s: float | None = None
     left_s: float | None = None
     placed_s: float | None = None

@@ -108,6 +108,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
         probes: this node understands `Probe`.
         tunes: this node understands `Tune`.
         leases: this node ends attempts whose lease has expired.
+        prepares: this node understands `Prepare`.
         problem: why the node takes no new jobs, in words; empty: it does.
         epoch_id: of the head of ``highest_epoch``: no two starts of a head have the same one.
         seq, next_job: how far the head of that epoch had come, as it said last.
@@ -131,6 +132,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
     seq: Count = 0
     next_job: Count = 0
     leases: bool = False
+    prepares: bool = False
 
 
 class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=True):
@@ -266,6 +268,23 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
         return self.origin.token if self.origin is not None else ""
 
 
+class Prepare(Struct, frozen=True, kw_only=True, tag="prepare", omit_defaults=True):
+    """Start the processes of an attempt that may be launched soon, behind a closed gate.
+
+    Answered by `Prepared` when they wait there, and by `Exited` if they end. A `Launch` of the same
+    attempt opens the gate. They end with the connection, by a `Stop`, or when their time is over.
+    Sent only to nodes that have said in `Register` that they understand it.
+
+    Attributes:
+        launch: as it will be, but for what only the assignment says.
+        yields: its CPUs are others' until then: it has a lower priority, where it can get the
+            usual one back.
+    """
+
+    launch: Launch
+    yields: bool = False
+
+
 class Stop(Struct, frozen=True, kw_only=True, tag="stop", omit_defaults=True):
     """End this attempt here: TERM, ``grace_s`` seconds, KILL of everything it started.
 
@@ -372,6 +391,7 @@ HeadMessage = (
     | HighWater
     | Renewed
     | Launch
+    | Prepare
     | Stop
     | Signal
     | Retime
@@ -388,7 +408,10 @@ HeadMessage = (
 
 
 class Started(Struct, frozen=True, kw_only=True, tag="started", omit_defaults=True):
-    """The part runs; ``stdout_path`` and ``stderr_path`` are what the files really are."""
+    """The part runs; ``stdout_path`` and ``stderr_path`` are what the files really are.
+
+    ``warm``: its processes were prepared, and waited for the launch or were on their way to that.
+    """
 
     job: Count
     attempt: Count
@@ -397,6 +420,14 @@ class Started(Struct, frozen=True, kw_only=True, tag="started", omit_defaults=Tr
     stdout_path: str = ""
     stderr_path: str = ""
     token: str = ""
+    warm: bool = False
+
+
+class Prepared(Struct, frozen=True, kw_only=True, tag="prepared"):
+    """All processes of an attempt that is not launched yet wait for that; answers `Prepare`."""
+
+    job: Count
+    attempt: Count
 
 
 class Exited(Struct, frozen=True, kw_only=True, tag="exited", omit_defaults=True):
@@ -505,7 +536,7 @@ class Probed(Struct, frozen=True, kw_only=True, tag="probed", omit_defaults=True
 
 
 #: Reports about one attempt.
-AttemptMessage = Started | Exited | Checkpointed | CheckpointFailed | Progress
+AttemptMessage = Started | Prepared | Exited | Checkpointed | CheckpointFailed | Progress
 NodeMessage = (
     Hello
     | Register

@@ -41,10 +41,22 @@ class Hello(Struct, frozen=True, kw_only=True):
     saved: CheckpointReport | None = None
 
 
+class Ready(Struct, frozen=True, kw_only=True):
+    """All ranks of an attempt that is not launched yet wait at their gates on this node.
+
+    Said by the agent that has started them, in place of the hello: it says nothing else.
+    """
+
+    version: _Count
+    job: _Count
+    attempt: _Count
+
+
 class Line(Struct, frozen=True, kw_only=True):
     """One line of a training."""
 
     hello: Hello | None = None
+    ready: Ready | None = None
     checkpointed: CheckpointReport | None = None
     checkpoint_failed: Failed | None = None
     progress: ProgressReport | None = None

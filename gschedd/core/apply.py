@@ -195,9 +195,10 @@ def _assigned(state: State, fact: f.AttemptAssigned) -> None:
     job = state.jobs[fact.job]
     move(state, job, fact, JobState.RUNNING)
     moving = job.move is not None
+    warm = job.move is not None and job.move.prepare == fact.attempt
     if moving:
         give_up_move(state, job)
-        apply_moves.note_arrival(state, job, fact.at_s)
+        apply_moves.note_arrival(state, job, fact.at_s, warm=warm)
     attempt = Attempt(
         number=fact.attempt,
         state=AttemptState.ASSIGNED,
@@ -233,6 +234,9 @@ def _part_started(state: State, fact: f.PartStarted) -> None:
     part.state = next_part_state(part.state, fact, PartState.RUNNING)
     part.pid, part.started_s = fact.pid, fact.started_s
     part.stdout_path, part.stderr_path = fact.stdout_path, fact.stderr_path
+    if not fact.warm and job.migration is not None and job.migration.warm:
+        cold = f"it was not prepared on {fact.node}"
+        job.migration = structs.replace(job.migration, warm=False, cold=cold)
     _note_start(job, attempt, min(max(fact.started_s, attempt.assigned_s), fact.at_s))
     state.note_moved(job.id)
     waits = any(each.state is PartState.PENDING for each in attempt.parts.values())
@@ -380,6 +384,7 @@ _APPLIERS: Final[Mapping[type[f.Fact], Applier]] = MappingProxyType(
             _on(f.MoveRequested, apply_moves.move_requested),
             _on(f.CheckpointTaken, apply_moves.checkpoint_taken),
             _on(f.BatchingChosen, apply_moves.batching_chosen),
+            _on(f.MovePrepared, apply_moves.move_prepared),
             _on(f.MoveAbandoned, apply_moves.move_abandoned),
             _on(f.PlaceLost, apply_moves.place_lost),
             _on(f.TrainingResumed, apply_moves.training_resumed),

@@ -21,6 +21,15 @@ class SendLaunch(NodeEffect, frozen=True, kw_only=True):
     """Start the attempt's part there."""
 
 
+class SendPrepare(NodeEffect, frozen=True, kw_only=True):
+    """Prepare the attempt there: it is the next one of a job that migrates.
+
+    ``yields``: its CPUs are others' until it is launched.
+    """
+
+    yields: bool = False
+
+
 class SendStop(NodeEffect, frozen=True, kw_only=True):
     """End the attempt's part there."""
 
@@ -80,6 +89,7 @@ class SendProbe(Struct, frozen=True, kw_only=True):
 AnyEffect = (
     SendProbe
     | SendLaunch
+    | SendPrepare
     | SendStop
     | SendSignal
     | SendRetime

@@ -140,6 +140,8 @@ class MoveRequested(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, 
     """The job is to migrate, or to resize: it has this allocation from now on.
 
     Without an allocation it goes back to its queue. ``request`` numbers the job's moves.
+    ``prepare`` is the number of the next attempt, whose processes are started there now and wait
+    for its launch; 0: it starts cold, and ``cold`` says why.
     """
 
     allocation: Allocation
@@ -147,6 +149,19 @@ class MoveRequested(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, 
     by: str
     request: int = 0
     batching: Batching | None = None
+    prepare: int = 0
+    cold: str = ""
+
+
+class MovePrepared(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """The processes of a migrating job's next attempt wait for its launch.
+
+    If they are not ``ready``, they never will: the next attempt has another number, and starts
+    cold.
+    """
+
+    ready: bool
+    reason: str = ""
 
 
 class CheckpointTaken(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -249,13 +264,14 @@ class DeadlineJudged(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag
 
 
 class PartStarted(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """The attempt runs on this node."""
+    """The attempt runs on this node; ``warm``: its processes were prepared there."""
 
     node: str
     pid: int
     started_s: float
     stdout_path: str = ""
     stderr_path: str = ""
+    warm: bool = False
 
 
 class StopRequested(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -316,8 +332,9 @@ class NodeRegistered(NodeFact, frozen=True, kw_only=True, omit_defaults=True, ta
     """A node connected and said what it has.
 
     ``highest_job`` is the highest number it has seen; ``probes``: it can probe itself;
-    ``tunes``: it passes batch sizes on; ``leases``: it ends attempts whose lease has expired. From
-    its first registration on, the node's name belongs to ``identity``, on ``machine``.
+    ``tunes``: it passes batch sizes on; ``leases``: it ends attempts whose lease has expired;
+    ``prepares``: it prepares attempts. From its first registration on, the node's name belongs to
+    ``identity``, on ``machine``.
     """
 
     inventory: Inventory
@@ -333,6 +350,7 @@ class NodeRegistered(NodeFact, frozen=True, kw_only=True, omit_defaults=True, ta
     identity: str = ""
     machine: Machine = Machine()
     leases: bool = False
+    prepares: bool = False
 
 
 class NodeProblemChanged(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -423,6 +441,7 @@ AnyFact = (
     | CheckpointTaken
     | BatchingChosen
     | MoveAbandoned
+    | MovePrepared
     | PlaceLost
     | TrainingResumed
     | StartupMeasured

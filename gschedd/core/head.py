@@ -242,6 +242,8 @@ class Head:
                 return self.started(node, said, now_s)
             case n.Exited():
                 return self.exited(node, said, now_s)
+            case n.Prepared():
+                return self._hear(reports.on_prepared(self.state, node, said, now_s))
             case n.Checkpointed():
                 return self._hear(reports.on_checkpointed(self.state, node, said, now_s))
             case n.CheckpointFailed():

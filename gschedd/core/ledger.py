@@ -7,6 +7,8 @@ those that own something now nor those that will then need.
 
 from collections.abc import Iterable
 
+from msgspec import structs
+
 from gsched.model.resources import Share
 from gsched.model.states import NodeState
 from gschedd.core.state import Attempt, Job, MigrationTarget, Node, State
@@ -145,12 +147,21 @@ def coming(state: State, node: str) -> list[Share]:
 
 
 def leaving(state: State, node: str) -> list[Share]:
-    """Return what moving jobs still own on a node."""
+    """Return what moving jobs still own on a node, and leave to those that come.
+
+    Of one whose next attempt is prepared the memory is needed by both.
+    """
     return [
-        job.attempt.parts[node].share
+        _without_memory(job.attempt.parts[node].share)
+        if job.move.prepare
+        else job.attempt.parts[node].share
         for job in state.by_node.get(node, {}).values()
         if job.move is not None and job.attempt is not None
     ]
+
+
+def _without_memory(share: Share) -> Share:
+    return structs.replace(share, memory_bytes=0)
 
 
 def going(state: State, node: str) -> list[Share]:

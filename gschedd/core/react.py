@@ -7,8 +7,11 @@ from gsched.model.states import PartState, StopReason
 from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.attempts.walltime import walltime_left_s
+from gschedd.core.ledger import owned_space
+from gschedd.core.migration.warm import discarded
 from gschedd.core.state import Attempt, Job, State
 from gschedd.core.training.world_size import ranks_on
+from gschedd.core.transient import PreparedThere
 
 #: What runs of a job that was given up, as its record is damaged, is killed after this, seconds.
 DISCARD_GRACE_S: Final = 5.0
@@ -16,6 +19,7 @@ DISCARD_GRACE_S: Final = 5.0
 _OfAttempt = (
     f.MoveRequested
     | f.BatchingChosen
+    | f.MovePrepared
     | f.MoveAbandoned
     | f.StopRequested
     | f.JobSignalled
@@ -27,6 +31,11 @@ _OfAttempt = (
 
 def react(state: State, fact: f.AnyFact) -> Iterator[e.AnyEffect]:
     """Yield what is to be sent because of a fact that has been applied."""
+    yield from _because_of(state, fact)
+    yield from discarded(state)
+
+
+def _because_of(state: State, fact: f.AnyFact) -> Iterator[e.AnyEffect]:
     match fact:
         case f.AttemptAssigned():
             for node in fact.active:
@@ -58,7 +67,11 @@ def _to_attempt(
     state: State, fact: _OfAttempt, job: Job, attempt: Attempt
 ) -> Iterator[e.AnyEffect]:
     match fact:
-        case f.MoveRequested():
+        case f.MoveRequested() if fact.prepare:
+            yield from prepare(state, job, fact)
+        case f.MovePrepared() if attempt.stop is not None or is_saved(job):
+            pass
+        case f.MoveRequested() | f.MovePrepared():
             yield from ask_checkpoint(job, attempt)
         case f.BatchingChosen():
             node, number = next(iter(attempt.parts)), attempt.number
@@ -75,6 +88,22 @@ def _to_attempt(
             yield from _to_parts(fact, job, attempt)
         case _:
             pass
+
+
+def prepare(state: State, job: Job, fact: f.MoveRequested) -> Iterator[e.SendPrepare]:
+    """Yield the orders to prepare a job's next attempt, and note who has got them."""
+    nodes = tuple(share.node for share in fact.allocation)
+    state.volatile.prepared[job.id] = PreparedThere(
+        attempt=fact.prepare, nodes=nodes, missing=set(nodes)
+    )
+    for share in fact.allocation:
+        taken = owned_space(state, state.nodes[share.node]).cpus < share.cpus
+        yield e.SendPrepare(node=share.node, job=job.id, attempt=fact.prepare, yields=taken)
+
+
+def is_saved(job: Job) -> bool:
+    """Return whether a moving job has saved its state for the move."""
+    return job.migration is not None and job.migration.saved_s > 0
 
 
 def ask_checkpoint(job: Job, attempt: Attempt) -> Iterator[e.SendCheckpoint]:

@@ -41,6 +41,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         checkpoint_timeout_s: a training that has not saved its state so long after it was asked
             is not moved, and goes on where it is; one whose new place is not free so long after it
             left goes to its queue; seconds.
+        warm: the next attempts of jobs that migrate are prepared where that is possible.
+        prepare_timeout_s: a job is not kept from migrating any longer by that, seconds.
         max_moves: so many jobs move at once when nodes are drained or a policy wants it.
         master_port_begin: a number that other clusters hardly have, where ports begin.
         profiling: which elastic trainings run on their fewest GPUs until their steps are measured.
@@ -66,6 +68,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     refuse_impossible: bool = True
     profiling: Profiling = Profiling.AUTO
     checkpoint_timeout_s: float = 300.0
+    warm: bool = False
+    prepare_timeout_s: float = 60.0
     max_moves: int = 4
     lease_s: float = 0.0
     lease_margin_s: float = 30.0

@@ -99,7 +99,10 @@ class Attempt(Struct, kw_only=True, omit_defaults=True):
 class MigrationTarget(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where a running job is to go on; without an allocation: in its queue.
 
-    ``batching`` is how an adaptive training splits its samples there; None: it decides.
+    Attributes:
+        batching: how an adaptive training splits its samples there; None: it decides.
+        prepare: the number of its next attempt, which is prepared there; 0: it starts cold.
+        ready_s: since when it does not wait for that, seconds since the epoch; 0: it does.
     """
 
     allocation: Allocation
@@ -108,6 +111,8 @@ class MigrationTarget(Struct, frozen=True, kw_only=True, omit_defaults=True):
     asked_s: float
     request: int = 0
     batching: Batching | None = None
+    prepare: int = 0
+    ready_s: float = 0.0
 
 
 class MigrationProgress(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -122,6 +127,9 @@ class MigrationProgress(Struct, frozen=True, kw_only=True, omit_defaults=True):
         save_s, restore_s: what writing and reading the checkpoint took, seconds.
         size_bytes: of the checkpoint.
         lost: how the job was killed at its checkpoint signal, so that it restarts instead.
+        prepared_s: when the processes of its next attempt waited for the launch.
+        warm: that attempt was started with them.
+        cold: why not, in words.
     """
 
     asked_s: float
@@ -133,6 +141,9 @@ class MigrationProgress(Struct, frozen=True, kw_only=True, omit_defaults=True):
     restore_s: float = 0.0
     size_bytes: int = 0
     lost: str = ""
+    prepared_s: float = 0.0
+    warm: bool = False
+    cold: str = ""
 
     @property
     def cost_s(self) -> float | None:
@@ -159,12 +170,14 @@ class Reached(Progress, frozen=True, kw_only=True):
     Attributes:
         since_s, since_work: when its attempt was first heard, and what was done then.
         world_sizes: the numbers of ranks that it can run on, ascending; empty: it does not say.
+        ready: its next attempt can be prepared.
     """
 
     attempt: int
     since_s: float
     since_work: float
     world_sizes: tuple[int, ...] = ()
+    ready: bool = False
 
 
 class SparseFields(Struct, kw_only=True, omit_defaults=True):
@@ -175,6 +188,7 @@ class SparseFields(Struct, kw_only=True, omit_defaults=True):
         moves: how often it has moved.
         moves_lost: how often it was killed at its checkpoint signal and restarted instead.
         moves_asked: how often that was asked of it.
+        prepared: the highest number of an attempt that was prepared for a move.
         moves_cost_s: for how long all its moves so far have kept it from working, seconds.
         spent_s: of its walltime, by attempts that it goes on from; see
             `gschedd.core.attempts.walltime`.
@@ -194,6 +208,7 @@ class SparseFields(Struct, kw_only=True, omit_defaults=True):
     moves: int = 0
     moves_lost: int = 0
     moves_asked: int = 0
+    prepared: int = 0
     moves_cost_s: float = 0.0
     spent_s: float = 0.0
     migration: MigrationProgress | None = field(default=None, name="trip")
@@ -279,6 +294,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
         probes: it can probe itself.
         tunes: it passes batch sizes on to adaptive trainings.
         leases: it ends attempts whose lease has expired.
+        prepares: it prepares attempts that may be launched soon.
         problem: why it takes no new jobs by its own word; empty: it does.
         identity: to whom the name belongs; empty: it has registered before nodes had one.
         machine: on which it runs.
@@ -305,6 +321,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
     probes: bool = False
     tunes: bool = False
     leases: bool = False
+    prepares: bool = False
     probation: Probation = Probation()
     load: Load | None = None
     heartbeat_s: float | None = None

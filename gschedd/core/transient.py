@@ -81,6 +81,14 @@ class Rival(Struct, frozen=True, kw_only=True):
     at_s: float
 
 
+class PreparedThere(Struct, kw_only=True):
+    """An attempt that is prepared for a move, and on which nodes; ``missing`` have not said so."""
+
+    attempt: int
+    nodes: tuple[str, ...]
+    missing: set[str]
+
+
 class Dirty:
     """Marks of what has changed since the last scheduling cycle, which takes them away.
 
@@ -153,6 +161,7 @@ class Volatile:
         unwritten: checkpoints for which nobody has asked, and when they become facts, by job.
         paces: since when, and how many, checkpoints of a job have become facts.
         rivals: gnodes that were refused, by the node whose place they wanted.
+        prepared: attempts that nodes prepare for moves, by job; they end with the connection.
         quarantined: why a node is refused that claims to know more than the database, by node; the
             shell fills it.
     """
@@ -163,6 +172,7 @@ class Volatile:
         self.unwritten: dict[int, tuple[float, CheckpointTaken]] = {}
         self.paces: dict[int, tuple[float, int]] = {}
         self.rivals: dict[str, dict[object, Rival]] = {}
+        self.prepared: dict[int, PreparedThere] = {}
         self.quarantined: dict[str, str] = {}
 
 

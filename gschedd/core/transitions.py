@@ -54,6 +54,7 @@ JOB_MOVES: Final[Mapping[tuple[J, type[f.Fact]], frozenset[J]]] = MappingProxyTy
         (J.MIGRATING, f.JobSignalled): frozenset({J.MIGRATING}),
         (J.MIGRATING, f.CheckpointTaken): frozenset({J.MIGRATING}),
         (J.MIGRATING, f.TrainingResumed): frozenset({J.MIGRATING}),  # it moves on at once
+        (J.MIGRATING, f.MovePrepared): frozenset({J.MIGRATING}),
         (J.MIGRATING, f.MoveAbandoned): frozenset({J.RUNNING}),
         (J.MIGRATING, f.PlaceLost): frozenset({J.MIGRATING}),
         (J.MIGRATING, f.PartStarted): frozenset({J.MIGRATING}),

@@ -55,6 +55,8 @@ def settings_from(config: Config) -> Settings:
         profiling=Profiling(config.training.profile),
         checkpoint_timeout_s=config.moves.checkpoint_timeout_s,
         max_moves=config.moves.at_once,
+        warm=config.moves.warm,
+        prepare_timeout_s=config.moves.prepare_timeout_s,
         lease_s=head.lease_s,
         master_port_first=head.master_port_first,
         master_port_last=head.master_port_last,

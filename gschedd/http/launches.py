@@ -6,11 +6,11 @@ from collections.abc import Callable
 import msgspec
 
 from gsched.model.origin import Origin
-from gsched.model.states import LaunchKind, PartState
+from gsched.model.states import AttemptState, LaunchKind, PartState
 from gsched.protocol import node as n
 from gschedd.core import effects as e
 from gschedd.core.attempts.walltime import walltime_left_s
-from gschedd.core.state import State
+from gschedd.core.state import Attempt, Job, Part, State
 from gschedd.core.training.checkpoints import checkpoint_dir
 
 MAX_CACHED_BLOBS = 2000
@@ -65,12 +65,38 @@ class Launches:
         self._server = server
         self._cluster = cluster
 
+    def order(self, effect: e.SendLaunch | e.SendPrepare) -> n.Launch | n.Prepare | None:
+        """Return the order to launch an attempt or to prepare it; None: that is moot by now."""
+        return self.message(effect) if isinstance(effect, e.SendLaunch) else self._prepare(effect)
+
     def message(self, effect: e.SendLaunch) -> n.Launch | None:
         """Return the message, or None if the attempt is over or being stopped by now."""
         job = self._state.jobs.get(effect.job)
         attempt = job.attempt if job is not None else None
         if job is None or attempt is None or attempt.number != effect.attempt:
             return None
+        return self._composed(job, attempt, effect.node)
+
+    def _prepare(self, effect: e.SendPrepare) -> n.Prepare | None:
+        """Return the order to prepare an attempt, or None if its move is off by now.
+
+        What only its assignment says is left open: its rendezvous's port and its lease.
+        """
+        job = self._state.jobs.get(effect.job)
+        move = job.move if job is not None else None
+        if job is None or move is None or move.prepare != effect.attempt:
+            return None
+        attempt = Attempt(
+            number=move.prepare,
+            state=AttemptState.ASSIGNED,
+            assigned_s=move.asked_s,
+            parts={share.node: Part(share=share) for share in move.allocation},
+            token=self._state.epoch_id,
+        )
+        launch = self._composed(job, attempt, effect.node)
+        return n.Prepare(launch=launch, yields=effect.yields)
+
+    def _composed(self, job: Job, attempt: Attempt, node: str) -> n.Launch:
         spec = job.spec
         shares = attempt.allocation
         hosts = tuple(share.node for share in shares)
@@ -88,17 +114,17 @@ class Launches:
             owner=spec.owner,
             name=spec.name,
             queue=spec.queue,
-            share=attempt.parts[effect.node].share,
+            share=attempt.parts[node].share,
             hosts=hosts,
             slots=tuple(share.cpus for share in shares),
             gpus=tuple(share.gpu_indices for share in shares),
-            node_rank=hosts.index(effect.node),
+            node_rank=hosts.index(node),
             workdir=spec.workdir,
             launch=LaunchKind(spec.launch),
             master_address=master.address if master is not None else "",
             master_port=attempt.master_port,
             cluster=self._cluster,
-            restart_count=job.attempts - 1,
+            restart_count=attempt.number - 1,
             walltime_s=walltime_left_s(job),
             stdout_path=spec.stdout_path,
             stderr_path=spec.stderr_path,

@@ -212,10 +212,10 @@ class Links:
                 link.tell(self._reached)  # so that it never knows a job beyond its mark
                 link.send(message)
 
-    def _launch(self, effect: e.SendLaunch) -> n.Launch | None:
-        """Return a launch; where the job's script is damaged, let the attempt fail instead."""
+    def _launch(self, effect: e.SendLaunch | e.SendPrepare) -> n.Launch | n.Prepare | None:
+        """Return the order; where the job's script is damaged, let the attempt fail instead."""
         try:
-            return self._launches.message(effect)
+            return self._launches.order(effect)
         except StorageError as error:
             log.critical("job %d cannot be started: %s", effect.job, error)
             record = ExitRecord(
@@ -235,7 +235,9 @@ class Links:
             return None
 
     def _message(self, effect: e.AnyEffect) -> n.HeadMessage | None:
-        return self._launch(effect) if isinstance(effect, e.SendLaunch) else order(effect)
+        if isinstance(effect, e.SendLaunch | e.SendPrepare):
+            return self._launch(effect)
+        return order(effect)
 
     # --- one connection ---
 
@@ -455,6 +457,7 @@ class Links:
             match message:
                 case (
                     n.Started()
+                    | n.Prepared()
                     | n.Exited()
                     | n.Checkpointed()
                     | n.CheckpointFailed()

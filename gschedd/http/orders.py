@@ -9,7 +9,7 @@ from gschedd.core import effects as e
 
 
 def order(effect: e.AnyEffect) -> n.HeadMessage:
-    """Return the message of an effect other than `SendLaunch`."""
+    """Return the message of an effect other than `SendLaunch` and `SendPrepare`."""
     return _MESSAGES[type(effect)](effect)
 
 

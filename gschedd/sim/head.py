@@ -148,7 +148,14 @@ class HeadProcess:
         if head is None:
             return
         match message:
-            case n.Started() | n.Exited() | n.Checkpointed() | n.CheckpointFailed() | n.Progress():
+            case (
+                n.Started()
+                | n.Prepared()
+                | n.Exited()
+                | n.Checkpointed()
+                | n.CheckpointFailed()
+                | n.Progress()
+            ):
                 said = message
                 self._inbox.append((lambda now_s: head.reported(name, said, now_s), None))
             case n.Heartbeat():
@@ -315,16 +322,16 @@ class HeadProcess:
                 link = links.get(effect.node)
                 if link is None:
                     continue
-                if isinstance(effect, e.SendLaunch):
+                if isinstance(effect, e.SendLaunch | e.SendPrepare):
                     message: n.HeadMessage | None = self._launch(effect)
                 else:
                     message = order(effect)
                 if message is not None:
                     link.to_node(message)
 
-    def _launch(self, effect: e.SendLaunch) -> n.Launch | None:
+    def _launch(self, effect: e.SendLaunch | e.SendPrepare) -> n.Launch | n.Prepare | None:
         assert self._launches is not None, "a running head can launch"
-        return self._launches.message(effect)
+        return self._launches.order(effect)
 
 
 def _no_blob(digest: str) -> bytes:

@@ -13,6 +13,7 @@ from typing import Final
 from gnode.core.task import (
     AttemptKey,
     Command,
+    LaunchCommand,
     RetimeCommand,
     SignalCommand,
     StopCommand,
@@ -38,9 +39,16 @@ _NO_DIRECTORY: Final = LaunchFailure(
 )
 
 
+#: Ends of a gated job that others than its node have asked for.
+_ASKED: Final = frozenset({"delete", "rerun", "move", "node_stop", "peer_failed"})
+
+
 @dataclass(slots=True, kw_only=True)
 class Process:
-    """A supervisor and its job; ``info`` is None until the job has been started."""
+    """A supervisor and its job; ``info`` is None until the job has been started.
+
+    ``gated``: it was prepared, and waits for the launch of its attempt.
+    """
 
     task: Task
     pid: int
@@ -49,6 +57,7 @@ class Process:
     info: SupervisorInfo | None = None
     begun_s: float = 0.0
     wake_s: float = FOREVER
+    gated: bool = False
 
 
 class Machine:
@@ -131,6 +140,7 @@ class Machine:
                 lease_until_s=task.lease_from_s + task.lease_s if task.lease_s else None,
                 lease_grace_s=task.lease_grace_s,
             ),
+            gated=task.gate,
         )
         self.processes[key] = process
         if self._start_s:
@@ -162,17 +172,38 @@ class Machine:
             started_boottime_s=now_s,
         )
         self.spool.infos[key] = process.info
-        if self.on_begin is not None:
-            self.on_begin(self, key)
-        self.work.start(key, process.program, now_s)
-        if process.program.course is not None:
-            process.program.course.joined(self)
-        self.gpus_used += len(process.task.gpu_indices)
-        self._changed()
+        if process.gated:
+            self._open_gate(key, process)
+        else:
+            self._work(key, process)
         self._arrange(key, process)
         self._plan()
         if self.on_seen is not None:
             self.on_seen(key)
+
+    def _work(self, key: AttemptKey, process: Process) -> None:
+        """Let the job do what an attempt does."""
+        if self.on_begin is not None:
+            self.on_begin(self, key)
+        self.work.start(key, process.program, self._agenda.now_s)
+        if process.program.course is not None:
+            process.program.course.joined(self)
+        self.gpus_used += len(process.task.gpu_indices)
+        self._changed()
+
+    def _open_gate(self, key: AttemptKey, process: Process) -> None:
+        """Let a prepared job go on, if its attempt was launched."""
+        task = self.spool.launched.get(key)
+        if not process.gated or process.info is None or process.ending.launched_s is None:
+            return
+        assert task is not None, "its supervisor was told only after that was written"
+        process.task, process.gated = task, False
+        process.program = self._programs.get(key.job, _NOTHING)
+        process.begun_s = self._agenda.now_s
+        if task.lease_s:
+            renewed_s = self.spool.renewals.get(key, task.lease_from_s)
+            process.ending.set_lease(renewed_s + task.lease_s, task.lease_grace_s)
+        self._work(key, process)
 
     # --- supervisors ---
 
@@ -186,8 +217,16 @@ class Machine:
                 process.ending.stop(command.reason, command.grace_s, self._agenda.now_s)
             case RetimeCommand():
                 process.ending.retime(command.walltime_s)
+            case LaunchCommand():
+                process.ending.launch(command.at_s, command.walltime_s)
+                self._open_gate(key, process)
+                self._plan()
             case SignalCommand():
-                if process.info is not None and command.signal in {SIGTERM, SIGKILL}:
+                if (
+                    process.info is not None
+                    and not process.gated
+                    and command.signal in {SIGTERM, SIGKILL}
+                ):
                     self._end(key, process, signal=command.signal)
                 return
         if process.info is not None:
@@ -261,11 +300,18 @@ class Machine:
         now_s = self._agenda.now_s
         wall_s = now_s - process.begun_s if process.info is not None else 0.0
         reason = process.ending.reason
+        if process.gated:  # see `gnode.supervisor.gate.never_launched`
+            kind, exit_code, signal = OutcomeKind.LAUNCH_FAILED, None, None
+            reason = reason if reason in _ASKED else None
         if reason == StopReason.LEASE:
             kind, exit_code = OutcomeKind.NODE_LOST, None
         cpu_s = self._vanish(key)
         ended_s = self.wall_s()
-        user_error = kind is OutcomeKind.LAUNCH_FAILED and process.program.user_error
+        user_error = (
+            kind is OutcomeKind.LAUNCH_FAILED
+            and process.program.user_error
+            and not process.task.gate
+        )
         self.spool.records[key] = ExitRecord(
             job=key.job,
             attempt=key.attempt,
@@ -291,7 +337,7 @@ class Machine:
     def _vanish(self, key: AttemptKey) -> float:
         """Remove the processes of an attempt and return the CPU seconds that they used."""
         process = self.processes.pop(key)
-        if process.info is None:
+        if process.info is None or process.gated:
             return 0.0
         cpu_s = self.work.stop(key, self._agenda.now_s)
         if process.program.course is not None:
@@ -308,7 +354,7 @@ class Machine:
     def work_done(self, key: AttemptKey) -> float | None:
         """Return what a training that runs has done over all attempts; None if none runs here."""
         process = self.processes.get(key)
-        if process is None or process.info is None:
+        if process is None or process.info is None or process.gated:
             return None
         now_s = self._agenda.now_s
         return process.program.checkpoint(now_s - process.begun_s, now_s)
@@ -318,7 +364,7 @@ class Machine:
     def finish(self, key: AttemptKey) -> None:
         """Let a part end by itself: all its work is done."""
         process = self.processes.get(key)
-        if process is not None and process.info is not None:
+        if process is not None and process.info is not None and not process.gated:
             self._end(key, process, exit_code=process.program.exit_code)
 
     def say(self, message: n.Progress) -> None:
@@ -329,7 +375,9 @@ class Machine:
     def course(self, key: AttemptKey) -> Course | None:
         """Return what an adaptive training does here; None if none runs."""
         process = self.processes.get(key)
-        return None if process is None or process.info is None else process.program.course
+        if process is None or process.info is None or process.gated:
+            return None
+        return process.program.course
 
     def usage(self, key: AttemptKey) -> Usage:
         """Return what the samples of an attempt that has ended say of it."""

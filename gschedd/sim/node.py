@@ -86,6 +86,7 @@ class NodeProcess:
         self._accounts: dict[Owner, Account] = {}
         self._doers: dict[type[do.Effect], Callable[..., None]] = {
             do.AcceptTask: self._accept_task,
+            do.KeepLaunched: self._keep_launched,
             do.AskLaunch: self._ask_launch,
             do.LookAtSpool: self._look_at_spool,
             do.AwaitStart: self._await_start,
@@ -221,6 +222,10 @@ class NodeProcess:
         match message:
             case n.Launch():
                 self.post(LaunchAsked(launch=message, account=self._account(message.owner)))
+            case n.Prepare():
+                launch = message.launch
+                account = self._account(launch.owner)
+                self.post(LaunchAsked(launch=launch, account=account, prepare=True))
             case n.Welcome():
                 self.post(
                     Welcomed(
@@ -290,6 +295,13 @@ class NodeProcess:
     def _see(self, key: AttemptKey) -> None:
         self._awaited.discard(key)
         self.post(SupervisorSeen(key=key, info=self.machine.spool.infos[key]))
+        process = self.machine.processes.get(key)
+        if process is not None and process.gated:
+            self._ready(key)
+
+    def _ready(self, key: AttemptKey) -> None:
+        """A modelled training waits as soon as it is started."""
+        self.post(JobSaid(message=n.Prepared(job=key.job, attempt=key.attempt)))
 
     def _on_ended(self, key: AttemptKey) -> None:
         spool = self.machine.spool
@@ -323,6 +335,12 @@ class NodeProcess:
         self.machine.spool.tasks[effect.task.key] = effect.task
         if effect.task.lease_s:
             self.machine.spool.renewals[effect.task.key] = effect.task.lease_from_s
+
+    def _keep_launched(self, effect: do.KeepLaunched) -> None:
+        task = effect.task
+        self.machine.spool.launched[task.key] = task
+        if task.lease_s:
+            self.machine.spool.renewals[task.key] = task.lease_from_s
 
     def _ask_launch(self, effect: do.AskLaunch) -> None:
         if self._fork_s is None:
@@ -396,6 +414,7 @@ class NodeProcess:
                 probes=effect.probes,
                 tunes=effect.tunes,
                 leases=True,
+                prepares=True,
             ),
         )
 

@@ -22,6 +22,7 @@ class Spool:
     renewals: dict[AttemptKey, float] = field(default_factory=dict)
     mark: HeadMark = field(default_factory=HeadMark)
     ended: dict[AttemptKey, n.KnownAttempt] = field(default_factory=dict)
+    launched: dict[AttemptKey, Task] = field(default_factory=dict)
 
     def bury(self, known: n.KnownAttempt) -> None:
         """Keep what is known of an ended attempt; the oldest ones are dropped."""
@@ -37,6 +38,7 @@ class Spool:
             info=self.infos.get(key),
             record=self.records.get(key),
             renewed_s=self.renewals.get(key),
+            launched=self.launched.get(key),
         )
 
     def all_found(self) -> tuple[Found, ...]:
@@ -49,3 +51,4 @@ class Spool:
         self.infos.pop(key, None)
         self.records.pop(key, None)
         self.renewals.pop(key, None)
+        self.launched.pop(key, None)

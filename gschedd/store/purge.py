@@ -58,6 +58,7 @@ REPEATED: Final = frozenset(
         "JobSignalled",
         "MoveAbandoned",
         "MoveMeasured",
+        "MovePrepared",
         "StepsMeasured",
     }
 )

@@ -11,6 +11,7 @@ from scripts.reproduce.arguments import seeds_of
 from tests.fault_world.bookkeeping import InvariantError
 from tests.fault_world.leases import LeaseWorld
 from tests.fault_world.moves import NAMED, MovingWorld
+from tests.fault_world.warm import WarmWorld
 from tests.fault_world.world import FaultWorld, Story
 
 SHOWN_FAILURES = 20
@@ -18,6 +19,7 @@ SHOWN_FAILURES = 20
 
 RANDOM = "random"
 LEASES = "leases"
+WARM = "warm"
 
 
 def live(seed: int, policy: str) -> "Story | tuple[int, str]":
@@ -25,11 +27,14 @@ def live(seed: int, policy: str) -> "Story | tuple[int, str]":
 
     Args:
         seed: of the world.
-        policy: that moves trainings about; `LEASES`: jobs have leases; empty: neither.
+        policy: that moves trainings about; `LEASES`: jobs have leases; `WARM`: attempts are
+            prepared; empty: none of that.
     """
     try:
         if policy == LEASES:
             return LeaseWorld(seed).run()
+        if policy == WARM:
+            return WarmWorld(seed).run()
         if policy:
             return MovingWorld(seed, policy=policy.removeprefix(RANDOM)).run()
         return FaultWorld(seed).run()
@@ -46,9 +51,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="worlds at a time")
     parser.add_argument(
         "--policy",
-        choices=(RANDOM, LEASES, *NAMED),
+        choices=(RANDOM, LEASES, WARM, *NAMED),
         default="",
-        help="most jobs are trainings, which this policy moves about; leases: most jobs have one",
+        help="most jobs are trainings, which this policy moves about; leases: most jobs have one; "
+        "warm: next attempts are prepared",
     )
     wanted = parser.parse_args()
     faults: Counter[str] = Counter()

@@ -15,7 +15,7 @@ from gsched.model.job import ExitRecord
 from gsched.model.resources import Share
 from gsched.model.states import OutcomeKind
 from gschedd.core import facts as f
-from gschedd.sim.machine import Machine
+from gschedd.sim.machine import Machine, Process
 from tests.fault_world.bookkeeping import demand
 
 # --- what became durable ---
@@ -27,12 +27,14 @@ class History:
     Attributes:
         facts: in order.
         assigned: what each attempt was given, by attempt.
+        prepared: what those will be given that were to be prepared.
         done: jobs that have their outcome.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
         self.facts: list[f.AnyFact] = []
         self.assigned: dict[AttemptKey, tuple[Share, ...]] = {}
+        self.prepared: dict[AttemptKey, tuple[Share, ...]] = {}
         self.done: set[int] = set()
         self.submitted: set[int] = set()
         self.live: dict[int, int] = {}
@@ -65,17 +67,27 @@ class History:
                 alive = self.live.pop(job, None)
                 demand(alive == fact.attempt, "I5", f"job {job}: {fact.attempt} ends, not {alive}")
                 self.ended.add(AttemptKey(job, fact.attempt))
+            case f.MoveRequested() if fact.prepare:
+                self._prepare(fact)
             case f.JobEnded():
                 demand(job not in self.live, "I5", f"job {job} ends before its attempt")
                 self.done.add(job)
             case _:
                 pass
 
+    def _prepare(self, fact: f.MoveRequested) -> None:
+        key = AttemptKey(fact.job, fact.prepare)
+        known = key in self.prepared or key in self.assigned
+        demand(not known, "I9", f"attempt {key.name} is prepared, and was one before")
+        self.prepared[key] = fact.allocation
+
     def _assign(self, fact: f.AttemptAssigned) -> None:
         job, key = fact.job, AttemptKey(fact.job, fact.attempt)
         demand(job in self.submitted, "I1", f"job {job} was never submitted")
         demand(job not in self.live, "I3", f"job {job} is given attempt {key.attempt}, has one")
         demand(key not in self.assigned, "I9", f"attempt {key.name} is assigned twice")
+        prepared = self.prepared.get(key, fact.allocation)
+        demand(prepared == fact.allocation, "I9", f"{key.name} was prepared for another place")
         self.live[job] = fact.attempt
         self.assigned[key] = fact.allocation
 
@@ -111,6 +123,9 @@ class Truth:
             gpus: Counter[int] = Counter()
             cpus = memory_bytes = 0
             for key, process in machine.processes.items():
+                if process.gated:
+                    memory_bytes += self._prepared_bytes(machine.name, key, process)
+                    continue
                 first = attempts.setdefault(key.job, key.attempt)
                 demand(first == key.attempt, "I3", f"job {key.job} lives twice: {first}, {key}")
                 demand(key not in self._history.ended, "I7", f"{key.name} is over, but lives")
@@ -124,6 +139,17 @@ class Truth:
             demand(cpus <= has.cpus, "I6", f"{cpus} CPUs of {machine.name} are used")
             fits = memory_bytes <= has.memory_bytes
             demand(fits, "I6", f"{memory_bytes} bytes of {machine.name} are used")
+
+    def _prepared_bytes(self, node: str, key: AttemptKey, process: Process) -> int:
+        """Return how much memory a prepared attempt may use; none that is being ended."""
+        demand(not process.task.gpu_indices, "I6", f"{key.name} has GPUs, and is not launched")
+        demand(key not in self._history.ended, "I7", f"{key.name} is over, but may be launched")
+        allocation = self._history.prepared.get(key)
+        demand(allocation is not None, "I1", f"{key.name} was never to be prepared durably")
+        assert allocation is not None, "just demanded"
+        if process.ending.reason is not None or key.job not in self._history.live:
+            return 0
+        return sum(share.memory_bytes for share in allocation if share.node == node)
 
     def _share(self, node: str, key: AttemptKey) -> Share:
         allocation = self._history.assigned.get(key)
@@ -152,7 +178,12 @@ class Truth:
 
     def _alive(self, job: int) -> list[AttemptKey]:
         machines = [machine for machine in self._machines if not machine.suspended]
-        return [key for machine in machines for key in machine.processes if key.job == job]
+        return [
+            key
+            for machine in machines
+            for key, process in machine.processes.items()
+            if key.job == job and not process.gated
+        ]
 
 
 def check_rest(history: History, machines: Sequence[Machine], acked: Mapping[str, int]) -> None:

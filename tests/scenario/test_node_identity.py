@@ -279,6 +279,7 @@ def test_t9_no_report_of_another_node_changes_a_job() -> None:
     record = ExitRecord(job=job, attempt=1, kind=OutcomeKind.EXITED, exit_code=0)
     reports: list[n.AttemptMessage] = [
         n.Started(job=job, attempt=1, pid=1, started_s=1.0),
+        n.Prepared(job=job, attempt=2),
         n.Exited(record=record, usage=WRONG, load=Load()),
         n.Checkpointed(job=job, attempt=1, step=9, path="/x"),
         n.CheckpointFailed(job=job, attempt=1, request=1, message="no"),

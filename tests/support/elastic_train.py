@@ -213,9 +213,10 @@ def made_optimizer(
 def main() -> None:
     args = options()
     torch.set_num_threads(1)
+    data, network = data_and_network(args)
+    elastic.ready()
     if "RANK" in os.environ:
         init_process_group("gloo")
-    data, network = data_and_network(args)
     model = network
     if "RANK" in os.environ:
         unused = args.model == "transformer"

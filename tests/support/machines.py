@@ -58,6 +58,7 @@ class Machine:
         self.probe_fault: str | None = None
         self.can_probe = True
         self.can_tune = True
+        self.can_prepare = True
         self.probes: list[float] = []
         self.running: dict[tuple[int, int], Running] = {}
         self.ended: dict[tuple[int, int], n.Exited] = {}
@@ -66,6 +67,8 @@ class Machine:
         self.launches: list[tuple[int, int]] = []
         self.going_on: list[int] = []
         self.tunes: list[tuple[int, Batching]] = []
+        self.preparing: list[tuple[int, int]] = []
+        self.yielding: set[tuple[int, int]] = set()
 
     @property
     def boot_id(self) -> str:

@@ -27,18 +27,26 @@ from tests.support.torch_python import torch_python
 OPTIONS = ("--model=transformer", "--epochs=3", "--global-batch=8")  # 72 steps
 HOLD_AT = 10  # the training waits there until the move has been asked for
 TIMEOUT_S = 240.0
-PHASES = ("requested", "checkpointed", "stopped", "placed", "starting", "done")
+PHASES = ("requested", "prepared", "checkpointed", "stopped", "placed", "starting", "done")
 VICTIMS = ("source", "target", "supervisor", "rank")
+PREPARED_VICTIMS = ("prepared-supervisor", "prepared-rank")
 #: Steps of a move that are committed: asked for, checkpoint taken, left, first step.
 HEAD_STEPS = 4
+#: Added to the head's configuration: next attempts are prepared.
+WARM = "\n[moves]\nwarm = true\n"
 
 
 class Watch:
-    """Looks again and again which attempts of a cluster's jobs have processes."""
+    """Looks again and again which attempts of a cluster's jobs have processes.
+
+    One that is prepared does not count before its launch, which its node has written down.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._below = str(directory).encode()
+        self._directory = directory
         self._known: dict[int, tuple[int, int] | None] = {}
+        self._gated: set[int] = set()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.overlaps: list[str] = []
@@ -59,7 +67,7 @@ class Watch:
             if not name.isdigit():
                 continue
             key = self._key(int(name))
-            if key is None:
+            if key is None or (int(name) in self._gated and not self._is_launched(key)):
                 continue
             try:
                 process = psutil.Process(int(name))
@@ -89,16 +97,24 @@ class Watch:
             return None
         key = (int(variables[b"GSCHED_JOB_NUMBER"]), int(variables[b"GSCHED_ATTEMPT"]))
         self._known[pid] = key
+        if variables.get(b"GSCHED_GATE", b"open") != b"open":
+            self._gated.add(pid)
         return key
+
+    def _is_launched(self, key: tuple[int, int]) -> bool:
+        name = f"{key[0]}.{key[1]}"
+        return any(self._directory.glob(f"*/attempts/{name}/launched.json"))
 
 
 class Migration:
     """One training on two nodes, and its moves."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *, warm: bool = False) -> None:
         self.cluster = cluster
+        self.warm = warm
         self.python = torch_python("sklearn")
         cluster.queues = '[[queue]]\nname = "batch"\npolicy = "fifo"\n'  # it fills n1 first
+        cluster.queues += WARM if warm else ""
         self.directory = cluster.jobs
         self.number = ""
         self.watch = Watch(cluster.directory)
@@ -120,6 +136,27 @@ class Migration:
             nodes: their names and numbers of GPUs.
             changes: of the job, as `new_job` has them.
         """
+        command = (str(SCRIPT), str(self.directory), *OPTIONS, "--step-s=0.02")
+        self.start(
+            *command,
+            f"--hold-at={hold_at}",
+            *options,
+            head_env=head_env,
+            nodes=nodes,
+            **changes,
+        )
+        held = self.directory / f"held-{hold_at}"
+        wait_until(held.exists, TIMEOUT_S, what=f"step {hold_at}")
+        wait_until(lambda: self.story().progress, TIMEOUT_S, what="its first word")
+
+    def start(
+        self,
+        *command: str,
+        head_env: dict[str, str] | None = None,
+        nodes: Mapping[str, int] = MappingProxyType({"n1": 2, "n2": 2}),
+        **changes: object,
+    ) -> None:
+        """Start the cluster, and a script as a training, with its arguments; it has done a step."""
         self.cluster.start_head(env=head_env)
         for name, gpus in nodes.items():
             self.cluster.start_node(name, cpus=4, gpus=gpus)
@@ -133,10 +170,7 @@ class Migration:
             workdir=str(self.directory),
             launch="torchrun",
             python=self.python,
-            arguments=(
-                *(str(SCRIPT), str(self.directory)),
-                *(*OPTIONS, "--step-s=0.02", f"--hold-at={hold_at}", *options),
-            ),
+            arguments=command,
             environment={
                 "PYTHONPATH": str(ROOT),
                 "OMP_NUM_THREADS": "1",
@@ -151,8 +185,6 @@ class Migration:
         result = self.cluster.head.submit([job]).results[0]
         assert result.error is None, result.error
         self.number = str(result.id)
-        held = self.directory / f"held-{hold_at}"
-        wait_until(held.exists, TIMEOUT_S, what=f"step {hold_at}")
         wait_until(lambda: self.story().progress, TIMEOUT_S, what="its first word")
 
     def release(self, hold_at: int = HOLD_AT, *, when_asked: bool = True) -> None:
@@ -213,11 +245,17 @@ class Migration:
             return
 
     def _pids(self, victim: str) -> list[int]:
-        """Return the supervisor of the present attempt, or its ranks; none if nothing runs."""
+        """Return the supervisor of the present attempt, or its ranks; none if nothing runs.
+
+        Of a victim that is ``prepared-supervisor`` or ``prepared-rank`` those of the next one.
+        """
         story = self.story()
         found: list[int] = []
-        for node in story.row.nodes:
-            key = f"{self.number}.{story.row.attempt}"
+        prepared = victim.startswith("prepared-")
+        victim = victim.removeprefix("prepared-")
+        nodes = story.move.to if prepared and story.move is not None else story.row.nodes
+        for node in nodes:
+            key = f"{self.number}.{story.row.attempt + prepared}"
             path = self.cluster.node_dir(node) / "attempts" / key / "supervisor.json"
             if not path.exists():
                 continue
@@ -261,13 +299,13 @@ def undisturbed(directory: Path, *options: str, ranks: int = 2) -> dict[str, obj
     return run.finish()
 
 
-def fault_at(cluster: Cluster, victim: str, phase: str) -> dict[str, object]:
+def fault_at(cluster: Cluster, victim: str, phase: str, *, warm: bool = False) -> dict[str, object]:
     """Move a training, kill something when the move is that far; return the training's result."""
-    migration = Migration(cluster)
+    migration = Migration(cluster, warm=warm)
     try:
         migration.begin()
         migration.ask("n2")
-        if phase == "requested":
+        if phase in {"requested", "prepared"}:
             migration.wait_for_phase(phase)
             migration.strike(victim)
             migration.release(when_asked=False)  # it may have heard, and have died since

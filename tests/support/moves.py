@@ -39,8 +39,17 @@ class Story(World):
         return State({"batch": 0}, plans_training=True)
 
     def training(self, count: int = 2, most: int = 0, **changes: object) -> int:
-        """Submit a training on so many GPUs of one node, by best fit."""
-        resources = f"select={count}:ncpus=1:ngpus=1,place={'free' if most else 'pack'}"
+        """Submit a training on so many GPUs of one node, by best fit.
+
+        Args:
+            count: least number of GPUs.
+            most: greatest number of GPUs; 0: they are one number.
+            changes: to the submission; ``memory_bytes`` for each GPU.
+        """
+        memory_bytes = changes.pop("memory_bytes", 0)
+        memory = f":mem={memory_bytes}b" if memory_bytes else ""
+        place = "free" if most else "pack"
+        resources = f"select={count}:ncpus=1:ngpus=1{memory},place={place}"
         changes = {"runs_s": 1000.0, "deadline_after_s": 1e6, **changes}
         return self.submit(resources, movable=True, places_max=most, **changes)  # type: ignore[arg-type] # passed on
 

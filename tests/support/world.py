@@ -186,6 +186,7 @@ class World:
             probes=machine.can_probe,
             tunes=machine.can_tune,
             leases=True,
+            prepares=machine.can_prepare,
             identity=machine.identity,
             machine=machine.marks,
         )
@@ -373,7 +374,7 @@ class World:
 
     # --- what machines do with orders ---
 
-    def _obey(self, effect: e.AnyEffect) -> None:
+    def _obey(self, effect: e.AnyEffect) -> None:  # one line an order
         machine = self.machines[effect.node]
         if not machine.connected:
             return
@@ -392,14 +393,18 @@ class World:
                 save_state(self, machine, effect)
             case e.SendGoOn():
                 machine.going_on.append(effect.request)
-            case e.SendTune() | e.SendProbe():
+            case e.SendTune() | e.SendProbe() | e.SendPrepare():
                 self._told(machine, effect)
 
-    def _told(self, machine: Machine, order: e.SendTune | e.SendProbe) -> None:
-        if isinstance(order, e.SendTune):
-            machine.tunes.append((order.job, order.batching))
-        else:
-            self._probe(machine, order)
+    def _told(self, machine: Machine, order: e.SendTune | e.SendProbe | e.SendPrepare) -> None:
+        match order:
+            case e.SendTune():
+                machine.tunes.append((order.job, order.batching))
+            case e.SendPrepare():
+                machine.preparing.append((order.job, order.attempt))
+                machine.yielding |= {(order.job, order.attempt)} if order.yields else set()
+            case e.SendProbe():
+                self._probe(machine, order)
 
     def _probe(self, machine: Machine, order: e.SendProbe) -> None:
         machine.probes.append(self.elapsed_s)
@@ -445,7 +450,9 @@ class World:
         self._plan_end(machine, key, walltime_left_s(job))
 
     def _started(self, key: tuple[int, int], part: Running) -> n.Started:
-        return n.Started(job=key[0], attempt=key[1], pid=1000 + key[0], started_s=part.started_s)
+        warm = any(key in machine.preparing for machine in self.machines.values())
+        said = n.Started(job=key[0], attempt=key[1], pid=1000 + key[0], started_s=part.started_s)
+        return structs.replace(said, warm=warm)
 
     def _plan_end(self, machine: Machine, key: tuple[int, int], walltime_s: float | None) -> None:
         part = machine.running.get(key)

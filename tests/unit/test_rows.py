@@ -88,6 +88,10 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
             "checkpoint of step 30 (2kb) saved in 0.2 s",
         ),
         (f.MoveAbandoned(**ATTEMPT, reason="no room"), "migration abandoned: no room"),  # type: ignore[arg-type] # common fields
+        (
+            f.MovePrepared(at_s=5.0, job=1, ready=True),
+            "the next attempt is prepared",
+        ),
         (f.PlaceLost(at_s=5.0, job=1, reason="n1 is gone"), "returned to its queue: n1 is gone"),
         (f.TrainingResumed(**ATTEMPT, step=30), "attempt 2 resumed at step 30"),  # type: ignore[arg-type] # common fields
         (

@@ -30,7 +30,7 @@ from gsched.transport import pause
 _LOOK_S = 0.25  # the phases of a move take from a tenth of a second to minutes
 _WAITING = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
 _RESTARTED = "restarted"
-_PHASES = ("requested", "checkpointed", "stopped", "placed", "starting", "first step")
+_PHASES = ("requested", "prepared", "checkpointed", "stopped", "placed", "starting", "first step")
 
 EPILOG = """\b
 Examples:
@@ -144,6 +144,7 @@ def _phases(story: JobStory, from_attempt: int) -> Iterator[str]:
     ]
     moments = (
         move.asked_s,
+        move.prepared_s,
         move.saved_s,
         move.left_s,
         move.placed_s,
@@ -161,6 +162,8 @@ def _phases(story: JobStory, from_attempt: int) -> Iterator[str]:
 def _note(phase: str, story: JobStory, move: MoveRow) -> str:
     """Return what else there is to say of a phase."""
     match phase:
+        case "starting":
+            return f"  {move.start}" if move.start else ""
         case "checkpointed":
             size = f", {format_size(move.size_bytes)}" if move.size_bytes else ""
             step = story.checkpoint.step if story.checkpoint is not None else 0

@@ -214,8 +214,9 @@ def _move(move: MoveRow, *, by_signal: bool) -> str:
     """
     to = f" to {', '.join(move.to)}" if move.to else ""
     lost = f": {printable(move.lost)}" if move.lost else ""
+    start = f"; start {printable(move.start)}" if move.start else ""
     if move.resumed_s is None or move.cost_s is None:
-        return f"{move.phase}{to}{lost}"
+        return f"{move.phase}{to}{lost}{start}"
     if lost:
         return f"failed, restarted after {_seconds(move.resumed_s - move.asked_s)}{lost}"
     if by_signal:
@@ -227,7 +228,7 @@ def _move(move: MoveRow, *, by_signal: bool) -> str:
         parts.append(f"read in {_seconds(move.restore_s)}")
     inside = f" ({', '.join(parts)})" if parts else ""
     whole = f"{_seconds(move.resumed_s - move.asked_s)} in total"
-    return f"{move.phase}, {_seconds(move.cost_s)} without progress{inside}, {whole}"
+    return f"{move.phase}, {_seconds(move.cost_s)} without progress{inside}, {whole}{start}"
 
 
 def _met(story: JobStory) -> str:

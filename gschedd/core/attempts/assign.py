@@ -7,6 +7,7 @@ from gsched.model.states import LaunchKind
 from gsched.model.training import Batching
 from gschedd.core import facts as f
 from gschedd.core.learning import predict
+from gschedd.core.migration.warm import next_attempt
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
 from gschedd.core.training.goodput import is_unmeasured
@@ -45,7 +46,7 @@ class Assigner:
         return f.AttemptAssigned(
             at_s=self._now_s,
             job=job.id,
-            attempt=job.attempts + 1,
+            attempt=next_attempt(job),
             allocation=allocation,
             active=active,
             master_port=port,

@@ -18,6 +18,9 @@ def is_overtaken(state: State, fact: f.AnyFact) -> bool:
         case f.MoveAbandoned():
             job = state.jobs.get(fact.job)
             return job is None or not _is_asked(job, fact.attempt)
+        case f.MovePrepared():
+            job = state.jobs.get(fact.job)
+            return job is None or job.move is None or not job.move.prepare
         case f.PlaceLost():
             job = state.jobs.get(fact.job)
             return job is None or job.move is None or not job.move.allocation

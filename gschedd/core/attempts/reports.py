@@ -21,6 +21,7 @@ from gschedd.core.attempts.blame import is_exhausted
 from gschedd.core.decide import lost_part
 from gschedd.core.migration.apply import note_progress
 from gschedd.core.migration.costs import told_by_resuming
+from gschedd.core.migration.warm import given_up, heard_ready, is_preparing, is_waited_for
 from gschedd.core.nodes.hardware import gpus_changed
 from gschedd.core.nodes.probation import answered
 from gschedd.core.react import ask_checkpoint, asked_nodes, retime, stop
@@ -82,6 +83,7 @@ def registration(node: str, said: n.Register, now_s: float) -> f.NodeRegistered:
         probes=said.probes,
         tunes=said.tunes,
         leases=said.leases,
+        prepares=said.prepares,
         problem=said.problem[:MAX_PROBLEM],
         identity=said.identity,
         machine=said.machine,
@@ -192,7 +194,9 @@ def _has_orders(job: Job, node: str) -> bool:
     """Return whether a part is to be stopped, or to save its state, and may not know it."""
     attempt = job.attempt
     assert attempt is not None, "the caller has looked"
-    return attempt.stop is not None or (job.move is not None and node in asked_nodes(job, attempt))
+    if attempt.stop is not None:
+        return True
+    return job.move is not None and not is_preparing(job) and node in asked_nodes(job, attempt)
 
 
 def _orders(job: Job, node: str) -> Iterator[e.AnyEffect]:
@@ -279,8 +283,20 @@ def on_started(state: State, node: str, said: n.Started, now_s: float) -> Heard:
                 started_s=said.started_s,
                 stdout_path=said.stdout_path,
                 stderr_path=said.stderr_path,
+                warm=said.warm,
             )
         )
+    return heard
+
+
+def on_prepared(state: State, node: str, said: n.Prepared, now_s: float) -> Heard:
+    """The processes of a migrating job's next attempt wait on a node."""
+    heard = nothing()
+    found = heard_ready(state, node, said, now_s)
+    if isinstance(found, str):
+        heard.oddities.append(found)
+    elif found is not None:
+        heard.facts.append(found)
     return heard
 
 
@@ -296,7 +312,11 @@ def on_exited(state: State, node: str, said: n.Exited, now_s: float) -> Heard:
     elif record.job in state.damaged:
         heard.oddities.append("exit_of_damaged_job")  # the node keeps it: it may be needed
     else:
-        heard.oddities.append("exit_again")
+        moving = is_waited_for(state, node, record.job, record.attempt)
+        if moving is not None:
+            heard.facts.append(given_up(moving, f"on {node}: {record.message}", now_s))
+        else:
+            heard.oddities.append("exit_again")
         heard.effects.append(
             e.SendExitAck(node=node, job=record.job, attempt=record.attempt, token=said.token)
         )

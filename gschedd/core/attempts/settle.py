@@ -17,6 +17,7 @@ from gschedd.core.attempts.blame import suspect
 from gschedd.core.attempts.leaving import has_left, lost_by
 from gschedd.core.attempts.requeue import LOST, after_fault
 from gschedd.core.ledger import crowded_out
+from gschedd.core.migration.warm import lost_with_node
 from gschedd.core.state import Attempt, Job, State
 from gschedd.core.training.startups import told_by_end
 
@@ -62,7 +63,7 @@ def follow(state: State, fact: f.AnyFact) -> list[f.AnyFact]:
             return [] if job.attempt is not None else _on_the_way(state, job, fact.at_s)
         case f.CheckpointTaken():
             return _after_checkpoint(state, fact)
-        case f.NodeDisconnected() | f.NodeDrained():
+        case f.NodeDisconnected() | f.NodeDrained() | f.NodeRegistered():
             return _without_place(state, fact)
         case _:
             return []
@@ -331,9 +332,18 @@ def _is_open(state: State, name: str) -> bool:
     return node is not None and node.state is NodeState.UP and not (node.drained or node.problem)
 
 
-def _without_place(state: State, fact: f.NodeDisconnected | f.NodeDrained) -> list[f.AnyFact]:
-    """Return that jobs on their way to a node that takes no work any more go to their queues."""
+def _without_place(
+    state: State, fact: f.NodeDisconnected | f.NodeDrained | f.NodeRegistered
+) -> list[f.AnyFact]:
+    """Return that jobs on their way to a node that takes no work any more go to their queues.
+
+    What is prepared there ends with the connection.
+    """
     facts: list[f.AnyFact] = []
+    if not isinstance(fact, f.NodeDrained):
+        facts.extend(lost_with_node(state, fact.node, fact.at_s))
+    if isinstance(fact, f.NodeRegistered):
+        return facts
     for job in state.targets_on.get(fact.node, {}).values():
         if job.attempt is None:
             facts.extend(_on_the_way(state, job, fact.at_s))

@@ -141,6 +141,7 @@ def carried_out(
         assigner.assign(state.jobs[start.job], start.allocation, start.why, start.batching)
         for start in starts
     ]
+    taken = [share for start in starts for share in start.allocation]
     waits = {wait.job_class: wait for wait in plan.waits}
     for refusal in checked.refused:
         job_class, job = class_if_waiting(state, refusal.start.job), refusal.start.job
@@ -149,7 +150,7 @@ def carried_out(
     return Cycle(
         facts=(
             *judged(state, plan.verdicts, now_s),
-            *moved(state, checked.moves, now_s),
+            *moved(state, settings, checked.moves, now_s, taken),
             *tuned(state, plan.tunes, now_s),
             *facts,
         ),

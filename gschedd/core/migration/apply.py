@@ -18,7 +18,8 @@ def move_requested(state: State, fact: f.MoveRequested) -> None:
     move(state, job, fact, JobState.MIGRATING)
     state.note_moved(job.id)
     job.moves_asked = max(job.moves_asked, fact.request)
-    job.migration = MigrationProgress(asked_s=fact.at_s)
+    job.migration = MigrationProgress(asked_s=fact.at_s, cold=fact.cold)
+    job.prepared = max(job.prepared, fact.prepare)
     state.volatile.turns[job.spec.owner.uid] += 1
     job.move = MigrationTarget(
         allocation=fact.allocation,
@@ -27,8 +28,27 @@ def move_requested(state: State, fact: f.MoveRequested) -> None:
         asked_s=fact.at_s,
         request=fact.request,
         batching=fact.batching,
+        prepare=fact.prepare,
     )
     reserve(state, job)
+
+
+def move_prepared(state: State, fact: f.MovePrepared) -> None:
+    """A migrating job's next attempt is prepared, or will not be."""
+    job = state.jobs[fact.job]
+    move(state, job, fact, JobState.MIGRATING)
+    assert job.move is not None, "it moves"
+    ready_s = job.move.ready_s or fact.at_s
+    if fact.ready:
+        job.move = structs.replace(job.move, ready_s=ready_s)
+    else:
+        job.move = structs.replace(release(state, job), ready_s=ready_s, prepare=0)
+        reserve(state, job)
+    if job.migration is not None:
+        prepared_s = fact.at_s if fact.ready else job.migration.prepared_s
+        job.migration = structs.replace(
+            job.migration, prepared_s=prepared_s, cold="" if fact.ready else fact.reason
+        )
 
 
 def checkpoint_taken(state: State, fact: f.CheckpointTaken) -> None:
@@ -61,8 +81,8 @@ def move_abandoned(state: State, fact: f.MoveAbandoned) -> None:
     give_up_move(state, job)
 
 
-def note_arrival(state: State, job: Job, at_s: float) -> None:
-    """A job that has left its old place gets its new one.
+def note_arrival(state: State, job: Job, at_s: float, *, warm: bool) -> None:
+    """A job that has left its old place gets its new one, ``warm`` as it was prepared there.
 
     One that was killed at its checkpoint signal has not moved but restarted, and policies and
     drains leave it alone for a while: it would lose its work again.
@@ -73,7 +93,7 @@ def note_arrival(state: State, job: Job, at_s: float) -> None:
         job.moves_lost += 1
         state.volatile.stuck[job.id] = at_s
     if job.migration is not None:
-        job.migration = structs.replace(job.migration, placed_s=at_s)
+        job.migration = structs.replace(job.migration, placed_s=at_s, warm=warm)
 
 
 def batching_chosen(state: State, fact: f.BatchingChosen) -> None:
@@ -87,7 +107,7 @@ def place_lost(state: State, fact: f.PlaceLost) -> None:
     """A moving job goes to its queue instead."""
     job = state.jobs[fact.job]
     move(state, job, fact, JobState.MIGRATING)
-    job.move = structs.replace(release(state, job), allocation=(), why=fact.reason)
+    job.move = structs.replace(release(state, job), allocation=(), why=fact.reason, prepare=0)
     reserve(state, job)
 
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from gsched.model.resources import Share
 from gsched.model.signals import describe_signal
 from gsched.model.states import AttemptState, JobState
 from gschedd.core import facts as f
 from gschedd.core.attempts.assign import Assigner
 from gschedd.core.attempts.settle import has_begun_to_leave, stop_to_move
 from gschedd.core.ledger import going, owned_space
+from gschedd.core.migration.warm import given_up, is_preparing, overdue_s, preparation
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
 from gschedd.plan.snapshot import DeadlineForecast, Move
@@ -26,19 +28,43 @@ def movable(state: State, job_id: int) -> Movable | None:
     return Movable(request=job.spec.request, allocation=job.attempt.allocation)
 
 
-def moved(state: State, moves: Iterable[Move], now_s: float) -> Iterator[f.MoveRequested]:
-    """Yield that jobs are to migrate."""
+def requested(  # noqa: PLR0913 # what is so, who, where and when
+    state: State,
+    settings: Settings,
+    job: Job,
+    move: Move,
+    *,
+    by: str,
+    now_s: float,
+    others: Iterable[Share] = (),
+) -> f.MoveRequested:
+    """Return that a job is to migrate; ``others`` use memory by the same plan."""
+    prepare, cold = preparation(state, settings, job, move.allocation, others)
+    return f.MoveRequested(
+        at_s=now_s,
+        job=job.id,
+        attempt=job.attempts,
+        allocation=move.allocation,
+        why=move.why,
+        by=by,
+        request=job.moves_asked + 1,
+        batching=move.batching,
+        prepare=prepare,
+        cold=cold,
+    )
+
+
+def moved(
+    state: State, settings: Settings, moves: Iterable[Move], now_s: float, taken: Iterable[Share]
+) -> Iterator[f.MoveRequested]:
+    """Yield that jobs are to migrate; ``taken`` is what others start on by the same plan."""
+    prepared = list(taken)
     for move in moves:
-        yield f.MoveRequested(
-            at_s=now_s,
-            job=move.job,
-            attempt=state.jobs[move.job].attempts,
-            allocation=move.allocation,
-            why=move.why,
-            by="gsched",
-            request=state.jobs[move.job].moves_asked + 1,
-            batching=move.batching,
-        )
+        job = state.jobs[move.job]
+        fact = requested(state, settings, job, move, by="gsched", now_s=now_s, others=prepared)
+        if fact.prepare:
+            prepared.extend(fact.allocation)
+        yield fact
 
 
 def judged(
@@ -105,8 +131,13 @@ def _will_be_free(state: State, job: Job, owned: Mapping[str, FreeNode]) -> bool
 def waiting_for_checkpoint(state: State) -> Iterator[Job]:
     """Yield moving jobs that were asked to save their state, and have not yet."""
     for job in state.targets.values():
-        if job.attempt is not None and job.attempt.stop is None:
+        if job.attempt is not None and job.attempt.stop is None and not is_preparing(job):
             yield job
+
+
+def preparing(state: State) -> Iterator[Job]:
+    """Yield moving jobs that train on until their next attempts are prepared."""
+    return (job for job in state.targets.values() if is_preparing(job))
 
 
 def waiting_for_place(state: State) -> Iterator[tuple[Job, float]]:
@@ -119,6 +150,7 @@ def waiting_for_place(state: State) -> Iterator[tuple[Job, float]]:
 def next_overdue_s(state: State, settings: Settings) -> float | None:
     """Return when the next of both is given up, seconds since the epoch; None if there is none."""
     limits_s = [_limit_s(job, settings) for job in waiting_for_checkpoint(state)]
+    limits_s += [overdue_s(job, settings) for job in preparing(state)]
     limits_s += [since_s + settings.checkpoint_timeout_s for _, since_s in waiting_for_place(state)]
     return min(limits_s, default=None)
 
@@ -126,7 +158,7 @@ def next_overdue_s(state: State, settings: Settings) -> float | None:
 def _limit_s(job: Job, settings: Settings) -> float:
     """Return by when a moving job must have saved its state, seconds since the epoch."""
     assert job.move is not None, "it moves"
-    return job.move.asked_s + _patience_s(job, settings)
+    return (job.move.ready_s or job.move.asked_s) + _patience_s(job, settings)
 
 
 def _patience_s(job: Job, settings: Settings) -> float:
@@ -135,7 +167,7 @@ def _patience_s(job: Job, settings: Settings) -> float:
 
 def overdue(
     state: State, settings: Settings, now_s: float
-) -> Iterator[f.MoveAbandoned | f.StopRequested | f.JobRequeued]:
+) -> Iterator[f.MovePrepared | f.MoveAbandoned | f.StopRequested | f.JobRequeued]:
     """Yield that jobs which did not save their state in time stay where they are.
 
     One that has left a part of its place by then, after its signal, cannot: it is stopped. One that
@@ -146,6 +178,10 @@ def overdue(
             within = f"within {settings.checkpoint_timeout_s:g} s"
             reason = f"the target of its migration was not free {within}"
             yield f.JobRequeued(at_s=now_s, job=job.id, reason=reason, faults=0)
+    for job in preparing(state):
+        if overdue_s(job, settings) <= now_s:
+            within = f"within {settings.prepare_timeout_s:g} s"
+            yield given_up(job, f"its processes were not prepared {within}", now_s)
     for job in waiting_for_checkpoint(state):
         if _limit_s(job, settings) > now_s:
             continue

@@ -17,7 +17,7 @@ from gsched.protocol.actions import MigrateJob
 from gschedd.core import commands as c
 from gschedd.core import facts as f
 from gschedd.core.decide import own_job
-from gschedd.core.migration.progress import movable
+from gschedd.core.migration.progress import movable, requested
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, Node, State
 from gschedd.core.training.world_size import check_gpus, takes_gpus
@@ -47,21 +47,8 @@ def migrate_job(
         where = ", ".join(share.node for share in allocation)
         raise BadStateError(f"job {job.id} already runs on {where}")
     why = asked.message or "gmigrate"
-    return [_requested(job, allocation, why=why, by=command.caller.user, now_s=now_s)]
-
-
-def _requested(
-    job: Job, allocation: Allocation, *, why: str, by: str, now_s: float
-) -> f.MoveRequested:
-    return f.MoveRequested(
-        at_s=now_s,
-        job=job.id,
-        attempt=job.attempts,
-        allocation=allocation,
-        why=why,
-        by=by,
-        request=job.moves_asked + 1,
-    )
+    move = Move(job=job.id, allocation=allocation, why=why)
+    return [requested(state, settings, job, move, by=command.caller.user, now_s=now_s)]
 
 
 def _movable(state: State, job: Job) -> Movable:
@@ -310,7 +297,8 @@ def next_vacating(state: State, settings: Settings, now_s: float) -> f.MoveReque
         if allocation is not None:
             node = next(n for n in vacating(state) if job.id in state.by_node.get(n.name, {}))
             why = f"{node.name} is drained: {node.reason}"
-            return _requested(job, allocation, why=why, by="gsched", now_s=now_s)
+            move = Move(job=job.id, allocation=allocation, why=why)
+            return requested(state, settings, job, move, by="gsched", now_s=now_s)
     return None
 
 

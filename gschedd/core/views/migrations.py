@@ -17,6 +17,8 @@ def move_row(job: Job) -> api.MoveRow | None:
         to=tuple(share.node for share in move.allocation) if move is not None else (),
         why=move.why if move is not None else "",
         by=move.by if move is not None else "",
+        prepared_s=migration.prepared_s or None,
+        start=_start(migration),
         saved_s=migration.saved_s or None,
         left_s=migration.left_s or None,
         placed_s=migration.placed_s or None,
@@ -29,6 +31,13 @@ def move_row(job: Job) -> api.MoveRow | None:
     )
 
 
+def _start(migration: MigrationProgress) -> str:
+    """Return how the next attempt starts, or has started, where that is known."""
+    if migration.cold:
+        return f"cold: {migration.cold}"
+    return "warm" if migration.warm or migration.prepared_s else ""
+
+
 def _phase(migration: MigrationProgress) -> str:
     """Return the last phase of a move that is over."""
     phases = (
@@ -36,6 +45,7 @@ def _phase(migration: MigrationProgress) -> str:
         ("placed", migration.placed_s),
         ("stopped", migration.left_s),
         ("checkpointed", migration.saved_s),
+        ("prepared", migration.prepared_s),
     )
     return next((name for name, at_s in phases if at_s), "requested")
 

@@ -180,6 +180,10 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912,
         case f.MoveRequested():
             there = ", ".join(map(describe_place, fact.allocation)) or "its queue"
             return f"migration to {there} requested by {fact.by}: {fact.why}"
+        case f.MovePrepared():
+            return (
+                f"the next attempt {'is prepared' if fact.ready else f'starts cold: {fact.reason}'}"
+            )
         case f.CheckpointTaken():
             size = format_size(fact.size_bytes)
             return f"checkpoint of step {fact.step} ({size}) saved in {fact.wall_s:.1f} s"

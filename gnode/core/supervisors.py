@@ -1,0 +1,77 @@
+"""Commands for supervisors, and the gates that they open."""
+
+from msgspec import structs
+
+from gnode.core.effects import CommandSupervisor, KeepLaunched
+from gnode.core.table import Attempt, Table
+from gnode.core.task import Command, LaunchCommand, Task
+from gnode.core.transitions import Phase
+from gsched.model.job import ExitRecord
+from gsched.model.states import OutcomeKind, StopReason
+
+#: Ends of a prepared attempt that others than its node have asked for.
+_ASKED = frozenset(
+    {
+        StopReason.DELETE,
+        StopReason.RERUN,
+        StopReason.MOVE,
+        StopReason.NODE_STOP,
+        StopReason.PEER_FAILED,
+    }
+)
+
+
+def give(table: Table, attempt: Attempt, command: Command) -> None:
+    """Hand a command to the supervisor, or keep it until there is one to be woken."""
+    if attempt.phase is Phase.ACCEPTED:
+        attempt.waiting.append(command)
+    elif attempt.phase in {Phase.STARTING, Phase.RUNNING}:
+        table.out.append(
+            CommandSupervisor(
+                key=attempt.key,
+                command=command,
+                pid=attempt.pid,
+                start_ticks=attempt.start_ticks,
+            )
+        )
+
+
+def hand_over(table: Table, attempt: Attempt) -> None:
+    """Give a supervisor the commands that had to wait for it."""
+    waiting, attempt.waiting = attempt.waiting, []
+    for each in waiting:
+        give(table, attempt, each)
+
+
+def open_gate(table: Table, attempt: Attempt, task: Task, now_s: float, wall_s: float) -> None:
+    """Launch a prepared attempt: it owns from now on what its task says."""
+    attempt.prepared, attempt.launch, attempt.warm = False, None, True
+    attempt.grace_s, attempt.origin = task.grace_s, task.origin
+    attempt.lease_s, attempt.lease_grace_s = task.lease_s, task.lease_grace_s
+    attempt.renewed_s = task.lease_from_s
+    attempt.gpu_indices = task.gpu_indices
+    table.own(attempt)
+    table.out.append(KeepLaunched(task=task))
+    give(table, attempt, LaunchCommand(at_s=now_s, walltime_s=task.walltime_s))
+    if attempt.info is not None:
+        attempt.info = structs.replace(attempt.info, started_s=wall_s)
+        table.tell(attempt.started())
+
+
+def never_launched(record: ExitRecord) -> ExitRecord:
+    """Return the record of a prepared attempt that has ended behind its gate: it has not run.
+
+    Why its node ended it is no reason of the attempt's, so another one may be tried.
+    """
+    if record.kind is OutcomeKind.LAUNCH_FAILED and record.failure is None:
+        return record
+    asked = record.stop_reason in _ASKED
+    return ExitRecord(
+        job=record.job,
+        attempt=record.attempt,
+        kind=OutcomeKind.LAUNCH_FAILED,
+        stop_reason=record.stop_reason if asked else None,
+        message=f"its prepared processes ended before the launch: {record.message or record.kind}",
+        ended_s=record.ended_s,
+        cpu_s=record.cpu_s,
+    )

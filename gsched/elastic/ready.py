@@ -1,0 +1,96 @@
+"""The gate at which a training waits that was started before its attempt was launched.
+
+The node starts the next attempt's processes while the one before still trains. What a script does
+before it calls `ready` is done meanwhile; what comes after it begins with the launch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+
+from gsched.elastic.errors import BadEnvironmentError, ElasticError
+
+_GATE = "GSCHED_GATE"
+_DRIVER = "libcuda.so"  # a process maps it when it first asks for a GPU
+
+
+class _Called:
+    """Whether this process has said where it can wait."""
+
+    value = False
+
+
+def is_called() -> bool:
+    """Return whether the script has called `ready` where the node daemon can start it warm."""
+    return _Called.value
+
+
+def is_waiting() -> bool:
+    """Return whether this process was started before its launch, and still has to wait."""
+    return ":" in os.environ.get(_GATE, "")
+
+
+def ready() -> None:
+    """Wait until this attempt of the job is launched; return at once where it is already.
+
+    Call it on all ranks, once, after imports and other preparations, and before the script uses a
+    GPU, creates a process group, opens its data, reads a checkpoint or writes anything: all that
+    comes before may run while the attempt before still trains.
+
+    Raises:
+        ElasticError: CUDA was used already, so that this process could not use its GPUs.
+        BadEnvironmentError: ``GSCHED_GATE`` is not as gsched sets it.
+    """
+    said = os.environ.pop(_GATE, "")
+    if ":" not in said:
+        _Called.value = bool(said) and _is_early()
+        return
+    try:
+        gate, told = map(int, said.split(":"))
+    except ValueError:
+        raise BadEnvironmentError(f"{_GATE}={said!r}: should be two descriptors") from None
+    if _has_used_cuda():
+        raise ElasticError(
+            "the script has used CUDA before elastic.ready(): it is started cold; call "
+            "elastic.ready() before anything that asks for a GPU, as torch.cuda.is_available()"
+        )
+    if "torch" in sys.modules:  # reading a checkpoint needs it; a cold start imports it then
+        importlib.import_module("torch.distributed.checkpoint.state_dict")
+    os.write(told, b".")
+    os.close(told)
+    with os.fdopen(gate, "rb") as file:
+        line = file.readline()
+    if not line.endswith(b"\n"):  # the attempt is not launched: nobody waits for this process
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+    words = json.loads(line)
+    for name in words["removed"]:
+        os.environ.pop(name, None)
+    os.environ.update(words["environment"])
+    os.environ.pop(_GATE, None)
+    _Called.value = True
+
+
+def _is_early() -> bool:
+    """Return whether nothing was used before that waiting is for; say so once otherwise."""
+    late = "CUDA was used" if _has_used_cuda() else ""
+    torch = sys.modules.get("torch.distributed")
+    if torch is not None and torch.is_available() and torch.is_initialized():
+        late = "the process group was created"
+    if late and os.environ.get("RANK", "0") == "0":
+        sys.stderr.write(
+            f"gsched.elastic: {late} before elastic.ready(): a move of this job starts cold\n"
+        )
+    return not late
+
+
+def _has_used_cuda() -> bool:
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+            return any(_DRIVER in line for line in file)
+    except OSError:
+        return False
