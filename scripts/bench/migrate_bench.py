@@ -1,19 +1,25 @@
 """What a move of a real training costs, in phases, beside the least that it could cost.
 
-A head and two nodes on loopback; one torchrun training of --ranks ranks, whose state has the given
-size (parameters, and AdamW's two numbers beside each), goes from one node to the other and back,
---rounds times for each size. Time without progress is from the end of the last step at the old
-place to the end of the first one at the new place, less what a step takes. Its phases:
+A head and two nodes on loopback; two torchrun trainings of --ranks ranks, whose states have the
+given size (parameters, and AdamW's two numbers beside each), go from one node to the other and
+back, --rounds times for each size: one starts cold there, the other one warm, as it calls
+elastic.ready. While one moves, the other one is stopped by SIGSTOP. Time without progress is from
+the end of the last step at the old place to the end of the first one at the new place, less what a
+step takes. Its phases:
 
 save       last step done, until the head knows the checkpoint: written, flushed, published
 stop       until the head has proof that nothing of the old attempt is left
-start      until the new rank's process runs: placed, sent to the node, supervisor, agent
-import     until it has imported torch
-prepare    until process group, model and optimiser are made: the script's own work
+start      until the new rank's process runs: placed, sent to the node, supervisor, agent; of a
+           warm start until the prepared process goes on
+import     until it has imported torch; of a warm start before
+prepare    until process group, model and optimiser are made: the script's own work, of which a warm
+           start has only the process group and DistributedDataParallel left
 restore    gsched.elastic.start: checkpoint found, proven good, loaded
 step       the first step, less what one takes on average
 
-"heard" is how long the training went on with its steps after the request; it costs nothing.
+"heard" is how long the training went on with its steps after the request; it costs nothing. Of a
+warm start also: what CPU time and memory a rank had used when it came to its gate, and by how much
+longer the old attempt's own work took for a step meanwhile, than before the request.
 
 The floor is measured before each move, in the same directory, while the training is stopped by
 SIGSTOP, with plain torch alone: writing a state of this size and flushing it, a new process that
@@ -34,7 +40,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cluster import Cluster
 from elastic_floor import floor_of_move, network_of, ready_seconds
@@ -46,10 +52,12 @@ from gsched.protocol.api import JobStory, MoveRow
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).resolve().parent / "migrate_train.py"
+STARTS = ("cold", "warm")
 PHASES = ("save", "stop", "start", "import", "prepare", "restore", "step")
 LOOK_S = 0.02
 WAIT_S = 300.0
 STEPS_BEFORE = 10
+STEPS_ALONE = 40
 
 T = TypeVar("T")
 Figures = dict[str, float]
@@ -76,8 +84,12 @@ def two_nodes(directory: str, ranks: int) -> Iterator[tuple[Head, list[str]]]:
     """Yield a head and the names of its two nodes; all ends afterwards."""
     cluster = Cluster(layout_of(directory))
     try:
-        each = ("--cpus", str(ranks), "--gpus", str(ranks))
+        each = ("--cpus", str(2 * ranks), "--gpus", str(2 * ranks))
         cluster.up("--nodes", "2", *each, "--memory", "16gb")
+        cluster.down()
+        with cluster.layout.config.open("a") as file:
+            file.write("\n[moves]\nwarm = true\n")
+        cluster.up()
         head = Head(cluster.address)
         yield head, sorted(row.name for row in head.nodes().nodes)
     finally:
@@ -85,10 +97,15 @@ def two_nodes(directory: str, ranks: int) -> Iterator[tuple[Head, list[str]]]:
 
 
 class Course:
-    """One training, and what it and the head say of it."""
+    """One training, which starts ``cold`` or ``warm``, and what it and the head say of it."""
 
-    def __init__(self, head: Head, directory: Path, size_bytes: int, ranks: int) -> None:
+    def __init__(
+        self, head: Head, directory: Path, size_bytes: int, ranks: int, *, start: str
+    ) -> None:
         self._head = head
+        self._start = start
+        directory = directory / start
+        directory.mkdir()
         self._events = directory / "events"
         layers, width = network_of(size_bytes)
         job = new_job(
@@ -101,6 +118,7 @@ class Course:
                 f"--layers={layers}",
                 f"--width={width}",
                 f"--events={self._events}",
+                *(("--warm",) if start == "warm" else ()),
             ),
             resources=(f"nodes=1:ppn={ranks}:gpus={ranks}",),
             environment={
@@ -166,10 +184,14 @@ class Course:
 
     def _phases(self, move: MoveRow, before: int, after: int) -> Figures:
         saved_s, left_s = move.saved_s or 0.0, move.left_s or 0.0
+        if not move.start.startswith(self._start):
+            raise BenchError(f"it was to start {self._start}: {move.start or 'nothing is known'}")
         last_s = max(at_s for at_s in self._times(before, "step") if at_s < saved_s)
         steps = self._times(after, "step")
         usual_s = statistics.median(b - a for a, b in pairwise(steps[1:]))
         moments = {what: self._times(after, what)[0] for what in ("process", "imported")}
+        if self._start == "warm":
+            moments = dict.fromkeys(moments, self._times(after, "launched")[0])
         moments |= {what: self._times(after, what)[0] for what in ("ready", "restored")}
         marks = (last_s, saved_s, left_s, *moments.values(), steps[0] - usual_s)
         figures = {
@@ -183,6 +205,22 @@ class Course:
             "size_bytes": float(move.size_bytes),
             "save_alone": move.save_s,
             "restore_alone": move.restore_s,
+            **self._taken(move, before, after),
+        }
+
+    def _taken(self, move: MoveRow, before: int, after: int) -> Figures:
+        """Return what a rank had used at its gate, and how much slower steps were meanwhile."""
+        gate = self._those(after, "gate")[0]
+        steps = self._those(before, "step")
+        until_s = move.prepared_s or move.asked_s
+        beside = [each["busy_s"] for each in steps if move.asked_s < each["at_s"] < until_s]
+        alone = [each["busy_s"] for each in steps if each["at_s"] < move.asked_s][-STEPS_ALONE:]
+        return {
+            "prepared": until_s - move.asked_s,
+            "gate_cpu_s": gate["cpu_s"],
+            "gate_resident_bytes": gate["resident_bytes"],
+            "step_alone_s": statistics.median(alone),
+            "step_beside_s": statistics.median(beside or alone),
         }
 
     def _output(self) -> str:
@@ -190,15 +228,14 @@ class Course:
         return "".join(path.read_text(errors="replace")[-2000:] for path in files)
 
     def _times(self, attempt: int, what: str) -> list[float]:
+        return [event["at_s"] for event in self._those(attempt, what)]
+
+    def _those(self, attempt: int, what: str) -> list[dict[str, float]]:
         if not self._events.exists():
             return []
         lines = self._events.read_text(encoding="ascii").split("\n")[:-1]
         events = [json.loads(line) for line in lines]
-        return [
-            event["at_s"]
-            for event in events
-            if event["attempt"] == attempt and event["what"] == what
-        ]
+        return [event for event in events if event["attempt"] == attempt and event["what"] == what]
 
     def _wait(self, look: Callable[[], T | None], what: str) -> T:
         until_s = time.monotonic() + WAIT_S
@@ -220,44 +257,67 @@ def floor_now(size_bytes: int, directory: str) -> Figures:
     return {**floor, "ready_s": ready_s, "training_s": training_s}
 
 
-def measured(args: argparse.Namespace, size_mb: float) -> dict[str, object]:
+def measured(args: argparse.Namespace, size_mb: float) -> dict[str, Any]:
     """Return the floor and the moves of one size."""
     size_bytes = int(size_mb * 1e6)
     with tempfile.TemporaryDirectory(prefix="gsched-bench-") as directory:
         floors: list[Figures] = []
-        moves: list[Figures] = []
+        moves: dict[str, list[Figures]] = {start: [] for start in STARTS}
         with two_nodes(directory, args.ranks) as (head, nodes):
-            course = Course(head, Path(directory), size_bytes, args.ranks)
+            courses = {}
+            for start in STARTS:
+                courses[start] = Course(head, Path(directory), size_bytes, args.ranks, start=start)
+                courses[start].rest()
             for _ in range(args.rounds):
-                course.rest()
                 floors.append(floor_now(size_bytes, directory))
-                course.go_on()
-                moves.append(course.move(nodes))
-            course.end()
-    floor = {key: statistics.median(each[key] for each in floors) for key in floors[0]}
-    medians = {key: statistics.median(move[key] for move in moves) for key in moves[0]}
+                for start, course in courses.items():
+                    course.go_on()
+                    moves[start].append(course.move(nodes))
+                    course.rest()
+            for course in courses.values():
+                course.end()
+    floor = medians_of(floors)
     return {
         "size_mb": size_mb,
         "floor": floor,
         "floors": floors,
+        "load_average": os.getloadavg()[0],
+        **{start: figures_of(moves[start], floor) for start in STARTS},
+    }
+
+
+def medians_of(figures: Sequence[Figures]) -> Figures:
+    """Return the median of each figure."""
+    return {key: statistics.median(each[key] for each in figures) for key in figures[0]}
+
+
+def figures_of(moves: Sequence[Figures], floor: Figures) -> dict[str, object]:
+    """Return what there is to say of moves of one kind."""
+    medians = medians_of(moves)
+    return {
         "moves": moves,
         "median": medians,
         "ratio": medians["total"] / floor["floor_s"],
         "ratio_training": medians["total"] / floor["training_s"],
-        "load_average": os.getloadavg()[0],
     }
 
 
-def show(found: dict[str, object]) -> None:
+def show(found: dict[str, Any]) -> None:
     """Print one size."""
-    median, floor = found["median"], found["floor"]
-    assert isinstance(median, dict)
-    assert isinstance(floor, dict)
-    cells = "".join(f"{median[name]:9.2f}" for name in (*PHASES, "total"))
+    floor = found["floor"]
+    for start in STARTS:
+        median = found[start]["median"]
+        cells = "".join(f"{median[name]:9.2f}" for name in (*PHASES, "total"))
+        print(f"{found['size_mb']:>6g} {start}{cells}", end="")
+        print(f"{floor['floor_s']:9.2f}{floor['training_s']:10.2f}", end="")
+        print(f"{found[start]['ratio']:7.2f}{found[start]['ratio_training']:10.2f}", flush=True)
     print(
-        f"{found['size_mb']:>6g}{cells}{floor['floor_s']:9.2f}{floor['training_s']:10.2f}", end=""
+        f"{'':11} prepared in {median['prepared']:.2f} s: {median['gate_cpu_s']:.2f} s of CPU time "
+        f"and {median['gate_resident_bytes'] / 1e6:.0f} MB of a rank at its gate; a step's own "
+        f"work took {1e3 * median['step_beside_s']:.1f} ms beside it, "
+        f"{1e3 * median['step_alone_s']:.1f} ms before",
+        flush=True,
     )
-    print(f"{found['ratio']:7.2f}{found['ratio_training']:10.2f}", flush=True)
 
 
 def main() -> None:
@@ -266,7 +326,7 @@ def main() -> None:
     sizes = [float(text) for text in args.sizes.split(",")]
     columns = "".join(f"{name:>9}" for name in (*PHASES, "total"))
     print(f"seconds, medians of {args.rounds} moves, {args.ranks} rank(s) on a node")
-    print(f"{'MB':>6}{columns}{'floor':>9}{'training':>10}{'ratio':>7}{'training':>10}")
+    print(f"{'MB':>6} start{columns}{'floor':>9}{'training':>10}{'ratio':>7}{'training':>10}")
     results = []
     for size_mb in sizes:
         found = measured(args, size_mb)

@@ -22,6 +22,12 @@ def started_s() -> float:
     return time.time() - age_s
 
 
+def resident_bytes() -> int:
+    """Return how much memory this process has to itself or shares."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 class Events:
     """What has happened when in this attempt; only rank 0 writes it down."""
 
@@ -29,12 +35,22 @@ class Events:
         self._attempt = int(os.environ["GSCHED_ATTEMPT"])
         self._log = path.open("a", encoding="ascii") if os.environ["RANK"] == "0" else None
 
-    def note(self, what: str, at_s: float | None = None) -> None:
+    def note(self, what: str, at_s: float | None = None, **more: float) -> None:
         """Write that ``what`` was at a moment; None: now."""
         if self._log is not None:
-            event = {"attempt": self._attempt, "what": what, "at_s": at_s or time.time()}
+            event = {"attempt": self._attempt, "what": what, "at_s": at_s or time.time(), **more}
             self._log.write(json.dumps(event) + "\n")
             self._log.flush()
+
+
+def options() -> argparse.Namespace:
+    """Return what the command line says."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--layers", type=int, required=True, help="of the network")
+    parser.add_argument("--width", type=int, required=True, help="of each layer")
+    parser.add_argument("--events", type=pathlib.Path, required=True)
+    parser.add_argument("--warm", action="store_true", help="wait where a warm start can")
+    return parser.parse_args()
 
 
 def main() -> None:
@@ -47,24 +63,25 @@ def main() -> None:
     from torch.distributed import init_process_group
     from torch.nn.parallel import DistributedDataParallel
 
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--layers", type=int, required=True, help="of the network")
-    parser.add_argument("--width", type=int, required=True, help="of each layer")
-    parser.add_argument("--events", type=pathlib.Path, required=True)
-    args = parser.parse_args()
-    events = Events(args.events)
-    events.note("process", process_s)
-    events.note("imported", imported_s)
-
     from gsched import elastic
 
-    init_process_group("gloo")
+    args = options()
+
     torch.manual_seed(1)
     width = args.width
     network = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(args.layers)))
-    model = DistributedDataParallel(network)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-6)
     samples = elastic.Samples(1 << 20, global_batch=8)
+    gate = {"at_s": time.time(), "cpu_s": time.process_time(), "resident_bytes": resident_bytes()}
+    if args.warm:
+        elastic.ready()
+    events = Events(args.events)
+    events.note("process", process_s)
+    events.note("imported", imported_s)
+    events.note("gate", **gate)
+    events.note("launched")
+    init_process_group("gloo")
+    model = DistributedDataParallel(network)
     events.note("ready")
     training = elastic.start(model, optimizer, samples, settings=elastic.Settings(interval_s=0.0))
     events.note("restored")
@@ -75,8 +92,9 @@ def main() -> None:
             optimizer.zero_grad()
             model(inputs).square().mean().backward()
             optimizer.step()
-            time.sleep(max(0.0, 1 / _STEPS_A_SECOND - (time.time() - began_s)))
-            events.note("step")
+            busy_s = time.time() - began_s
+            time.sleep(max(0.0, 1 / _STEPS_A_SECOND - busy_s))
+            events.note("step", busy_s=busy_s)
             training.step()
     training.finish(end_process=True)
 
