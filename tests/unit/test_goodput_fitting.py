@@ -119,13 +119,13 @@ def test_one_gpu_tells_computing_alone(own: ThroughputParameters) -> None:
     assert structs.astuple(found)[2:] == pytest.approx((LEAST_S,) * 4 + (1.0,), rel=1e-6)
 
 
-def test_one_batch_counts_as_computing_in_proportion() -> None:
+def test_half_of_computing_is_constant_where_one_batch_was_seen() -> None:
     own = ThroughputParameters(compute_s=0.02, compute_per_sample_s=0.001)
 
     found = fit(observed(own, ONE_GPU, batches=(30,))).parameters
 
-    assert found.compute_s == pytest.approx(LEAST_S)
-    assert found.compute_per_sample_s == pytest.approx(0.05 / 30, rel=1e-3)
+    assert found.compute_s == pytest.approx(0.025, rel=1e-3)
+    assert found.compute_per_sample_s == pytest.approx(0.025 / 30, rel=1e-3)
 
 
 @given(parameters)
@@ -160,13 +160,14 @@ def test_times_of_passes_may_be_missing() -> None:
 
 
 @given(parameters)
-def test_fitting_again_from_before_changes_nothing(own: ThroughputParameters) -> None:
+def test_fitting_again_from_before_is_as_good(own: ThroughputParameters) -> None:
+    """To two tenths of a percent: slopes at their bounds start elsewhere."""
     steps = observed(own, SEVERAL_NODES, noise=0.05)
     first = fit(steps)
 
     again = fit(steps, first.parameters)
 
-    assert again.loss <= first.loss + 1e-4
+    assert again.loss <= first.loss + 2e-3
 
 
 @given(parameters)

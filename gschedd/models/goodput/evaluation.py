@@ -36,8 +36,8 @@ _ARRAYS: Final = 6
 #: Quotients of whole numbers are whole to this relative precision.
 _WHOLE: Final = 1e-9
 _STEPS: Final[Floats] = np.linspace(0.0, 1.0, CANDIDATES)
-#: The lowest candidate alone, for jobs whose global batch is fixed.
-_FIRST: Final[Floats] = _STEPS[:1]
+#: More than any batch, but finite: what fits into a memory of which nothing is known.
+_ENDLESS: Final = 1e300
 
 
 class Query(NamedTuple):
@@ -135,9 +135,9 @@ def best_of_model(
     """Return the best batch of each configuration of one job on one GPU type."""
     nodes, gpus = np.asarray(nodes), np.asarray(gpus)
     columns = _columns(model, gpu_type)
-    steps = _FIRST if model.limits.fixed else _STEPS
-    work = np.empty((_ARRAYS, len(gpus), len(steps)))
-    return _best(nodes[:, None], gpus[:, None], columns, steps, work)
+    is_fixed = model.limits.fixed
+    work = np.empty((_ARRAYS, len(gpus), 1 if is_fixed else CANDIDATES))
+    return _best(nodes[:, None], gpus[:, None], columns, work, is_fixed=is_fixed)
 
 
 def best_of_many(queries: Sequence[Query]) -> list[Goodputs]:
@@ -152,12 +152,12 @@ def best_of_many(queries: Sequence[Query]) -> list[Goodputs]:
     is_fixed = np.array([query.model.limits.fixed for query in queries])[owner]
     goodput, per_gpu, accumulation = np.empty(len(owner)), _whole(owner), _whole(owner)
     work = np.empty((_ARRAYS, BLOCK_ROWS, CANDIDATES))
-    for steps, chosen in ((_STEPS, ~is_fixed), (_FIRST, is_fixed)):
-        rows = np.flatnonzero(chosen)
+    for fixed in (False, True):
+        rows = np.flatnonzero(is_fixed == fixed)
         for start in range(0, len(rows), BLOCK_ROWS):
             block = rows[start : start + BLOCK_ROWS]
             columns = _Columns(*table[owner[block]].T[:, :, None])
-            found = _best(nodes[block], gpus[block], columns, steps, work)
+            found = _best(nodes[block], gpus[block], columns, work, is_fixed=fixed)
             goodput[block], per_gpu[block], accumulation[block] = found
     ends = np.cumsum(lengths).tolist()
     return [
@@ -173,10 +173,7 @@ class _Columns(NamedTuple):
         own_s, own_per_sample_s: T_grad of the type itself, seconds.
         gradient_s ... overlap: parameters of the type whose scaling is used.
         batch, batch_max: M0, and the largest global batch.
-        per_gpu_min, per_gpu_max: of a replica; infinite where the memory is not known.
-        even_max: what an even split among the replicas may not exceed: batch_max, or infinite
-            where the global batch is fixed, as some replicas then have a sample less.
-        samples_max: of a step: infinite, or the global batch where it is fixed.
+        per_gpu_min, per_gpu_max: of a replica.
         noise, square_norm: efficiency is batch / (noise + M * square_norm).
         replica_gpus: GPUs of a replica.
         borrows: whether the scaling is another type's.
@@ -195,8 +192,6 @@ class _Columns(NamedTuple):
     batch_max: _Column
     per_gpu_min: _Column
     per_gpu_max: _Column
-    even_max: _Column
-    samples_max: _Column
     noise: _Column
     square_norm: _Column
     replica_gpus: _Column
@@ -222,9 +217,7 @@ def _columns(model: GoodputModel, gpu_type: str) -> _Columns:
         limits.batch,
         batch_max,
         max(1, limits.per_gpu_min),
-        found.per_gpu_max or limits.per_gpu_max or np.inf,
-        np.inf if limits.fixed else batch_max,
-        limits.batch if limits.fixed else np.inf,
+        found.per_gpu_max or limits.per_gpu_max or _ENDLESS,
         limits.batch * variance,
         square_norm,
         model.gpus_of_replica(gpu_type),
@@ -232,16 +225,19 @@ def _columns(model: GoodputModel, gpu_type: str) -> _Columns:
     )
 
 
-def _best(nodes: Ints, gpus: Ints, at: _Columns, steps: Floats, work: Floats) -> Goodputs:
+def _best(nodes: Ints, gpus: Ints, at: _Columns, work: Floats, *, is_fixed: bool) -> Goodputs:
     """Return the best candidate of each row.
 
     Temporary arrays are the cost of this function, so that each has a name and is written in place.
 
     Args:
         nodes, gpus: of each row, shape ``(R, 1)``.
-        steps: where candidates lie between the smallest and the largest global batch, 0 to 1.
-        work: memory to work in, shape ``(_ARRAYS, at least R, at least the number of steps)``.
+        work: memory to work in, shape ``(_ARRAYS, at least R, CANDIDATES)``, or of one column if
+            the global batch is fixed.
+        is_fixed: of all rows. The batch then is M0, and where it cannot be split evenly some
+            replicas have a sample less than others.
     """
+    steps = _STEPS[:1] if is_fixed else _STEPS
     replicas = np.maximum(gpus // at.replica_gpus, 1.0)
     smallest = np.maximum(at.batch, at.per_gpu_min * replicas)
     runs = (replicas * at.replica_gpus == gpus) & (nodes >= 1) & (smallest <= at.batch_max)
@@ -253,17 +249,18 @@ def _best(nodes: Ints, gpus: Ints, at: _Columns, steps: Floats, work: Floats) ->
     share *= smallest / replicas * (1 - _WHOLE)
     np.divide(share, at.per_gpu_max, out=passes)
     np.ceil(passes, out=passes)
-    np.maximum(passes, 1.0, out=passes)
     alone = np.flatnonzero(replicas == 1)
     if len(alone):  # gradient noise is measured between passes where there is one replica
         passes[alone] = np.maximum(passes[alone], 1.0 + (share > at.batch)[alone])
     share /= passes
     np.ceil(share, out=per_gpu)
     np.multiply(replicas, passes, out=samples)
-    np.divide(at.even_max, samples, out=spare)
-    np.minimum(per_gpu, np.floor(spare, out=spare), out=per_gpu)
+    if not is_fixed:
+        np.divide(at.batch_max, samples, out=spare)
+        np.minimum(per_gpu, np.floor(spare, out=spare), out=per_gpu)
     samples *= per_gpu
-    np.minimum(samples, at.samples_max, out=samples)
+    if is_fixed:
+        np.minimum(samples, at.batch, out=samples)
 
     passes -= 1.0
     accumulation = passes
@@ -273,7 +270,9 @@ def _best(nodes: Ints, gpus: Ints, at: _Columns, steps: Floats, work: Floats) ->
     goodput += at.noise
     goodput *= step_s
     np.divide(samples, goodput, out=goodput)
-    goodput *= per_gpu >= at.per_gpu_min
+    is_short = per_gpu < at.per_gpu_min
+    if is_short.any():
+        goodput[is_short] = 0.0
     row, column = np.arange(len(goodput)), goodput.argmax(axis=1)
     best = (goodput[row, column, None] * at.batch * runs)[:, 0]
     possible = best > 0

@@ -27,8 +27,10 @@ from gschedd.models.goodput.records import (
 
 #: Steps of one fit; from the parameters of an earlier one a handful is enough.
 MAX_STEPS: Final = 40
-#: A step that lowers the loss by no more than this part of it is the last.
+#: A step that lowers the loss by no more than this part of it is the last; a loss below
+#: `SMALL_LOSS` counts as that, which is an error of some percent.
 ENOUGH: Final = 1e-5
+SMALL_LOSS: Final = 0.1
 OVERLAP_PENALTY: Final = 1e-3
 SLOPE_PENALTY: Final = 1e-2
 #: Between nodes synchronisation costs at least so much more than inside one, until it was seen.
@@ -63,8 +65,9 @@ def fit(observations: Sequence[Observation], previous: ThroughputParameters | No
     """Return the parameters that explain what was observed on one GPU type.
 
     Terms that were never observed stay at their bounds: synchronisation without several replicas,
-    its slope without more than two, the constant part of computing without two batch sizes.
-    Synchronisation between nodes then costs at least `BETWEEN_LEAST` times that inside one.
+    its slope without more than two. Synchronisation between nodes then costs at least
+    `BETWEEN_LEAST` times that inside one. With a single batch size half of computing counts as
+    constant.
 
     Args:
         observations: of one type, at least one; their GPUs count as replicas.
@@ -143,6 +146,8 @@ def _start(data: _Data) -> tuple[Floats, Floats]:
     is_free = np.zeros(7, dtype=bool)
     is_free[_COMPUTE] = np.ptp(data.per_gpu) > 0
     is_free[_PER_SAMPLE] = True
+    if not is_free[_COMPUTE]:  # one batch does not tell the constant part, and half is nearest
+        constant, slope = typical / 2, typical / 2 / data.per_gpu[0]
     start[_COMPUTE] = max(float(constant), 1e-3 * typical)
     start[_PER_SAMPLE] = max(float(slope), 1e-3 * typical / float(np.median(data.per_gpu)))
     further_s = step_s - (data.accumulation + 1) * gradient_s
@@ -157,8 +162,9 @@ def _start(data: _Data) -> tuple[Floats, Floats]:
         start[constant_at] = max(float(np.median(further_s[mask])), 0.02 * typical)
         if is_free[slope_at]:
             start[slope_at] = _SLOPE_START * start[constant_at]
-    start[_OVERLAP] = 1.5
-    return np.where(is_free, np.log(start), _LOWEST), is_free
+    if is_free[_OVERLAP]:
+        start[_OVERLAP] = 1.5
+    return np.log(start), is_free
 
 
 class _Point(NamedTuple):
@@ -252,10 +258,12 @@ def _minimised(data: _Data, start: Floats, free: Floats) -> tuple[Floats, float]
         matrix, slope = _bound(data, at)
         outwards = ((logs <= _LOWEST) & (slope > 0)) | ((logs >= _HIGHEST) & (slope < 0))
         inner = free[~outwards[free]]
-        if not len(inner):
-            break
-        for _ in range(_TRIES):
-            there = _step(logs, matrix[np.ix_(inner, inner)], slope[inner], inner, damping)
+        enough = ENOUGH * max(at.loss, SMALL_LOSS)
+        for _ in range(_TRIES if len(inner) else 0):
+            step = _step(matrix[np.ix_(inner, inner)], slope[inner], damping)
+            there = logs.copy()
+            there[inner] += step
+            there = np.clip(there, _LOWEST, _HIGHEST)
             then = _point(data, there)
             if then.loss < at.loss:
                 break
@@ -264,14 +272,12 @@ def _minimised(data: _Data, start: Floats, free: Floats) -> tuple[Floats, float]
             break
         gain, logs, at = at.loss - then.loss, there, then
         damping = max(damping / _DAMPING_FACTOR, _DAMPING_LEAST)
-        if gain <= ENOUGH * at.loss:
+        if gain <= enough:
             break
     return logs, at.loss
 
 
-def _step(logs: Floats, matrix: Floats, slope: Floats, inner: Floats, damping: float) -> Floats:
+def _step(matrix: Floats, slope: Floats, damping: float) -> Floats:
     diagonal = np.diag(matrix)
     damped = matrix + np.diag(damping * diagonal + 1e-12 * (1.0 + diagonal.max()))
-    there = logs.copy()
-    there[inner] -= np.clip(np.linalg.solve(damped, slope), -_LONGEST, _LONGEST)
-    return np.clip(there, _LOWEST, _HIGHEST)
+    return np.clip(-np.linalg.solve(damped, slope), -_LONGEST, _LONGEST)
