@@ -26,7 +26,7 @@ KEPT_NAMES = frozenset({"GSCHED_HEAD", "GSCHED_CONFIG"})  # so that gsub works i
 CLUSTER_LETTERS = 12  # of its id: enough to tell clusters of one site apart
 KEPT_PREFIX = "PBS_O_"
 REMOVE_DELAY_S = 60.0
-GATE_VARIABLE = "GSCHED_GATE"  # see gnode.supervisor.gate, torchrun_agent and gsched.elastic.ready
+GATE_VARIABLE = "GSCHED_GATE"  # see gnode.supervisor.gate, torchrun_agent and gsched.elastic.gate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from gsched.elastic.errors import (
     StepError,
     WorldSizeError,
 )
-from gsched.elastic.ready import ready
+from gsched.elastic.gate import ready
 from gsched.elastic.samples import Samples
 from gsched.elastic.starting import start
 from gsched.elastic.training import Settings, Training

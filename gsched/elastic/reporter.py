@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from gsched.elastic.conversation import PROTOCOL_VERSION, Asked, Body, Conversation
 from gsched.elastic.environment import Environment
+from gsched.elastic.gate import is_called
 from gsched.elastic.keeper import Restored, Saved
 from gsched.elastic.link import Link
-from gsched.elastic.ready import is_called
 from gsched.elastic.samples import Position, Samples
 from gsched.elastic.timing import StepTimes
 

@@ -18,10 +18,10 @@ from gsched.elastic.adaptive.training import AdaptiveTraining
 from gsched.elastic.buckets import settle_buckets
 from gsched.elastic.environment import Environment
 from gsched.elastic.errors import BadArgumentError, ElasticError, WorldSizeError
+from gsched.elastic.gate import is_waiting, ready
 from gsched.elastic.keeper import Keeper
 from gsched.elastic.plain import distributed_parts
 from gsched.elastic.ranks import Ranks
-from gsched.elastic.ready import is_waiting, ready
 from gsched.elastic.reporter import SECOND_PERIOD_S, Reporter
 from gsched.elastic.samples import Samples
 from gsched.elastic.shelf import Shelf

@@ -55,7 +55,7 @@ SCRIPT = Path(__file__).resolve().parent / "migrate_train.py"
 STARTS = ("cold", "warm")
 PHASES = ("save", "stop", "start", "import", "prepare", "restore", "step")
 LOOK_S = 0.02
-WAIT_S = 300.0
+WAIT_S = 600.0
 STEPS_BEFORE = 10
 STEPS_ALONE = 40
 
