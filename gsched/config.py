@@ -101,6 +101,8 @@ TRAINING_POLICIES: Final = (
     "edf",
     "elasticflow",
     "fifowhole",
+    "gavel",
+    "pollux",
     "sia",
     "themis",
 )

@@ -15,7 +15,17 @@ from gschedd.models.predict import Model, PaperModel
 from gschedd.models.robust import RobustModel
 from gschedd.plan.compose import Fairness, beside
 from gschedd.plan.snapshot import Policy
-from gschedd.policies.baselines import edf, fewest, fifowhole, paper, roundrobin, themis, torque
+from gschedd.policies.baselines import (
+    edf,
+    fewest,
+    fifowhole,
+    gavel,
+    paper,
+    pollux,
+    roundrobin,
+    themis,
+    torque,
+)
 from gschedd.policies.kit.capacity import Weights
 from gschedd.policies.queue import balance, fifo
 from gschedd.policies.training import deadline, drs, elasticflow, sia
@@ -206,13 +216,15 @@ _TRAINING_MAKERS: Final[Mapping[str, Callable[[Tuning], Policy]]] = MappingProxy
         "edf": lambda _: edf.plan,
         "elasticflow": lambda tuning: elasticflow.elasticflow(tuning.elasticflow_settings),
         "fifowhole": lambda _: fifowhole.plan,
+        "gavel": lambda _: gavel.plan,
+        "pollux": lambda _: pollux.plan,
         "sia": lambda tuning: sia.sia(tuning.sia_settings),
         "themis": lambda tuning: themis.themis(tuning.themis_settings),
     }
 )
 
 #: Those that choose batch sizes of adaptive trainings, too, and plan only these.
-PLANNING_ADAPTIVE: Final = frozenset({"sia"})
+PLANNING_ADAPTIVE: Final = frozenset({"gavel", "pollux", "sia"})
 
 #: Policies for trainings, as they are without settings.
 TRAININGS: Final[Mapping[str, Policy]] = MappingProxyType(
@@ -221,7 +233,7 @@ TRAININGS: Final[Mapping[str, Policy]] = MappingProxyType(
 
 #: Packages that a policy needs beside those of gsched itself.
 NEEDED_PACKAGES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"sia": ("highspy", "numpy")}
+    dict.fromkeys(PLANNING_ADAPTIVE, ("highspy", "numpy"))
 )
 
 #: What a queue may name, in order.

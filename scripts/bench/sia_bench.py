@@ -20,10 +20,11 @@ from gschedd.allocation.adaptive.cluster import pool_of
 from gschedd.allocation.adaptive.core import Limits
 from gschedd.allocation.adaptive.plans import plan_of
 from gschedd.allocation.adaptive.problem import AssignmentError, Problem
+from gschedd.allocation.adaptive.rounds import adaptive_jobs
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.policies.training.sia import Settings, sia
 from gschedd.policies.training.sia.objective import problem_of
-from gschedd.policies.training.sia.rounds import adaptive_jobs, assigned, decided
+from gschedd.policies.training.sia.rounds import assigned, decided
 from scripts.bench.sia_instance import read
 from scripts.bench.sia_mix import Mix
 from scripts.bench.sia_whole import solve_whole

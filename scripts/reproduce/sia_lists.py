@@ -62,6 +62,7 @@ class Says(Enum):
     JOBS = auto()  # with the number of GPUs that their users tuned
     TRAININGS = auto()  # with run times for each number of GPUs at the batch that was tuned
     ADAPTIVE = auto()  # number and type of GPUs and batch may be chosen
+    RIGID = auto()  # the type of GPUs may be chosen, with the number and the batch of its user
 
 
 def lists_of(paths: Sequence[Path]) -> list[Path]:
@@ -238,6 +239,8 @@ class Jobs:
                 )
             case Says.ADAPTIVE:
                 return self._adaptive(plain, row)
+            case Says.RIGID:
+                return self._adaptive(plain, structs.replace(row, scaling=Scaling.RIGID))
 
     def _adaptive(self, plain: TraceJob, row: Row) -> TraceJob:
         application, batch = self._applications[row.application], self._batch(row)

@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Final
@@ -32,18 +32,22 @@ DATA: Final = shared_data("sia")
 TRACES: Final = ("philly", "newtrace")
 #: Policies of queues: they give jobs the GPUs that were asked for.
 QUEUES: Final = ("fifo",)
+#: Those that choose the type of GPUs only.
+RIGID: Final = ("gavel",)
 #: Those that are compared if none are named.
-DEFAULT: Final = "fifo,themis"
+DEFAULT: Final = "sia,pollux,gavel,themis,fifo"
 EXAMPLES: Final = """examples:
   scripts/reproduce/sia --trace ../shared/data/sia/workloads/philly --lists 1
-  scripts/reproduce/sia --policies fifo,themis --cluster homo64 --json sia.json
+  scripts/reproduce/sia --policies sia,themis --cluster homo64 --json sia.json
 """
 
 
 def contender(name: str) -> Contender:
     """Return a policy by its name."""
     adaptive = choose(name).plans_adaptive and name not in QUEUES
-    says = Says.ADAPTIVE if adaptive else Says.JOBS if name in QUEUES else Says.TRAININGS
+    says = Says.JOBS if name in QUEUES else Says.TRAININGS
+    if adaptive:
+        says = Says.RIGID if name in RIGID else Says.ADAPTIVE
     return Contender(name=name, make=partial(_plan, name), says=says, plans_adaptive=adaptive)
 
 
@@ -51,11 +55,16 @@ def _plan(name: str) -> Policy:
     return choose(name).plan
 
 
+@lru_cache(100)
+def _application(name: str, folder: Path) -> Application:
+    return Application(name, folder)
+
+
 def run(task: tuple[Path, str], asked: argparse.Namespace) -> ListFigures:
     """Run one list under one policy."""
     path, name = task
     wanted = sorted({row.application for row in read_list(path)})
-    applications = {each: Application(each, asked.truth) for each in wanted}
+    applications = {each: _application(each, asked.truth) for each in wanted}
     setup = Setup(
         cluster=Cluster(asked.cluster),
         applications=applications,

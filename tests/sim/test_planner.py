@@ -17,7 +17,7 @@ from gschedd.plan.elastic import allocate
 from gschedd.plan.snapshot import DeadlineForecast, Plan, Policy, Snapshot, Start, Wait
 from gschedd.plan.space import Spaces
 from gschedd.policies.queue import fifo
-from gschedd.policies.registry import TRAININGS, Tuning, choose
+from gschedd.policies.registry import PLANNING_ADAPTIVE, TRAININGS, Tuning, choose
 from gschedd.sim.cluster import read_cluster
 from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import Options, Simulation
@@ -87,7 +87,7 @@ def results(
     return sorted(found, key=lambda each: each.job), simulation
 
 
-@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.parametrize("name", sorted(set(TRAININGS) - PLANNING_ADAPTIVE))
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_a_planner_that_answers_at_once_decides_what_the_head_would(
     name: str, share: float

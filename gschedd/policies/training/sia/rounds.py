@@ -1,13 +1,10 @@
 """One round of Sia over a snapshot."""
 
-import math
-from typing import Final
-
 import numpy as np
 from msgspec import structs
 
 from gschedd.allocation.adaptive.assignment import solve
-from gschedd.allocation.adaptive.candidates import AdaptiveJob, Candidates, candidates_of
+from gschedd.allocation.adaptive.candidates import Candidates, candidates_of
 from gschedd.allocation.adaptive.cluster import pool_of
 from gschedd.allocation.adaptive.core import Limits
 from gschedd.allocation.adaptive.plans import Decided, plan_of
@@ -19,19 +16,17 @@ from gschedd.allocation.adaptive.problem import (
     Problem,
     in_order,
 )
+from gschedd.allocation.adaptive.rounds import adaptive_jobs, is_round, next_round_s
 from gschedd.allocation.running import Trainings
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.policies.training.sia import Settings
 from gschedd.policies.training.sia.objective import problem_of
 
-#: A decision that is late by this part of a round at most is the round's.
-LATE: Final = 0.05
-
 
 def plan_round(snapshot: Snapshot, settings: Settings) -> Plan:
     """Decide about all adaptive jobs at a round, and about those that wait in between."""
     jobs = adaptive_jobs(snapshot, all_of_them=is_round(snapshot.now_s, settings.round_s))
-    again_s = (math.floor(snapshot.now_s / settings.round_s) + 1) * settings.round_s
+    again_s = next_round_s(snapshot.now_s, settings.round_s)
     if not jobs:
         return Plan(again_s=again_s if snapshot.profiles else None)
     held = [each.allocation for each in jobs if each.allocation]
@@ -54,41 +49,6 @@ def decided(
         gain=_gains(candidates, problem, chosen),
         waiting=Trainings.of(snapshot).waiting,
     )
-
-
-def is_round(now_s: float, round_s: float) -> bool:
-    """Return whether running jobs are decided about: at multiples of a round, or a little later."""
-    return now_s - math.floor(now_s / round_s) * round_s <= LATE * round_s
-
-
-def adaptive_jobs(snapshot: Snapshot, *, all_of_them: bool) -> list[AdaptiveJob]:
-    """Return the adaptive jobs that wait and, of all of them, those that may be migrated."""
-    trainings = Trainings.of(snapshot)
-    jobs: list[AdaptiveJob] = []
-    for number, job_class in trainings.waiting.items():
-        profile = snapshot.profiles[number]
-        if profile.adaptive is not None:
-            jobs.append(
-                AdaptiveJob(
-                    job=number,
-                    profile=profile.adaptive,
-                    request=job_class.request,
-                    must_run=profile.promised is True,
-                )
-            )
-    for number, running in trainings.movable.items() if all_of_them else ():
-        profile = snapshot.profiles[number]
-        if profile.adaptive is not None and profile.request is not None:
-            jobs.append(
-                AdaptiveJob(
-                    job=number,
-                    profile=profile.adaptive,
-                    request=profile.request,
-                    allocation=running.allocation,
-                    must_run=profile.promised is True,
-                )
-            )
-    return sorted(jobs, key=lambda each: each.job)
 
 
 def assigned(problem: Problem, settings: Settings) -> Assignment:

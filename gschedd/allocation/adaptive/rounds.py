@@ -1,0 +1,51 @@
+"""Rounds of policies for adaptive jobs: when one is, and about which jobs it decides."""
+
+import math
+from typing import Final
+
+from gschedd.allocation.adaptive.candidates import AdaptiveJob
+from gschedd.allocation.running import Trainings
+from gschedd.plan.snapshot import Snapshot
+
+#: A decision that is late by this part of a round at most is the round's.
+LATE: Final = 0.05
+
+
+def is_round(now_s: float, round_s: float) -> bool:
+    """Return whether running jobs are decided about: at multiples of a round, or a little later."""
+    return now_s - math.floor(now_s / round_s) * round_s <= LATE * round_s
+
+
+def next_round_s(now_s: float, round_s: float) -> float:
+    """Return when the next round begins, seconds since the epoch."""
+    return (math.floor(now_s / round_s) + 1) * round_s
+
+
+def adaptive_jobs(snapshot: Snapshot, *, all_of_them: bool) -> list[AdaptiveJob]:
+    """Return the adaptive jobs that wait and, of all of them, those that may be migrated."""
+    trainings = Trainings.of(snapshot)
+    jobs: list[AdaptiveJob] = []
+    for number, job_class in trainings.waiting.items():
+        profile = snapshot.profiles[number]
+        if profile.adaptive is not None:
+            jobs.append(
+                AdaptiveJob(
+                    job=number,
+                    profile=profile.adaptive,
+                    request=job_class.request,
+                    must_run=profile.promised is True,
+                )
+            )
+    for number, running in trainings.movable.items() if all_of_them else ():
+        profile = snapshot.profiles[number]
+        if profile.adaptive is not None and profile.request is not None:
+            jobs.append(
+                AdaptiveJob(
+                    job=number,
+                    profile=profile.adaptive,
+                    request=profile.request,
+                    allocation=running.allocation,
+                    must_run=profile.promised is True,
+                )
+            )
+    return sorted(jobs, key=lambda each: each.job)
