@@ -1,0 +1,185 @@
+"""Adaptive trainings under sia, on the head's own core: they start small, grow, change type."""
+
+import math
+
+from msgspec import structs
+
+from gsched.model.training import Adaptive
+from gsched.protocol import actions as a
+from gsched.protocol import node as n
+from gschedd.core import commands as c
+from gschedd.core import facts as f
+from gschedd.core.state import State
+from gschedd.plan.training import gpus_by_node
+from gschedd.policies.registry import Tuning, choose
+from gschedd.policies.training.sia import Settings
+from tests.support.world import ADMIN, World, node
+
+ROUND_S = 60.0
+#: Seconds of a sample on a GPU; each step takes as long as 64 more.
+SAMPLE_S = {"t4": 0.004, "a100": 0.001}
+
+
+class Story(World):
+    """Two nodes of unequal GPUs; trainings report after each round what they measure."""
+
+    def __init__(self, **settings: object) -> None:
+        machines = (
+            node("a", cpus=8, gpu_types=("a100",) * 4),
+            node("t", cpus=8, gpu_types=("t4",) * 4),
+        )
+        chosen = structs.replace(Settings(), **settings)
+        super().__init__(*machines, policy=choose("sia", Tuning(sia_settings=chosen)).plan)
+
+    def _fresh_state(self) -> State:
+        return State({"batch": 0}, plans_training=True, plans_adaptive=True)
+
+    def training(self, kind: str = "net", most: int = 8, **changes: object) -> int:
+        changes = {"runs_s": 9e4, "movable": True, "kind": kind, "places_max": most} | changes
+        adaptive = Adaptive(batch=64, batch_max=4096)
+        asked = "select=1:ncpus=1:ngpus=1,place=free"
+        return self.submit(asked, adaptive=adaptive, **changes)  # type: ignore[arg-type] # passed on
+
+    def rounds(self, count: int, *, silent: bool = False) -> None:
+        """Let rounds pass; trainings report in the middle of each."""
+        for _ in range(count):
+            next_s = (math.floor(self.now_s / ROUND_S) + 1) * ROUND_S
+            self.run_for(next_s - self.now_s - ROUND_S / 2)
+            if not silent:
+                self.report()
+            self.run_for(ROUND_S / 2 + 1)
+
+    def report(self) -> None:
+        """Let each training that runs say how long its steps take: in proportion to its GPUs."""
+        for number, job in list(self.head.state.running.items()):
+            attempt = job.attempt
+            if attempt is None or attempt.batching is None or job.spec.adaptive is None:
+                continue
+            name = attempt.allocation[0].node
+            gradient_s = SAMPLE_S["a100" if name == "a" else "t4"] * (64 + attempt.batching.per_gpu)
+            step_s = gradient_s * (attempt.batching.accumulation + 1)
+            told = n.Progress(
+                job=number,
+                attempt=attempt.number,
+                step=1 + int(self.now_s),
+                at_s=self.now_s,
+                step_s=step_s,
+                gradient_s=gradient_s,
+                batch_per_gpu=attempt.batching.per_gpu,
+                accumulation=attempt.batching.accumulation,
+                gradient_sqr=1.0,
+                gradient_var=100.0,
+            )
+            self._take(self.head.reported(name, told, self.now_s))
+        self.settle()
+
+    def gpus(self, number: int) -> dict[str, int]:
+        attempt = self.job(number).attempt
+        return gpus_by_node(attempt.allocation) if attempt is not None else {}
+
+
+def test_a_training_grows_to_twice_its_gpus_at_each_round() -> None:
+    """One GPU, two, four of a100; then eight would lie on unequal GPUs, and that is all."""
+    story = Story()
+    job = story.training()
+    story.run_for(1.0)
+    seen = [story.gpus(job)]
+    for _ in range(4):
+        story.rounds(1)
+        story.run_for(20.0)
+        seen.append(story.gpus(job))
+
+    assert [sum(each.values()) for each in seen] == [1, 2, 4, 4, 4]
+    attempt = story.job(job).attempt
+    assert attempt is not None
+    assert attempt.batching is not None
+    assert attempt.batching.per_gpu * 4 > 64, "the batch has grown with the GPUs"
+
+
+def test_a_training_that_says_nothing_stays_on_its_minimum() -> None:
+    story = Story()
+    job = story.training()
+    story.rounds(5, silent=True)
+
+    assert sum(story.gpus(job).values()) == 1
+    assert story.job(job).attempts == 1
+
+
+def test_between_rounds_only_new_trainings_start() -> None:
+    story = Story()
+    first = story.training()
+    story.rounds(1)
+    story.run_for(20.0)
+    story.report()
+    attempts = story.job(first).attempts
+    second = story.training()
+    story.run_for(1.0)
+
+    assert sum(story.gpus(second).values()) == 1
+    assert story.job(first).attempts == attempts
+
+
+def test_trainings_that_come_make_room_for_each_other() -> None:
+    """Eight jobs on eight GPUs: none waits, although the first had four of them."""
+    story = Story(lambda_n=5.0)
+    jobs = [story.training()]
+    story.rounds(4)
+    assert sum(story.gpus(jobs[0]).values()) == 4
+    jobs += [story.training(f"net{number}") for number in range(7)]
+    story.rounds(6)
+
+    assert [sum(story.gpus(job).values()) for job in jobs] == [1] * 8
+
+
+def test_a_training_that_waits_is_told_why() -> None:
+    """With the published settings no training shrinks from two GPUs to one for it."""
+    story = Story()
+    jobs = [story.training()]
+    story.rounds(4)
+    jobs += [story.training(f"net{number}") for number in range(7)]
+    story.rounds(6)
+    waiting = [job for job in jobs if not story.gpus(job)]
+
+    assert sum(sum(story.gpus(job).values()) for job in jobs) == 8
+    assert waiting
+    assert {story.why(job) for job in waiting} == {"other jobs gain more goodput from the GPUs"}
+
+
+def test_other_trainings_are_planned_by_their_queue() -> None:
+    """One with a deadline and no adaptive batch starts on the fewest GPUs that it requests."""
+    story = Story()
+    plain = story.submit(
+        "select=2:ncpus=1:ngpus=1,place=free",
+        movable=True,
+        places_max=4,
+        deadline_after_s=1e6,
+        runs_s=1e3,
+    )
+    other = story.training()
+    story.run_for(5.0)
+
+    assert sum(story.gpus(plain).values()) == 2
+    assert sum(story.gpus(other).values()) == 1
+
+
+def test_a_round_leaves_a_drained_node_alone() -> None:
+    """The training there keeps its GPUs, and no other is started there."""
+    story = Story()
+    first = story.training()
+    story.run_for(5.0)
+    (home,) = story.gpus(first)
+    story.do(c.ActOnNode(caller=ADMIN, node=home, asked=a.DrainNode(reason="dust")))
+    second = story.training("other")
+    story.rounds(2)
+
+    assert home not in story.gpus(second)
+
+
+def test_what_was_decided_is_in_the_history_of_the_job() -> None:
+    story = Story()
+    job = story.training()
+    story.run_for(1.0)
+    (assigned,) = story.told(f.AttemptAssigned, job)
+
+    assert isinstance(assigned, f.AttemptAssigned)
+    assert assigned.why.startswith("on 1 GPU of type ")
