@@ -165,6 +165,20 @@ def test_jobs_that_are_alike_are_solved_in_no_time() -> None:
     assert found.considered <= 4_000
 
 
+@pytest.mark.parametrize(("factor", "offset"), [(1e-9, 0.0), (1e9, 0.0), (1.0, 1e6)])
+def test_the_unit_of_costs_makes_no_difference(factor: float, offset: float) -> None:
+    arrays = table(4, 40, 10, 3)
+    stated = {
+        **arrays,
+        "cost": factor * arrays["cost"] + offset,
+        "lambda_n": factor * arrays["lambda_n"] + offset,
+    }
+    plain, found = solved(**arrays, limits=EXACT), solved(**stated, limits=EXACT)
+
+    assert found.objective == pytest.approx(factor * plain.objective + 40 * offset, rel=1e-9)
+    assert found.gap < 1e-7
+
+
 def test_equal_problems_give_equal_assignments() -> None:
     arrays = table(3, 200, 20, 3)
     first, second = (solved(**arrays) for _ in range(2))

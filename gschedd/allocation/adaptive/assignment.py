@@ -36,7 +36,7 @@ def solve(problem: Problem, limits: Limits | None = None) -> Assignment:
     if not len(small.problem.cost):
         return small.whole(np.full(problem.jobs, -1, dtype=np.int64), -np.inf, "decided", 0)
     priced = best_prices(small.problem)
-    search = _Search(small.problem, priced, limits)
+    search = _Search(small, priced, limits)
     search.run()
     if search.chosen is None:
         raise AssignmentError(
@@ -50,7 +50,12 @@ class _Reduced:
     """A problem without what is decided from the start.
 
     Columns that use more than there is, or cost more than to wait, are left out; jobs that must
-    have the only column they have get it.
+    have the only column they have get it. Costs are those above the least of each job, in units of
+    the largest of these, so that no tolerance depends on how costs are stated.
+
+    Attributes:
+        base: what all jobs cost at least, in the original unit.
+        unit: of the costs of the problem.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -80,16 +85,21 @@ class _Reduced:
                 f"job {job} must have a configuration, but none that it may have fits"
             )
         waits = np.where(single, 0.0, problem.waiting_cost)
+        job, cost = problem.job[self.columns], problem.cost[self.columns]
+        least = waits.copy()
+        np.minimum.at(least, job, cost)
+        above = np.concatenate([cost - least[job], (waits - least)[np.isfinite(waits)]])
+        self.unit = float(above.max(initial=0.0)) or 1.0
         self.problem = structs.replace(
             problem,
-            waiting_cost=waits,
+            waiting_cost=(waits - least) / self.unit,
             capacity=left,
-            job=problem.job[self.columns],
+            job=job,
             configuration=problem.configuration[self.columns],
-            cost=problem.cost[self.columns],
+            cost=(cost - least[job]) / self.unit,
         )
         taken = self.fixed[self.fixed >= 0]
-        self._cost = float(problem.cost[taken].sum())
+        self.base = float(problem.cost[taken].sum() + least.sum())
 
     def whole(self, chosen: Ints, bound: float, method: str, considered: int) -> Assignment:
         """Return an assignment of the original problem from one of this."""
@@ -103,7 +113,7 @@ class _Reduced:
         return Assignment(
             configuration=configuration,
             objective=objective,
-            bound=min(bound + self._cost, objective) if len(self.columns) else objective,
+            bound=min(self.base + self.unit * bound, objective) if len(self.columns) else objective,
             method=method,
             considered=considered,
         )
@@ -112,8 +122,9 @@ class _Reduced:
 class _Search:
     """Looks for better assignments in growing cores."""
 
-    def __init__(self, problem: Problem, priced: Priced, limits: Limits) -> None:
-        self.problem = problem
+    def __init__(self, reduced: _Reduced, priced: Priced, limits: Limits) -> None:
+        self.problem = problem = reduced.problem
+        self._unit, self._base = reduced.unit, reduced.base
         self.priced = priced
         self.limits = limits
         self.bound = priced.bound
@@ -125,7 +136,7 @@ class _Search:
     @property
     def _enough(self) -> float:
         """Return the difference between objective and bound that is small enough."""
-        return self.limits.gap * max(abs(self.bound), 1e-300)
+        return self.limits.gap * max(abs(self._base / self._unit + self.bound), 1e-300)
 
     def run(self) -> None:
         """Solve cores until the gap is small enough, or the next one is too large."""

@@ -42,7 +42,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     Attributes:
         gap: a solution that is proven to be so near to the best is good enough; relative.
         nodes: of the branch-and-bound tree; the same on each machine, in contrast to time.
-        time_s: after which the best solution so far is taken, seconds.
+        time_s: of each core, after which its best solution so far is taken, seconds.
         columns_first: of the first core, beside one for each job.
         columns: of a core, at most, beside one for each job.
     """
@@ -137,12 +137,14 @@ class _Core:
         status = highs.getModelStatus()
         if status == highspy.HighsModelStatus.kInfeasible:
             return Solved(chosen=None, bound=np.inf)
+        if status not in ENDED:
+            return Solved(chosen=None, bound=-np.inf)
         info = highs.getInfo()
         # HiGHS may be wrong by its tolerance, which is in its own unit
         bound = (float(info.mip_dual_bound) - TOLERANCE) * unit + self.fixed_cost
         values = highs.getSolution().col_value
         found = None
-        if status in ENDED and info.primal_solution_status == 2 and len(values):
+        if info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible.value:
             found = self._assigned(np.rint(np.array(values)).astype(np.int64))
         return Solved(chosen=found, bound=bound)
 
