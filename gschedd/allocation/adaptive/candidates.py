@@ -129,23 +129,24 @@ def _joined(
     )
 
 
-def _goodputs(asked: Iterable[tuple[Goodput, str, Ints]], table: Configurations) -> list[Goodputs]:
+def _goodputs(asked: Sequence[tuple[Goodput, str, Ints]], table: Configurations) -> list[Goodputs]:
     """Return the goodputs of several models; those that tell the same are evaluated once."""
-    keys: list[tuple[Goodput, str, bytes]] = []
-    queries: dict[tuple[Goodput, str, bytes], Ints] = {}
-    for goodput, gpu_type, ids in asked:
-        keys.append((goodput, gpu_type, ids.tobytes()))
-        queries[keys[-1]] = ids
-    found: dict[tuple[Goodput, str, bytes], Goodputs] = {}
+    # alike jobs share the array of their choices, so that its identity tells it from others
+    keys = [(goodput, id(ids)) for goodput, _, ids in asked]
+    queries = dict(zip(keys, asked, strict=True))
+    found: dict[tuple[Goodput, int], Goodputs] = {}
     many: list[Query] = []
-    of_many: list[tuple[Goodput, str, bytes]] = []
-    for key, ids in queries.items():
-        goodput, gpu_type, _ = key
+    of_many: list[tuple[Goodput, int]] = []
+    shapes: dict[int, tuple[Ints, Ints]] = {}
+    for key, (goodput, gpu_type, ids) in queries.items():
+        shape = shapes.get(key[1])
+        if shape is None:
+            shape = shapes[key[1]] = (table.nodes[ids], table.gpus[ids])
         if isinstance(goodput, GoodputModel):
-            many.append(Query(goodput, gpu_type, table.nodes[ids], table.gpus[ids]))
+            many.append(Query(goodput, gpu_type, *shape))
             of_many.append(key)
         else:
-            found[key] = goodput.best(gpu_type, table.nodes[ids], table.gpus[ids])
+            found[key] = goodput.best(gpu_type, *shape)
     found.update(zip(of_many, best_of_many(many), strict=True))
     return [found[key] for key in keys]
 

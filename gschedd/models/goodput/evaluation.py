@@ -7,7 +7,7 @@ are rows of one NumPy pass, and so are those of many jobs, in blocks that stay i
 Source: Jayaram Subramanya et al., SOSP 2023, section 3.2, and Qiao et al., OSDI 2021, section 3.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -147,7 +147,7 @@ def best_of_many(queries: Sequence[Query]) -> list[Goodputs]:
     lengths = [len(query.gpus) for query in queries]
     nodes = np.concatenate([query.nodes for query in queries])[:, None]
     gpus = np.concatenate([query.gpus for query in queries])[:, None]
-    table = np.array([_columns(query.model, query.gpu_type) for query in queries])
+    table = np.array(_rows(queries))
     owner: Ints = np.repeat(np.arange(len(queries)), lengths)
     is_fixed = np.array([query.model.limits.fixed for query in queries])[owner]
     goodput, per_gpu, accumulation = np.empty(len(owner)), _whole(owner), _whole(owner)
@@ -188,23 +188,37 @@ class _Columns(NamedTuple):
     network_sync_s: _Column
     network_sync_per_replica_s: _Column
     overlap: _Column
+    per_gpu_max: _Column
+    replica_gpus: _Column
+    borrows: _Column
     batch: _Column
     batch_max: _Column
     per_gpu_min: _Column
-    per_gpu_max: _Column
     noise: _Column
     square_norm: _Column
-    replica_gpus: _Column
-    borrows: _Column
 
 
 def _columns(model: GoodputModel, gpu_type: str) -> _Columns:
+    return _Columns(*_of_type(model, gpu_type), *_of_job(model))
+
+
+def _rows(queries: Iterable[Query]) -> list[tuple[float, ...]]:
+    """Return the columns of each query; those of one model on several types stand together."""
+    rows: list[tuple[float, ...]] = []
+    model: GoodputModel | None = None
+    of_job: tuple[float, ...] = ()
+    for query in queries:
+        if query.model is not model:
+            model, of_job = query.model, _of_job(query.model)
+        rows.append(_of_type(query.model, query.gpu_type) + of_job)
+    return rows
+
+
+def _of_type(model: GoodputModel, gpu_type: str) -> tuple[float, ...]:
+    """Return the columns that depend on the GPU type, the first ones."""
     found = model.on(gpu_type)
     own, scaling = found.parameters, found.scaling or found.parameters
-    limits = model.limits
-    variance, square_norm = _known(model.noise)
-    batch_max = limits.batch if limits.fixed else max(limits.batch, limits.batch_max)
-    return _Columns(
+    return (
         own.compute_s,
         own.compute_per_sample_s,
         scaling.compute_s,
@@ -214,14 +228,23 @@ def _columns(model: GoodputModel, gpu_type: str) -> _Columns:
         scaling.network_sync_s,
         scaling.network_sync_per_replica_s,
         scaling.overlap,
+        found.per_gpu_max or model.limits.per_gpu_max or _ENDLESS,
+        model.gpus_of_replica(gpu_type) if model.replica_gpus else 1,
+        found.scaling is not None,
+    )
+
+
+def _of_job(model: GoodputModel) -> tuple[float, ...]:
+    """Return the columns that are the same on each GPU type, the last ones."""
+    limits = model.limits
+    variance, square_norm = _known(model.noise)
+    batch_max = limits.batch if limits.fixed else max(limits.batch, limits.batch_max)
+    return (
         limits.batch,
         batch_max,
         max(1, limits.per_gpu_min),
-        found.per_gpu_max or limits.per_gpu_max or _ENDLESS,
         limits.batch * variance,
         square_norm,
-        model.gpus_of_replica(gpu_type),
-        found.scaling is not None,
     )
 
 
