@@ -104,11 +104,16 @@ def start(  # noqa: PLR0913 - each is one thing that a script has or says
             adaptation,
         )
     except ElasticError as error:
-        if os.environ.get("RANK", "0") == "0":
-            sys.stderr.write(f"gsched.elastic: {error}\n")
-            sys.stderr.flush()
-        _tell_torchrun(str(error))
+        tell_error(error)
         raise
+
+
+def tell_error(error: ElasticError) -> None:
+    """Write why a training cannot start, once for all ranks, and where torchrun looks for it."""
+    if os.environ.get("RANK", "0") == "0":
+        sys.stderr.write(f"gsched.elastic: {error}\n")
+        sys.stderr.flush()
+    _tell_torchrun(str(error))
 
 
 def _tell_torchrun(message: str) -> None:

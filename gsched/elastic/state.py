@@ -98,7 +98,7 @@ class TrainingState:
             SaveError: the disk is full, or an object cannot be saved; the words say which.
         """
         tensors, entries, own, digests, fault = self._collect()
-        _raise_first(ranks.gather(fault))
+        raise_first(ranks.gather(fault))
         failpoint("training.save.before_data")
         save_tensors(tensors, directory, ranks)
         rank_0s = ranks.share(digests)
@@ -106,11 +106,11 @@ class TrainingState:
         try:
             own["differences"] = differences(entries, digests, rank_0s)
             save_pickles(directory, ranks.rank, entries, own)
-            files = _flushed(directory, _own_files(directory, ranks.rank))
+            files = flushed_files(directory, _own_files(directory, ranks.rank))
         except Exception as error:  # noqa: BLE001 - an object's pickle may raise anything; it is told
             fault = words(error)
         outcomes = ranks.gather((files, fault))
-        _raise_first([fault for _, fault in outcomes])
+        raise_first([fault for _, fault in outcomes])
         return [file for files, _ in outcomes for file in files]
 
     def load(
@@ -133,7 +133,7 @@ class TrainingState:
         from torch.distributed.checkpoint.api import CheckpointException
 
         template, fault = self._template(directory)
-        _refuse_first(ranks.gather(fault))
+        refuse_first(ranks.gather(fault))
         failure = None
         try:
             load_tensors(template, directory, ranks)
@@ -143,7 +143,7 @@ class TrainingState:
             fault = words(error)
         # Here it is seen that what was loaded is what was saved. If not, an older checkpoint is
         # loaded over it, or the training does not start.
-        _refuse_first(ranks.gather(fault_of_tensors() or fault))
+        refuse_first(ranks.gather(fault_of_tensors() or fault))
         if failure is not None:
             raise BadCheckpointError(failure)
         state = RankState({}, {}, is_same_size=False)
@@ -152,7 +152,7 @@ class TrainingState:
             self._take_over(template, state)
         except Exception as error:  # noqa: BLE001 - an object may raise anything; it is told
             fault = words(error)
-        _refuse_first(ranks.gather(fault))
+        refuse_first(ranks.gather(fault))
         if ranks.rank == 0:
             _tell_differences(set(state.named("also")), set(self.also))
             _tell_differences(set(state.objects), set(self.per_rank))
@@ -338,7 +338,7 @@ def _own_files(directory: str, rank: int) -> list[str]:
     return [*names, METADATA_NAME, OBJECTS_NAME] if rank == 0 else names
 
 
-def _flushed(directory: str, names: Sequence[str]) -> list[File]:
+def flushed_files(directory: str, names: Sequence[str]) -> list[File]:
     """Flush files and return their sizes and digests: the disk and the processor work at once."""
     errors: list[OSError] = []
 
@@ -372,13 +372,15 @@ def _tell_differences(saved: set[str], given: set[str]) -> None:
         )
 
 
-def _raise_first(faults: Sequence[str | None]) -> None:
+def raise_first(faults: Sequence[str | None]) -> None:
+    """Raise `SaveError` with the first of the ranks' faults, if there is one."""
     for rank, fault in enumerate(faults):
         if fault is not None:
             raise SaveError(f"rank {rank}: {fault}" if len(faults) > 1 else fault)
 
 
-def _refuse_first(faults: Sequence[str | None]) -> None:
+def refuse_first(faults: Sequence[str | None]) -> None:
+    """Raise `BadCheckpointError` with the first of the ranks' faults, if there is one."""
     for rank, fault in enumerate(faults):
         if fault is not None:
             raise BadCheckpointError(f"rank {rank}: {fault}" if len(faults) > 1 else fault)

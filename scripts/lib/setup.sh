@@ -2,8 +2,9 @@
 #
 # gsched_setup            gsched itself with what its tests need
 # gsched_setup_training   torch and scikit-learn beside it, for the distributed training
+# gsched_setup_frameworks transformers, accelerate and lightning beside those, for their callbacks
 #
-# Both do nothing when nothing has changed since the last time. What is read:
+# All do nothing when nothing has changed since the last time. What is read:
 #   GSCHED_PYTHON   the interpreter to build .venv with, instead of the first that will do
 #   GSCHED_TORCH    what pip is told to install as torch (default: torch==2.13.0)
 # shellcheck shell=bash
@@ -124,4 +125,16 @@ gsched_setup_training_steps() {
 
 gsched_setup_training() {
     gsched_locked gsched_setup_training_steps || exit 1
+}
+
+# Half a minute, where torch takes two: .ci/run does it, scripts/test if it is told to.
+gsched_setup_frameworks_steps() {
+    local torch=${GSCHED_TORCH:-torch==2.13.0} # again, or pip may bring another one
+    gsched_step frameworks "$torch transformers==5.23.0 accelerate==1.15.0 lightning==2.6.6" \
+        gsched_pip "transformers, accelerate and lightning" \
+        "$torch" transformers==5.23.0 accelerate==1.15.0 lightning==2.6.6
+}
+
+gsched_setup_frameworks() {
+    gsched_locked gsched_setup_frameworks_steps || exit 1
 }

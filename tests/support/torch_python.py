@@ -17,4 +17,5 @@ def torch_python(*modules: str) -> str:
         return python
     pytest.skip(
         f"no {' and '.join(wanted)} here: set GSCHED_TEST_TORCH_PYTHON to an interpreter with them"
+        " (GSCHED_TEST_FRAMEWORKS=1 scripts/test installs transformers and lightning)"
     )
