@@ -319,6 +319,16 @@ def test_a_fixed_batch_is_divided_and_gives_throughput() -> None:
     assert best(PARAMETERS, NOISE, allowed, [5], [33]).goodput[0] == 0  # less than 4 on each
 
 
+def test_one_replica_grows_its_batch_by_passes_only() -> None:
+    """Memory for all 4096 samples, and every batch efficient: noise is measured between passes."""
+    allowed = BatchLimits(batch=128, batch_max=4096)
+
+    found = best(PARAMETERS, GradientNoise(variance=1.0), allowed, [1, 1], [1, 2])
+
+    assert list(found.batch_per_gpu) == [2048, 2048]
+    assert list(found.accumulation) == [1, 0]
+
+
 def test_memory_splits_batches_into_passes() -> None:
     allowed = BatchLimits(batch=128, batch_max=128, per_gpu_max=50)
 
