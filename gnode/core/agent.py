@@ -378,7 +378,8 @@ class Agent:
     def _on_alarm(self, now_s: float) -> None:
         table = self._table
         self._remove_due(now_s)
-        lives.kill_disobedient(table, now_s)
+        if table.stopping:
+            lives.kill_disobedient(table, now_s)
         table.out.extend(table.leases.on_alarm(now_s))
         for attempt in table.leases.take_late(now_s):
             lives.kill_expired(table, attempt)

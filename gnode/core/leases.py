@@ -52,8 +52,10 @@ class Leases:
 
     def next_alarm_s(self) -> float | None:
         """Return when `on_alarm` has something to do; None for never."""
+        if not self.attempts and not self.held:
+            return None
         times = [attempt.lease_over_s + OBEY_S for attempt in self.attempts.values()]
-        if self.offered and self._due_s is not None and (self.attempts or self.held):
+        if self.offered and self._due_s is not None:
             times.append(self._due_s)
         return min(times, default=None)
 
@@ -88,6 +90,8 @@ class Leases:
 
     def take_late(self, now_s: float) -> "list[Attempt]":
         """Return, once each, the attempts that should have ended long ago."""
+        if not self.attempts:
+            return []
         late = [each for each in self.attempts.values() if each.lease_over_s + OBEY_S <= now_s]
         for attempt in late:
             del self.attempts[attempt.key]

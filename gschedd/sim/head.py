@@ -233,9 +233,11 @@ class HeadProcess:
         if self._pending is not None:
             return False
         now_s = self.wall_s()
-        if self._inbox or self._is_due(head, now_s):
+        is_due = self._is_due(head, now_s)
+        if self._inbox or is_due:
             inbox, self._inbox = self._inbox, []
-            steps = [head.tick(now_s), head.expire_leases(now_s, self._agenda.now_s)]
+            steps = [head.tick(now_s)] if is_due else []
+            steps.append(head.expire_leases(now_s, self._agenda.now_s))
             replies: list[tuple[Reply, Step]] = []
             for action, reply in inbox:
                 step = action(now_s)

@@ -38,6 +38,7 @@ from gschedd.sim.machine import Machine
 
 #: From the agent's wish that leftovers be killed to their end, seconds.
 KILL_S: Final = 0.1
+_RANG: Final = AlarmRang()
 #: How often it is looked whether a machine that is suspended goes on.
 SUSPENDED_S: Final = 1.0
 
@@ -83,6 +84,8 @@ class NodeProcess:
         self._awaited: set[AttemptKey] = set()
         self._alarm_s = FOREVER
         self._measured: Load | None = None  # what the daemon was told last
+        self._load: Load | None = None  # when so many CPUs, bytes and GPUs were in use
+        self._busy = (0.0, 0, 0)
         self._accounts: dict[Owner, Account] = {}
         self._doers: dict[type[do.Effect], Callable[..., None]] = {
             do.AcceptTask: self._accept_task,
@@ -209,7 +212,7 @@ class NodeProcess:
                 if load != self._measured:  # mostly nothing has changed, and there are many nodes
                     self._measured = load
                     self._inputs.append(Measured(load=load, usage={}))
-            self.post(AlarmRang())
+            self.post(_RANG)
 
     # --- the head ---
 
@@ -278,15 +281,18 @@ class NodeProcess:
     def load(self) -> Load:
         """Return how busy the machine is."""
         machine = self.machine
-        used = machine.work.cpus_used
-        count = len(machine.inventory.gpus)
-        busy = tuple(100.0 if index < machine.gpus_used else 0.0 for index in range(count))
-        return Load(
-            load1=used,
-            cpu_percent=100.0 * used / machine.inventory.cores,
-            memory_used_bytes=machine.work.memory_bytes,
-            gpu_util_percent=busy,
-        )
+        used, gpus = machine.work.cpus_used, machine.gpus_used
+        busy = (used, machine.work.memory_bytes, gpus)
+        if self._load is None or busy != self._busy:  # mostly nothing has changed
+            idle = max(len(machine.inventory.gpus) - gpus, 0)
+            self._busy = busy
+            self._load = Load(
+                load1=used,
+                cpu_percent=100.0 * used / machine.inventory.cores,
+                memory_used_bytes=busy[1],
+                gpu_util_percent=(100.0,) * (len(machine.inventory.gpus) - idle) + (0.0,) * idle,
+            )
+        return self._load
 
     def _on_seen(self, key: AttemptKey) -> None:
         if key in self._awaited:
