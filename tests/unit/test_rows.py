@@ -9,6 +9,7 @@ from gsched.model.job import ExitRecord, Outcome
 from gsched.model.machine import Machine
 from gsched.model.resources import Load, Share, Usage
 from gsched.model.states import HoldKind, JobState, OutcomeKind, StopReason
+from gsched.model.training import Batching
 from gschedd.core import facts as f
 from gschedd.core.state import Job, MigrationProgress, MigrationTarget, Saved
 from gschedd.core.views.reasons import describe
@@ -86,6 +87,10 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
                 wall_s=0.25,
             ),
             "checkpoint of step 30 (2kb) saved in 0.2 s",
+        ),
+        (
+            f.BatchingChosen(**ATTEMPT, batching=Batching(per_gpu=64, accumulation=1)),  # type: ignore[arg-type] # common fields
+            "attempt 2: 64 samples per GPU, accumulated over 2 passes",
         ),
         (f.MoveAbandoned(**ATTEMPT, reason="no room"), "migration abandoned: no room"),  # type: ignore[arg-type] # common fields
         (
