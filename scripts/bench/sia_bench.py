@@ -4,7 +4,7 @@ import argparse
 import gc
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -103,7 +103,14 @@ def _whole_ms(problem: Problem) -> float:
     return 1e3 * (time.process_time() - begun_s)
 
 
-def measure(sizes: Sequence[int], rounds: int, seed: int, *, prove: bool, compare: bool) -> None:
+def measure(
+    sizes: Sequence[int],
+    rounds: int,
+    make: Callable[[int], Mix],
+    *,
+    prove: bool,
+    compare: bool,
+) -> None:
     """Measure each size and print a table."""
     settings = Settings()
     print(
@@ -114,7 +121,7 @@ def measure(sizes: Sequence[int], rounds: int, seed: int, *, prove: bool, compar
     )
     print("|---" * (11 + prove + compare) + "|")
     for size in sizes:
-        mix = Mix(size, seed)
+        mix = make(size)
         found: list[Round] = []
         for number in range(WARM_UP + rounds):
             snapshot = mix.snapshot()
@@ -192,6 +199,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20, help="rounds of each size")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
+        "--traces", metavar="DIR", help="models fitted to the traces of Sia's artifact"
+    )
+    parser.add_argument(
         "--prove", action="store_true", help="solve each problem to the proven optimum, too"
     )
     parser.add_argument(
@@ -201,7 +211,17 @@ def main() -> int:
     if args.ilp:
         return solve_file(args.ilp, PROOF if args.prove else Limits())
     sizes = [int(size) for size in args.gpus.split(",")]
-    measure(sizes, args.rounds, args.seed, prove=args.prove, compare=args.compare)
+    traces = Path(args.traces) if args.traces else None
+    try:
+        measure(
+            sizes,
+            args.rounds,
+            lambda size: Mix(size, args.seed, traces),
+            prove=args.prove,
+            compare=args.compare,
+        )
+    except OSError as error:
+        parser.error(f"--traces {args.traces}: {error}")
     return 0
 
 

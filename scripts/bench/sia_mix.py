@@ -2,11 +2,12 @@
 
 The cluster is the published one of 64 GPUs, several times: 6 nodes of 4 T4, 3 of 8 RTX 2080 Ti and
 2 of 8 A100. Kinds of jobs and their parts of all are those of the published evaluation; parameters
-of the throughput model are drawn around a value for each kind.
+of the throughput model are drawn around a value for each kind, or fitted to the published traces.
 """
 
 import random
 from collections.abc import Mapping
+from pathlib import Path
 
 from msgspec import Struct, structs
 
@@ -24,6 +25,7 @@ from gschedd.models.runtime import WalltimeSpeed
 from gschedd.plan.snapshot import Group, JobClass, Plan, RunningJob, Snapshot
 from gschedd.plan.space import FreeNode, SortedSpaces, Spaces
 from gschedd.plan.training import AdaptiveProfile, TrainingProfile, gpu_count
+from scripts.bench.sia_traces import Measured, measured
 
 #: Type, nodes and GPUs of each of them, for 64 GPUs.
 SHAPE = (("t4", 6, 4), ("rtx", 3, 8), ("a100", 2, 8))
@@ -98,7 +100,10 @@ class _Job(Struct, kw_only=True):
 class Mix:
     """Jobs in proportion to the GPUs. Each round some end, and as many come."""
 
-    def __init__(self, gpus: int, seed: int) -> None:
+    def __init__(self, gpus: int, seed: int, traces: Path | None = None) -> None:
+        self.measured: dict[str, Measured] = {}
+        if traces is not None:
+            self.measured = {each.name: measured(traces, each.name, each.batch) for each in KINDS}
         self.random = random.Random(seed)
         self.now_s = 1e9 // ROUND_S * ROUND_S
         self.nodes: Mapping[str, FreeNode] = nodes_of(gpus)
@@ -168,6 +173,13 @@ class Mix:
         return made
 
     def _model(self, kind: Kind) -> GoodputModel:
+        found = self.measured.get(kind.name)
+        if found is not None:
+            return GoodputModel(
+                limits=BatchLimits(batch=kind.batch, batch_max=kind.batch_max),
+                noise=self.random.choice(found.noises),
+                models=found.models,
+            )
         models = []
         for (gpu_type, _, _), speedup in zip(SHAPE, (1.0, *kind.speedups), strict=True):
             sample_s = kind.sample_s / speedup * self.random.uniform(0.8, 1.25)
