@@ -1,6 +1,6 @@
 """Train on handwritten digits with a global batch that gsched chooses together with the GPUs.
 
-    gsub -N adaptive --elastic --gpus 1..4 --torchrun examples/elastic_adaptive.py
+    gsub --adaptive --batch 32 --batch-max 512 --gpus 1..4 --torchrun examples/elastic_adaptive.py
     torchrun --standalone --nproc-per-node 2 examples/elastic_adaptive.py
 
 Outside gsched, GSCHED_BATCH_PER_GPU=64 and GSCHED_ACCUMULATION=1 give the second one 256 images a

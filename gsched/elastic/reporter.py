@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gsched.elastic.conversation import PROTOCOL_VERSION, Asked, Body, Conversation
+from gsched.elastic.conversation import PROTOCOL_VERSION, Asked, Body, Conversation, Tuning
 from gsched.elastic.environment import Environment
 from gsched.elastic.gate import is_called
 from gsched.elastic.keeper import Restored, Saved
@@ -126,6 +126,10 @@ class Reporter:
     def second_after(self, period_s: float) -> None:
         """Let the second report come so long after the first."""
         self._periods_s = [PROGRESS_PERIOD_S, period_s, 0.0]
+
+    def take_tuning(self) -> Tuning | None:
+        """Return the batch size that gnode has told last; it is taken. None: nothing new."""
+        return self._conversation.take_tuning() if self._conversation is not None else None
 
     def tell_soon(self) -> None:
         """Let the next step be told."""

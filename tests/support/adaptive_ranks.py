@@ -204,7 +204,10 @@ class Direct:
         spread = (gradients - mean).square().sum().item() / (len(parts) - 1)
         batch = sum(map(len, parts))
         is_halved = training.world_size == 1 and training.accumulation == 0
-        steps = 20 if is_halved and training.step_count >= 10 else 1
+        every = 20 if is_halved else 5
+        if training.step_count >= 10 and (training.step_count + 1) % every:
+            return
+        steps = 1 if training.step_count < 10 else every
         kept = SMOOTHING ** (batch / TUNED * steps)
         self.sqr = kept * self.sqr + (1 - kept) * (mean.square().sum().item() - spread / len(parts))
         self.var = kept * self.var + (1 - kept) * spread * batch / len(parts) / TUNED

@@ -85,9 +85,9 @@ def test_regular_steps_have_micro_batches_of_about_one_size(
 def test_batch_follows_the_environment(
     variables: dict[str, str], world_size: int, expected: tuple[int, int]
 ) -> None:
-    environment = Environment.read(variables)
+    read = Environment.read(variables)
 
-    assert batching(Samples(5000, 128), 1000, environment, world_size) == expected
+    assert batching(128, 1000, read.batch_per_gpu, read.accumulation, world_size) == expected
 
 
 @pytest.mark.parametrize("text", ["-1", "1.5", "many", "inf"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from gsched.elastic.adaptive.batches import AdaptiveSamples, adaptive_samples, batching
@@ -53,11 +53,30 @@ class Adaptation:
         options = self.options
         batch, self.per_gpu, self.profiles = ranks.share(
             (
-                *batching(samples, options.batch_max, environment, ranks.world_size),
+                *batching(
+                    samples.global_batch,
+                    options.batch_max,
+                    environment.batch_per_gpu,
+                    environment.accumulation,
+                    ranks.world_size,
+                ),
                 environment.profile_batches,
             )
         )
         self.samples = adaptive_samples(
             samples, batch, options.batch_max, endless=options.until is Until.PROGRESS
         )
+        return self.samples
+
+    def tune(self, per_gpu: int, accumulation: int, world_size: int) -> AdaptiveSamples:
+        """Take another batch, while the training runs; return the samples with it.
+
+        Args:
+            per_gpu: samples of a micro-batch.
+            accumulation: micro-batches of a step before the last one.
+            world_size: ranks.
+        """
+        tuned, most = self.samples.tuned_batch, self.options.batch_max
+        batch, self.per_gpu = batching(tuned, most, per_gpu, accumulation, world_size)
+        self.samples = replace(self.samples, global_batch=batch)
         return self.samples

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
-from gsched.elastic.environment import Environment
 from gsched.elastic.samples import WORLD_SIZES_TOLD_MAX, Samples, part_of
 
 #: Micro-batches count as equal, for the gradient noise, up to this difference in size.
@@ -132,19 +131,24 @@ def is_regular(size: int, world_size: int, per_gpu: int) -> bool:
 
 
 def batching(
-    samples: Samples, batch_max: int, environment: Environment, world_size: int
+    tuned_batch: int, batch_max: int, per_gpu: int, accumulation: int, world_size: int
 ) -> tuple[int, int]:
-    """Return the global batch of an attempt, and the samples of a micro-batch on a GPU.
+    """Return the global batch, and the samples of a micro-batch on a GPU.
 
-    They follow the environment; where it says nothing, the tuned batch is divided among the ranks.
+    Args:
+        tuned_batch: the global batch for which the script was written.
+        batch_max: the largest one; 0: not said.
+        per_gpu: samples of a micro-batch, as gsched says; 0: the tuned batch is divided among the
+            ranks.
+        accumulation: micro-batches of a step before the last one, as gsched says.
+        world_size: ranks.
     """
-    per_gpu = environment.batch_per_gpu
     if per_gpu <= 0:
-        batch = max(samples.global_batch, world_size)
+        batch = max(tuned_batch, world_size)
         return batch, -(-batch // world_size)
-    batch = world_size * per_gpu * (environment.accumulation + 1)
+    batch = world_size * per_gpu * (accumulation + 1)
     if batch_max:
-        batch = min(batch, max(batch_max, samples.global_batch, world_size))
+        batch = min(batch, max(batch_max, tuned_batch, world_size))
     return batch, per_gpu
 
 

@@ -9,6 +9,9 @@ from gsched.elastic.adaptive.options import Alone
 
 #: What is rare in a training is done in each of so many first steps, too.
 FIRST_STEPS = 10
+#: Gradients are measured so often: it takes about 8 % of a step of 15 ms, see
+#: scripts/bench/adaptive_overhead.
+MEASURED_EVERY = 5
 #: A step on one rank without accumulation is done in two halves so often.
 HALVES_EVERY = 20
 
@@ -50,14 +53,24 @@ class Planner:
             size: its samples over all ranks.
             per_gpu: the most samples of a micro-batch.
         """
-        stands_for = int(self.alone is not None and is_regular(size, self.world_size, per_gpu))
-        is_alone = stands_for > 0 and self.world_size == 1 and size <= per_gpu
-        if is_alone and self.alone is Alone.HALVES:
-            is_halved = size > 1 and is_due(step, HALVES_EVERY)
-            per_gpu = -(-size // 2) if is_halved else per_gpu
-            stands_for = (1 if step <= FIRST_STEPS else HALVES_EVERY) if is_halved else 0
+        stands_for = 0
+        if self.alone is not None and is_regular(size, self.world_size, per_gpu):
+            if self.world_size > 1 or size > per_gpu:
+                stands_for = _stands_for(step, MEASURED_EVERY)
+            elif self.alone is Alone.DIFFERENCES:
+                stands_for = 1  # the next step's gradient is needed, too
+            elif size > 1:
+                stands_for = _stands_for(step, HALVES_EVERY)
+                per_gpu = -(-size // 2) if stands_for else per_gpu
         parts = split(size, offset, self.rank, self.world_size, per_gpu)
         return Plan(offset=offset, parts=parts, stands_for=stands_for)
+
+
+def _stands_for(step: int, every: int) -> int:
+    """Return the steps for which what is done in a step stands; 0: it is not done there."""
+    if not is_due(step, every):
+        return 0
+    return 1 if step <= FIRST_STEPS else every
 
 
 def is_due(step: int, every: int) -> bool:

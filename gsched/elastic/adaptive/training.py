@@ -68,8 +68,10 @@ class AdaptiveTraining(Training):
         samples, learned = adaptation.samples, adaptation.learned
         optimizers, adaptive = adaptation.optimizers, adaptation.options
         super().__init__(model, samples, ranks, reporter, settings)
+        self._adaptation = adaptation
         self._plan = samples
         self._per_gpu = adaptation.per_gpu
+        self._tuning: tuple[int, int] | None = None
         self._learned = learned
         self._adaptive = adaptive
         self._rule = adaptive.rule or rule_for(optimizers)
@@ -207,9 +209,7 @@ class AdaptiveTraining(Training):
         step = self._position.step + 1
         self._profiler.enter(step, Phase.NONE)
         if is_due(step, EXCHANGE_EVERY):
-            self._read_norms()
-            sums = self._ranks.mean(self._learned.averages.sums())
-            self._learned.shared = (sums[0], sums[1], sums[2])
+            self._exchange()
         super().step()
 
     def profile(self) -> None:
@@ -257,13 +257,17 @@ class AdaptiveTraining(Training):
         return found
 
     def _is_replanned(self) -> bool:
-        """Profile batch sizes if it is time; return whether micro-batches are others now."""
+        """Do what is due between two steps; return whether micro-batches are others now."""
+        tuning, self._tuning = self._tuning, None
+        if tuning is not None:
+            self._plan = self._adaptation.tune(*tuning, self.world_size)
+            self._samples, self._per_gpu = self._plan, self._adaptation.per_gpu
+            self._forget_times()
         is_other = self._profiler.ended(self._position.step)
-        if is_other is None:
-            return False
-        self._reporter.tell_soon()
-        self._forget_times()
-        return is_other
+        if is_other is not None:
+            self._reporter.tell_soon()
+            self._forget_times()
+        return tuning is not None or bool(is_other)
 
     def _forget_times(self) -> None:
         """Leave the steps so far out of what is told."""
@@ -325,6 +329,20 @@ class AdaptiveTraining(Training):
             )
 
     # --- what is learned ---
+
+    def _exchange(self) -> None:
+        """Share the gradient statistics with the other ranks, and the batch that rank 0 was told.
+
+        A batch size comes from one rank, so that of the sum over the ranks is known what it is.
+        """
+        self._read_norms()
+        told = self._reporter.take_tuning()
+        tuning = (0, 0) if told is None else (told.per_gpu, told.accumulation)
+        means = self._ranks.mean((*self._learned.averages.sums(), *tuning))
+        self._learned.shared = (means[0], means[1], means[2])
+        per_gpu, accumulation = (round(mean * self.world_size) for mean in means[3:])
+        if per_gpu:
+            self._tuning = (per_gpu, accumulation)
 
     def _loss_scale(self) -> float:
         scaler = self._adaptive.scaler
