@@ -25,6 +25,8 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gsched import elastic
+from tests.support.cluster import wait_until
+from tests.support.elastic_listener import Listener
 
 RANK = int(os.environ["RANK"])
 COUNT, WIDTH, CLASSES, TUNED = 1000, 12, 4, 20
@@ -332,6 +334,33 @@ def profiled(directory: pathlib.Path) -> list[str]:
     return wrong + different(alone, found)
 
 
+def told_batch(directory: pathlib.Path) -> list[str]:
+    """Rank 0 is told another batch while it trains, and all ranks take it at the same step."""
+    listener = Listener()
+    os.environ["GSCHED_ELASTIC_SOCKET"] = listener.name
+    used: Used = []
+    sizes: list[int] = []
+
+    def watch(training: elastic.AdaptiveTraining, *others: Any) -> None:
+        sizes.extend(map(len, others[-1]))
+        if training.step_count == 12 and training.rank == 0:
+            listener.wait_for("progress")
+            listener.say(tune={"per_gpu": 15, "accumulation": 1})
+            talk: Any = training._reporter._conversation
+            wait_until(lambda: talk._tuning is not None, 60.0, what="the batch size")
+
+    try:
+        found = train(directory / "told", [Attempt(ranks=2)], used=used, watch=watch, epochs=1)
+    finally:
+        listener.close()
+        del os.environ["GSCHED_ELASTIC_SOCKET"]
+    (directory / f"used-{RANK}").write_text(json.dumps(used))
+    if found is None:
+        return []
+    wanted = [10] * 20 + [15] * 20  # 20 steps of 20 samples, and ten of 60
+    return [] if (sizes, found.batch) == (wanted, 60) else [f"{found.batch}: {sizes}"]
+
+
 def different(one: Found, other: Found) -> list[str]:
     wrong = [] if all(map(torch.equal, one.weights, other.weights)) else ["other weights"]
     return wrong + [
@@ -390,6 +419,7 @@ CHECKS = (
     learning_rate,
     same_bits,
     profiled,
+    told_batch,
     changing_batches,
     until_progress,
 )

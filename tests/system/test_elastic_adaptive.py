@@ -22,6 +22,7 @@ CHECKS = (
     "learning_rate",
     "same_bits",
     "profiled",
+    "told_batch",
     "changing_batches",
     "until_progress",
 )
@@ -34,7 +35,8 @@ def test_adaptive_training_computes_what_a_direct_computation_does(tmp_path: pat
     assert ran.returncode == 0, "\n".join([*told, ran.stderr[-4000:]])
     for lines in told:
         assert lines.splitlines() == [f"{check}: ok" for check in CHECKS]
-    used: Counter[tuple[int, int]] = Counter()
-    for path in (tmp_path / "changing_batches").glob("used-*"):
-        used.update((epoch, sample) for epoch, sample in json.loads(path.read_text()))
-    assert used == {(epoch, sample): 1 for epoch in range(6) for sample in range(1000)}
+    for check, epochs in (("told_batch", 1), ("changing_batches", 6)):
+        used: Counter[tuple[int, int]] = Counter()
+        for path in (tmp_path / check).glob("used-*"):
+            used.update((epoch, sample) for epoch, sample in json.loads(path.read_text()))
+        assert used == {(epoch, sample): 1 for epoch in range(epochs) for sample in range(1000)}
