@@ -55,7 +55,7 @@ class _Course:
         self.types: frozenset[str] = frozenset()
         self.gpus = 0
         self.work_total = 0.0
-        self._learners: dict[Adaptive, tuple[int, GoodputLearner]] = {}
+        self._learners: dict[Adaptive, tuple[int, int, GoodputLearner]] = {}
 
     def learn(self, steps: Steps, at_s: float) -> None:
         """Take a measurement into account."""
@@ -69,17 +69,35 @@ class _Course:
         seen = self.seen.touch(_configuration(steps))
         seen.step_s, seen.at_s = steps.step_s, at_s
 
-    def learner(self, adaptive: Adaptive) -> GoodputLearner:
-        """Return what learns a job of which its user says this, with all that was told."""
-        known, learner = self._learners.get(adaptive) or (0, learner_of(adaptive))
-        new = min(self.count - known, len(self.told))
-        for steps in list(self.told)[len(self.told) - new :]:
-            learner.add(_observation(steps))
-            learner.profile(steps.gpu_type, (), steps.batch_per_gpu_max)
+    def learner(self, adaptive: Adaptive, others: "_Course | None" = None) -> GoodputLearner:
+        """Return what learns a job of which its user says this, with all that was told.
+
+        Args:
+            others: of its kind, which counts on types on which the job was not measured itself.
+        """
+        known, of_others, learner = self._learners.get(adaptive) or (0, 0, learner_of(adaptive))
+        for steps in _newest(self, known):
+            _teach(learner, steps)
+        if others is not None:
+            for steps in _newest(others, of_others):
+                if steps.gpu_type not in self.types:
+                    _teach(learner, steps)
+            of_others = others.count
         if adaptive not in self._learners and len(self._learners) >= MAX_STATED:
             self._learners.clear()
-        self._learners[adaptive] = (self.count, learner)
+        self._learners[adaptive] = (self.count, of_others, learner)
         return learner
+
+
+def _newest(course: _Course, known: int) -> list[Steps]:
+    """Return what was told since so many measurements, as far as it is remembered."""
+    new = min(course.count - known, len(course.told))
+    return list(course.told)[len(course.told) - new :]
+
+
+def _teach(learner: GoodputLearner, steps: Steps) -> None:
+    learner.add(_observation(steps))
+    learner.profile(steps.gpu_type, (), steps.batch_per_gpu_max)
 
 
 class GoodputKnowledge:
@@ -108,8 +126,8 @@ class GoodputKnowledge:
 
     def types(self, job: int, kind: str) -> frozenset[str]:
         """Return the GPU types on which a job, or another one of its kind, was measured."""
-        course = self._courses.get(_job_key(job)) or self._courses.get(_kind_key(kind))
-        return frozenset() if course is None else course.types
+        found = (self._courses.get(_job_key(job)), self._courses.get(_kind_key(kind)))
+        return frozenset().union(*(course.types for course in found if course is not None))
 
     def gpus_reached(self, job: int) -> int:
         """Return the most GPUs on which a job was measured; 0: it was not."""
@@ -132,7 +150,10 @@ class GoodputKnowledge:
         """
         own, others = self._courses.get(_job_key(job)), self._courses.get(_kind_key(kind))
         known = own or others
-        learner = learner_of(adaptive) if known is None else known.learner(adaptive)
+        if own is not None:
+            learner = own.learner(adaptive, others)
+        else:
+            learner = learner_of(adaptive) if known is None else known.learner(adaptive)
         for told in (own, others):
             if noise is None and told is not None:
                 noise = told.noise
