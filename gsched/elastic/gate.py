@@ -6,6 +6,7 @@ before it calls `ready` is done meanwhile; what comes after it begins with the l
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
@@ -14,7 +15,7 @@ import sys
 from gsched.elastic.errors import BadEnvironmentError, ElasticError
 
 _GATE = "GSCHED_GATE"
-_DRIVER = "libcuda.so"  # a process maps it when it first asks for a GPU
+_DRIVER = "libcuda.so.1"
 
 
 class _Called:
@@ -89,8 +90,13 @@ def _is_early() -> bool:
 
 
 def _has_used_cuda() -> bool:
+    """Return whether this process has initialised CUDA: its driver knows its devices then.
+
+    A driver that is only loaded answers CUDA_ERROR_NOT_INITIALIZED.
+    """
     try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-            return any(_DRIVER in line for line in file)
-    except OSError:
+        driver = ctypes.CDLL(_DRIVER, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        count = ctypes.c_int()
+        return int(driver.cuDeviceGetCount(ctypes.byref(count))) == 0
+    except (OSError, AttributeError):  # it is not loaded, or is no driver
         return False
