@@ -444,7 +444,7 @@ class MovesConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     at_once: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 4
     checkpoint_timeout_s: Annotated[float, msgspec.Meta(ge=1, le=86400)] = 300.0
-    warm: bool = False
+    warm: bool = True
     prepare_timeout_s: Annotated[float, msgspec.Meta(ge=1, le=300)] = 60.0
 
 

@@ -103,11 +103,25 @@ def crowded_out(state: State, nodes: Iterable[str]) -> list[Job]:
 
 def refresh_space(state: State, node: Node) -> None:
     """Make the node's free space anew from what it has, what is owned and what is kept there."""
-    space = owned_space(state, node)
-    to_come = coming(state, node.name)
-    if to_come:
-        space = kept_back(space, leaving(state, node.name), to_come)
-    state.spaces[node.name] = space
+    state.spaces[node.name] = kept_space(state, node.name, owned_space(state, node))
+
+
+def kept_space(state: State, node: str, space: FreeNode) -> FreeNode:
+    """Return what others may use of what nobody owns on a node now, ``space``.
+
+    What is prepared there uses its memory already, whoever leaves later.
+    """
+    to_come: list[Share] = []
+    for job in state.targets_on.get(node, {}).values():
+        assert job.move is not None, "it moves"
+        for share in job.move.allocation:
+            if share.node != node:
+                continue
+            if job.move.prepare:
+                used_bytes, share = share.memory_bytes, structs.replace(share, memory_bytes=0)  # noqa: PLW2901 # the rest of it
+                space = structs.replace(space, memory_bytes=space.memory_bytes - used_bytes)
+            to_come.append(share)
+    return kept_back(space, leaving(state, node), to_come) if to_come else space
 
 
 def owned_space(state: State, node: Node) -> FreeNode:
@@ -147,21 +161,12 @@ def coming(state: State, node: str) -> list[Share]:
 
 
 def leaving(state: State, node: str) -> list[Share]:
-    """Return what moving jobs still own on a node, and leave to those that come.
-
-    Of one whose next attempt is prepared the memory is needed by both.
-    """
+    """Return what moving jobs still own on a node."""
     return [
-        _without_memory(job.attempt.parts[node].share)
-        if job.move.prepare
-        else job.attempt.parts[node].share
+        job.attempt.parts[node].share
         for job in state.by_node.get(node, {}).values()
         if job.move is not None and job.attempt is not None
     ]
-
-
-def _without_memory(share: Share) -> Share:
-    return structs.replace(share, memory_bytes=0)
 
 
 def going(state: State, node: str) -> list[Share]:

@@ -86,10 +86,6 @@ def two_nodes(directory: str, ranks: int) -> Iterator[tuple[Head, list[str]]]:
     try:
         each = ("--cpus", str(2 * ranks), "--gpus", str(2 * ranks))
         cluster.up("--nodes", "2", *each, "--memory", "16gb")
-        cluster.down()
-        with cluster.layout.config.open("a") as file:
-            file.write("\n[moves]\nwarm = true\n")
-        cluster.up()
         head = Head(cluster.address)
         yield head, sorted(row.name for row in head.nodes().nodes)
     finally:

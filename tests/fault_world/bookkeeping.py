@@ -11,10 +11,10 @@ from typing import Final
 from gsched.model.resources import Share
 from gsched.model.states import AttemptState, JobState, PartState
 from gschedd.core.head import Head
-from gschedd.core.ledger import coming, leaving
+from gschedd.core.ledger import coming, kept_space
 from gschedd.core.state import Job, State
 from gschedd.core.views.reasons import Reasons
-from gschedd.plan.space import FreeNode, emptied, kept_back, take
+from gschedd.plan.space import FreeNode, emptied, take
 
 RESTING: Final = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING})
 LIVE_PARTS: Final = frozenset({PartState.PENDING, PartState.RUNNING})
@@ -73,7 +73,7 @@ def check_node(state: State, name: str, *, shrunk: bool = False) -> None:
         expected = take(expected, share)
     to_come = coming(state, name)
     if to_come:
-        expected = kept_back(expected, leaving(state, name), to_come)
+        expected = kept_space(state, name, expected)
         _check_places_to_come(state, name, to_come)
     demand(_amounts(space) == _amounts(expected), "I13", f"owned and free do not make up {name}")
     gpus = Counter(index for share in owned for index in share.gpu_indices)

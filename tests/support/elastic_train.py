@@ -148,6 +148,7 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--signal", type=int, help="a signal that asks for a checkpoint")
     parser.add_argument("--wait-timeout", type=float, default=900.0)
+    parser.add_argument("--ready", action="store_true", help="wait where a warm start can")
     parser.add_argument("--bad-state", choices=("save", "load"), help="an object that raises")
     return parser.parse_args()
 
@@ -180,7 +181,7 @@ def hold(directory: pathlib.Path, step: int, is_asked: Callable[[], bool]) -> No
 
 
 def data_and_network(args: argparse.Namespace) -> tuple[Any, nn.Module]:
-    """Return what is trained, and on what; seeds torch's generator."""
+    """Return what is trained, and on what; seeds torch's generator, and may wait for the launch."""
     torch.manual_seed(args.seed)
     if args.model == "digits":
         digits = example()
@@ -194,6 +195,8 @@ def data_and_network(args: argparse.Namespace) -> tuple[Any, nn.Module]:
         data, network = Text(), Transformer(args.dropout)
     if args.count:
         data = torch.utils.data.Subset(data, range(args.count))
+    if args.ready:
+        elastic.ready()
     return data, network
 
 
@@ -214,7 +217,6 @@ def main() -> None:
     args = options()
     torch.set_num_threads(1)
     data, network = data_and_network(args)
-    elastic.ready()
     if "RANK" in os.environ:
         init_process_group("gloo")
     model = network

@@ -32,8 +32,6 @@ VICTIMS = ("source", "target", "supervisor", "rank")
 PREPARED_VICTIMS = ("prepared-supervisor", "prepared-rank")
 #: Steps of a move that are committed: asked for, checkpoint taken, left, first step.
 HEAD_STEPS = 4
-#: Added to the head's configuration: next attempts are prepared.
-WARM = "\n[moves]\nwarm = true\n"
 
 
 class Watch:
@@ -114,7 +112,6 @@ class Migration:
         self.warm = warm
         self.python = torch_python("sklearn")
         cluster.queues = '[[queue]]\nname = "batch"\npolicy = "fifo"\n'  # it fills n1 first
-        cluster.queues += WARM if warm else ""
         self.directory = cluster.jobs
         self.number = ""
         self.watch = Watch(cluster.directory)
@@ -136,7 +133,8 @@ class Migration:
             nodes: their names and numbers of GPUs.
             changes: of the job, as `new_job` has them.
         """
-        command = (str(SCRIPT), str(self.directory), *OPTIONS, "--step-s=0.02")
+        command: tuple[str, ...] = (str(SCRIPT), str(self.directory), *OPTIONS, "--step-s=0.02")
+        command += ("--ready",) if self.warm else ()
         self.start(
             *command,
             f"--hold-at={hold_at}",
