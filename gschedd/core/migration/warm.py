@@ -2,7 +2,7 @@
 
 What they wait for is the launch of that very attempt, which comes when the present one is proven
 dead. Its number is used for nothing else: an attempt that is not launched as it was prepared gets
-another one. So nothing that was prepared anywhere can ever run beside it (ADR 14).
+another one. So nothing that was prepared anywhere can ever run beside it (ADR 17).
 """
 
 from collections.abc import Iterable, Iterator
