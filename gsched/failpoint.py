@@ -38,6 +38,7 @@ FAILPOINTS: tuple[str, ...] = (
     "supervisor.start.after_fork",
     "supervisor.exit.before_record",
     "supervisor.exit.half_record",
+    "supervisor.exit.before_flush",
     "supervisor.exit.after_record",
     "training.save.before_data",
     "training.save.before_manifest",
@@ -71,6 +72,11 @@ def arm(text: str) -> None:
         if name not in FAILPOINTS or not nth.isdigit() or not action:
             raise ValueError(f"GSCHED_FAIL: {item!r} is not name[:nth]:action of a known failpoint")
         _armed[name] = (int(nth), action)
+
+
+def is_armed(name: str) -> bool:
+    """Return whether this point is armed: for work that is done in pieces only for its sake."""
+    return name in _armed
 
 
 def failpoint(name: str) -> None:

@@ -111,25 +111,40 @@ def check_way(path: str) -> None:
         os.close(fd)
 
 
-def open_file(path: str) -> int:
-    """Return a descriptor for reading a regular file that only root and we could have written.
+def open_file(path: str, access: int = os.O_RDONLY) -> int:
+    """Return a descriptor of a regular file that only root and we could have written.
 
     It must have no other name (hard link), and its directory must be trusted: `open_directory`.
 
+    Args:
+        path: of the file.
+        access: flags that say what else than reading it is for.
+
     Raises:
         UntrustedError: it is no such file, or its directory is not trusted.
-        OSError: there is no such file, or it cannot be read.
+        OSError: there is no such file, or it cannot be opened.
     """
     directory, name = os.path.split(os.path.abspath(path))
     place = open_directory(directory)
     try:
-        fd = os.open(name, _FILE_FLAGS, dir_fd=place)
+        return open_file_in(place, name, path, access)
+    finally:
+        os.close(place)
+
+
+def open_file_in(place: int, name: str, path: str, access: int = os.O_RDONLY) -> int:
+    """Return what `open_file` does, of a directory that `open_directory` has opened.
+
+    Raises:
+        UntrustedError: it is no such file; the message says ``path``.
+        OSError: there is no such file, or it cannot be opened.
+    """
+    try:
+        fd = os.open(name, _FILE_FLAGS | access, dir_fd=place)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UntrustedError(path, "is a symbolic link", "remove it") from error
         raise
-    finally:
-        os.close(place)
     try:
         _check_record(os.fstat(fd), path)
     except BaseException:

@@ -50,7 +50,7 @@ class LookAtSpool(Struct, frozen=True, kw_only=True):
 
 
 class AwaitStart(Struct, frozen=True, kw_only=True):
-    """Tell when ``supervisor.json`` appears: `SupervisorSeen`."""
+    """Tell when a supervisor has recorded the start: `SupervisorSeen`."""
 
     key: AttemptKey
 

@@ -143,7 +143,7 @@ class LaunchFailed(Struct, frozen=True, kw_only=True):
 
 
 class SupervisorSeen(Struct, frozen=True, kw_only=True):
-    """``supervisor.json`` is there: the job has been forked."""
+    """The start is in the journal: the job has been forked."""
 
     key: AttemptKey
     info: SupervisorInfo

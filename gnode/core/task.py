@@ -1,4 +1,4 @@
-"""What is asked of a supervisor: the content of ``task.json`` and of the ``commands`` file."""
+"""What is asked of a supervisor: the content of ``task.json``, and orders in the journal."""
 
 from typing import NamedTuple
 
@@ -120,7 +120,7 @@ class Task(Struct, frozen=True, kw_only=True):
 
 
 class SupervisorInfo(Struct, frozen=True, kw_only=True):
-    """The content of ``supervisor.json``: which processes run the attempt, and its real files."""
+    """From the journal: which processes run the attempt, and its real files."""
 
     pid: int
     start_ticks: int

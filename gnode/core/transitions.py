@@ -12,8 +12,8 @@ class Phase(StrEnum):
     """Where an attempt is in its life on this node."""
 
     ACCEPTED = "accepted"  # task.json is there; no supervisor that we know of
-    STARTING = "starting"  # a supervisor is forked, supervisor.json not seen yet
-    RUNNING = "running"  # supervisor.json seen
+    STARTING = "starting"  # a supervisor is forked, its record not seen yet
+    RUNNING = "running"  # its record seen
     LOST = "lost"  # the supervisor died without a record; its remains are being killed
     ENDED = "ended"  # there is an exit record, the head has not acknowledged it
     ACKED = "acked"  # the head has it; the spool goes after a delay

@@ -52,11 +52,18 @@ class Rules(Struct, frozen=True, kw_only=True):
 
 
 class Line(Struct, frozen=True):
-    """One line of the launcher: exactly one of the first three is not empty."""
+    """One line of the launcher: at most one of the first three is not empty.
+
+    Attributes:
+        layout: of the attempts that its supervisors expect; said once, by launchers since 2.
+        record: the exit record of an attempt that has ended, if it is known.
+    """
 
     launched: str = ""
     failed: str = ""
     ended: str = ""
+    layout: int = 0
+    record: msgspec.Raw = msgspec.Raw()
     pid: int = 0
     start_ticks: int = 0
     message: str = ""
@@ -74,15 +81,23 @@ _line_decoder = msgspec.json.Decoder(Line)
 
 
 class LauncherClient:
-    """Keeps a launcher alive and connected; reports what it says as inputs."""
+    """Keeps a launcher alive and connected; reports what it says as inputs.
+
+    Args:
+        on_ended: takes the end of an attempt, and its exit record if the launcher knows it.
+
+    Attributes:
+        layout: which files its supervisors expect of an attempt; 1 while that is not known.
+    """
 
     def __init__(
         self,
         state_dir: str,
         post: Callable[[Input], None],
-        on_ended: Callable[[AttemptKey], None],
+        on_ended: Callable[[AttemptKey, bytes], None],
         rules: Rules,
     ) -> None:
+        self.layout = 1
         self._rules = b'{"rules":%s}\n' % msgspec.json.encode(rules)
         self._state_dir = state_dir
         self._post = post
@@ -122,9 +137,13 @@ class LauncherClient:
             self._post(LauncherUp())
             await gone
             self._transport = None
+            self.layout = 1
             self._pending.clear()
             log.warning("the launcher is gone; starting another")
             self._post(LauncherDown())
+
+    def _learn_layout(self, layout: int) -> None:
+        self.layout = layout
 
     def stop(self) -> None:
         """Have the launcher leave once it has nothing to look after any more."""
@@ -138,7 +157,7 @@ class LauncherClient:
         for _ in range(CONNECT_TRIES):
             try:
                 transport, _ = await asyncio.get_running_loop().create_unix_connection(
-                    lambda: _Lines(self._post, self._on_ended, gone), path
+                    lambda: _Lines(self._post, self._on_ended, gone, self._learn_layout), path
                 )
             except (FileNotFoundError, ConnectionRefusedError):
                 if not started and not self._launcher_lives():
@@ -197,9 +216,11 @@ class _Lines(asyncio.Protocol):
     def __init__(
         self,
         post: Callable[[Input], None],
-        on_ended: Callable[[AttemptKey], None],
+        on_ended: Callable[[AttemptKey, bytes], None],
         gone: "asyncio.Future[None]",
+        on_layout: Callable[[int], None],
     ) -> None:
+        self._on_layout = on_layout
         self._post = post
         self._on_ended = on_ended
         self._gone = gone
@@ -230,6 +251,8 @@ class _Lines(asyncio.Protocol):
                     LaunchFailed(key=parse_key(line.failed), message=line.message, failure=failure)
                 )
             elif line.ended:
-                self._on_ended(parse_key(line.ended))
+                self._on_ended(parse_key(line.ended), bytes(line.record))
+            elif line.layout:
+                self._on_layout(line.layout)
         except (msgspec.MsgspecError, InvalidRequestError) as error:
             log.warning("the launcher said something odd: %s", error)

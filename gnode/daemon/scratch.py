@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 import stat
+import time
 from collections.abc import Collection
 
 from gsched import trust
@@ -40,6 +41,8 @@ class Scratch:
         self._candidates = [base, *(f"{base}-{count}" for count in range(1, _NAMES))]
         self._before = os.path.join(state_dir, "user")  # where they once were
         self.root = base
+        self._checked: tuple[int, ...] = ()
+        self._looked_s = 0.0
 
     def prepare(self) -> None:
         """Make the directory, or find it.
@@ -95,10 +98,18 @@ class Scratch:
         Raises:
             OSError: it cannot be made, or is somebody else's now.
         """
+        with contextlib.suppress(OSError):
+            # Only root and we could have changed it since it was found in order.
+            if (
+                self._checked == _identity(self.root)
+                and self._looked_s + trust.WAY_KEPT_S > _now_s()
+            ):
+                return
         try:
             trust.check_directory(self.root)
         except OSError:  # not there, or not ours
             self._make_or_evict(self.root)
+        self._checked, self._looked_s = _identity(self.root), _now_s()
 
     def roots(self) -> tuple[str, ...]:
         """Return all places where jobs of this node may have, or have had, their directories."""
@@ -131,6 +142,16 @@ class Scratch:
         """Remove the directory if no job has anything there."""
         with contextlib.suppress(OSError):
             os.rmdir(self.root)
+
+
+def _identity(path: str) -> tuple[int, ...]:
+    """Return what tells a directory from another one, and from itself with other rights."""
+    status = os.lstat(path)
+    return (status.st_dev, status.st_ino, status.st_uid, status.st_mode)
+
+
+def _now_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _is_evicted(path: str) -> bool:

@@ -144,6 +144,7 @@ class Shell:
         )
         self._writes = Writes()
         self._doubts = Doubts()
+        self._carry_out = self._do  # looking it up each time would build a function each time
         self._starts = starts.Starts(spool, self.post)
         self._launcher = LauncherClient(spool.state_dir, self.post, self._on_ended, identity.rules)
         self._elastic = ElasticServer(
@@ -246,9 +247,8 @@ class Shell:
             asyncio.get_running_loop().call_soon(self._drain)
 
     def _step(self, event: Input) -> None:
-        do_it = self._do  # looking it up builds a function anew
         for effect in self._agent.step(event, self._clock.monotonic_s(), self._clock.wall_s()):
-            do_it(effect)
+            self._carry_out(effect)
 
     def _plan_alarm(self) -> None:
         due_s = self._agent.next_alarm_s()
@@ -286,9 +286,9 @@ class Shell:
         if effect.key.job == probe.JOB or (attempt is not None and attempt.live):
             self._do(effect)
 
-    def _on_ended(self, key: AttemptKey) -> None:
+    def _on_ended(self, key: AttemptKey, known: bytes = b"") -> None:
         try:
-            record = self._spool.read_exit(key)
+            record = self._spool.read_exit(key, known)
         except OSError as error:
             self._doubts.again(key, str(error), "end", partial(self._on_ended, key))
             return
@@ -330,7 +330,7 @@ class Shell:
     @_do.register
     def _(self, effect: do.AcceptTask) -> None:
         try:
-            self._spool.write_task(effect.task)
+            self._spool.write_task(effect.task, layout=self._launcher.layout)
         except OSError as error:
             message = f"node {self._identity.node} cannot keep the job: {error}"
             failure = LaunchFailure(
@@ -373,6 +373,8 @@ class Shell:
 
     @_do.register
     def _(self, effect: do.RemoveFiles) -> None:
+        if not os.path.lexists(effect.user_dir):
+            return  # its supervisor has removed it
         if self._spool.scratch.owns(effect.user_dir):
             self._remover.add(effect.user_dir)
 

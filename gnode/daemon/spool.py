@@ -1,7 +1,8 @@
 """The node's directory: what is there of each attempt, and the marks that outlive gnode.
 
-``task.json`` is renamed into place but not flushed: it matters only as long as the machine stays
-up. After a power loss another boot id says that whatever was accepted is dead.
+``task.json`` is not flushed: it matters only as long as the machine stays up. After a power loss
+another boot id says that whatever was accepted is dead. Half of it is no JSON, so an attempt is
+accepted once it is complete.
 """
 
 import contextlib
@@ -18,8 +19,9 @@ from gnode.core.inputs import Found
 from gnode.core.mark import HeadMark
 from gnode.core.task import AttemptKey, Command, SupervisorInfo, Task, parse_key
 from gnode.daemon.scratch import DEFAULT_TMP_DIR, Scratch
-from gnode.supervisor import lease
+from gnode.supervisor import journal, kernel, lease
 from gnode.supervisor import spool as records
+from gnode.supervisor.journal import Story
 from gsched import trust
 from gsched.errors import CannotWriteError, ConfigError, InvalidRequestError, TryAgainError
 from gsched.model.job import ExitRecord
@@ -29,13 +31,16 @@ StructT = TypeVar("StructT", bound=Struct)
 
 log = logging.getLogger(__name__)
 
-TASK = "task.json"
-SUPERVISOR = "supervisor.json"
-COMMANDS = "commands"
-EXIT = "exit.json"
+TASK = records.TASK
 LOCK = "gnode.lock"
 LAUNCHED = records.LAUNCHED
-_KNOWN_FILES = (TASK, LAUNCHED, SUPERVISOR, COMMANDS, EXIT, lease.LEASE, records.RESERVED_EXIT)
+_OLD_FILES = (
+    records.OLD_SUPERVISOR,
+    records.OLD_COMMANDS,
+    records.OLD_EXIT,
+    records.OLD_RESERVED_EXIT,
+)
+_NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 _encoder = msgspec.json.Encoder()
 _task_decoder = msgspec.json.Decoder(Task)
@@ -100,11 +105,15 @@ class Spool:
 
     # --- write ---
 
-    def write_task(self, task: Task) -> None:
+    def write_task(self, task: Task, *, layout: int = 2) -> None:
         """Accept a task: once this returns, a restarted gnode knows the attempt.
 
         It is never written twice: the supervisor's lock is on the file itself. With it the space
         for the exit record is reserved, so that a full disk never keeps an outcome.
+
+        Args:
+            task: what to run.
+            layout: of the files that the launcher's supervisors expect: 2 has a journal.
 
         Raises:
             OSError: there is no space; nothing is left of the attempt.
@@ -113,10 +122,17 @@ class Spool:
         self.scratch.ensure()
         os.mkdir(directory, 0o700)
         try:
-            records.reserve(directory)
+            if layout >= journal.LAYOUT:
+                made = journal.make_journal(directory)
+                try:
+                    made.reserve(journal.RESERVED_BYTES)
+                finally:
+                    made.close()
+            else:
+                _reserve_old(directory)
             if task.lease_s:
                 lease.prepare(directory, task.lease_from_s)
-            _replace(os.path.join(directory, TASK), _encoder.encode(task), durable=False)
+            _write_new(os.path.join(directory, TASK), _encoder.encode(task))
         except OSError:
             for name in os.listdir(directory):
                 os.unlink(os.path.join(directory, name))
@@ -137,22 +153,20 @@ class Spool:
         _replace(os.path.join(directory, LAUNCHED), _encoder.encode(task), durable=False)
 
     def append_command(self, key: AttemptKey, command: Command) -> None:
-        """Add a line to the commands of an attempt's supervisor.
+        """Add a line to the orders to an attempt's supervisor.
 
         Raises:
             OSError: there is no space, or no such attempt; nothing was added.
         """
-        path = os.path.join(self.directory(key), COMMANDS)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(path, flags, 0o600)
-        size = os.fstat(fd).st_size
-        line = _encoder.encode(command) + b"\n"
+        directory, line = self.directory(key), _encoder.encode(command)
+        if records.exists(directory, records.OLD_COMMANDS):
+            _append_old(os.path.join(directory, records.OLD_COMMANDS), line + b"\n")
+            return
+        opened = journal.open_journal(directory)
         try:
-            if os.write(fd, line) < len(line):  # the disk is full: nobody must read half an order
-                os.ftruncate(fd, size)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            opened.write_order(line)
         finally:
-            os.close(fd)
+            opened.close()
 
     def write_renewal(self, key: AttemptKey, renewed_s: float) -> None:
         """Keep when an attempt's lease was renewed last, seconds of CLOCK_BOOTTIME.
@@ -164,8 +178,11 @@ class Spool:
 
     def write_exit(self, record: ExitRecord) -> None:
         """Keep an exit record that no supervisor could write."""
-        directory = self.directory(AttemptKey(record.job, record.attempt))
-        records.write_exit(directory, msgspec.to_builtins(record))
+        made = journal.make_journal(self.directory(AttemptKey(record.job, record.attempt)))
+        try:
+            records.write_exit(made, msgspec.to_builtins(record))
+        finally:
+            made.close()
 
     def write_mark(self, mark: HeadMark) -> None:
         """Keep the marks of the head."""
@@ -204,16 +221,36 @@ class Spool:
 
     def read_info(self, key: AttemptKey) -> SupervisorInfo | None:
         """Return who runs an attempt, None if no supervisor has said so yet."""
-        return _decode(_info_decoder, os.path.join(self.directory(key), SUPERVISOR))
+        try:
+            return self._info(key, journal.read_story(self.directory(key)))
+        except OSError as error:
+            log.warning("a record is ignored: %s", error)
+            return None
 
-    def read_exit(self, key: AttemptKey) -> ExitRecord | None:
+    def _info(self, key: AttemptKey, story: Story) -> SupervisorInfo | None:
+        path = os.path.join(self.directory(key), records.OLD_SUPERVISOR)
+        if story.started is None:
+            return _decode(_info_decoder, path)
+        return _decoded(_info_decoder, path, story.started)
+
+    def read_exit(self, key: AttemptKey, known: bytes = b"") -> ExitRecord | None:
         """Return an attempt's exit record, None if there is none, or what is there is no record.
+
+        Args:
+            key: of the attempt.
+            known: the record, if its supervisor has just told it; then nothing is read.
 
         Raises:
             OSError: it cannot be read, or not be trusted, now: that does not say that it is absent.
         """
-        path = os.path.join(self.directory(key), EXIT)
-        return _decoded(_exit_decoder, path, _read(path))
+        if known:
+            return _decoded(_exit_decoder, f"the record of {key.name}", known)
+        return self._exit(key, journal.read_story(self.directory(key)))
+
+    def _exit(self, key: AttemptKey, story: Story) -> ExitRecord | None:
+        path = os.path.join(self.directory(key), records.OLD_EXIT)
+        content = _read(path) if story.ended is None else story.ended
+        return _decoded(_exit_decoder, path, content)
 
     def attempts(self) -> list[AttemptKey]:
         """Return the attempts in the spool; what has no attempt's name is set aside."""
@@ -230,11 +267,12 @@ class Spool:
 
     def look(self, key: AttemptKey) -> Found:
         """Return what lies in the spool of an attempt."""
-        task, info = self.read_task(key), self.read_info(key)
+        task, info, record, doubt = self.read_task(key), None, None, ""
         try:
-            record, doubt = self.read_exit(key), ""
+            story = journal.read_story(self.directory(key))
+            info, record = self._info(key, story), self._exit(key, story)
         except OSError as error:
-            record, doubt = None, str(error)
+            doubt = str(error)
         launched = None
         if task is not None and task.gate:
             launched = _decode(_task_decoder, os.path.join(self.directory(key), LAUNCHED))
@@ -255,12 +293,14 @@ class Spool:
         """Remove an attempt's records; return a directory that has to be removed entry by entry."""
         directory = self.directory(key)
         try:
-            for name in _KNOWN_FILES:
-                try:
-                    os.unlink(os.path.join(directory, name))
-                except FileNotFoundError:
-                    continue
-            os.rmdir(directory)
+            _unlink(directory, TASK, journal.NAME)
+            try:
+                os.rmdir(directory)
+            except OSError as error:
+                if error.errno not in _NOT_EMPTY:
+                    raise
+                _unlink(directory, lease.LEASE, LAUNCHED, *_OLD_FILES)
+                os.rmdir(directory)
         except FileNotFoundError:
             return None
         except OSError:
@@ -281,6 +321,41 @@ class Spool:
             target = os.path.join(aside, f"{name}~{number}")
         os.rename(os.path.join(self.attempts_dir, name), target)
         log.warning("%s cannot be read: moved to %s", name, target)
+
+
+def _unlink(directory: str, *names: str) -> None:
+    for name in names:
+        try:
+            os.unlink(os.path.join(directory, name))
+        except FileNotFoundError:
+            continue
+
+
+def _reserve_old(directory: str) -> None:
+    """Reserve the space for exit record and orders as supervisors expect it that have no journal.
+
+    They belong to a launcher that was started before an upgrade, and outlives it.
+
+    Raises:
+        OSError: there is none.
+    """
+    for name in (records.OLD_RESERVED_EXIT, records.OLD_COMMANDS):
+        fd = os.open(f"{directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            kernel.reserve(fd, journal.RESERVED_BYTES)
+        finally:
+            os.close(fd)
+
+
+def _append_old(path: str, line: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+    size = os.fstat(fd).st_size
+    try:
+        if os.write(fd, line) < len(line):  # the disk is full: nobody must read half an order
+            os.ftruncate(fd, size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+    finally:
+        os.close(fd)
 
 
 def _decode(decoder: "msgspec.json.Decoder[StructT]", path: str) -> StructT | None:
@@ -316,6 +391,18 @@ def _read(path: str) -> bytes | None:
             if len(part) < 1 << 16:
                 break
         return b"".join(parts)
+    finally:
+        os.close(fd)
+
+
+def _write_new(path: str, content: bytes) -> None:
+    """Write a file that is not there yet; half of one is no JSON, and counts as none."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(path, flags, 0o600)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(fd, view) :]
     finally:
         os.close(fd)
 

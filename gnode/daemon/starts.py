@@ -11,13 +11,13 @@ from gnode.daemon.spool import Spool
 from gnode.supervisor import proc
 
 # A supervisor needs a few ms to start its job, and much longer only on a dead file server. A job
-# that is over by the first look is reported by its end.
-FIRST_LOOK_S = 0.02
+# that is over by the first look is reported by its end, which is half the work for everybody.
+FIRST_LOOK_S = 0.05
 LONGEST_LOOK_S = 1.0
 
 
 class Starts:
-    """Looks for ``supervisor.json`` of attempts that were just launched."""
+    """Looks for the start records of attempts that were just launched."""
 
     def __init__(self, spool: Spool, post: Callable[[Input], None]) -> None:
         self._spool = spool

@@ -163,16 +163,16 @@ def _set_limits(task: Task, around: Surroundings) -> None:
         resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
 
 
-def limit_open_files(task: Task) -> tuple[int, int]:
-    """Give this process the job's soft limit instead of the daemons'; return what it had.
+def limit_open_files(task: Task) -> None:
+    """Give this process the job's soft limit instead of the daemons'.
 
     Programs that use select(2), or close every descriptor that they could have, rely on a small
     one; whoever needs more raises it (``ulimit -n``) up to the hard one.
     """
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft = min(task.get("open_files", _OPEN_FILES), before[1])
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
-    return before
+    present, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft = min(task.get("open_files", _OPEN_FILES), hard)
+    if soft != present:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _write_files(task: Task) -> None:

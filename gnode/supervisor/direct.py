@@ -15,8 +15,9 @@ import os
 import resource
 from collections.abc import Callable
 
-from gnode.supervisor import cgroup, child, spool
+from gnode.supervisor import cgroup, child
 from gnode.supervisor.child import Surroundings
+from gnode.supervisor.journal import Journal
 from gnode.supervisor.spool import Task
 
 Spawn = Callable[[str, list[str], dict[str, str]], int]
@@ -32,32 +33,32 @@ def is_possible(task: Task, around: Surroundings) -> bool:
     return not needs_fork and not around.oom_protected and task["uid"] == os.getuid()
 
 
-def start(task: Task, around: Surroundings, mark: int) -> tuple[int, tuple[str, str]]:
+def start(task: Task, around: Surroundings, journal: Journal) -> tuple[int, tuple[str, str]]:
     """Start the job's program and return its pid and the paths of its output files.
 
-    The program runs before it is recorded, which a fork avoids; so the mark has to say so first.
+    The program runs before it is recorded, which a fork avoids; so the journal has to say so first.
 
     Raises:
         LaunchError: the program did not start; the message says why.
     """
-    limits = resource.getrlimit(resource.RLIMIT_CORE)
-    open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    has_cores = around.core_limits[0] != 0  # else its limits are this process's own
     descriptors: tuple[int, ...] = ()
     umask = os.umask(task["umask"])
     try:
         paths, descriptors = child.prepare_as_owner(task)
         actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(descriptors)]
-        resource.setrlimit(resource.RLIMIT_CORE, around.core_limits)
-        child.limit_open_files(task)
-        spool.announce_run(mark)
+        if has_cores:
+            resource.setrlimit(resource.RLIMIT_CORE, around.core_limits)
+        child.limit_open_files(task)  # it stays: a supervisor needs less than any job
+        journal.announce_run()
 
         def spawn(path: str, argv: list[str], env: dict[str, str]) -> int:
             return os.posix_spawn(path, argv, env, file_actions=actions, setsid=True, setsigmask=())
 
         return _in_group(task, around, spawn), paths
     finally:
-        resource.setrlimit(resource.RLIMIT_CORE, limits)
-        resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
+        if has_cores:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, around.core_limits[1]))
         os.umask(umask)
         os.chdir("/")  # or the user's file system would stay busy
         for fd in set(descriptors):

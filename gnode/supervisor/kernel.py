@@ -33,6 +33,9 @@ _PASSWD_BYTES_MAX = 256  # struct passwd has 48
 _PIDFD_GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes): Linux 6.13; the exit since 6.15
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_INFO_BYTES = 64
+_STATFS_BYTES = 256  # struct statfs has 120
+# linux/magic.h: ext3 and ext4, XFS, Btrfs, F2FS, tmpfs
+_NAMED_BY_FSYNC = frozenset({0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x01021994})
 _KEYCTL_BY_MACHINE = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271}
 
 #: One record that a signalfd returns; the signal's number is its first 32 bits.
@@ -138,6 +141,20 @@ def reserve(fd: int, size: int) -> None:
         number = ctypes.get_errno()
         if number not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
             raise OSError(number, f"fallocate: {os.strerror(number)}")
+
+
+def names_go_with_files(fd: int) -> bool:
+    """Return whether flushing this file also flushes its name and the new directories above it.
+
+    POSIX wants a flush of the directory for that. These file systems write the names of a new file
+    with it: the log is written up to it (XFS, ext4), or its parents go along (ext4 without a
+    journal, Btrfs, F2FS).
+    """
+    status = ctypes.create_string_buffer(_STATFS_BYTES)
+    if _libc.fstatfs(fd, status) < 0:
+        return False
+    kind = ctypes.c_long.from_buffer(status).value
+    return kind & 0xFFFFFFFF in _NAMED_BY_FSYNC
 
 
 def exit_status(pidfd: int) -> int | None:

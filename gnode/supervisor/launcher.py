@@ -4,9 +4,10 @@
 socket (JSON lines) and prints ``ready`` once it listens. Requests: ``{"launch": "12.1"}``,
 ``{"rules": {"allow_root": false, "uid_min": 1000}}`` (whose jobs run from now on; before it only
 ordinary users'), ``{"stop": true}`` (leave when no supervisor is left).
-Messages: ``{"launched": ..., "pid": ..., "start_ticks": ...}`` or
+Messages: ``{"layout": 2}`` first, which files its supervisors expect of an attempt (a launcher that
+does not say so: 1), ``{"launched": ..., "pid": ..., "start_ticks": ...}`` or
 ``{"failed": ..., "message": ..., "errno": ...}`` to who asked, and
-``{"ended": ..., "pid": ...}`` to all once an attempt's exit record is there.
+``{"ended": ..., "pid": ..., "record": ...}`` to all once an attempt's exit record is flushed.
 
 It outlives gnode, and the supervisors outlive it. Where a supervisor was killed, it takes over.
 """
@@ -24,7 +25,7 @@ import signal
 import socket
 import sys
 
-from gnode.supervisor import child, kernel, proc, spool
+from gnode.supervisor import child, journal, kernel, proc, spool
 from gnode.supervisor.connection import Connection, ConnectionLostError
 from gnode.supervisor.errors import reason
 from gnode.supervisor.lost import LostAttempts
@@ -108,6 +109,7 @@ class Launcher:
             return
         self._connections[connection.fileno()] = connection
         self._epoll.register(connection.fileno(), select.EPOLLIN)
+        connection.put({"layout": journal.LAYOUT})
 
     def _receive(self, connection: Connection) -> None:
         try:
@@ -182,11 +184,12 @@ class Launcher:
         told = self._pool.finished(worker)
         if told is None:
             return
-        name, is_foreign = told
-        if is_foreign and not spool.exists(f"{self._state}/attempts/{name}", spool.EXIT):
+        name, is_foreign, record = told
+        if is_foreign and not spool.has_ended(f"{self._state}/attempts/{name}"):
             self._lost.add_stray(name)
         else:
-            self._tell_all({"ended": name, "pid": worker.pid})
+            for connection in self._connections.values():
+                connection.put_ended(name, worker.pid, record)
 
     def _heed_signals(self) -> None:
         records = os.read(self._signals, 16 * kernel.SIGNALFD_RECORD_BYTES)
@@ -216,7 +219,7 @@ class Launcher:
         """Deal with the attempt of a supervisor that died over it."""
         name = worker.name
         directory = f"{self._state}/attempts/{name}"
-        if spool.exists(directory, spool.EXIT):
+        if spool.has_ended(directory):
             self._tell_all({"ended": name, "pid": worker.pid})
             return
         if not worker.is_new() and not spool.was_begun(directory):

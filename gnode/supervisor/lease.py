@@ -8,7 +8,7 @@ last. A renewal that cannot be read counts as none.
 import os
 import zlib
 
-from gnode.supervisor import kernel, spool
+from gnode.supervisor import journal, kernel, spool
 from gnode.supervisor.ending import Ending
 from gnode.supervisor.spool import Task
 
@@ -47,7 +47,7 @@ def prepare(directory: str, renewed_s: float) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     fd = os.open(f"{directory}/{LEASE}", flags, 0o600)
     try:
-        kernel.reserve(fd, spool.RESERVED_BYTES)
+        kernel.reserve(fd, journal.RESERVED_BYTES)
         os.write(fd, _record(renewed_s))
     finally:
         os.close(fd)

@@ -11,6 +11,7 @@ import select
 from collections.abc import Collection
 
 from gnode.supervisor import kernel, proc, record, spool
+from gnode.supervisor.journal import make_journal
 from gnode.supervisor.takeover import LostAttempt
 
 _LOOK_S = 0.25  # between two looks at attempts without a supervisor; there are none in health
@@ -47,7 +48,7 @@ class LostAttempts:
         """Find the attempts that an earlier launcher started and that have not ended."""
         for name in os.listdir(self._attempts):
             directory = f"{self._attempts}/{name}"
-            if spool.was_begun(directory) and not spool.exists(directory, spool.EXIT):
+            if spool.was_begun(directory) and not spool.has_ended(directory):
                 self.add_stray(name)
 
     def add_stray(self, name: str) -> None:
@@ -71,7 +72,7 @@ class LostAttempts:
         except (OSError, ValueError, KeyError, TypeError) as error:
             spool.log(f"{directory}: cannot look after it: {error!r}")
             with contextlib.suppress(OSError):  # the directory may be gone altogether
-                spool.write_exit(directory, record.unreadable(name, error))
+                _write_unreadable(directory, record.unreadable(name, error))
             self._hopeless.append(name)
             if watched is not None:
                 os.close(watched)
@@ -155,19 +156,19 @@ class LostAttempts:
     def _settle(self, name: str) -> bool:
         """Find out about a stray; return True if it is none any more."""
         directory = f"{self._attempts}/{name}"
-        if spool.exists(directory, spool.EXIT) or not spool.exists(directory, spool.TASK):
+        if spool.has_ended(directory) or not spool.exists(directory, spool.TASK):
             return True
         started = spool.read_started(directory)
         if started is None:
             if spool.is_claimed(directory):
                 return False  # its supervisor is about to write the record
-            if not spool.exists(directory, spool.SUPERVISOR):
+            if spool.read_started(directory) is None:  # it may have just written it
                 self._open(name, adopted=False)
                 return True
             return False
         self._pids[name] = started["pid"]
         if not proc.lives(started["pid"], started["start_ticks"]):
-            if not spool.exists(directory, spool.EXIT):  # it may have just written it
+            if not spool.has_ended(directory):  # it may have just written it
                 self._open(name, adopted=False)
             return True
         if name not in self._jobs and (job := self._watch_job(name)) is not None:
@@ -179,3 +180,11 @@ class LostAttempts:
         self._strays[name] = pidfd
         self._epoll.register(pidfd, select.EPOLLIN)
         return False
+
+
+def _write_unreadable(directory: str, content: dict[str, object]) -> None:
+    journal = make_journal(directory)
+    try:
+        spool.write_exit(journal, content)
+    finally:
+        journal.close()

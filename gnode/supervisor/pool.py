@@ -21,6 +21,7 @@ _IDLE_MAX = 16  # each holds some 3 MB; more would only serve bursts
 _ATTEMPTS_MAX = 500  # then a fresh one: whatever leaks stays small
 _NAME_BYTES_MAX = 64
 _DONE, _FOREIGN = b"D", b"F"
+_RECORD_BYTES_MAX = 1 << 15  # a longer exit record is read from the journal
 _CHANNEL_FD = 3
 
 
@@ -100,15 +101,16 @@ class Pool:
         self.by_fd[ours.fileno()] = worker
         return worker
 
-    def finished(self, worker: Worker) -> tuple[str, bool] | None:
+    def finished(self, worker: Worker) -> tuple[str, bool, bytes] | None:
         """Read what a supervisor says about its attempt.
 
         Returns:
-            The attempt's name, and whether it turned out to be another supervisor's; None if the
-            supervisor is dead, which the reaper hears of.
+            The attempt's name, whether it turned out to be another supervisor's, and its exit
+            record (empty: see its journal); None if the supervisor is dead, which the reaper hears
+            of.
         """
         try:
-            answer = worker.channel.recv(1, socket.MSG_DONTWAIT)
+            answer = worker.channel.recv(2 * _RECORD_BYTES_MAX, socket.MSG_DONTWAIT)
         except OSError:
             return None
         if not answer or not worker.name:
@@ -119,7 +121,7 @@ class Pool:
             self._idle.append(worker)
         else:
             worker.channel.shutdown(socket.SHUT_RDWR)  # it reads the end and exits
-        return name, answer == _FOREIGN
+        return name, answer == _FOREIGN, answer[len(_DONE) :]
 
     def remove(self, pid: int) -> Worker | None:
         """Forget a supervisor that was reaped; return it if it was one."""
@@ -173,8 +175,10 @@ def _serve(around: Surroundings) -> None:
         # Orders and alarms of the attempt before mean nothing to the next one.
         while signal.sigtimedwait(supervise.WATCHED, 0) is not None:
             pass
-        done = supervise.run(os.fsdecode(directory), around, own)
+        record = supervise.run(os.fsdecode(directory), around, own)
+        if record is not None and len(record) > _RECORD_BYTES_MAX:
+            record = b""
         try:
-            os.write(_CHANNEL_FD, _DONE if done else _FOREIGN)
+            os.write(_CHANNEL_FD, _FOREIGN if record is None else _DONE + record)
         except OSError:  # the launcher is gone
             return

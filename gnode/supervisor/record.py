@@ -8,7 +8,7 @@ import stat
 import time
 from typing import TypeVar
 
-from gnode.supervisor import cgroup, gate, kernel, spool
+from gnode.supervisor import cgroup, gate, kernel
 from gnode.supervisor.ending import Ending
 from gnode.supervisor.errors import LaunchError
 from gnode.supervisor.spool import Task
@@ -216,17 +216,3 @@ def unreadable(name: str, error: Exception) -> dict[str, object]:
         "failure": {"stage": "spool", "subject": "node", "errno": 0},
         "message": f"gnode's description of the job cannot be read: {type(error).__name__} {error}",
     }
-
-
-def try_to_finish(directory: str, task: Task, record: dict[str, object]) -> OSError | None:
-    """Write the exit record, when nothing of the job is left, and clear its groups away.
-
-    Returns:
-        Why it cannot be written now (a full disk), None if it is.
-    """
-    cgroup.remove(task)
-    try:
-        spool.write_exit(directory, record)
-    except OSError as error:
-        return error
-    return None

@@ -1,7 +1,6 @@
-"""The files of one attempt: read the task and commands, write the two records.
+"""The files of one attempt: its task and its journal, and those that an older version has left.
 
-A record is written under another name, made durable and renamed: whoever finds it under its own
-name finds all of it. Nothing here follows a name that a user could have chosen.
+Nothing here follows a name that a user could have chosen.
 """
 
 import contextlib
@@ -11,24 +10,22 @@ import json
 import os
 from typing import Literal, NotRequired, TypedDict, cast
 
-from gnode.supervisor import kernel
+from gnode.supervisor import journal
+from gnode.supervisor.journal import Journal, make_journal, open_journal
 from gsched import trust
 from gsched.failpoint import failpoint
 
 TASK = "task.json"
-SUPERVISOR = "supervisor.json"
-STARTING = "supervisor.json.tmp"  # there before the job's process is, so that none goes unseen
-COMMANDS = "commands"
 LAUNCHED = "launched.json"  # the task of an attempt that was prepared, as it was launched
-EXIT = "exit.json"
-RESERVED_EXIT = "exit.json.tmp"  # holds the space for the record before the job starts
+#: The files that older supervisors, which outlive an upgrade, read and write instead of a journal.
+OLD_SUPERVISOR = "supervisor.json"
+OLD_STARTING = "supervisor.json.tmp"  # there before the job's process is, so that none goes unseen
+OLD_COMMANDS = "commands"
+OLD_EXIT = "exit.json"
+OLD_RESERVED_EXIT = "exit.json.tmp"  # holds the space for the record before the job starts
 
-#: What is reserved for each record of an attempt, so that a full disk keeps none from being
-#: written: a block on most file systems, and more than nearly all records need.
-RESERVED_BYTES = 4096
 #: What a full disk says, or one on which this user has no more room.
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
-_RESERVED_START_BYTES = 3 * RESERVED_BYTES  # two paths of 4096 bytes, until it is written
 _SHORT_MESSAGE_CHARACTERS = 200
 
 
@@ -110,7 +107,7 @@ class Task(TypedDict):
 
 
 class Started(TypedDict):
-    """Who runs an attempt: the content of ``supervisor.json``."""
+    """Who runs an attempt: from its journal."""
 
     pid: int
     start_ticks: int
@@ -149,29 +146,72 @@ def read_all(fd: int) -> bytes:
     return content
 
 
-def claim(directory: str) -> tuple[Task, int] | None:
+class Claim:
+    """What a supervisor holds of its attempt.
+
+    Attributes:
+        task: what to run.
+        lock_fd: a descriptor that holds the lock while it is open.
+        journal: for its start and its end.
+        commands: gnode's orders.
+    """
+
+    __slots__ = ("commands", "journal", "lock_fd", "task")
+
+    def __init__(self, task: Task, lock_fd: int, journal: Journal, commands: "Commands") -> None:
+        self.task, self.lock_fd = task, lock_fd
+        self.journal, self.commands = journal, commands
+
+    def close(self) -> None:
+        """Give the attempt back."""
+        self.journal.close()
+        os.close(self.lock_fd)
+
+
+def claim(directory: str) -> Claim | None:
     """Make this process the one supervisor of an attempt.
 
     The lock is what makes asking twice for one launch harmless, whoever asks: it goes with the
     process, and the records tell whether another one had it before.
 
     Returns:
-        The task and a descriptor that holds the lock while it is open, or None if the attempt
-        has, or had, a supervisor.
+        None if the attempt has, or had, a supervisor.
 
     Raises:
         UntrustedError: somebody else could have written the task.
     """
-    fd = trust.open_file(f"{directory}/{TASK}")
+    place = trust.open_directory(directory)
+    try:
+        fd = trust.open_file_in(place, TASK, f"{directory}/{TASK}")
+        try:
+            claimed = _claim(directory, place, fd)
+        except BaseException:
+            os.close(fd)
+            raise
+    finally:
+        os.close(place)
+    if claimed is None:
+        os.close(fd)
+    return claimed
+
+
+def _claim(directory: str, place: int, fd: int) -> Claim | None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(fd)
         return None
-    if was_begun(directory) or exists(directory, EXIT):
-        os.close(fd)
+    try:
+        journal = open_journal(directory, place=place)
+    except FileNotFoundError:  # accepted by an older gnode, or for an older launcher
+        if was_begun(directory) or has_ended(directory):
+            return None
+        task = cast("Task", json.loads(read_all(fd)))
+        return Claim(task, fd, make_journal(directory), Commands(directory))
+    story = journal.story()
+    if story.begun or story.ended is not None:
+        journal.close()
         return None
-    return cast("Task", json.loads(read_all(fd))), fd
+    return Claim(cast("Task", json.loads(read_all(fd))), fd, journal, Commands(directory, journal))
 
 
 def is_claimed(directory: str) -> bool:
@@ -210,8 +250,36 @@ def exists(directory: str, name: str) -> bool:
 
 
 def was_begun(directory: str) -> bool:
-    """Return whether a supervisor was about to start the job, or did."""
-    return exists(directory, STARTING) or exists(directory, SUPERVISOR)
+    """Return whether a supervisor was about to start the job, or did; yes if that is not known."""
+    try:
+        if journal.read_story(directory).begun:
+            return True
+    except OSError:
+        return True
+    return exists(directory, OLD_STARTING) or exists(directory, OLD_SUPERVISOR)
+
+
+def has_ended(directory: str) -> bool:
+    """Return whether the exit record of an attempt is there, and can be read."""
+    try:
+        if journal.read_story(directory).ended is not None:
+            return True
+    except OSError as error:
+        log(f"the exit record cannot be read: {error}")
+        return False
+    return exists(directory, OLD_EXIT)
+
+
+def may_have_run(directory: str) -> bool:
+    """Return whether the program of an attempt may have been started, recorded or not."""
+    try:
+        if journal.read_story(directory).may_have_run:
+            return True
+        return os.stat(f"{directory}/{OLD_STARTING}").st_size > 0
+    except FileNotFoundError:
+        return exists(directory, OLD_SUPERVISOR)
+    except OSError:
+        return True
 
 
 def read_task(directory: str) -> Task | None:
@@ -228,120 +296,59 @@ def read_launched(directory: str) -> Task | None:
 
 def read_started(directory: str) -> Started | None:
     """Return who runs an attempt, None if nobody has started it."""
-    content = read_file(f"{directory}/{SUPERVISOR}")
+    content = journal.read_story(directory).started
+    if content is None:
+        content = read_file(f"{directory}/{OLD_SUPERVISOR}")
     return None if content is None else cast("Started", json.loads(content))
 
 
-def reserve(directory: str) -> None:
-    """Reserve the space for an attempt's exit record and orders, before anything else is kept.
-
-    Raises:
-        OSError: there is none: the attempt must not be accepted.
-    """
-    for name in (RESERVED_EXIT, COMMANDS):
-        fd = os.open(f"{directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            kernel.reserve(fd, RESERVED_BYTES)
-        finally:
-            os.close(fd)
-
-
-def announce_start(directory: str) -> int:
-    """Leave the mark that the job's process is about to be made; `write_started` completes it.
-
-    Without it a supervisor that is killed right after the fork would leave a process that no file
-    tells of, and the attempt would look as if it had never been started.
-
-    Raises:
-        OSError: there is no space for it.
-    """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    fd = os.open(f"{directory}/{STARTING}", flags, 0o600)
-    try:
-        kernel.reserve(fd, _RESERVED_START_BYTES)
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
-
-
-def announce_run(mark: int) -> None:
-    """Add to the mark that the program may run from now on, before its process is recorded."""
-    os.write(mark, b" ")  # the record is JSON and may begin with a space
-
-
-def may_have_run(directory: str) -> bool:
-    """Return whether the program of an attempt may have been started, recorded or not."""
-    try:
-        return os.stat(f"{directory}/{STARTING}").st_size > 0
-    except FileNotFoundError:
-        return exists(directory, SUPERVISOR)
-
-
-def write_started(directory: str, fd: int, started: Started) -> None:
-    """Publish who runs the attempt; not flushed, since it says nothing after a power loss."""
-    _write_all(fd, json.dumps(started).encode())
-    os.ftruncate(fd, os.lseek(fd, 0, os.SEEK_CUR))  # gives back what was reserved for more
-    os.rename(f"{directory}/{STARTING}", f"{directory}/{SUPERVISOR}")
-
-
-def write_exit(directory: str, record: dict[str, object]) -> None:
-    """Write the attempt's exit record so that it outlives a power loss.
+def write_exit(journal: Journal, record: dict[str, object]) -> bytes:
+    """Write the attempt's exit record so that it outlives a power loss; return it as written.
 
     It goes into the space that was reserved for it; where that is too small and the disk is full,
     only the message is cut.
     """
     failpoint("supervisor.exit.before_record")
     try:
-        _fill_exit(directory, json.dumps(record).encode())
+        written = journal.write_ended(record)
     except OSError as error:
         message = record.get("message")
         if error.errno not in NO_SPACE or not isinstance(message, str):
             raise
-        short = record | {"message": message[:_SHORT_MESSAGE_CHARACTERS]}
-        _fill_exit(directory, json.dumps(short).encode())
-    os.rename(f"{directory}/{RESERVED_EXIT}", f"{directory}/{EXIT}")
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        written = journal.write_ended(record | {"message": message[:_SHORT_MESSAGE_CHARACTERS]})
     failpoint("supervisor.exit.after_record")
-
-
-def _fill_exit(directory: str, content: bytes) -> None:
-    # Without O_TRUNC, which would give the reserved space back.
-    fd = os.open(f"{directory}/{RESERVED_EXIT}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        half = len(content) // 2  # in two halves, so that a test can kill us between them
-        _write_all(fd, content[:half])
-        failpoint("supervisor.exit.half_record")
-        _write_all(fd, content[half:])
-        os.ftruncate(fd, len(content))
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _write_all(fd: int, content: bytes) -> None:
-    while content:
-        content = content[os.write(fd, content) :]
+    return written
 
 
 class Commands:
-    """gnode's orders to one attempt, read as they are appended."""
+    """gnode's orders to one attempt, read as they are appended.
 
-    __slots__ = ("_offset", "_path")
+    Args:
+        directory: of the attempt.
+        journal: which holds them; None: they are in a file of their own, as an older gnode left it.
+    """
 
-    def __init__(self, directory: str) -> None:
-        self._path = f"{directory}/{COMMANDS}"
+    __slots__ = ("_journal", "_offset", "_path")
+
+    def __init__(self, directory: str, journal: Journal | None = None) -> None:
+        self._path = f"{directory}/{OLD_COMMANDS}"
+        self._journal = journal
         self._offset = 0
 
     def read(self) -> list[object]:
-        """Return the complete lines that were added since the last call, decoded.
+        """Return the complete orders that were added since the last call, decoded.
 
         Lines that are no JSON (a disk that was full) are left out with a word in the log.
         """
+        orders: list[object] = []
+        for line in self._journal.orders() if self._journal else self._lines():
+            try:
+                orders.append(json.loads(line))
+            except ValueError:
+                log(f"{self._path}: not an order: {line[:200]!r}")
+        return orders
+
+    def _lines(self) -> list[bytes]:
         try:
             fd = trust.open_file(self._path)
         except FileNotFoundError:
@@ -353,10 +360,4 @@ class Commands:
             os.close(fd)
         complete = content[: content.rfind(b"\n") + 1]
         self._offset += len(complete)
-        orders: list[object] = []
-        for line in complete.splitlines():
-            try:
-                orders.append(json.loads(line))
-            except ValueError:
-                log(f"{self._path}: not an order: {line[:200]!r}")
-        return orders
+        return complete.splitlines()

@@ -4,6 +4,7 @@ It runs in a process that the launcher has forked, and outlives launcher and gno
 just runs, it sleeps in one system call until a signal comes: the job's end, an order, the alarm.
 """
 
+import contextlib
 import errno
 import os
 import signal
@@ -15,7 +16,6 @@ from gnode.supervisor.child import Surroundings
 from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
 from gnode.supervisor.errors import LaunchError, Stage, reason
 from gnode.supervisor.gate import Gate, is_shut, launched_task, never_launched
-from gnode.supervisor.spool import Task
 from gsched import trust
 from gsched.failpoint import failpoint
 
@@ -39,15 +39,19 @@ class Identity:
         self.start_ticks = proc.start_ticks("self")
 
 
-def run(directory: str, around: Surroundings, own: Identity) -> bool:
-    """Run the attempt in ``directory`` to its end; return False if it is another supervisor's."""
-    claimed = spool.claim(directory)
-    if claimed is None:
-        return False
-    task, lock_fd = claimed
-    _Supervisor(directory, task, own, lock_fd).run(around)
-    os.close(lock_fd)
-    return True
+def run(directory: str, around: Surroundings, own: Identity) -> bytes | None:
+    """Run the attempt in ``directory`` to its end.
+
+    Returns:
+        Its exit record as it is written (empty: it was taken out of the spool), None if it is
+        another supervisor's.
+    """
+    claim = spool.claim(directory)
+    if claim is None:
+        return None
+    written = _Supervisor(directory, claim, own).run(around)
+    claim.close()
+    return written
 
 
 class _Supervisor:
@@ -59,22 +63,26 @@ class _Supervisor:
         "_ending",
         "_gate",
         "_job_pid",
+        "_journal",
         "_lock_fd",
         "_look_s",
         "_own",
         "_seen",
         "_task",
+        "_user_dir",
     )
 
-    def __init__(self, directory: str, task: Task, own: Identity, lock_fd: int) -> None:
+    def __init__(self, directory: str, claim: spool.Claim, own: Identity) -> None:
         self._own = own
-        self._lock_fd = lock_fd
+        self._lock_fd = claim.lock_fd
         self._look_s = 0.0
         self._directory = directory
-        self._task = task
-        self._commands = spool.Commands(directory)
+        self._task = task = claim.task
+        self._journal = claim.journal
+        self._commands = claim.commands
         self._gate: Gate | None = None
         self._job_pid = 0
+        self._user_dir: int | None = None
         self._seen = record.Seen(started_s=time.time(), started_boottime_s=kernel.boottime_s())
         self._ending = Ending(
             walltime_s=task["walltime_s"],
@@ -84,7 +92,7 @@ class _Supervisor:
             lease_grace_s=task.get("lease_grace_s", 0.0),
         )
 
-    def run(self, around: Surroundings) -> None:
+    def run(self, around: Surroundings) -> bytes:
         """Start the job, wait until nothing of it is left, record how it ended."""
         try:
             self._obey()
@@ -103,18 +111,24 @@ class _Supervisor:
             result = record.ended(self._task, self._seen, self._ending)
         if self._gate is not None:
             self._gate.close()
-        self._write_down(result)
+        self._remove_user_dir()
+        return self._write_down(result)
 
-    def _write_down(self, result: dict[str, object]) -> None:
+    def _write_down(self, result: dict[str, object]) -> bytes:
         """Write the exit record, however long the disk is full: it is the only copy."""
+        cgroup.remove(self._task)
         warned = False
-        while (error := record.try_to_finish(self._directory, self._task, result)) is not None:
-            if self._is_abandoned():
-                return  # nobody will ever look for it
-            if not warned:
-                spool.log(f"{self._directory}: cannot write the exit record yet: {error}")
+        while True:
+            try:
+                return spool.write_exit(self._journal, result)
+            except OSError as error:
+                if self._is_abandoned():
+                    return b""  # nobody will ever look for it
+                if not warned:
+                    spool.log(f"{self._directory}: cannot write the exit record yet: {error}")
             warned = True
             signal.sigtimedwait(WATCHED, _WRITE_AGAIN_S)
+            cgroup.remove(self._task)
 
     # --- starting ---
 
@@ -123,21 +137,18 @@ class _Supervisor:
         child.check_owner(self._task, around)
         self._make_user_dir()
         cgroup.prepare(self._task)
-        mark = self._announce_start()
-        try:
-            failpoint("supervisor.start.before_fork")
-            if direct.is_possible(self._task, around):
-                self._job_pid, paths = direct.start(self._task, around, mark)
-                failpoint("supervisor.start.after_fork")
-                self._publish(mark, *paths)
-            else:
-                self._launch_by_fork(around, mark)
-        finally:
-            os.close(mark)
+        self._announce_start()
+        failpoint("supervisor.start.before_fork")
+        if direct.is_possible(self._task, around):
+            self._job_pid, paths = direct.start(self._task, around, self._journal)
+            failpoint("supervisor.start.after_fork")
+            self._publish(*paths)
+        else:
+            self._launch_by_fork(around)
 
-    def _announce_start(self) -> int:
+    def _announce_start(self) -> None:
         try:
-            return spool.announce_start(self._directory)
+            self._journal.announce_start()
         except OSError as error:
             raise LaunchError(
                 f"the node cannot keep the job's record: {reason(error)}: see gnodes",
@@ -146,7 +157,7 @@ class _Supervisor:
                 errno=error.errno or 0,
             ) from error
 
-    def _launch_by_fork(self, around: Surroundings, mark: int) -> None:
+    def _launch_by_fork(self, around: Surroundings) -> None:
         """Fork the job's process, let it prepare, record it and let it go."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         stdin = -1
@@ -173,7 +184,7 @@ class _Supervisor:
             failpoint("supervisor.start.after_fork")
             ours.settimeout(_LAUNCH_LOOK_S)
             out_path, _, err_path = self._answer(ours, child.READY).partition(b"\0")
-            self._publish(mark, os.fsdecode(out_path), os.fsdecode(err_path))
+            self._publish(os.fsdecode(out_path), os.fsdecode(err_path))
             self._refuse_if_stopped()
             ours.send(child.GO)
             self._answer(ours, b"")
@@ -183,7 +194,7 @@ class _Supervisor:
         if self._gate is not None:
             self._gate.close_reader()
 
-    def _publish(self, mark: int, stdout_path: str, stderr_path: str) -> None:
+    def _publish(self, stdout_path: str, stderr_path: str) -> None:
         self._seen.started_s = time.time()
         self._seen.started_boottime_s = kernel.boottime_s()
         self._ending.started(self._seen.started_boottime_s)
@@ -197,7 +208,7 @@ class _Supervisor:
             "stdout_path": stdout_path,
             "stderr_path": stderr_path,
         }
-        spool.write_started(self._directory, mark, started)
+        self._journal.write_started(started)
         # Until now nobody could know whom to signal about an order, so none may go unread.
         self._obey()
 
@@ -288,15 +299,34 @@ class _Supervisor:
                 old = f"{_OLD}{os.getpid()}-{name}"[:255]
                 os.rename(name, old, src_dir_fd=around, dst_dir_fd=around)
                 os.mkdir(name, 0o700, dir_fd=around)
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._user_dir = os.open(name, flags, dir_fd=around)
             if self._task["switch_user"]:
-                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-                fd = os.open(name, flags, dir_fd=around)
-                try:
-                    os.fchown(fd, self._task["uid"], self._task["gid"])
-                finally:
-                    os.close(fd)
+                os.fchown(self._user_dir, self._task["uid"], self._task["gid"])
         finally:
             os.close(around)
+
+    def _remove_user_dir(self) -> None:
+        """Remove the job's directory if it holds nothing but what was written for the job.
+
+        gnode removes any other, which may be large. The directory is reached by the descriptor
+        with which it was made: whatever is mounted there by now is left alone.
+        """
+        if self._user_dir is None:
+            return
+        names = [file["name"] for file in self._task["files"]]
+        if self._task["failure_report"]:
+            names.append(self._task["failure_report"])
+        try:
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.basename(name), dir_fd=self._user_dir)
+            os.rmdir(self._task["user_dir"])
+        except OSError:  # there is more in it, or something else in the way
+            return
+        finally:
+            os.close(self._user_dir)
+            self._user_dir = None
 
     def _clear_launch(self) -> None:
         """Wait until the process that did not become the job is gone."""

@@ -16,6 +16,7 @@ import time
 from gnode.supervisor import cgroup, gate, kernel, lease, orders, proc, record, spool
 from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
 from gnode.supervisor.errors import LaunchError
+from gnode.supervisor.journal import Journal, make_journal, open_journal
 from gnode.supervisor.proc import Process
 
 _REAPED_WITHIN_S = 10.0  # where nobody reaps orphans (many containers), a status is never told
@@ -39,6 +40,7 @@ class LostAttempt:
         "_commands",
         "_directory",
         "_ending",
+        "_journal",
         "_marked",
         "_may_have_run",
         "_members",
@@ -80,7 +82,8 @@ class LostAttempt:
         self._seen = record.Seen(
             started_s=started["started_s"] if started else time.time(), started_boottime_s=start_s
         )
-        self._commands = spool.Commands(directory)
+        self._journal, is_old = _journal_of(directory)
+        self._commands = spool.Commands(directory, None if is_old else self._journal)
         # Stops and limits hold on; signals in the file were sent by the supervisor already.
         sent = {self.job_pid}
         orders.obey(self._commands.read(), self._ending, kernel.boottime_s(), lambda _: sent)
@@ -193,11 +196,15 @@ class LostAttempt:
         """Write the exit record; False (try again later) while the disk does not take it."""
         if not spool.exists(self._directory, spool.TASK):
             return True  # nobody will ever look for it
-        error = record.try_to_finish(self._directory, self._task, self._record())
-        if error is not None and not self._warned:
-            spool.log(f"{self._directory}: cannot write the exit record yet: {error}")
+        cgroup.remove(self._task)
+        try:
+            spool.write_exit(self._journal, self._record())
+        except OSError as error:
+            if not self._warned:
+                spool.log(f"{self._directory}: cannot write the exit record yet: {error}")
             self._warned = True
-        return error is None
+            return False
+        return True
 
     def _main_may_be_waited_for(self) -> bool:
         """Return whether the job's own process lives and will tell us its exit code."""
@@ -220,6 +227,7 @@ class LostAttempt:
 
     def close(self) -> None:
         """Give back what was open."""
+        self._journal.close()
         if self._watched is not None:
             os.close(self._watched)
             self._watched = None
@@ -233,3 +241,12 @@ class LostAttempt:
             shut = gate.is_shut(self._task, self._ending)
             return gate.never_launched(never) if shut else never
         return record.ended(self._task, self._seen, self._ending)
+
+
+def _journal_of(directory: str) -> tuple[Journal, bool]:
+    """Return an attempt's journal, and whether its orders are in a file of an older version."""
+    is_old = spool.exists(directory, spool.OLD_COMMANDS)
+    try:
+        return open_journal(directory), is_old
+    except FileNotFoundError:  # its supervisor was an older one
+        return make_journal(directory), is_old

@@ -198,7 +198,7 @@ class LaunchFailure(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ExitRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How one part of an attempt ended on one node: the content of ``exit.json``.
+    """How one part of an attempt ended on one node: a line of its journal.
 
     Attributes:
         kind: EXITED, SIGNALLED, OOM, LAUNCH_FAILED or SUPERVISOR_LOST: what the process did.

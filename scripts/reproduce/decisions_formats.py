@@ -32,8 +32,8 @@ STORED: Final[Mapping[str, object]] = MappingProxyType(
         "attempts.data": Attempt,
         "nodes.data": Node,
         "task.json": Task,
-        "supervisor.json": SupervisorInfo,
-        "exit.json": ExitRecord,
+        "journal started": SupervisorInfo,
+        "journal ended": ExitRecord,
     }
 )
 _LIMITS: Final[Mapping[str, str]] = MappingProxyType(

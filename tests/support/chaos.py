@@ -17,6 +17,7 @@ import psutil
 from gnode.core.task import SupervisorInfo
 from gnode.supervisor import proc
 from gsched.errors import HeadUnreachableError, TryAgainError
+from tests.support import records
 from tests.support.chaos_faults import (
     Latencies,
     Twins,
@@ -221,8 +222,7 @@ class Chaos:
             running = [
                 path
                 for name in NODES
-                for path in self._cluster.node_dir(name).glob("attempts/*/supervisor.json")
-                if not (path.parent / "exit.json").exists()
+                for path in records.running(self._cluster.node_dir(name) / "attempts")
             ]
             if running and _kill_at(self._random.choice(sorted(running))):
                 self.happened["supervisor killed"] += 1
@@ -290,9 +290,9 @@ class Chaos:
 def _kill_at(path: Path) -> bool:
     """Kill the supervisor of an attempt; return whether that came before the attempt's end."""
     try:
-        info = msgspec.json.decode(path.read_bytes(), type=SupervisorInfo)
+        info = msgspec.convert(records.started(path), SupervisorInfo)
         fd = os.pidfd_open(info.pid)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.ValidationError):
         return False
     try:
         # The supervisor may serve another attempt by now; killing it is as good.

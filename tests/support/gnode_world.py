@@ -13,6 +13,7 @@ import psutil
 
 from gnode.core.task import SupervisorInfo
 from gsched.model.job import Owner
+from tests.support import records
 from tests.support.fake_head import FakeHead, launch_order
 from tests.support.processes import MARKER, attempts, kill_all, processes_of
 
@@ -128,10 +129,10 @@ class GnodeWorld:
 
     def supervisor(self, job: int, attempt: int = 1) -> SupervisorInfo:
         """Return who runs an attempt, once it has started."""
-        path = self.state / "attempts" / f"{job}.{attempt}" / "supervisor.json"
+        directory = self.state / "attempts" / f"{job}.{attempt}"
         for _ in attempts(20.0):
-            if path.exists():
-                return msgspec.json.decode(path.read_bytes(), type=SupervisorInfo)
+            if (found := records.started(directory)) is not None:
+                return msgspec.convert(found, SupervisorInfo)
         raise AssertionError(f"attempt {job}.{attempt} was not started:\n{self.log()}")
 
     def log(self) -> str:

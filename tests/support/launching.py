@@ -16,6 +16,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from gnode.supervisor import journal, spool
+from tests.support import records
+
 WAIT_S = 30.0
 
 
@@ -46,8 +49,10 @@ class Launcher:
         environment: dict[str, str] | None = None,
         *,
         allow_root: bool = True,
+        layout: int = journal.LAYOUT,
     ) -> None:
         self.allow_root = allow_root
+        self.layout = layout
         self.state = state
         self.out = state / "out"
         self.environment = environment or {}
@@ -89,9 +94,8 @@ class Launcher:
 
     def close(self) -> None:
         """Kill everything that this launcher's jobs left, then the launcher."""
-        for record in self.state.glob("attempts/*/supervisor.json"):
-            if not (record.parent / "exit.json").exists():
-                self._order(record.parent.name, {"do": "stop", "reason": "delete", "grace_s": 0})
+        for directory in records.running(self.state / "attempts"):
+            self._order(directory.name, {"do": "stop", "reason": "delete", "grace_s": 0})
         try:
             wait_until(self._all_ended, "the jobs' ends", 10)
         finally:
@@ -100,8 +104,7 @@ class Launcher:
             self.process.wait()
 
     def _all_ended(self) -> bool:
-        started = {path.parent for path in self.state.glob("attempts/*/supervisor.json")}
-        return all((path / "exit.json").exists() for path in started)
+        return not records.running(self.state / "attempts")
 
     # --- gnode's side ---
 
@@ -145,9 +148,13 @@ class Launcher:
         return self.state / "attempts" / f"{job}.{attempt}"
 
     def accept(self, task: dict[str, Any]) -> None:
-        """Write the task file, as gnode does before it asks for a launch."""
+        """Write task and journal, as gnode does before it asks for a launch."""
         directory = self.directory(task["job"], task["attempt"])
         directory.mkdir(mode=0o700)
+        if self.layout == journal.LAYOUT:
+            journal.make_journal(str(directory)).close()
+        else:
+            (directory / spool.OLD_COMMANDS).touch(mode=0o600)
         (directory / "task.json").write_text(json.dumps(task))
 
     def ask(self, request: dict[str, Any]) -> None:
@@ -177,10 +184,10 @@ class Launcher:
             self._told += [json.loads(line) for line in lines]
 
     def started(self, job: int, attempt: int = 1) -> dict[str, Any]:
-        """Return supervisor.json once it is there."""
-        path = self.directory(job, attempt) / "supervisor.json"
-        wait_until(path.exists, f"{path}; log: {self.log()}")
-        return dict(json.loads(path.read_text()))
+        """Return who runs an attempt once that is there."""
+        directory = self.directory(job, attempt)
+        found = wait_until(lambda: records.started(directory), f"a start; log: {self.log()}")
+        return dict(found)
 
     def exit(self, job: int, attempt: int = 1) -> dict[str, Any]:
         """Wait for the end and return the exit record."""
@@ -189,7 +196,9 @@ class Launcher:
 
     def exit_record(self, job: int, attempt: int = 1) -> dict[str, Any]:
         """Return the exit record, which has to be there."""
-        return dict(json.loads((self.directory(job, attempt) / "exit.json").read_text()))
+        record = records.ended(self.directory(job, attempt))
+        assert record is not None
+        return record
 
     def run(self, task: dict[str, Any]) -> dict[str, Any]:
         """Launch a task and return its exit record."""
@@ -202,14 +211,12 @@ class Launcher:
 
     def _order(self, name: str, order: dict[str, Any]) -> None:
         directory = self.state / "attempts" / name
-        with (directory / "commands").open("a") as file:
-            file.write(json.dumps(order) + "\n")
-        record = directory / "supervisor.json"
-        if not record.exists():  # its supervisor was killed: the launcher looks by itself
+        records.add_order(directory, json.dumps(order) + "\n")
+        record = records.started(directory)
+        if record is None:  # its supervisor was killed: the launcher looks by itself
             return
-        pid = json.loads(record.read_text())["pid"]
-        if process_is_there(pid):
-            os.kill(pid, signal.SIGUSR1)
+        if process_is_there(record["pid"]):
+            os.kill(record["pid"], signal.SIGUSR1)
 
     def output(self, job: int, stream: str = "o") -> str:
         """Return what the job wrote."""

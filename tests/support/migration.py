@@ -20,6 +20,7 @@ from gsched.client import new_job
 from gsched.errors import GschedError
 from gsched.protocol import actions as a
 from gsched.protocol.api import JobStory
+from tests.support import records
 from tests.support.cluster import Cluster, wait_until
 from tests.support.elastic_runs import ROOT, SCRIPT, Run, release
 from tests.support.torch_python import torch_python
@@ -254,10 +255,9 @@ class Migration:
         nodes = story.move.to if prepared and story.move is not None else story.row.nodes
         for node in nodes:
             key = f"{self.number}.{story.row.attempt + prepared}"
-            path = self.cluster.node_dir(node) / "attempts" / key / "supervisor.json"
-            if not path.exists():
+            info = records.started(self.cluster.node_dir(node) / "attempts" / key)
+            if info is None:
                 continue
-            info = json.loads(path.read_text())
             if victim == "supervisor":
                 found.append(info["pid"])
                 continue

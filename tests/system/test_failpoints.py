@@ -30,6 +30,7 @@ SECOND_ATTEMPTS: dict[str, tuple[list[int], ...]] = {
     # none, where the first supervisor that comes to its end is that of the deleted job
     "supervisor.exit.before_record": ([], [2]),
     "supervisor.exit.half_record": ([], [2]),
+    "supervisor.exit.before_flush": ([],),  # it is complete, though not yet durable
     "supervisor.exit.after_record": ([],),
 }
 

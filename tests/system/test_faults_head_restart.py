@@ -1,6 +1,5 @@
 """A11 to A17 of the fault table: a head that is away, doubled, old, or restarted all the time."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import pytest
 
 from gsched.model.states import OutcomeKind
 from gschedd.core import facts as f
+from tests.support import records
 from tests.support.cluster import ROOT, Cluster, wait_until
 from tests.support.judge import Judge, facts_of, verdict
 from tests.support.mishaps import Submission, a_job, wait_for_end, wait_for_starts
@@ -29,9 +29,10 @@ def database(cluster: Cluster) -> Path:
 
 def exit_record(cluster: Cluster, node: str, job: int) -> dict[str, float | int | str]:
     """Wait for a supervisor's exit record and return it."""
-    path = cluster.node_dir(node) / "attempts" / f"{job}.1" / "exit.json"
-    wait_until(path.exists, 60.0, what=f"the exit record of job {job}")
-    record: dict[str, float | int | str] = json.loads(path.read_text())
+    directory = cluster.node_dir(node) / "attempts" / f"{job}.1"
+    wait_until(lambda: records.ended(directory), 60.0, what=f"the exit record of job {job}")
+    record = records.ended(directory)
+    assert record is not None
     return record
 
 

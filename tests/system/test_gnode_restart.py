@@ -14,6 +14,7 @@ from gnode.hw import cgroups
 from gnode.supervisor import kernel
 from gsched.model.states import LaunchStage, OutcomeKind, PartState, StopReason
 from gsched.protocol.node import ExitAck, Exited, Register
+from tests.support import records
 from tests.support.gnode_world import GnodeWorld, lives, wait_until_gone
 from tests.support.processes import attempts
 
@@ -116,8 +117,8 @@ def test_c4_a_job_that_ended_while_gnode_was_away_is_reported(world: GnodeWorld)
     world.head.wait_for_start(1)
     world.kill()
     go_file(world, 1).touch()
-    record = world.state / "attempts" / "1.1" / "exit.json"
-    assert any(record.exists() for _ in attempts(20.0))
+    directory = world.state / "attempts" / "1.1"
+    assert any(records.ended(directory) for _ in attempts(20.0))
 
     world.start()
 

@@ -243,7 +243,7 @@ def test_nobody_else_can_change_a_spool_that_gnode_has_made(world: GnodeWorld, t
     paths = [*reversed(world.state.parents), world.state]
     paths = [path for path in paths if path not in {Path("/"), Path("/tmp")}]
     paths += [world.state / name for name in ("attempts", "user", "head.json", "gnode.lock")]
-    paths += [attempt, attempt / "task.json", attempt / "supervisor.json"]
+    paths += [attempt, attempt / "task.json", attempt / "journal"]
 
     done = as_other(TRY_ALL, *paths)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support import records
 from tests.support.launching import Launcher, process_is_there, wait_until
 
 BASH = "/bin/bash"
@@ -186,7 +187,7 @@ def test_a_second_stop_shortens_the_grace_but_keeps_the_first_reason(launcher: L
 def test_a_stop_written_before_the_start_means_that_nothing_runs(launcher: Launcher) -> None:
     launcher.accept(launcher.task(1, [BASH, "-c", "echo ran"]))
     order = '{"do": "stop", "reason": "delete", "grace_s": 5}\n'
-    (launcher.directory(1) / "commands").write_text(order)
+    records.add_order(launcher.directory(1), order)
 
     launcher.ask({"launch": "1.1"})
     record = launcher.exit(1)
@@ -229,8 +230,8 @@ def test_a_signal_reaches_every_process_of_the_job(launcher: Launcher) -> None:
 def test_orders_that_make_no_sense_are_logged_and_left_out(launcher: Launcher) -> None:
     launcher.launch(launcher.task(1, [BASH, "-c", "echo up; sleep 1000"]))
     launcher.wait_for_output(1, "up")
-    with (launcher.directory(1) / "commands").open("a") as file:
-        file.write('{"do": "dance"}\n{"do": \n{"do": "signal", "signal": 4000}\n')
+    nonsense = '{"do": "dance"}\n{"do": \n{"do": "signal", "signal": 4000}\n'
+    records.add_order(launcher.directory(1), nonsense)
 
     launcher.order(1, {"do": "stop", "reason": "fenced", "grace_s": 1})
     record = launcher.exit(1)

@@ -166,7 +166,11 @@ def test_one_path_for_both_streams_keeps_both(launcher: Launcher) -> None:
 
 def test_files_are_in_the_job_s_own_directory(launcher: Launcher, nice: int) -> None:
     files = [
-        {"name": "script", "mode": 0o500, "content": "#!/bin/bash\necho ran $1\ncat $PBS_NODEFILE"},
+        {
+            "name": "script",
+            "mode": 0o500,
+            "content": "#!/bin/bash\necho ran $1\ncat $PBS_NODEFILE; touch ${0%/*}/more",
+        },
         {"name": "nodefile", "mode": 0o400, "content": "n1\nn1\n"},
     ]
     user_dir = launcher.state / "user" / "1.1"
@@ -175,6 +179,56 @@ def test_files_are_in_the_job_s_own_directory(launcher: Launcher, nice: int) -> 
 
     assert launcher.output(1) == "ran it\nn1\nn1\n"
     assert stat.S_IMODE(user_dir.stat().st_mode) == 0o700
+    assert os.listdir(user_dir) == ["more"]  # the rest is gnode's to remove
+
+
+@pytest.mark.parametrize("end", ["exit 0", "exit 3", "kill -9 $$"])
+def test_a_directory_without_files_of_the_job_s_own_is_removed_at_once(
+    launcher: Launcher, nice: int, end: str
+) -> None:
+    files = [
+        {"name": "script", "mode": 0o500, "content": f"#!/bin/bash\n{end}"},
+        {"name": "nodefile", "mode": 0o400, "content": "n1\n"},
+    ]
+    user_dir = launcher.state / "user" / "1.1"
+    report = str(user_dir / "failure.json")
+
+    launcher.run(
+        launcher.task(1, [f"{user_dir}/script"], files=files, nice=nice, failure_report=report)
+    )
+
+    assert not user_dir.exists()
+
+
+def test_a_job_that_could_not_start_leaves_no_directory(launcher: Launcher) -> None:
+    files = [{"name": "script", "mode": 0o500, "content": "#!/no/such/shell\n"}]
+    user_dir = launcher.state / "user" / "1.1"
+
+    record = launcher.run(launcher.task(1, [f"{user_dir}/script"], files=files))
+
+    assert record["kind"] == "launch_failed"
+    assert not user_dir.exists()
+
+
+def test_a_name_that_the_job_has_made_a_directory_or_a_link_is_no_trap(
+    launcher: Launcher, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "precious").write_text("kept")
+    script = (
+        "#!/bin/bash\ncd ${0%/*}; rm -f script nodefile; mkdir nodefile\n"
+        f"ln -s {tmp_path}/precious script"
+    )
+    files = [
+        {"name": "script", "mode": 0o500, "content": script},
+        {"name": "nodefile", "mode": 0o400, "content": "n1\n"},
+    ]
+    user_dir = launcher.state / "user" / "1.1"
+
+    record = launcher.run(launcher.task(1, [f"{user_dir}/script"], files=files))
+
+    assert record["exit_code"] == 0
+    assert (tmp_path / "precious").read_text() == "kept"
+    assert (user_dir / "nodefile").is_dir()
 
 
 def test_records_follow_the_head_s_schema_and_say_what_was_used(launcher: Launcher) -> None:
@@ -242,6 +296,7 @@ def test_a_launch_without_a_task_fails_with_a_message(launcher: Launcher) -> Non
 
 
 def test_nonsense_costs_the_connection_but_not_the_launcher(launcher: Launcher) -> None:
+    assert launcher.channel.recv(100) == b'{"layout": 2}\n'
     launcher.channel.sendall(b"[]\n")
     assert launcher.channel.recv(100) == b""
 

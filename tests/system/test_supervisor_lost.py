@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gnode.supervisor import kernel
+from tests.support import records
 from tests.support.launching import Launcher, process_is_there, wait_until
 
 BASH = "/bin/bash"
@@ -57,7 +58,7 @@ def test_c7_the_exit_code_survives_the_supervisor(
 
     kill(pid)
     wait_until(lambda: "taking over" in launcher.log(), "the launcher to notice")
-    assert not (launcher.directory(1) / "exit.json").exists()
+    assert records.ended(launcher.directory(1)) is None
     assert process_is_there(launcher.started(1)["job_pid"])
     (tmp_path / "gate").touch()
     record = launcher.exit(1)
@@ -258,7 +259,7 @@ def test_an_attempt_that_ends_while_no_launcher_runs_is_recorded(
     launcher.channel.close()
 
     (tmp_path / "gate").touch()
-    wait_until((launcher.directory(1) / "exit.json").exists, "the record")
+    wait_until(lambda: records.ended(launcher.directory(1)), "the record")
     wait_until(lambda: not process_is_there(pid), "the supervisor to leave")
     launcher.start()
 

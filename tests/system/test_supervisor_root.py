@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import records
 from tests.support.launching import Launcher, process_is_there
 
 pytestmark = [
@@ -208,13 +209,13 @@ def test_without_a_group_forks_stop_at_the_limit_of_the_user(launcher: Launcher)
 
 def test_output_and_files_belong_to_the_owner(launcher: Launcher) -> None:
     account = ordinary_user()
-    files = [{"name": "script", "mode": 0o700, "content": "#!/bin/bash\necho fine"}]
+    files = [{"name": "script", "mode": 0o700, "content": "#!/bin/bash\necho fine; ln $0 $0.kept"}]
     user_dir = launcher.state / "user" / "1.1"
 
     launcher.run(as_user(launcher, [f"{user_dir}/script"], files=files))
 
     assert launcher.output(1) == "fine\n"
-    for path in (launcher.out / "job.o1", user_dir, user_dir / "script"):
+    for path in (launcher.out / "job.o1", user_dir, user_dir / "script.kept"):
         assert (path.stat().st_uid, path.stat().st_gid) == (account.pw_uid, account.pw_gid)
 
 
@@ -328,7 +329,7 @@ def test_a_task_that_was_changed_by_another_user_is_not_run(launcher: Launcher) 
     message = launcher.hear("failed", "1.1")["message"]
 
     assert f"task.json belongs to uid {task['uid']}, not to root" in message
-    assert not (launcher.directory(1) / "supervisor.json").exists()
+    assert records.started(launcher.directory(1)) is None
 
 
 def test_t42_job_cannot_signal_its_supervisor(launcher: Launcher) -> None:

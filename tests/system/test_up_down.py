@@ -21,6 +21,7 @@ from gsched.cli.local.daemons import launcher_process, read_pid
 from gsched.cli.local.layout import ClusterLayout
 from gsched.client import Head, new_job
 from gsched.protocol.api import JobStory
+from tests.support import records
 from tests.support.cluster import wait_until
 from tests.support.commands import Ran, command_environment, run_command
 from tests.support.processes import MARKER, kill_all, processes_of
@@ -194,7 +195,7 @@ def test_a_job_outlives_the_daemons_and_its_outcome_is_found(site: Site) -> None
     launcher = launcher_process(site.layout.node("n1").directory)
     assert launcher is not None
     wait_until(
-        lambda: list((site.layout.node("n1").directory / "attempts").glob("*/exit.json")),
+        lambda: records.ended(site.layout.node("n1").directory / "attempts" / f"{job}.1"),
         what="the supervisor's exit record",
     )
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import records
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import run_command
 from tests.support.migration import Migration, fault_at
@@ -24,7 +25,7 @@ def test_a_training_moved_warm_ends_with_the_same_bits(
     wait_until(lambda: migration.phase() == "prepared", 120.0, what="its next attempt to wait")
     story = migration.story()
     assert (story.row.nodes, story.row.attempt) == (("n1",), 1)  # it trains on
-    assert (prepared / "supervisor.json").exists()
+    assert records.started(prepared) is not None
     assert not (prepared / "launched.json").exists()
     assert json.loads((prepared / "task.json").read_text())["gpu_indices"] == []
     migration.release()

@@ -12,6 +12,7 @@ from gnode.core.task import AttemptKey, StopCommand, Task
 from gnode.daemon import spool
 from gnode.daemon.spool import Spool
 from gnode.daemon.trees import TreeRemoval
+from gnode.supervisor import journal
 from gsched.errors import CannotWriteError, ConfigError, TryAgainError
 from gsched.model.states import StopReason
 from tests.support.agent_driver import Driver, only, order, record
@@ -46,24 +47,35 @@ def test_an_exit_record_is_found_as_it_was_written(place: Spool) -> None:
     place.write_exit(record(code=7))
 
     assert place.read_exit(KEY) == record(code=7)
-    assert sorted(os.listdir(place.directory(KEY))) == ["commands", "exit.json", "task.json"]
+    assert sorted(os.listdir(place.directory(KEY))) == ["journal", "task.json"]
 
 
 def test_a_half_written_record_counts_as_none(place: Spool) -> None:
     place.write_task(a_task())
-    Path(place.directory(KEY), "exit.json.tmp").write_bytes(b'{"job":1')
-    Path(place.directory(KEY), "supervisor.json").write_bytes(b'{"pid":')
+    with Path(place.directory(KEY), "journal").open("ab") as file:
+        file.write(b'\nstarted {"pid":')
+        file.write(b'\nended 00000000 {"job":1')
 
     found = place.look(KEY)
 
     assert (found.info, found.record) == (None, None)
 
 
+def test_a_half_written_task_counts_as_none(place: Spool) -> None:
+    """gnode was killed while it accepted the attempt."""
+    place.write_task(a_task())
+    path = Path(place.directory(KEY), "task.json")
+    content = path.read_bytes()
+    for length in (0, 1, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:length])
+        assert place.look(KEY).task is None
+
+
 def test_only_an_exit_record_that_is_not_there_counts_as_absent(place: Spool) -> None:
     place.write_task(a_task())
     assert (place.look(KEY).record, place.look(KEY).doubt) == (None, "")
     place.write_exit(record(code=7))
-    exit_file = Path(place.directory(KEY), "exit.json")
+    exit_file = Path(place.directory(KEY), "journal")
     second = Path(place.state_dir, "backup")
     os.link(exit_file, second)
 
@@ -80,9 +92,9 @@ def test_only_an_exit_record_that_is_not_there_counts_as_absent(place: Spool) ->
 
 def test_a_record_that_the_system_cannot_read_is_no_fault_of_the_others(place: Spool) -> None:
     place.write_task(a_task())
-    for name in ("exit.json", "supervisor.json"):
-        # Opening a socket fails: ENXIO.
-        os.mknod(os.path.join(place.directory(KEY), name), stat.S_IFSOCK | 0o600)
+    path = os.path.join(place.directory(KEY), "journal")
+    os.unlink(path)
+    os.mknod(path, stat.S_IFSOCK | 0o600)  # opening it fails: ENXIO
 
     found = place.look(KEY)
 
@@ -103,12 +115,12 @@ def test_commands_are_lines_in_the_supervisors_words(place: Spool) -> None:
     place.append_command(KEY, StopCommand(reason=StopReason.DELETE, grace_s=3.0))
     place.append_command(KEY, StopCommand(reason=StopReason.FENCED, grace_s=0.0))
 
-    text = Path(place.directory(KEY), "commands").read_text()
+    orders = journal.open_journal(place.directory(KEY)).orders()
 
-    assert text == (
-        '{"do":"stop","reason":"delete","grace_s":3.0}\n'
-        '{"do":"stop","reason":"fenced","grace_s":0.0}\n'
-    )
+    assert list(orders) == [
+        b'{"do":"stop","reason":"delete","grace_s":3.0}',
+        b'{"do":"stop","reason":"fenced","grace_s":0.0}',
+    ]
 
 
 def test_the_mark_is_kept_and_a_broken_one_starts_anew(place: Spool) -> None:
@@ -160,13 +172,7 @@ def test_the_space_of_the_exit_record_and_of_orders_is_reserved_before_the_job_s
 ) -> None:
     place.write_task(a_task())
 
-    reserved = {
-        name: os.stat(os.path.join(place.directory(KEY), name))
-        for name in ("exit.json.tmp", "commands")
-    }
+    status = os.stat(os.path.join(place.directory(KEY), "journal"))
 
-    assert {name: status.st_size for name, status in reserved.items()} == {
-        "exit.json.tmp": 0,
-        "commands": 0,
-    }
-    assert all(status.st_blocks * 512 >= 4096 for status in reserved.values())
+    assert status.st_size == 0
+    assert status.st_blocks * 512 >= 3 * 4096

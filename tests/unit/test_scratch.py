@@ -112,6 +112,20 @@ def test_a_directory_that_a_clean_up_has_removed_is_made_again(tmp_path: Path, t
 
 
 @root_only
+def test_what_was_found_in_order_a_moment_ago_is_checked_again_once_it_is_another(
+    tmp_path: Path, tmp: Path
+) -> None:
+    scratch = a_scratch(tmp_path)
+    scratch.prepare()
+    scratch.ensure()
+    os.chown(scratch.root, 54321, 54321)
+
+    scratch.ensure()
+
+    assert Path(scratch.root).lstat().st_uid == os.geteuid()
+
+
+@root_only
 @pytest.mark.parametrize("squatted", ["directory", "link", "file"])
 def test_a_name_that_is_taken_after_a_clean_up_is_taken_back(
     tmp_path: Path, tmp: Path, squatted: str

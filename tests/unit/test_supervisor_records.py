@@ -8,7 +8,7 @@ from typing import Any, cast, get_args
 import msgspec
 import pytest
 
-from gnode.supervisor import errors, record, spool
+from gnode.supervisor import errors, journal, record, spool
 from gnode.supervisor.ending import Ending
 from gnode.supervisor.spool import Commands, Task
 from gsched.model.job import ExitRecord, LaunchFailure
@@ -158,19 +158,25 @@ def test_orders_are_read_once_and_only_whole_lines(tmp_path: pathlib.Path) -> No
     assert commands.read() == [{"b": 2}, {"c": 3}]
 
 
-def test_one_attempt_has_one_supervisor_for_ever(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("layout", [1, 2])
+def test_one_attempt_has_one_supervisor_for_ever(tmp_path: pathlib.Path, layout: int) -> None:
     (tmp_path / "task.json").write_text('{"job": 1}')
     directory = str(tmp_path)
+    if layout == 2:
+        journal.make_journal(directory).close()
 
     first = spool.claim(directory)
     assert first is not None
     assert spool.claim(directory) is None
     assert spool.is_claimed(directory)
-    os.close(first[1])
+    first.close()
     assert not spool.is_claimed(directory)
     again = spool.claim(directory)
     assert again is not None
-    os.close(again[1])
+    assert not spool.was_begun(directory)
 
-    os.close(spool.announce_start(directory))
+    again.journal.announce_start()
+    assert spool.was_begun(directory)
+    assert not spool.may_have_run(directory)
+    again.close()
     assert spool.claim(directory) is None

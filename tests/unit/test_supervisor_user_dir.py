@@ -17,6 +17,8 @@ def made(path: Path) -> os.stat_result:
     supervisor = _Supervisor.__new__(_Supervisor)
     supervisor._task = {"switch_user": True, "uid": OTHER, "gid": OTHER}  # type: ignore[typeddict-item] # all that is read
     supervisor._make_directory(str(path))
+    assert supervisor._user_dir is not None
+    os.close(supervisor._user_dir)
     return path.stat()
 
 

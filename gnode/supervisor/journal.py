@@ -1,0 +1,223 @@
+"""The journal of one attempt: orders to its supervisor, its start and its exit record.
+
+gnode makes it with the task and reserves its space; from then on lines are appended, each by one
+write, so that lines of gnode and of the supervisor never mix, and no reader sees half a line
+unless the disk is full or the machine has lost power. Each begins and ends with a newline, so that
+half a line spoils no other. The kinds of lines:
+
+``{"do": ...}``        gnode's order
+``starting``           the job's process is about to be made
+``may run``            its program may run from now on
+``started {...}``      who runs the attempt
+``ended CHECK {...}``  the exit record with its CRC-32; flushed, and the first one counts
+
+One file instead of one for each of these: four fewer files to make and to remove, and one flush.
+"""
+
+import errno
+import json
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+
+from gnode.supervisor import kernel
+from gsched import failpoint, trust
+
+NAME = "journal"
+#: Of an attempt's directory: 1 had a file for each record, 2 has a journal. Launchers say theirs.
+LAYOUT = 2
+
+#: What is reserved for the exit record, and again for orders, so that a full disk keeps neither
+#: from being written: more than nearly all of them need.
+RESERVED_BYTES = 4096
+_STARTED_BYTES = 3 * RESERVED_BYTES  # two paths of 4096 bytes
+_STARTING, _MAY_RUN, _STARTED, _ENDED = b"starting", b"may run", b"started ", b"ended "
+_CHECK_BYTES = 9  # eight hexadecimal digits and a space
+_READ_BYTES = 1 << 16
+
+
+class Story:
+    """What the lines say that were read so far.
+
+    Attributes:
+        begun: a supervisor was about to start the job, or did.
+        may_have_run: the program may have been started, recorded or not.
+        started: who runs the attempt, JSON.
+        ended: the exit record, JSON.
+    """
+
+    __slots__ = ("begun", "ended", "may_have_run", "started")
+
+    def __init__(self, content: bytes = b"") -> None:
+        self.begun = self.may_have_run = False
+        self.started: bytes | None = None
+        self.ended: bytes | None = None
+        for line in content[: content.rfind(b"\n") + 1].split(b"\n"):
+            self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        if line == _STARTING:
+            self.begun = True
+        elif line == _MAY_RUN:
+            self.begun = self.may_have_run = True
+        elif line.startswith(_STARTED):
+            self.begun = self.may_have_run = True
+            self.started = line[len(_STARTED) :]
+        elif line.startswith(_ENDED) and self.ended is None:
+            text = line[len(_ENDED) + _CHECK_BYTES :]
+            if line == _ended_line(text):
+                self.ended = text
+
+
+def _ended_line(text: bytes) -> bytes:
+    return b"%s%08x %s" % (_ENDED, zlib.crc32(text), text)
+
+
+class Journal:
+    """An open journal: what its reader has seen, and where it goes on."""
+
+    __slots__ = ("_directory", "_fd", "_offset")
+
+    def __init__(self, directory: str, fd: int) -> None:
+        self._directory, self._fd = directory, fd
+        self._offset = 0
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+    # --- read ---
+
+    def story(self) -> Story:
+        """Return what all lines say; `orders` goes on where it was."""
+        return Story(_read_from(self._fd, 0))
+
+    def orders(self) -> Iterator[bytes]:
+        """Yield gnode's orders that were added since the last call, and are complete."""
+        content = _read_from(self._fd, self._offset)
+        complete = content[: content.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        for line in complete.split(b"\n"):
+            if line and not line.startswith((_STARTING, _MAY_RUN, _STARTED, _ENDED)):
+                yield line
+
+    # --- write ---
+
+    def reserve(self, more_bytes: int = 0) -> None:
+        """Reserve the space for an attempt's start and end, and for as many bytes of orders.
+
+        Raises:
+            OSError: there is none.
+        """
+        size = os.fstat(self._fd).st_size + _STARTED_BYTES + RESERVED_BYTES
+        kernel.reserve(self._fd, size + more_bytes)
+
+    def write_order(self, order: bytes) -> None:
+        """Add an order; the space for the exit record stays reserved.
+
+        Raises:
+            OSError: there is no space.
+        """
+        self.reserve(len(order) + 2)
+        self._append(order)
+
+    def announce_start(self) -> None:
+        """Say that the job's process is about to be made; `write_started` says which it is.
+
+        Without that a supervisor that is killed right after the fork would leave a process that no
+        file tells of, and the attempt would look as if it had never been started.
+
+        Raises:
+            OSError: there is no space for it.
+        """
+        self._append(_STARTING)
+
+    def announce_run(self) -> None:
+        """Say that the program may run from now on, before its process is recorded."""
+        self._append(_MAY_RUN)
+
+    def write_started(self, started: Mapping[str, object]) -> None:
+        """Publish who runs the attempt; not flushed, since it says nothing after a power loss."""
+        self._append(_STARTED + json.dumps(started).encode())
+
+    def write_ended(self, record: Mapping[str, object]) -> bytes:
+        """Write the exit record so that it outlives a power loss; return it as it was written.
+
+        Raises:
+            OSError: it cannot be written, or not be flushed: to be written again, as a whole.
+        """
+        text = json.dumps(record).encode()
+        line = _ended_line(text)
+        if failpoint.is_armed("supervisor.exit.half_record"):
+            os.write(self._fd, b"\n" + line[: len(line) // 2])
+            failpoint.failpoint("supervisor.exit.half_record")
+        self._append(line)
+        failpoint.failpoint("supervisor.exit.before_flush")
+        os.fsync(self._fd)
+        if not kernel.names_go_with_files(self._fd):
+            _flush_directory(self._directory)
+        return text
+
+    def _append(self, line: bytes) -> None:
+        if os.write(self._fd, b"\n%s\n" % line) < len(line) + 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._directory)
+
+
+def open_journal(directory: str, *, place: int | None = None) -> Journal:
+    """Open the journal of an attempt that gnode has accepted.
+
+    Args:
+        directory: of the attempt.
+        place: its descriptor, if the caller has found it trusted.
+
+    Raises:
+        FileNotFoundError: there is none: an older gnode has accepted the attempt.
+        OSError: it cannot be read, or somebody else could have written it.
+    """
+    path = f"{directory}/{NAME}"
+    access = os.O_RDWR | os.O_APPEND
+    if place is None:
+        return Journal(directory, trust.open_file(path, access))
+    return Journal(directory, trust.open_file_in(place, NAME, path, access))
+
+
+def make_journal(directory: str) -> Journal:
+    """Make the journal of an attempt, or open the one that is there.
+
+    Raises:
+        OSError: there is no space, or no such attempt.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    return Journal(directory, os.open(f"{directory}/{NAME}", flags, 0o600))
+
+
+def read_story(directory: str) -> Story:
+    """Return what the journal of an attempt says; of one without a journal, nothing.
+
+    Raises:
+        OSError: it cannot be read, or somebody else could have written it.
+    """
+    try:
+        fd = trust.open_file(f"{directory}/{NAME}")
+    except FileNotFoundError:
+        return Story()
+    try:
+        return Story(_read_from(fd, 0))
+    finally:
+        os.close(fd)
+
+
+def _read_from(fd: int, offset: int) -> bytes:
+    content = part = os.pread(fd, _READ_BYTES, offset)
+    while len(part) == _READ_BYTES:
+        part = os.pread(fd, _READ_BYTES, offset + len(content))
+        content += part
+    return content
+
+
+def _flush_directory(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,193 @@
+"""An attempt's journal: half lines and broken ones, space, and what an older version has left."""
+
+import json
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from gnode.core.task import AttemptKey, StopCommand
+from gnode.daemon.spool import Spool
+from gnode.supervisor import journal, spool
+from gsched.model.states import StopReason
+from tests.support import records
+from tests.support.agent_driver import record
+from tests.unit.test_gnode_spool import a_task
+
+KEY = AttemptKey(1, 1)
+STARTED: dict[str, object] = {"pid": 5, "start_ticks": 6, "stdout_path": "/o\udcff"}
+ENDED: dict[str, object] = {"job": 1, "attempt": 1, "kind": "exited", "exit_code": 7}
+
+
+def made(directory: Path) -> journal.Journal:
+    return journal.make_journal(str(directory))
+
+
+def story(directory: Path) -> journal.Story:
+    return journal.read_story(str(directory))
+
+
+def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+    lines = made(tmp_path)
+    assert (story(tmp_path).begun, story(tmp_path).ended) == (False, None)
+    lines.announce_start()
+    assert (story(tmp_path).begun, story(tmp_path).may_have_run) == (True, False)
+    lines.announce_run()
+    assert (story(tmp_path).may_have_run, story(tmp_path).started) == (True, None)
+    lines.write_started(STARTED)
+    written = lines.write_ended(ENDED)
+
+    found = story(tmp_path)
+    assert json.loads(found.started or b"") == STARTED
+    assert found.ended == written
+    assert json.loads(written) == ENDED
+    assert lines.story().ended == written
+
+
+@pytest.mark.parametrize("cut", range(1, 40, 3))
+def test_a_torn_exit_record_counts_as_none_and_spoils_no_later_one(
+    tmp_path: Path, cut: int
+) -> None:
+    lines = made(tmp_path)
+    lines.write_started(STARTED)
+    before = (tmp_path / "journal").stat().st_size
+    lines.write_ended(ENDED)
+    content = (tmp_path / "journal").read_bytes()
+    torn = content[: max(before, len(content) - cut)]
+    # A machine that lost power may also have the length, but not the content.
+    for left in (torn, torn.ljust(len(content), b"\0"), torn.ljust(len(content), b"\0") + b"\n"):
+        if left == content:
+            continue
+        (tmp_path / "journal").write_bytes(left)
+        whole = cut == 1 and left == torn  # only the newline is missing
+        assert story(tmp_path).ended is None, (cut, left)
+        assert story(tmp_path).started is not None
+        made(tmp_path).write_ended(ENDED | {"exit_code": 9})
+        again = json.loads(story(tmp_path).ended or b"")
+        assert again["exit_code"] == (7 if whole else 9)
+
+
+def test_one_changed_digit_is_noticed(tmp_path: Path) -> None:
+    made(tmp_path).write_ended(ENDED)
+    content = (tmp_path / "journal").read_bytes()
+    (tmp_path / "journal").write_bytes(content.replace(b'"exit_code": 7', b'"exit_code": 0'))
+
+    assert story(tmp_path).ended is None
+
+
+def test_the_first_exit_record_counts(tmp_path: Path) -> None:
+    lines = made(tmp_path)
+    lines.write_ended(ENDED)
+    lines.write_ended(ENDED | {"exit_code": 0})
+
+    assert json.loads(story(tmp_path).ended or b"") == ENDED
+
+
+def test_orders_are_read_once_whole_and_apart_from_the_other_lines(tmp_path: Path) -> None:
+    writer, reader = made(tmp_path), made(tmp_path)
+    writer.write_order(b'{"a":1}')
+    writer.announce_start()
+    assert list(reader.orders()) == [b'{"a":1}']
+    writer.write_started(STARTED)
+    writer.write_order(b'{"b":2}')
+    with (tmp_path / "journal").open("ab") as file:
+        file.write(b'\n{"c"')
+    assert list(reader.orders()) == [b'{"b":2}']
+    writer.write_order(b'{"d":4}')
+    writer.write_ended(ENDED)
+    assert list(reader.orders()) == [b'{"c"', b'{"d":4}']  # the half one is no JSON: it is logged
+
+
+def test_a_line_that_does_not_fit_is_an_error_and_is_written_again(tmp_path: Path) -> None:
+    lines = made(tmp_path)
+    lines.write_started(STARTED)
+    size = (tmp_path / "journal").stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, hard))
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            lines.write_ended(ENDED)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert story(tmp_path).ended is None
+
+    lines.write_ended(ENDED)
+
+    assert json.loads(story(tmp_path).ended or b"") == ENDED
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Spool:
+    node = Spool(str(tmp_path / "state"), str(tmp_path))
+    node.prepare()
+    return node
+
+
+def test_an_older_launcher_gets_the_files_that_its_supervisors_know(place: Spool) -> None:
+    place.write_task(a_task(), layout=1)
+    directory = place.directory(KEY)
+    assert sorted(os.listdir(directory)) == ["commands", "exit.json.tmp", "task.json"]
+    reserved = [os.stat(f"{directory}/{name}") for name in ("commands", "exit.json.tmp")]
+    assert all(status.st_blocks * 512 >= 4096 for status in reserved)
+
+    place.append_command(KEY, StopCommand(reason=StopReason.DELETE, grace_s=3.0))
+
+    order = '{"do":"stop","reason":"delete","grace_s":3.0}\n'
+    assert Path(directory, "commands").read_text() == order
+    assert place.remove(KEY) is None
+    assert place.attempts() == []
+
+
+def test_what_an_older_supervisor_has_written_is_read(place: Spool) -> None:
+    place.write_task(a_task(), layout=1)
+    directory = place.directory(KEY)
+    info: dict[str, float] = {"pid": 5, "start_ticks": 6, "job_pid": 7, "job_start_ticks": 8}
+    info |= {"started_s": 1.0, "started_boottime_s": 2.0}
+    Path(directory, "supervisor.json.tmp").write_text(" ")
+    assert spool.was_begun(directory)
+    assert spool.may_have_run(directory)
+    assert spool.claim(directory) is None
+    Path(directory, "supervisor.json.tmp").write_text(json.dumps(info))
+    os.rename(f"{directory}/supervisor.json.tmp", f"{directory}/supervisor.json")
+    found = place.look(KEY)
+    assert found.info is not None
+    assert (found.info.pid, found.record) == (5, None)
+    assert not spool.has_ended(directory)
+
+    text = json.dumps({"job": 1, "attempt": 1, "kind": "exited", "exit_code": 3})
+    Path(directory, "exit.json").write_text(text)
+
+    assert spool.has_ended(directory)
+    ended = place.read_exit(KEY)
+    assert ended is not None
+    assert ended.exit_code == 3
+    assert place.remove(KEY) is None
+
+
+def test_a_new_supervisor_takes_an_attempt_of_the_older_layout(place: Spool) -> None:
+    """gnode accepted it while it did not know the launcher yet."""
+    place.write_task(a_task(), layout=1)
+    claim = spool.claim(place.directory(KEY))
+    assert claim is not None
+    place.append_command(KEY, StopCommand(reason=StopReason.DELETE, grace_s=3.0))
+    assert len(claim.commands.read()) == 1
+    claim.journal.announce_start()
+    claim.journal.write_ended({"job": 1, "attempt": 1, "kind": "exited", "exit_code": 4})
+    claim.close()
+
+    ended = place.read_exit(KEY)
+    assert ended is not None
+    assert ended.exit_code == 4
+    assert place.remove(KEY) is None
+
+
+def test_a_record_that_the_supervisor_has_told_is_not_read_again(place: Spool) -> None:
+    place.write_task(a_task())
+    told = place.read_exit(KEY, b'{"job":1,"attempt":1,"kind":"exited","exit_code":7}')
+
+    assert told is not None
+    assert told.exit_code == 7
+    assert place.read_exit(KEY) is None
+    place.write_exit(record(code=3))
+    assert records.ended(Path(place.directory(KEY))) is not None
