@@ -60,6 +60,7 @@ from gsched.protocol.sealing import (
 
 log = logging.getLogger(__name__)
 
+GATHER_S = 0.002  # from one frame to the next: ends that come in bursts share one
 BACKOFF_FIRST_S = 0.2
 BACKOFF_LONGEST_S = 10.0
 BACKOFF_FLAPPING_S = 2.0  # the longest pause after connections that were short
@@ -213,8 +214,14 @@ class Channel:
         await socket.send_str(self._hello.decode())
 
     async def _write(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        loop = asyncio.get_running_loop()
+        sent_s = 0.0
         while True:
             await self._wake.wait()
+            pause_s = sent_s + GATHER_S - loop.time()
+            if pause_s > 0.0:
+                await asyncio.sleep(pause_s)
+            sent_s = loop.time()
             self._wake.clear()
             if self._refusal is not None:
                 raise HandshakeError(self._refusal)

@@ -15,6 +15,10 @@ from gsched.model.resources import Load
 #: many jobs may end within a few: a figure of those would say all or nothing.
 LEAST_INTERVAL_S: Final = 1.0
 
+#: How long the figure of the machine's memory counts as that of now, seconds. The kernel needs as
+#: long to tell it as gnode for the rest of a job's end.
+MEMORY_KEPT_S: Final = 0.1
+
 IDLE_GPU: Final = GpuSample(util_percent=0.0, memory_used_bytes=0, process_memory_bytes={})
 
 
@@ -33,7 +37,7 @@ class LoadMeter:
         quota, limit = confinement.cpu, confinement.memory
         self._busy_s: Callable[[], float] = quota.used_s if quota is not None else _machine_busy_s
         self._memory_bytes: Callable[[], int] = (
-            limit.used_bytes if limit is not None else _machine_memory_bytes
+            limit.used_bytes if limit is not None else _MachineMemory(clock).used_bytes
         )
         self._gpus: tuple[GpuSample, ...] = ()
         # The interval of the present figure, and what was used by its end.
@@ -74,7 +78,7 @@ class LoadMeter:
 
         ``cpu_percent`` is the mean since the last measurement, or that one again if that is less
         than `LEAST_INTERVAL_S` ago, without what attempts used that have ended. Memory is as it is
-        now.
+        now, the machine's to 0.1 s.
         """
         self._measure()
         return Load(
@@ -111,6 +115,19 @@ def _machine_busy_s() -> float:
     )
 
 
-def _machine_memory_bytes() -> int:
-    memory = psutil.virtual_memory()
-    return int(memory.total - memory.available)
+class _MachineMemory:
+    """The memory that is in use on the machine."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._read_s = 0.0
+        self._used_bytes: int | None = None
+
+    def used_bytes(self) -> int:
+        """Return the figure, of at most `MEMORY_KEPT_S` ago."""
+        now_s = self._clock.monotonic_s()
+        if self._used_bytes is None or now_s - self._read_s >= MEMORY_KEPT_S:
+            memory = psutil.virtual_memory()
+            self._used_bytes = int(memory.total - memory.available)
+            self._read_s = now_s
+        return self._used_bytes

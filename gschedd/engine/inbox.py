@@ -32,6 +32,7 @@ class Inbox:
         self._others: deque[Input] = deque()
         self._was_request = False
         self._some = asyncio.Event()
+        self._request = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
 
@@ -52,6 +53,8 @@ class Inbox:
             raise FullError
         (self._requests if is_request else self._others).append(each)
         self._some.set()
+        if is_request:
+            self._request.set()
 
     async def put_later(self, each: Input) -> None:
         """Add an input as soon as there is room."""
@@ -67,6 +70,16 @@ class Inbox:
         self._some.clear()
         try:
             await asyncio.wait_for(self._some.wait(), timeout_s)
+        except TimeoutError:
+            return
+
+    async def wait_for_request(self, timeout_s: float) -> None:
+        """Wait until a user's request is there, or the time is over."""
+        if self._requests or timeout_s <= 0.0:
+            return
+        self._request.clear()
+        try:
+            await asyncio.wait_for(self._request.wait(), timeout_s)
         except TimeoutError:
             return
 

@@ -172,3 +172,21 @@ def test_an_unconfined_load_is_of_this_machine() -> None:
     # Both count in ticks; the first ones of the interval may have been counted before.
     busy_s = load.cpu_percent / 100 * cores * 1.5 * LEAST_INTERVAL_S
     assert used_s * 0.8 <= busy_s <= cores * 1.5 * LEAST_INTERVAL_S
+
+
+def test_the_machines_memory_is_read_again_after_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = iter([(1000, 400), (1000, 300)])
+
+    class Memory:
+        def __init__(self) -> None:
+            self.total, self.available = next(figures)
+
+    monkeypatch.setattr(psutil, "virtual_memory", Memory)
+    clock = Hand()
+    meter = LoadMeter(clock, Confinement(), cores=1)
+    seen = []
+    for _ in range(4):
+        seen.append(meter.load().memory_used_bytes)
+        clock.now_s += 0.04
+
+    assert seen == [600, 600, 600, 700]

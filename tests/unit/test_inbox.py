@@ -96,3 +96,36 @@ def test_when_requests_are_refused_reports_stay() -> None:
     left, error = asyncio.run(scenario())
     assert left == "a"
     assert str(error) == "stalled"
+
+
+async def waited(inbox: Inbox, put: str, *, is_request: bool) -> bool:
+    """Return whether a wait for a request ends before its time, 10 s, once something is put."""
+    wait = asyncio.create_task(inbox.wait_for_request(10.0))
+    await asyncio.sleep(0)
+    inbox.put(named(put), is_request=is_request)
+    done, _ = await asyncio.wait({wait}, timeout=0.1)
+    wait.cancel()
+    return bool(done)
+
+
+def test_reports_wait_for_others_but_not_a_request() -> None:
+    async def scenario() -> None:
+        inbox = Inbox(20)
+        inbox.put(named("a"))
+        assert not await waited(inbox, "b", is_request=False)
+        assert await waited(inbox, "X", is_request=True)
+        await asyncio.wait_for(inbox.wait_for_request(10.0), 1.0)  # it is still there
+        assert taken(inbox) == "Xab"
+        assert not await waited(inbox, "c", is_request=False)
+
+    asyncio.run(scenario())
+
+
+def test_the_wait_for_a_request_ends_with_its_time() -> None:
+    async def scenario() -> None:
+        inbox = Inbox(20)
+        inbox.put(named("a"))
+        await asyncio.wait_for(inbox.wait_for_request(0.001), 1.0)
+        await asyncio.wait_for(inbox.wait_for_request(-1.0), 1.0)
+
+    asyncio.run(scenario())
