@@ -13,6 +13,7 @@ gsched       one request of gsched.client.Head.submit with N script jobs, until 
 gsched:POLICY, gsched:POLICY:unlearned
              the same under another policy than the default, and with a head that learns nothing
              of jobs that have run ([history] learn = false): to compare them in one run.
+gsched@DIR   gsched of another checkout, which scripts/test has set up: to compare two versions.
 gsub loop    a shell loop of gsub, one process and one job after the other (--loop jobs).
 hyperqueue   one job of N tasks through the Python API of its wheel, server and worker in one
              process (LocalCluster), stdout and stderr None. No journal: nothing of it is durable.
@@ -35,6 +36,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import checkout_system
 import gsched_system
 import hyperqueue_system
 import slurm_system
@@ -77,7 +79,7 @@ class Rounds:
         self._options = options
         self._stack = stack
         self._systems: dict[str, System] = {}
-        self._gsched: dict[str, gsched_system.Gsched] = {}
+        self._gsched: dict[str, gsched_system.Gsched | checkout_system.Checkout] = {}
         self.rates: dict[str, list[float]] = {}
         self.cpu_ms: dict[str, list[float]] = {}
         self.parts: dict[str, list[CpuTimes]] = {}
@@ -92,8 +94,12 @@ class Rounds:
         }
         for name in self._options.only:
             try:
-                is_gsched = name.partition(":")[0] == GSCHED
-                system = self._start_gsched(name) if is_gsched else starts[name]()
+                if name.startswith(f"{GSCHED}@"):
+                    system = self._start_checkout(name)
+                elif name.partition(":")[0] == GSCHED:
+                    system = self._start_gsched(name)
+                else:
+                    system = starts[name]()
                 system.measure(WARM_UP)
             except NotHereError as error:
                 self.missing[name] = str(error)
@@ -107,6 +113,14 @@ class Rounds:
             cgroup=self._options.cgroup,
             policy=policy or "balance",
             learn=not unlearned,
+        )
+        system = self._gsched[name] = self._stack.enter_context(running)
+        return System(measure=system.measure)
+
+    def _start_checkout(self, name: str) -> System:
+        directory = Path(name.partition("@")[2])
+        running = checkout_system.running(
+            directory, cpus=self._options.cpus, cgroup=self._options.cgroup
         )
         system = self._gsched[name] = self._stack.enter_context(running)
         return System(measure=system.measure)
@@ -151,7 +165,7 @@ class Rounds:
         """Run the shell loop of gsub once and return the seconds of one gsub."""
         jobs = self._options.loop
         gsched = self._gsched.get(GSCHED)
-        if gsched is None or not jobs:
+        if not isinstance(gsched, gsched_system.Gsched) or not jobs:
             return None
         submitted_s, elapsed_s = gsched.measure_loop(jobs)
         self.rates["gsub loop"] = [jobs / elapsed_s]
@@ -220,7 +234,8 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     options = parser.parse_args()
-    if unknown := {name.partition(":")[0] for name in options.only} - set(SYSTEMS):
+    wanted = {name.partition("@")[0].partition(":")[0] for name in options.only}
+    if unknown := wanted - set(SYSTEMS):
         parser.error(f"--only {','.join(sorted(unknown))}: one of {', '.join(SYSTEMS)}")
     return options
 

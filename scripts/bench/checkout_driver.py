@@ -1,0 +1,28 @@
+"""Runs the rounds of another checkout's gsched, with that checkout's own interpreter and code.
+
+Arguments: the checkout's scripts/bench directory, CPUs, control group. Each line of the input is a
+number of tasks; each line of the output says how long they took and what CPU time they used.
+"""
+
+import dataclasses
+import json
+import sys
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    place, cpus, cgroup = sys.argv[1:]
+    sys.path.insert(0, place)
+    import gsched_system  # the other one's
+
+    with gsched_system.running(
+        cpus=int(cpus), cgroup=cgroup, policy="balance", learn=True
+    ) as system:
+        for line in sys.stdin:
+            elapsed_s = system.measure(int(line))
+            used = dataclasses.asdict(system.used)
+            print(json.dumps({"elapsed_s": elapsed_s, "used": used}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
