@@ -78,7 +78,7 @@ def test_the_script_of_the_guide_is_moved_as_the_guide_says(cluster: Cluster) ->
     cluster.start_head()
     for name in ("n1", "n2"):
         cluster.start_node(name, gpus=1)
-    (code,) = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    code = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)[0]
     longer = code.replace("epochs=4)", f"epochs={EPOCHS})")
     assert longer != code
     slower = longer.replace("training.step()\n", "training.step(); time.sleep(0.02)\n")

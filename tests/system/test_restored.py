@@ -317,8 +317,9 @@ def test_one_node_of_several_that_claims_a_huge_epoch_is_refused_until_an_operat
     cluster.start_head()
     cluster.start_node("n1")
     cluster.start_node("n2")
-    cluster.stop_node("n2")
     mark_path = cluster.node_dir("n2") / "head.json"
+    wait_until(mark_path.exists, what="the mark of the head on n2")
+    cluster.stop_node("n2")
     mark = json.loads(mark_path.read_text())
     for claim in ({"epoch": 2**31, "next_job": 2**52}, {"epoch": 7, "epoch_id": "ff" * 16}):
         mark_path.write_text(json.dumps({**mark, **claim}))
