@@ -30,7 +30,10 @@ def adaptive_notes(asked: SubmitJob, request: Request, state: State) -> list[str
             hint="raise --batch-max, or leave it out",
         )
     if max(len(adaptive.gpu_types), len(adaptive.replica_gpus)) > MAX_GPU_TYPES:
-        raise InvalidRequestError(f"more than {MAX_GPU_TYPES} GPU types")
+        raise InvalidRequestError(
+            f"the job names more than {MAX_GPU_TYPES} GPU types",
+            hint="name fewer, or write --gpu-types any",
+        )
     if not asked.movable or asked.checkpoint_signal:
         raise InvalidRequestError(
             "an adaptive job is restarted with other batch sizes, so it must be elastic",
