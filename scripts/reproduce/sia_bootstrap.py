@@ -14,6 +14,7 @@ from scripts.reproduce.sia_training import TracedTraining
 class Bootstrap(StrEnum):
     """What is measured of a training beside what it reports."""
 
+    NONE = "none"  # nothing: only what it reports while it runs
     RUNS = "runs"  # several batches on one GPU, at its first start on each type: as gsched does
     TYPES = "types"  # the same on each type before its first start: as Sia does
     ORACLE = "oracle"  # steps on all configurations of whole nodes, before its first start
@@ -45,7 +46,7 @@ class Teacher:
 
         What is known of a job itself counts as run, and a job that has not run starts small.
         """
-        if self._bootstrap is Bootstrap.RUNS:
+        if self._bootstrap in (Bootstrap.NONE, Bootstrap.RUNS):
             return
         for fact in facts:
             if isinstance(fact, f.JobSubmitted):

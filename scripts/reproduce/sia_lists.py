@@ -2,6 +2,7 @@
 
 import csv
 import math
+import random
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from pathlib import Path
@@ -107,6 +108,22 @@ def read_list(path: Path) -> list[Row]:
     return sorted(rows, key=lambda row: row.submit_s)
 
 
+def with_rigid(rows: Sequence[Row], part: float) -> list[Row]:
+    """Return a list of which some jobs keep the number of GPUs and the batch of their users.
+
+    A larger part includes the jobs of a smaller one.
+
+    Args:
+        part: of the jobs, 0 to 1.
+    """
+    order = random.Random(len(rows)).sample(range(len(rows)), len(rows))
+    chosen = set(order[: round(part * len(rows))])
+    return [
+        structs.replace(row, scaling=Scaling.RIGID) if place in chosen else row
+        for place, row in enumerate(rows)
+    ]
+
+
 def _row(line: Mapping[str, str]) -> Row:
     return Row(
         name=line["name"],
@@ -181,6 +198,7 @@ class Jobs:
         says: as what they are submitted.
         alike: trainings of one model are of one kind, so that what was learned of one is known of
             the next; Sia's authors begin with each job anew.
+        profiled: a training measures batches on one GPU when it first runs on a type.
     """
 
     def __init__(
@@ -191,6 +209,7 @@ class Jobs:
         says: Says,
         *,
         alike: bool = False,
+        profiled: bool = True,
     ) -> None:
         self._rows = {row.name: row for row in rows}
         if len(self._rows) < len(rows):
@@ -199,6 +218,7 @@ class Jobs:
         self._applications = applications
         self._says = says
         self._alike = alike
+        self._profiled = profiled
         self._slowest = cluster.slowest([applications[name] for name in sorted(applications)])
         self.jobs = [self._job(row) for row in rows]
 
@@ -211,7 +231,8 @@ class Jobs:
         row = self._rows[name]
         application = self._applications[row.application]
         is_free = self._says is Says.ADAPTIVE and row.scaling is Scaling.ADAPTIVE
-        return TracedTraining(application, 0 if is_free else self._batch(row))
+        batch = 0 if is_free else self._batch(row)
+        return TracedTraining(application, batch, profiled=self._profiled)
 
     def _batch(self, row: Row) -> int:
         application = self._applications[row.application]

@@ -24,7 +24,7 @@ from scripts.reproduce.arguments import shared_data
 from scripts.reproduce.sia_bootstrap import Bootstrap
 from scripts.reproduce.sia_lists import CLUSTERS, Cluster, Says, lists_of, read_list
 from scripts.reproduce.sia_report import CLUSTER as PUBLISHED_ON
-from scripts.reproduce.sia_report import line, pooled, print_table
+from scripts.reproduce.sia_report import line, lists_said, pooled, print_table
 from scripts.reproduce.sia_runs import Contender, ListFigures, Setup, run_list
 from scripts.reproduce.sia_truth import Application
 
@@ -106,7 +106,7 @@ def report(found: Sequence[ListFigures], asked: argparse.Namespace, console: Con
                 pooled([each for each in of_trace if each.policy == policy])
                 for policy in asked.policies
             ]
-            title = f"{trace}, {len(lists)} lists, {asked.cluster}"
+            title = f"{trace}, {lists_said(len(lists))}, {asked.cluster}"
             print_table(title, rows, console, known=published)
 
 
@@ -121,7 +121,7 @@ def _policies(text: str) -> list[str]:
     return names
 
 
-def _numbers(text: str) -> list[int]:
+def numbers_of(text: str) -> list[int]:
     """Return the numbers of ``1,3-5``."""
     found: list[int] = []
     for word in text.split(","):
@@ -170,7 +170,7 @@ def parser() -> argparse.ArgumentParser:
         help=f"comma-separated, of {', '.join(sorted((*QUEUES, *TRAININGS)))} [{DEFAULT}]",
     )
     made.add_argument(
-        "--lists", type=_numbers, metavar="N,N-N", help="of each folder, counted from 1 [all]"
+        "--lists", type=numbers_of, metavar="N,N-N", help="of each folder, counted from 1 [all]"
     )
     made.add_argument("--jobs", type=_count, metavar="N", help="only the first of each list [all]")
     made.add_argument("--each", action="store_true", help="print a table for each list, too")
@@ -184,8 +184,8 @@ def parser() -> argparse.ArgumentParser:
         type=Bootstrap,
         choices=list(Bootstrap),
         default=Bootstrap.TYPES,
-        help="what is profiled of a job: batches on one GPU when it runs on a type, before it "
-        "starts on each type, or all before it starts [types]",
+        help="what is profiled of a job: nothing, batches on one GPU when it runs on a type, "
+        "before it starts on each type, or all before it starts [types]",
     )
     made.add_argument("--processes", type=_count, default=1, metavar="N", help="lists at once [1]")
     made.add_argument("--json", type=Path, metavar="OUT", help="file to write all figures to")

@@ -72,6 +72,11 @@ def line(found: ListFigures) -> str:
     )
 
 
+def lists_said(count: int) -> str:
+    """Return how many lists there are, in words."""
+    return "1 list" if count == 1 else f"{count} lists"
+
+
 def pooled(found: Sequence[ListFigures]) -> ListFigures:
     """Return what a policy made of all lists of a trace.
 
@@ -84,7 +89,7 @@ def pooled(found: Sequence[ListFigures]) -> ListFigures:
     ratios = sorted(job.fairness for job in jobs)
     return ListFigures(
         trace=found[0].trace,
-        list=f"{len(found)} lists",
+        list=lists_said(len(found)),
         policy=found[0].policy,
         jobs=len(jobs),
         unfinished=sum(each.unfinished for each in found),

@@ -16,7 +16,7 @@ from gschedd.plan.training import gpu_count
 from gschedd.sim.recorder import JobResult
 from gschedd.sim.simulation import Options, Simulation
 from scripts.reproduce.sia_bootstrap import Bootstrap, Teacher
-from scripts.reproduce.sia_lists import Cluster, Jobs, Row, Says, read_list
+from scripts.reproduce.sia_lists import Cluster, Jobs, Row, Says, read_list, with_rigid
 from scripts.reproduce.sia_training import least_run_time_s, spread
 from scripts.reproduce.sia_truth import Application
 
@@ -165,6 +165,7 @@ class Setup(Struct, frozen=True, kw_only=True):
         applications: by name, all that a list has.
         alike: jobs of one model are of one kind, see `Jobs`.
         limit: only so many jobs of a list; None: all.
+        rigid: part of the jobs that keep the number of GPUs and the batch of their users.
     """
 
     cluster: Cluster
@@ -172,14 +173,22 @@ class Setup(Struct, frozen=True, kw_only=True):
     alike: bool = False
     bootstrap: Bootstrap = Bootstrap.TYPES
     limit: int | None = None
+    rigid: float = 0.0
 
 
 def run_list(path: Path, contender: Contender, setup: Setup) -> ListFigures:
     """Return what a policy makes of a list."""
     cluster, applications = setup.cluster, setup.applications
-    rows = read_list(path)[: setup.limit]
+    rows = with_rigid(read_list(path)[: setup.limit], setup.rigid)
     began_s = time.process_time()
-    listed = Jobs(rows, cluster, applications, contender.says, alike=setup.alike)
+    listed = Jobs(
+        rows,
+        cluster,
+        applications,
+        contender.says,
+        alike=setup.alike,
+        profiled=setup.bootstrap is not Bootstrap.NONE,
+    )
     used = sorted({row.application for row in rows})
     results: list[JobResult] = []
     simulation = Simulation(

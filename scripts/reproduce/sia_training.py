@@ -24,15 +24,17 @@ class TracedTraining:
     Args:
         application: its model.
         batch: its fixed global batch; 0: it is chosen, and without a choice it is the smallest.
+        profiled: it measures batches on one GPU.
     """
 
-    def __init__(self, application: Application, batch: int = 0) -> None:
+    def __init__(self, application: Application, batch: int = 0, *, profiled: bool = True) -> None:
         self.application = application
         self.work = samples_of(application, batch) if batch else application.ends[-1]
         self.restart_s = application.restart_s
         self.gradient_bytes = application.gradient_bytes
         self._whole = application.ends[-1]
         self._batch = batch
+        self._profiled = profiled
         self._steps: dict[tuple[Places, Batching | None], StepTruth | None] = {}
 
     def step(self, places: Places, batching: Batching | None) -> StepTruth | None:
@@ -84,6 +86,8 @@ class TracedTraining:
 
     def profile(self, gpu_type: str) -> tuple[StepSample, ...]:
         """Return steps on one GPU at each batch that was measured there."""
+        if not self._profiled:
+            return ()
         application = self.application
         device = application.device(gpu_type)
         sizes = [size for size in device.sizes((1,)) if size <= application.batch_max]

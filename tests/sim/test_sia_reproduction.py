@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from gsched.errors import UsageError
-from gsched.model.training import Batching
-from scripts.reproduce.sia_lists import Cluster, Jobs, Says, lists_of, read_list
+from gsched.model.training import Batching, Scaling
+from scripts.reproduce.sia_ablations_main import main as compare
+from scripts.reproduce.sia_lists import Cluster, Jobs, Says, lists_of, read_list, with_rigid
 from scripts.reproduce.sia_main import DATA, main
 from scripts.reproduce.sia_runs import Contention, alone_s
 from scripts.reproduce.sia_training import TracedTraining, least_run_time_s, spread
@@ -200,6 +201,51 @@ def _run(data: Path, *arguments: str) -> dict[str, Any]:
     assert main(given) == 0
     found: dict[str, Any] = json.loads((data / "out.json").read_text("utf-8"))
     return found
+
+
+def test_larger_parts_of_rigid_jobs_include_smaller_ones(data: Path) -> None:
+    """Nothing else of a job changes."""
+    rows = read_list(data / "lists" / "workload-1.csv") * 10
+    none, some, all_ = (with_rigid(rows, part) for part in (0.0, 0.3, 1.0))
+    rigid = [place for place, row in enumerate(some) if row.scaling is Scaling.RIGID]
+    more = with_rigid(rows, 0.6)
+
+    assert none == rows
+    assert len(rigid) == 6
+    assert all(more[place].scaling is Scaling.RIGID for place in rigid)
+    assert {row.scaling for row in all_} == {Scaling.RIGID}
+    assert [row.gpus for row in all_] == [row.gpus for row in rows]
+
+
+def test_a_job_that_is_not_profiled_measures_no_batches(toy: Application) -> None:
+    """Its steps stay what they are."""
+    profiled, plain = TracedTraining(toy), TracedTraining(toy, profiled=False)
+    places = (("t4", 2),)
+
+    assert [sample.batch_per_gpu for sample in profiled.profile("t4")] == [10, 30]
+    assert plain.profile("t4") == ()
+    assert plain.step(places, None) == profiled.step(places, None)
+
+
+def test_changes_of_one_part_are_compared(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first row is the policy as published; each change differs in its own setting only."""
+    arguments = [
+        "--trace", str(data / "lists"),
+        "--truth", str(data / "traces"),
+        "--only", "rounds,rigid",
+        "--json", str(data / "out.json"),
+    ]  # fmt: skip
+    assert compare(arguments) == 0
+    rows = json.loads((data / "out.json").read_text("utf-8"))
+    told = capsys.readouterr().out
+
+    assert [row["part"] for row in rows] == ["as published", *["rounds"] * 4, *["rigid"] * 4]
+    assert {row["unfinished"] for row in rows} == {0}
+    assert len({row["gpu_h"] for row in rows if row["part"] != "rigid"}) > 1
+    assert "25 % of jobs" in told
+    with pytest.raises(SystemExit) as refused:
+        compare(["--only", "magic"])
+    assert refused.value.code == 2
 
 
 @pytest.mark.parametrize(
