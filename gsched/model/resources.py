@@ -1,15 +1,57 @@
 """Requests, capacities and allocations: what a job asks for, what a node has, what was given."""
 
-from msgspec import Struct
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
 
 from gsched.model.numbers import Amount, Count, Number, Size
-from gsched.model.states import Placement
+from gsched.model.states import Placement, ShareClass
 
+#: A whole GPU.
+WHOLE_PERCENT: Final = 100
+
+Percent = Annotated[int, Meta(ge=1, le=WHOLE_PERCENT)]
 Generic = tuple[tuple[str, Number], ...]  # consumable resources by name, sorted, no zero counts
 
 
+class GpuShareRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
+    """What is asked of one GPU by a job that shares it.
+
+    Attributes:
+        percent: of the GPU's time, 1 to 100.
+        memory_bytes: of the GPU's memory; 0: as much of it as of its time.
+        share_class: against the other jobs on the GPU.
+    """
+
+    percent: Percent
+    memory_bytes: Size = 0
+    share_class: ShareClass = ShareClass.LOW
+
+
+class GpuShare(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an attempt owns of one GPU.
+
+    Attributes:
+        index: of the GPU on its node.
+        percent: of the GPU's time; a whole GPU is 100.
+        memory_bytes: of the GPU's memory; 0 where the whole GPU is owned.
+        share_class: against the other jobs on the GPU.
+    """
+
+    index: Number
+    percent: Percent = WHOLE_PERCENT
+    memory_bytes: Size = 0
+    share_class: ShareClass = ShareClass.HIGH
+
+
 class Chunk(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
-    """What is asked of one place, ``count`` times."""
+    """What is asked of one place, ``count`` times.
+
+    Attributes:
+        gpus: whole GPUs.
+        gpu_share: of one GPU more, which other jobs may use as well; None: nothing.
+    """
 
     count: Number = 1
     cpus: Number = 1
@@ -18,6 +60,7 @@ class Chunk(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=Tr
     memory_bytes: Size = 0
     features: tuple[str, ...] = ()
     generic: Generic = ()
+    gpu_share: GpuShareRequest | None = None
 
 
 class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
@@ -48,8 +91,13 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=
 
     @property
     def gpus(self) -> int:
-        """Return the GPUs of all places together."""
+        """Return the whole GPUs of all places together."""
         return sum(chunk.count * chunk.gpus for chunk in self.chunks)
+
+    @property
+    def gpu_share(self) -> GpuShareRequest | None:
+        """Return the share of a GPU that is asked for; None: there is none."""
+        return next((chunk.gpu_share for chunk in self.chunks if chunk.gpu_share), None)
 
     @property
     def memory_bytes(self) -> int:
@@ -102,7 +150,8 @@ class Share(Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         node: the node's name.
         slots: how many places of the request lie here (lines in PBS_NODEFILE are ``cpus``).
-        gpu_indices: the GPUs, by index, ascending.
+        gpu_indices: the whole GPUs, by index, ascending.
+        gpu_shares: GPUs that other attempts may use as well, and how much of each is owned.
     """
 
     node: str
@@ -112,9 +161,21 @@ class Share(Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_bytes: Size = 0
     generic: Generic = ()
     exclusive: bool = False
+    gpu_shares: tuple[GpuShare, ...] = ()
+
+    @property
+    def gpus_held(self) -> Iterator[GpuShare]:
+        """Yield what is owned of each GPU, whole ones first: all counting of GPUs begins here."""
+        yield from (GpuShare(index=index) for index in self.gpu_indices)
+        yield from self.gpu_shares
 
 
 Allocation = tuple[Share, ...]  # node rank order: the first is where a plain script runs
+
+
+def percent_held(shares: Iterable[Share]) -> int:
+    """Return what is owned of GPUs together, in percent of one: 250 are two and a half."""
+    return sum(held.percent for share in shares for held in share.gpus_held)
 
 
 class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):

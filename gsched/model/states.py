@@ -134,6 +134,13 @@ class Placement(StrEnum):
     PACK = "pack"  # all chunks on one node
 
 
+class ShareClass(StrEnum):
+    """How important a job is on a GPU that it shares; at most one job on a GPU is ``high``."""
+
+    HIGH = "high"  # keeps its speed, whoever else is on the GPU
+    LOW = "low"  # uses what a high one leaves
+
+
 class LaunchKind(StrEnum):
     """What is started on the nodes."""
 
