@@ -448,6 +448,22 @@ class MovesConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     prepare_timeout_s: Annotated[float, msgspec.Meta(ge=1, le=300)] = 60.0
 
 
+#: What ``[gpu_share] runtime`` may name.
+SHARE_RUNTIMES: Final = ("colocate", "mig", "mps")
+
+
+class GpuShareConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[gpu_share]``: how this node isolates jobs that share a GPU.
+
+    Attributes:
+        runtime: one of `SHARE_RUNTIMES`.
+        mps_pipe_dir: directory of the pipes of the MPS control daemon (runtime ``mps``).
+    """
+
+    runtime: str = "colocate"
+    mps_pipe_dir: str = "/tmp/nvidia-mps"  # noqa: S108 - NVIDIA's default
+
+
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file. The first queue is the default one.
 
@@ -463,6 +479,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     training: TrainingConfig = TrainingConfig()
     deadline: DeadlineConfig | UnsetType = UNSET
     moves: MovesConfig = MovesConfig()
+    gpu_share: GpuShareConfig = GpuShareConfig()
 
 
 def config_path(given: str | None) -> str:

@@ -16,6 +16,7 @@ from gsched.config import (
     DRS_VARIANTS,
     POLICIES,
     PROFILING,
+    SHARE_RUNTIMES,
     TRAINING_POLICIES,
     AnyTrainingConfig,
     BalanceConfig,
@@ -23,6 +24,7 @@ from gsched.config import (
     DeadlinePolicyConfig,
     DrsConfig,
     FabricConfig,
+    GpuShareConfig,
     HeadConfig,
     NodeConfig,
     QueueConfig,
@@ -77,6 +79,7 @@ def check(config: Config, tables: Container[str]) -> None:
     _check_training(config, tables)
     _check_balance(config.balance)
     _check_fabric(config.fabric)
+    _check_gpu_share(config.gpu_share)
 
 
 def closest(word: str, known: Iterable[str]) -> str:
@@ -105,6 +108,13 @@ def _check_bandwidth(keys: Sequence[str | int], text: str) -> None:
         parse_bandwidth_bytes_s(text)
     except BadResourceError as error:
         raise BrokenRuleError(keys, f": {error.message}", hint=error.hint) from None
+
+
+def _check_gpu_share(share: GpuShareConfig) -> None:
+    _check_word(("gpu_share", "runtime"), share.runtime, SHARE_RUNTIMES)
+    if not os.path.isabs(share.mps_pipe_dir):
+        keys = ("gpu_share", "mps_pipe_dir")
+        raise BrokenRuleError(keys, f": {share.mps_pipe_dir!r}", hint="give an absolute path")
 
 
 def _check_head(head: HeadConfig) -> None:

@@ -27,6 +27,15 @@ class GpuSample:
     process_memory_bytes: dict[int, int]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigInstance:
+    """One MIG instance of a GPU; ``gpu_uuid`` is that of the whole GPU."""
+
+    uuid: str
+    gpu_uuid: str
+    memory_bytes: int
+
+
 class Nvml:
     """The library, opened once; a machine without it has no GPUs.
 
@@ -93,6 +102,33 @@ class Nvml:
         except library.NVMLError as error:
             log.warning("NVML does not answer: %s", error)
             return ()
+
+    def mig_instances(self) -> tuple[MigInstance, ...]:
+        """Return the MIG instances of all GPUs, by GPU; none where MIG is off or unknown."""
+        if not self._open:
+            return ()
+        library = self._library
+        found: list[MigInstance] = []
+        for index in range(int(library.nvmlDeviceGetCount())):
+            handle = library.nvmlDeviceGetHandleByIndex(index)
+            try:
+                enabled = library.nvmlDeviceGetMigMode(handle)[0] == library.NVML_DEVICE_MIG_ENABLE
+                slots = int(library.nvmlDeviceGetMaxMigDeviceCount(handle)) if enabled else 0
+            except library.NVMLError:  # a GPU without MIG
+                continue
+            for slot in range(slots):
+                try:
+                    instance = library.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)
+                except library.NVMLError:  # no instance in this slot
+                    continue
+                found.append(
+                    MigInstance(
+                        uuid=str(library.nvmlDeviceGetUUID(instance)),
+                        gpu_uuid=str(library.nvmlDeviceGetUUID(handle)),
+                        memory_bytes=int(library.nvmlDeviceGetMemoryInfo(instance).total),
+                    )
+                )
+        return tuple(found)
 
     def _sample(self, handle: object) -> GpuSample:
         library = self._library

@@ -20,6 +20,7 @@ from gsched.config import (
     ElasticflowConfig,
     FabricConfig,
     GpuConfig,
+    GpuShareConfig,
     HeadConfig,
     HistoryConfig,
     LinkConfig,
@@ -179,6 +180,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "[TRAINING.ELASTICFLOW]": ElasticflowConfig,
         "[TRAINING.THEMIS]": ThemisConfig,
         "[MOVES]": MovesConfig,
+        "[GPU_SHARE]": GpuShareConfig,
         "[NODE]": NodeConfig,
         "[[NODE.GPU]]": GpuConfig,
     }
@@ -200,6 +202,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "fabric",
         "training",
         "moves",
+        "gpu_share",
     } | {
         "deadline"  # deprecated: described in [TRAINING]
     }

@@ -1,0 +1,23 @@
+"""Sharing without isolation: the jobs see the same GPU, and the driver divides its time."""
+
+from collections.abc import Mapping
+
+from gnode.gpushare.task import SharedTask
+
+
+class ColocateRuntime:
+    """The driver's own time-slicing: no priority, no limit of memory, one fault hits all."""
+
+    def missing(self) -> str | None:
+        """Return None: nothing is needed."""
+        return None
+
+    def admit(self, task: SharedTask) -> Mapping[str, str]:
+        """Return the visible GPU."""
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": task.gpu_name}
+
+    def release(self, task: SharedTask) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""

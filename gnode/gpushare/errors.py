@@ -1,0 +1,9 @@
+"""Errors of GPU sharing on a node."""
+
+from gsched.errors import GschedError
+
+
+class ShareRefusedError(GschedError):
+    """A task cannot share a GPU of this node."""
+
+    code = "share_refused"

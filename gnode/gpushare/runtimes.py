@@ -1,0 +1,26 @@
+"""Which runtime isolates the jobs on a shared GPU of this node."""
+
+from gnode.gpushare.colocate import ColocateRuntime
+from gnode.gpushare.mig import MigRuntime
+from gnode.gpushare.mps import MpsRuntime
+from gnode.gpushare.task import Runtime
+from gnode.hw.nvml import Nvml
+from gsched.config import GpuShareConfig
+
+
+def make_runtime(config: GpuShareConfig, *, state_dir: str, nvml: Nvml) -> Runtime:
+    """Return the runtime that the configuration names. It starts nothing before a task comes.
+
+    Args:
+        config: ``[gpu_share]``.
+        state_dir: of gnode; a directory below it belongs to the runtime.
+        nvml: the library for measurements.
+    """
+    del state_dir  # of runtimes with files
+    match config.runtime:
+        case "mps":
+            return MpsRuntime(pipe_dir=config.mps_pipe_dir)
+        case "mig":
+            return MigRuntime(nvml.mig_instances)
+        case _:
+            return ColocateRuntime()

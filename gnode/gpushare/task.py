@@ -1,0 +1,59 @@
+"""What a runtime for GPU sharing is told about a task, and what it offers to the node."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from gsched.model.states import ShareClass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedTask:
+    """One attempt of a job that shares one GPU.
+
+    Attributes:
+        job: id of the job.
+        attempt: number of the attempt.
+        gpu_index: of the GPU on this node, in the order of PCI addresses.
+        gpu_uuid: as NVML tells it; empty for a declared GPU.
+        percent: share of the GPU, 1 to 100.
+        memory_bytes: limit of GPU memory, of all processes of the job together.
+        share_class: priority on this GPU.
+    """
+
+    job: str
+    attempt: int
+    gpu_index: int
+    gpu_uuid: str
+    percent: int
+    memory_bytes: int
+    share_class: ShareClass
+
+    @property
+    def gpu_name(self) -> str:
+        """Return the name of the GPU for CUDA_VISIBLE_DEVICES: its UUID, else its index."""
+        return self.gpu_uuid or str(self.gpu_index)
+
+
+class Runtime(Protocol):
+    """Isolation of the jobs that share GPUs of this node; its methods may block for a second."""
+
+    def missing(self) -> str | None:
+        """Return None if jobs can share GPUs here, else the reason and the remedy in words."""
+
+    def admit(self, task: SharedTask) -> Mapping[str, str]:
+        """Register a task before its launch; repeated calls for one task are harmless.
+
+        Returns:
+            Environment variables of its processes. ``LD_PRELOAD`` and ``LD_LIBRARY_PATH`` are to
+            be put before values that the job has itself, with a colon.
+
+        Raises:
+            ShareRefusedError: the task cannot share this GPU here.
+        """
+
+    def release(self, task: SharedTask) -> None:
+        """Forget a task whose processes have ended; unknown tasks are ignored."""
+
+    def close(self) -> None:
+        """Let go of what gnode holds; admitted tasks keep running without it."""
