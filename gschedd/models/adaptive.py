@@ -3,12 +3,15 @@
 from collections import deque
 from typing import Final
 
+from msgspec import structs
+
 from gsched.model.training import Adaptive
 from gschedd.models.goodput.learner import GoodputLearner, learner_of
-from gschedd.models.goodput.model import GoodputModel
-from gschedd.models.goodput.records import GradientNoise, Observation
+from gschedd.models.goodput.model import GoodputModel, times_as_fast
+from gschedd.models.goodput.records import GradientNoise, Observation, TypeModel
 from gschedd.models.history import Recent
 from gschedd.models.steptimes import TYPES_JOINT, Steps
+from gschedd.models.type_speeds import TypeSpeeds
 
 #: Jobs and kinds that are remembered, and configurations and measurements of each.
 MAX_KNOWN: Final = 10_000
@@ -105,6 +108,7 @@ class GoodputKnowledge:
 
     def __init__(self) -> None:
         self._courses: Recent[_Course] = Recent(_Course, MAX_KNOWN)
+        self._speeds = TypeSpeeds()
 
     def learn(self, kind: str, job: int, steps: Steps, at_s: float) -> None:
         """Take a measurement into account; those on GPUs of several types are left out."""
@@ -112,6 +116,9 @@ class GoodputKnowledge:
             return
         for key in (_job_key(job), _kind_key(kind)):
             self._courses.touch(key).learn(steps, at_s)
+        if steps.counts == (1,):
+            passes = steps.accumulation + 1
+            self._speeds.learn(kind, steps.gpu_type, steps.batch_per_gpu, steps.step_s / passes)
 
     def is_news(self, job: int, steps: Steps, now_s: float) -> bool:
         """Return whether a measurement of a job is worth keeping."""
@@ -159,7 +166,19 @@ class GoodputKnowledge:
                 noise = told.noise
         if noise is not None:
             learner.measure_noise(noise.square_norm, noise.variance)
-        return learner.model()
+        return self._with_guesses(learner.model())
+
+    def _with_guesses(self, known: GoodputModel) -> GoodputModel:
+        """Return a model with guesses of types that it does not know, from the slowest it knows."""
+        guesses: list[TypeModel] = []
+        slowest_first = sorted(known.models, key=known.slowness, reverse=True)
+        for gpu_type in sorted(self._speeds.types - known.types()):
+            for model in slowest_first:
+                ratio = self._speeds.ratio(gpu_type, model.gpu_type)
+                if ratio is not None:
+                    guesses.append(times_as_fast(model, gpu_type, ratio))
+                    break
+        return structs.replace(known, guesses=tuple(guesses)) if guesses else known
 
 
 def _observation(steps: Steps) -> Observation:

@@ -50,6 +50,10 @@ class Recent(Generic[Value]):
                 other._values[key] = deepcopy(value)
         return other
 
+    def values(self) -> Iterable[Value]:
+        """Return all values, the longest untouched first."""
+        return self._values.values()
+
     def __len__(self) -> int:
         return len(self._values)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from gschedd.models.goodput.evaluation import (
     CANDIDATES,
@@ -20,7 +21,7 @@ from gschedd.models.goodput.evaluation import (
     noise_scale,
     step_times,
 )
-from gschedd.models.goodput.model import GoodputModel
+from gschedd.models.goodput.model import UNKNOWN, GoodputModel, times_as_fast
 from gschedd.models.goodput.records import (
     BatchLimits,
     GradientNoise,
@@ -132,7 +133,8 @@ def slow_best(model: GoodputModel, gpu_type: str, nodes: int, gpus: int) -> floa
         (slow_gradient_s(own.parameters, model.limits.batch), own.gpu_type) for own in model.models
     ]
     unknown = TypeModel(gpu_type="", parameters=ThroughputParameters(compute_per_sample_s=1.0))
-    chosen = of_type.get(gpu_type) or (of_type[max(assumed)[1]] if assumed else unknown)
+    chosen = of_type.get(gpu_type) or (of_type[min(assumed)[1]] if assumed else unknown)
+    faster = UNKNOWN if assumed and gpu_type not in of_type else 1.0
     if gpus % size:
         return 0.0
     replicas = gpus // size
@@ -164,7 +166,7 @@ def slow_best(model: GoodputModel, gpu_type: str, nodes: int, gpus: int) -> floa
             step_s = slow_step_s(chosen.scaling, nodes, replicas, per_gpu, passes - 1)
             step_s *= slow_gradient_s(chosen.parameters, per_gpu)
             step_s /= slow_gradient_s(chosen.scaling, per_gpu)
-        goodputs.append(samples / step_s * slow_efficiency(model.noise, batch, samples))
+        goodputs.append(faster * samples / step_s * slow_efficiency(model.noise, batch, samples))
     return max(goodputs)
 
 
@@ -310,7 +312,7 @@ def test_scaling_is_perfect_until_synchronisation_was_seen() -> None:
 
 def test_a_fixed_batch_is_divided_and_gives_throughput() -> None:
     """128 samples on 12 GPUs: eleven on the slowest of them."""
-    allowed = msgspec.structs.replace(LIMITS, fixed=True)
+    allowed = structs.replace(LIMITS, fixed=True)
 
     found = best(PARAMETERS, NOISE, allowed, NODES, GPUS)
 
@@ -349,7 +351,7 @@ def test_replicas_of_several_gpus_scale_in_their_number() -> None:
 
     found = model.best("a", [1, 1, 1], [4, 6, 8])
 
-    plain = msgspec.structs.replace(model, replica_gpus=())
+    plain = structs.replace(model, replica_gpus=())
     assert list(found.goodput[[0, 2]]) == list(plain.best("a", [1, 1], [1, 2]).goodput)
     assert list(found.batch_per_gpu[1:2]) == [0]
     assert found.goodput[1] == 0
@@ -373,8 +375,8 @@ def test_a_type_borrows_the_scaling_of_another() -> None:
     assert a[0] == pytest.approx(256 / (8 * (0.04 + 0.01 * 32)))
 
 
-def test_an_unknown_type_counts_as_the_slowest_known_one() -> None:
-    slow = msgspec.structs.replace(PARAMETERS, compute_per_sample_s=0.01)
+def test_an_unknown_type_counts_as_faster_than_the_fastest_known_one_and_a_guess_before() -> None:
+    slow = structs.replace(PARAMETERS, compute_per_sample_s=0.01)
     model = GoodputModel(
         limits=LIMITS,
         noise=NOISE,
@@ -385,7 +387,13 @@ def test_an_unknown_type_counts_as_the_slowest_known_one() -> None:
     )
 
     assert model.types() == {"a", "b"}
-    assert list(model.best("c", NODES, GPUS).goodput) == list(model.best("b", NODES, GPUS).goodput)
+    fastest = model.best("a", NODES, GPUS)
+    assert model.best("c", NODES, GPUS).goodput == pytest.approx(UNKNOWN * fastest.goodput)
+    guess = times_as_fast(model.on("b"), "c", 4.0)
+    guessed = structs.replace(model, guesses=(guess,))
+    slowest = model.best("b", NODES, GPUS)
+    assert guessed.best("c", NODES, GPUS).goodput == pytest.approx(4.0 * slowest.goodput)
+    assert guessed.types() == {"a", "b"}
 
 
 def test_a_model_is_a_value() -> None:

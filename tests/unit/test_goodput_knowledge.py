@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from gsched.model.training import Adaptive
 from gschedd.models.adaptive import GoodputKnowledge
+from gschedd.models.goodput.model import UNKNOWN
 from gschedd.models.steptimes import Steps
 
 ASKED = Adaptive(batch=32, batch_max=256)
@@ -55,3 +57,35 @@ def test_what_others_measure_later_counts_as_well() -> None:
 
     assert known.model(2, KIND, ASKED).types() == {"a", "b"}
     assert goodput(known, 2, "b") == pytest.approx(8 * goodput(known, 2, "a"))
+
+
+def test_kinds_teach_how_fast_a_type_is_on_which_a_job_was_never_measured() -> None:
+    """Another kind is four times as fast on type b: so is this one expected to be, until it ran."""
+    known = GoodputKnowledge()
+    known.learn("other", 1, measured("a", 3.0), 0.0)
+    known.learn("other", 1, measured("b", 0.75), 0.0)
+    known.learn(KIND, 2, measured("a", 1.0), 1.0)
+
+    assert known.model(2, KIND, ASKED).types() == {"a"}
+    assert goodput(known, 2, "b") == pytest.approx(4 * goodput(known, 2, "a"))
+    known.learn(KIND, 2, measured("b", 2.0), 2.0)
+    assert goodput(known, 2, "b") == pytest.approx(goodput(known, 2, "a") / 2)
+
+
+def test_a_type_on_which_no_kind_was_measured_is_tried() -> None:
+    """It counts as somewhat faster than the fastest type that is known."""
+    known = GoodputKnowledge()
+    known.learn(KIND, 2, measured("a", 1.0), 0.0)
+    known.learn(KIND, 2, measured("b", 4.0), 0.0)
+
+    assert goodput(known, 2, "c") == pytest.approx(UNKNOWN * goodput(known, 2, "a"))
+
+
+def test_steps_of_several_gpus_say_nothing_of_the_speed_of_a_type() -> None:
+    known = GoodputKnowledge()
+    known.learn("other", 1, measured("a", 1.0), 0.0)
+    several = structs.replace(measured("b", 0.1), counts=(2,), samples=64)
+    known.learn("other", 1, several, 0.0)
+    known.learn(KIND, 2, measured("a", 1.0), 1.0)
+
+    assert goodput(known, 2, "b") == pytest.approx(UNKNOWN * goodput(known, 2, "a"))

@@ -1,0 +1,90 @@
+"""How fast GPU types are compared with each other, as kinds of jobs have shown that ran on several.
+
+So a type on which a job was never measured gets a value before the job has run there.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import exp, log
+from statistics import median
+from typing import Final
+
+from gschedd.models.history import Recent
+
+#: Kinds that are remembered, and batch sizes of each on each type.
+MAX_KINDS: Final = 256
+MAX_SIZES: Final = 64
+#: Of the ratios that kinds have shown this quantile counts: a type is rather tried than left out.
+QUANTILE: Final = 0.75
+
+
+class _Kind:
+    """Times of a step on one GPU, seconds: by type, by samples of the step."""
+
+    __slots__ = ("steps_s",)
+
+    def __init__(self) -> None:
+        self.steps_s: dict[str, dict[int, float]] = {}
+
+
+class TypeSpeeds:
+    """Ratios of the speeds of GPU types, from the steps of kinds on one GPU of each; bounded."""
+
+    def __init__(self) -> None:
+        self._kinds: Recent[_Kind] = Recent(_Kind, MAX_KINDS)
+        self._ratios: dict[tuple[str, str], float | None] = {}
+        self.types: frozenset[str] = frozenset()
+
+    def learn(self, kind: str, gpu_type: str, samples: int, step_s: float) -> None:
+        """Take a step on one GPU into account.
+
+        Args:
+            samples: of the step (count).
+            step_s: its time, seconds, more than 0.
+        """
+        sizes = self._kinds.touch(kind).steps_s.setdefault(gpu_type, {})
+        if samples in sizes or len(sizes) < MAX_SIZES:
+            sizes[samples] = step_s
+        self.types |= {gpu_type}
+        self._ratios.clear()
+
+    def ratio(self, gpu_type: str, other: str) -> float | None:
+        """Return how many times as fast a type is as another one; None: no kind ran on both."""
+        key = (gpu_type, other)
+        if key not in self._ratios:
+            self._ratios[key] = self._ratio(gpu_type, other)
+        return self._ratios[key]
+
+    def _ratio(self, gpu_type: str, other: str) -> float | None:
+        found: list[float] = []
+        for kind in self._kinds.values():
+            here, there = kind.steps_s.get(gpu_type), kind.steps_s.get(other)
+            ratio = None if here is None or there is None else _times_as_fast(here, there)
+            if ratio is not None:
+                found.append(ratio)
+        return _quantile(found) if found else None
+
+
+def _times_as_fast(here: Mapping[int, float], there: Mapping[int, float]) -> float | None:
+    """Return the median over the sizes that lie in the range of both; None: there is none."""
+    first, last = max(min(here), min(there)), min(max(here), max(there))
+    sizes = sorted({size for size in (*here, *there) if first <= size <= last})
+    return median(_at(there, size) / _at(here, size) for size in sizes) if sizes else None
+
+
+def _at(times_s: Mapping[int, float], size: int) -> float:
+    """Return the time at a size, linear between the two sizes beside it."""
+    if size in times_s:
+        return times_s[size]
+    low = max(each for each in times_s if each < size)
+    high = min(each for each in times_s if each > size)
+    share = (size - low) / (high - low)
+    return times_s[low] + share * (times_s[high] - times_s[low])
+
+
+def _quantile(ratios: Sequence[float]) -> float:
+    """Return the quantile `QUANTILE` of ratios, between two of them on a logarithmic scale."""
+    logs = sorted(map(log, ratios))
+    place = QUANTILE * (len(logs) - 1)
+    low = int(place)
+    high = min(low + 1, len(logs) - 1)
+    return exp(logs[low] + (place - low) * (logs[high] - logs[low]))
