@@ -162,6 +162,8 @@ class Volatile:
         paces: since when, and how many, checkpoints of a job have become facts.
         rivals: gnodes that were refused, by the node whose place they wanted.
         prepared: attempts that nodes prepare for moves, by job; they end with the connection.
+        moves_left: moves of the last plan with any had to wait for others, and are to be planned
+            again as soon as one can be made.
         quarantined: why a node is refused that claims to know more than the database, by node; the
             shell fills it.
     """
@@ -173,6 +175,7 @@ class Volatile:
         self.paces: dict[int, tuple[float, int]] = {}
         self.rivals: dict[str, dict[object, Rival]] = {}
         self.prepared: dict[int, PreparedThere] = {}
+        self.moves_left = False
         self.quarantined: dict[str, str] = {}
 
 

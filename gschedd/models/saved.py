@@ -87,6 +87,7 @@ class SavedSnapshot(Struct, frozen=True, kw_only=True):
     default_walltime_s: float | None
     predicted_times: bool
     moves_max: int | None
+    moves_left: bool = False
 
 
 class Saved(Struct, frozen=True, kw_only=True):
@@ -130,6 +131,7 @@ def saved(snapshot: Snapshot) -> SavedSnapshot:
         default_walltime_s=snapshot.default_walltime_s,
         predicted_times=snapshot.predicted_times,
         moves_max=snapshot.moves_max,
+        moves_left=snapshot.moves_left,
     )
 
 
@@ -203,6 +205,7 @@ def restored(kept: SavedSnapshot) -> Snapshot:
         default_walltime_s=kept.default_walltime_s,
         predicted_times=kept.predicted_times,
         moves_max=kept.moves_max,
+        moves_left=kept.moves_left,
     )
 
 

@@ -114,6 +114,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
             end.
         predicted_times: whether jobs are planned to run as long as their kind is predicted to.
         moves_max: so many running jobs can be moved now; of more some have to wait. None: all.
+        moves_left: moves of an earlier plan had to wait for others, and some can be made now.
         starts_max: a plan may end after so many starts (`Plan.more`), so that a cycle takes a short
             time. None: it goes through the whole queue.
     """
@@ -130,6 +131,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     default_walltime_s: float | None = None
     predicted_times: bool = True
     moves_max: int | None = None
+    moves_left: bool = False
     starts_max: int | None = None
 
     def detach(self) -> "Snapshot":
@@ -158,6 +160,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
             default_walltime_s=self.default_walltime_s,
             predicted_times=self.predicted_times,
             moves_max=self.moves_max,
+            moves_left=self.moves_left,
             starts_max=self.starts_max,
         )
 

@@ -4,7 +4,7 @@ import math
 
 from msgspec import structs
 
-from gsched.model.training import Adaptive
+from gsched.model.training import Adaptive, Scaling
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
 from gschedd.core import commands as c
@@ -13,7 +13,7 @@ from gschedd.core.state import State
 from gschedd.plan.training import gpus_by_node
 from gschedd.policies.registry import Tuning, choose
 from gschedd.policies.training.sia import Settings
-from tests.support.world import ADMIN, World, node
+from tests.support.world import ADMIN, Program, World, node, settings
 
 ROUND_S = 60.0
 #: Seconds of a sample on a GPU; each step takes as long as 64 more.
@@ -23,13 +23,14 @@ SAMPLE_S = {"t4": 0.004, "a100": 0.001}
 class Story(World):
     """Two nodes of unequal GPUs; trainings report after each round what they measure."""
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, max_moves: int = 4, **chosen: object) -> None:
         machines = (
             node("a", cpus=8, gpu_types=("a100",) * 4),
             node("t", cpus=8, gpu_types=("t4",) * 4),
         )
-        chosen = structs.replace(Settings(), **settings)
-        super().__init__(*machines, policy=choose("sia", Tuning(sia_settings=chosen)).plan)
+        tuning = Tuning(sia_settings=structs.replace(Settings(), **chosen))
+        config = settings(max_moves=max_moves)
+        super().__init__(*machines, policy=choose("sia", tuning).plan, config=config)
 
     def _fresh_state(self) -> State:
         return State({"batch": 0}, plans_training=True, plans_adaptive=True)
@@ -37,6 +38,9 @@ class Story(World):
     def training(self, kind: str = "net", most: int = 8, **changes: object) -> int:
         changes = {"runs_s": 9e4, "movable": True, "kind": kind, "places_max": most} | changes
         adaptive = Adaptive(batch=64, batch_max=4096)
+        if most == 1:
+            adaptive = Adaptive(batch=64, batch_max=64, scaling=Scaling.RIGID)
+            changes["places_max"] = 0
         asked = "select=1:ncpus=1:ngpus=1,place=free"
         return self.submit(asked, adaptive=adaptive, **changes)  # type: ignore[arg-type] # passed on
 
@@ -73,6 +77,10 @@ class Story(World):
             self._take(self.head.reported(name, told, self.now_s))
         self.settle()
 
+    def assigned(self, number: int) -> list[f.AttemptAssigned]:
+        told = self.told(f.AttemptAssigned, number)
+        return [fact for fact in told if isinstance(fact, f.AttemptAssigned)]
+
     def gpus(self, number: int) -> dict[str, int]:
         attempt = self.job(number).attempt
         return gpus_by_node(attempt.allocation) if attempt is not None else {}
@@ -94,6 +102,42 @@ def test_a_training_grows_to_twice_its_gpus_at_each_round() -> None:
     assert attempt is not None
     assert attempt.batching is not None
     assert attempt.batching.per_gpu * 4 > 64, "the batch has grown with the GPUs"
+
+
+def test_each_type_is_profiled_once_for_a_kind_and_a_new_job_goes_where_it_is_best() -> None:
+    """The first job tries the other type as soon as that may pay; the second has nothing to try."""
+    story = Story(p=-1.0)
+    story.do(c.ActOnNode(caller=ADMIN, node="a", asked=a.DrainNode(reason="dust")))
+    first = story.training(most=1)
+    story.run_for(1.0)
+    assert story.gpus(first) == {"t": 1}
+    story.do(c.ActOnNode(caller=ADMIN, node="a", asked=a.ResumeNode()))
+    story.rounds(8)
+
+    assert story.gpus(first) == {"a": 1}
+    second = story.training(most=1)
+    story.rounds(2)
+
+    assert [fact.profile_batches for fact in story.assigned(first)] == [True, True]
+    assert story.gpus(second) == {"a": 1}
+    assert [fact.profile_batches for fact in story.assigned(second)] == [False]
+
+
+def test_a_type_that_was_slower_for_other_kinds_is_not_tried() -> None:
+    """What one kind has shown is enough for the next one to stay on the faster type."""
+    story = Story(p=-1.0)
+    for number in range(2):
+        story.do(c.ActOnNode(caller=ADMIN, node="at"[number], asked=a.DrainNode(reason="dust")))
+        job = story.training(most=1)
+        story.rounds(1)
+        story.delete(job)
+        story.do(c.ActOnNode(caller=ADMIN, node="at"[number], asked=a.ResumeNode()))
+    other = story.training("other", most=1)
+    story.rounds(8)
+
+    types = [fact.allocation[0].node for fact in story.assigned(other)]
+    assert types[-1] == "a"
+    assert len(types) == len(set(types)), "no type is tried again"
 
 
 def test_a_training_that_says_nothing_stays_on_its_minimum() -> None:
@@ -129,6 +173,27 @@ def test_trainings_that_come_make_room_for_each_other() -> None:
     story.rounds(6)
 
     assert [sum(story.gpus(job).values()) for job in jobs] == [1] * 8
+
+
+def test_moves_of_a_round_that_have_to_wait_are_made_before_the_next_round() -> None:
+    """Four jobs are to have two GPUs each; one migrates at a time, and all within the round."""
+    story = Story(max_moves=1)
+    slow = Program(runs_s=9e4, saves_s=5.0)
+    jobs = [story.training(f"net{number}", program=slow) for number in range(4)]
+    story.run_for(1.0)
+    story.report()
+    story.rounds(1)
+    most = 0
+    for _ in range(50):
+        most = max(most, len(story.head.state.targets))
+        story.run_for(1.0)
+
+    assert most == 1
+    assert [sum(story.gpus(job).values()) for job in jobs] == [2] * 4
+    assert not story.head.state.volatile.moves_left
+    attempts = [story.job(job).attempts for job in jobs]
+    story.run_for(5.0)
+    assert [story.job(job).attempts for job in jobs] == attempts, "between rounds nothing moves"
 
 
 def test_a_training_that_waits_is_told_why() -> None:

@@ -270,7 +270,13 @@ def test_running_jobs_are_decided_about_at_rounds_only() -> None:
     ("late_s", "round_now"), [(0.0, True), (2.9, True), (3.1, False), (59.9, False)]
 )
 def test_a_round_may_be_a_little_late(late_s: float, *, round_now: bool) -> None:
-    assert is_round(ROUND_S + late_s, 60.0) is round_now
+    nodes = typed_nodes(n1=("a", 8))
+    assert is_round(seen(nodes, now_s=ROUND_S + late_s), 60.0) is round_now
+
+
+def test_a_round_goes_on_while_moves_of_it_are_left() -> None:
+    between = seen(typed_nodes(n1=("a", 8)), now_s=ROUND_S + 30.0)
+    assert is_round(structs.replace(between, moves_left=True), 60.0)
 
 
 def test_jobs_that_cannot_migrate_keep_what_they_have() -> None:

@@ -11,9 +11,14 @@ from gschedd.plan.snapshot import Snapshot
 LATE: Final = 0.05
 
 
-def is_round(now_s: float, round_s: float) -> bool:
-    """Return whether running jobs are decided about: at multiples of a round, or a little later."""
-    return now_s - math.floor(now_s / round_s) * round_s <= LATE * round_s
+def is_round(snapshot: Snapshot, round_s: float) -> bool:
+    """Return whether running jobs are decided about.
+
+    That is at multiples of a round, or a little later; and when moves of the round had to wait for
+    others, and one of these is over.
+    """
+    now_s = snapshot.now_s
+    return snapshot.moves_left or now_s - math.floor(now_s / round_s) * round_s <= LATE * round_s
 
 
 def next_round_s(now_s: float, round_s: float) -> float:

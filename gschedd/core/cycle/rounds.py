@@ -10,7 +10,7 @@ from typing import Final, assert_never
 
 from msgspec import Struct, structs
 
-from gschedd.core.cycle.run import class_if_waiting, snapshot
+from gschedd.core.cycle.run import class_if_waiting, note_planned, snapshot
 from gschedd.core.migration.progress import movable
 from gschedd.core.settings import Settings
 from gschedd.core.state import State
@@ -179,6 +179,7 @@ class Rounds:
         self._open = self.policy.kept_for_others(seen, others)
         # what they know of kinds and run times is in their profiles
         theirs = structs.replace(theirs, kinds={}, predictor=None)
+        note_planned(state, seen)
         self.again = False
         self.begun += 1
         self._ask(AskPlan(number=self.number + 1, seen=theirs.detach()), now_s)

@@ -91,6 +91,7 @@ def snapshot(
         ),
         fabric=settings.fabric,
         moves_max=max(0, settings.max_moves - len(state.targets)),
+        moves_left=state.volatile.moves_left and len(state.targets) < settings.max_moves,
         starts_max=starts_max,
     )
 
@@ -117,7 +118,14 @@ def run_cycle(
     most = most_starts(len(state.spaces))
     seen = snapshot(state, settings, now_s, predictor, due=due, starts_max=most)
     plan = policy(seen) if seen.groups or state.trainings else Plan()
+    note_planned(state, seen)
     return carried_out(state, settings, plan, now_s, predictor)
+
+
+def note_planned(state: State, seen: Snapshot) -> None:
+    """Note that the moves that were left are planned again: what was seen tells of them."""
+    if seen.moves_left:
+        state.volatile.moves_left = False
 
 
 def carried_out(
@@ -128,8 +136,11 @@ def carried_out(
     predictor: Predictor | None = None,
 ) -> Cycle:
     """Check a plan against the state, and return what is to become true."""
+    moves = paced(state, settings, plan.moves)
+    if plan.moves:
+        state.volatile.moves_left = len(moves) < len(plan.moves)
     checked = validate(
-        structs.replace(plan, moves=paced(state, settings, plan.moves)) if plan.moves else plan,
+        structs.replace(plan, moves=moves),
         Spaces(state.spaces),
         lambda job: class_if_waiting(state, job),
         lambda job: movable(state, job),

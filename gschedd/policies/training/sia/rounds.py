@@ -25,7 +25,7 @@ from gschedd.policies.training.sia.objective import problem_of
 
 def plan_round(snapshot: Snapshot, settings: Settings) -> Plan:
     """Decide about all adaptive jobs at a round, and about those that wait in between."""
-    jobs = adaptive_jobs(snapshot, all_of_them=is_round(snapshot.now_s, settings.round_s))
+    jobs = adaptive_jobs(snapshot, all_of_them=is_round(snapshot, settings.round_s))
     again_s = next_round_s(snapshot.now_s, settings.round_s)
     if not jobs:
         return Plan(again_s=again_s if snapshot.profiles else None)
