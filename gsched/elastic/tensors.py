@@ -38,7 +38,7 @@ def save_tensors(state: State, directory: str, ranks: Ranks) -> None:
     writer = checkpoint.FileSystemWriter(directory, sync_files=False)
     writer.write_data = _telling(writer.write_data)
     try:
-        with _quiet():
+        with _quiet(), _without_checksums():
             checkpoint.save(
                 state,
                 storage_writer=writer,
@@ -55,10 +55,12 @@ def load_tensors(template: State, directory: str, ranks: Ranks) -> None:
     """Read tensors into those of ``template``; called by all ranks together."""
     from torch.distributed import checkpoint
 
+    from gsched.elastic.reading import in_place
+
     with _quiet():
         checkpoint.load(
             template,
-            storage_reader=checkpoint.FileSystemReader(directory),
+            storage_reader=in_place(checkpoint.FileSystemReader(directory)),
             # Flattened, the tensors of which FSDP gives a rank nothing seem to be missing, and
             # torch 2.13 takes the checkpoint for one of before 2.4.
             planner=checkpoint.DefaultLoadPlanner(flatten_sharded_tensors=False),
@@ -102,6 +104,25 @@ def _telling(write: Callable[..., Any]) -> Callable[..., Any]:
             raise root_error(error) from error
 
     return write_and_tell
+
+
+@contextlib.contextmanager
+def _without_checksums() -> Iterator[None]:
+    """Keep torch from computing a CRC-32 of each tensor: the manifest has digests of the files.
+
+    That takes more time than writing them to memory does. Torch before 2.6 cannot leave it out.
+    """
+    from torch import serialization
+
+    if not hasattr(serialization, "set_crc32_options"):
+        yield
+        return
+    before = serialization.get_crc32_options()
+    serialization.set_crc32_options(compute_crc32=False)
+    try:
+        yield
+    finally:
+        serialization.set_crc32_options(before)
 
 
 @contextlib.contextmanager

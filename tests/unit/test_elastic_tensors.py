@@ -1,0 +1,94 @@
+"""Tensors of a checkpoint come back bit by bit, read in place or by torch."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gsched.elastic.errors import SaveError
+from gsched.elastic.ranks import Ranks
+from gsched.elastic.tensors import load_tensors, save_tensors
+
+torch = pytest.importorskip("torch")
+
+KINDS = ("float32", "float64", "float16", "bfloat16", "int64", "uint8", "bool", "complex64")
+
+
+def tensors() -> dict[str, Any]:
+    """Return tensors of many kinds and shapes, of random bits."""
+    torch.manual_seed(1)
+    found = {kind: torch.randn(7, 5).mul(9).to(getattr(torch, kind)) for kind in KINDS}
+    found["transposed"] = torch.randn(4, 6).t()
+    found["part"] = torch.randn(10, 3)[2:5]
+    found["single"] = torch.tensor(3.0)
+    found["empty"] = torch.empty(0, 4)
+    found["conjugate"] = torch.randn(3, dtype=torch.complex64).conj()
+    return found
+
+
+def round_trip(state: dict[str, Any], directory: Path, template: dict[str, Any]) -> None:
+    ranks = Ranks()
+    save_tensors({"all": state}, str(directory), ranks)
+    load_tensors({"all": template}, str(directory), ranks)
+
+
+def test_each_tensor_comes_back(tmp_path: Path) -> None:
+    state = tensors()
+    template = {name: torch.full(each.shape, 1, dtype=each.dtype) for name, each in state.items()}
+
+    round_trip(state, tmp_path, template)
+
+    for name, each in state.items():
+        assert torch.equal(template[name], each), name
+
+
+def test_a_target_in_another_order_gets_the_same_values(tmp_path: Path) -> None:
+    """Rows and columns that lie the other way round in memory, and a part of a larger tensor."""
+    state = {"one": torch.randn(4, 6), "two": torch.randn(3, 5)}
+    around = torch.zeros(5, 9)
+    template = {"one": torch.zeros(6, 4).t(), "two": around[1:4, 2:7]}
+
+    round_trip(state, tmp_path, template)
+
+    assert torch.equal(template["one"], state["one"])
+    assert torch.equal(around[1:4, 2:7], state["two"])
+    assert around.count_nonzero() == 15
+
+
+def test_memory_of_tensors_stays_where_it_is(tmp_path: Path) -> None:
+    """Parameters that others look at are read into, not replaced."""
+    state = {"weight": torch.randn(64, 64)}
+    template = {"weight": torch.zeros(64, 64)}
+    at = template["weight"].data_ptr()
+
+    round_trip(state, tmp_path, template)
+
+    assert template["weight"].data_ptr() == at
+    assert torch.equal(template["weight"], state["weight"])
+
+
+def test_a_file_that_ends_early_is_an_error(tmp_path: Path) -> None:
+    """Nothing of it counts as loaded."""
+    ranks = Ranks()
+    save_tensors({"weight": torch.randn(512, 512)}, str(tmp_path), ranks)
+    (file,) = tmp_path.glob("*.distcp")
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+    with pytest.raises(BaseException, match=r"(?s).+") as failed:
+        load_tensors({"weight": torch.zeros(512, 512)}, str(tmp_path), ranks)
+    assert not isinstance(failed.value, KeyboardInterrupt | SystemExit)
+
+
+def test_torch_computes_checksums_for_others_afterwards(tmp_path: Path) -> None:
+    """The option is global: it is as before after a save, and after a save that failed."""
+    serialization = torch.serialization
+    if not hasattr(serialization, "get_crc32_options"):
+        pytest.skip("this version of torch has no such option")
+    assert serialization.get_crc32_options()
+    save_tensors({"weight": torch.zeros(2)}, str(tmp_path / "good"), Ranks())
+    assert serialization.get_crc32_options()
+
+    (tmp_path / "file").touch()
+    with pytest.raises(SaveError):
+        save_tensors({"weight": torch.zeros(2)}, str(tmp_path / "file"), Ranks())
+    assert serialization.get_crc32_options()
