@@ -26,6 +26,7 @@ from typing import IO, TYPE_CHECKING, Concatenate, NoReturn, ParamSpec
 import click
 import msgspec
 
+from gsched.cli.dialect import spoken
 from gsched.client import Head, body_of, error_from
 from gsched.config import environment
 from gsched.errors import GschedError, InternalError, UsageError
@@ -198,12 +199,23 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
-def print_error(error: GschedError | ErrorBody, *, command: str, as_json: bool = False) -> None:
-    """Print an error on stderr: ``command: message`` and a hint line, or as JSON."""
+def print_error(
+    error: GschedError | ErrorBody, *, command: str, as_json: bool = False, operand: str = ""
+) -> None:
+    """Print an error on stderr: ``command: message`` and a hint line, or as JSON.
+
+    Args:
+        operand: to which it belongs; empty: to none, or to all.
+    """
     sys.stdout.flush()  # keeps the order when both go to one terminal
     body = error if isinstance(error, ErrorBody) else body_of(error)
     if as_json:
         sys.stderr.write(msgspec.json.encode(ErrorReply(error=body)).decode() + "\n")
+        return
+    raised = error_from(error) if isinstance(error, ErrorBody) else error
+    other = spoken().lines(raised, command=command, operand=operand)
+    if other is not None:
+        sys.stderr.write("".join(f"{command}: {printable(line)}\n" for line in other))
         return
     for line in _in_local_time(body.message).splitlines() or [body.code]:
         sys.stderr.write(f"{command}: {printable(line)}\n")
@@ -251,16 +263,16 @@ def report_results(
     for result in results:
         if result.note and not as_json:
             print_note(result.note, command=command_name())
-    errors = [result.error for result in results if result.error is not None]
+    errors = [(result.id, result.error) for result in results if result.error is not None]
     return report_errors(errors, as_json=as_json)
 
 
-def report_errors(errors: Iterable[ErrorBody], *, as_json: bool = False) -> int:
-    """Print each error on stderr and return the exit code of the first, or 0."""
+def report_errors(errors: Iterable[tuple[str, ErrorBody]], *, as_json: bool = False) -> int:
+    """Print the error of each operand on stderr; return the exit code of the first, or 0."""
     status = 0
-    for error in errors:
-        print_error(error, command=command_name(), as_json=as_json)
-        status = status or error_from(error).exit_code
+    for operand, error in errors:
+        print_error(error, command=command_name(), as_json=as_json, operand=operand)
+        status = status or spoken().exit_code(error_from(error))
     return status
 
 
@@ -321,7 +333,7 @@ def status_of(command: click.Command, arguments: Sequence[str]) -> int:
             raise
         failure = _as_gsched_error(error, name)
         print_error(failure, command=name, as_json=_wants_json(arguments))
-        return failure.exit_code
+        return spoken().exit_code(failure)
 
 
 def _as_gsched_error(error: Exception, name: str) -> GschedError:

@@ -58,6 +58,8 @@ def parse_grace_s(text: str) -> float | None:
         return None
     if text in {"0", "force"}:
         return 0.0
+    if text.startswith("suppress_email="):  # of OpenPBS; gsched sends no mail
+        return None
     if "=" in text:
         raise UsageError(
             f"-W: invalid value {text!r}", hint="give the seconds from TERM to KILL, or force"

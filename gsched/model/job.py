@@ -50,6 +50,7 @@ class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
         stdout_path: may hold ``$PBS_JOBID``; a directory if it ends in ``/`` or is one.
         python: the interpreter whose torch runs a TORCHRUN job.
         kind: of work, for predictions.
+        submit_dir: where it was submitted; empty: unknown.
         profile: it runs on its fewest GPUs until it is known what its steps take.
         adaptive: its batch and GPUs may be chosen for the best goodput; None: they may not.
     """
@@ -64,6 +65,7 @@ class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
     mail_points: str = ""
     mail_to: str = ""
     kind: str = ""
+    submit_dir: str = ""
     profile: bool = False
     adaptive: Adaptive | None = None
 

@@ -209,6 +209,7 @@ TEXTS: Final[Mapping[str, int]] = MappingProxyType(
         "shell": MAX_PATH,
         "stderr_path": MAX_PATH,
         "stdout_path": MAX_PATH,
+        "submit_dir": MAX_PATH,
         "urgency": MAX_WORD,
         "workdir": MAX_PATH,
     }

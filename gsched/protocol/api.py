@@ -453,6 +453,27 @@ class HistoryReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     total_cancelled: int = 0
 
 
+class QueueRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One queue, as it is configured, and its unfinished jobs.
+
+    Attributes:
+        enabled: it accepts jobs.
+        started: its jobs are started.
+        priority: added to the priority of its jobs.
+        max_walltime_s: jobs that request more are refused; 0: no limit.
+        default_walltime_s: limit of jobs that state none; 0: no limit.
+        jobs: number of unfinished jobs by state.
+    """
+
+    name: str
+    enabled: bool = True
+    started: bool = True
+    priority: int = 0
+    max_walltime_s: float = 0.0
+    default_walltime_s: float = 0.0
+    jobs: dict[str, int] = {}
+
+
 class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """``GET /v1/status``: how the head is.
 
@@ -462,6 +483,7 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
         cycles: scheduling cycles since the start.
         dropped: counted warnings by name: messages that did not fit.
         queues: their names; the first is the default one.
+        queue_rows: the same queues with their settings and jobs.
         damaged: rows of the database that cannot be read, in words; at most 100.
         quarantined: nodes that are refused for what they claim to know, and why.
         planner: what has befallen the process that plans training jobs, or empty.
@@ -493,6 +515,7 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     quarantined: dict[str, str] = {}
     planner: str = ""
     forecaster: str = ""
+    queue_rows: tuple[QueueRow, ...] = ()
 
 
 class Health(Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from gsched.protocol import api
 from gsched.version import VERSION
 from gschedd.core.head import Head
 from gschedd.core.state import State
+from gschedd.core.views.jobs import queue_row
 from gschedd.daemon.housekeeping import Check, Housekeeping
 from gschedd.daemon.listening import (
     NODES_MODE,
@@ -377,8 +378,12 @@ class Service:
     def _status(self) -> api.StatusReply:
         head = self._head
         counts: dict[str, int] = {}
+        by_queue: dict[str, dict[str, int]] = {name: {} for name in head.settings.queues}
         for job in head.state.jobs.values():
-            counts[job.state.value] = counts.get(job.state.value, 0) + 1
+            state = job.state.value
+            counts[state] = counts.get(state, 0) + 1
+            inside = by_queue.setdefault(job.spec.queue, {})
+            inside[state] = inside.get(state, 0) + 1
         config = self._config.head
         return api.StatusReply(
             server=head.settings.server,
@@ -405,6 +410,10 @@ class Service:
             planner=self._planner.trouble if self._planner is not None else "",
             forecaster=self._forecasts.trouble,
             queues=tuple(head.settings.queues),
+            queue_rows=tuple(
+                queue_row(name, queue, by_queue[name])
+                for name, queue in head.settings.queues.items()
+            ),
             damaged=tuple(
                 text
                 for text, row in self._check.damaged.items()

@@ -35,8 +35,12 @@ ROOT = Path(__file__).resolve().parents[2]
 MAN = ROOT / "man"
 COMMANDS = (
     *("gsub", "gstat", "gdel", "ghold", "grls", "gsig", "grerun", "galter"),
-    *("gpeek", "gwait", "gnodes", "ghist", "gmigrate", "gsched"),
+    *("gpeek", "gwait", "gnodes", "ghist", "gmigrate", "gmove", "gselect", "gsched"),
 )
+#: Commands of PBS with options of their own; the others have those of a g-command.
+PBS_COMMANDS = ("qstat", "pbsnodes", "qmgr", "tracejob")
+#: Options that all commands have: one section of gsched-pbs(7) describes them.
+COMMON = {"--head", "--json", "--version", "--help"}
 DAEMONS = {"gschedd": "gschedd.main", "gnode": "gnode.main"}
 SECTIONS = ("SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "SEE ALSO")
 # rst2man makes the section "Name" from the title and the subtitle of a page.
@@ -137,6 +141,23 @@ def test_the_page_and_the_parser_have_the_same_options(name: str) -> None:
     sections = sections_of(page_of(name))
 
     assert described(sections["OPTIONS"]) == options_of(command)
+
+
+@pytest.mark.parametrize("name", PBS_COMMANDS)
+def test_a_command_of_pbs_has_its_section_with_its_options(name: str) -> None:
+    """In the one page for all of them."""
+    command = getattr(importlib.import_module(f"gsched.cli.pbs.{name}"), name)
+    section = sections_of(page_of("gsched-pbs"))[name.upper()]
+
+    assert described(section) == options_of(command) - COMMON
+
+
+def test_every_command_of_pbs_is_named_in_the_page() -> None:
+    """With the command that it stands for."""
+    from gsched.cli.pbs.shim import COMMANDS as SHIMS
+
+    text = text_of(page_of("gsched-pbs"))
+    assert {name for name in SHIMS if f"**{name}**" not in text} == set()
 
 
 def test_every_sub_command_has_its_section_with_its_options() -> None:

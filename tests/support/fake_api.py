@@ -51,6 +51,8 @@ class FakeApi:
         stories: by job number.
         output: bytes by (job, stream).
         submitted: every job of every request that arrived.
+        acted: every action on jobs or nodes.
+        queues: by name; the number of their jobs follows from the stories.
         output_of: what finds it there.
         fail_output: why no output can be read, if it cannot.
         lose_answers: how many answers to drop after having acted: the connection just ends.
@@ -63,6 +65,9 @@ class FakeApi:
         self.stories: dict[int, api.JobStory] = {}
         self.output: dict[tuple[int, str], bytes] = {}
         self.submitted: list[api.SubmitJob] = []
+        self.acted: list[a.AnyJobAction | a.AnyNodeAction] = []
+        self.queues: dict[str, api.QueueRow] = {"batch": api.QueueRow(name="batch")}
+        self.nodes: list[api.NodeRow] = []
         self.ids_by_key: dict[str, int] = {}
         self.targets: list[str] = []
         self.output_of: Callable[[tuple[int, str]], bytes] = lambda key: self.output.get(key, b"")
@@ -91,6 +96,9 @@ class FakeApi:
         app.router.add_get("/v1/jobs/{id}/wait", self._wait)
         app.router.add_get("/v1/jobs/{id}/output", self._output)
         app.router.add_post("/v1/jobs/actions", self._act)
+        app.router.add_get("/v1/status", self._status)
+        app.router.add_get("/v1/nodes", self._nodes)
+        app.router.add_post("/v1/nodes/actions", self._act_on_nodes)
         return app
 
     async def _submit(self, request: web.Request) -> web.StreamResponse:
@@ -171,8 +179,42 @@ class FakeApi:
             path=str(path), node="n1", offset=0, size_bytes=0, data=b"", ended=True
         )
 
+    async def _status(self, request: web.Request) -> web.StreamResponse:
+        counts: dict[str, dict[str, int]] = {name: {} for name in self.queues}
+        for story in self.stories.values():
+            if story.row.state != "done":
+                inside = counts[story.row.queue]
+                inside[story.row.state] = inside.get(story.row.state, 0) + 1
+        rows = tuple(structs.replace(row, jobs=counts[row.name]) for row in self.queues.values())
+        totals = {state: 0 for each in counts.values() for state in each}
+        for each in counts.values():
+            for state, count in each.items():
+                totals[state] += count
+        return _answer(
+            api.StatusReply(
+                server=SERVER, version="0.1.0", api_version=api.API_VERSION, cluster="c", epoch=1,
+                pid=4242, started_s=1.0, now_s=NOW_S, jobs=totals, nodes_up=1, nodes=1, cycles=1,
+                queues=tuple(self.queues), queue_rows=rows,
+            )
+        )  # fmt: skip
+
+    async def _nodes(self, request: web.Request) -> web.StreamResponse:
+        return _answer(api.NodeList(server=SERVER, now_s=NOW_S, nodes=tuple(self.nodes)))
+
+    async def _act_on_nodes(self, request: web.Request) -> web.StreamResponse:
+        asked = msgspec.json.decode(await request.read(), type=a.NODE_ACTION)
+        self.acted.append(asked)
+        known = {row.name for row in self.nodes}
+        unknown = api.ErrorBody(code="unknown_node", message="unknown node")
+        results = tuple(
+            api.ActionResult(id=each) if each in known else api.ActionResult(id=each, error=unknown)
+            for each in asked.nodes
+        )
+        return _answer(api.ActionReply(results=results))
+
     async def _act(self, request: web.Request) -> web.StreamResponse:
         asked = msgspec.json.decode(await request.read(), type=a.JOB_ACTION)
+        self.acted.append(asked)
         results = tuple(
             api.ActionResult(id=each, text=f"{asked.action} {each}")
             if read_job_id(each).number in self.stories

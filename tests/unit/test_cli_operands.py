@@ -66,14 +66,15 @@ def test_a_hold_list_names_each_kind_once() -> None:
 
 
 def test_grace_is_seconds_or_force() -> None:
-    """Torque gives a delay in seconds, OpenPBS force; its other words are refused, not ignored."""
+    """Torque gives a delay in seconds, OpenPBS force or a number of mails, which are never sent."""
     assert parse_grace_s("") is None
     assert parse_grace_s("300") == 300
     assert parse_grace_s("5m") == 300
     assert parse_grace_s("0") == 0
     assert parse_grace_s("force") == 0
-    with pytest.raises(UsageError, match="invalid value 'suppress_email=3'"):
-        parse_grace_s("suppress_email=3")
+    assert parse_grace_s("suppress_email=3") is None
+    with pytest.raises(UsageError, match="invalid value 'kill_delay=3'"):
+        parse_grace_s("kill_delay=3")
     with pytest.raises(BadResourceError, match="soon"):
         parse_grace_s("soon")
 

@@ -5,6 +5,7 @@ import sys
 import click
 
 from gsched.cli.common import (
+    command_name,
     connected,
     gsched_command,
     is_terminal,
@@ -20,6 +21,7 @@ from gsched.cli.operands import (
     parse_grace_s,
 )
 from gsched.client import Head
+from gsched.errors import UsageError
 from gsched.protocol.actions import DeleteJob
 
 ASK_ABOVE = 10  # jobs that one slip of the finger may cost
@@ -39,30 +41,43 @@ Examples:
 @click.option(
     "-y", "--yes", is_flag=True, help=f"Do not ask before deleting more than {ASK_ABOVE} jobs."
 )
+@click.option("-p", "purge", is_flag=True, help="KILL at once, like -W force.")
+@click.option(
+    "-t", "tasks", default="", metavar="RANGE", help="Tasks of a job array: not supported yet."
+)
+@click.option("-b", "retry", default="", metavar="SECONDS", help="Accepted for compatibility.")
+@click.option("-a", "_asynchronous", is_flag=True, help="Accepted for compatibility.")
+@click.option("-c", "_clean", is_flag=True, help="Accepted for compatibility.")
+@click.option("-x", "_history", is_flag=True, help="Accepted for compatibility.")
 @click.option("--wait", "wait", is_flag=True, help="Wait until the jobs have ended.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
 @connected
 def gdel(  # noqa: PLR0913 - one parameter for each option
     head: Head,
+    /,
     *,
     jobs: tuple[str, ...],
     message: str,
     grace: str,
+    purge: bool,
+    tasks: str,
     yes: bool,
     wait: bool,
     dry_run: bool,
     as_json: bool,
+    **_ignored: object,
 ) -> int:
     """Delete jobs: TERM to all of their processes, a grace period, then KILL.
 
     Returns as soon as the head has accepted the request. JOB is 17 or 17.server; all stands for all
     of your jobs.
     """
-    request = DeleteJob(
-        ids=normal_ids(jobs), message=message, grace_s=parse_grace_s(grace), dry_run=dry_run
-    )
+    if tasks:
+        raise UsageError("-t: job arrays are not supported yet", hint="name each job by its id")
+    grace_s = 0.0 if purge else parse_grace_s(grace)
+    request = DeleteJob(ids=normal_ids(jobs), message=message, grace_s=grace_s, dry_run=dry_run)
     if not (yes or dry_run) and not _agreed(head, request):
-        print_note("nothing was done", command="gdel")
+        print_note("nothing was done", command=command_name())
         return 1
     reply, status = carry_out(head, request, as_json=as_json)
     if wait and not dry_run:
@@ -78,7 +93,7 @@ def _agreed(head: Head, request: DeleteJob) -> bool:
         return True
     trial = head.act(_as_trial(request))
     count = sum(result.error is None for result in trial.results)
-    return count <= ASK_ABOVE or click.confirm(f"gdel: delete {count} jobs?", err=True)
+    return count <= ASK_ABOVE or click.confirm(f"{command_name()}: delete {count} jobs?", err=True)
 
 
 def _as_trial(request: DeleteJob) -> DeleteJob:

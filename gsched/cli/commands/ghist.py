@@ -90,7 +90,7 @@ def ghist(
         print_json(reply)
     else:
         print_history(reply, color=color)
-    return report_errors(errors, as_json=as_json)
+    return report_errors([("", each) for each in errors], as_json=as_json)
 
 
 def _ask(head: Head, filters: "dict[str, str | int | bool | None]") -> HistoryReply:
@@ -158,7 +158,7 @@ def _predictions(
         listing = head.jobs(jobs, finished=True)
         errors = [listing.errors[job] for job in jobs if job in listing.errors]
         if not listing.jobs:
-            return report_errors(errors, as_json=as_json)
+            return report_errors([("", each) for each in errors], as_json=as_json)
         reply = head.predictions([row.id for row in listing.jobs], limit=NO_LIMIT)
     else:
         reply = head.predictions((), **_wanted(filters))
@@ -166,7 +166,7 @@ def _predictions(
         print_json(reply)
     else:
         print_predictions(reply, color=color)
-    return report_errors(errors, as_json=as_json)
+    return report_errors([("", each) for each in errors], as_json=as_json)
 
 
 def main() -> None:

@@ -124,7 +124,7 @@ def gnodes(
         print_json({"server": listing.server, "now_s": listing.now_s, "nodes": rows})
     else:
         _print(rows, named=bool(names) or bool(flags["all_fields"]), flags=flags, listing=listing)
-    return report_errors(errors, as_json=as_json)
+    return report_errors([("", each) for each in errors], as_json=as_json)
 
 
 def _verb(operands: tuple[str, ...], *, offline: bool, clear: bool) -> tuple[str, tuple[str, ...]]:
@@ -272,7 +272,7 @@ def _predictions(head: Head, names: Sequence[str], *, color: str, as_json: bool)
         print_json(structs.replace(reply, nodes=rows))
     else:
         print_node_predictions(rows, now_s=reply.now_s, learns=reply.learns, color=color)
-    return report_errors(errors, as_json=as_json)
+    return report_errors([("", each) for each in errors], as_json=as_json)
 
 
 class _Named(Protocol):

@@ -21,6 +21,7 @@ COMMANDS = {
     "init": "Create configuration and key of a new site.",
     "config": "Check a configuration file.",
     "recover": "Show why the head is in safe mode, and end it.",
+    "install-shims": "Install qsub, qstat and the other commands of PBS.",
     "completion": "Print the completion of all commands for a shell.",
     "version": "Show component versions.",
 }
@@ -46,8 +47,9 @@ class LazyGroup(HelpfulGroup):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"gsched.cli.local.{cmd_name}")
-        command = getattr(module, cmd_name)
+        module_name = cmd_name.replace("-", "_")
+        module = importlib.import_module(f"gsched.cli.local.{module_name}")
+        command = getattr(module, module_name)
         assert isinstance(command, click.Command)
         return command
 

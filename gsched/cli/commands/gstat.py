@@ -77,7 +77,7 @@ def gstat(head: Head, /, jobs: tuple[str, ...], **given: object) -> int:
         print_table(columns, rows, color=options.color)
     elif reply.jobs or not reply.errors:
         write_plain(*plain_list(reply), sys.stdout)
-    return report_errors(reply.errors.values(), as_json=options.as_json)
+    return report_errors(reply.errors.items(), as_json=options.as_json)
 
 
 class _Options:
@@ -156,7 +156,7 @@ def _stories(head: Head, jobs: Sequence[str], options: _Options) -> int:
             print_story(story)
     if options.as_json:
         print_json({"jobs": stories, "errors": errors})
-    return report_errors(errors.values(), as_json=options.as_json)
+    return report_errors(errors.items(), as_json=options.as_json)
 
 
 def _watch(head: Head, jobs: Sequence[str], options: _Options) -> int:

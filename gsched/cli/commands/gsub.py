@@ -10,15 +10,17 @@ import msgspec
 
 from gsched.cli.common import (
     QuickCommand,
+    command_name,
     connected,
     gsched_command,
     print_json,
     print_note,
     run,
 )
+from gsched.cli.dialect import spoken
 from gsched.cli.submit.checks import check_output, check_training_script, check_workdir
 from gsched.cli.submit.job_environment import job_environment
-from gsched.cli.submit.mail import refuse_mail
+from gsched.cli.submit.mail import NO_MAIL, refuse_mail, wanted_mail
 from gsched.cli.submit.options import SubmitOptions, job_options, merged
 from gsched.cli.submit.place import Place, absolute
 from gsched.cli.submit.plans import plan_of, report_dry_run, tell_plan
@@ -133,7 +135,7 @@ def gsub(head: Head, /, **given: object) -> int:
     warnings = _Warnings(silent=request.as_json)
     options = request.options
     check_values(options, place)
-    refuse_mail(options.mail_points, options.mail_to)
+    options = _without_mail(options, warnings)
     read = ScriptOptions()
     if script:
         warnings.add(script.warnings)
@@ -141,6 +143,8 @@ def gsub(head: Head, /, **given: object) -> int:
         warnings.add(read.warnings)
         warnings.add(read.mail if options.mail_points is None else ())
         options = merged(options, read.said)
+    if options.workdir is None and spoken().starts_at_home:
+        options = msgspec.structs.replace(options, workdir="~")
     job = _job(request, options, script, place, warnings)
     reply = head.submit([job], dry_run=request.dry_run)
     result = reply.results[0]
@@ -157,16 +161,32 @@ def gsub(head: Head, /, **given: object) -> int:
             | plan_of(result)
         )
     elif request.as_json:
-        print_note(job_id, command=NAME)  # stdout is for one document, at the end
+        print_note(job_id, command=command_name())  # stdout is for one document, at the end
     elif not options.no_id:
         print(job_id, flush=True)
     if not request.as_json:
-        tell_plan(result, command=NAME)
+        tell_plan(result, command=command_name())
     if not follows:
         return 0
     from gsched.cli.follow import wait_for_one  # late: most only submit
 
     return wait_for_one(head, result.id, watch=request.watch, as_json=request.as_json)
+
+
+def _without_mail(options: SubmitOptions, warnings: "_Warnings") -> SubmitOptions:
+    """Return the options without a request for mail, which is refused or, as qsub, ignored.
+
+    Raises:
+        UsageError: there is one, and this is gsub.
+    """
+    if not spoken().ignores_unknown:
+        refuse_mail(options.mail_points, options.mail_to)
+        return options
+    wanted = wanted_mail(options.mail_points, options.mail_to)
+    if not wanted:
+        return options
+    warnings.add([f"{wanted} is ignored: {NO_MAIL}"])
+    return msgspec.structs.replace(options, mail_points="n", mail_to=None)
 
 
 class _Warnings:
@@ -183,7 +203,7 @@ class _Warnings:
         for text in texts:
             self.texts.append(text)
             if not self._silent:
-                print_note(f"warning: {text}", command=NAME)
+                print_note(f"warning: {text}", command=command_name())
 
 
 class _Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,7 +280,9 @@ def _script(request: _Request) -> Script | None:
         )
     operand = operands[0] if operands else "-"
     if operand == "-" and sys.stdin.isatty():
-        print_note("reading the script from the terminal; press Ctrl-D to end it", command=NAME)
+        print_note(
+            "reading the script from the terminal; press Ctrl-D to end it", command=command_name()
+        )
     return read_script(operand)
 
 

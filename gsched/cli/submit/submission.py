@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from msgspec import structs
 
+from gsched.cli.dialect import spoken
 from gsched.cli.submit.job_environment import parse_variables
 from gsched.cli.submit.mail import mail_points
 from gsched.cli.submit.options import SubmitOptions
@@ -23,6 +24,16 @@ _KEEP = frozenset({"e", "o", "eo", "oe", "n"})
 _JOIN = {"o": "oe", "e": "eo", "n": "n"}
 _UMASK = re.compile(r"0?[0-7]{1,4}")
 _LAYOUT = frozenset({"nodes", "select", "procs", "ncpus", "gpus", "ngpus"})
+#: Attributes of Torque and OpenPBS that ``-W`` takes, and why they change nothing.
+_WITHOUT_EFFECT = {
+    "group_list": "jobs run with the group of the submitting process",
+    "run_count": "attempts are counted from 1",
+    "sandbox": "jobs start in their working directory",
+    "stagein": "nodes share the file system with the submitting machine",
+    "stageout": "nodes share the file system with the submitting machine",
+    "suppress_email": "gsched sends no mail yet",
+    "x": "no scheduler extension reads it",
+}
 _NAME_LENGTH_MOST = 236  # PBS's own limit
 
 
@@ -56,13 +67,19 @@ class Work:
 
 
 class Extras:
-    """What ``-W`` said. ``umask`` is None and ``block`` False where it said nothing."""
+    """What ``-W`` said. ``umask`` is None and ``block`` False where it said nothing.
 
-    __slots__ = ("block", "umask")
+    ``notes`` tell of attributes without effect.
+    """
 
-    def __init__(self, *, umask: int | None = None, block: bool = False):
+    __slots__ = ("block", "notes", "umask")
+
+    def __init__(
+        self, *, umask: int | None = None, block: bool = False, notes: tuple[str, ...] = ()
+    ):
         self.umask = umask
         self.block = block
+        self.notes = notes
 
 
 def make_job(
@@ -107,6 +124,7 @@ def make_job(
         mail_points=mail_points(options.mail_points),
         mail_to=options.mail_to or "",
         kind=options.kind or "",
+        submit_dir=place.cwd,
         environment=environment,
         holds=("user",) if options.hold else (),
         places_max=options.gpus_most,
@@ -226,7 +244,7 @@ def compatibility_notes(options: SubmitOptions, place: Place) -> list[str]:
     Raises:
         UsageError: ``-k`` with a value that nobody knows.
     """
-    notes: list[str] = []
+    notes = list(parse_extras(options.extras).notes)
     if options.keep is not None:
         if options.keep not in _KEEP:
             raise UsageError(f"-k: invalid value {options.keep!r}", hint="valid: e, o, eo, n")
@@ -351,6 +369,7 @@ def parse_extras(texts: tuple[str, ...]) -> Extras:
     """
     umask: int | None = None
     block = False
+    notes: list[str] = []
     for item in filter(None, (part.strip() for text in texts for part in text.split(","))):
         name, _, value = item.partition("=")
         if name == "umask":
@@ -366,11 +385,15 @@ def parse_extras(texts: tuple[str, ...]) -> Extras:
                 "-W depend: dependencies between jobs are not supported yet",
                 hint="wait for the first job, then submit the second: gwait JOB && gsub SCRIPT",
             )
+        elif name in _WITHOUT_EFFECT:
+            notes.append(f"-W {name} has no effect: {_WITHOUT_EFFECT[name]}")
+        elif spoken().ignores_unknown:
+            notes.append(f"-W {name} is unknown and ignored")
         else:
             raise UsageError(
                 f"-W: unknown attribute {name!r}", hint="valid: umask=MASK, block=true"
             )
-    return Extras(umask=umask, block=block)
+    return Extras(umask=umask, block=block, notes=tuple(notes))
 
 
 def _start_after_s(stated: str | None, place: Place) -> float:

@@ -14,6 +14,7 @@ from gschedd.core.forecast.deadline import Outlook, is_planned, outlook_of
 from gschedd.core.head import Head
 from gschedd.core.nodes.admission import SHOWN, refused_words
 from gschedd.core.nodes.probation import recent_resumptions
+from gschedd.core.settings import QueueSettings
 from gschedd.core.state import Attempt, Job, Node, Part
 from gschedd.core.training.checkpoints import checkpoint_dir
 from gschedd.core.training.startups import expected_startup_s
@@ -325,4 +326,17 @@ def part_row(node: str, part: Part) -> api.PartRow:
         ended_s=record.ended_s if record is not None else None,
         usage=part.usage,
         outcome=None if record is None else outcome_row(record.outcome(node)),
+    )
+
+
+def queue_row(name: str, queue: QueueSettings, jobs: dict[str, int]) -> api.QueueRow:
+    """Return a queue with its settings; ``jobs`` counts its unfinished ones by state."""
+    return api.QueueRow(
+        name=name,
+        enabled=queue.enabled,
+        started=queue.started,
+        priority=queue.priority,
+        max_walltime_s=queue.max_walltime_s,
+        default_walltime_s=queue.default_walltime_s,
+        jobs=jobs,
     )

@@ -1,0 +1,1 @@
+"""The commands of Torque and OpenPBS under their own names, with their formats."""

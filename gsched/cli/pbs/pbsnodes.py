@@ -1,0 +1,197 @@
+"""``pbsnodes``: list nodes as Torque does, take them offline and back."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import click
+
+from gsched.cli.common import connected, gsched_command, print_error, report_results
+from gsched.cli.pbs.documents import nodes_xml
+from gsched.client import Head, body_of
+from gsched.errors import GschedError, UnknownNodeError, UsageError
+from gsched.model.ids import format_job_id
+from gsched.model.states import NodeState
+from gsched.protocol.actions import AnyNodeAction, DrainNode, ResumeNode
+from gsched.protocol.api import NodeList, NodeRow
+
+#: What ``-l STATE`` shows, by the words in a node's state; ``active`` and ``up`` are sums.
+_FILTERS: Final = {
+    "free": ("free",),
+    "offline": ("offline",),
+    "down": ("down", "state-unknown"),
+    "reserve": ("reserve",),
+    "job-exclusive": ("job-exclusive",),
+    "job-sharing": ("job-sharing",),
+    "busy": ("busy",),
+    "state-unknown": ("state-unknown",),
+    "time-shared": ("time-shared",),
+    "active": ("busy", "job-exclusive", "job-sharing"),
+}
+_BAD: Final = ("down", "offline", "state-unknown")
+
+
+@gsched_command("pbsnodes")
+@click.argument("operands", nargs=-1, metavar="[STATE] [NODE...]")
+@click.option("-a", "_all", is_flag=True, help="All attributes of all nodes: the default.")
+@click.option("-l", "brief", is_flag=True, help="Name and state of nodes that are down or offline.")
+@click.option("-x", "as_xml", is_flag=True, help="Print XML.")
+@click.option("-o", "offline", is_flag=True, help="Take the nodes offline: gnodes drain.")
+@click.option("-c", "clear", is_flag=True, help="Take the nodes back: gnodes resume.")
+@click.option("-r", "reset", is_flag=True, help="The same as -c.")
+@click.option("-N", "note", default=None, metavar="NOTE", help="With -o: the reason.")
+@click.option("-n", "notes", is_flag=True, help="With -l: show the reasons, too.")
+@click.option("-q", "quiet", is_flag=True, help="No messages on stderr.")
+@click.option("-s", "server", default="", metavar="SERVER", help="Only this server is accepted.")
+@connected
+def pbsnodes(  # noqa: PLR0913 - one parameter for each option
+    head: Head,
+    /,
+    *,
+    operands: tuple[str, ...],
+    brief: bool,
+    as_xml: bool,
+    offline: bool,
+    clear: bool,
+    reset: bool,
+    note: str | None,
+    notes: bool,
+    quiet: bool,
+    server: str,
+    as_json: bool,
+    **_ignored: object,
+) -> int:
+    """List all nodes, or each NODE, with their attributes; take nodes offline (-o) or back (-c)."""
+    if notes and not brief:
+        raise UsageError("-n requires -l")
+    if offline or clear or reset:
+        asked: AnyNodeAction = (
+            DrainNode(nodes=operands, reason=note or "pbsnodes -o")
+            if offline
+            else ResumeNode(nodes=operands)
+        )
+        if not operands:
+            raise UsageError("no node named", hint="pbsnodes -o NODE...")
+        return min(1, report_results(head.node_action(asked).results, as_json=as_json))
+    reply = head.nodes()
+    if server and server.lower() != reply.server.lower():
+        raise UsageError(f"cannot connect to server {server}")
+    wanted, names = _state_wanted(operands) if brief else ("", operands)
+    rows, status = _chosen(reply, names, quiet=quiet)
+    nodes = [(row, attributes_of(row, head, reply.server)) for row in rows]
+    if brief:
+        for row, attributes in nodes:
+            if _matches(attributes["state"], wanted):
+                shown_note = attributes.get("note", "") if notes else ""
+                sys.stdout.write(_brief(row.name, attributes["state"], shown_note))
+    elif as_xml:
+        sys.stdout.write(nodes_xml((row.name, attributes) for row, attributes in nodes))
+    else:
+        for row, attributes in nodes:
+            fields = "".join(f"     {name} = {value}\n" for name, value in attributes.items())
+            sys.stdout.write(f"{row.name}\n{fields}\n")
+    return status
+
+
+def _state_wanted(operands: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the state that ``-l`` names first, and the nodes behind it."""
+    if operands and operands[0].lower() in {*_FILTERS, "all", "up"}:
+        return operands[0].lower(), operands[1:]
+    return "", operands
+
+
+def _chosen(reply: NodeList, names: Sequence[str], *, quiet: bool) -> tuple[Sequence[NodeRow], int]:
+    rows = {row.name: row for row in reply.nodes}
+    if not names:
+        return reply.nodes, 0
+    found: list[NodeRow] = []
+    status = 0
+    for name in names:
+        if name in rows:
+            found.append(rows[name])
+            continue
+        status = 1
+        text = f"Unknown node  MSG=cannot locate specified node {name}"
+        error: GschedError = UnknownNodeError(text)
+        if not quiet:
+            print_error(body_of(error), command="pbsnodes")
+    return found, status
+
+
+def node_state(row: NodeRow) -> str:
+    """Return Torque's states of a node, separated by commas."""
+    states = []
+    if row.state != NodeState.UP:
+        states.append("down")
+    if row.drained or row.problem:
+        states.append("offline")
+    if not states:
+        states.append("job-exclusive" if row.jobs and not row.cpus_free else "free")
+    return ",".join(states)
+
+
+def _matches(state: str, wanted: str) -> bool:
+    words = state.split(",")
+    if wanted == "all":
+        return True
+    if wanted == "up":
+        return not set(words) & set(_BAD)
+    return bool(set(words) & set(_FILTERS.get(wanted, _BAD)))
+
+
+def _brief(name: str, state: str, note: str) -> str:
+    if note:
+        return f"{name[:20]:<20} {state[:26]:<26} {note}\n"
+    return f"{name[:20]:<20} {state}\n"
+
+
+def attributes_of(row: NodeRow, head: Head, server: str) -> dict[str, str]:
+    """Return a node's attributes in Torque's order."""
+    fields = {
+        "state": node_state(row),
+        "power_state": "Running",
+        "np": str(row.cpus),
+        "properties": ",".join(row.features),
+        "ntype": "cluster",
+        "jobs": ",".join(_slots(row, head, server)),
+        "status": _status(row),
+        "note": " ".join(row.reason.split()),
+        "gpus": str(row.gpus) if row.gpus else "",
+        "gpu_status": ",".join(f"gpu[{at}]=gpu_type={kind}" for at, kind in _gpus(row)),
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _gpus(row: NodeRow) -> Iterable[tuple[int, str]]:
+    if len(row.gpu_types) != 1:
+        return ()  # which GPU has which type is not in the row
+    return ((at, row.gpu_types[0]) for at in range(row.gpus))
+
+
+def _slots(row: NodeRow, head: Head, server: str) -> list[str]:
+    """Return ``0-3/12.head``: the CPUs of the node that each job has, numbered one by one."""
+    found: list[str] = []
+    first = 0
+    for job in row.jobs:
+        parts = [part for each in head.job(job).attempts[-1:] for part in each.parts]
+        cpus = sum(part.cpus for part in parts if part.node == row.name) or 1
+        last = first + cpus - 1
+        slots = str(first) if cpus == 1 else f"{first}-{last}"
+        found.append(f"{slots}/{format_job_id(job, server)}")
+        first = last + 1
+    return found
+
+
+def _status(row: NodeRow) -> str:
+    """Return ``opsys=linux,ncpus=…``: what Torque's MOM reports, as far as gnode does."""
+    kb = 1024
+    fields = {
+        "opsys": "linux",
+        "ncpus": str(row.cpus),
+        "physmem": f"{row.memory_bytes // kb}kb",
+        "availmem": f"{row.memory_free_bytes // kb}kb",
+        "loadave": f"{row.load.load1:.2f}" if row.load is not None else "",
+        "state": node_state(row),
+        "rectime": str(int(row.heartbeat_s)) if row.heartbeat_s else "",
+    }
+    return ",".join(f"{name}={value}" for name, value in fields.items() if value)

@@ -1,0 +1,104 @@
+"""The programs of ``gsched install-shims`` on a real head and node."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Cluster, wait_until
+from tests.support.commands import command_environment, run_command
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Shims:
+    """The commands of PBS in a directory, and a cluster of one node with two CPUs.
+
+    Attributes:
+        home: the home directory of whoever submits; ``jobs`` is where he does.
+    """
+
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
+        self.directory = directory
+        self.jobs = cluster.jobs
+        self.socket = cluster.socket
+        self.home = directory / "home"
+        self.home.mkdir()
+        made = run_command("gsched", "install-shims", str(directory / "bin"))
+        assert made.status == 0, made.stderr
+
+    def run(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a command of PBS in ``jobs``."""
+        path = f"{self.directory / 'bin'}:{os.environ['PATH']}"
+        return subprocess.run(
+            words,
+            env=command_environment(self.socket, PATH=path, HOME=str(self.home)),
+            cwd=self.jobs,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+
+@pytest.fixture
+def shims(cluster: Cluster, tmp_path: Path) -> Shims:
+    """Return the commands, with a cluster that is up."""
+    cluster.start_head()
+    cluster.start_node("n1", cpus=2)
+    return Shims(cluster, tmp_path)
+
+
+def test_a_script_is_submitted_watched_and_deleted_by_the_commands_of_pbs(shims: Shims) -> None:
+    script = "#PBS -N whole -l nodes=1:ppn=2,walltime=0:5:0\npwd; cat $PBS_NODEFILE; sleep 600\n"
+
+    submitted = shims.run("qsub", stdin=script)
+    job = submitted.stdout.strip()
+    assert (submitted.returncode, submitted.stderr, job) == (0, "", "1.test")
+    output = shims.jobs / "whole.o1"
+    wait_until(lambda: output.exists() and output.read_text().count("n1") == 2, what=str(output))
+    assert output.read_text().splitlines()[0] == str(shims.home), "Torque starts jobs at home"
+    line = shims.run("qstat", job).stdout.splitlines()[2].split()
+    assert line[:2] == ["1.test", "whole"]
+    assert line[4:] == ["R", "batch"]
+    assert "    exec_host = n1/0+n1/1\n" in shims.run("qstat", "-f", job).stdout
+    assert "     state = job-exclusive\n     power" in shims.run("pbsnodes").stdout
+    assert shims.run("qselect", "-s", "R").stdout == "1.test\n"
+
+    assert shims.run("qdel", job).returncode == 0
+
+    def finished() -> bool:
+        return "job_state = C" in shims.run("qstat", "-f", job).stdout
+
+    wait_until(finished, what="the end of the job")
+    assert "    exit_status = 271\n" in shims.run("qstat", "-f", job).stdout
+    assert shims.run("qstat").stdout == "", "finished jobs are not listed"
+    again = shims.run("qdel", job)
+    assert again.returncode == 170
+    assert again.stderr.startswith("qdel: Request invalid for state of job")
+
+
+def test_shims_replace_themselves_and_no_other_program(tmp_path: Path) -> None:
+    directory = tmp_path / "bin"
+    first = run_command("gsched", "install-shims", str(directory))
+    second = run_command("gsched", "install-shims", str(directory), "--personality", "openpbs")
+    (directory / "qsub").write_text("#!/bin/sh\necho the site's own\n", encoding="utf-8")
+    third = run_command("gsched", "install-shims", str(directory))
+    forced = run_command("gsched", "install-shims", str(directory), "--force")
+
+    assert first.stdout == f"export PATH={directory}:$PATH\n"
+    assert (first.status, second.status, forced.status) == (0, 0, 0)
+    assert third.status == 73
+    assert "qsub exists, and gsched did not make it" in third.stderr
+    assert "main('qsub', 'torque')" in (directory / "qsub").read_text()
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+
+    ran = run_command("gsched", "install-shims", str(tmp_path / "file" / "bin"))
+
+    assert (ran.status, ran.stdout) == (73, "")
+    assert "file/bin" in ran.stderr
