@@ -9,7 +9,7 @@ from gschedd.plan.training import Fabric
 from gschedd.policies.baselines import themis
 from gschedd.policies.kit.capacity import Weights
 from gschedd.policies.registry import Chosen, Predictor, Tuning, choose_for
-from gschedd.policies.training import deadline, drs, elasticflow, sia
+from gschedd.policies.training import deadline, drs, elasticflow, goodput, sia
 
 
 def fabric_from(config: FabricConfig) -> Fabric:
@@ -51,6 +51,7 @@ def tuning_from(config: Config) -> Tuning:
         deadline_settings=convert(structs.asdict(training.deadline), deadline.Settings),
         drs_settings=convert(structs.asdict(training.drs), drs.Settings),
         elasticflow_settings=convert(structs.asdict(training.elasticflow), elasticflow.Settings),
+        goodput_settings=convert(structs.asdict(training.goodput), goodput.Settings),
         sia_settings=convert(structs.asdict(training.sia), sia.Settings),
         themis_settings=convert(structs.asdict(training.themis), themis.Settings),
         fairness=Fairness(share=training.share_for_others),

@@ -28,7 +28,7 @@ from gschedd.policies.baselines import (
 )
 from gschedd.policies.kit.capacity import Weights
 from gschedd.policies.queue import balance, fifo
-from gschedd.policies.training import deadline, drs, elasticflow, sia
+from gschedd.policies.training import deadline, drs, elasticflow, goodput, sia
 
 
 class Predictor(StrEnum):
@@ -50,8 +50,9 @@ class Tuning(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         predictor: of all policies but ``paper``, which has its own.
         literal: ``balance`` means the paper's algorithm.
         training: the policy for training jobs, by its name in `TRAININGS`, beside any policy.
-        deadline_settings, drs_settings, elasticflow_settings, sia_settings, themis_settings: of
-            each policy for training jobs that has any; they count where it is the one.
+        deadline_settings, drs_settings, elasticflow_settings, goodput_settings, sia_settings,
+            themis_settings: of each policy for training jobs that has any; they count where it is
+            the one.
         fairness: how trainings with deadlines and all other jobs share the cluster.
     """
 
@@ -66,6 +67,7 @@ class Tuning(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     deadline_settings: deadline.Settings = deadline.Settings()
     drs_settings: drs.Settings = drs.Settings()
     elasticflow_settings: elasticflow.Settings = elasticflow.Settings()
+    goodput_settings: goodput.Settings = goodput.Settings()
     sia_settings: sia.Settings = sia.Settings()
     themis_settings: themis.Settings = themis.Settings()
     fairness: Fairness = Fairness()
@@ -217,6 +219,7 @@ _TRAINING_MAKERS: Final[Mapping[str, Callable[[Tuning], Policy]]] = MappingProxy
         "elasticflow": lambda tuning: elasticflow.elasticflow(tuning.elasticflow_settings),
         "fifowhole": lambda _: fifowhole.plan,
         "gavel": lambda _: gavel.plan,
+        "goodput": lambda tuning: goodput.goodput(tuning.goodput_settings),
         "pollux": lambda _: pollux.plan,
         "sia": lambda tuning: sia.sia(tuning.sia_settings),
         "themis": lambda tuning: themis.themis(tuning.themis_settings),
@@ -224,7 +227,7 @@ _TRAINING_MAKERS: Final[Mapping[str, Callable[[Tuning], Policy]]] = MappingProxy
 )
 
 #: Those that choose batch sizes of adaptive trainings, too, and plan only these.
-PLANNING_ADAPTIVE: Final = frozenset({"gavel", "pollux", "sia"})
+PLANNING_ADAPTIVE: Final = frozenset({"gavel", "goodput", "pollux", "sia"})
 
 #: Policies for trainings, as they are without settings.
 TRAININGS: Final[Mapping[str, Policy]] = MappingProxyType(

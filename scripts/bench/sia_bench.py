@@ -1,4 +1,4 @@
-"""Times one round of the policy ``sia``: evaluation of models, assignment, and placement."""
+"""Times one round of ``sia`` or ``goodput``: evaluation of models, assignment, and placement."""
 
 import argparse
 import gc
@@ -15,16 +15,15 @@ import numpy as np
 from msgspec import Struct
 
 from gschedd.allocation.adaptive.assignment import solve
-from gschedd.allocation.adaptive.candidates import candidates_of
-from gschedd.allocation.adaptive.cluster import pool_of
 from gschedd.allocation.adaptive.core import Limits
+from gschedd.allocation.adaptive.deciding import Rules, assigned, candidates_by, decided
 from gschedd.allocation.adaptive.plans import plan_of
 from gschedd.allocation.adaptive.problem import AssignmentError, Problem
 from gschedd.allocation.adaptive.rounds import adaptive_jobs
-from gschedd.plan.snapshot import Plan, Snapshot
-from gschedd.policies.training.sia import Settings, sia
-from gschedd.policies.training.sia.objective import problem_of
-from gschedd.policies.training.sia.rounds import assigned, decided
+from gschedd.plan.snapshot import Plan, Policy, Snapshot
+from gschedd.policies.training import goodput, sia
+from gschedd.policies.training.goodput.rounds import rules as rules_of_goodput
+from gschedd.policies.training.sia.rounds import rules as rules_of_sia
 from scripts.bench.sia_instance import read
 from scripts.bench.sia_mix import Mix
 from scripts.bench.sia_whole import solve_whole
@@ -36,6 +35,11 @@ SIZES = (64, 256, 1024, 2048, 4096, 10000, 16384)
 PROOF = Limits(gap=0.0, nodes=10**7, time_s=600.0, columns=10**9)
 #: Rounds before the first that counts: the cluster fills.
 WARM_UP = 3
+#: The rules of each policy, and the policy itself.
+POLICIES: dict[str, tuple[Rules, Policy]] = {
+    "goodput": (rules_of_goodput(goodput.Settings()), goodput.plan),
+    "sia": (rules_of_sia(sia.Settings()), sia.plan),
+}
 
 
 class Round(Struct, frozen=True, kw_only=True):
@@ -57,20 +61,16 @@ class Round(Struct, frozen=True, kw_only=True):
         return self.evaluate_ms + self.solve_ms
 
 
-def measured(
-    snapshot: Snapshot, settings: Settings, *, prove: bool, compare: bool
-) -> tuple[Round, Plan]:
+def measured(snapshot: Snapshot, rules: Rules, *, prove: bool, compare: bool) -> tuple[Round, Plan]:
     """Return the times of the steps of a round, and its plan."""
     gc.collect()
     begun_s = time.perf_counter()
     cpu = [time.process_time()]
     jobs = adaptive_jobs(snapshot, all_of_them=True)
-    held = [each.allocation for each in jobs if each.allocation]
-    pool = pool_of(snapshot.nodes, held, settings.reserved_gpus)
-    candidates = candidates_of(jobs, pool, snapshot.nodes)
+    candidates = candidates_by(snapshot, jobs, rules)
     cpu.append(time.process_time())
-    problem = problem_of(candidates, settings)
-    found = assigned(problem, settings)
+    problem = rules.problem_of(candidates)
+    found = assigned(problem, rules)
     cpu.append(time.process_time())
     wall_s = time.perf_counter() - begun_s
     plan = plan_of(snapshot, decided(snapshot, candidates, problem, found))
@@ -108,11 +108,12 @@ def measure(
     rounds: int,
     make: Callable[[int], Mix],
     *,
+    policy: str,
     prove: bool,
     compare: bool,
 ) -> None:
     """Measure each size and print a table."""
-    settings = Settings()
+    rules, plan_of_policy = POLICIES[policy]
     print(
         "| GPUs | jobs | columns | evaluate ms | solve ms | both: median (max) | wall |"
         " place ms | gap max | published ms | times faster |"
@@ -127,9 +128,9 @@ def measure(
             snapshot = mix.snapshot()
             warm = number < WARM_UP
             times, plan = measured(
-                snapshot, settings, prove=prove and not warm, compare=compare and not warm
+                snapshot, rules, prove=prove and not warm, compare=compare and not warm
             )
-            if not number and plan != _without_time(sia(settings)(snapshot)):
+            if not number and plan != _without_time(plan_of_policy(snapshot)):
                 raise SystemExit("what is measured is not what the policy plans")
             if not warm:
                 found.append(times)
@@ -196,6 +197,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ilp", metavar="FILE", help="solve one stored problem (.npz) instead")
     parser.add_argument("--gpus", default=",".join(map(str, SIZES)), help="sizes, with commas")
+    parser.add_argument("--policy", choices=sorted(POLICIES), default="sia", help="[sia]")
     parser.add_argument("--rounds", type=int, default=20, help="rounds of each size")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
@@ -217,6 +219,7 @@ def main() -> int:
             sizes,
             args.rounds,
             lambda size: Mix(size, args.seed, traces),
+            policy=args.policy,
             prove=args.prove,
             compare=args.compare,
         )

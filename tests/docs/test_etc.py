@@ -16,6 +16,7 @@ from gsched.config import (
     DrsConfig,
     ElasticflowConfig,
     FabricConfig,
+    GoodputConfig,
     GpuConfig,
     GpuShareConfig,
     HeadConfig,
@@ -66,6 +67,7 @@ def test_each_commented_default_is_the_real_one() -> None:
         ("[training.deadline]", DeadlinePolicyConfig),
         ("[training.drs]", DrsConfig),
         ("[training.elasticflow]", ElasticflowConfig),
+        ("[training.goodput]", GoodputConfig),
         ("[training.sia]", SiaConfig),
         ("[training.themis]", ThemisConfig),
         ("[moves]", MovesConfig),
@@ -82,7 +84,7 @@ def test_each_key_is_in_its_section(section: str, kind: type[msgspec.Struct]) ->
     extra = {  # tables of their own
         "[node]": {"gpu"},
         "[fabric]": {"link"},
-        "[training]": {"deadline", "drs", "elasticflow", "sia", "themis"},
+        "[training]": {"deadline", "drs", "elasticflow", "goodput", "sia", "themis"},
     }.get(section, set())
 
     assert keys | extra == set(kind.__struct_fields__)

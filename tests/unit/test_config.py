@@ -191,6 +191,18 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             "choose a number below 0",
         ),
         (
+            "[training.goodput]\np = 0.0\n",
+            ":2: [training.goodput] p must be from -10 to below 0",
+            "",
+        ),
+        ("[training.goodput]\nweight_bound = 0.5\n", ":2: [training.goodput] weight_bound", ""),
+        ("[training.goodput]\nstart_gpus = 0\n", ":2: [training.goodput] start_gpus", ""),
+        (
+            "[training.goodput]\nshort = 1\n",
+            ":2: [training.goodput] has no key 'short'",
+            "mean 'short_first'?",
+        ),
+        (
             "[training]\npolicy = 'drs'\n[deadline]\npolicy = 'drs'\n",
             ":3: deadline is the deprecated name of [training], and the file has both tables",
             "move the keys",

@@ -21,7 +21,7 @@ from gschedd.plan.space import FreeNode, Spaces, take
 from gschedd.plan.training import Fabric
 from gschedd.policies.baselines import themis
 from gschedd.policies.registry import ALL_NAMES, NAMES, TRAININGS, Chosen, Tuning, choose
-from gschedd.policies.training import deadline, drs, elasticflow, sia
+from gschedd.policies.training import deadline, drs, elasticflow, goodput, sia
 from gschedd.site import chosen_policy, tuning_from
 from tests.support.runs import GB, kind, node, run
 from tests.support.spaces import space
@@ -34,6 +34,7 @@ SETTINGS: Mapping[str, type[Struct]] = {
     "deadline": deadline.Settings,
     "drs": drs.Settings,
     "elasticflow": elasticflow.Settings,
+    "goodput": goodput.Settings,
     "sia": sia.Settings,
     "themis": themis.Settings,
 }
@@ -96,6 +97,8 @@ CHANGED = {
     "grow_below = 0.5\nhold_s = 1\nsteps_max = 9\nsteps_min = 8\n",
     "drs": "variant = 'paper'\nmoves_max = 1\npatience_s = 5\n",
     "elasticflow": "slot_s = 60\nin_slots = true\n",
+    "goodput": "round_s = 30\np = -1\nlambda_n = 2\nstart_gpus = 2\ncaution = 0\nstart_noise = 1\n"
+    "short_first = 0\nweight_bound = 2\ngap = 0.1\ntime_limit_s = 1\nreserved_gpus = {a = 1}\n",
     "sia": "round_s = 30\np = 0.5\nlambda_n = 2\nrestart_factor = false\ngap = 0.1\n"
     "time_limit_s = 1\nreserved_gpus = {a = 1}\n",
     "themis": "lease_s = 60\nfairness = 0.5\nauctions_s = 30\n",

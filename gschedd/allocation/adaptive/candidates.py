@@ -1,8 +1,9 @@
 """Which configurations each adaptive job may have now, and its goodput on them.
 
-A job that has not run yet starts on its minimum; one that has may have at most twice the most GPUs
-on which it has run, as its model is only trusted so far. A job of which nothing was heard stays on
-its minimum. Jobs whose model is split over several GPUs grow by whole replicas.
+A job that has not run yet starts on its minimum, or on the few GPUs that a policy allows (see
+`Growth`); one that has may have at most twice the most GPUs on which it has run, as its model is
+only trusted so far. A job of which nothing was heard stays on its minimum. Jobs whose model is
+split over several GPUs grow by whole replicas.
 """
 
 import math
@@ -37,6 +38,27 @@ class AdaptiveJob(Struct, frozen=True, kw_only=True):
     request: Request
     allocation: Allocation = ()
     must_run: bool = False
+
+
+class Growth(Struct, frozen=True, kw_only=True):
+    """How many GPUs a job may have beyond those on which it has run.
+
+    Attributes:
+        first: GPUs on which a job may start whose step times are known; no less than its minimum.
+        factor: by so much a job may grow at once, over the most GPUs on which it has run.
+    """
+
+    first: int = 1
+    factor: int = 2
+
+    def most(self, reached: int | None, least: int) -> int:
+        """Return the most GPUs that a job may have.
+
+        Args:
+            reached: the most on which it has run; 0: it has not run; None: no step times are known.
+            least: its minimum on a type.
+        """
+        return least if reached is None else max(self.factor * reached, self.first, least)
 
 
 class Candidates(Struct, frozen=True, kw_only=True, eq=False):
@@ -77,18 +99,23 @@ class Candidates(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def candidates_of(
-    jobs: Sequence[AdaptiveJob], pool: Pool, nodes: Mapping[str, FreeNode]
+    jobs: Sequence[AdaptiveJob],
+    pool: Pool,
+    nodes: Mapping[str, FreeNode],
+    growth: Growth | None = None,
 ) -> Candidates:
     """Return what jobs may have of a pool of GPUs.
 
     Args:
         jobs: all that are decided about; what they hold is in the pool.
         nodes: of the pool.
+        growth: beyond the GPUs on which they have run; None: as published.
     """
-    choices = Choices(configurations_of(pool), nodes)
+    growth = growth or Growth()
+    choices = Choices(configurations_of(pool), nodes, growth)
     extras = [extra for job in jobs for extra in choices.extras(job)]
     if extras:
-        choices = Choices(configurations_of(pool, extras), nodes)
+        choices = Choices(configurations_of(pool, extras), nodes, growth)
     table = choices.table
     current = [choices.current(job) for job in jobs]
     found = [
@@ -154,8 +181,11 @@ def _goodputs(asked: Sequence[tuple[Goodput, str, Ints]], table: Configurations)
 class Choices:
     """The configurations that jobs may have; identical questions are answered once."""
 
-    def __init__(self, table: Configurations, nodes: Mapping[str, FreeNode]) -> None:
+    def __init__(
+        self, table: Configurations, nodes: Mapping[str, FreeNode], growth: Growth
+    ) -> None:
         self.table = table
+        self._growth = growth
         self._nodes = nodes
         self._kinds = _Kinds(nodes)
         self._types: dict[Request, tuple[str, ...]] = {}
@@ -208,7 +238,7 @@ class Choices:
     def _allowed(self, job: AdaptiveJob) -> list[tuple[str, Ints]]:
         """Return the configurations that a job may have, by type, without what it has."""
         profile = job.profile
-        reached = profile.gpus_reached if profile.goodput.types() else 0
+        reached = profile.gpus_reached if profile.goodput.types() else None
         key = (
             job.request,
             profile.scaling,
@@ -245,7 +275,7 @@ class Choices:
             if any(gpu.type == gpu_type for gpu in space.all_gpus)
         )
 
-    def _on(self, job: AdaptiveJob, gpu_type: str, reached: int) -> Ints:
+    def _on(self, job: AdaptiveJob, gpu_type: str, reached: int | None) -> Ints:
         profile = job.profile
         least, most = profile.gpus_min, profile.gpus_max
         if profile.scaling is Scaling.RIGID:
@@ -254,7 +284,7 @@ class Choices:
         ids = ids[self._placeable(ids, job.request.chunks[0].gpus, job.request.placement)]
         if len(ids):
             gpus = self.table.gpus[ids]
-            ids = ids[gpus <= max(2 * reached, int(gpus[0]))]
+            ids = ids[gpus <= self._growth.most(reached, int(gpus[0]))]
         return ids
 
     def _between(self, gpu_type: str, unit: int, least: int, most: int) -> Ints:

@@ -1,0 +1,115 @@
+"""A round of a policy for adaptive jobs that chooses configurations by an assignment of least cost.
+
+Candidates, problem, assignment, plan; what a policy has of its own is the problem.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from msgspec import Struct, field, structs
+
+from gschedd.allocation.adaptive.assignment import solve
+from gschedd.allocation.adaptive.candidates import (
+    AdaptiveJob,
+    Candidates,
+    Growth,
+    candidates_of,
+)
+from gschedd.allocation.adaptive.cluster import pool_of
+from gschedd.allocation.adaptive.core import Limits
+from gschedd.allocation.adaptive.plans import Decided, plan_of
+from gschedd.allocation.adaptive.problem import (
+    Assignment,
+    AssignmentError,
+    Floats,
+    Ints,
+    Problem,
+    in_order,
+)
+from gschedd.allocation.adaptive.rounds import adaptive_jobs, is_round, next_round_s
+from gschedd.allocation.running import Trainings
+from gschedd.plan.snapshot import Plan, Snapshot
+
+
+class Rules(Struct, frozen=True, kw_only=True, eq=False):
+    """How a policy decides.
+
+    Attributes:
+        problem_of: makes the assignment problem of some candidates.
+        round_s: time between decisions about running jobs, seconds.
+        limits: of the search.
+        waiting_cost: of a job that must run, where not all of these can.
+        prepared: a job as the policy sees it; None: as it is.
+        growth: how many GPUs jobs may have that have run on few.
+        reserved_gpus: GPUs of each type that are left to jobs of other policies.
+    """
+
+    problem_of: Callable[[Candidates], Problem]
+    round_s: float
+    limits: Limits
+    waiting_cost: float
+    prepared: Callable[[AdaptiveJob], AdaptiveJob] | None = None
+    growth: Growth = Growth()
+    reserved_gpus: Mapping[str, int] = field(default_factory=dict)
+
+
+def plan_by(snapshot: Snapshot, rules: Rules) -> Plan:
+    """Decide about all adaptive jobs at a round, and about those that wait in between."""
+    jobs = adaptive_jobs(snapshot, all_of_them=is_round(snapshot, rules.round_s))
+    again_s = next_round_s(snapshot.now_s, rules.round_s)
+    if not jobs:
+        return Plan(again_s=again_s if snapshot.profiles else None)
+    candidates = candidates_by(snapshot, jobs, rules)
+    problem = rules.problem_of(candidates)
+    found = assigned(problem, rules)
+    return plan_of(snapshot, decided(snapshot, candidates, problem, found), again_s=again_s)
+
+
+def candidates_by(snapshot: Snapshot, jobs: Sequence[AdaptiveJob], rules: Rules) -> Candidates:
+    """Return the configurations that jobs of a snapshot may have."""
+    if rules.prepared is not None:
+        jobs = [rules.prepared(each) for each in jobs]
+    held = [each.allocation for each in jobs if each.allocation]
+    pool = pool_of(snapshot.nodes, held, rules.reserved_gpus)
+    return candidates_of(jobs, pool, snapshot.nodes, rules.growth)
+
+
+def assigned(problem: Problem, rules: Rules) -> Assignment:
+    """Return the best assignment; jobs that must run are held to it only if they all can."""
+    try:
+        return solve(problem, rules.limits)
+    except AssignmentError:
+        if np.all(np.isfinite(problem.waiting_cost)):
+            raise
+    finite = np.isfinite(problem.waiting_cost)
+    costs = np.where(finite, problem.waiting_cost, rules.waiting_cost)
+    return solve(structs.replace(problem, waiting_cost=costs), rules.limits)
+
+
+def decided(
+    snapshot: Snapshot, candidates: Candidates, problem: Problem, found: Assignment
+) -> Decided:
+    """Return what an assignment decides about the jobs of a snapshot."""
+    waits = np.array([not each.allocation for each in candidates.jobs], dtype=bool)
+    chosen = in_order(problem, found.configuration, waits)
+    return Decided(
+        candidates=candidates,
+        chosen=chosen,
+        gain=_gains(candidates, problem, chosen),
+        waiting=Trainings.of(snapshot).waiting,
+    )
+
+
+def _gains(candidates: Candidates, problem: Problem, chosen: Ints) -> Floats:
+    """Return by how much each job's cost falls, shape ``(J,)``."""
+    before = np.where(np.isfinite(problem.waiting_cost), problem.waiting_cost, 0.0)
+    after = before.copy()
+    finite = problem.job
+    taken = chosen[finite] == problem.configuration
+    after[finite[taken]] = problem.cost[taken]
+    now = np.full(len(candidates.jobs), -1, dtype=np.int64)
+    now[candidates.job[candidates.current]] = candidates.configuration[candidates.current]
+    has = now[finite] == problem.configuration
+    before[finite[has]] = problem.cost[has]
+    gains: Floats = before - after
+    return gains

@@ -1,0 +1,89 @@
+"""The objective of the policy ``goodput``: what each configuration costs each job.
+
+With goodput G of job i on configuration j of g GPUs, of at least N_i GPUs, h_i the most on which it
+has run, L_i its work left, S_i the time without progress of a restart, r_i as under ``sia``::
+
+    G_ij <- G_ij / max(1, g_j / h_i)^caution
+    G_ij <- r_i G_ij / (1 + S_i G_ij / L_i)       where j is not what i has
+    G_ij <- N_i G_ij / min_j G_ij
+    T_i   = L_i / max_j G_ij                      predicted time left, seconds
+    w_i   = (median T / T_i)^short_first          within 1 / weight_bound and weight_bound
+    minimise the sum of w_i G_ij^p over what is chosen,
+             and lambda max(1, w_i) for each job without any
+
+L / (L / G + S) is the mean goodput over the work that is left, with the restart in it. Jobs whose
+work is not known weigh 1, and pay for a restart by r alone.
+"""
+
+import numpy as np
+
+from gschedd.allocation.adaptive.candidates import Candidates
+from gschedd.allocation.adaptive.objective import (
+    normalised,
+    problem_with,
+    restart_factor,
+    restarting,
+)
+from gschedd.allocation.adaptive.problem import Floats, Problem
+from gschedd.policies.training.goodput import Settings
+
+
+def problem_of(candidates: Candidates, settings: Settings) -> Problem:
+    """Return the assignment problem; configurations with an infinite cost are left out."""
+    goodput = expected(candidates, settings)
+    weight = weights(candidates, goodput, settings)
+    with np.errstate(divide="ignore"):
+        cost = normalised(candidates, restarted(candidates, goodput)) ** settings.p
+    waiting_cost = settings.lambda_n * np.maximum(weight, 1.0)
+    return problem_with(candidates, cost * weight[candidates.job], waiting_cost)
+
+
+def expected(candidates: Candidates, settings: Settings) -> Floats:
+    """Return goodputs, less on more GPUs than a job has run on; shape ``(K,)``."""
+    known = np.array(
+        [max(each.profile.gpus_reached, each.profile.gpus_min) for each in candidates.jobs],
+        dtype=float,
+    )
+    gpus = candidates.configurations.gpus[candidates.configuration]
+    unseen = np.maximum(gpus / known[candidates.job], 1.0)
+    reduced: Floats = candidates.goodput / unseen**settings.caution
+    return reduced
+
+
+def restarted(candidates: Candidates, goodput: Floats) -> Floats:
+    """Return goodputs, less where a job would be restarted; shape ``(K,)``."""
+    profiles = [each.profile for each in candidates.jobs]
+    factor = np.array([restart_factor(each) for each in profiles])
+    restart_s = np.array([each.restart_s for each in profiles])
+    time_left_s = left(candidates)[candidates.job] / goodput
+    with np.errstate(divide="ignore"):
+        paid = 1.0 / (1.0 + restart_s[candidates.job] / time_left_s)
+    paid = np.where(np.isfinite(time_left_s), paid, 1.0) * factor[candidates.job]
+    result: Floats = goodput * np.where(restarting(candidates), paid, 1.0)
+    return result
+
+
+def weights(candidates: Candidates, goodput: Floats, settings: Settings) -> Floats:
+    """Return the weight of each job, more for one with little time left; shape ``(J,)``.
+
+    Args:
+        goodput: of each column, shape ``(K,)``.
+    """
+    best = np.zeros(len(candidates.jobs))
+    np.maximum.at(best, candidates.job, goodput)
+    work = left(candidates)
+    known = np.isfinite(work) & (best > 0)
+    weight = np.ones(len(best))
+    if not known.any():
+        return weight
+    time_left_s = np.maximum(work[known] / best[known], 1.0)
+    ratio = np.median(time_left_s) / time_left_s
+    bound = settings.weight_bound
+    weight[known] = np.clip(ratio**settings.short_first, 1.0 / bound, bound)
+    return weight
+
+
+def left(candidates: Candidates) -> Floats:
+    """Return the work that each job has left, NaN where it is not known; shape ``(J,)``."""
+    work = (each.profile.left for each in candidates.jobs)
+    return np.array([np.nan if each is None else each for each in work], dtype=float)
