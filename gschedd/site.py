@@ -2,9 +2,10 @@
 
 from msgspec import convert, structs
 
-from gsched.config import Config, FabricConfig
+from gsched.config import Config, FabricConfig, GpuShareConfig
 from gsched.model.units import parse_bandwidth_bytes_s
 from gschedd.plan.compose import Fairness
+from gschedd.plan.sharing import SharingRules
 from gschedd.plan.training import Fabric
 from gschedd.policies.baselines import themis
 from gschedd.policies.kit.capacity import Weights
@@ -23,6 +24,16 @@ def fabric_from(config: FabricConfig) -> Fabric:
             for link in config.link
         },
         devices=config.gpu_speeds,
+    )
+
+
+def sharing_from(config: GpuShareConfig) -> SharingRules:
+    """Return how jobs share GPUs."""
+    return SharingRules(
+        low_max=config.low_max,
+        low_max_printed=config.low_max_printed,
+        utilisation_max=config.utilisation_max,
+        utilisation_assumed=config.utilisation_assumed,
     )
 
 

@@ -54,6 +54,7 @@ class Site:
         probe_account: as whom the node probes itself; None: it cannot.
         limits: of each job's processes.
         processes_root: directory below which the number of processes is limited, or None.
+        sharing: the runtime by which jobs share GPUs here; empty: they cannot.
         remove_delay_s: how long the records of an acknowledged attempt stay: a repeated launch
             still gets its exit.
     """
@@ -71,6 +72,7 @@ class Site:
     probe_account: Account | None = None
     limits: Limits = Limits()
     processes_root: str | None = None
+    sharing: str = ""
     remove_delay_s: float = REMOVE_DELAY_S
 
 
@@ -90,6 +92,7 @@ def bind_prepared(
         task,
         env={**_without_launch(task.env), GATE_VARIABLE: "stdin"},
         gpu_indices=(),
+        gpu_shares=(),
         walltime_s=limit_s,
         lease_s=0.0,
         gate=True,
@@ -143,6 +146,7 @@ def bind(
         ),
         boot_id=site.boot_id,
         gpu_indices=launch.share.gpu_indices,
+        gpu_shares=launch.share.gpu_shares,
         no_new_privileges=site.limits.no_new_privileges,
         open_files=site.limits.open_files,
         processes=site.limits.processes,
@@ -290,7 +294,7 @@ def _environment(launch: Launch, account: Account, site: Site, user_dir: str) ->
         SHELL=account.shell or FALLBACK_SHELL,
         HOSTNAME=site.node,
         TMPDIR=user_dir if len(user_dir.encode()) <= TMPDIR_BYTES_MAX else "/tmp",  # noqa: S108 - the system's own, where ours is too long
-        CUDA_VISIBLE_DEVICES=",".join(str(index) for index in launch.share.gpu_indices),
+        CUDA_VISIBLE_DEVICES=",".join(str(held.index) for held in launch.share.gpus_held),
         CUDA_DEVICE_ORDER="PCI_BUS_ID",
     )
     environment.update(_pbs(launch, site, user_dir))
@@ -372,6 +376,10 @@ def _gsched(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
     }
     if any(launch.gpus):
         names["GSCHED_GPUFILE"] = f"{user_dir}/{GPUFILE_NAME}"
+    for share in launch.share.gpu_shares:  # one at most
+        names["GSCHED_GPU_SHARE_PERCENT"] = str(share.percent)
+        names["GSCHED_GPU_SHARE_MEMORY_BYTES"] = str(share.memory_bytes)
+        names["GSCHED_GPU_SHARE_CLASS"] = share.share_class.value
     if launch.checkpoint_dir:
         names["GSCHED_CHECKPOINT_DIR"] = launch.checkpoint_dir
         names["GSCHED_ELASTIC_SOCKET"] = site.elastic_socket

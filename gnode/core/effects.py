@@ -5,6 +5,7 @@ from msgspec import Struct
 from gnode.core.mark import HeadMark
 from gnode.core.task import AttemptKey, Command, Task
 from gsched.model.job import ExitRecord
+from gsched.model.resources import GpuShare
 from gsched.protocol.node import (
     AttemptMessage,
     AttemptReport,
@@ -26,6 +27,13 @@ class AcceptTask(Struct, frozen=True, kw_only=True):
     """Write ``task.json``: from then on the attempt is accepted."""
 
     task: Task
+
+
+class EndSharing(Struct, frozen=True, kw_only=True):
+    """Nothing of an attempt is left on the GPUs that it shared."""
+
+    key: AttemptKey
+    shares: tuple[GpuShare, ...]
 
 
 class KeepLaunched(Struct, frozen=True, kw_only=True):
@@ -195,6 +203,7 @@ class Finish(Struct, frozen=True, kw_only=True):
 
 Effect = (
     AcceptTask
+    | EndSharing
     | KeepLaunched
     | AskLaunch
     | LookAtSpool

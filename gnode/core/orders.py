@@ -22,7 +22,7 @@ from gnode.core.task import AttemptKey, RetimeCommand, SignalCommand, StopComman
 from gnode.core.transitions import Happening, Phase
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.origin import Origin
-from gsched.model.resources import Usage
+from gsched.model.resources import Usage, crowded_gpu
 from gsched.model.states import Join, LaunchStage, OutcomeKind, StopReason, Subject
 from gsched.protocol.node import (
     ExitAck,
@@ -139,6 +139,7 @@ def attempt_of(task: Task) -> Attempt:
         gid=task.gid,
         switch_user=task.switch_user,
         gpu_indices=task.gpu_indices,
+        gpu_shares=task.gpu_shares,
         stdout_path=task.stderr_path if task.join is Join.INTO_ERR else task.stdout_path,
         stderr_path=task.stdout_path if task.join is Join.INTO_OUT else task.stderr_path,
         cgroup=task.cgroup,
@@ -222,19 +223,41 @@ def refusal_of(table: Table, order: LaunchAsked) -> Refusal | None:
 
 def _gpu_refusal(table: Table, asked: Launch, *, is_prepared: bool) -> Refusal | None:
     present = {gpu.index for gpu in table.inventory.gpus}
-    for index in asked.share.gpu_indices:
-        if index not in present:
+    for held in asked.share.gpus_held:
+        if held.index not in present:
             return Refusal(
-                f"node {table.site.node} has no GPU {index}",
+                f"node {table.site.node} has no GPU {held.index}",
                 LaunchFailure(stage=LaunchStage.DEVICE, subject=Subject.NODE, errno=errno.ENODEV),
             )
-        owner = None if is_prepared else table.gpu_owner.get(index)
+        owner = None if is_prepared else table.gpu_owner.get(held.index)
         if owner is not None and owner.job != asked.job:
             return Refusal(
-                f"GPU {index} of node {table.site.node} still belongs to attempt {owner.name}",
+                f"GPU {held.index} of node {table.site.node} still belongs to attempt {owner.name}",
                 UNFIT,
             )
-    return None
+    return None if is_prepared else _share_refusal(table, asked)
+
+
+def _share_refusal(table: Table, asked: Launch) -> Refusal | None:
+    """Return why GPUs cannot be owned beside those that share some here; None: they can."""
+    node = table.site.node
+    if asked.share.gpu_shares and not table.site.sharing:
+        return Refusal(
+            f"node {node} does not let jobs share its GPUs: set runtime in [gpu_share] there",
+            UNFIT,
+        )
+    others = {
+        key: attempt.gpu_shares for key, attempt in table.sharers.items() if key.job != asked.job
+    }
+    if not others and not asked.share.gpu_shares:
+        return None
+    held = [share for shares in others.values() for share in shares]
+    index = crowded_gpu([*held, *asked.share.gpus_held], table.inventory.gpus)
+    if index is None:
+        return None
+    names = [key.name for key in others if any(each.index == index for each in others[key])]
+    shared = f"is shared by {', '.join(names)}, and " if names else ""
+    return Refusal(f"GPU {index} of node {node} {shared}has no room for this job", UNFIT)
 
 
 def _failure(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from gnode.core.binding import Site
-from gnode.core.effects import Effect, Send, Warn
+from gnode.core.effects import Effect, EndSharing, Send, Warn
 from gnode.core.inputs import Account
 from gnode.core.leases import Leases
 from gnode.core.mark import HeadMark
@@ -14,7 +14,7 @@ from gnode.core.task import AttemptKey, Command, SupervisorInfo
 from gnode.core.transitions import LIVE, PART_STATES, Happening, Phase, next_phase
 from gsched.model.job import ExitRecord
 from gsched.model.origin import Origin
-from gsched.model.resources import Inventory, Load, Usage
+from gsched.model.resources import GpuShare, Inventory, Load, Usage
 from gsched.model.states import StopReason
 from gsched.protocol.node import (
     AttemptReport,
@@ -60,6 +60,7 @@ class Attempt:
     gid: int = -1
     switch_user: bool = False
     gpu_indices: tuple[int, ...] = ()
+    gpu_shares: tuple[GpuShare, ...] = ()
     stdout_path: str = ""
     stderr_path: str = ""
     cgroup: str | None = None
@@ -191,7 +192,8 @@ class Table:
     """The state of a node's agent; only the agent's parts change it.
 
     Attributes:
-        gpu_owner: which live attempt owns a GPU, by index.
+        gpu_owner: which live attempt owns a whole GPU, by index.
+        sharers: the live attempts that share GPUs.
         live_of_job: the live attempts of each job, in order of their numbers.
         latest: the highest attempt known of each job, oldest entries first.
         mark: of the heads that were obeyed; ``saved_mark`` is what of it is durable.
@@ -207,6 +209,7 @@ class Table:
     inventory: Inventory
     attempts: dict[AttemptKey, Attempt] = field(default_factory=dict)
     gpu_owner: dict[int, AttemptKey] = field(default_factory=dict)
+    sharers: dict[AttemptKey, Attempt] = field(default_factory=dict)
     live_of_job: dict[int, list[AttemptKey]] = field(default_factory=dict)
     latest: dict[int, int] = field(default_factory=dict)
     removals: deque[tuple[float, AttemptKey]] = field(default_factory=deque)
@@ -237,6 +240,8 @@ class Table:
         """Note what an attempt that lives owns, and that its lease is to be renewed."""
         for index in attempt.gpu_indices:
             self.gpu_owner[index] = attempt.key
+        if attempt.gpu_shares:
+            self.sharers[attempt.key] = attempt
         if attempt.lease_s:
             self.leases.attempts[attempt.key] = attempt
 
@@ -272,6 +277,8 @@ class Table:
         for index in attempt.gpu_indices:
             if self.gpu_owner.get(index) == key:
                 del self.gpu_owner[index]
+        if self.sharers.pop(key, None) is not None:
+            self.out.append(EndSharing(key=key, shares=attempt.gpu_shares))
         live = self.live_of_job[key.job]
         live.remove(key)
         if not live:

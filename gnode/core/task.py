@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from gsched.errors import InvalidRequestError
 from gsched.model.origin import Origin
+from gsched.model.resources import GpuShare
 from gsched.model.states import Join, StopReason
 
 
@@ -63,7 +64,7 @@ class Task(Struct, frozen=True, kw_only=True):
         walltime_s: limit from the start, None for none.
         failure_report: file in which torchrun's agent leaves the first failing rank, or None.
         boot_id: of the machine's start in which this was accepted; another one proves death.
-        gpu_indices: what the attempt owns here, so that a restarted gnode knows it.
+        gpu_indices, gpu_shares: what the attempt owns here, so that a restarted gnode knows it.
         no_new_privileges: programs gain no rights by being setuid.
         open_files: soft limit on open files; the hard one is gnode's.
         processes: limit on processes and threads; 0: none. ``processes_cgroup``, of either version,
@@ -102,6 +103,7 @@ class Task(Struct, frozen=True, kw_only=True):
     nice: int = 0
     boot_id: str = ""
     gpu_indices: tuple[int, ...] = ()
+    gpu_shares: tuple[GpuShare, ...] = ()
     no_new_privileges: bool = False
     open_files: int = 1024
     processes: int = 0

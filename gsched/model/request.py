@@ -4,6 +4,7 @@ Understood are Torque's ``nodes=N[:ppn=P][:gpus=G[:mode]][:property]…[+…]``,
 ``select=N:ncpus=C:ngpus=G:mem=M`` with ``place=``, the single terms ``ncpus procs gpus mem pmem
 walltime``, and consumable resources that the site's nodes declare. ``mem`` is for the whole job and
 is divided evenly over its places; consumable resources outside ``select`` are for each place.
+``gpu_share=40%:16gb:low`` is a part of one GPU, see `gsched.model.gpu_share_text`.
 """
 
 import difflib
@@ -14,6 +15,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from gsched.errors import BadResourceError
+from gsched.model.gpu_share_text import format_gpu_share, parse_gpu_share
 from gsched.model.limits import (
     MAX_CHUNK_WORDS,
     MAX_CHUNKS,
@@ -39,7 +41,8 @@ GPU_MODES: Final = frozenset(
     {"shared", "default", "exclusive", "exclusive_thread", "exclusive_process", "reseterr"}
 )
 SINGLE_TERMS: Final = frozenset(
-    {"nodes", "select", "place", "ncpus", "procs", "gpus", "ngpus", "mem", "pmem", "walltime"}
+    {"nodes", "select", "place", "ncpus", "procs", "gpus", "ngpus", "gpu_share"}
+    | {"mem", "pmem", "walltime"}
 )
 #: Torque's limits that gsched reads and does not enforce; the user is told.
 UNENFORCED_TERMS: Final = frozenset(
@@ -109,6 +112,11 @@ def parse_resources(
     request = _request(terms, generic_names)
     if exclusive:
         request = structs.replace(request, exclusive=True)
+    if request.exclusive and request.gpu_share is not None:
+        raise BadResourceError(
+            "a job that shares a GPU cannot have its node for itself",
+            hint="omit place=excl or -n, or request whole GPUs",
+        )
     return ResourceList(
         request=request,
         walltime_s=walltime_s,
@@ -186,7 +194,30 @@ def _request(terms: dict[str, str], generic_names: Collection[str]) -> Request:
         raise BadResourceError(f"more than {MAX_PLACES} chunks requested", hint="request fewer")
     totals = _totals(terms, places, generic)
     chunks = tuple(_with_totals(chunk, totals) for chunk in chunks)
+    if "gpu_share" in terms:
+        chunks, placement = (_sharing(chunks, terms["gpu_share"]),), Placement.SCATTER
     return Request(chunks=chunks, placement=placement, exclusive=exclusive)
+
+
+def _sharing(chunks: tuple[Chunk, ...], text: str) -> Chunk:
+    """Return the one chunk of a request with a share of a GPU.
+
+    Raises:
+        BadResourceError: it cannot be read, or asks for more than one chunk or GPU.
+    """
+    chunk, asked = chunks[0], parse_gpu_share(text)
+    if len(chunks) > 1 or chunk.count > 1:
+        raise BadResourceError(
+            "gpu_share= is for one chunk: processes that wait for each other on shared GPUs "
+            "can block each other",
+            hint="request whole GPUs, with nodes=N:gpus=G, or submit one job for each share",
+        )
+    if chunk.gpus > 1:
+        raise BadResourceError(
+            f"gpu_share= is a part of one GPU, not of {chunk.gpus}",
+            hint="omit gpus= beside gpu_share=, or request whole GPUs",
+        )
+    return structs.replace(chunk, gpus=0, gpu_share=asked)
 
 
 def _check_beside_select(terms: Mapping[str, str]) -> None:
@@ -439,6 +470,8 @@ def format_resources(request: Request, walltime_s: float | None) -> str:
         terms.append(f"mem={exact_size(request.memory_bytes)}")
     if verb == "nodes":
         terms.extend(f"{name}={count}" for name, count in request.chunks[0].generic)
+    if request.gpu_share is not None:
+        terms.append(f"gpu_share={format_gpu_share(request.gpu_share)}")
     if walltime_s is not None:
         terms.append(f"walltime={format_duration(walltime_s)}")
     return ",".join(terms)

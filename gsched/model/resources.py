@@ -1,5 +1,6 @@
 """Requests, capacities and allocations: what a job asks for, what a node has, what was given."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Final
 
@@ -100,6 +101,11 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=
         return next((chunk.gpu_share for chunk in self.chunks if chunk.gpu_share), None)
 
     @property
+    def takes_gpus(self) -> bool:
+        """Return whether GPUs are asked for, or a share of one."""
+        return self.gpus > 0 or self.gpu_share is not None
+
+    @property
     def memory_bytes(self) -> int:
         """Return the memory of all places together, bytes; 0 if none was asked for."""
         return sum(chunk.count * chunk.memory_bytes for chunk in self.chunks)
@@ -173,6 +179,30 @@ class Share(Struct, frozen=True, kw_only=True, omit_defaults=True):
 Allocation = tuple[Share, ...]  # node rank order: the first is where a plain script runs
 
 
+def crowded_gpu(held: Iterable[GpuShare], gpus: Iterable["Gpu"]) -> int | None:
+    """Return a GPU of one node that is given to more than can have it; None: there is none.
+
+    That is more than 100 % of its time, more than its memory, or to two jobs of the class ``high``.
+
+    Args:
+        held: all that is owned of the node's GPUs.
+        gpus: of the node; the memory of one that is not among them is not known.
+    """
+    sizes = {gpu.index: gpu.memory_bytes for gpu in gpus}
+    percent: Counter[int] = Counter()
+    memory_bytes: Counter[int] = Counter()
+    high: Counter[int] = Counter()
+    for share in held:
+        index = share.index
+        percent[index] += share.percent
+        memory_bytes[index] += share.memory_bytes
+        high[index] += share.share_class is ShareClass.HIGH
+        too_large = index in sizes and memory_bytes[index] > sizes[index]
+        if percent[index] > WHOLE_PERCENT or high[index] > 1 or too_large:
+            return index
+    return None
+
+
 def percent_held(shares: Iterable[Share]) -> int:
     """Return what is owned of GPUs together, in percent of one: 250 are two and a half."""
     return sum(held.percent for share in shares for held in share.gpus_held)
@@ -209,6 +239,8 @@ class Load(Struct, frozen=True, kw_only=True, omit_defaults=True):
         load1: the machine's load average, also where the node is confined to a part of it.
         cpu_percent: of what the node really has (`Inventory.cpu_capacity_cores`), 0 to 100.
         memory_used_bytes: of the memory it has: its control group's, where that limits it.
+        gpu_util_percent: of each GPU by index, when it was sampled last.
+        gpu_minute_percent: of each GPU by index, mean of the last minute; empty: not measured.
     """
 
     load1: Amount = 0.0
@@ -216,3 +248,4 @@ class Load(Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_used_bytes: Count = 0
     gpu_util_percent: tuple[Amount, ...] = ()
     gpu_memory_used_bytes: tuple[Count, ...] = ()
+    gpu_minute_percent: tuple[Amount, ...] = ()

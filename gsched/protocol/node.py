@@ -109,6 +109,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
         tunes: this node understands `Tune`.
         leases: this node ends attempts whose lease has expired.
         prepares: this node understands `Prepare`.
+        sharing: the runtime by which jobs share GPUs here; empty: it launches no job that does.
         problem: why the node takes no new jobs, in words; empty: it does.
         epoch_id: of the head of ``highest_epoch``: no two starts of a head have the same one.
         seq, next_job: how far the head of that epoch had come, as it said last.
@@ -133,6 +134,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
     next_job: Count = 0
     leases: bool = False
     prepares: bool = False
+    sharing: str = ""
 
 
 class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=True):

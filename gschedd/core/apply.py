@@ -9,7 +9,7 @@ from typing import Final, TypeVar, cast
 
 from msgspec import structs
 
-from gsched.model.resources import Load, Share, Usage
+from gsched.model.resources import WHOLE_PERCENT, Load, Share, Usage, percent_held
 from gsched.model.states import (
     AttemptState,
     JobState,
@@ -28,7 +28,7 @@ from gschedd.core.indexing import (
     touch,
     touch_attempt,
 )
-from gschedd.core.ledger import disown, own, reserve
+from gschedd.core.ledger import disown, own, refresh_space, reserve
 from gschedd.core.migration import apply as apply_moves
 from gschedd.core.nodes import apply as apply_nodes
 from gschedd.core.recovery.apply import recovered
@@ -44,7 +44,6 @@ from gschedd.core.transitions import (
     next_job_state,
     next_part_state,
 )
-from gschedd.plan.training import gpu_count
 
 _PLACED: Final = frozenset({JobState.RUNNING, JobState.MIGRATING, JobState.EXITING})
 
@@ -96,6 +95,9 @@ def note_heartbeat(
     if known is not None:
         known.load, known.heartbeat_s = load, now_s
         state.spaces.touch(node)
+        if node in state.spaces and state.spaces[node].shared:
+            refresh_space(state, known)
+            state.dirty.mark_nodes((node,))  # jobs may wait until a GPU is less busy
     for job_id, number, usage in used:
         job = state.running.get(job_id)
         attempt = job.attempt if job is not None else None
@@ -312,7 +314,7 @@ def _attempt_ended(state: State, fact: f.AttemptEnded) -> None:
 def _charge(job: Job, attempt: Attempt, usage: Usage) -> None:
     job.cpu_s += usage.cpu_s
     job.wall_s += usage.wall_s
-    job.gpu_s += usage.wall_s * gpu_count(attempt.allocation)
+    job.gpu_s += usage.wall_s * (percent_held(attempt.allocation) / WHOLE_PERCENT)
 
 
 def _requeued(state: State, fact: f.JobRequeued) -> None:

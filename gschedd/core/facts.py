@@ -333,7 +333,8 @@ class NodeRegistered(NodeFact, frozen=True, kw_only=True, omit_defaults=True, ta
 
     ``highest_job`` is the highest number it has seen; ``probes``: it can probe itself;
     ``tunes``: it passes batch sizes on; ``leases``: it ends attempts whose lease has expired;
-    ``prepares``: it prepares attempts. From its first registration on, the node's name belongs to
+    ``prepares``: it prepares attempts; ``sharing``: the runtime by which jobs share its GPUs,
+    empty for none. From its first registration on, the node's name belongs to
     ``identity``, on ``machine``.
     """
 
@@ -351,6 +352,7 @@ class NodeRegistered(NodeFact, frozen=True, kw_only=True, omit_defaults=True, ta
     machine: Machine = Machine()
     leases: bool = False
     prepares: bool = False
+    sharing: str = ""
 
 
 class NodeProblemChanged(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):

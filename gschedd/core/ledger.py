@@ -5,7 +5,9 @@ it goes to. What it will have there is kept for it: of each node the others may 
 those that own something now nor those that will then need.
 """
 
+from collections import Counter
 from collections.abc import Iterable
+from typing import Final
 
 from msgspec import structs
 
@@ -14,6 +16,9 @@ from gsched.model.states import NodeState
 from gschedd.core.state import Attempt, Job, MigrationTarget, Node, State
 from gschedd.plan.space import FreeNode, give, kept_back, take
 from gschedd.plan.validate import has_room
+
+#: Over which the utilisation of GPUs is averaged, seconds.
+UTILISATION_S: Final = 60.0
 
 
 def own(state: State, job: Job, attempt: Attempt) -> None:
@@ -25,7 +30,7 @@ def own(state: State, job: Job, attempt: Attempt) -> None:
     for name, part in attempt.parts.items():
         state.by_node.setdefault(name, {})[job.id] = job
         if name in state.spaces:
-            if name in state.targets_on:
+            if name in state.targets_on or part.share.gpu_shares:
                 refresh_space(state, state.nodes[name])
             else:
                 state.spaces[name] = take(state.spaces[name], part.share)
@@ -39,7 +44,7 @@ def disown(state: State, job: Job, attempt: Attempt) -> None:
     for name, part in attempt.parts.items():
         del state.by_node[name][job.id]
         if name in state.spaces:
-            if name in state.targets_on:
+            if name in state.targets_on or part.share.gpu_shares:
                 refresh_space(state, state.nodes[name])
             else:
                 state.spaces[name] = give(state.spaces[name], part.share)
@@ -142,11 +147,33 @@ def owned_space(state: State, node: Node) -> FreeNode:
             {*inventory.features, node.name, *(gpu.type for gpu in inventory.gpus if gpu.type)}
         ),
         open=node.state is NodeState.UP and not node.drained and not node.problem,
+        sharing=state.sharing if node.sharing else None,
     )
     for job in state.by_node.get(node.name, {}).values():
         assert job.attempt is not None, "a job that owns something has an attempt"
         space = take(space, job.attempt.parts[node.name].share)
-    return space
+    return _with_utilisation(state, node, space) if space.shared else space
+
+
+def _with_utilisation(state: State, node: Node, space: FreeNode) -> FreeNode:
+    """Return a node's space with the utilisation of its shared GPUs: reported, and assumed.
+
+    A job that has come within the minute before the report, or since, is in it in part at most.
+    """
+    reported_s = node.heartbeat_s if node.heartbeat_s is not None else 0.0
+    reported = node.load.gpu_minute_percent if node.load is not None else ()
+    young: Counter[int] = Counter()
+    for job in state.by_node.get(node.name, {}).values():
+        assert job.attempt is not None, "a job that owns something has an attempt"
+        if job.attempt.assigned_s > reported_s - UTILISATION_S:
+            young.update(share.index for share in job.attempt.parts[node.name].share.gpu_shares)
+    shared = []
+    for each in space.shared:
+        index = each.gpu.index
+        measured = reported[index] / 100 if index < len(reported) else 0.0
+        assumed = young[index] * state.sharing.utilisation_assumed
+        shared.append(structs.replace(each, utilisation=measured + assumed))
+    return structs.replace(space, shared=tuple(shared))
 
 
 def coming(state: State, node: str) -> list[Share]:

@@ -22,6 +22,7 @@ from gschedd.models.adaptive import GoodputKnowledge
 from gschedd.models.startup import Startups
 from gschedd.models.steptimes import StepTimes
 from gschedd.plan.load import Prediction
+from gschedd.plan.sharing import DEFAULT_RULES, SharingRules
 from gschedd.plan.snapshot import JobClass, OrderKey
 from gschedd.plan.space import SortedSpaces
 
@@ -295,6 +296,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
         tunes: it passes batch sizes on to adaptive trainings.
         leases: it ends attempts whose lease has expired.
         prepares: it prepares attempts that may be launched soon.
+        sharing: the runtime by which jobs share its GPUs; empty: they cannot.
         problem: why it takes no new jobs by its own word; empty: it does.
         identity: to whom the name belongs; empty: it has registered before nodes had one.
         machine: on which it runs.
@@ -322,6 +324,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
     tunes: bool = False
     leases: bool = False
     prepares: bool = False
+    sharing: str = ""
     probation: Probation = Probation()
     load: Load | None = None
     heartbeat_s: float | None = None
@@ -340,6 +343,7 @@ class State:
         queue_priorities: added to a job's own, by queue. Configuration.
         plans_training: the policy plans trainings one by one, by their deadlines. Configuration.
         plans_adaptive: it chooses batch sizes of adaptive trainings, too. Configuration.
+        sharing: how jobs share GPUs. Configuration.
         epoch_id: of the start of the head that works on this state; the shell sets it.
 
         jobs: jobs that are not done, by id.
@@ -381,7 +385,9 @@ class State:
         *,
         plans_training: bool = False,
         plans_adaptive: bool = False,
+        sharing: SharingRules = DEFAULT_RULES,
     ) -> None:
+        self.sharing = sharing
         self.queue_priorities = dict(queue_priorities or {})
         self.plans_training = plans_training
         self.plans_adaptive = plans_adaptive

@@ -66,6 +66,7 @@ from gschedd.http.witnesses import Witnesses
 from gschedd.plan.compose import Composed
 from gschedd.planner.process import Worker
 from gschedd.policies.registry import Chosen
+from gschedd.site import sharing_from
 from gschedd.store.reader import Reader
 from gschedd.store.sqlite import Opened, Store
 
@@ -109,7 +110,10 @@ class Service:
         self._opened: Opened = self._store.open()
         queues = {name: queue.priority for name, queue in settings.queues.items()}
         state = State(
-            queues, plans_training=chosen.plans_training, plans_adaptive=chosen.plans_adaptive
+            queues,
+            plans_training=chosen.plans_training,
+            plans_adaptive=chosen.plans_adaptive,
+            sharing=sharing_from(config.gpu_share),
         )
         self._damaged = self._store.load(state)
         self._set_aside = frozenset(state.damaged)

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from gsched.model.resources import Request, Share
+from gsched.model.resources import Request, Share, percent_held
 from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import FreeNode, Spaces, kept_back
 
@@ -97,7 +97,7 @@ class Composed:
         Of those that take work: a share that lies on drained nodes would be none.
         """
         share = self._fairness.share
-        if not share or not any(group.job_class.request.gpus for group in others):
+        if not share or not any(group.job_class.request.takes_gpus for group in others):
             return frozenset()
         nodes = snapshot.nodes
         names = sorted(name for name, space in nodes.items() if space.open and space.total_gpus)
@@ -162,7 +162,7 @@ def _after(snapshot: Snapshot, others: list[Group], plan: Plan) -> Snapshot:
 
 
 def _takes_gpus(start: Start) -> bool:
-    return any(share.gpu_indices for share in start.allocation)
+    return percent_held(start.allocation) > 0
 
 
 def to_check(first: Plan, second: Plan) -> tuple[Start, ...]:
@@ -334,7 +334,7 @@ def _held(running: Iterable[RunningJob], trainings: Container[int]) -> dict[str,
 
 def _spares(space: FreeNode, share: Share, held: Iterable[Share], claim: Claim) -> bool:
     """Return whether a share leaves what trainings may ask for on its node."""
-    if share.gpu_indices:
+    if percent_held([share]):
         return False
     gpus = len(space.gpus) + sum(len(each.gpu_indices) for each in held)
     if not gpus or not space.open:

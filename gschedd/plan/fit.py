@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gsched.model.resources import Allocation, Chunk, Request, Share
 from gsched.model.states import Placement
@@ -22,10 +22,13 @@ from gschedd.plan.room import (
     least_left,
     leftover,
     merged,
+    opened_gpu,
     room,
     share_of,
+    shared_devices,
     shortage,
 )
+from gschedd.plan.sharing import choose
 from gschedd.plan.space import FreeNode, Spaces, take
 from gschedd.plan.words import Lack
 
@@ -63,6 +66,8 @@ def place(request: Request, spaces: Spaces, rank: Rank = leftover) -> Allocation
     """
     if len(spaces) == 0:
         return NoFit(reason="no node has registered yet")
+    if request.gpu_share is not None:
+        return _place_share(request, spaces, rank)
     if request.placement is Placement.PACK:
         return _place_packed(request, spaces, rank)
     if len(request.chunks) == 1 and request.chunks[0].count == 1:
@@ -122,6 +127,29 @@ def _place_one(request: Request, spaces: Spaces, rank: Rank) -> Allocation | NoF
     return (share_of(chunk, node, exclusive=request.exclusive),)
 
 
+def _place_share(request: Request, spaces: Spaces, rank: Rank) -> Allocation | NoFit:
+    """Place a job that shares a GPU: on one that is shared already, else on a free one.
+
+    Algorithm 1 chooses among all GPUs that are shared on nodes with room for the rest. A free GPU
+    is that of the node which the policy prefers for a job with a whole one.
+    """
+    chunk, asked = request.chunks[0], request.chunks[0].gpu_share
+    if asked is None or request.places != 1:
+        return NoFit(reason="a share of a GPU is for one chunk only")
+    able = [s for s in spaces if s.shared and not shortage(chunk, s, exclusive=request.exclusive)]
+    rules = next((space.sharing for space in able if space.sharing is not None), None)
+    if rules is not None:
+        devices = (device for space in able for device in shared_devices(chunk, space))
+        joined = choose(asked, devices, rules)
+        if joined is not None:
+            return (share_of(chunk, spaces[joined.node], exclusive=request.exclusive),)
+    whole = structs.replace(chunk, gpus=1, gpu_share=None)
+    for space in _fitting(whole, spaces, rank, exclusive=request.exclusive):
+        if opened_gpu(chunk, space) is not None:
+            return (share_of(chunk, space, exclusive=request.exclusive),)
+    return NoFit(reason=Lack(request, spaces))
+
+
 def _demanding_first(chunks: Sequence[Chunk]) -> list[int]:
     """Return in which order to place chunks.
 
@@ -163,6 +191,7 @@ def sum_of(request: Request) -> Chunk:
         memory_bytes=request.memory_bytes,
         features=tuple(sorted({word for chunk in request.chunks for word in chunk.features})),
         generic=tuple(sorted(generic.items())),
+        gpu_share=request.gpu_share,
     )
 
 

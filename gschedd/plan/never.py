@@ -2,6 +2,7 @@
 
 from gsched.model.resources import Chunk, Request
 from gsched.model.states import Placement
+from gsched.model.units import format_size
 from gschedd.plan.fit import sum_of
 from gschedd.plan.room import shortage
 from gschedd.plan.space import Spaces
@@ -73,6 +74,9 @@ def _terms(chunk: Chunk, site: _Site) -> list[tuple[Chunk, str]]:
         if chunk.gpu_type and chunk.gpu_type not in site.types:
             spread = f"GPU types here: {_listed(site.types)}"
         terms.append((Chunk(cpus=0, gpus=chunk.gpus, gpu_type=chunk.gpu_type), spread))
+    if chunk.gpu_share is not None:
+        share = Chunk(cpus=0, gpu_share=chunk.gpu_share, gpu_type=chunk.gpu_type)
+        terms.append((share, _share_hint(site.idle)))
     if chunk.memory_bytes:
         terms.append((Chunk(cpus=0, memory_bytes=chunk.memory_bytes), terms[0][1]))
     terms.extend(
@@ -81,6 +85,17 @@ def _terms(chunk: Chunk, site: _Site) -> list[tuple[Chunk, str]]:
     )
     terms.extend((Chunk(cpus=0, generic=(pair,)), "ask for less") for pair in chunk.generic)
     return terms
+
+
+def _share_hint(idle: Spaces) -> str:
+    """Return what to do about a share of a GPU that no node can give."""
+    shareable = [gpu.memory_bytes for space in idle if space.sharing for gpu in space.gpus]
+    if not shareable:
+        return "no node shares its GPUs here: request a whole GPU, with gpus=1"
+    return (
+        f"the largest GPU that is shared has {format_size(max(shareable))}: "
+        "request less memory, or a whole GPU with gpus=1"
+    )
 
 
 def _words(part: Chunk, needed: int, fitting: int, idle: Spaces) -> str:

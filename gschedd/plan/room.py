@@ -4,7 +4,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from gsched.model.resources import Chunk, Gpu, Share
+from gsched.model.resources import Chunk, Gpu, GpuShare, Share
+from gschedd.plan.sharing import Device, choose, share_of_gpu, untouched
 from gschedd.plan.space import FreeNode, Spaces
 
 RankKey = tuple[float | str, ...]
@@ -27,6 +28,15 @@ def shortage(chunk: Chunk, space: FreeNode, *, exclusive: bool = False) -> str:
         return "gpus"
     if chunk.features and not space.features.issuperset(chunk.features):
         return "features"
+    if chunk.generic or chunk.gpu_share:
+        return _special_shortage(chunk, space)
+    return ""
+
+
+def _special_shortage(chunk: Chunk, space: FreeNode) -> str:
+    """Return what few chunks ask for and a node lacks, or the empty string."""
+    if chunk.gpu_share is not None and (lack := _share_lack(chunk, space)):
+        return lack
     if chunk.generic:
         free = dict(space.generic)
         for name, count in chunk.generic:
@@ -40,6 +50,47 @@ def usable_gpus(chunk: Chunk, space: FreeNode) -> tuple[Gpu, ...]:
     if not chunk.gpu_type:
         return space.gpus
     return tuple(gpu for gpu in space.gpus if gpu.type == chunk.gpu_type)
+
+
+def _share_lack(chunk: Chunk, space: FreeNode) -> str:
+    """Return why a node has no GPU that the job can share, or the empty string if it has one."""
+    if space.sharing is None:
+        return "sharing"
+    return "" if joined_gpu(chunk, space) or opened_gpu(chunk, space) else "gpu_share"
+
+
+def shared_devices(chunk: Chunk, space: FreeNode) -> Iterator[Device]:
+    """Yield the GPUs of a node that are shared already and have the type that a chunk wants."""
+    for each in space.shared:
+        if not chunk.gpu_type or each.gpu.type == chunk.gpu_type:
+            yield Device(node=space.name, shared=each)
+
+
+def joined_gpu(chunk: Chunk, space: FreeNode) -> Gpu | None:
+    """Return which shared GPU of a node the chunk's job joins, by Algorithm 1; None: none."""
+    if chunk.gpu_share is None or space.sharing is None or not space.shared:
+        return None
+    found = choose(chunk.gpu_share, shared_devices(chunk, space), space.sharing)
+    return found.shared.gpu if found is not None else None
+
+
+def opened_gpu(chunk: Chunk, space: FreeNode) -> Gpu | None:
+    """Return which free GPU of a node is shared from now on, if the chunk's job gets a new one."""
+    asked = chunk.gpu_share
+    if asked is None or space.sharing is None:
+        return None
+    large = (
+        gpu
+        for gpu in usable_gpus(chunk, space)
+        if gpu.memory_bytes and untouched(gpu).holds(share_of_gpu(asked, gpu))
+    )
+    return min(large, key=lambda gpu: gpu.index, default=None)
+
+
+def _gpu_shares(chunk: Chunk, space: FreeNode) -> tuple[GpuShare, ...]:
+    asked = chunk.gpu_share
+    gpu = joined_gpu(chunk, space) or opened_gpu(chunk, space)
+    return () if asked is None or gpu is None else (share_of_gpu(asked, gpu),)
 
 
 def best_space(
@@ -100,6 +151,7 @@ def share_of(chunk: Chunk, space: FreeNode, *, exclusive: bool, copies: int = 1)
         memory_bytes=copies * chunk.memory_bytes,
         generic=tuple((name, copies * count) for name, count in chunk.generic),
         exclusive=exclusive,
+        gpu_shares=_gpu_shares(chunk, space) if chunk.gpu_share is not None else (),
     )
 
 
@@ -128,4 +180,5 @@ def merged(shares: Sequence[Share], *, exclusive: bool) -> Share:
         memory_bytes=sum(share.memory_bytes for share in shares),
         generic=tuple(sorted(generic.items())),
         exclusive=exclusive,
+        gpu_shares=tuple(part for share in shares for part in share.gpu_shares),
     )

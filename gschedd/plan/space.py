@@ -8,14 +8,17 @@ from typing import TypeVar, cast
 
 from msgspec import Struct, structs
 
-from gsched.model.resources import Generic, Gpu, Share
+from gsched.model.resources import Generic, Gpu, GpuShare, Share
+from gschedd.plan.sharing import SharedGpu, SharingRules, untouched
 
 
 class FreeNode(Struct, frozen=True, kw_only=True):
     """What is free on one node, and what it is made of.
 
     Attributes:
-        cpus, memory_bytes, gpus, generic: free now.
+        cpus, memory_bytes, gpus, generic: free now; of ``gpus``, all of each.
+        shared: GPUs with shares on them, by index.
+        sharing: by which rules jobs share its GPUs; None: they cannot.
         total_cpus, total_memory_bytes, total_gpus: of the whole node.
         features: words a request can name: the node's features, its name and its GPU types.
         owners: how many attempts own something here.
@@ -37,11 +40,15 @@ class FreeNode(Struct, frozen=True, kw_only=True):
     owners: int = 0
     exclusive: bool = False
     open: bool = True
+    shared: tuple[SharedGpu, ...] = ()
+    sharing: SharingRules | None = None
 
 
 def take(space: FreeNode, share: Share) -> FreeNode:
     """Return the node's space without ``share``; the caller knows that it fits."""
     owned = set(share.gpu_indices)
+    if share.gpu_shares:
+        space = _shares_taken(space, share.gpu_shares)
     return structs.replace(
         space,
         cpus=space.cpus - share.cpus,
@@ -55,6 +62,8 @@ def take(space: FreeNode, share: Share) -> FreeNode:
 
 def give(space: FreeNode, share: Share) -> FreeNode:
     """Return the node's space with ``share`` given back."""
+    if share.gpu_shares:
+        space = _shares_given(space, share.gpu_shares)
     gpus = space.gpus
     if share.gpu_indices:
         present = {gpu.index for gpu in gpus} | set(share.gpu_indices)
@@ -70,6 +79,42 @@ def give(space: FreeNode, share: Share) -> FreeNode:
     )
 
 
+def _shares_taken(space: FreeNode, shares: Iterable[GpuShare]) -> FreeNode:
+    """Return the node's space without shares of GPUs; one that was free is shared from now on."""
+    shared = {each.gpu.index: each for each in space.shared}
+    whole = {gpu.index: gpu for gpu in space.all_gpus}
+    assumed = space.sharing.utilisation_assumed if space.sharing is not None else 0.0
+    for share in shares:
+        if share.index in whole:  # a node may have lost the GPU of a job that runs
+            before = shared.get(share.index) or untouched(whole[share.index])
+            shared[share.index] = before.taken(share, utilisation=assumed)
+    return _with_shared(space, shared)
+
+
+def _shares_given(space: FreeNode, shares: Iterable[GpuShare]) -> FreeNode:
+    """Return the node's space with shares given back; a GPU without any is free again."""
+    shared = {each.gpu.index: each for each in space.shared}
+    freed: set[int] = set()
+    for share in shares:
+        if share.index in shared:
+            after = shared.pop(share.index).given(share)
+            if after.high or after.low:
+                shared[share.index] = after
+            else:
+                freed.add(share.index)
+    present = freed | {gpu.index for gpu in space.gpus}
+    gpus = tuple(gpu for gpu in space.all_gpus if gpu.index in present)
+    return _with_shared(structs.replace(space, gpus=gpus), shared)
+
+
+def _with_shared(space: FreeNode, shared: Mapping[int, SharedGpu]) -> FreeNode:
+    return structs.replace(
+        space,
+        shared=tuple(shared[index] for index in sorted(shared)),
+        gpus=tuple(gpu for gpu in space.gpus if gpu.index not in shared),
+    )
+
+
 def emptied(space: FreeNode) -> FreeNode:
     """Return the node as it is with nothing running and open: for "could it ever hold this?"."""
     return structs.replace(
@@ -77,6 +122,7 @@ def emptied(space: FreeNode) -> FreeNode:
         cpus=space.total_cpus,
         memory_bytes=space.total_memory_bytes,
         gpus=space.all_gpus,
+        shared=(),
         generic=space.total_generic,
         owners=0,
         exclusive=False,
@@ -93,10 +139,39 @@ def common(first: FreeNode, second: FreeNode) -> FreeNode:
         cpus=min(first.cpus, second.cpus),
         memory_bytes=min(first.memory_bytes, second.memory_bytes),
         gpus=tuple(gpu for gpu in first.gpus if gpu.index in indices),
+        shared=_common_shared(first, second) if first.shared or second.shared else (),
         generic=tuple((name, min(count, other.get(name, 0))) for name, count in first.generic),
         owners=max(first.owners, second.owners),
         exclusive=first.exclusive or second.exclusive,
     )
+
+
+def _common_shared(first: FreeNode, second: FreeNode) -> tuple[SharedGpu, ...]:
+    """Return what is left in both of GPUs that are shared in one of them at least."""
+    found: list[SharedGpu] = []
+    for gpu in first.all_gpus:
+        here, there = _left_of(first, gpu), _left_of(second, gpu)
+        if here is None or there is None or not (here.high + here.low + there.high + there.low):
+            continue
+        found.append(
+            structs.replace(
+                here,
+                percent=min(here.percent, there.percent),
+                memory_bytes=min(here.memory_bytes, there.memory_bytes),
+                high=max(here.high, there.high),
+                low=max(here.low, there.low),
+                utilisation=max(here.utilisation, there.utilisation),
+            )
+        )
+    return tuple(found)
+
+
+def _left_of(space: FreeNode, gpu: Gpu) -> SharedGpu | None:
+    """Return what is left of a GPU for shares; None where a job has all of it."""
+    for each in space.shared:
+        if each.gpu.index == gpu.index:
+            return each
+    return untouched(gpu) if gpu in space.gpus else None
 
 
 def kept_back(space: FreeNode, leaving: Iterable[Share], coming: Sequence[Share]) -> FreeNode:
@@ -115,6 +190,7 @@ def kept_back(space: FreeNode, leaving: Iterable[Share], coming: Sequence[Share]
         cpus=max(0, space.cpus - max(0, more["cpus"])),
         memory_bytes=max(0, space.memory_bytes - max(0, more["memory"])),
         gpus=tuple(gpu for gpu in space.gpus if gpu.index not in kept),
+        shared=tuple(each for each in space.shared if each.gpu.index not in kept),
         generic=tuple(
             (name, max(0, count - max(0, more[f"generic {name}"]))) for name, count in space.generic
         ),

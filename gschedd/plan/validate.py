@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, structs
 
-from gsched.model.resources import Allocation, Chunk, Request, Share
+from gsched.model.resources import Allocation, Chunk, GpuShareRequest, Request, Share
 from gschedd.plan.elastic import at_count, is_elastic
 from gschedd.plan.fit import NoFit, place, sum_of
 from gschedd.plan.room import shortage
+from gschedd.plan.sharing import SharedGpu, share_of_gpu, untouched
 from gschedd.plan.snapshot import JobClass, Move, Plan, Start
 from gschedd.plan.space import FreeNode, Spaces, kept_back
 from gschedd.plan.training import gpu_count
@@ -144,6 +145,8 @@ def covers(request: Request, allocation: Allocation, spaces: Spaces) -> str:
     for share in allocation:
         if share.node not in spaces:
             return f"node {share.node} is not known"
+        if not _is_share_asked(request.gpu_share, share, spaces[share.node]):
+            return "its share of a GPU is not what was asked for"
         reason = _share_shortage(share, spaces[share.node])
         if reason:
             return f"{share.node}: {reason}"
@@ -163,6 +166,17 @@ def _misstated(request: Request, allocation: Allocation) -> str:
         if given != asked:
             return f"{given} {what} for {asked} asked"
     return ""
+
+
+def _is_share_asked(asked: GpuShareRequest | None, share: Share, space: FreeNode) -> bool:
+    """Return whether what is given of shared GPUs on a node is just what was asked for."""
+    if asked is None:
+        return not share.gpu_shares
+    gpus = {gpu.index: gpu for gpu in space.all_gpus}
+    return len(share.gpu_shares) == 1 and all(
+        each.index in gpus and each == share_of_gpu(asked, gpus[each.index])
+        for each in share.gpu_shares
+    )
 
 
 def _one_place_shortage(chunk: Chunk, share: Share, spaces: Spaces) -> str:
@@ -191,6 +205,7 @@ def _is_just_it(request: Request, allocation: Allocation) -> bool:
         and share.memory_bytes == chunk.memory_bytes
         and share.generic == chunk.generic
         and share.exclusive == request.exclusive
+        and not (share.gpu_shares or chunk.gpu_share)
     )
 
 
@@ -216,7 +231,19 @@ def _only(share: Share, space: FreeNode) -> FreeNode:
         cpus=share.cpus,
         memory_bytes=share.memory_bytes,
         gpus=tuple(gpu for gpu in space.gpus if gpu.index in owned),
+        shared=_only_shared(share, space) if share.gpu_shares else (),
         generic=share.generic,
+    )
+
+
+def _only_shared(share: Share, space: FreeNode) -> tuple[SharedGpu, ...]:
+    """Return the GPUs of which a share has a part as if that part were all that is left."""
+    gpus = {gpu.index: gpu for gpu in space.all_gpus}
+    return tuple(
+        structs.replace(
+            untouched(gpus[each.index]), percent=each.percent, memory_bytes=each.memory_bytes
+        )
+        for each in share.gpu_shares
     )
 
 
@@ -238,8 +265,27 @@ def _share_shortage(share: Share, space: FreeNode) -> str:
     reason = shortage(chunk, space, exclusive=share.exclusive)
     if reason:
         return f"{reason} not free"
+    if share.gpu_shares and (reason := _gpu_shares_shortage(share, space)):
+        return reason
     if not owned:
         return ""
     free = {gpu.index for gpu in space.gpus}
     missing = [index for index in owned if index not in free]
     return f"GPU {missing[0]} not free" if missing else ""
+
+
+def _gpu_shares_shortage(share: Share, space: FreeNode) -> str:
+    """Return which of a share's parts of GPUs is not free on its node, or the empty string.
+
+    How busy a GPU is does not count here: that changes between a plan and its check.
+    """
+    if space.sharing is None:
+        return "its GPUs cannot be shared"
+    left = {gpu.index: untouched(gpu) for gpu in space.gpus if gpu.index not in share.gpu_indices}
+    left.update((each.gpu.index, each) for each in space.shared)
+    for each in share.gpu_shares:
+        shared = left.get(each.index)
+        if shared is None or not shared.holds(each):
+            return f"{each.percent} % of GPU {each.index} not free"
+        left[each.index] = shared.taken(each)
+    return ""

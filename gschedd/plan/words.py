@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from gsched.model.resources import Chunk, Request
+from gsched.model.resources import Chunk, GpuShareRequest, Request
 from gsched.model.states import Placement
 from gsched.model.units import format_size
 from gsched.model.wording import counted
@@ -90,6 +90,8 @@ _REASON_WORDS = {
     "cpus": ("lacks CPUs", "lack CPUs"),
     "memory": ("lacks memory", "lack memory"),
     "gpus": ("lacks GPUs", "lack GPUs"),
+    "gpu_share": ("has no room on a GPU", "have no room on a GPU"),
+    "sharing": ("does not share GPUs", "do not share GPUs"),
     "features": ("lacks the feature or name", "lack the feature or name"),
 }
 
@@ -100,11 +102,19 @@ def describe_chunk(chunk: Chunk) -> str:
     if chunk.gpus:
         kind = f" ({chunk.gpu_type})" if chunk.gpu_type else ""
         words.append(counted(chunk.gpus, "GPU") + kind)
+    if chunk.gpu_share is not None:
+        words.append(describe_share(chunk.gpu_share))
     if chunk.memory_bytes:
         words.append(f"{format_size(chunk.memory_bytes)} memory")
     words.extend(f"{count} {name}" for name, count in chunk.generic)
     words.extend(chunk.features)
     return ", ".join(words)
+
+
+def describe_share(asked: GpuShareRequest) -> str:
+    """Return ``40 % of a GPU with 16gb, class low``."""
+    memory = f" with {format_size(asked.memory_bytes)}" if asked.memory_bytes else ""
+    return f"{asked.percent} % of a GPU{memory}, class {asked.share_class}"
 
 
 def best_node(chunk: Chunk, spaces: Iterable[FreeNode]) -> str:

@@ -70,6 +70,7 @@ class Machine:
     Attributes:
         boots: how often it was started; the boot id says it.
         processes: supervisors that live now, by attempt.
+        sharing: the runtime by which jobs share its GPUs; empty: they cannot.
         skew_s: by how much its wall clock is ahead of the true one.
         suspended: nothing runs here now, and clocks go on.
         on_seen, on_ended, on_said: tell gnode, if one runs; None if not.
@@ -89,6 +90,7 @@ class Machine:
         start_s: float = 0.0,
     ) -> None:
         self.name = name
+        self.sharing = ""
         self.inventory = inventory
         self.boots = 1
         self.skew_s = 0.0

@@ -89,6 +89,7 @@ class NodeProcess:
         self._accounts: dict[Owner, Account] = {}
         self._doers: dict[type[do.Effect], Callable[..., None]] = {
             do.AcceptTask: self._accept_task,
+            do.EndSharing: self._pass,
             do.KeepLaunched: self._keep_launched,
             do.AskLaunch: self._ask_launch,
             do.LookAtSpool: self._look_at_spool,
@@ -132,6 +133,7 @@ class NodeProcess:
             version="sim",
             boot_id=machine.boot_id,
             uid=0,
+            sharing=machine.sharing,
         )
         self.agent = Agent(
             site, machine.inventory, mark=machine.spool.mark, heartbeat_s=self.heartbeat_s
@@ -421,6 +423,7 @@ class NodeProcess:
                 tunes=effect.tunes,
                 leases=True,
                 prepares=True,
+                sharing=machine.sharing,
             ),
         )
 

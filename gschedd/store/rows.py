@@ -252,28 +252,41 @@ DISCARD: Final = (
     "DELETE FROM specs WHERE job = ?",
     "DELETE FROM jobs WHERE id = ?",
 )
-OWN_GPU: Final = "INSERT INTO gpu_owners (node, gpu, job, attempt) VALUES (?, ?, ?, ?)"
+OWN_GPU: Final = (
+    "INSERT INTO gpu_owners (node, gpu, job, attempt, percent, memory_bytes) "
+    "VALUES (?, ?, ?, ?, ?, ?)"
+)
 FREE_GPUS: Final = "DELETE FROM gpu_owners WHERE job = ? AND attempt = ?"
 FREE_OLDER_GPUS: Final = "DELETE FROM gpu_owners WHERE job = ?"
+KNOW_GPU: Final = "INSERT INTO gpus (node, gpu, memory_bytes) VALUES (?, ?, ?)"
+FORGET_GPUS: Final = "DELETE FROM gpus WHERE node = ?"
 
 
 def gpu_changes(facts: list[f.AnyFact]) -> list[tuple[str, Row]]:
-    """Return the statements that keep the table of GPU owners, in the order of the facts."""
+    """Return the statements that keep the tables of GPUs, in the order of the facts."""
     changes: list[tuple[str, Row]] = []
     for fact in facts:
-        if isinstance(fact, f.AttemptAssigned):
-            changes.extend(
-                (OWN_GPU, (share.node, index, fact.job, fact.attempt))
-                for share in fact.allocation
-                for index in share.gpu_indices
-            )
-        elif isinstance(fact, f.AttemptRecovered):
-            changes.append((FREE_OLDER_GPUS, (fact.job,)))
-            changes.extend(
-                (OWN_GPU, (share.node, index, fact.job, fact.attempt))
-                for share in fact.allocation
-                for index in share.gpu_indices
-            )
+        if isinstance(fact, f.AttemptAssigned | f.AttemptRecovered):
+            if isinstance(fact, f.AttemptRecovered):
+                changes.append((FREE_OLDER_GPUS, (fact.job,)))
+            changes.extend((OWN_GPU, row) for row in _owner_rows(fact))
         elif isinstance(fact, f.AttemptEnded):
             changes.append((FREE_GPUS, (fact.job, fact.attempt)))
+        elif isinstance(fact, f.NodeRegistered):
+            changes.append((FORGET_GPUS, (fact.node,)))
+            changes.extend(
+                (KNOW_GPU, (fact.node, gpu.index, gpu.memory_bytes))
+                for gpu in fact.inventory.gpus
+                if gpu.memory_bytes
+            )
+        elif isinstance(fact, f.NodeRemoved):
+            changes.append((FORGET_GPUS, (fact.node,)))
     return changes
+
+
+def _owner_rows(fact: f.AttemptAssigned | f.AttemptRecovered) -> list[Row]:
+    return [
+        (share.node, held.index, fact.job, fact.attempt, held.percent, held.memory_bytes)
+        for share in fact.allocation
+        for held in share.gpus_held
+    ]

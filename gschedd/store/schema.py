@@ -3,6 +3,8 @@
 Every step runs in one transaction after a backup; a head refuses a database that is newer than it.
 """
 
+import sqlite3
+from collections.abc import Iterator
 from typing import Final
 
 MIGRATIONS: Final[tuple[str, ...]] = (
@@ -176,6 +178,58 @@ MIGRATIONS: Final[tuple[str, ...]] = (
         accepted INTEGER NOT NULL
     );
     """,
+    # A GPU may have several owners. What they have of it is limited here, too (I6): 100 % of its
+    # time, and its memory where a node has told that. Who owned a GPU until now owns all of it.
+    """
+    CREATE TABLE gpus (
+        node TEXT NOT NULL,
+        gpu INTEGER NOT NULL,
+        memory_bytes INTEGER NOT NULL,
+        PRIMARY KEY (node, gpu)
+    ) WITHOUT ROWID;
+    ALTER TABLE gpu_owners RENAME TO whole_gpu_owners;
+    DROP INDEX gpus_of_attempt;
+    CREATE TABLE gpu_owners (
+        node TEXT NOT NULL,
+        gpu INTEGER NOT NULL,
+        job INTEGER NOT NULL,
+        attempt INTEGER NOT NULL,
+        percent INTEGER NOT NULL CHECK (percent BETWEEN 1 AND 100),
+        memory_bytes INTEGER NOT NULL CHECK (memory_bytes >= 0),
+        PRIMARY KEY (node, gpu, job)
+    ) WITHOUT ROWID;
+    INSERT INTO gpu_owners (node, gpu, job, attempt, percent, memory_bytes)
+        SELECT node, gpu, job, attempt, 100, 0 FROM whole_gpu_owners;
+    DROP TABLE whole_gpu_owners;
+    CREATE INDEX gpus_of_attempt ON gpu_owners (job, attempt);
+    CREATE TRIGGER gpu_time_is_given_once BEFORE INSERT ON gpu_owners
+    WHEN NEW.percent + (
+        SELECT coalesce(sum(percent), 0) FROM gpu_owners
+        WHERE node = NEW.node AND gpu = NEW.gpu
+    ) > 100
+    BEGIN
+        SELECT RAISE(ABORT, 'gpu_owners: more than 100 % of a GPU');
+    END;
+    CREATE TRIGGER gpu_memory_is_given_once BEFORE INSERT ON gpu_owners
+    WHEN NEW.memory_bytes + (
+        SELECT coalesce(sum(memory_bytes), 0) FROM gpu_owners
+        WHERE node = NEW.node AND gpu = NEW.gpu
+    ) > (SELECT memory_bytes FROM gpus WHERE node = NEW.node AND gpu = NEW.gpu)
+    BEGIN
+        SELECT RAISE(ABORT, 'gpu_owners: more than the memory of a GPU');
+    END;
+    """,
 )
+
+
+def statements_of(step: str) -> Iterator[str]:
+    """Yield the statements of a step; the body of a trigger is part of its statement."""
+    statement = ""
+    for part in step.split(";")[:-1]:
+        statement += part + ";"
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
 
 SCHEMA_VERSION: Final = len(MIGRATIONS)

@@ -40,7 +40,7 @@ from gschedd.store.purge import (
     purge_blobs,
     purge_some,
 )
-from gschedd.store.schema import MIGRATIONS, SCHEMA_VERSION
+from gschedd.store.schema import MIGRATIONS, SCHEMA_VERSION, statements_of
 from gschedd.store.seals import Damaged, DamagedRowError, sealed
 
 #: A fact from which something is learned.
@@ -136,6 +136,8 @@ class Store:
             return self._begin(mark)
         except sqlite3.Error as error:
             raise self._failed(error) from error
+        except UnicodeDecodeError as error:  # SQLite's words quote what it cannot read
+            raise _storage_error(self.path, error) from error
 
     def _connect(self) -> None:
         _make_private(self.path)
@@ -167,9 +169,8 @@ class Store:
             _make_private(backup)  # SQLite takes an empty file as it is
             self._db.execute("VACUUM INTO ?", (backup,))
         for number in range(version, SCHEMA_VERSION):
-            statements = [part for part in MIGRATIONS[number].split(";") if part.strip()]
             self._db.execute("BEGIN IMMEDIATE")
-            for statement in statements:
+            for statement in statements_of(MIGRATIONS[number]):
                 self._db.execute(statement)
             self._db.execute(f"PRAGMA user_version = {number + 1}")
             failpoint("head.migrate.before_commit")
@@ -568,7 +569,7 @@ def _repeated(facts: Iterable[f.AnyFact]) -> set[tuple[int, str]]:
     return found
 
 
-def _storage_error(path: str, error: sqlite3.Error) -> StorageError:
+def _storage_error(path: str, error: sqlite3.Error | UnicodeDecodeError) -> StorageError:
     name = getattr(error, "sqlite_errorname", "") or type(error).__name__
     return StorageError(
         f"{path}: {name}: {error}",

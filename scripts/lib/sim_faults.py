@@ -11,6 +11,7 @@ from scripts.reproduce.arguments import seeds_of
 from tests.fault_world.bookkeeping import InvariantError
 from tests.fault_world.leases import LeaseWorld
 from tests.fault_world.moves import NAMED, MovingWorld
+from tests.fault_world.shares import ShareWorld
 from tests.fault_world.warm import WarmWorld
 from tests.fault_world.world import FaultWorld, Story
 
@@ -20,6 +21,7 @@ SHOWN_FAILURES = 20
 RANDOM = "random"
 LEASES = "leases"
 WARM = "warm"
+SHARES = "shares"
 
 
 def live(seed: int, policy: str) -> "Story | tuple[int, str]":
@@ -28,13 +30,15 @@ def live(seed: int, policy: str) -> "Story | tuple[int, str]":
     Args:
         seed: of the world.
         policy: that moves trainings about; `LEASES`: jobs have leases; `WARM`: attempts are
-            prepared; empty: none of that.
+            prepared; `SHARES`: jobs share GPUs; empty: none of that.
     """
     try:
         if policy == LEASES:
             return LeaseWorld(seed).run()
         if policy == WARM:
             return WarmWorld(seed).run()
+        if policy == SHARES:
+            return ShareWorld(seed).run()
         if policy:
             return MovingWorld(seed, policy=policy.removeprefix(RANDOM)).run()
         return FaultWorld(seed).run()
@@ -51,10 +55,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="worlds at a time")
     parser.add_argument(
         "--policy",
-        choices=(RANDOM, LEASES, WARM, *NAMED),
+        choices=(RANDOM, LEASES, WARM, SHARES, *NAMED),
         default="",
         help="most jobs are trainings, which this policy moves about; leases: most jobs have one; "
-        "warm: next attempts are prepared",
+        "warm: next attempts are prepared; shares: most jobs share GPUs",
     )
     wanted = parser.parse_args()
     faults: Counter[str] = Counter()

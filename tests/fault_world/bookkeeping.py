@@ -5,8 +5,10 @@ numbers are those of `tests.fault_world.checks`.
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
+
+from msgspec import structs
 
 from gsched.model.resources import Share
 from gsched.model.states import AttemptState, JobState, PartState
@@ -76,8 +78,7 @@ def check_node(state: State, name: str, *, shrunk: bool = False) -> None:
         expected = kept_space(state, name, expected)
         _check_places_to_come(state, name, to_come)
     demand(_amounts(space) == _amounts(expected), "I13", f"owned and free do not make up {name}")
-    gpus = Counter(index for share in owned for index in share.gpu_indices)
-    demand(max(gpus.values(), default=1) == 1, "I6", f"a GPU of {name} has two owners")
+    check_gpus(name, owned, {gpu.index: gpu.memory_bytes for gpu in space.all_gpus})
     alone = not space.exclusive or len(owned) + len(to_come) == 1
     demand(alone, "I6", f"{name} is shared although a job has it for itself")
     if not shrunk:
@@ -85,9 +86,34 @@ def check_node(state: State, name: str, *, shrunk: bool = False) -> None:
         demand(least >= 0, "I6", f"{name} has given more than it has: {_amounts(space)}")
 
 
+def check_gpus(name: str, owned: Iterable[Share], memory_bytes: Mapping[int, int]) -> None:
+    """Check that no GPU of a node has more owners than there is of its time and memory.
+
+    Args:
+        name: of the node.
+        owned: there.
+        memory_bytes: of each GPU, by index.
+    """
+    percent: Counter[int] = Counter()
+    used_bytes: Counter[int] = Counter()
+    high: Counter[int] = Counter()
+    for share in owned:
+        percent.update(dict.fromkeys(share.gpu_indices, 100))
+        for part in share.gpu_shares:
+            percent[part.index] += part.percent
+            used_bytes[part.index] += part.memory_bytes
+            high[part.index] += part.share_class == "high"
+    much = [index for index, count in percent.items() if count > 100]
+    demand(not much, "I6", f"more than 100 % of GPU {much} of {name}: it has two owners")
+    large = [index for index, size in used_bytes.items() if size > memory_bytes.get(index, size)]
+    demand(not large, "I6", f"more than the memory of GPU {large} of {name} is given")
+    demand(max(high.values(), default=0) < 2, "I6", f"two jobs are high on one GPU of {name}")
+
+
 def _amounts(space: FreeNode) -> tuple[object, ...]:
     owners = (space.owners, space.exclusive)
-    return (space.cpus, space.memory_bytes, space.gpus, dict(space.generic), *owners)
+    shared = tuple(structs.replace(each, utilisation=0.0) for each in space.shared)
+    return (space.cpus, space.memory_bytes, space.gpus, shared, dict(space.generic), *owners)
 
 
 def _check_places_to_come(state: State, name: str, to_come: Collection[Share]) -> None:

@@ -16,7 +16,7 @@ from gsched.model.resources import Share
 from gsched.model.states import OutcomeKind
 from gschedd.core import facts as f
 from gschedd.sim.machine import Machine, Process
-from tests.fault_world.bookkeeping import demand
+from tests.fault_world.bookkeeping import check_gpus, demand
 
 # --- what became durable ---
 
@@ -120,7 +120,7 @@ class Truth:
         for machine in self._machines:
             if machine.suspended:
                 continue  # nothing runs there; what it has must end before it runs again
-            gpus: Counter[int] = Counter()
+            live: list[Share] = []
             cpus = memory_bytes = 0
             for key, process in machine.processes.items():
                 if process.gated:
@@ -129,13 +129,16 @@ class Truth:
                 first = attempts.setdefault(key.job, key.attempt)
                 demand(first == key.attempt, "I3", f"job {key.job} lives twice: {first}, {key}")
                 demand(key not in self._history.ended, "I7", f"{key.name} is over, but lives")
-                gpus.update(process.task.gpu_indices)
                 share = self._share(machine.name, key)
+                task = process.task
+                held = (task.gpu_indices, task.gpu_shares)
+                given = held == (share.gpu_indices, share.gpu_shares)
+                demand(given, "I6", f"{key.name} has GPUs {held}, it was given {share}")
+                live.append(share)
                 cpus += share.cpus
                 memory_bytes += share.memory_bytes
             has = machine.inventory
-            twice = [index for index, count in gpus.items() if count > 1]
-            demand(not twice, "I6", f"GPU {twice} of {machine.name} is used twice")
+            check_gpus(machine.name, live, {gpu.index: gpu.memory_bytes for gpu in has.gpus})
             demand(cpus <= has.cpus, "I6", f"{cpus} CPUs of {machine.name} are used")
             fits = memory_bytes <= has.memory_bytes
             demand(fits, "I6", f"{memory_bytes} bytes of {machine.name} are used")

@@ -92,13 +92,16 @@ class Driver:
         self,
         *,
         gpus: int = 0,
+        gpu_memory_bytes: int = 0,
         mark: HeadMark | None = None,
         welcome: bool = True,
         launcher: bool = True,
         **settings: object,
     ) -> None:
         inventory = Inventory(
-            cpus=8, memory_bytes=1 << 34, gpus=tuple(Gpu(index=i) for i in range(gpus))
+            cpus=8,
+            memory_bytes=1 << 34,
+            gpus=tuple(Gpu(index=i, memory_bytes=gpu_memory_bytes) for i in range(gpus)),
         )
         self.agent = Agent(site(**settings), inventory, mark=mark, heartbeat_s=300.0)
         self.now_s = 1000.0

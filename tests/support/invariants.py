@@ -7,6 +7,7 @@ from msgspec import structs
 from gschedd.core.apply import apply
 from gschedd.core.facts import AnyFact
 from gschedd.core.state import State
+from gschedd.plan.space import FreeNode
 from tests.fault_world.checks import History
 
 
@@ -25,7 +26,7 @@ def content(state: State) -> dict[str, object]:
             name: structs.replace(node, load=None, heartbeat_s=None)  # not durable
             for name, node in state.nodes.items()
         },
-        "spaces": dict(state.spaces),
+        "spaces": {name: _without_load(space) for name, space in state.spaces.items()},
         "groups": {job_class: group.order for job_class, group in state.groups.items()},
         "delayed": state.delayed,
         "running": sorted(state.running),
@@ -37,6 +38,12 @@ def content(state: State) -> dict[str, object]:
         "keys": state.keys,
         "next_job": state.next_job,
     }
+
+
+def _without_load(space: FreeNode) -> FreeNode:
+    """Return a node's space without how busy its GPUs are, which is not durable."""
+    shared = tuple(structs.replace(each, utilisation=0.0) for each in space.shared)
+    return structs.replace(space, shared=shared)
 
 
 def replayed(facts: list[AnyFact], like: State) -> State:

@@ -20,6 +20,7 @@ def inventory(
     cpus: int = 4,
     gpus: int = 0,
     gpu_types: tuple[str, ...] = (),
+    gpu_memory_bytes: int = 0,
     memory_bytes: int = 16 * GIB,
     features: tuple[str, ...] = (),
     generic: Mapping[str, int] = MappingProxyType({}),
@@ -29,7 +30,10 @@ def inventory(
     return Inventory(
         cpus=cpus,
         memory_bytes=memory_bytes,
-        gpus=tuple(Gpu(index=index, type=name) for index, name in enumerate(types)),
+        gpus=tuple(
+            Gpu(index=index, type=name, memory_bytes=gpu_memory_bytes)
+            for index, name in enumerate(types)
+        ),
         features=features,
         generic=tuple(sorted(generic.items())),
     )
@@ -42,6 +46,7 @@ class Machine:
         launch_fault: why it can start nothing, in words; empty: it can.
         fault: the evidence that it gives of that.
         probe_fault: why its probes fail; None: for what jobs fail for.
+        sharing: the runtime by which jobs share its GPUs; empty: they cannot.
         probes: when it was probed, seconds since the beginning.
     """
 
@@ -59,6 +64,7 @@ class Machine:
         self.can_probe = True
         self.can_tune = True
         self.can_prepare = True
+        self.sharing = ""
         self.probes: list[float] = []
         self.running: dict[tuple[int, int], Running] = {}
         self.ended: dict[tuple[int, int], n.Exited] = {}

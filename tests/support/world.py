@@ -187,6 +187,7 @@ class World:
             tunes=machine.can_tune,
             leases=True,
             prepares=machine.can_prepare,
+            sharing=machine.sharing,
             identity=machine.identity,
             machine=machine.marks,
         )

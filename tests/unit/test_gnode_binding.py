@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from gnode.core.binding import LEAST_MEMORY_LIMIT_BYTES, bind, processes_per_node
 from gnode.core.inputs import Account
 from gnode.core.task import MemoryCgroup
-from gsched.model.resources import Share
-from gsched.model.states import LaunchKind
+from gsched.model.resources import GpuShare, Share
+from gsched.model.states import LaunchKind, ShareClass
 from gsched.protocol.node import Launch
 from tests.support.agent_driver import ALICE, order, site
 
@@ -40,6 +40,22 @@ def env(launch: Launch) -> dict[str, str]:
 
 def files(launch: Launch) -> dict[str, str]:
     return {file.name: file.content for file in bind(launch, ALICE, site()).files}
+
+
+def test_a_job_that_shares_a_gpu_sees_it_and_knows_its_share() -> None:
+    """The runtime may add to this."""
+    part = GpuShare(index=3, percent=40, memory_bytes=2**34, share_class=ShareClass.LOW)
+    launch = order(share=Share(node="n1", cpus=1, gpu_shares=(part,)))
+    task = bind(launch, ALICE, site())
+
+    assert task.gpu_shares == (part,)
+    assert (task.gpu_indices, "PBS_GPUFILE" in task.env) == ((), False)
+    assert task.env["CUDA_VISIBLE_DEVICES"] == "3"
+    assert {name: value for name, value in task.env.items() if "GPU_SHARE" in name} == {
+        "GSCHED_GPU_SHARE_PERCENT": "40",
+        "GSCHED_GPU_SHARE_MEMORY_BYTES": str(2**34),
+        "GSCHED_GPU_SHARE_CLASS": "low",
+    }
 
 
 # --- command line ---

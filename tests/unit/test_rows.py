@@ -7,8 +7,8 @@ from msgspec import structs
 
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.machine import Machine
-from gsched.model.resources import Load, Share, Usage
-from gsched.model.states import HoldKind, JobState, OutcomeKind, StopReason
+from gsched.model.resources import GpuShare, Load, Share, Usage
+from gsched.model.states import HoldKind, JobState, OutcomeKind, ShareClass, StopReason
 from gsched.model.training import Batching
 from gschedd.core import facts as f
 from gschedd.core.state import Job, MigrationProgress, MigrationTarget, Saved
@@ -285,14 +285,32 @@ def test_a_job_with_everything_in_it_reads_back() -> None:
 
 
 def test_gpus_are_owned_from_assignment_to_the_end() -> None:
-    """Only these three facts change an owner."""
+    """Only these three facts change an owner; two others say which GPUs there are."""
     changes = rows.gpu_changes([fact for fact, _ in EXAMPLES.values()])
 
     assert changes == [
-        (rows.OWN_GPU, ("n1", 0, 1, 2)),
-        (rows.OWN_GPU, ("n1", 1, 1, 2)),
+        (rows.OWN_GPU, ("n1", 0, 1, 2, 100, 0)),
+        (rows.OWN_GPU, ("n1", 1, 1, 2, 100, 0)),
         (rows.FREE_OLDER_GPUS, (1,)),
-        (rows.OWN_GPU, ("n1", 0, 1, 2)),
-        (rows.OWN_GPU, ("n1", 1, 1, 2)),
+        (rows.OWN_GPU, ("n1", 0, 1, 2, 100, 0)),
+        (rows.OWN_GPU, ("n1", 1, 1, 2, 100, 0)),
         (rows.FREE_GPUS, (1, 2)),
+        (rows.FORGET_GPUS, ("n1",)),  # the node registers, with GPUs of unknown memory
+        (rows.FORGET_GPUS, ("n1",)),  # it is removed
     ]
+
+
+def test_shares_of_gpus_are_owned_with_their_size() -> None:
+    """As the attempt says them; of the node's GPUs the memory is known."""
+    part = GpuShare(index=2, percent=40, memory_bytes=2**34, share_class=ShareClass.LOW)
+    fact = f.AttemptAssigned(
+        at_s=1.0,
+        job=7,
+        attempt=3,
+        allocation=(Share(node="n1", cpus=1, gpu_shares=(part,)),),
+        active=("n1",),
+        master_port=0,
+        why="",
+    )
+
+    assert rows.gpu_changes([fact]) == [(rows.OWN_GPU, ("n1", 2, 7, 3, 40, 2**34))]

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,76 @@ def test_a_step_that_fails_ends_the_start(tmp_path: Path, monkeypatch: pytest.Mo
 
     with pytest.raises(StorageError, match="syntax error"):
         Books(tmp_path)
+
+
+# --- GPUs that are shared: from version 7 to 8 ---
+
+
+def stored_database(path: Path) -> None:
+    """Write the database of a head of version 7 that is in use.
+
+    Job 1 has two of four GPUs, 2 has ended, 3 runs without a GPU, 4 waits for two GPUs.
+    """
+    text = Path(__file__).parents[1].joinpath("golden", "database-7.sql").read_text()
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(text)
+
+
+def owners(path: str) -> list[tuple[int | str, ...]]:
+    """Return who owns what of which GPU."""
+    with closing(sqlite3.connect(path)) as db:
+        query = "SELECT gpu, job, attempt, percent, memory_bytes FROM gpu_owners ORDER BY gpu, job"
+        return db.execute(query).fetchall()
+
+
+def test_who_owned_a_gpu_owns_all_of_it(tmp_path: Path) -> None:
+    """A head of version 7 has left a job on GPUs; it ends as ever, and the next one gets them."""
+    stored_database(tmp_path / "gsched.db")
+
+    books = Books(tmp_path)
+
+    assert version(books.store.path) == SCHEMA_VERSION
+    assert owners(books.store.path) == [(0, 1, 1, 100, 0), (1, 1, 1, 100, 0)]
+    books.register(cpus=8, gpus=4)
+    books.exit(1)
+    assert owners(books.store.path) == []
+    books.schedule()
+    assert owners(books.store.path) == [(0, 4, 1, 100, 0), (1, 4, 1, 100, 0)]
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ((1, 41, 0), "more than 100 %"),
+        ((2, 100, 0), "more than 100 %"),
+        ((1, 40, 9 * 2**30), "memory"),
+        ((1, 0, 0), "CHECK"),
+        ((1, 40, -1), "CHECK"),
+    ],
+)
+def test_the_database_gives_no_gpu_to_more_than_it_has(
+    tmp_path: Path, more: tuple[int, int, int], why: str
+) -> None:
+    """Whatever the head believes: GPU 1, of 16 GiB, has 60 % and 8 GiB given; GPU 2 is whole."""
+    books = Books(tmp_path)
+    with closing(sqlite3.connect(books.store.path)) as db:
+        db.executemany("INSERT INTO gpus VALUES ('n1', ?, ?)", [(1, 2**34), (2, 2**34)])
+        own = "INSERT INTO gpu_owners VALUES ('n1', ?, ?, 1, ?, ?)"
+        db.execute(own, (1, 7, 60, 2**33))
+        db.execute(own, (2, 8, 1, 0))
+        gpu, percent, size = more
+
+        with pytest.raises(sqlite3.IntegrityError, match=why):
+            db.execute(own, (gpu, 9, percent, size))
+        db.execute(own, (1, 9, 40, 2**33))
+
+
+def test_a_node_that_registers_tells_the_memory_of_its_gpus(tmp_path: Path) -> None:
+    """What it has now, not what it had before."""
+    books = Books(tmp_path)
+    books.register(gpus=4, gpu_memory_bytes=2**34)
+    books.register(gpus=2, gpu_memory_bytes=2**35)
+
+    with closing(sqlite3.connect(books.store.path)) as db:
+        query = "SELECT node, gpu, memory_bytes FROM gpus"
+        assert db.execute(query).fetchall() == [("n1", 0, 2**35), ("n1", 1, 2**35)]

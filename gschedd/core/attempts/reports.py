@@ -84,6 +84,7 @@ def registration(node: str, said: n.Register, now_s: float) -> f.NodeRegistered:
         tunes=said.tunes,
         leases=said.leases,
         prepares=said.prepares,
+        sharing=said.sharing,
         problem=said.problem[:MAX_PROBLEM],
         identity=said.identity,
         machine=said.machine,

@@ -19,7 +19,7 @@ MAX_KEPT: Final = 16
 def registered(state: State, fact: f.NodeRegistered) -> None:
     """A node is here, with what it has."""
     node = state.nodes.get(fact.node)
-    changed = node is None or node.inventory != fact.inventory
+    changed = node is None or node.inventory != fact.inventory or node.sharing != fact.sharing
     if node is None:
         node = Node(name=fact.node, state=NodeState.UP, inventory=fact.inventory)
         state.nodes[node.name] = node
@@ -36,7 +36,7 @@ def registered(state: State, fact: f.NodeRegistered) -> None:
     node.load, node.heartbeat_s = fact.load, fact.at_s
     _clear(node)
     node.probes, node.tunes, node.leases = fact.probes, fact.tunes, fact.leases
-    node.prepares = fact.prepares
+    node.prepares, node.sharing = fact.prepares, fact.sharing
     if node.probation.drained and node.probation.due_s:  # it may have been mended meanwhile
         _watch(state, node, structs.replace(node.probation, due_s=fact.at_s, failed=0))
     else:

@@ -4,7 +4,7 @@ GPUs are assigned by their index. Only GPUs that a driver has told of, with a UU
 what a configuration declares is as its administrator says.
 """
 
-from gsched.model.resources import Inventory
+from gsched.model.resources import Inventory, percent_held
 from gschedd.core.state import Node, State
 
 
@@ -37,7 +37,7 @@ def gpus_changed(state: State, node: Node, now: Inventory) -> str:
 def _gpus_are_owned(state: State, node: Node) -> bool:
     jobs = state.by_node.get(node.name, {}).values()
     return any(
-        share.gpu_indices
+        percent_held([share])
         for job in jobs
         if job.attempt is not None
         for share in job.attempt.allocation

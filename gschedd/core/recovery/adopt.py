@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 
 from gsched.model.job import JobSpec
 from gsched.model.origin import Origin
+from gsched.model.resources import crowded_gpu
 from gsched.model.states import HoldKind, JobState, PartState, StopReason
 from gsched.protocol import node as n
 from gschedd.core import facts as f
@@ -136,12 +137,14 @@ def _is_possible(origin: Origin) -> bool:
     nodes = {share.node for share in shares}
     counts = [count for each in shares for count in (each.cpus, each.slots, each.memory_bytes)]
     counts.extend(count for each in shares for _, count in each.generic)
-    gpus = [index for each in shares for index in each.gpu_indices]
+    held = [[gpu.index for gpu in each.gpus_held] for each in shares]
+    gpus = [index for indices in held for index in indices]
+    gpus.extend(gpu.memory_bytes for each in shares for gpu in each.gpu_shares)
     return (
         len(nodes) == len(shares)
         and bool(origin.active)
         and nodes.issuperset(origin.active)
-        and all(len(set(each.gpu_indices)) == len(each.gpu_indices) for each in shares)
+        and all(len(set(indices)) == len(indices) for indices in held)
         and all(0 <= number < MAX_NUMBER for number in (*counts, *gpus))
         and 0 <= origin.master_port < MAX_PORT
     )
@@ -453,14 +456,16 @@ _ASKED: Final = frozenset({StopReason.DELETE, StopReason.RERUN, StopReason.MOVE}
 
 
 def _is_taken(state: State, case: Case, origin: Origin) -> bool:
-    """Return whether another job owns a GPU of it now; that one may be adopted or ended later."""
+    """Return whether other jobs own too much of a GPU of it now; they may end later."""
     for share in origin.allocation:
-        for job in state.by_node.get(share.node, {}).values():
-            if job.id == case.job or job.attempt is None:
-                continue
-            owned = job.attempt.parts[share.node].share.gpu_indices
-            if not set(owned).isdisjoint(share.gpu_indices):
-                return True
+        held = [
+            gpu
+            for job in state.by_node.get(share.node, {}).values()
+            if job.id != case.job and job.attempt is not None
+            for gpu in job.attempt.parts[share.node].share.gpus_held
+        ]
+        if crowded_gpu([*held, *share.gpus_held], state.gpus_of(share.node)) is not None:
+            return True
     return False
 
 

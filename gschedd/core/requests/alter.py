@@ -21,6 +21,7 @@ from gschedd.core import facts as f
 from gschedd.core.commands import ActOnJob
 from gschedd.core.decide import own_job
 from gschedd.core.requests.deadline import check_deadline, check_start, deadline_of
+from gschedd.core.requests.sharing import check_sharing
 from gschedd.core.requests.submit import (
     check_name,
     check_texts,
@@ -144,7 +145,9 @@ def _altered(
         spec = _with_resources(
             job, spec, asked.resources, state=state, settings=settings, now_s=now_s
         )
-    return _with_deadline(job, spec, asked, state=state, settings=settings, now_s=now_s)
+    spec = _with_deadline(job, spec, asked, state=state, settings=settings, now_s=now_s)
+    check_sharing(spec)
+    return spec
 
 
 def _kept_lease_s(job: Job, asked: Alteration) -> float:

@@ -27,6 +27,7 @@ from gschedd.core.commands import Submit
 from gschedd.core.requests.adaptive import adaptive_notes
 from gschedd.core.requests.checkpointing import lease_of, saving_of
 from gschedd.core.requests.deadline import aim_of
+from gschedd.core.requests.sharing import check_sharing
 from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import State, client_key
 from gschedd.plan.fit import NoFit, place
@@ -143,6 +144,7 @@ def prepare(
         lease_s=lease_of(asked, settings),
     )
     spec = structs.replace(spec, **stated_of(asked))
+    check_sharing(spec)
     return Submission(spec=spec, warnings=tuple(warnings))
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec import Struct
 
-from gsched.model.resources import Allocation, Chunk, Share
+from gsched.model.resources import WHOLE_PERCENT, Allocation, Chunk, Share, percent_held
 from gschedd.plan.load import NodeLoad, NodeRates, Use
 from gschedd.plan.room import Rank, RankKey
 from gschedd.plan.snapshot import ByEnd, RunningJob, Snapshot
@@ -204,7 +204,7 @@ def running_on(running: Collection[RunningJob]) -> Callable[[str], Sequence[Runn
 
 def asked_for(share: Share, rates: NodeRates) -> Use:
     """Return the use of a job that uses all that it asked for."""
-    gpus = len(share.gpu_indices)
+    gpus = percent_held([share]) / WHOLE_PERCENT
     return Use(
         cpu_cores=share.cpus,
         memory_bytes=share.memory_bytes,
@@ -288,6 +288,8 @@ def promised(space: FreeNode) -> NodeLoad:
     """Return a node without a report as if its jobs used exactly what they asked for."""
     gpu_memory_bytes = sum(gpu.memory_bytes for gpu in space.all_gpus)
     free = sum(gpu.memory_bytes for gpu in space.gpus)
+    free += sum(each.memory_bytes for each in space.shared)
+    left = sum(each.percent for each in space.shared) / WHOLE_PERCENT
     rates = NodeRates(
         cores=space.total_cpus,
         memory_bytes=space.total_memory_bytes,
@@ -297,7 +299,7 @@ def promised(space: FreeNode) -> NodeLoad:
     used = Use(
         cpu_cores=space.total_cpus - space.cpus,
         memory_bytes=space.total_memory_bytes - space.memory_bytes,
-        gpus=space.total_gpus - len(space.gpus),
+        gpus=space.total_gpus - len(space.gpus) - left,
         gpu_memory_bytes=gpu_memory_bytes - free,
     )
     return NodeLoad(name=space.name, rates=rates, used=used, running=space.owners)

@@ -1,0 +1,30 @@
+"""Jobs that share a GPU: what such a job cannot be."""
+
+from gsched.errors import InvalidRequestError
+from gsched.model.job import JobSpec
+from gsched.model.states import LaunchKind
+
+
+def check_sharing(spec: JobSpec) -> None:
+    """Check that a job which shares a GPU needs nothing that only whole GPUs offer.
+
+    Raises:
+        InvalidRequestError: it does.
+    """
+    if spec.request.gpu_share is None:
+        return
+    if spec.launch is LaunchKind.TORCHRUN:
+        raise InvalidRequestError(
+            "torchrun starts one process for each GPU, and a share is a part of one GPU",
+            hint="start the script with python, or request whole GPUs with gpus=N",
+        )
+    if spec.is_training:
+        raise InvalidRequestError(
+            "a training job with a deadline, a workload or a range of GPUs gets whole GPUs",
+            hint="omit the share, or the options of training jobs",
+        )
+    if spec.movable:
+        raise InvalidRequestError(
+            "a job that shares a GPU cannot migrate",
+            hint="omit the share, or --elastic and --checkpoint-signal",
+        )

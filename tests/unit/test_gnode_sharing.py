@@ -1,0 +1,106 @@
+"""The node's agent and GPUs that jobs share: what it refuses and remembers."""
+
+import pytest
+
+from gnode.core import effects as do
+from gnode.core.inputs import Found, SpoolFound, Welcomed
+from gnode.core.task import AttemptKey
+from gsched.model.resources import GpuShare, Share
+from gsched.model.states import ShareClass
+from gsched.protocol.node import Launch
+from tests.support.agent_driver import Driver, exits, only, order
+
+GIB = 2**30
+HIGH, LOW = ShareClass.HIGH, ShareClass.LOW
+
+
+def driver(**settings: object) -> Driver:
+    """Return an agent with two GPUs of 16 GiB that jobs can share."""
+    wanted: dict[str, object] = {"sharing": "colocate", **settings}
+    return Driver(gpus=2, gpu_memory_bytes=16 * GIB, **wanted)  # type: ignore[arg-type] # as given
+
+
+def sharing(
+    job: int, percent: int, gib: int = 1, share_class: ShareClass = LOW, *, index: int = 0
+) -> Launch:
+    """Return the launch of a job with a part of a GPU."""
+    part = GpuShare(index=index, percent=percent, memory_bytes=gib * GIB, share_class=share_class)
+    return order(job, share=Share(node="n1", cpus=1, gpu_shares=(part,)))
+
+
+def refused(node: Driver, launch: Launch) -> str:
+    """Return why a launch is refused; nothing of it may be on disk."""
+    effects = node.launch(launch)
+    assert not only(effects, do.AcceptTask)
+    (record,) = exits(effects)
+    return record.message
+
+
+def test_jobs_share_a_gpu_as_far_as_it_goes() -> None:
+    node = driver()
+    for launch in (sharing(1, 60, 8), sharing(2, 39, 8)):
+        assert only(node.launch(launch), do.AskLaunch)
+
+    assert refused(node, sharing(3, 2, 0)) == (
+        "GPU 0 of node n1 is shared by 1.1, 2.1, and has no room for this job"
+    )
+    assert "has no room" in refused(node, sharing(4, 1, 1)), "of memory"
+    assert only(node.launch(sharing(5, 1, 0)), do.AskLaunch)
+
+
+@pytest.mark.parametrize(
+    ("launch", "why"),
+    [
+        (sharing(2, 10, 1, HIGH), "has no room"),
+        (order(2, gpus=(0,)), "GPU 0 of node n1 is shared by 1.1"),
+        (sharing(2, 10, 17, index=1), "GPU 1 of node n1 has no room"),
+        (sharing(2, 10, 1, index=2), "has no GPU 2"),
+    ],
+)
+def test_a_launch_that_would_exceed_a_gpu_is_refused(launch: Launch, why: str) -> None:
+    """A job of the class high has 30 % of GPU 0."""
+    node = driver()
+    node.launch(sharing(1, 30, 1, HIGH))
+
+    assert why in refused(node, launch)
+
+
+def test_a_gpu_of_another_job_is_not_shared() -> None:
+    node = driver()
+    node.launch(order(1, gpus=(0,)))
+
+    assert "still belongs to attempt 1.1" in refused(node, sharing(2, 10))
+
+
+def test_a_node_without_a_runtime_refuses_and_says_what_to_do() -> None:
+    assert "set runtime in [gpu_share]" in refused(driver(sharing=""), sharing(1, 10))
+
+
+def test_a_share_is_free_when_nothing_of_its_attempt_is_left() -> None:
+    node = driver()
+    node.launch(sharing(1, 100))
+    node.forked()
+    node.seen()
+    assert only(node.stop(), do.EndSharing) == []
+
+    (end,) = only(node.ended(), do.EndSharing)
+
+    assert end.key == AttemptKey(1, 1)
+    assert [share.percent for share in end.shares] == [100]
+    assert only(node.launch(order(2, gpus=(0,))), do.AskLaunch)
+
+
+def test_a_restarted_gnode_knows_what_is_shared() -> None:
+    """From the tasks in its spool."""
+    before = driver()
+    (accepted,) = only(before.launch(sharing(1, 60)), do.AcceptTask)
+    node = driver(welcome=False)
+    found = Found(key=AttemptKey(1, 1), task=accepted.task, info=None, record=None)
+    node.step(SpoolFound(found=(found,)))
+
+    assert "shared by 1.1" in refused_after_welcome(node, sharing(2, 41))
+
+
+def refused_after_welcome(node: Driver, launch: Launch) -> str:
+    node.step(Welcomed(cluster="c", epoch=1))
+    return refused(node, launch)
