@@ -67,6 +67,7 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         max_user_priority: the highest priority that users can give their own jobs; operators may
             give any.
         lease_s: of rerunnable jobs that say nothing of a lease; 0: they have none.
+        unsatisfiable: jobs whose dependency can never be satisfied: ``cancel`` or ``hold``.
     """
 
     server_name: str = ""
@@ -90,6 +91,7 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_queued_per_user: Annotated[int, msgspec.Meta(ge=1, le=100_000_000)] = 1_000_000
     max_user_priority: Annotated[int, msgspec.Meta(ge=-1024, le=1023)] = 0
     lease_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_LEASE_S)] = 0.0
+    unsatisfiable: str = "cancel"
 
 
 #: What a queue's ``policy`` may name; a test holds it against gschedd's registry.

@@ -145,6 +145,7 @@ def _check_head(head: HeadConfig) -> None:
             hint="use 127.0.0.1, or plaintext_node_channel = true on a network that you trust",
         )
     _check_word(("head", "unknown_resource"), head.unknown_resource, ("refuse", "warn"))
+    _check_word(("head", "unsatisfiable"), head.unsatisfiable, ("cancel", "hold"))
     if 0 < head.lease_s < MIN_LEASE_S:
         raise BrokenRuleError(
             ("head", "lease_s"),

@@ -149,6 +149,13 @@ class UnknownQueueError(GschedError):
     exit_code = 172
 
 
+class BadDependencyError(GschedError):
+    """A dependency that cannot be read, or can never be satisfied (Torque's PBSE_BADDEPEND)."""
+
+    code = "bad_dependency"
+    exit_code = 208
+
+
 class InvalidTransitionError(GschedError):
     """Our own fault: a fact that cannot follow the present state."""
 
@@ -186,6 +193,7 @@ ALL_ERRORS: tuple[type[GschedError], ...] = (
     InvalidRequestError,
     BadStateError,
     UnknownQueueError,
+    BadDependencyError,
     StorageError,
 )
 

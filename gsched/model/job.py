@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from gsched.model.dependency import Dependency
 from gsched.model.numbers import Amount, Count, Number
 from gsched.model.resources import Request
 from gsched.model.states import (
@@ -99,6 +100,7 @@ class JobSpec(Stated, frozen=True, kw_only=True, omit_defaults=True):
         restarts_max: how often in a row, without a checkpoint in between, it is restarted after
             a node or a rank of it has died; 0: what is rerunnable is, after the loss of a node.
         lease_s: how long it may run on a node that does not reach the head, seconds; 0: for ever.
+        depends: on which jobs it still depends; what has come about is left out.
     """
 
     owner: Owner
@@ -126,6 +128,7 @@ class JobSpec(Stated, frozen=True, kw_only=True, omit_defaults=True):
     checkpoint_signal: Number = 0
     restarts_max: Number = 0
     lease_s: float = 0.0
+    depends: tuple[Dependency, ...] = ()
 
     @property
     def is_training(self) -> bool:

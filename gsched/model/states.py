@@ -58,11 +58,12 @@ class NodeState(StrEnum):
 
 
 class HoldKind(StrEnum):
-    """Who holds a job: its user, an operator, or gsched itself."""
+    """Who holds a job: its user, an operator, gsched itself, or the jobs that it depends on."""
 
     USER = "user"
     OPERATOR = "operator"
     SYSTEM = "system"
+    DEPENDENCY = "dependency"  # until the jobs that it depends on have come to that
 
 
 class OutcomeKind(StrEnum):

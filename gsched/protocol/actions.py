@@ -19,6 +19,7 @@ class Alteration(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_u
         deadline_s: the new deadline; 0 takes it away.
         deadline_after_s: the same, counted from now on the head's clock.
         urgency: instead of both, counted from now.
+        depends: the new dependencies, as after ``-W depend=``; empty: none.
     """
 
     name: str | None = None
@@ -40,6 +41,7 @@ class Alteration(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_u
     deadline_s: float | None = None
     deadline_after_s: float | None = None
     urgency: str | None = None
+    depends: tuple[str, ...] | None = None
 
 
 class _Action(

@@ -54,6 +54,7 @@ class SubmitJob(Stated, frozen=True, kw_only=True, omit_defaults=True, forbid_un
         checkpoint_signal: it can be moved, and is asked by this signal to save its state and end.
         requeue_on: ``node-failure``: it is restarted after a node or a rank of it has died.
         requeue_limit: so often in a row; None: three times.
+        depends: on other jobs, each as after ``-W depend=``: ``afterok:12:13``.
     """
 
     key: str
@@ -84,6 +85,7 @@ class SubmitJob(Stated, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     requeue_on: str = ""
     requeue_limit: int | None = None
     lease_s: float | None = None
+    depends: tuple[str, ...] = ()
 
 
 class SubmitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -304,6 +306,7 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
         restarts_max: how often in a row it is restarted after a node or rank of it has died.
         restarts: how often in a row that was so.
         lease_s: how long it may run on a node that does not reach the head; 0: for ever.
+        depends: on which jobs it still depends, as after ``-W depend=``.
     """
 
     server: str
@@ -339,6 +342,7 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
     restarts: int = 0
     start_unknown: str = ""
     lease_s: float = 0.0
+    depends: str = ""
 
 
 class ActionResult(Struct, frozen=True, kw_only=True, omit_defaults=True):

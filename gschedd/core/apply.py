@@ -21,9 +21,11 @@ from gschedd.core import facts as f
 from gschedd.core.attempts.walltime import spent_by
 from gschedd.core.indexing import (
     enter,
+    forget_dependencies,
     give_up_move,
     leave,
     move,
+    note_dependencies,
     resting_state,
     touch,
     touch_attempt,
@@ -126,6 +128,7 @@ def add_job(state: State, job: Job) -> None:
     state.argument_bytes_by_user[uid] = held_bytes + argument_bytes(job.spec.arguments)
     if job.spec.is_training:
         state.trainings[job.id] = job
+    note_dependencies(state, job)
     enter(state, job)
     if job.attempt is not None:
         own(state, job, job.attempt)
@@ -164,7 +167,9 @@ def _altered(state: State, fact: f.JobAltered) -> None:
     leave(state, job)
     if not _keeps_promise(job, fact.spec.deadline_s):
         job.promised = job.meets = job.expected_end_s = None
+    forget_dependencies(state, job)
     job.spec = fact.spec
+    note_dependencies(state, job)
     if job.spec.is_training:
         state.trainings[job.id] = job
     else:
@@ -347,6 +352,7 @@ def _ended(state: State, fact: f.JobEnded) -> None:
         give_up_move(state, job)
     state.trainings.pop(job.id, None)
     state.caches.sizes.pop(job.id, None)
+    forget_dependencies(state, job)
     del state.jobs[job.id]
     state.unstored.finished[job.id] = job
     uid = job.spec.owner.uid

@@ -1,5 +1,8 @@
 """Wishes: imperative, each may be refused. Who wishes is known from the kernel."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from msgspec import Struct
 
 from gsched.protocol.actions import AnyJobAction, AnyNodeAction
@@ -14,17 +17,24 @@ class Command(Struct, frozen=True, kw_only=True):
 
 
 class Submit(Command, frozen=True, kw_only=True):
-    """Queue a job; ``digests`` are of its script and environment as the store keeps them."""
+    """Queue a job.
+
+    Attributes:
+        digests: of its script and environment as the store keeps them.
+        past: of finished jobs that it depends on, whether they succeeded.
+    """
 
     asked: SubmitJob
     digests: tuple[str, str]
+    past: Mapping[int, bool] = MappingProxyType({})
 
 
 class ActOnJob(Command, frozen=True, kw_only=True):
-    """Do to one job what was asked, of this and perhaps of others."""
+    """Do to one job what was asked, of this and perhaps of others; ``past`` as in `Submit`."""
 
     job: int
     asked: AnyJobAction
+    past: Mapping[int, bool] = MappingProxyType({})
 
 
 class ActOnNode(Command, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from gsched.errors import (
     UnknownJobError,
     UnknownNodeError,
 )
+from gsched.model.dependency import format_dependencies
 from gsched.model.ids import format_job_id
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.resources import Usage
@@ -130,6 +131,12 @@ def release_job(
             raise BadStateError(f"job {job.id} is not held")
         kinds = ", ".join(job.holds)
         because = f": {job.hold_reason}" if job.hold_reason else ""
+        if set(job.holds) == {HoldKind.DEPENDENCY}:
+            waits = format_dependencies(job.spec.depends)
+            raise BadStateError(
+                f"job {job.id} waits for its dependencies: {waits}",
+                hint=f"remove them with galter -W depend= {job.id}",
+            )
         hint = f"release it with -h {''.join(kind[0] for kind in job.holds)}"
         if not command.caller.operator:
             hint = "only an operator can release it"  # a user's own hold would have been taken off

@@ -19,7 +19,7 @@ from gsched.errors import (
 )
 from gsched.model.job import JobSpec
 from gsched.model.resources import Load, Request, Usage
-from gsched.model.states import HoldKind, JobState, NodeState
+from gsched.model.states import HoldKind, NodeState
 from gsched.protocol import node as n
 from gschedd.core import commands as c
 from gschedd.core import decide
@@ -59,7 +59,8 @@ from gschedd.core.recovery.adopt import (
     is_adoptable,
 )
 from gschedd.core.requests.actions import act_on_job, act_on_node
-from gschedd.core.requests.submit import known_submission, prepare
+from gschedd.core.requests.dependencies import made_to_wait, resolved
+from gschedd.core.requests.submit import first_state, known_submission, prepare
 from gschedd.core.settings import Settings
 from gschedd.core.state import State
 from gschedd.core.step import NOTHING, Step, together
@@ -178,13 +179,9 @@ class Head:
         )
         job = self.state.next_job
         spec = submission.spec
-        if spec.holds:
-            begins = JobState.HELD
-        elif spec.start_after_s > now_s:
-            begins = JobState.WAITING
-        else:
-            begins = JobState.QUEUED
+        begins = first_state(spec, now_s)
         facts: list[f.AnyFact] = [f.JobSubmitted(at_s=now_s, job=job, spec=spec, state=begins)]
+        facts += made_to_wait(submission.depends, job, self.state, command.caller, now_s)
         if command.asked.reject_if_late:
             promise = promise_of(job, spec, outlook or self.foresee(spec, now_s), now_s=now_s)
             if self.state.plans_training:
@@ -589,6 +586,7 @@ class Head:
                 effects.extend(react(self.state, fact))
                 if follows:
                     following.extend(follow(self.state, fact))
+                    following.extend(resolved(self.state, self.settings, fact))
             pending = following
         if not applied:
             return NOTHING

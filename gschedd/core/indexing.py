@@ -57,6 +57,23 @@ def move(state: State, job: Job, fact: f.JobFact, wanted: JobState) -> None:
     touch(state, job)
 
 
+def note_dependencies(state: State, job: Job) -> None:
+    """Index a job by the jobs that it depends on."""
+    for dependency in job.spec.depends:
+        for on in dependency.jobs:
+            state.dependants.setdefault(on, set()).add(job.id)
+
+
+def forget_dependencies(state: State, job: Job) -> None:
+    """Take a job out of that index."""
+    for dependency in job.spec.depends:
+        for on in dependency.jobs:
+            waiting = state.dependants.get(on, set())
+            waiting.discard(job.id)
+            if not waiting:
+                state.dependants.pop(on, None)
+
+
 def touch(state: State, job: Job) -> None:
     """Note that a job is to be stored."""
     state.unstored.jobs[job.id] = job

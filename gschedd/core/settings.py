@@ -47,6 +47,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         master_port_begin: a number that other clusters hardly have, where ports begin.
         profiling: which elastic trainings run on their fewest GPUs until their steps are measured.
         lease_s: of rerunnable jobs that say nothing of a lease; 0: none.
+        keep_unsatisfiable: a job whose dependency can never be satisfied stays on hold; else it is
+            cancelled.
         lease_margin_s: for killing and for clocks that drift, beyond lease and grace.
         refuse_impossible: deadlines that an idle cluster could not meet are not taken.
     """
@@ -72,6 +74,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     prepare_timeout_s: float = 60.0
     max_moves: int = 4
     lease_s: float = 0.0
+    keep_unsatisfiable: bool = False
     lease_margin_s: float = 30.0
     master_port_first: int = 20000
     master_port_last: int = 29999

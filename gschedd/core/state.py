@@ -372,6 +372,7 @@ class State:
         on_probation: nodes of which a probe is planned.
         ports: master ports in use.
         jobs_by_user, argument_bytes_by_user: what limits per user count.
+        dependants: jobs that depend on a job, by that job.
 
         dirty: marks of what has changed, for the next scheduling cycle.
         caches: what follows from the state and is slow to work out.
@@ -427,6 +428,7 @@ class State:
         self.ports: set[int] = set()
         self.jobs_by_user: dict[int, int] = {}
         self.argument_bytes_by_user: dict[int, int] = {}
+        self.dependants: dict[int, set[int]] = {}
 
     def damaged_on(self, node: str) -> int:
         """Return a job with a damaged record that may own something on a node; 0: none."""

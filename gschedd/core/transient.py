@@ -166,6 +166,7 @@ class Volatile:
             again as soon as one can be made.
         quarantined: why a node is refused that claims to know more than the database, by node; the
             shell fills it.
+        ended: whether jobs that have ended lately succeeded, by number; the oldest first.
     """
 
     def __init__(self) -> None:
@@ -177,6 +178,7 @@ class Volatile:
         self.prepared: dict[int, PreparedThere] = {}
         self.moves_left = False
         self.quarantined: dict[str, str] = {}
+        self.ended: dict[int, bool] = {}
 
 
 class Unstored:

@@ -274,6 +274,7 @@ class Service:
                 store=self._store,
                 clock=self._clock,
                 known_of=self._queries.known_of,
+                ended_well=self._queries.ended_well,
                 jobs_of_keys=self._queries.jobs_of_keys,
                 safe_mode=self._safe_mode,
                 forecasts=self._forecasts,

@@ -58,6 +58,7 @@ def settings_from(config: Config) -> Settings:
         warm=config.moves.warm,
         prepare_timeout_s=config.moves.prepare_timeout_s,
         lease_s=head.lease_s,
+        keep_unsatisfiable=head.unsatisfiable == "hold",
         master_port_first=head.master_port_first,
         master_port_last=head.master_port_last,
         master_port_begin=zlib.crc32(os.fsencode(os.path.realpath(head.state_dir))),

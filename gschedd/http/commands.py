@@ -27,23 +27,23 @@ from gsched.model.states import HoldKind
 from gsched.protocol import actions as a
 from gsched.protocol import api, recover
 from gschedd.core import commands as c
-from gschedd.core import facts as f
 from gschedd.core.forecast.deadline import Outlook, promise_of
 from gschedd.core.head import Head
 from gschedd.core.migration.request import leaving_node
 from gschedd.core.requests.submit import Submission, known_submission, prepare
 from gschedd.core.settings import Caller
 from gschedd.core.step import Step
-from gschedd.core.views.reasons import describe_place
 from gschedd.engine.inbox import Action
 from gschedd.engine.loop import Engine
 from gschedd.engine.space import DiskSpace
+from gschedd.http.action_words import action_words
 from gschedd.http.answers import answer, error_body
 from gschedd.http.bodies import SMALL_BYTES, Bodies, read_body, read_submission
 from gschedd.http.callers import Callers
 from gschedd.http.forecasts import Forecasts, with_outlook
 from gschedd.http.launches import BlobCache
 from gschedd.http.pace import Pace
+from gschedd.http.past import EndedWell, past_of
 from gschedd.store.sqlite import Store
 
 _TEXTS: Final = {kind: limits.texts_of(kind) for kind in (*a.JOB_ACTIONS, *a.NODE_ACTIONS.values())}
@@ -75,6 +75,7 @@ class Parts:
 
     Attributes:
         known_of: which jobs the database knows, done or not.
+        ended_well: of which finished jobs the database knows whether they succeeded.
         jobs_of_keys: the jobs of a user's client keys that the database knows.
         safe_mode: what operators see and do where the database may be an old copy.
         forecasts: what would become of jobs.
@@ -88,6 +89,7 @@ class Parts:
     store: Store
     clock: Clock
     known_of: Callable[[Collection[int]], Awaitable[Collection[int]]]
+    ended_well: EndedWell
     jobs_of_keys: Callable[[int, Sequence[str]], Awaitable[Mapping[str, int]]]
     safe_mode: "SafeModeLike"
     forecasts: Forecasts
@@ -102,7 +104,7 @@ class _Blob:
 
 
 _Content = tuple[_Blob, _Blob]
-_Received = tuple[api.SubmitJob, _Content]
+_Received = tuple[api.SubmitJob, _Content, Mapping[int, bool]]  # and how jobs before it ended
 
 
 class _Item:
@@ -173,6 +175,8 @@ class Commands:
         if self._parts.space.is_low():
             raise TryAgainError("the head's disk is full: no new jobs are taken", hint="free space")
         known = await self._known(jobs, caller, pace)
+        texts = [text for job in jobs for text in job.depends]
+        past = await past_of(texts, self._head.state, self._parts.ended_well)
         loop = asyncio.get_running_loop()
         contents: list[_Content] = []
         pace.begin()
@@ -182,7 +186,7 @@ class Commands:
             else:
                 contents.append(_content(job))
             await pace.keep()
-        return known, list(zip(jobs, contents, strict=True))
+        return known, [(job, each, past) for job, each in zip(jobs, contents, strict=True)]
 
     async def _queue(
         self, pairs: Sequence[_Received], caller: Caller, known: Mapping[str, int]
@@ -193,8 +197,8 @@ class Commands:
             return [
                 Step(job=known[job.key])
                 if job.key in known
-                else self._submit(job, content, caller, now_s)
-                for job, content in part
+                else self._submit(job, content, caller, now_s, past=past)
+                for job, content, past in part
             ]
 
         return await self._in_slices(pairs, partial(self._in_engine, queue))
@@ -208,22 +212,26 @@ class Commands:
         """
 
         async def queue(part: Sequence[_Received]) -> Sequence[Step]:
-            ((job, content),) = part
+            ((job, content, past),) = part
             if job.key in known:
                 return [Step(job=known[job.key])]
             if not job.reject_if_late:
-                return await self._ask(partial(submit, job, content, None))
+                return await self._ask(partial(submit, job, content, past, None))
             async with self._judging:
                 try:
                     outlook = await self._outlook(job, caller)
                 except GschedError as error:
                     return [Step(error=error)]
-                return await self._ask(partial(submit, job, content, outlook))
+                return await self._ask(partial(submit, job, content, past, outlook))
 
         def submit(
-            job: api.SubmitJob, content: _Content, outlook: Outlook | None, now_s: float
+            job: api.SubmitJob,
+            content: _Content,
+            past: Mapping[int, bool],
+            outlook: Outlook | None,
+            now_s: float,
         ) -> list[Step]:
-            return [self._submit(job, content, caller, now_s, outlook)]
+            return [self._submit(job, content, caller, now_s, outlook, past=past)]
 
         return await self._in_slices(pairs, queue, size=1)
 
@@ -302,10 +310,12 @@ class Commands:
         caller: Caller,
         now_s: float,
         outlook: Outlook | None = None,
+        *,
+        past: Mapping[int, bool],
     ) -> Step:
         """Queue one job; what it brings is kept only if it is taken."""
         digests = (content[0].digest, content[1].digest)
-        command = c.Submit(caller=caller, asked=job, digests=digests)
+        command = c.Submit(caller=caller, asked=job, digests=digests, past=past)
         step = self._head.command(command, now_s, outlook)
         if step.facts:
             for blob in content:
@@ -365,28 +375,39 @@ class Commands:
         _check_action(asked)
         await self._engine.settled()
         ids = await self._expand(asked.ids, caller)
+        past: Mapping[int, bool] = {}
+        if isinstance(asked, a.AlterJob) and asked.alteration.depends:
+            past = await past_of(asked.alteration.depends, self._head.state, self._parts.ended_well)
         async with self._bodies.turn_if(len(ids) > FEW, caller.uid) as pace:
-            return answer(api.ActionReply(results=await self._act(asked, ids, caller, pace)))
+            return answer(
+                api.ActionReply(results=await self._act(asked, ids, caller, pace, past=past))
+            )
 
     async def _act(
-        self, asked: a.AnyJobAction, ids: Sequence[str], caller: Caller, pace: Pace
+        self,
+        asked: a.AnyJobAction,
+        ids: Sequence[str],
+        caller: Caller,
+        pace: Pace,
+        *,
+        past: Mapping[int, bool],
     ) -> tuple[api.ActionResult, ...]:
         items: list[_Item] = []
         for text in ids:
-            items.append(self._parse(text, asked, caller))
+            items.append(self._parse(text, asked, caller, past))
             await pace.keep()
         commands = [each.command for each in items if each.command is not None]
         steps = iter(await self._carry_out(commands, pace, dry_run=asked.dry_run))
         for each in items:
             each.step = Step(error=each.error) if each.command is None else next(steps)
-        past = await self._parts.known_of(
+        gone = await self._parts.known_of(
             {each.job for each in items if isinstance(each.step.error, UnknownJobError)} - {0}
         )
         pace.begin()
         results: list[api.ActionResult] = []
         for each in items:
-            failure = self._explain(each, past)
-            words = _words(asked, each.step, dry_run=asked.dry_run)
+            failure = self._explain(each, gone)
+            words = action_words(asked, each.step, dry_run=asked.dry_run)
             note = self._note(asked, each.job) if failure is None else ""
             results.append(_action_result(each.text, failure, words, note))
             await pace.keep()
@@ -449,11 +470,13 @@ class Commands:
                 await pace.keep()
         return expanded
 
-    def _parse(self, text: str, asked: a.AnyJobAction, caller: Caller) -> "_Item":
+    def _parse(
+        self, text: str, asked: a.AnyJobAction, caller: Caller, past: Mapping[int, bool]
+    ) -> "_Item":
         item = _Item(text)
         try:
             item.job = own_job_number(text, server=self._head.settings.server)
-            item.command = c.ActOnJob(caller=caller, job=item.job, asked=asked)
+            item.command = c.ActOnJob(caller=caller, job=item.job, asked=asked, past=past)
         except GschedError as error:
             item.error = error.with_traceback(None)  # its frames are many objects
         return item
@@ -565,22 +588,3 @@ def _action_result(
     if error is not None:
         return api.ActionResult(id=text, error=error_body(error))
     return api.ActionResult(id=text, text=words, note=note)
-
-
-def _words(asked: a.AnyJobAction, step: Step, *, dry_run: bool = False) -> str:
-    if not step.facts:
-        return "nothing to change"
-    if isinstance(asked, a.MigrateJob):
-        where = _where(step)
-        return f"would migrate to {where}" if dry_run else f"migration to {where} requested"
-    if dry_run:
-        return f"would {asked.action}"
-    if isinstance(asked, a.DeleteJob) and any(isinstance(x, f.StopRequested) for x in step.facts):
-        return "ending"
-    return asked.done_words()
-
-
-def _where(step: Step) -> str:
-    """Return where a job goes to: ``n1 (GPUs 0,1), n2 (GPU 0)``."""
-    moves = (fact for fact in step.facts if isinstance(fact, f.MoveRequested))
-    return ", ".join(describe_place(share) for move in moves for share in move.allocation)

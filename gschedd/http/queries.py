@@ -398,6 +398,17 @@ class Queries:
             known.update(await self._read(partial(self._reader.known, part)))
         return known
 
+    async def ended_well(self, numbers: Collection[int]) -> Mapping[int, bool]:
+        """Return of those jobs that the database knows as done whether they succeeded."""
+        found: dict[int, bool] = {}
+        wanted = sorted(numbers)
+        for begin in range(0, len(wanted), IDS_PER_READ):
+            part = wanted[begin : begin + IDS_PER_READ]
+            for job in await self._read(partial(self._reader.jobs, part)):
+                if job.outcome is not None and job.state is JobState.DONE:
+                    found[job.id] = job.outcome.succeeded
+        return found
+
     async def jobs_of_keys(self, uid: int, keys: Sequence[str]) -> Mapping[str, int]:
         """Return the jobs of a user's client keys that the database knows."""
         found: dict[str, int] = {}

@@ -256,7 +256,7 @@ def test_a_script_that_will_not_do_is_refused(
         ),
         (["-d", "no", "job.sh"], 2, "-d: directory {cwd}/no does not exist"),
         (["-u", "no-such-user", "job.sh"], 67, "-u: unknown user 'no-such-user'"),
-        (["-W", "depend=afterok:1", "job.sh"], 2, "-W depend: dependencies"),
+        (["-W", "odd=1", "job.sh"], 2, "-W: unknown attribute 'odd'"),
         (["-a", "later", "job.sh"], 2, "-a: invalid date 'later'"),
         (["--walltime", "-5", "job.sh"], 2, "--walltime: time must be greater than zero, got '-5'"),
         (["--mem", "lots", "job.sh"], 2, "--mem: invalid size 'lots'"),

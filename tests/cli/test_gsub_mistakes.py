@@ -53,7 +53,6 @@ def test_lines_of_other_schedulers_are_warned_of_and_the_job_is_taken(bench: Ben
         ("-t 1-9 job.sh", "-t: job arrays are not supported yet", "in a loop"),
         ("-J 1-9 job.sh", "-J: job arrays are not supported yet", "in a loop"),
         ("-I", "-I: interactive jobs are not supported yet", "gsub --watch"),
-        ("--dependency=afterok:1 job.sh", "--dependency is an option of Slurm: dep", "gsub(1)"),
         ("--mail-type=ALL job.sh", "--mail-type is an option of Slurm: gsched sends no", "gsub(1)"),
         ("sleep 5 --lr 0.1", "'sleep' looks like a command", "gsub -- sleep 5 --lr 0.1"),
         ("--gpus 1 sleep 5 --lr=1", "'sleep' looks like", "gsub --gpus 1 -- sleep 5 --lr=1"),

@@ -12,7 +12,6 @@ import tempfile
 
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
@@ -40,6 +39,7 @@ from gschedd.store.reader import Reader
 from gschedd.store.rows import Batch
 from gschedd.store.sqlite import Store
 from tests.fault_world.bookkeeping import check_head
+from tests.support.dependent_jobs import DependentJobs
 from tests.support.evidence import FORK, LEASE, NO_DIRECTORY, UNKNOWN_USER
 from tests.support.invariants import check_history, content, replayed
 from tests.support.world import (
@@ -118,7 +118,7 @@ moments = st.sampled_from([0.0, BEGIN_S + 5, BEGIN_S + 40])
 holds = st.sampled_from([(), (), (), (), ("user",), ("operator",), ("user", "operator")])
 
 
-class HeadMachine(RuleBasedStateMachine):
+class HeadMachine(DependentJobs):
     """Drives a `Head` and keeps a database beside it."""
 
     def __init__(self) -> None:

@@ -114,8 +114,8 @@ def test_galter_without_anything_to_change_is_an_error() -> None:
     """Otherwise a forgotten option would look like success."""
     with pytest.raises(UsageError, match="nothing to change"):
         alter(name=None, resources=())
-    with pytest.raises(UsageError, match="unknown attribute 'depend'"):
-        alter(attributes=("depend=afterok:1",))
+    with pytest.raises(UsageError, match="unknown attribute 'stagein'"):
+        alter(attributes=("stagein=x@y:z",))
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,16 @@ import click
 import msgspec
 
 from gsched.cli.common import connected, gsched_command, run
-from gsched.cli.operands import carry_out, jobs_argument, normal_ids, parse_hold_list
+from gsched.cli.operands import (
+    UNFINISHED,
+    carry_out,
+    check_only,
+    jobs_argument,
+    normal_ids,
+    parse_hold_list,
+)
 from gsched.cli.submit.mail import refuse_mail
+from gsched.cli.submit.submission import refuse_other_user
 from gsched.cli.times import parse_start_time, read_duration_s
 from gsched.client import Head
 from gsched.clock import SystemClock
@@ -32,6 +40,9 @@ Examples:
     "-a", "start_after", metavar="DATE", help="Do not start before [[[[CC]YY]MM]DD]hhmm[.SS]."
 )
 @click.option("-A", "account", metavar="ACCOUNT", help="Account to charge.")
+@click.option("-c", "_checkpoint", metavar="WHEN", help="Accepted for compatibility; no effect.")
+@click.option("-k", "_keep", metavar="KEEP", help="Accepted for compatibility; no effect.")
+@click.option("-u", "_users", metavar="USER", help="User to run the job as: only yourself.")
 @click.option("-e", "stderr_path", metavar="PATH", help="File for standard error.")
 @click.option(
     "-h",
@@ -79,7 +90,7 @@ Examples:
     "attributes",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Other attributes: kill_delay=SECONDS (Torque's name of --grace).",
+    help="Other attributes: depend=TYPE:JOB, or kill_delay=SECONDS (--grace).",
 )
 @click.option("--grace", metavar="DELAY", help="Time from TERM to KILL: seconds, MM:SS or 5m.")
 @click.option("--comment", metavar="TEXT", help="Text to keep with the job; '' removes it.")
@@ -110,11 +121,11 @@ def galter(
     Every attribute of a waiting job can be changed; of a running job its walltime, deadline, grace,
     account, mail, holds, and whether it can be rerun.
     """
-    request = AlterJob(
-        ids=normal_ids(jobs),
-        alteration=make_alteration(options, now_s=SystemClock().wall_s(), directory=os.getcwd()),
-        dry_run=dry_run,
-    )
+    now_s = SystemClock().wall_s()
+    alteration = make_alteration(options, now_s=now_s, directory=os.getcwd())
+    if alteration == Alteration():  # only options without effect; unknown jobs are still reported
+        return check_only(head, normal_ids(jobs), states=UNFINISHED, as_json=as_json)
+    request = AlterJob(ids=normal_ids(jobs), alteration=alteration, dry_run=dry_run)
     return carry_out(head, request, as_json=as_json)[1]
 
 
@@ -129,10 +140,14 @@ def make_alteration(options: dict[str, Value], *, now_s: float, directory: str) 
     Raises:
         UsageError: nothing at all is to be changed, a value cannot be read, or mail is wanted.
     """
+    if options.get("_users") is not None:
+        refuse_other_user(str(options["_users"]))
     mail = (options.get(name) for name in ("mail_points", "mail_to"))
     refuse_mail(*(None if value is None else str(value) for value in mail))
     given = {name: value for name, value in options.items() if value is not None and value != ()}
-    if not given:
+    stated = bool(given)
+    given = {name: value for name, value in given.items() if not name.startswith("_")}
+    if not stated:
         raise UsageError("nothing to change", hint="see `galter --help`")
     if "deadline" in given and "urgency" in given:
         raise UsageError("--deadline and --urgency are mutually exclusive", hint="give one of them")
@@ -143,8 +158,7 @@ def make_alteration(options: dict[str, Value], *, now_s: float, directory: str) 
         if name in given:
             field, value = read(str(given[name]))
             changes[field] = value
-    for text in _texts(given.get("attributes")):
-        changes["grace_s"] = _kill_delay_s(text)
+    changes |= _attributes(_texts(given.get("attributes")))
     return msgspec.convert(changes, Alteration)
 
 
@@ -177,11 +191,27 @@ def _texts(value: Value) -> tuple[str, ...]:
     return value if isinstance(value, tuple) else ()
 
 
-def _kill_delay_s(text: str) -> float:
-    name, _, value = text.partition("=")
-    if name != "kill_delay":
-        raise UsageError(f"-W {text}: unknown attribute {name!r}", hint="valid: kill_delay=SECONDS")
-    return read_duration_s(f"-W {name}", value)
+def _attributes(texts: tuple[str, ...]) -> dict[str, object]:
+    """Return what ``-W`` changes: the grace period, or the dependencies, all of them.
+
+    Raises:
+        UsageError: an attribute is unknown.
+    """
+    found: dict[str, object] = {}
+    depends: list[str] = []
+    for text in texts:
+        name, _, value = text.partition("=")
+        if name == "kill_delay":
+            found["grace_s"] = read_duration_s(f"-W {name}", value)
+        elif name == "depend":
+            depends.append(value)
+            found["depends"] = tuple(filter(None, depends))
+        else:
+            raise UsageError(
+                f"-W {text}: unknown attribute {name!r}",
+                hint="valid: depend=TYPE:JOB, kill_delay=SECONDS",
+            )
+    return found
 
 
 def absolute_output(path: str, directory: str) -> str:

@@ -12,7 +12,7 @@ from gsched.model.wording import outcome_words
 from gsched.protocol.api import JobStory
 
 LINE_SIZE: Final = 80  # Torque's linesize, OpenPBS's too
-_HELD_LETTERS: Final = {"user": "u", "operator": "o", "system": "s"}
+_HELD_LETTERS: Final = {"user": "u", "operator": "o", "system": "s", "dependency": "s"}
 
 
 class Attribute(NamedTuple):
@@ -46,6 +46,7 @@ def _attributes(story: JobStory, *, openpbs: bool, finished_as_f: bool) -> Itera
     yield Attribute("Account_Name", "", story.account)
     yield Attribute("Checkpoint", "", "u")
     yield _moment("ctime", row.submitted_s)
+    yield Attribute("depend", "", story.depends)
     yield Attribute("Error_Path", "", _path(story, story.stderr_path, "e"))
     yield Attribute("exec_host", "", exec_host(story))
     yield Attribute("exec_gpus", "", _exec_gpus(story))

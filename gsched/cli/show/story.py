@@ -76,6 +76,7 @@ def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
         *_resource_list(story),
         ("Priority", str(row.priority)),
         ("Hold_Types", ", ".join(story.holds)),
+        ("depend", story.depends),
         ("Join_Path", story.join),
         ("Output_Path", story.stdout_path),
         ("Error_Path", story.stderr_path),

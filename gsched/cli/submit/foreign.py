@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 from gsched.cli.submit.mail import NO_MAIL
 
 NO_ARRAYS: Final = "job arrays are not supported yet"
-NO_DEPENDENCIES: Final = "dependencies between jobs are not supported yet"
 LINES_MOST: Final = 10  # named one by one; more only fill the screen
 
 
@@ -41,6 +40,14 @@ def _same(form: str) -> Reader:
 
 def _resource(name: str, option: str) -> Reader:
     return lambda value: Words(f"-l {name}={value}", f"{option} {value}")
+
+
+def _dependency(form: str) -> Reader:
+    def read(value: str) -> Meaning:
+        stated = value if form == "{}" else form.format(value.replace(",", ":"))
+        return Words(f"-W depend={stated}", f"--dependency {stated}")
+
+    return read
 
 
 def _remark(text: str) -> Reader:
@@ -146,7 +153,7 @@ _CPUS: Final = _resource("ncpus", "--cpus")
 _PROCESSES: Final = _same("-l procs={}")
 _MAIL: Final = _remark(NO_MAIL)
 _ARRAY: Final = _remark(NO_ARRAYS)
-_DEPENDENCY: Final = _remark(NO_DEPENDENCIES)
+_LSF_DEPENDENCY: Final = _remark("use #PBS -W depend=afterok:JOB / gsub --dependency afterok:JOB")
 _DIRECTORY: Final = _same("-d {}")
 
 _SLURM: Final[Mapping[str, Reader]] = {
@@ -164,7 +171,7 @@ _SLURM: Final[Mapping[str, Reader]] = {
     **dict.fromkeys(("--output", "-o"), _output("o")),
     **dict.fromkeys(("--error", "-e"), _output("e")),
     **dict.fromkeys(("--array", "-a"), _ARRAY),
-    **dict.fromkeys(("--dependency", "-d"), _DEPENDENCY),
+    **dict.fromkeys(("--dependency", "-d"), _dependency("{}")),
     **dict.fromkeys(("--mail-type", "--mail-user"), _MAIL),
     **dict.fromkeys(("--chdir", "-D"), _DIRECTORY),
     **dict.fromkeys(("--account", "-A"), _same("-A {}")),
@@ -186,7 +193,7 @@ _LSF: Final[Mapping[str, Reader]] = {
     "-M": _remark("use #PBS -l mem=SIZE / gsub --mem SIZE"),
     "-R": _remark("use #PBS -l with nodes=, mem= and gpus=: see RESOURCES in gsub(1)"),
     "-gpu": _lsf_gpu,
-    "-w": _DEPENDENCY,
+    "-w": _LSF_DEPENDENCY,
     "-P": _same("-A {}"),
     "-cwd": _DIRECTORY,
     **dict.fromkeys(("-B", "-N", "-u"), _MAIL),
@@ -205,7 +212,7 @@ _GRID_ENGINE: Final[Mapping[str, Reader]] = {
     "-q": _same("-q {}"),
     "-P": _same("-A {}"),
     "-t": _ARRAY,
-    **dict.fromkeys(("-hold_jid", "-hold_jid_ad"), _DEPENDENCY),
+    **dict.fromkeys(("-hold_jid", "-hold_jid_ad"), _dependency("afterany:{}")),
     **dict.fromkeys(("-m", "-M"), _MAIL),
     "-S": _same("-S {}"),
     "-V": _same("-V"),

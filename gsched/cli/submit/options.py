@@ -75,6 +75,7 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
     checkpoint_signal: str | None = None
     requeue_on: str | None = None
     lease: str | None = None
+    dependency: str | None = None
     places_max: int = 0
 
     @property
@@ -245,8 +246,8 @@ _JOB_OPTIONS = (
     _list("-v", metavar="LIST", text="Environment variables of the job: NAME=VALUE,NAME.",
           target="variables"),
     _flag("-V", text="Export the whole environment to the job.", target="export_all"),
-    _list("-W", metavar="LIST", text="Additional attributes: umask=MASK, block=true.",
-          target="extras"),
+    _list("-W", metavar="LIST", target="extras",
+          text="Additional attributes: depend=TYPE:JOB, umask=MASK, block=true."),
     _flag("-z", text="Do not print the job's id.", target="no_id"),
     _count("--nodes", metavar="N", text="Number of nodes, like -l nodes=N.", least=1),
     _count("--cpus", metavar="N", text="Number of CPUs (per node).", least=1),
@@ -296,6 +297,8 @@ _JOB_OPTIONS = (
           text="Signal at which the job saves a checkpoint and exits, within --grace."),
     _text("--requeue-on", metavar="node-failure[:N]", target="requeue_on",
           text="Restart the job after a node or rank failure, at most N times in a row."),
+    _text("--dependency", metavar="TYPE:JOB[:JOB...],...", target="dependency",
+          text="Start after other jobs: afterok:12, afterany:12:13, singleton."),
     _text("--lease", metavar="TIME|none", target="lease",
           text="Longest time for which the job runs while its node cannot reach the head."),
     _text("--training", metavar="FILE", target="training",

@@ -69,16 +69,22 @@ class Work:
 class Extras:
     """What ``-W`` said. ``umask`` is None and ``block`` False where it said nothing.
 
-    ``notes`` tell of attributes without effect.
+    ``notes`` tell of attributes without effect; ``depends`` are dependencies as they were stated.
     """
 
-    __slots__ = ("block", "notes", "umask")
+    __slots__ = ("block", "depends", "notes", "umask")
 
     def __init__(
-        self, *, umask: int | None = None, block: bool = False, notes: tuple[str, ...] = ()
+        self,
+        *,
+        umask: int | None = None,
+        block: bool = False,
+        depends: tuple[str, ...] = (),
+        notes: tuple[str, ...] = (),
     ):
         self.umask = umask
         self.block = block
+        self.depends = depends
         self.notes = notes
 
 
@@ -131,6 +137,7 @@ def make_job(
         movable=options.elastic,
         profile=options.profile,
         reject_if_late=options.reject_if_late,
+        depends=(*extras.depends, *([options.dependency] if options.dependency else ())),
     )
     job = structs.replace(job, **_labels(options))
     if options.speaks_of_saving:
@@ -369,9 +376,14 @@ def parse_extras(texts: tuple[str, ...]) -> Extras:
     """
     umask: int | None = None
     block = False
+    depends: list[str] = []
     notes: list[str] = []
+    before = ""
     for item in filter(None, (part.strip() for text in texts for part in text.split(","))):
-        name, _, value = item.partition("=")
+        name, equals, value = item.partition("=")
+        if not equals and before == "depend":  # depend=afterok:1,afterany:2
+            name, value = before, item
+        before = name
         if name == "umask":
             if not _UMASK.fullmatch(value):
                 raise UsageError(
@@ -381,19 +393,17 @@ def parse_extras(texts: tuple[str, ...]) -> Extras:
         elif name == "block":
             block = value.lower() in {"true", "t", "y", "1"}
         elif name == "depend":
-            raise UsageError(
-                "-W depend: dependencies between jobs are not supported yet",
-                hint="wait for the first job, then submit the second: gwait JOB && gsub SCRIPT",
-            )
+            depends.append(value)
         elif name in _WITHOUT_EFFECT:
             notes.append(f"-W {name} has no effect: {_WITHOUT_EFFECT[name]}")
         elif spoken().ignores_unknown:
             notes.append(f"-W {name} is unknown and ignored")
         else:
             raise UsageError(
-                f"-W: unknown attribute {name!r}", hint="valid: umask=MASK, block=true"
+                f"-W: unknown attribute {name!r}",
+                hint="valid: depend=TYPE:JOB, umask=MASK, block=true",
             )
-    return Extras(umask=umask, block=block, notes=tuple(notes))
+    return Extras(umask=umask, block=block, depends=tuple(depends), notes=tuple(notes))
 
 
 def _start_after_s(stated: str | None, place: Place) -> float:

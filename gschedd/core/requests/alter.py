@@ -14,13 +14,19 @@ from gsched.errors import (
 from gsched.model import limits
 from gsched.model.job import JobSpec, Labels, Stated
 from gsched.model.request import check_length, format_resources, parse_resources
-from gsched.model.states import JobState
+from gsched.model.states import HoldKind, JobState
 from gsched.model.units import format_duration
 from gsched.protocol.actions import Alteration, AlterJob
 from gschedd.core import facts as f
 from gschedd.core.commands import ActOnJob
 from gschedd.core.decide import own_job
 from gschedd.core.requests.deadline import check_deadline, check_start, deadline_of
+from gschedd.core.requests.dependencies import Stated as StatedDependencies
+from gschedd.core.requests.dependencies import (
+    altered_holds,
+    checked_dependencies,
+    made_to_wait,
+)
 from gschedd.core.requests.sharing import check_sharing
 from gschedd.core.requests.submit import (
     check_name,
@@ -82,12 +88,26 @@ def alter_job(
             )
     _check_priority(job, asked.alteration.priority, command.caller, settings)
     spec = _altered(job, asked.alteration, state=state, settings=settings, now_s=now_s)
+    depends = None
+    if asked.alteration.depends is not None:
+        stated = StatedDependencies(
+            texts=asked.alteration.depends,
+            caller=command.caller,
+            name=spec.name,
+            past=command.past,
+            own=job.id,
+        )
+        depends = checked_dependencies(stated, state, settings)
+        spec = structs.replace(spec, depends=depends.waits_for)
     facts: list[f.AnyFact] = []
     changed = tuple(sorted(set(wanted) - {"holds"}))
     if changed:
         facts.append(
             f.JobAltered(at_s=now_s, job=job.id, spec=spec, by=command.caller.user, changed=changed)
         )
+    if depends is not None:
+        facts.extend(made_to_wait(depends, job.id, state, command.caller, now_s))
+        facts.extend(altered_holds(job, depends, by=command.caller.user, now_s=now_s))
     if asked.alteration.holds is not None:
         facts.extend(_holds(job, asked.alteration.holds, command.caller, now_s))
     return facts
@@ -111,9 +131,9 @@ def _holds(job: Job, wanted: tuple[str, ...], caller: Caller, now_s: float) -> l
     if wanted:
         holds = checked_holds(wanted, caller)
         return [f.JobHeld(at_s=now_s, job=job.id, holds=holds, by=caller.user)]
-    if not job.holds:
+    holds = checked_holds(tuple(set(job.holds) - {HoldKind.DEPENDENCY}), caller)
+    if not holds:
         return []
-    holds = checked_holds(tuple(job.holds), caller)
     return [f.JobReleased(at_s=now_s, job=job.id, holds=holds, by=caller.user)]
 
 

@@ -19,7 +19,7 @@ from gsched.model import limits
 from gsched.model.job import DEFAULT_GRACE_S, JobSpec, Owner, stated_of
 from gsched.model.request import ResourceList, parse_resources
 from gsched.model.resources import Request
-from gsched.model.states import HoldKind, Join, LaunchKind
+from gsched.model.states import HoldKind, JobState, Join, LaunchKind
 from gsched.model.units import format_duration, format_size
 from gsched.protocol.api import SubmitJob
 from gschedd.core.apply import argument_bytes
@@ -27,6 +27,12 @@ from gschedd.core.commands import Submit
 from gschedd.core.requests.adaptive import adaptive_notes
 from gschedd.core.requests.checkpointing import lease_of, saving_of
 from gschedd.core.requests.deadline import aim_of
+from gschedd.core.requests.dependencies import (
+    Depends,
+    checked_dependencies,
+    with_dependencies,
+)
+from gschedd.core.requests.dependencies import Stated as StatedDependencies
 from gschedd.core.requests.sharing import check_sharing
 from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import State, client_key
@@ -52,6 +58,7 @@ class Submission(Struct, frozen=True, kw_only=True):
 
     spec: JobSpec
     warnings: tuple[str, ...]
+    depends: Depends = Depends()
 
 
 def known_submission(state: State, caller: Caller, key: str) -> int | None:
@@ -145,7 +152,21 @@ def prepare(
     )
     spec = structs.replace(spec, **stated_of(asked))
     check_sharing(spec)
-    return Submission(spec=spec, warnings=tuple(warnings))
+    depends = Depends()
+    if asked.depends:
+        stated = StatedDependencies(
+            texts=asked.depends, caller=caller, name=spec.name, past=command.past
+        )
+        depends = checked_dependencies(stated, state, settings)
+        spec = with_dependencies(spec, depends)
+    return Submission(spec=spec, warnings=tuple(warnings), depends=depends)
+
+
+def first_state(spec: JobSpec, now_s: float) -> JobState:
+    """Return the state in which a job begins."""
+    if spec.holds:
+        return JobState.HELD
+    return JobState.WAITING if spec.start_after_s > now_s else JobState.QUEUED
 
 
 def _check_caller(caller: Caller, state: State, settings: Settings) -> None:
@@ -402,7 +423,7 @@ def checked_holds(holds: tuple[str, ...], caller: Caller) -> tuple[HoldKind, ...
     """
     if not holds:
         return ()
-    known = {kind.value for kind in HoldKind}
+    known = {kind.value for kind in HoldKind if kind is not HoldKind.DEPENDENCY}
     for hold in holds:
         if hold not in known:
             raise InvalidRequestError(f"hold {hold!r} is not known: say user, operator or system")

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
+from gsched.model.dependency import format_dependencies
 from gsched.model.job import Outcome, labels_of, stated_of
 from gsched.model.request import format_resources
 from gsched.model.resources import Request
@@ -184,6 +185,7 @@ class JobViews:
             submit_host=spec.owner.host,
             start_after_s=spec.start_after_s,
             holds=tuple(hold.value for hold in job.holds),
+            depends=format_dependencies(job.spec.depends),
             ahead=jobs_ahead(job, self._state) if job.state is JobState.QUEUED else None,
             urgency=spec.urgency.value if spec.urgency is not None else "",
             training=spec.training,

@@ -8,6 +8,7 @@ from gsched.model.states import HoldKind, JobState, NodeState, PartState
 from gsched.model.units import format_duration, format_gpus, format_size
 from gsched.model.wording import batching_words, counted, outcome_words
 from gschedd.core import facts as f
+from gschedd.core.requests.dependencies import dependency_reason
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
 from gschedd.plan.moments import moment
@@ -41,11 +42,15 @@ class Reasons:
         match job.state:
             case JobState.QUEUED:
                 return self._of_queued(job)
+            case JobState.HELD if set(job.holds) == {HoldKind.DEPENDENCY}:
+                return dependency_reason(job), None
             case JobState.HELD:
                 because = f": {job.hold_reason}" if job.hold_reason else ""
                 kinds = " and ".join(job.holds)
                 who = "" if set(job.holds) == {HoldKind.USER} else " as an operator"
                 command = f"grls -h {_hold_letters(job)} {job.id}{who}"
+                if HoldKind.DEPENDENCY in job.holds:
+                    because += f"; {dependency_reason(job)}"
                 return f"held by {kinds}{because}; release it with {command}", None
             case JobState.WAITING:
                 return _delayed_reason(job), None
@@ -117,7 +122,7 @@ def unanswered_reason(job: Job, state: State, now_s: float, requeued_s: float | 
 
 
 def _hold_letters(job: Job) -> str:
-    return "".join(kind[0] for kind in job.holds)
+    return "".join(kind[0] for kind in job.holds if kind is not HoldKind.DEPENDENCY)
 
 
 def _delayed_reason(job: Job) -> str:

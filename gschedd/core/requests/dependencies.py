@@ -1,0 +1,292 @@
+"""Dependencies of jobs on others: checked when they are stated, resolved when jobs start and end.
+
+A job with dependencies is held by `HoldKind.DEPENDENCY`. What has come about is taken out of its
+statement (`JobSpec.depends`) as a fact, so that a head that restarts need not know how jobs ended
+long ago; when nothing is left the hold is released. What can never come about cancels the job, or
+keeps it on hold with that as its reason.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct, structs
+
+from gsched.errors import BadDependencyError
+from gsched.model.dependency import (
+    REVERSED,
+    Dependency,
+    DependencyKind,
+    format_dependencies,
+    parse_dependencies,
+)
+from gsched.model.ids import format_job_id
+from gsched.model.job import JobSpec, Outcome
+from gsched.model.states import HoldKind, OutcomeKind
+from gschedd.core import facts as f
+from gschedd.core.settings import Caller, Settings
+from gschedd.core.state import Job, State
+
+_HELD: Final = (HoldKind.DEPENDENCY,)
+MAX_ENDED: Final = 10_000  # jobs that ended lately and are remembered
+
+
+class Stated(Struct, frozen=True, kw_only=True):
+    """What a user states of a job's dependencies.
+
+    Attributes:
+        texts: as after ``-W depend=``.
+        caller: who states them.
+        name: of the job.
+        past: whether jobs that are done succeeded, as far as the database was asked.
+        own: the number of the job, if it has one already.
+    """
+
+    texts: Sequence[str]
+    caller: Caller
+    name: str
+    past: Mapping[int, bool]
+    own: int = 0
+
+
+class Depends(Struct, frozen=True, kw_only=True):
+    """What the stated dependencies come to.
+
+    Attributes:
+        waits_for: those that have not come about yet.
+        before: jobs that are to wait for this one, and how.
+    """
+
+    waits_for: tuple[Dependency, ...] = ()
+    before: tuple[tuple[int, DependencyKind], ...] = ()
+
+
+def checked_dependencies(stated: Stated, state: State, settings: Settings) -> Depends:
+    """Return the dependencies that a user states, without those that have come about.
+
+    Raises:
+        BadDependencyError: one cannot be read, names an unknown job, or can never be satisfied.
+    """
+    caller, name, own, past = stated.caller, stated.name, stated.own, stated.past
+    waits_for: list[Dependency] = []
+    before: list[tuple[int, DependencyKind]] = []
+    for each in parse_dependencies(stated.texts, server=settings.server):
+        if each.kind in REVERSED:
+            for job in each.jobs:
+                _check_counts(job, state, caller)
+                before.append((job, REVERSED[each.kind]))
+        elif each.kind is DependencyKind.ON:
+            waits_for.append(each)
+        else:
+            jobs = each.jobs
+            if each.kind is DependencyKind.SINGLETON:
+                jobs = _namesakes(state, caller, name, own)
+            left = tuple(job for job in jobs if not _is_met(each.kind, job, state, past))
+            if left:
+                waits_for.append(structs.replace(each, jobs=left))
+    if own:
+        _check_circle(waits_for, own, state)
+    return Depends(waits_for=tuple(waits_for), before=tuple(before))
+
+
+def _namesakes(state: State, caller: Caller, name: str, own: int) -> tuple[int, ...]:
+    """Return the caller's unfinished jobs of that name, but for the job itself and later ones."""
+    return tuple(
+        job.id
+        for job in state.jobs.values()
+        if job.spec.name == name and job.spec.owner.uid == caller.uid and (not own or job.id < own)
+    )
+
+
+def _is_met(kind: DependencyKind, number: int, state: State, past: Mapping[int, bool]) -> bool:
+    job = state.jobs.get(number)
+    if job is not None:
+        return kind is DependencyKind.AFTER and job.started_s is not None
+    succeeded = state.volatile.ended.get(number)
+    if succeeded is None and number in state.unstored.finished:
+        outcome = state.unstored.finished[number].outcome
+        succeeded = outcome is not None and outcome.succeeded
+    if succeeded is None:
+        succeeded = past.get(number)
+    if succeeded is None:
+        raise BadDependencyError(
+            f"{kind}:{number}: Unknown Job Id {number}", hint="see gstat for jobs, ghist for past"
+        )
+    met = _verdict(kind, succeeded=succeeded)
+    if not met:
+        how = "succeeded" if succeeded else "failed or was cancelled"
+        raise BadDependencyError(
+            f"{kind}:{number} can never be satisfied: job {number} {how}",
+            hint=f"see ghist {number}",
+        )
+    return True
+
+
+def _verdict(kind: DependencyKind, *, succeeded: bool) -> bool:
+    """Return whether the end of a job is what the dependency waits for."""
+    if kind is DependencyKind.AFTER_OK:
+        return succeeded
+    return not succeeded if kind is DependencyKind.AFTER_NOT_OK else True
+
+
+def _check_counts(number: int, state: State, caller: Caller) -> None:
+    """Check that a job waits for ``on:COUNT`` jobs that are to say so.
+
+    Raises:
+        BadDependencyError: it does not, or is somebody else's.
+    """
+    job = state.jobs.get(number)
+    if job is None:
+        raise BadDependencyError(f"before: Unknown Job Id {number}", hint="see gstat")
+    if not (caller.owns(job.spec.owner) or caller.operator):
+        raise BadDependencyError(f"before: job {number} belongs to {job.spec.owner.user}")
+    if HoldKind.DEPENDENCY not in job.holds or not _count_of(job.spec):
+        raise BadDependencyError(
+            f"before: job {number} does not wait for another job",
+            hint="submit it with -W depend=on:COUNT first",
+        )
+
+
+def _count_of(spec: JobSpec) -> int:
+    return sum(each.count for each in spec.depends)
+
+
+def _check_circle(waits_for: Sequence[Dependency], own: int, state: State) -> None:
+    """Check that no job waits for itself, over however many others.
+
+    Raises:
+        BadDependencyError: it would.
+    """
+    ahead = [job for each in waits_for for job in each.jobs]
+    seen: set[int] = set()
+    while ahead:
+        number = ahead.pop()
+        if number == own:
+            raise BadDependencyError(f"job {own} would wait for itself")
+        if number not in seen and number in state.jobs:
+            seen.add(number)
+            ahead.extend(job for each in state.jobs[number].spec.depends for job in each.jobs)
+
+
+def with_dependencies(spec: JobSpec, depends: Depends) -> JobSpec:
+    """Return a job's statement with what it waits for, on hold for that."""
+    if not depends.waits_for:
+        return spec
+    holds = tuple(sorted({*spec.holds, HoldKind.DEPENDENCY}))
+    return structs.replace(spec, depends=depends.waits_for, holds=holds)
+
+
+def made_to_wait(
+    depends: Depends, by: int, state: State, caller: Caller, now_s: float
+) -> list[f.AnyFact]:
+    """Return that the jobs named by ``before*`` wait for the job ``by``, instead of a count."""
+    facts: list[f.AnyFact] = []
+    specs: dict[int, JobSpec] = {}
+    for number, kind in depends.before:
+        spec = specs.get(number) or state.jobs[number].spec
+        left, counted = [], False
+        for each in spec.depends:
+            if each.count and not counted:
+                counted = True
+                if each.count > 1:
+                    left.append(structs.replace(each, count=each.count - 1))
+            else:
+                left.append(each)
+        waits_for = (*left, Dependency(kind=kind, jobs=(by,)))
+        specs[number] = spec = structs.replace(spec, depends=waits_for)
+        facts.append(
+            f.JobAltered(
+                at_s=now_s, job=number, spec=spec, by=caller.user, changed=("dependencies",)
+            )
+        )
+    return facts
+
+
+def altered_holds(job: Job, depends: Depends, *, by: str, now_s: float) -> list[f.AnyFact]:
+    """Return the hold or release that follows from other dependencies of a job that waits."""
+    if depends.waits_for and HoldKind.DEPENDENCY not in job.holds:
+        return [f.JobHeld(at_s=now_s, job=job.id, holds=_HELD, by=by)]
+    if not depends.waits_for and HoldKind.DEPENDENCY in job.holds:
+        return [f.JobReleased(at_s=now_s, job=job.id, holds=_HELD, by=by)]
+    return []
+
+
+# --- what follows from starts and ends ---
+
+
+def resolved(state: State, settings: Settings, fact: f.AnyFact) -> list[f.AnyFact]:
+    """Return what a start or an end means to the jobs that depend on the job."""
+    match fact:
+        case f.JobEnded():
+            event = _Event(job=fact.job, at_s=fact.at_s, succeeded=fact.outcome.succeeded)
+        case f.JobDiscarded():
+            event = _Event(job=fact.job, at_s=fact.at_s, succeeded=False)
+        case f.PartStarted():
+            event = _Event(job=fact.job, at_s=fact.at_s)
+        case _:
+            return []
+    if event.succeeded is not None:
+        _remember(state, event.job, succeeded=event.succeeded)
+    facts: list[f.AnyFact] = []
+    for number in sorted(state.dependants.get(event.job, ())):
+        job = state.jobs.get(number)
+        if job is not None and HoldKind.DEPENDENCY in job.holds and job.attempt is None:
+            facts.extend(_come_about(settings, job, event))
+    return facts
+
+
+class _Event(Struct, frozen=True, kw_only=True):
+    """A job has ended, and whether it succeeded, or (None) has started."""
+
+    job: int
+    at_s: float
+    succeeded: bool | None = None
+
+
+def _remember(state: State, number: int, *, succeeded: bool) -> None:
+    """Note how a job ended: who submits a job that depends on it may have read before that."""
+    ended = state.volatile.ended
+    ended[number] = succeeded
+    if len(ended) > MAX_ENDED:
+        del ended[next(iter(ended))]
+
+
+def _come_about(settings: Settings, job: Job, event: _Event) -> list[f.AnyFact]:
+    """Return what becomes of a job when one that it depends on has started or ended."""
+    on, succeeded, at_s = event.job, event.succeeded, event.at_s
+    left: list[Dependency] = []
+    for each in job.spec.depends:
+        if on not in each.jobs or (succeeded is None and each.kind is not DependencyKind.AFTER):
+            left.append(each)
+            continue
+        if succeeded is not None and not _verdict(each.kind, succeeded=succeeded):
+            return _never(settings, job, each.kind, event)
+        jobs = tuple(number for number in each.jobs if number != on)
+        if jobs:
+            left.append(structs.replace(each, jobs=jobs))
+    spec = structs.replace(job.spec, depends=tuple(left))
+    if spec == job.spec:
+        return []
+    facts: list[f.AnyFact] = [
+        f.JobAltered(at_s=at_s, job=job.id, spec=spec, by="gsched", changed=("dependencies",))
+    ]
+    if not left:
+        facts.append(f.JobReleased(at_s=at_s, job=job.id, holds=_HELD, by="gsched"))
+    return facts
+
+
+def _never(settings: Settings, job: Job, kind: DependencyKind, event: _Event) -> list[f.AnyFact]:
+    on, at_s = event.job, event.at_s
+    how = "succeeded" if kind is DependencyKind.AFTER_NOT_OK else "failed or was cancelled"
+    name = format_job_id(on, settings.server)
+    why = f"its dependency {kind}:{on} can never be satisfied: job {name} {how}"
+    if settings.keep_unsatisfiable:
+        return [f.JobHeld(at_s=at_s, job=job.id, holds=_HELD, by="gsched", reason=why)]
+    outcome = Outcome(kind=OutcomeKind.CANCELLED, message=f"cancelled: {why}")
+    return [f.JobEnded(at_s=at_s, job=job.id, outcome=outcome, ended_s=at_s, by="gsched")]
+
+
+def dependency_reason(job: Job) -> str:
+    """Return for what a job on hold waits, in words."""
+    waits = format_dependencies(job.spec.depends)
+    because = f"; {job.hold_reason}" if job.hold_reason else ""
+    return f"waits for its dependencies: {waits}{because}"
