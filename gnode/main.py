@@ -24,9 +24,11 @@ from gnode.daemon.identity import own_identity
 from gnode.daemon.launching import Rules
 from gnode.daemon.peer import trusted_uids
 from gnode.daemon.scratch import DEFAULT_TMP_DIR
+from gnode.daemon.sharing import Sharing
 from gnode.daemon.shell import Identity, Meters, Shell
 from gnode.daemon.space import SpoolSpace
 from gnode.daemon.spool import Spool
+from gnode.gpushare import make_runtime
 from gnode.hw import cgroups
 from gnode.hw.confinement import Confinement, find_confinement
 from gnode.hw.inventory import take_inventory, usable_cores
@@ -36,11 +38,19 @@ from gnode.hw.nvml import Nvml
 from gnode.hw.sampling import Sampler
 from gnode.supervisor import __file__ as supervisor_file
 from gsched.clock import SystemClock
-from gsched.config import DEFAULT_NODE_STATE_DIR, HEAD_ACCOUNT, Config, environment, load_config
+from gsched.config import (
+    DEFAULT_NODE_STATE_DIR,
+    HEAD_ACCOUNT,
+    Config,
+    GpuShareConfig,
+    environment,
+    load_config,
+)
 from gsched.daemon_files import check_config, read_key
 from gsched.errors import CannotWriteError, ConfigError, GschedError, InternalError
 from gsched.logs import HANGUP, Complaints, LineFormatter, survive_hangups
 from gsched.model.node_name import NODE_NAME_RULE, is_node_name
+from gsched.model.resources import Inventory
 from gsched.model.units import format_size, parse_size_bytes
 
 log = logging.getLogger(__name__)
@@ -128,6 +138,7 @@ def _compose(
     nvml = Nvml()
     confinement = find_confinement()
     inventory = take_inventory(node, nvml, confinement)
+    sharing = _sharing(config.gpu_share, state, nvml, inventory)
     _kill_strays(roots, state)
     rules = Rules(allow_root=node.allow_root_jobs, uid_min=node.min_uid)
     site = Site(
@@ -148,6 +159,7 @@ def _compose(
             processes=node.job_processes,
         ),
         processes_root=roots.processes,
+        sharing=sharing.offered,
         remove_delay_s=float(environment("GSCHED_TEST_REMOVE_DELAY_S") or REMOVE_DELAY_S),
     )
     agent = Agent(site, inventory, mark=state.read_mark(), heartbeat_s=node.heartbeat_s)
@@ -165,6 +177,7 @@ def _compose(
         inventory=inventory,
         elastic_socket=site.elastic_socket,
         rules=rules,
+        sharing=sharing,
     )
     log.info(
         "gnode %s on %s (identity %s…): %d CPUs, %d GPUs, state in %s, groups in %s",
@@ -183,7 +196,12 @@ def _compose(
         agent=agent,
         spool=state,
         meters=Meters(
-            load=LoadMeter(clock, confinement, cores=usable_cores(node, confinement)),
+            load=LoadMeter(
+                clock,
+                confinement,
+                cores=usable_cores(node, confinement),
+                per_minute=bool(sharing.offered),
+            ),
             attempts=Sampler(nvml),
             sample_s=node.sample_s,
             space=SpoolSpace(state.state_dir, parse_size_bytes(node.least_spool)),
@@ -191,6 +209,14 @@ def _compose(
         clock=clock,
         has_spool=has_spool,
     )
+
+
+def _sharing(config: GpuShareConfig, state: Spool, nvml: Nvml, inventory: Inventory) -> Sharing:
+    """Return how jobs share GPUs of this node, if they do."""
+    runtime = None
+    if config.runtime != "none":
+        runtime = make_runtime(config, state_dir=state.state_dir, nvml=nvml)
+    return Sharing(config.runtime, runtime, inventory.gpus)
 
 
 def node_name(config: Config) -> str:

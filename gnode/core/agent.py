@@ -60,6 +60,7 @@ from gsched.protocol.node import (
 #: How old the durable mark may be, seconds: each time costs a flush.
 MARK_SAVE_S = 2.0
 FIRST_USAGE_S = 5.0  # of its run time, when an attempt's use is told first
+SHARING_HEARTBEAT_S = 60.0  # the most between two while jobs share GPUs
 LAST_WORDS_S = 10.0  # how long a node that ends its jobs waits for the head to hear of it
 
 
@@ -88,6 +89,7 @@ class Agent:
         self._prober = probe.Prober(self._table)
         self._heartbeat_s = heartbeat_s
         self._heartbeat_at_s: float | None = None
+        self._beaten_s = 0.0
         self._finish_at_s: float | None = None
         self._finished = False
 
@@ -121,7 +123,8 @@ class Agent:
     def next_alarm_s(self) -> float | None:
         """Return when `AlarmRang` is due next, on the clock of ``now_s``; None for never."""
         table = self._table
-        times = [] if self._heartbeat_at_s is None else [self._heartbeat_at_s]
+        beat_s = self._beat_due_s()
+        times = [] if beat_s is None else [beat_s]
         if self._save_at_s is not None:
             times.append(self._save_at_s)
         if self._finish_at_s is not None and not self._finished:
@@ -285,7 +288,7 @@ class Agent:
         ):
             self._save_mark()  # before anything that this head orders is done
         table.welcomed = True
-        self._heartbeat_at_s = now_s + self._heartbeat_s
+        self._beaten_s, self._heartbeat_at_s = now_s, now_s + self._heartbeat_s
         table.out.extend(table.leases.connected(offered=event.leases, now_s=now_s))
         for attempt in table.attempts.values():
             if attempt.phase is not Phase.ACKED:
@@ -384,7 +387,8 @@ class Agent:
         for attempt in table.leases.take_late(now_s):
             lives.kill_expired(table, attempt)
         self._prober.on_alarm(now_s)
-        if self._heartbeat_at_s is not None and self._heartbeat_at_s <= now_s:
+        beat_s = self._beat_due_s()
+        if beat_s is not None and beat_s <= now_s:
             self._beat(now_s)
 
     def _remove_due(self, now_s: float) -> None:
@@ -415,10 +419,19 @@ class Agent:
             Send(message=Heartbeat(load=table.load, usage=used, problem=table.problem))
         )
 
+    def _beat_due_s(self) -> float | None:
+        """Return when the load is sent, None while no head listens.
+
+        While jobs share GPUs that is each minute: the head chooses GPUs by their utilisation.
+        """
+        if self._heartbeat_at_s is None or not self._table.sharers:
+            return self._heartbeat_at_s
+        return min(self._heartbeat_at_s, self._beaten_s + SHARING_HEARTBEAT_S)
+
     def _beat(self, now_s: float) -> None:
         """Send how the node is."""
         table = self._table
-        self._heartbeat_at_s = now_s + self._heartbeat_s
+        self._beaten_s, self._heartbeat_at_s = now_s, now_s + self._heartbeat_s
         usage = tuple(
             (attempt.key.job, attempt.key.attempt, attempt.usage)
             for attempt in table.live()

@@ -36,9 +36,11 @@ from gnode.daemon.launching import LauncherClient, Rules
 from gnode.daemon.reading import Reader
 from gnode.daemon.record_removal import RecordRemoval
 from gnode.daemon.removals import TRASH_PREFIX, Remover
+from gnode.daemon.sharing import Sharing
 from gnode.daemon.space import LOOK_S, SpoolSpace
 from gnode.daemon.spool import Spool
 from gnode.daemon.writes import Writes
+from gnode.gpushare import ShareRefusedError
 from gnode.hw.load import LoadMeter
 from gnode.hw.sampling import Sampler, Target
 from gsched import watchdog
@@ -70,6 +72,7 @@ class Identity:
         elastic_socket: on which trainings talk to this gnode.
         incarnation: of this start of gnode.
         rules: whose jobs run here.
+        sharing: how they share its GPUs.
     """
 
     node: str
@@ -85,6 +88,7 @@ class Identity:
     inventory: Inventory
     elastic_socket: str
     rules: Rules
+    sharing: Sharing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +133,7 @@ class Shell:
         self._spool = spool
         self._clock = clock
         self._meters = meters
+        self._sharing = identity.sharing
         self._inputs: deque[Input] = deque()
         self._drain_planned = False
         self._alarm: asyncio.TimerHandle | None = None
@@ -164,6 +169,9 @@ class Shell:
     async def run(self) -> None:
         """Run until `finish`, or until the agent says that all its attempts have ended."""
         found = self._look(*self._spool.attempts())
+        for each in found:
+            if each.task is not None and each.task.gpu_shares and each.record is None:
+                self._sharing.admit_again(each.task)
         self._step(SpoolFound(found=found, ended=self._ended.keys()))
         for path in self._spool.scratch.abandoned({found.key.name for found in found}):
             if os.path.basename(path).startswith(TRASH_PREFIX):
@@ -192,6 +200,7 @@ class Shell:
         self._launcher.stop()
         self._writes.close()
         self._starts.close()
+        self._sharing.close()
         self._doubts.close()
         if self._alarm is not None:
             self._alarm.cancel()
@@ -329,16 +338,28 @@ class Shell:
 
     @_do.register
     def _(self, effect: do.AcceptTask) -> None:
+        key = effect.task.key
         try:
-            self._spool.write_task(effect.task, layout=self._launcher.layout)
+            task = self._sharing.admitted(effect.task)
+        except ShareRefusedError as error:
+            message = f"node {self._identity.node} cannot share its GPU: {error.message}"
+            failure = LaunchFailure(stage=LaunchStage.DEVICE, subject=Subject.NODE)
+            self.post(LaunchFailed(key=key, message=message, failure=failure))
+            return
+        try:
+            self._spool.write_task(task, layout=self._launcher.layout)
         except OSError as error:
             message = f"node {self._identity.node} cannot keep the job: {error}"
             failure = LaunchFailure(
                 stage=LaunchStage.SPOOL, subject=Subject.NODE, errno=error.errno or 0
             )
-            self.post(LaunchFailed(key=effect.task.key, message=message, failure=failure))
+            self.post(LaunchFailed(key=key, message=message, failure=failure))
             return
         failpoint("node.launch.after_accepted")
+
+    @_do.register
+    def _(self, effect: do.EndSharing) -> None:
+        self._start(asyncio.to_thread(self._sharing.ended, effect))
 
     @_do.register
     def _(self, effect: do.AskLaunch) -> None:
@@ -447,6 +468,7 @@ class Shell:
                 problem=effect.problem,
                 leases=True,
                 prepares=True,
+                sharing=self._sharing.offered,
             )
 
         self._channel.register(register)

@@ -1,6 +1,7 @@
 """How busy the node is: the machine, or what gnode is confined to."""
 
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -19,6 +20,9 @@ LEAST_INTERVAL_S: Final = 1.0
 #: long to tell it as gnode for the rest of a job's end.
 MEMORY_KEPT_S: Final = 0.1
 
+#: Over which the utilisation of GPUs is averaged, seconds.
+MINUTE_S: Final = 60.0
+
 IDLE_GPU: Final = GpuSample(util_percent=0.0, memory_used_bytes=0, process_memory_bytes={})
 
 
@@ -29,9 +33,12 @@ class LoadMeter:
         clock: tells the intervals.
         confinement: what counts instead of the machine.
         cores: that the node has: what all of its CPU time is, per second.
+        per_minute: tell the mean utilisation of each GPU in the last minute, too.
     """
 
-    def __init__(self, clock: Clock, confinement: Confinement, *, cores: float) -> None:
+    def __init__(
+        self, clock: Clock, confinement: Confinement, *, cores: float, per_minute: bool = False
+    ) -> None:
         self._clock = clock
         self._cores = cores
         quota, limit = confinement.cpu, confinement.memory
@@ -40,6 +47,8 @@ class LoadMeter:
             limit.used_bytes if limit is not None else _MachineMemory(clock).used_bytes
         )
         self._gpus: tuple[GpuSample, ...] = ()
+        self._per_minute = per_minute
+        self._minute: deque[tuple[float, tuple[GpuSample, ...]]] = deque()
         # The interval of the present figure, and what was used by its end.
         self._began_s = self._until_s = clock.monotonic_s()
         self._used_s = self._busy_s()
@@ -50,6 +59,8 @@ class LoadMeter:
     def note_gpus(self, gpus: tuple[GpuSample, ...]) -> None:
         """Keep the GPUs' figures for the loads that follow."""
         self._gpus = gpus
+        if self._per_minute:
+            self._minute.append((self._clock.monotonic_s(), gpus))
 
     def note_end(self, cores: float, ran_s: float, gpu_indices: Sequence[int]) -> None:
         """Take what an attempt that has just ended was using out of the figures.
@@ -87,7 +98,17 @@ class LoadMeter:
             memory_used_bytes=self._memory_bytes(),
             gpu_util_percent=tuple(gpu.util_percent for gpu in self._gpus),
             gpu_memory_used_bytes=tuple(gpu.memory_used_bytes for gpu in self._gpus),
+            gpu_minute_percent=self._minute_percent(),
         )
+
+    def _minute_percent(self) -> tuple[float, ...]:
+        """Return the mean utilisation of each GPU over the samples of the last minute."""
+        old_s = self._clock.monotonic_s() - MINUTE_S
+        while self._minute and self._minute[0][0] <= old_s:
+            self._minute.popleft()
+        count = len(self._minute)
+        each = zip(*(gpus for _, gpus in self._minute), strict=False)
+        return tuple(sum(gpu.util_percent for gpu in samples) / count for samples in each)
 
     def _measure(self) -> None:
         now_s = self._clock.monotonic_s()

@@ -57,6 +57,7 @@ class GnodeWorld:
             "allow_root_jobs": os.getuid() == 0,
         }
         self.gpus = 0
+        self.share_runtime = ""
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
@@ -65,12 +66,14 @@ class GnodeWorld:
         return self._process
 
     def write_config(self) -> Path:
-        """Write the configuration that ``settings`` and ``gpus`` describe; return its path."""
+        """Write the configuration that the attributes describe; return its path."""
         lines = ["[node]"]
         for key, value in self.settings.items():
             lines.append(f"{key} = {_toml(value)}")
         if self.gpus:
             lines += ["[[node.gpu]]", f"count = {self.gpus}"]
+        if self.share_runtime:
+            lines += ["[gpu_share]", f"runtime = {_toml(self.share_runtime)}"]
         path = self.directory / "gnode.toml"
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return path

@@ -190,3 +190,25 @@ def test_the_machines_memory_is_read_again_after_a_moment(monkeypatch: pytest.Mo
         clock.now_s += 0.04
 
     assert seen == [600, 600, 600, 700]
+
+
+def test_the_utilisation_of_the_last_minute_is_the_mean_of_its_samples() -> None:
+    """Of each GPU; older samples do not count. A node whose GPUs nobody shares does not tell it."""
+    clock = Hand()
+    meter = LoadMeter(clock, Confinement(), cores=1, per_minute=True)
+    plain = LoadMeter(clock, Confinement(), cores=1)
+    assert meter.load().gpu_minute_percent == ()
+    for busy in (100.0, 40.0, 20.0):
+        clock.now_s += 30.0
+        for each in (meter, plain):
+            each.note_gpus((sample(busy), sample(0.0)))
+
+    assert meter.load().gpu_minute_percent == (30.0, 0.0)
+    assert meter.load().gpu_util_percent == (20.0, 0.0)
+    assert plain.load().gpu_minute_percent == ()
+    clock.now_s += 60.0
+    assert meter.load().gpu_minute_percent == ()
+
+
+def sample(busy: float) -> GpuSample:
+    return GpuSample(util_percent=busy, memory_used_bytes=0, process_memory_bytes={})

@@ -3,11 +3,11 @@
 import pytest
 
 from gnode.core import effects as do
-from gnode.core.inputs import Found, SpoolFound, Welcomed
+from gnode.core.inputs import AlarmRang, Found, SpoolFound, Welcomed
 from gnode.core.task import AttemptKey
 from gsched.model.resources import GpuShare, Share
 from gsched.model.states import ShareClass
-from gsched.protocol.node import Launch
+from gsched.protocol.node import Heartbeat, Launch
 from tests.support.agent_driver import Driver, exits, only, order
 
 GIB = 2**30
@@ -104,3 +104,30 @@ def test_a_restarted_gnode_knows_what_is_shared() -> None:
 def refused_after_welcome(node: Driver, launch: Launch) -> str:
     node.step(Welcomed(cluster="c", epoch=1))
     return refused(node, launch)
+
+
+def test_the_load_is_told_each_minute_while_a_gpu_is_shared() -> None:
+    """The head chooses GPUs by it; otherwise the next report would be minutes away."""
+    node = driver()
+    node.now_s += 100.0
+    node.launch(sharing(1, 60))
+
+    assert node.agent.next_alarm_s() == pytest.approx(node.now_s - 40.0), "a minute is over"
+    assert beats(node)
+    node.now_s += 59.0
+    assert not beats(node)
+    node.now_s += 1.0
+    assert beats(node)
+    node.forked()
+    node.seen()
+    node.ended()
+    node.now_s += 299.0
+    assert not beats(node)
+    node.now_s += 1.0
+    assert beats(node)
+
+
+def beats(node: Driver) -> bool:
+    """Return whether the load is sent when the alarm rings."""
+    sent = only(node.step(AlarmRang()), do.Send)
+    return any(isinstance(each.message, Heartbeat) for each in sent)

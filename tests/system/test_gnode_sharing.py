@@ -1,0 +1,81 @@
+"""A real gnode whose GPUs several jobs share; the GPUs are declared."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gsched.model.resources import GpuShare, Share
+from gsched.model.states import OutcomeKind, PartState, ShareClass
+from gsched.protocol.node import Register
+from tests.support.gnode_world import GnodeWorld
+from tests.support.processes import attempts
+
+GIB = 2**30
+
+
+@pytest.fixture
+def world(tmp_path: Path, process_marker: str) -> Iterator[GnodeWorld]:
+    made = GnodeWorld(tmp_path / "w", process_marker)
+    made.gpus = 2
+    made.share_runtime = "colocate"
+    yield made
+    print(made.log())
+    made.stop()
+
+
+def share(world: GnodeWorld, job: int, script: str, percent: int, gib: int = 1) -> None:
+    """Launch a job with a part of GPU 1."""
+    part = GpuShare(index=1, percent=percent, memory_bytes=gib * GIB, share_class=ShareClass.LOW)
+    world.launch(job, script, share=Share(node="n1", cpus=1, gpu_shares=(part,)))
+
+
+def waits_for(world: GnodeWorld, name: str) -> str:
+    return f"while ! test -e {world.work}/{name}; do sleep 0.05; done"
+
+
+def test_jobs_share_a_gpu_until_a_restarted_gnode_has_no_room_for_more(world: GnodeWorld) -> None:
+    """They run at once, each with its share in the environment."""
+    world.start()
+    script = f"env > {world.work}/env.$GSCHED_JOB_NUMBER; {waits_for(world, 'go')}"
+    for job in (1, 2):
+        share(world, job, script, 50, 8)
+    for job in (1, 2):
+        world.head.wait_for_start(job)
+        path = world.work / f"env.{job}"
+        for _ in attempts(20.0):
+            if path.exists() and "GPU_SHARE_CLASS" in path.read_text():
+                break
+        lines = path.read_text().splitlines()
+        assert "CUDA_VISIBLE_DEVICES=1" in lines
+        assert "GSCHED_GPU_SHARE_PERCENT=50" in lines
+        assert f"GSCHED_GPU_SHARE_MEMORY_BYTES={8 * GIB}" in lines
+
+    world.kill()
+    world.start()
+
+    register = world.head.wait_for(Register, count=2)[-1]
+    assert register.sharing == "colocate"
+    assert [gpu.memory_bytes for gpu in register.inventory.gpus] == [16 * GIB] * 2
+    assert {report.state for report in register.attempts} == {PartState.RUNNING}
+    share(world, 3, "true", 1)
+    refused = world.head.wait_for_exit(3).record
+    assert refused.kind is OutcomeKind.LAUNCH_FAILED
+    assert refused.message.startswith("GPU 1 of node n1 is shared by 1.1, 2.1")
+    (world.work / "go").touch()
+    for job in (1, 2):
+        assert world.head.wait_for_exit(job).record.exit_code == 0
+    share(world, 4, "exit 3", 100)
+    assert world.head.wait_for_exit(4).record.exit_code == 3
+
+
+@pytest.mark.parametrize("runtime", ["", "none", "mps"])
+def test_a_node_without_a_usable_runtime_announces_none(world: GnodeWorld, runtime: str) -> None:
+    """Nobody starts an MPS daemon here; gnode serves all other jobs and says why in its log."""
+    world.share_runtime = runtime
+    world.start(env={"PATH": "/usr/bin:/bin"})
+
+    assert world.head.wait_for(Register)[0].sharing == ""
+    share(world, 1, "true", 10)
+    assert "does not let jobs share" in world.head.wait_for_exit(1).record.message
+    assert ("jobs cannot share GPUs here" in world.log()) == (runtime == "mps")

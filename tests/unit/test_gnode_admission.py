@@ -1,0 +1,107 @@
+"""Tasks that share a GPU and the runtime that isolates them: told once, forgotten at the end."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from gnode.core.binding import bind
+from gnode.core.effects import EndSharing
+from gnode.core.task import AttemptKey, Task
+from gnode.daemon.sharing import Sharing
+from gnode.gpushare import SharedTask, ShareRefusedError
+from gsched.model.resources import Gpu, GpuShare, Share
+from gsched.model.states import ShareClass
+from tests.support.agent_driver import ALICE, order, site
+
+PART = GpuShare(index=1, percent=40, memory_bytes=2**34, share_class=ShareClass.HIGH)
+GPUS = (Gpu(index=0, uuid="GPU-0"), Gpu(index=1, uuid="GPU-1"))
+
+
+class Noted:
+    """A runtime that notes what it is told."""
+
+    def __init__(self, *, missing: str | None = None, refuses: bool = False) -> None:
+        self.told: list[tuple[str, SharedTask | None]] = []
+        self._missing = missing
+        self._refuses = refuses
+
+    def missing(self) -> str | None:
+        return self._missing
+
+    def admit(self, task: SharedTask) -> Mapping[str, str]:
+        if self._refuses:
+            raise ShareRefusedError("no room")
+        self.told.append(("admit", task))
+        return {
+            "CUDA_VISIBLE_DEVICES": task.gpu_name,
+            "LD_PRELOAD": "/a.so",
+            "LD_LIBRARY_PATH": "/a",
+        }
+
+    def release(self, task: SharedTask) -> None:
+        self.told.append(("release", task))
+
+    def close(self) -> None:
+        self.told.append(("close", None))
+
+
+def task(**environment: str) -> Task:
+    launch = order(
+        7, 2, share=Share(node="n1", cpus=1, gpu_shares=(PART,)), environment=environment
+    )
+    return bind(launch, ALICE, site())
+
+
+def test_a_task_is_admitted_with_its_gpu_and_gets_the_runtimes_environment() -> None:
+    """What the runtime preloads comes before what the job has preloaded itself."""
+    runtime = Noted()
+    sharing = Sharing("interception", runtime, GPUS)
+    admitted = sharing.admitted(task(LD_PRELOAD="/mine.so", MINE="kept"))
+
+    assert sharing.offered == "interception"
+    assert admitted.env["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+    assert admitted.env["LD_PRELOAD"] == "/a.so:/mine.so"
+    assert (admitted.env["LD_LIBRARY_PATH"], admitted.env["MINE"]) == ("/a", "kept")
+    known = SharedTask(
+        job="7",
+        attempt=2,
+        gpu_index=1,
+        gpu_uuid="GPU-1",
+        percent=40,
+        memory_bytes=2**34,
+        share_class=ShareClass.HIGH,
+    )
+    assert runtime.told == [("admit", known)]
+    sharing.ended(EndSharing(key=AttemptKey(7, 2), shares=(PART,)))
+    sharing.close()
+    assert runtime.told[1:] == [("release", known), ("close", None)]
+
+
+def test_a_task_with_whole_gpus_is_none_of_the_runtimes_business() -> None:
+    runtime = Noted()
+    whole = bind(order(gpus=(1,)), ALICE, site())
+
+    assert Sharing("mps", runtime, GPUS).admitted(whole) == whole
+    assert runtime.told == []
+
+
+def test_a_refusal_of_the_runtime_is_passed_on() -> None:
+    sharing = Sharing("mps", Noted(refuses=True), GPUS)
+
+    with pytest.raises(ShareRefusedError, match="no room"):
+        sharing.admitted(task())
+    sharing.admit_again(task())  # it runs already: that is for the log only
+
+
+@pytest.mark.parametrize(
+    ("runtime", "gpus"), [(None, GPUS), (Noted(missing="no daemon"), GPUS), (Noted(), ())]
+)
+def test_without_runtime_or_gpus_nothing_is_offered(
+    runtime: Noted | None, gpus: tuple[Gpu, ...]
+) -> None:
+    assert Sharing("mps", runtime, gpus).offered == ""
+
+
+def test_without_a_runtime_no_task_is_admitted() -> None:
+    with pytest.raises(ShareRefusedError, match="no runtime"):
+        Sharing("none", None, GPUS).admitted(task())
