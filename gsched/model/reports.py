@@ -28,6 +28,8 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
         step_s, communication_s: means over the steps since the last report, seconds.
         gpus: ranks.
         batch_per_gpu, accumulation: of the steps since the last report (see `Batching`).
+        batch: for which the script of an adaptive training is tuned (count); 0: it does not say.
+        batch_max: the most samples that the script allows in a step (count); 0: any number.
         gradient_sqr, gradient_var: squared norm of the gradient, and its variance at the batch for
             which the training was tuned, both smoothed; the gradient noise scale follows from them.
     """
@@ -41,6 +43,8 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpus: Count = 0
     batch_per_gpu: Count = 0
     accumulation: Count = 0
+    batch: Count = 0
+    batch_max: Count = 0
     gradient_sqr: Told = 0.0
     gradient_var: Told = 0.0
 

@@ -301,6 +301,7 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
         move: the move under way, or the last one.
         checkpoint: its newest checkpoint that is known.
         progress: how far it is, as it says.
+        advice: what keeps an adaptive training from adapting, and what to do.
         checkpoint_dir: where it keeps its checkpoints.
         checkpoint_signal: by which it is asked to save its state; 0: over its socket.
         restarts_max: how often in a row it is restarted after a node or rank of it has died.
@@ -336,6 +337,7 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
     move: MoveRow | None = None
     checkpoint: Checkpoint | None = None
     progress: Progress | None = None
+    advice: str = ""
     checkpoint_dir: str = ""
     checkpoint_signal: int = 0
     restarts_max: int = 0

@@ -330,6 +330,22 @@ def test_the_whole_story_tells_deadline_slack_and_why_it_is_late(head: CannedHea
         assert f"    {line}\n" in told
 
 
+def test_what_an_adaptive_job_lacks_is_told_with_its_story_and_its_reasons(
+    head: CannedHead,
+) -> None:
+    head.answers["GET /v1/jobs/2"] = api.JobStory(
+        server="head", now_s=NOW_S, row=DEADLINES[1], attempts=(), events=(), workdir="/",
+        resources="select=1:ncpus=1:ngpus=1", stdout_path="", stderr_path="", join="n",
+        launch="torchrun", rerunnable=True, grace_s=30.0, movable=True,
+        adaptive=Adaptive(batch=128, batch_max=4096), advice="submit it with --batch 64",
+    )  # fmt: skip
+
+    told = run_command("gstat", "-f", "2", head=head.path, env=UTC).stdout
+    assert "    adaptive = batch 128 to 4096\n    advice = submit it with --batch 64\n" in told
+    why = run_command("gstat", "--why", "2", head=head.path, env=UTC).stdout
+    assert "    submit it with --batch 64\n" in why
+
+
 def test_the_history_says_whether_deadlines_were_met(head: CannedHead) -> None:
     done = {"state": "done", "letter": "C"}
     ok = api.OutcomeRow(kind="exited", exit_status=0, shell_status=0, exit_code=0)

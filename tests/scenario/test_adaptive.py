@@ -9,12 +9,16 @@ from gsched.errors import InvalidRequestError
 from gsched.model.reports import StepSample
 from gsched.model.training import Adaptive, Batching, Scaling
 from gsched.protocol import node as n
+from gsched.protocol.api import JobStory
 from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.state import State
+from gschedd.core.views.adaptive import SILENT_S
+from gschedd.core.views.jobs import JobViews
 from gschedd.http.launches import BlobCache, Launches
 from gschedd.models.adaptive import PAUSE_S
+from gschedd.models.goodput.model import GoodputModel
 from gschedd.plan.elastic import at_count
 from gschedd.plan.fit import place
 from gschedd.plan.snapshot import Move, Plan, Snapshot, Start, Tune
@@ -207,6 +211,85 @@ def test_what_is_left_is_known_from_reports_and_then_of_its_kind() -> None:
 
     assert story.profile(job).left == 4_000.0
     assert story.profile(other).left == 5_000.0
+
+
+def story_of(story: Story, job: int) -> JobStory:
+    """Return what gstat -f is told of a job."""
+    views = JobViews(story.head, now_s=story.now_s)
+    return views.story(story.job(job), attempts=(), events=(), now_s=story.now_s)
+
+
+def test_a_script_that_never_reports_keeps_its_gpus_and_its_user_is_told_what_to_do() -> None:
+    story = Story()
+    job = story.training()
+    story.run_for(60.0)
+    assert story_of(story, job).advice == ""
+    story.run_for(SILENT_S)
+
+    found = story_of(story, job).advice
+    assert found.startswith("the script has not reported a step in the 00:03:00 since its start")
+    assert "so the job keeps its 1 GPU: use gsched.elastic with elastic.Adaptive()" in found
+
+
+def test_a_script_that_is_elastic_but_not_adaptive_is_told_apart() -> None:
+    story = Story()
+    job = story.training()
+    story.run_for(SILENT_S + 60.0)
+    story.report(job, 10, batch_per_gpu=0)
+
+    assert "pass adaptive=elastic.Adaptive() to elastic.start()" in story_of(story, job).advice
+    story.report(job, 20, batch_per_gpu=0, batch=128)
+    assert story_of(story, job).advice == "", "its first report has no batch of steps yet"
+
+
+def test_the_batch_of_the_script_counts_and_the_difference_is_told() -> None:
+    """Submitted with 128 to 4,096, and tuned for 64 in the script, which allows 1,000 at most."""
+    story = Story()
+    job = story.training()
+    story.run_for(5.0)
+    story.report(job, 10, batch=64, batch_max=1000)
+
+    goodput = story.profile(job).goodput
+    assert isinstance(goodput, GoodputModel)
+    assert (goodput.limits.batch, goodput.limits.batch_max) == (64, 1000)
+    assert story_of(story, job).advice == (
+        "the script is tuned for a batch of 64, not 128: 64 is used; submit it with --batch 64"
+    )
+    story.report(job, 20, batch=128, batch_max=1000)
+    assert "allows batches up to 1000, not 4096: raise batch_max" in story_of(story, job).advice
+    story.report(job, 30, batch=128)
+    assert story_of(story, job).advice == ""
+    goodput = story.profile(job).goodput
+    assert isinstance(goodput, GoodputModel)
+    assert (goodput.limits.batch, goodput.limits.batch_max) == (128, 4096)
+
+
+def test_a_strong_scaling_job_keeps_the_batch_of_its_script() -> None:
+    story = Story()
+    job = story.training(Adaptive(batch=128, batch_max=128, scaling=Scaling.STRONG))
+    story.run_for(5.0)
+    story.report(job, 10, batch=256)
+
+    goodput = story.profile(job).goodput
+    assert isinstance(goodput, GoodputModel)
+    assert (goodput.limits.batch, goodput.limits.batch_max) == (256, 256)
+
+
+def test_what_fits_into_memory_is_remembered_by_job_and_kind() -> None:
+    """Found by a profile; a later job of the kind is not given more on a GPU of that type."""
+    story = Story()
+    first = story.training()
+    story.run_for(5.0)
+    sample = StepSample(batch_per_gpu=32, step_s=0.1, gradient_s=0.1)
+    story.report(first, 1, step_s=0.0, profile=(sample,), batch_per_gpu_max=48)
+    second = story.training()
+    story.run_for(5.0)
+
+    for job in (first, second):
+        goodput = story.profile(job).goodput
+        assert isinstance(goodput, GoodputModel)
+        assert goodput.on("t4").per_gpu_max == 48
+        assert max(goodput.best("t4", [1, 1], [1, 4]).batch_per_gpu) <= 48
 
 
 def test_a_batch_reaches_a_training_where_it_runs_once() -> None:

@@ -171,6 +171,7 @@ def test_profile_tells_what_steps_take(monkeypatch: pytest.MonkeyPatch) -> None:
     training, _, _ = train(Slow())
     report = told(training)
 
+    assert (report.batch, report.batch_max) == (TUNED, LARGEST)
     assert report.batch_per_gpu_max == 0
     assert len(report.profile) == 10
     assert [each.batch_per_gpu for each in report.profile] == sizes_between(TUNED, LARGEST)

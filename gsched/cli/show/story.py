@@ -44,6 +44,8 @@ def print_why(story: JobStory) -> None:
     print(f"{format_job_id(row.id, story.server)} ({printable(row.name)}) is {row.state}")
     if row.reason:
         print(f"    {printable(local_times(row.reason))}")
+    if story.advice:
+        print(f"    {printable(story.advice)}")
     if story.ahead is not None and row.state == JobState.QUEUED:
         many = counted(story.ahead, "job") if story.ahead else "no jobs"
         print(f"    {many} ahead in queue {printable(row.queue)}")
@@ -135,6 +137,7 @@ def _profile(story: JobStory) -> Iterator[tuple[str, str]]:
         yield "training", _training(story.training)
     if story.adaptive is not None:
         yield "adaptive", _adaptive(story.adaptive)
+    yield "advice", printable(story.advice)
     if row.deadline_s is not None:
         urgency = f" ({story.urgency})" if story.urgency else ""
         yield "deadline", format_time(row.deadline_s) + urgency

@@ -370,6 +370,7 @@ class AdaptiveTraining(Training):
         waits_s, self._waits_s = self._waits_s, []
         is_first, self._has_reported = not self._has_reported, True
         body = self._profiler.body()
+        body |= {"batch": self._plan.tuned_batch, "batch_max": self._adaptive.batch_max}
         noise = self._learned.noise
         if noise is not None:
             body |= {"gradient_sqr": noise.sqr, "gradient_var": noise.var}

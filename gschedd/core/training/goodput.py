@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 
+from msgspec import structs
+
 from gsched.model.resources import Allocation
 from gsched.model.states import AttemptState, JobState
-from gsched.model.training import Scaling
+from gsched.model.training import Adaptive, Scaling
 from gsched.protocol import node as n
 from gschedd.core import facts as f
-from gschedd.core.state import Job, State
+from gschedd.core.state import Job, Reached, State
 from gschedd.models.goodput.records import GradientNoise
 from gschedd.models.kinds import kind_of
 from gschedd.models.steptimes import TYPES_JOINT, Steps
@@ -115,6 +117,16 @@ def tuned(state: State, tunes: Iterable[Tune], now_s: float) -> Iterator[f.Batch
             )
 
 
+def _as_in_script(asked: Adaptive, reached: Reached | None) -> Adaptive:
+    """Return what holds of batches: what the script says, as soon as it has, else its user."""
+    if reached is None or not reached.batch:
+        return asked
+    most = min(asked.batch_max, reached.batch_max or asked.batch_max)
+    if asked.scaling is not Scaling.ADAPTIVE:
+        most = 0
+    return structs.replace(asked, batch=reached.batch, batch_max=max(reached.batch, most))
+
+
 def adaptive_profile(
     state: State, job: Job, *, counts: tuple[int, ...], restart_s: float, now_s: float
 ) -> AdaptiveProfile | None:
@@ -135,7 +147,9 @@ def adaptive_profile(
     if attempt is not None:
         most = max(most, gpu_count(attempt.allocation))
     return AdaptiveProfile(
-        goodput=state.goodputs.model(job.id, kind_of(job.spec).key, asked, noise),
+        goodput=state.goodputs.model(
+            job.id, kind_of(job.spec).key, _as_in_script(asked, reached), noise
+        ),
         scaling=asked.scaling,
         age_s=max(0.0, now_s - job.submitted_s),
         restarts=max(0, job.attempts - 1),

@@ -19,6 +19,7 @@ from gschedd.core.settings import QueueSettings
 from gschedd.core.state import Attempt, Job, Node, Part
 from gschedd.core.training.checkpoints import checkpoint_dir
 from gschedd.core.training.startups import expected_startup_s
+from gschedd.core.views.adaptive import advice
 from gschedd.core.views.migrations import checkpoint_row, move_row, progress_row
 from gschedd.core.views.reasons import Reasons, describe, jobs_ahead, unanswered_reason
 from gschedd.models.sizes import stated_size
@@ -197,6 +198,7 @@ class JobViews:
             move=move_row(job),
             checkpoint=checkpoint_row(job),
             progress=progress_row(self._state.reached.get(job.id)),
+            advice=advice(job, self._state, self._now_s),
             checkpoint_dir=checkpoint_dir(job),
             checkpoint_signal=spec.checkpoint_signal,
             restarts_max=spec.restarts_max,
