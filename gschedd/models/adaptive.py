@@ -118,7 +118,13 @@ class GoodputKnowledge:
             self._courses.touch(key).learn(steps, at_s)
         if steps.counts == (1,):
             passes = steps.accumulation + 1
-            self._speeds.learn(kind, steps.gpu_type, steps.batch_per_gpu, steps.step_s / passes)
+            self._speeds.learn(
+                kind,
+                steps.gpu_type,
+                steps.batch_per_gpu,
+                steps.step_s / passes,
+                profiled=steps.profiled,
+            )
 
     def is_news(self, job: int, steps: Steps, now_s: float) -> bool:
         """Return whether a measurement of a job is worth keeping."""
@@ -190,6 +196,7 @@ def _observation(steps: Steps) -> Observation:
         accumulation=steps.accumulation,
         gradient_s=steps.gradient_s,
         step_s=steps.step_s,
+        profiled=steps.profiled,
     )
 
 
@@ -207,7 +214,8 @@ def _is_other_noise(known: GradientNoise | None, steps: Steps) -> bool:
 
 
 def _configuration(steps: Steps) -> str:
-    return f"{steps.gpu_type} {steps.counts} {steps.batch_per_gpu} {steps.accumulation}"
+    kind = " profiled" if steps.profiled else ""
+    return f"{steps.gpu_type} {steps.counts} {steps.batch_per_gpu} {steps.accumulation}{kind}"
 
 
 def _kind_key(kind: str) -> str:

@@ -46,6 +46,7 @@ class Steps(Struct, frozen=True, kw_only=True, omit_defaults=True):
         gradient_s: of one forward and backward pass without synchronisation; 0: not known.
         gradient_sqr, gradient_var: statistics of the gradient; 0: not known.
         batch_per_gpu_max: the most samples that fitted on a GPU; 0: no limit was found.
+        profiled: it is no step of the training, but was timed apart from it.
     """
 
     counts: tuple[int, ...]
@@ -61,6 +62,7 @@ class Steps(Struct, frozen=True, kw_only=True, omit_defaults=True):
     gradient_sqr: float = 0.0
     gradient_var: float = 0.0
     batch_per_gpu_max: int = 0
+    profiled: bool = False
 
     @property
     def gpus(self) -> int:

@@ -8,6 +8,7 @@ from math import exp, log
 from statistics import median
 from typing import Final
 
+from gschedd.models.goodput.lines import on_line
 from gschedd.models.history import Recent
 
 #: Kinds that are remembered, and batch sizes of each on each type.
@@ -18,12 +19,17 @@ QUANTILE: Final = 0.75
 
 
 class _Kind:
-    """Times of a step on one GPU, seconds: by type, by samples of the step."""
+    """Times of a step on one GPU, seconds: by type, by samples of the step.
 
-    __slots__ = ("steps_s",)
+    Attributes:
+        profiled: types of which they are times of a profile.
+    """
+
+    __slots__ = ("profiled", "steps_s")
 
     def __init__(self) -> None:
         self.steps_s: dict[str, dict[int, float]] = {}
+        self.profiled: set[str] = set()
 
 
 class TypeSpeeds:
@@ -34,14 +40,23 @@ class TypeSpeeds:
         self._ratios: dict[tuple[str, str], float | None] = {}
         self.types: frozenset[str] = frozenset()
 
-    def learn(self, kind: str, gpu_type: str, samples: int, step_s: float) -> None:
-        """Take a step on one GPU into account.
+    def learn(
+        self, kind: str, gpu_type: str, samples: int, step_s: float, *, profiled: bool = False
+    ) -> None:
+        """Take a step on one GPU into account; of a type that was profiled, profiles only.
 
         Args:
             samples: of the step (count).
             step_s: its time, seconds, more than 0.
+            profiled: it is of a profile.
         """
-        sizes = self._kinds.touch(kind).steps_s.setdefault(gpu_type, {})
+        of_kind = self._kinds.touch(kind)
+        if profiled and gpu_type not in of_kind.profiled:
+            of_kind.profiled.add(gpu_type)
+            of_kind.steps_s[gpu_type] = {}
+        elif gpu_type in of_kind.profiled and not profiled:
+            return
+        sizes = of_kind.steps_s.setdefault(gpu_type, {})
         if samples in sizes or len(sizes) < MAX_SIZES:
             sizes[samples] = step_s
         self.types |= {gpu_type}
@@ -68,17 +83,7 @@ def _times_as_fast(here: Mapping[int, float], there: Mapping[int, float]) -> flo
     """Return the median over the sizes that lie in the range of both; None: there is none."""
     first, last = max(min(here), min(there)), min(max(here), max(there))
     sizes = sorted({size for size in (*here, *there) if first <= size <= last})
-    return median(_at(there, size) / _at(here, size) for size in sizes) if sizes else None
-
-
-def _at(times_s: Mapping[int, float], size: int) -> float:
-    """Return the time at a size, linear between the two sizes beside it."""
-    if size in times_s:
-        return times_s[size]
-    low = max(each for each in times_s if each < size)
-    high = min(each for each in times_s if each > size)
-    share = (size - low) / (high - low)
-    return times_s[low] + share * (times_s[high] - times_s[low])
+    return median(on_line(there, size) / on_line(here, size) for size in sizes) if sizes else None
 
 
 def _quantile(ratios: Sequence[float]) -> float:

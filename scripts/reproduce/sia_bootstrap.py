@@ -72,6 +72,7 @@ class Teacher:
                     batch_per_gpu=sample.batch_per_gpu,
                     gradient_s=sample.gradient_s,
                     batch_per_gpu_max=profile[-1].batch_per_gpu,
+                    profiled=True,
                 )
             if self._bootstrap is Bootstrap.ORACLE:
                 yield from _scaling(truth, kind, count, each)

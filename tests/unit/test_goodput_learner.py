@@ -96,6 +96,43 @@ def test_reports_from_several_gpus_end_the_perfect_scaling() -> None:
     assert float(times.step_s) == pytest.approx(report(FAST, "a", 1, 4, 64).step_s, rel=0.02)
 
 
+def test_steps_of_the_training_correct_the_level_of_its_profile() -> None:
+    """Real passes take three times as long, with their data and their neighbours: at all batches.
+
+    The profile says how a pass depends on the batch, whichever batch was reported.
+    """
+    slower = structs.replace(
+        FAST,
+        compute_s=3 * FAST.compute_s,
+        compute_per_sample_s=3 * FAST.compute_per_sample_s,
+        node_sync_s=FAST.node_sync_s,
+    )
+    found = learner(batch_max=1024)
+    found.profile("a", profile(FAST, 16, 32, 64, 128))
+    found.add(report(slower, "a", 1, 1, 32))
+
+    (model,) = found.model().models
+    for batch in (16, 32, 50, 128):
+        times = step_times(model.parameters, nodes=1, replicas=1, per_gpu=batch)
+        expected = report(slower, "a", 1, 1, batch).step_s
+        assert float(times.step_s) == pytest.approx(expected, rel=0.02)
+
+
+def test_passes_on_several_gpus_correct_a_profile_until_there_are_some_on_one() -> None:
+    found = learner(batch_max=1024)
+    found.profile("a", profile(FAST, 16, 32, 64, 128))
+    found.add(report(SLOW, "a", 1, 4, 64))
+    (model,) = found.model().models
+    several = float(step_times(model.parameters, nodes=1, replicas=1, per_gpu=64).step_s)
+    assert several == pytest.approx(report(SLOW, "a", 1, 1, 64).step_s, rel=0.1)
+
+    found = learner(batch_max=1024)
+    found.profile("a", profile(FAST, 16, 32, 64, 128))
+    found.add(report(FAST, "a", 1, 1, 64))
+    found.add(report(SLOW, "a", 1, 4, 64))
+    assert found.records["a"]._shift() == pytest.approx(0.0, abs=1e-6)
+
+
 def test_a_type_with_one_gpu_seen_borrows_the_scaling_of_another() -> None:
     """The ratio of one GPU holds on eight, until eight of the type itself were seen."""
     found = learner()

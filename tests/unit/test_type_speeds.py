@@ -68,6 +68,17 @@ def test_a_later_time_replaces_an_earlier_one() -> None:
     assert speeds.ratio("a", "b") == pytest.approx(0.5)
 
 
+def test_profiles_are_compared_with_profiles() -> None:
+    """Steps of a training take longer than its profile, and not on one type only."""
+    speeds = TypeSpeeds()
+    speeds.learn("net", "a", 8, 9.0)
+    speeds.learn("net", "a", 8, 1.0, profiled=True)
+    speeds.learn("net", "a", 8, 5.0)
+    speeds.learn("net", "b", 8, 2.0, profiled=True)
+
+    assert speeds.ratio("a", "b") == pytest.approx(2.0)
+
+
 def test_it_is_bounded() -> None:
     speeds = TypeSpeeds()
     for number in range(MAX_KINDS + 10):

@@ -54,6 +54,7 @@ def told_by_batches(state: State, job: Job, said: n.Progress, now_s: float) -> I
                 batch_per_gpu=sample.batch_per_gpu,
                 gradient_s=sample.gradient_s,
                 batch_per_gpu_max=said.batch_per_gpu_max,
+                profiled=True,
             )
             if state.goodputs.is_news(job.id, alone, now_s):
                 yield _measured(job, kind, alone, now_s)

@@ -208,10 +208,11 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912,
         case f.StartupMeasured():
             return f"attempt {fact.attempt} took {fact.startup_s:.1f} s until its first step"
         case f.StepsMeasured():
-            gpus = "+".join(map(str, fact.steps.counts))
+            gpus, steps = "+".join(map(str, fact.steps.counts)), fact.steps
+            what = f"profile: {steps.samples:g} samples take" if steps.profiled else "a step takes"
             return (
-                f"attempt {fact.attempt}: a step takes {fact.steps.step_s:.3g} s on {gpus} "
-                f"{fact.steps.gpu_type} GPU{'s' * (fact.steps.gpus != 1)}"
+                f"attempt {fact.attempt}: {what} {steps.step_s:.3g} s on {gpus} "
+                f"{steps.gpu_type} GPU{'s' * (steps.gpus != 1)}"
             )
         case f.MoveMeasured():
             took = f"took {fact.cost_s:.1f} s without progress"

@@ -7,12 +7,14 @@ single replicas were seen borrows the scaling of another.
 
 from collections.abc import Iterable
 from math import exp, isfinite, log
+from statistics import median
 from typing import Final
 
 from msgspec import Struct, field
 
 from gsched.model.reports import StepSample
 from gsched.model.training import Adaptive, Scaling
+from gschedd.models.goodput.lines import on_line
 from gschedd.models.goodput.model import GoodputModel
 from gschedd.models.goodput.records import (
     BatchLimits,
@@ -39,6 +41,7 @@ class Cell(Struct, kw_only=True):
     """Means of what was reported with one batch on one configuration; of logarithms of seconds.
 
     Attributes:
+        profiled: of a profile, and not of steps of the training.
         gradient_count, step_count: reports that count in the means, at most `LATEST`.
         fitted_gradient, fitted_step: the means when parameters were last fitted to them.
     """
@@ -47,6 +50,7 @@ class Cell(Struct, kw_only=True):
     replicas: int
     per_gpu: int
     accumulation: int
+    profiled: bool = False
     gradient: float = 0.0
     gradient_count: int = 0
     step: float = 0.0
@@ -72,16 +76,20 @@ class Cell(Struct, kw_only=True):
             return True
         return self.gradient_count > 0 and abs(self.gradient - self.fitted_gradient) > CHANGE
 
-    def observation(self) -> Observation:
-        """Return the means as an observation, whose GPUs are replicas."""
+    def observation(self, shift: float = 0.0) -> Observation:
+        """Return the means as an observation, whose GPUs are replicas.
+
+        Args:
+            shift: is added to the logarithms.
+        """
         return Observation(
             gpu_type="",
             nodes=self.nodes,
             gpus=self.replicas,
             batch_per_gpu=self.per_gpu,
             accumulation=self.accumulation,
-            gradient_s=exp(self.gradient) if self.gradient_count else 0.0,
-            step_s=exp(self.step),
+            gradient_s=exp(self.gradient + shift) if self.gradient_count else 0.0,
+            step_s=exp(self.step + shift),
         )
 
 
@@ -102,7 +110,8 @@ class TypeRecord(Struct, kw_only=True):
 
     def add(self, seen: Observation, replicas: int) -> bool:
         """Take an observation into account; return whether it says something new."""
-        key = f"{seen.nodes} {replicas} {seen.batch_per_gpu} {seen.accumulation}"
+        kind = " profiled" if seen.profiled else ""
+        key = f"{seen.nodes} {replicas} {seen.batch_per_gpu} {seen.accumulation}{kind}"
         cell = self.cells.pop(key, None)
         is_new = cell is None
         if cell is None:
@@ -113,6 +122,7 @@ class TypeRecord(Struct, kw_only=True):
                 replicas=replicas,
                 per_gpu=seen.batch_per_gpu,
                 accumulation=seen.accumulation,
+                profiled=seen.profiled,
             )
         self.cells[key] = cell
         cell.add(seen.gradient_s, seen.step_s)
@@ -126,11 +136,32 @@ class TypeRecord(Struct, kw_only=True):
             return
         from gschedd.models.goodput.fitting import fit  # NumPy, only where there is a model
 
-        cells = self.cells.values()
-        self.parameters = fit([cell.observation() for cell in cells], self.parameters).parameters
+        cells, shift = self.cells.values(), self._shift()
+        seen = [cell.observation(shift if cell.profiled else 0.0) for cell in cells]
+        self.parameters = fit(seen, self.parameters).parameters
         self.is_stale = False
         for cell in cells:
             cell.fitted_gradient, cell.fitted_step = cell.gradient, cell.step
+
+    def _shift(self) -> float:
+        """Return by how much the logarithms of real passes exceed those of the profile.
+
+        A profile tells how passes depend on the batch, steps of the training how long they take:
+        with its data, its optimiser and its neighbours. Passes of single replicas count, if any
+        were reported; of all of them the median.
+        """
+        profile = {
+            cell.per_gpu: exp(cell.gradient)
+            for cell in self.cells.values()
+            if cell.profiled and cell.gradient_count
+        }
+        real = [
+            cell for cell in self.cells.values() if not cell.profiled and cell.gradient_count > 0
+        ]
+        alone = [cell for cell in real if cell.replicas == 1]
+        if not profile or not real:
+            return 0.0
+        return median(cell.gradient - log(on_line(profile, cell.per_gpu)) for cell in alone or real)
 
     def spread(self) -> tuple[bool, int]:
         """Return whether several nodes, and in how many cells several replicas, were seen."""
@@ -205,6 +236,7 @@ class GoodputLearner(Struct, kw_only=True):
                 batch_per_gpu=sample.batch_per_gpu,
                 gradient_s=sample.gradient_s,
                 step_s=sample.step_s,
+                profiled=True,
             )
             is_news = self.add(seen) or is_news
         record = self._record(gpu_type) if per_gpu_max > 0 else None

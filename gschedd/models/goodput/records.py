@@ -81,6 +81,7 @@ class Observation(Struct, frozen=True, kw_only=True):
         gradient_s: mean time of forward and backward of one micro-step, without
             synchronisation, seconds; 0: not measured.
         step_s: mean time of the whole optimiser step, seconds.
+        profiled: it is no step of the training, but was timed apart from it.
     """
 
     gpu_type: str
@@ -90,6 +91,7 @@ class Observation(Struct, frozen=True, kw_only=True):
     accumulation: int = 0
     gradient_s: float = 0.0
     step_s: float
+    profiled: bool = False
 
 
 class TypeModel(Struct, frozen=True, kw_only=True, cache_hash=True):
