@@ -32,8 +32,8 @@ def parents() -> dict[str, Path]:
     """
     if os.geteuid() != 0:
         raise NotPermittedError(
-            "--real confines nodes in control groups, which only root may make",
-            hint="run it as root, or without --real",
+            "CPU time is limited by control groups, which only root may make",
+            hint="run it as root",
         )
     own = cgroups.own_paths()
     places = {name: cgroups.MOUNT / name for name in VERSION_1}
@@ -43,8 +43,8 @@ def parents() -> dict[str, Path]:
     if {"cpu", "memory"} <= set(controllers):
         return {"unified": cgroups.MOUNT}
     raise UsageError(
-        f"--real needs control groups for CPU and memory, and {cgroups.MOUNT} has none",
-        hint="mount them (version 2, or cpu, cpuacct and memory of version 1), or leave --real out",
+        f"control groups for CPU and memory are needed, and {cgroups.MOUNT} has none",
+        hint="mount them: version 2, or cpu, cpuacct and memory of version 1",
     )
 
 
@@ -64,6 +64,7 @@ class NodeGroups:
         name: of the node.
         cores: CPU seconds that it may use in a second.
         memory_bytes: that it may use.
+        period_us: in which it gets this part of the CPU time, microseconds.
         found: where groups can be made.
 
     Raises:
@@ -71,21 +72,27 @@ class NodeGroups:
     """
 
     def __init__(
-        self, name: str, *, cores: float, memory_bytes: int, found: dict[str, Path]
+        self,
+        name: str,
+        *,
+        cores: float,
+        memory_bytes: int,
+        found: dict[str, Path],
+        period_us: int = PERIOD_US,
     ) -> None:
         self.cores = cores
         self.limit_bytes = memory_bytes
         self._paths = {each: at / f"{PREFIX}{os.getpid()}-{name}" for each, at in found.items()}
-        quota_us = round(cores * PERIOD_US)
+        quota_us = round(cores * period_us)
         try:
             for path in self._paths.values():
                 path.mkdir(exist_ok=True)  # cpu and cpuacct may be one hierarchy
             if "unified" in self._paths:
-                self._write("unified", "cpu.max", f"{quota_us} {PERIOD_US}")
+                self._write("unified", "cpu.max", f"{quota_us} {period_us}")
                 self._write("unified", "cpu.weight", "1000")
                 self._write("unified", "memory.max", str(memory_bytes))
             else:
-                self._write("cpu", "cpu.cfs_period_us", str(PERIOD_US))
+                self._write("cpu", "cpu.cfs_period_us", str(period_us))
                 self._write("cpu", "cpu.cfs_quota_us", str(quota_us))
                 self._write("cpu", "cpu.shares", str(SHARES))
                 self._write("memory", "memory.limit_in_bytes", str(memory_bytes))
@@ -93,7 +100,7 @@ class NodeGroups:
             self.remove()
             raise CannotWriteError(
                 f"control group {error.filename}: {error.strerror}",
-                hint="this machine does not let its groups be made, so --real cannot run here",
+                hint="this machine does not let its groups be made, so it cannot run here",
             ) from error
 
     def _write(self, controller: str, file: str, value: str) -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -20,15 +21,19 @@ class Cluster:
     Args:
         directory: that it makes; what jobs write lies beside it.
         gpus: that each node declares.
+        gpu_types: of the nodes' GPUs, one for each node; empty: all alike.
         settings: added to the configuration, as TOML.
 
     Attributes:
         environment: in which commands find it.
     """
 
-    def __init__(self, directory: Path, *, gpus: int, settings: str = "") -> None:
+    def __init__(
+        self, directory: Path, *, gpus: int, gpu_types: Sequence[str] = (), settings: str = ""
+    ) -> None:
         self._dir = directory
         self._gpus = gpus
+        self._gpu_types = gpu_types
         self._settings = settings
         self.environment = dict(os.environ)
 
@@ -44,10 +49,14 @@ class Cluster:
         place = ("--dir", str(self._dir))
         wanted = ("--nodes", str(NODES), "--gpus", str(self._gpus), "--cpus", "4")
         self.run("gsched", "up", *place, *wanted)
-        if self._settings:
+        if self._settings or self._gpu_types:
             self.run("gsched", "down", *place)
             with (self._dir / "gsched.toml").open("a", encoding="utf-8") as file:
                 file.write(f"\n{self._settings}")
+            for number, gpu_type in enumerate(self._gpu_types, 1):
+                path = self._dir / "nodes" / f"n{number}" / "gnode.toml"
+                with path.open("a", encoding="utf-8") as file:  # its table [[node.gpu]] is the last
+                    file.write(f'type = "{gpu_type}"\n')
             self.run("gsched", "up", *place)
         self.environment["GSCHED_HEAD"] = str(self._dir / "head.sock")
 

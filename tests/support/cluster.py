@@ -148,11 +148,14 @@ class Cluster:
         *,
         cpus: int = 4,
         gpus: int = 0,
+        gpu_type: str = "",
         env: Mapping[str, str] | None = None,
         wait: bool = True,
         **settings: object,
     ) -> None:
         """Start a node (again) with ``cpus`` and ``gpus`` declared; ``settings`` are of ``[node]``.
+
+        Its GPUs are of ``gpu_type``, if that is given.
 
         With ``wait`` the head counts it as up when this returns.
         """
@@ -173,6 +176,7 @@ class Cluster:
         text = _table("node", values)
         if gpus:
             text += f"[[node.gpu]]\ncount = {gpus}\n"
+            text += f'type = "{gpu_type}"\n' if gpu_type else ""
         config = self.directory / f"{name}.toml"
         config.write_text(text, encoding="utf-8")
         process = self._spawn("gnode.main", config, f"{name}.log", env)
