@@ -52,6 +52,7 @@ class Adaptive(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash
         gpu_types: types of GPUs that it runs on; empty: any.
         replica_gpus: pairs (GPU type, GPUs of one replica of a model that is split over several);
             one GPU where the type is missing.
+        preemptible: a policy may migrate it while it runs.
     """
 
     batch: Number
@@ -60,6 +61,7 @@ class Adaptive(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash
     scaling: Scaling = Scaling.ADAPTIVE
     gpu_types: tuple[str, ...] = ()
     replica_gpus: tuple[tuple[str, Number], ...] = ()
+    preemptible: bool = True
 
 
 class Batching(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):

@@ -57,6 +57,8 @@ def may_migrate(running: RunningJob, profile: TrainingProfile, snapshot: Snapsho
     """Return whether a policy may migrate a training that runs."""
     if running.leaving or running.starting or not profile.movable or profile.request is None:
         return False
+    if profile.adaptive is not None and not profile.adaptive.preemptible:
+        return False
     return on_open_nodes(snapshot, running.allocation)
 
 

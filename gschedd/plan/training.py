@@ -170,6 +170,7 @@ class AdaptiveProfile(Struct, frozen=True, kw_only=True):
         gpus_reached: the most on which it has run; 0: it has not run.
         gpu_types: on which it runs; empty: any.
         replica_gpus: GPUs of one replica by type; one where the type is missing.
+        preemptible: it may be migrated while it runs.
     """
 
     goodput: Goodput
@@ -183,6 +184,7 @@ class AdaptiveProfile(Struct, frozen=True, kw_only=True):
     gpus_reached: int = 0
     gpu_types: frozenset[str] = frozenset()
     replica_gpus: Mapping[str, int] = field(default_factory=dict)
+    preemptible: bool = True
 
 
 class TrainingProfile(Struct, frozen=True, kw_only=True):

@@ -89,6 +89,7 @@ def test_an_adaptive_training_is_elastic_and_has_its_own_batch(head: CannedHead)
     ("arguments", "message"),
     [
         ("--batch-max 64 --gpus 1..4", "--batch-max is for adaptive training jobs"),
+        ("--non-preemptible --gpus 1..4", "--non-preemptible is for adaptive training jobs"),
         ("--adaptive --gpus 1..4", "--adaptive needs the batch size for which the job was tuned"),
         ("--adaptive --batch 8", "--adaptive needs a range of GPUs, not --gpus 0"),
         ("--adaptive --batch 8 --gpus 2", "--adaptive needs a range of GPUs, not --gpus 2"),

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec import structs
 
@@ -182,6 +183,23 @@ def test_a_profile_on_one_gpu_is_kept_sample_by_sample() -> None:
     assert story.profile(job).goodput.types() == {"t4"}
 
 
+def test_steps_of_a_model_that_is_split_over_gpus_are_those_of_its_replicas() -> None:
+    """A replica takes two GPUs: a profile is of one replica, a step of four GPUs of two."""
+    story = Story()
+    job = story.training(structs.replace(ADAPTIVE, replica_gpus=(("t4", 2),)))
+    story.run_for(5.0)
+    sample = StepSample(batch_per_gpu=32, step_s=0.1, gradient_s=0.1)
+    story.report(job, 1, step_s=0.0, profile=(sample,))
+
+    (kept,) = story.measured(job)
+    assert (kept.steps.counts, kept.steps.samples) == ((2,), 32)
+    goodput = story.profile(job).goodput
+    assert goodput.types() == {"t4"}
+    one, two, four = goodput.best("t4", np.array([1, 1, 1]), np.array([1, 2, 4])).goodput
+    assert one == 0
+    assert 0 < two < four
+
+
 def test_the_noise_of_now_counts_before_it_is_kept() -> None:
     story = Story()
     job = story.training()
@@ -344,6 +362,7 @@ def test_a_migration_brings_its_batch() -> None:
     [
         (Adaptive(batch=0, batch_max=8), {}, "a batch of 0 samples"),
         (Adaptive(batch=64, batch_max=8), {}, "the largest batch, 8, is smaller than the batch"),
+        (structs.replace(ADAPTIVE, replica_gpus=(("t4", 0),)), {}, "a replica of the model has no"),
         (ADAPTIVE, {"movable": False}, "must be elastic"),
         (ADAPTIVE, {"places_max": 0}, "requests a range of GPUs"),
         (

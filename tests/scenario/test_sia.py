@@ -35,9 +35,16 @@ class Story(World):
     def _fresh_state(self) -> State:
         return State({"batch": 0}, plans_training=True, plans_adaptive=True)
 
-    def training(self, kind: str = "net", most: int = 8, **changes: object) -> int:
+    def training(
+        self,
+        kind: str = "net",
+        most: int = 8,
+        *,
+        adaptive: Adaptive | None = None,
+        **changes: object,
+    ) -> int:
         changes = {"runs_s": 9e4, "movable": True, "kind": kind, "places_max": most} | changes
-        adaptive = Adaptive(batch=64, batch_max=4096)
+        adaptive = adaptive or Adaptive(batch=64, batch_max=4096)
         if most == 1:
             adaptive = Adaptive(batch=64, batch_max=64, scaling=Scaling.RIGID)
             changes["places_max"] = 0
@@ -147,6 +154,25 @@ def test_a_training_that_says_nothing_stays_on_its_minimum() -> None:
 
     assert sum(story.gpus(job).values()) == 1
     assert story.job(job).attempts == 1
+
+
+def test_a_job_that_is_not_preemptible_starts_at_its_size_and_keeps_it() -> None:
+    """The first of its kind on its minimum, as nothing is known; the next one on more GPUs."""
+    story = Story()
+    stays = Adaptive(batch=64, batch_max=4096, preemptible=False)
+    first = story.training(adaptive=stays)
+    story.run_for(1.0)
+    story.report()
+    second = story.training(adaptive=stays)
+    story.run_for(1.0)
+    before = [story.gpus(job) for job in (first, second)]
+    other = story.training("other")
+    story.rounds(5)
+
+    assert [sum(each.values()) for each in before] == [1, 4]
+    assert [story.gpus(job) for job in (first, second)] == before
+    assert [story.job(job).attempts for job in (first, second)] == [1, 1]
+    assert sum(story.gpus(other).values()) >= 1
 
 
 def test_between_rounds_only_new_trainings_start() -> None:

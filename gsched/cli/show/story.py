@@ -253,6 +253,8 @@ def _adaptive(adaptive: Adaptive) -> str:
     if adaptive.scaling is not Scaling.ADAPTIVE:
         words.append(f"{adaptive.scaling} scaling")
     words.extend(f"{gpus} {name} GPUs per replica" for name, gpus in adaptive.replica_gpus)
+    if not adaptive.preemptible:
+        words.append("non-preemptible")
     if adaptive.gpu_types:
         words.append(f"on {' or '.join(adaptive.gpu_types)}")
     return ", ".join(words)

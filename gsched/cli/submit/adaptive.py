@@ -63,6 +63,7 @@ def with_adaptive(job: SubmitJob, options: SubmitOptions) -> SubmitJob:
             scaling=scaling,
             gpu_types=_types(options.gpu_types),
             replica_gpus=_replicas(options.replica_gpus),
+            preemptible=not options.non_preemptible,
         ),
     )
 
@@ -74,6 +75,7 @@ def _adaptive_values(options: SubmitOptions) -> list[tuple[str, str | None]]:
         ("--gpu-types", options.gpu_types),
         ("--scaling", options.scaling),
         ("--replica-gpus", options.replica_gpus),
+        ("--non-preemptible", "" if options.non_preemptible else None),
     ]
 
 

@@ -65,6 +65,7 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
     reject_if_late: bool = False
     profile: bool = False
     adaptive: bool = False
+    non_preemptible: bool = False
     batch_max: str | None = None
     batch_per_gpu_max: str | None = None
     gpu_types: str | None = None
@@ -94,7 +95,8 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
     def speaks_of_adaptation(self) -> bool:
         """Return whether anything is said of batch sizes that follow the GPUs."""
         texts = (self.batch_max, self.batch_per_gpu_max, self.gpu_types, self.scaling)
-        return self.adaptive or any(each is not None for each in (*texts, self.replica_gpus))
+        is_said = any(each is not None for each in (*texts, self.replica_gpus))
+        return self.adaptive or self.non_preemptible or is_said
 
     @property
     def speaks_of_saving(self) -> bool:
@@ -287,6 +289,8 @@ _JOB_OPTIONS = (
                  help="What of an adaptive job may change: adaptive, strong or rigid."),
     _text("--replica-gpus", metavar="TYPE=N,...", target="replica_gpus",
           text="GPUs of one replica of a model that is split over several."),
+    _flag("--non-preemptible", target="non_preemptible",
+          text="No policy migrates the adaptive job once it runs."),
     _flag("--profile", text="Run on the fewest GPUs until the step time is measured.",
           target="profile"),
     _text("--checkpoint-dir", metavar="DIR", text="Directory for checkpoints of an elastic job.",

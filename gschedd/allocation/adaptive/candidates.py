@@ -2,8 +2,9 @@
 
 A job that has not run yet starts on its minimum, or on the few GPUs that a policy allows (see
 `Growth`); one that has may have at most twice the most GPUs on which it has run, as its model is
-only trusted so far. A job of which nothing was heard stays on its minimum. Jobs whose model is
-split over several GPUs grow by whole replicas.
+only trusted so far. A job of which nothing was heard stays on its minimum. A job that must not be
+preempted cannot grow later: it starts on any number of GPUs if it was measured, or its kind was.
+Jobs whose model is split over several GPUs grow by whole replicas.
 """
 
 import math
@@ -247,6 +248,7 @@ class Choices:
             reached,
             profile.gpu_types,
             tuple(sorted(profile.replica_gpus.items())),
+            _starts_at_once(profile),
         )
         found = self._found.get(key)
         if found is None:
@@ -282,7 +284,7 @@ class Choices:
             most = least
         ids = self._between(gpu_type, unit_of(job, gpu_type), least, most)
         ids = ids[self._placeable(ids, job.request.chunks[0].gpus, job.request.placement)]
-        if len(ids):
+        if len(ids) and not _starts_at_once(profile):
             gpus = self.table.gpus[ids]
             ids = ids[gpus <= self._growth.most(reached, int(gpus[0]))]
         return ids
@@ -308,6 +310,11 @@ class Choices:
             return scattered
         whole: Flags = (nodes == 1) | (self.table.granules[ids] % chunk == 0)
         return whole
+
+
+def _starts_at_once(profile: AdaptiveProfile) -> bool:
+    """Return whether a job has the number of GPUs with which it starts for ever, and is known."""
+    return not profile.preemptible and bool(profile.goodput.types())
 
 
 def unit_of(job: AdaptiveJob, gpu_type: str) -> int:

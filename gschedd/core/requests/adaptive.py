@@ -34,6 +34,11 @@ def adaptive_notes(asked: SubmitJob, request: Request, state: State) -> list[str
             f"the job names more than {MAX_GPU_TYPES} GPU types",
             hint="name fewer, or write --gpu-types any",
         )
+    if any(gpus < 1 for _, gpus in adaptive.replica_gpus):
+        raise InvalidRequestError(
+            "a replica of the model has no GPU",
+            hint="--replica-gpus TYPE=N: a whole number from 1 for each type",
+        )
     if not asked.movable or asked.checkpoint_signal:
         raise InvalidRequestError(
             "an adaptive job is restarted with other batch sizes, so it must be elastic",

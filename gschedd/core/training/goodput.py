@@ -44,10 +44,11 @@ def told_by_batches(state: State, job: Job, said: n.Progress, now_s: float) -> I
     if not by_node:
         return
     gpu_type, kind = gpu_types(state, attempt.allocation), kind_of(job.spec).key
+    replica = dict(job.spec.adaptive.replica_gpus).get(gpu_type, 1)
     for sample in said.profile:
         if sample.step_s > 0 and sample.batch_per_gpu > 0:
             alone = Steps(
-                counts=(1,),
+                counts=(replica,),
                 gpu_type=gpu_type,
                 samples=sample.batch_per_gpu,
                 step_s=sample.step_s,
@@ -64,7 +65,7 @@ def told_by_batches(state: State, job: Job, said: n.Progress, now_s: float) -> I
     steps = Steps(
         counts=counts,
         gpu_type=gpu_type,
-        samples=sum(counts) * said.batch_per_gpu * (said.accumulation + 1),
+        samples=sum(counts) // replica * said.batch_per_gpu * (said.accumulation + 1),
         step_s=said.step_s,
         communication_s=said.communication_s if sum(counts) > 1 else 0.0,
         gradient_bytes=said.gradient_bytes,
@@ -161,4 +162,5 @@ def adaptive_profile(
         gpus_reached=most,
         gpu_types=frozenset(asked.gpu_types),
         replica_gpus=dict(asked.replica_gpus),
+        preemptible=asked.preemptible,
     )
