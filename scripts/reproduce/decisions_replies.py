@@ -170,7 +170,7 @@ async def _questions(script: Script) -> None:
         "gnodes drain old1 -m broken-fan",
         "gnodes resume nowhere",
         "gstat",
-        "gstat -a",
+        "gstat -x",
         "gstat --why",
         "gstat -f -a",
         "gstat 1 77",

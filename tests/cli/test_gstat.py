@@ -63,7 +63,11 @@ def test_a_pipe_gets_every_value_whole_between_tabs_torques_columns_first(head: 
     ("arguments", "ids"),
     [
         ([], ["1.fake", "2.fake"]),
-        (["-a"], ["1.fake", "2.fake", "3.fake"]),
+        (["-a"], ["1.fake", "2.fake"]),
+        (["-r"], ["2.fake"]),
+        (["-i"], ["1.fake"]),
+        (["--sort", "-number"], ["2.fake", "1.fake"]),
+        (["-x", "--sort", "name,id"], ["3.fake", "2.fake", "1.fake"]),
         (["-x"], ["1.fake", "2.fake", "3.fake"]),
         (["3"], ["3.fake"]),
         (["-u", "bob"], ["2.fake"]),

@@ -1,5 +1,6 @@
 """gstat: show jobs."""
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -15,20 +16,25 @@ from gsched.cli.common import (
     report_errors,
     run,
 )
+from gsched.cli.show.columns import Column
 from gsched.cli.show.joblist import WHY_COLUMNS, plain_list, terminal_list, why_rows
-from gsched.cli.show.render import print_table, write_plain
+from gsched.cli.show.render import drawn_table, print_table, terminal_lines, write_plain
 from gsched.client import Head, body_of
-from gsched.errors import GschedError, UsageError
+from gsched.config import environment
+from gsched.errors import GschedError, UnknownQueueError, UsageError
 from gsched.model.states import JobState
-from gsched.protocol.api import ErrorBody, JobList, JobStory
+from gsched.protocol.api import ErrorBody, JobList, JobRow, JobStory
 
 NAME = "gstat"
 _WAITING = (JobState.QUEUED, JobState.HELD, JobState.WAITING)
+_RUNNING = (JobState.RUNNING, JobState.MIGRATING, JobState.EXITING)
 
 _EPILOG = """\b
 Examples:
   gstat                                  all unfinished jobs
-  gstat -u $USER -s R                    my running jobs
+  gstat --me -r                          my running jobs
+  gstat -Q                               the queues
+  gstat --sort -gpus --format '{id} {gpus} {name}'
   gstat --why                            why each waiting job waits
   gstat -f 12                            all details of one job
   gstat -x 12 --json | jq .jobs[0].outcome
@@ -49,7 +55,19 @@ Examples:
     metavar="STATES",
     help="Show only jobs in these states: Q,R or held.",
 )
-@click.option("-a", "-x", "--all", "finished", is_flag=True, help="Include jobs that have ended.")
+@click.option("--me", is_flag=True, help="Show only my own jobs.")
+@click.option("-x", "--all", "finished", is_flag=True, help="Include jobs that have ended.")
+@click.option("-a", "_unfinished", is_flag=True, help="Show unfinished jobs: the default.")
+@click.option("-r", "running", is_flag=True, help="Show only jobs that run.")
+@click.option("-i", "inactive", is_flag=True, help="Show only unfinished jobs that do not run.")
+@click.option("-n", "nodes", is_flag=True, help="Show the nodes of each job instead of reasons.")
+@click.option("-Q", "-q", "queues", is_flag=True, help="List the queues.")
+@click.option("--sort", default="", metavar="FIELDS", help="Sort by fields: gpus,-elapsed.")
+@click.option(
+    "--format", "form", default="", metavar="FORMAT", help="A line for each job: '{id} {name:<20}'."
+)
+@click.option("--plain", is_flag=True, help="Print TAB-separated lines, also on a terminal.")
+@click.option("--no-pager", is_flag=True, help="Do not show long lists with a pager.")
 @click.option("--why", is_flag=True, help="Show only waiting jobs: reason and expected start.")
 @click.option("--watch", is_flag=True, help="Refresh the list every 2 s, until Ctrl-C.")
 @color_option
@@ -61,6 +79,8 @@ def gstat(head: Head, /, jobs: tuple[str, ...], **given: object) -> int:
     job, separated by TABs, and nothing is truncated.
     """
     options = _Options(given)
+    if options.queues:
+        return _queues(head, jobs, options)
     if options.watch:
         return _watch(head, jobs, options)
     if options.full or (options.why and jobs):
@@ -70,35 +90,125 @@ def gstat(head: Head, /, jobs: tuple[str, ...], **given: object) -> int:
         print_note(reply.warning, command="gstat")
     if options.as_json:
         print_json(reply)
-    elif options.why:
-        print_table(WHY_COLUMNS, why_rows(reply), color=options.color)
-    elif sys.stdout.isatty():
-        columns, rows = terminal_list(reply)
-        print_table(columns, rows, color=options.color)
     elif reply.jobs or not reply.errors:
-        write_plain(*plain_list(reply), sys.stdout)
+        _print_list(reply, options)
     return report_errors(reply.errors.items(), as_json=options.as_json)
+
+
+def _print_list(reply: JobList, options: "_Options") -> None:
+    """Print the list in the form that is wanted; on a terminal through the pager if it is long."""
+    if options.form:
+        from gsched.cli.show.formats import formatted  # late: few choose their own form
+
+        sys.stdout.write("".join(formatted(reply, options.form)))
+        return
+    columns, rows = (WHY_COLUMNS, why_rows(reply)) if options.why else _columns(reply, options)
+    if options.plain or not sys.stdout.isatty():
+        write_plain(columns, rows, sys.stdout)
+        return
+    if len(reply.jobs) < terminal_lines():
+        print_table(columns, rows, color=options.color)
+        return
+    from gsched.cli.show.pager import page  # late: short lists are the rule
+
+    page(drawn_table(columns, rows, color=options.color), wanted=not options.no_pager)
+
+
+def _columns(
+    reply: JobList, options: "_Options"
+) -> tuple[Sequence[Column], Iterable[Sequence[str]]]:
+    if options.plain or not sys.stdout.isatty():
+        return plain_list(reply)
+    if not options.nodes:
+        return terminal_list(reply)
+    return terminal_list(structs.replace(reply, jobs=tuple(map(_without_reason, reply.jobs))))
+
+
+def _without_reason(row: JobRow) -> JobRow:
+    return structs.replace(row, reason="", outcome=None) if row.nodes else row
+
+
+def _queues(head: Head, names: Sequence[str], options: "_Options") -> int:
+    """Print the queues, or those named."""
+    from gsched.cli.show.queuelist import QUEUE_COLUMNS, queue_rows  # late: the list is of jobs
+
+    status = head.status()
+    known = {row.name: row for row in status.queue_rows}
+    rows = [known[name] for name in names or known if name in known]
+    errors = {
+        name: body_of(UnknownQueueError(f"unknown queue {name!r}", hint=f"queues: {_few(known)}"))
+        for name in names
+        if name not in known
+    }
+    if options.as_json:
+        print_json({"server": status.server, "now_s": status.now_s, "queues": rows})
+    elif rows and options.plain:
+        write_plain(QUEUE_COLUMNS, queue_rows(rows), sys.stdout)
+    elif rows:
+        print_table(QUEUE_COLUMNS, queue_rows(rows), color=options.color)
+    return report_errors(errors.items(), as_json=options.as_json)
+
+
+def _few(names: Iterable[str]) -> str:
+    return ", ".join(list(names)[:20])
 
 
 class _Options:
     """The command line's options, checked."""
 
-    __slots__ = ("as_json", "color", "finished", "full", "states", "users", "watch", "why")
+    __slots__ = (
+        *("as_json", "color", "finished", "form", "full", "no_pager", "nodes", "plain", "queues"),
+        *("sort", "states", "users", "watch", "why"),
+    )
 
     def __init__(self, given: dict[str, object]):
         self.users = frozenset(filter(None, str(given["user"]).split(",")))
+        if given["me"]:
+            self.users |= {_own_name()}
         self.states = parse_states(str(given["states"]))
+        for flag, states in (("running", _RUNNING), ("inactive", _WAITING)):
+            if given[flag]:
+                left = tuple(each for each in states if not self.states or each in self.states)
+                if not left:
+                    raise UsageError(
+                        f"-s {given['states']} leaves no state for -{flag[0]}", hint="omit one"
+                    )
+                self.states = left
+        self.nodes, self.plain = bool(given["nodes"]), bool(given["plain"])
+        self.queues, self.no_pager = bool(given["queues"]), bool(given["no_pager"])
+        self.sort = str(given["sort"])
+        shows_list = not (given["as_json"] or given["full"] or given["why"])
+        self.form = self._form(str(given["form"]), from_variable=shows_list)
         self.full = bool(given["full"])
         self.finished = bool(given["finished"]) or JobState.DONE in self.states
         self.why = bool(given["why"])
         self.watch = bool(given["watch"])
         self.as_json = bool(given["as_json"])
         self.color = str(given["color"])
+        if self.form and (self.as_json or self.full or self.why):
+            raise UsageError(
+                "--format is for the list of jobs only", hint="omit --json, -f and --why"
+            )
         if self.watch and (self.as_json or self.full or not sys.stdout.isatty()):
             raise UsageError(
                 "--watch needs a terminal, and shows the list only",
                 hint="omit --json and -f, and do not use a pipe",
             )
+
+    def _form(self, stated: str, *, from_variable: bool) -> str:
+        """Return the format, of the option or, for lists only, of ``$GSTAT_FORMAT``."""
+        variable = environment("GSTAT_FORMAT") if from_variable else ""
+        if not (stated or variable):
+            return ""
+        from gsched.cli.show.formats import checked_format  # late: few choose their own form
+
+        return checked_format(stated or variable, "--format" if stated else "$GSTAT_FORMAT")
+
+
+def _own_name() -> str:
+    import pwd  # late: only --me needs it
+
+    return pwd.getpwuid(os.getuid()).pw_name
 
 
 def parse_states(text: str) -> tuple[JobState, ...]:
@@ -124,6 +234,10 @@ def _jobs(head: Head, jobs: Sequence[str], options: _Options) -> JobList:
     states = options.states or (_WAITING if options.why else ())
     user = next(iter(options.users)) if len(options.users) == 1 else ""
     reply = head.jobs(jobs, user=user, states=states, finished=options.finished)
+    if options.sort:
+        from gsched.cli.show.formats import sorted_rows  # late: few sort
+
+        reply = structs.replace(reply, jobs=tuple(sorted_rows(reply, options.sort)))
     if not jobs and len(options.users) < 2:
         return reply
     # The head filters neither by several users nor among jobs that are named.

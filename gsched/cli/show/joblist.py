@@ -112,7 +112,7 @@ def list_rows(reply: JobList) -> Iterator[Sequence[str]]:
             elapsed(job, reply.now_s) if job.started_s else "",
             limit,
             "+".join(job.nodes),
-            local_times(job.reason) or _ending(job),
+            local_times(job.reason) or ending(job),
         )
 
 
@@ -128,7 +128,7 @@ def terminal_list(reply: JobList) -> tuple[Sequence[Column], Sequence[Sequence[s
             job.queue,
             str(job.gpus) if job.gpus else "",
             elapsed(job, reply.now_s),
-            local_times(job.reason) or _ending(job) or "+".join(job.nodes),
+            local_times(job.reason) or ending(job) or "+".join(job.nodes),
         )
         for job in reply.jobs
     ]
@@ -149,7 +149,7 @@ def why_rows(reply: JobList) -> Iterator[Sequence[str]]:
     """Yield a row of WHY_COLUMNS for each job that waits."""
     for job in reply.jobs:
         starts = format_expected(job.predicted_start_s, now_s=reply.now_s)
-        reason = local_times(job.reason) or _ending(job)
+        reason = local_times(job.reason) or ending(job)
         yield (f"{job.id}.{reply.server}", job.name, job.user, job.letter, starts, reason)
 
 
@@ -167,7 +167,7 @@ def elapsed(job: JobRow, now_s: float) -> str:
     return format_duration(max(0.0, (job.ended_s or now_s) - job.started_s))
 
 
-def _ending(job: JobRow) -> str:
+def ending(job: JobRow) -> str:
     """Return how a job ended, or nothing."""
     if job.state != JobState.DONE or job.outcome is None:
         return ""

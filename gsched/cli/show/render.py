@@ -4,6 +4,8 @@ In a pipe each row is one line, the first line holds the titles, no value is cut
 is ``-``, so ``cut -f5``, ``awk`` and spreadsheets can read it.
 """
 
+import io
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -11,6 +13,7 @@ from typing import IO
 
 from gsched.cli.common import is_terminal, printable, wants_color
 from gsched.cli.show.columns import Column
+from gsched.config import environment
 
 EMPTY = "-"
 DRAWN_ROWS_MOST = 2000  # rich draws about 3,000 rows a second; who asks for more wants lines
@@ -43,6 +46,36 @@ def print_table(
     from gsched.cli.show.terminal import print_rich_table  # late: it costs more than all the rest
 
     print_rich_table(columns, drawn, colored=wants_color(color, stream), out=stream)
+
+
+def drawn_table(
+    columns: Sequence[Column], rows: Iterable[Sequence[str]], *, color: str = "auto"
+) -> str:
+    """Return what `print_table` prints on this terminal, for a pager."""
+    stream = io.StringIO()
+    drawn = list(rows)
+    if len(drawn) > DRAWN_ROWS_MOST:
+        write_plain(columns, drawn, stream)
+        return stream.getvalue()
+    from gsched.cli.show.terminal import print_rich_table  # late, as above
+
+    colored = wants_color(color, sys.stdout)
+    print_rich_table(columns, drawn, colored=colored, out=stream, width=_terminal_width())
+    return stream.getvalue()
+
+
+def terminal_lines() -> int:
+    """Return how many lines the terminal of stdout has; ``$LINES`` says more."""
+    return _size("LINES") or os.get_terminal_size(sys.stdout.fileno()).lines or 24
+
+
+def _terminal_width() -> int:
+    return _size("COLUMNS") or os.get_terminal_size(sys.stdout.fileno()).columns or 80
+
+
+def _size(variable: str) -> int:
+    text = environment(variable)
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else 0
 
 
 def write_plain(columns: Sequence[Column], rows: Iterable[Sequence[str]], stream: IO[str]) -> None:

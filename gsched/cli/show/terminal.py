@@ -37,10 +37,11 @@ def rich_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, widt
     return table
 
 
-def console(out: IO[str], *, colored: bool) -> Console:
+def console(out: IO[str], *, colored: bool, width: int | None = None) -> Console:
     """Return a console for ``out`` that follows our rules of colour, not its own."""
     return Console(
         file=out,
+        width=width,
         no_color=not colored,
         color_system="auto" if colored else None,
         force_terminal=True if colored else None,
@@ -51,8 +52,13 @@ def console(out: IO[str], *, colored: bool) -> Console:
 
 
 def print_rich_table(
-    columns: Sequence[Column], rows: Iterable[Sequence[str]], *, colored: bool, out: IO[str]
+    columns: Sequence[Column],
+    rows: Iterable[Sequence[str]],
+    *,
+    colored: bool,
+    out: IO[str],
+    width: int | None = None,
 ) -> None:
-    """Print a table on a terminal."""
-    screen = console(out, colored=colored)
+    """Print a table on a terminal; ``width``: of the terminal, where ``out`` is none."""
+    screen = console(out, colored=colored, width=width)
     screen.print(rich_table(columns, rows, width=screen.width))

@@ -1,0 +1,158 @@
+"""Lists in a form that the user chooses: ``--format``, ``--sort`` and ``$GSTAT_FORMAT``. Pure.
+
+A format is Python's: ``{id} {name:<20} {elapsed:>9}``. Only the names in FIELDS may stand in it, so
+that it can do nothing but show them.
+"""
+
+import difflib
+import string
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from gsched.cli.common import printable
+from gsched.cli.show.joblist import cpu_time, elapsed, ending, slack
+from gsched.cli.times import format_time, local_times
+from gsched.errors import UsageError
+from gsched.model.ids import format_job_id
+from gsched.model.units import format_duration, format_size
+from gsched.protocol.api import JobList, JobRow
+
+Value = str | int | float
+Reader = Callable[[JobRow, JobList], Value]
+
+#: What a format can show, by name. Numbers are numbers, so that ``{gpus:>4}`` and ``--sort`` do.
+FIELDS: Final[Mapping[str, Reader]] = MappingProxyType(
+    {
+        "id": lambda row, reply: format_job_id(row.id, reply.server),
+        "number": lambda row, _: row.id,
+        "name": lambda row, _: row.name,
+        "user": lambda row, _: row.user,
+        "account": lambda row, _: row.account,
+        "queue": lambda row, _: row.queue,
+        "state": lambda row, _: row.state,
+        "letter": lambda row, _: row.letter,
+        "priority": lambda row, _: row.priority,
+        "cpus": lambda row, _: row.cpus,
+        "gpus": lambda row, _: row.gpus,
+        "chunks": lambda row, _: row.places,
+        "memory": lambda row, _: format_size(row.memory_bytes) if row.memory_bytes else "",
+        "nodes": lambda row, _: "+".join(row.nodes),
+        "submitted": lambda row, _: format_time(row.submitted_s),
+        "started": lambda row, _: _moment(row.started_s),
+        "ended": lambda row, _: _moment(row.ended_s),
+        "elapsed": lambda row, reply: elapsed(row, reply.now_s),
+        "limit": lambda row, _: format_duration(row.walltime_s) if row.walltime_s else "",
+        "cputime": lambda row, _: cpu_time(row),
+        "attempt": lambda row, _: row.attempt,
+        "reason": lambda row, _: local_times(row.reason) or ending(row),
+        "start": lambda row, _: _moment(row.predicted_start_s),
+        "deadline": lambda row, _: _moment(row.deadline_s),
+        "slack": lambda row, _: slack(row.slack_s),
+        "comment": lambda row, _: row.comment,
+        "exit": lambda row, _: "" if row.outcome is None else row.outcome.exit_status,
+    }
+)
+#: By what ``--sort`` orders, where that is not what is shown.
+_SORTED: Final[Mapping[str, Callable[[JobRow, JobList], float | str]]] = MappingProxyType(
+    {
+        "id": lambda row, _: row.id,
+        "memory": lambda row, _: row.memory_bytes,
+        "submitted": lambda row, _: row.submitted_s,
+        "started": lambda row, _: row.started_s or 0.0,
+        "ended": lambda row, _: row.ended_s or 0.0,
+        "elapsed": lambda row, reply: (
+            row.wall_s or (0.0 if row.started_s is None else reply.now_s - row.started_s)
+        ),
+        "limit": lambda row, _: row.walltime_s or 0.0,
+        "cputime": lambda row, _: row.cpu_s,
+        "start": lambda row, _: row.predicted_start_s or 0.0,
+        "deadline": lambda row, _: row.deadline_s or 0.0,
+        "slack": lambda row, _: row.slack_s or 0.0,
+        "exit": lambda row, _: 0 if row.outcome is None else row.outcome.exit_status,
+    }
+)
+#: Formats with a name, for ``--format NAME``.
+NAMED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "ids": "{id}",
+        "short": "{id:<20} {letter} {name}",
+        "long": "{id:<20} {name:<16} {user:<12} {letter} {queue:<10} {cpus:>5} {gpus:>5} "
+        "{elapsed:>9} {limit:>9} {nodes} {reason}",
+        "start": "{id:<20} {name:<16} {letter} {start:<24} {reason}",
+    }
+)
+
+
+def _moment(at_s: float | None) -> str:
+    return "" if at_s is None else format_time(at_s)
+
+
+def checked_format(text: str, option: str) -> str:
+    r"""Return a format that can be applied, of a name or as it stands; ``\t`` and ``\n`` are read.
+
+    Args:
+        option: or the variable that states it, for messages.
+
+    Raises:
+        UsageError: it cannot be read, or has a field that there is not.
+    """
+    form = NAMED.get(text, text).replace("\\t", "\t").replace("\\n", "\n")
+    try:
+        parts = list(string.Formatter().parse(form))
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}: {text!r}", hint="write '{id} {name}'") from None
+    if all(name is None for _, name, _, _ in parts):
+        close = difflib.get_close_matches(text, NAMED, n=1)
+        meant = f"did you mean {close[0]!r}? " if close else ""
+        raise UsageError(
+            f"{option}: unknown format {text!r}",
+            hint=f"{meant}valid: {', '.join(NAMED)}, or fields such as '{{id}} {{name}}'",
+        )
+    for _, name, spec, _ in parts:
+        if name is not None:
+            _check_field(name, option)
+        if spec and "{" in spec:
+            raise UsageError(f"{option}: a width cannot be a field: {spec!r}")
+    return form
+
+
+def _check_field(name: str, option: str) -> None:
+    if name in FIELDS:
+        return
+    close = difflib.get_close_matches(name, FIELDS, n=1)
+    meant = f"did you mean {close[0]!r}? " if close else ""
+    raise UsageError(f"{option}: unknown field {name!r}", hint=f"{meant}valid: {', '.join(FIELDS)}")
+
+
+def formatted(reply: JobList, form: str) -> Iterator[str]:
+    """Yield a line for each job.
+
+    Raises:
+        UsageError: a width or type in the format does not fit its field.
+    """
+    for row in reply.jobs:
+        values = {name: read(row, reply) for name, read in FIELDS.items()}
+        shown = {
+            name: printable(value) if isinstance(value, str) else value
+            for name, value in values.items()
+        }
+        try:
+            yield form.format_map(shown).rstrip(" ") + "\n"
+        except ValueError as error:
+            raise UsageError(f"--format: {error}", hint="write widths as {name:<20}") from None
+
+
+def sorted_rows(reply: JobList, keys: str) -> Sequence[JobRow]:
+    """Return the jobs ordered by ``gpus,-elapsed``: a minus reverses a key.
+
+    Raises:
+        UsageError: a key that there is not.
+    """
+    rows = list(reply.jobs)
+    for key in reversed([each.strip() for each in keys.split(",") if each.strip()]):
+        name = key.lstrip("+-")
+        _check_field(name, "--sort")
+        of = _SORTED.get(name) or FIELDS[name]
+        rows.sort(key=lambda row, of=of: of(row, reply), reverse=key.startswith("-"))  # type: ignore[misc]  # keys of one field are all numbers or all texts
+    return rows

@@ -1,0 +1,150 @@
+"""gstat: lists in a form of one's own, sorted, and the queues."""
+
+import json
+import os
+import pwd
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gsched.cli.show.pager import page, pager_command
+from gsched.protocol import api
+from tests.support.commands import run_at_terminal
+from tests.support.fake_api import NOW_S, FakeApi, make_row, serve
+from tests.support.in_process import run_here
+
+ME = pwd.getpwuid(os.getuid()).pw_name
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeApi:
+    fake = FakeApi(tmp_path)
+    fake.queues["long"] = api.QueueRow(
+        name="long", started=False, enabled=False, priority=5, max_walltime_s=7200.0
+    )
+    fake.add(make_row(1, name="b", gpus=2, user=ME))
+    fake.add(
+        make_row(
+            2, name="a", state="running", letter="R", reason="", gpus=10, nodes=("n1", "n2"),
+            started_s=NOW_S - 61, walltime_s=3600.0, memory_bytes=2**30,
+        )
+    )  # fmt: skip
+    fake.add(make_row(3, name="c\x1b", queue="long", state="held", letter="H"))
+    return fake
+
+
+@pytest.fixture
+def head(fake: FakeApi, tmp_path: Path) -> Iterator[Path]:
+    with serve(fake.application(), tmp_path / "s"):
+        yield tmp_path / "s"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdout"),
+    [
+        (["--format", "{number} {gpus:>3}|{name:<2}|"], "1   2|b |\n2  10|a |\n3   0|c\\x1b|\n"),
+        (["--format", "ids"], "1.fake\n2.fake\n3.fake\n"),
+        (["--format", "{number}\\t{state}", "-r"], "2\trunning\n"),
+        (["--format", "{elapsed} {limit} {nodes} {memory}", "2"],
+         "00:01:01 01:00:00 n1+n2 1gb\n"),
+        (["--me", "--format", "ids"], "1.fake\n"),
+        (["--sort", "-gpus", "--format", "{number}"], "2\n1\n3\n"),
+        (["--sort", "letter,-name", "--format", "{number}"], "3\n1\n2\n"),
+        (["--sort", "queue,elapsed", "--format", "{number}"], "1\n2\n3\n"),
+    ],
+)  # fmt: skip
+def test_a_list_has_the_form_and_the_order_that_is_asked_for(
+    head: Path, arguments: list[str], stdout: str
+) -> None:
+    ran = run_here("gstat", *arguments, head=head)
+
+    assert (ran.stdout, ran.status, ran.stderr) == (stdout, 0, "")
+
+
+def test_a_format_may_stand_in_the_environment(head: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GSTAT_FORMAT", "{number}:{letter}")
+
+    assert run_here("gstat", head=head).stdout == "1:Q\n2:R\n3:H\n"
+    assert run_here("gstat", "--format", "{number}", head=head).stdout == "1\n2\n3\n"
+    assert json.loads(run_here("gstat", "--json", head=head).stdout)["schema"] == 1
+    monkeypatch.setenv("GSTAT_FORMAT", "{nam}")
+    ran = run_here("gstat", head=head)
+    assert ran.status == 2
+    assert "$GSTAT_FORMAT: unknown field 'nam'" in ran.stderr
+    assert "did you mean 'name'?" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--format", "{nam}"], "unknown field 'nam'"),
+        (["--format", "{id.__class__}"], "unknown field 'id.__class__'"),
+        (["--format", "{id:{name}}"], "a width cannot be a field"),
+        (["--format", "{id"], "--format: expected '}'"),
+        (["--format", "{name:>d}"], "--format: "),
+        (["--format", "shrot"], "did you mean 'short'?"),
+        (["--sort", "size"], "--sort: unknown field 'size'"),
+        (["-r", "-s", "Q"], "-s Q leaves no state for -r"),
+        (["--format", "ids", "--json"], "--format is for the list of jobs only"),
+    ],
+)
+def test_what_is_refused(head: Path, arguments: list[str], words: str) -> None:
+    ran = run_here("gstat", *arguments, head=head)
+
+    assert ran.status == 2
+    assert words in ran.stderr
+
+
+def test_queues_are_listed_with_their_limits_and_jobs(head: Path) -> None:
+    lines = run_here("gstat", "-Q", head=head).stdout.splitlines()
+    titles, *rows = [line.split("\t") for line in lines]
+
+    assert titles[:3] == ["Queue", "Accepts", "Starts"]
+    assert rows == [
+        ["batch", "yes", "yes", "0", "-", "-", "1", "1", "0", "0", "2"],
+        ["long", "no", "no", "5", "02:00:00", "-", "0", "0", "1", "0", "1"],
+    ]
+    one = run_here("gstat", "-q", "long", "nope", "--json", head=head)
+    assert [row["name"] for row in json.loads(one.stdout)["queues"]] == ["long"]
+    assert one.status == 172
+    assert json.loads(one.stderr)["error"]["code"] == "unknown_queue"
+
+
+def test_a_terminal_shows_nodes_instead_of_reasons_when_asked(head: Path) -> None:
+    shown = run_at_terminal("gstat", "-n", "2", typed="", head=head).stdout
+    plain = run_at_terminal("gstat", "--plain", typed="", head=head).stdout
+
+    assert "n1+n2" in shown
+    assert plain.splitlines()[0].startswith("Job ID\tName\tUser")
+
+
+def test_a_long_list_goes_through_the_pager_of_the_user(
+    head: Path, fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for job in range(10, 200):
+        fake.add(make_row(job, name=f"j{job}"))
+    seen = tmp_path / "seen"
+    monkeypatch.setenv("GSCHED_PAGER", f"tee {seen}")
+
+    monkeypatch.setenv("LINES", "30")
+
+    run_at_terminal("gstat", "--no-pager", typed="", head=head)
+    assert not seen.exists()
+    run_at_terminal("gstat", typed="", head=head)
+
+    assert "j199" in seen.read_text()
+
+
+def test_the_pager_is_that_of_gsched_then_that_of_all(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("GSCHED_PAGER", raising=False)
+    monkeypatch.delenv("PAGER", raising=False)
+    assert pager_command() == ["less", "-FRX"]
+    monkeypatch.setenv("PAGER", "more")
+    assert pager_command() == ["more"]
+    monkeypatch.setenv("GSCHED_PAGER", "")
+    assert pager_command() == []
+    page("text\n", wanted=True)  # not a terminal
+    assert capsys.readouterr().out == "text\n"
