@@ -280,6 +280,20 @@ def test_a_round_goes_on_while_moves_of_it_are_left() -> None:
     assert is_round(structs.replace(between, moves_left=True), 60.0)
 
 
+@pytest.mark.parametrize(("ran_s", "moves"), [(-1.0, 1), (0.0, 0), (2.0, 0)])
+def test_a_job_that_has_started_in_a_round_stays_where_it_is(ran_s: float, moves: int) -> None:
+    """Else two jobs could take a GPU from each other in each cycle of the round."""
+    snapshot = seen(
+        typed_nodes(n1=("a", 8)),
+        running=[(adaptive(1, goodput=EVEN, reached=2), (on("n1", 0, 1),))],
+        now_s=ROUND_S + 2.0,
+    )
+    running = [structs.replace(each, started_s=ROUND_S + ran_s) for each in snapshot.running]
+    plan = planned(structs.replace(snapshot, running=running))
+
+    assert len(plan.moves) == moves
+
+
 def test_jobs_that_cannot_migrate_keep_what_they_have() -> None:
     """One that is not movable, one that is starting, one that is being stopped."""
     nodes = typed_nodes(n1=("a", 4))

@@ -26,7 +26,7 @@ from gschedd.allocation.adaptive.problem import (
     Problem,
     in_order,
 )
-from gschedd.allocation.adaptive.rounds import adaptive_jobs, is_round, next_round_s
+from gschedd.allocation.adaptive.rounds import adaptive_jobs, next_round_s
 from gschedd.allocation.running import Trainings
 from gschedd.plan.snapshot import Plan, Snapshot
 
@@ -55,7 +55,7 @@ class Rules(Struct, frozen=True, kw_only=True, eq=False):
 
 def plan_by(snapshot: Snapshot, rules: Rules) -> Plan:
     """Decide about all adaptive jobs at a round, and about those that wait in between."""
-    jobs = adaptive_jobs(snapshot, all_of_them=is_round(snapshot, rules.round_s))
+    jobs = adaptive_jobs(snapshot, rules.round_s)
     again_s = next_round_s(snapshot.now_s, rules.round_s)
     if not jobs:
         return Plan(again_s=again_s if snapshot.profiles else None)

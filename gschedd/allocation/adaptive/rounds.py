@@ -18,16 +18,27 @@ def is_round(snapshot: Snapshot, round_s: float) -> bool:
     others, and one of these is over.
     """
     now_s = snapshot.now_s
-    return snapshot.moves_left or now_s - math.floor(now_s / round_s) * round_s <= LATE * round_s
+    return snapshot.moves_left or now_s - _begin_s(now_s, round_s) <= LATE * round_s
 
 
 def next_round_s(now_s: float, round_s: float) -> float:
     """Return when the next round begins, seconds since the epoch."""
-    return (math.floor(now_s / round_s) + 1) * round_s
+    return _begin_s(now_s, round_s) + round_s
 
 
-def adaptive_jobs(snapshot: Snapshot, *, all_of_them: bool) -> list[AdaptiveJob]:
-    """Return the adaptive jobs that wait and, of all of them, those that may be migrated."""
+def _begin_s(now_s: float, round_s: float) -> float:
+    """Return when the present round began, seconds since the epoch."""
+    return math.floor(now_s / round_s) * round_s
+
+
+def adaptive_jobs(snapshot: Snapshot, round_s: float) -> list[AdaptiveJob]:
+    """Return the adaptive jobs about which is decided now.
+
+    They are those that wait and, in a round, those that may be migrated and ran when it began. A
+    job that has started since keeps its GPUs until the next round: otherwise two jobs could take
+    them from each other in each cycle of a round, and none would ever do a step.
+    """
+    begin_s = _begin_s(snapshot.now_s, round_s)
     trainings = Trainings.of(snapshot)
     jobs: list[AdaptiveJob] = []
     for number, job_class in trainings.waiting.items():
@@ -41,8 +52,10 @@ def adaptive_jobs(snapshot: Snapshot, *, all_of_them: bool) -> list[AdaptiveJob]
                     must_run=profile.promised is True,
                 )
             )
-    for number, running in trainings.movable.items() if all_of_them else ():
+    for number, running in trainings.movable.items() if is_round(snapshot, round_s) else ():
         profile = snapshot.profiles[number]
+        if running.started_s >= begin_s:
+            continue
         if profile.adaptive is not None and profile.request is not None:
             jobs.append(
                 AdaptiveJob(

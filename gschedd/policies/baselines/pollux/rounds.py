@@ -11,7 +11,7 @@ from gschedd.allocation.adaptive.cluster import Configurations, pool_of
 from gschedd.allocation.adaptive.core import Limits
 from gschedd.allocation.adaptive.plans import Decided, plan_of
 from gschedd.allocation.adaptive.problem import Floats, Problem, in_order
-from gschedd.allocation.adaptive.rounds import adaptive_jobs, is_round, next_round_s
+from gschedd.allocation.adaptive.rounds import adaptive_jobs, next_round_s
 from gschedd.allocation.running import Trainings
 from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.plan.training import AdaptiveProfile
@@ -24,7 +24,7 @@ LEAST: Final = 1e-3
 def plan_round(snapshot: Snapshot, settings: Settings) -> Plan:
     """Decide about all adaptive jobs at a round, and about those that wait in between."""
     again_s = next_round_s(snapshot.now_s, settings.round_s)
-    jobs = adaptive_jobs(snapshot, all_of_them=is_round(snapshot, settings.round_s))
+    jobs = adaptive_jobs(snapshot, settings.round_s)
     if not jobs:
         return Plan(again_s=again_s if snapshot.profiles else None)
     pool = pool_of(snapshot.nodes, [each.allocation for each in jobs if each.allocation])
