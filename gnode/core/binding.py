@@ -7,7 +7,7 @@ from msgspec import structs
 
 from gnode.core.inputs import Account
 from gnode.core.task import AttemptKey, MemoryCgroup, Task, TaskFile
-from gsched.model.ids import format_job_id
+from gsched.model.ids import array_of, format_job_id, index_of, job_file_suffix
 from gsched.model.states import LaunchKind
 from gsched.protocol.node import Launch
 
@@ -25,6 +25,8 @@ FAILURE_NAME = "failure.json"
 KEPT_NAMES = frozenset({"GSCHED_HEAD", "GSCHED_CONFIG"})  # so that gsub works inside a job
 CLUSTER_LETTERS = 12  # of its id: enough to tell clusters of one site apart
 KEPT_PREFIX = "PBS_O_"
+#: In paths of output files, $NAME and ${NAME} stand for the index of the element of an array.
+ARRAY_INDEX_NAMES = ("PBS_ARRAYID", "PBS_ARRAY_INDEX", "GSCHED_ARRAY_INDEX")
 REMOVE_DELAY_S = 60.0
 GATE_VARIABLE = "GSCHED_GATE"  # see gnode.supervisor.gate, torchrun_agent and gsched.elastic.gate
 
@@ -192,7 +194,7 @@ def _rank_suffix(launch: Launch) -> str:
 
 def _default_name(launch: Launch, letter: str) -> str:
     name = launch.name.replace("/", "_") or "job"
-    return f"{name}.{letter}{launch.job}{_rank_suffix(launch)}"
+    return f"{name}.{letter}{job_file_suffix(launch.job)}{_rank_suffix(launch)}"
 
 
 def _output_paths(launch: Launch, account: Account) -> tuple[str, str]:
@@ -207,6 +209,10 @@ def _output_path(launch: Launch, account: Account, asked: str, letter: str) -> s
         return posixpath.join(launch.workdir, _default_name(launch, letter))
     job_id = format_job_id(launch.job, launch.server)
     path = asked.replace("${PBS_JOBID}", job_id).replace("$PBS_JOBID", job_id)
+    if array_of(launch.job):
+        index = str(index_of(launch.job))
+        for name in ARRAY_INDEX_NAMES:
+            path = path.replace(f"${{{name}}}", index).replace(f"${name}", index)
     if path == "~" or path.startswith("~/"):
         path = account.home + path[1:]
     path = posixpath.join(launch.workdir, path)
@@ -343,6 +349,11 @@ def _pbs(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
         "PBS_WALLTIME": _walltime(launch),
         "PBS_O_INITDIR": launch.workdir,
     }
+    array = array_of(launch.job)
+    if array:
+        index = str(index_of(launch.job))
+        names["PBS_ARRAYID"] = names["PBS_ARRAY_INDEX"] = index
+        names["PBS_ARRAY_ID"] = f"{array}[].{launch.server}"
     if any(launch.gpus):
         names["PBS_GPUFILE"] = f"{user_dir}/{GPUFILE_NAME}"
     return names
@@ -374,6 +385,10 @@ def _gsched(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
         "GSCHED_NUM_GPUS": str(sum(len(gpus) for gpus in launch.gpus)),
         "GSCHED_WALLTIME": _walltime(launch),
     }
+    array = array_of(launch.job)
+    if array:
+        names["GSCHED_ARRAY_ID"] = f"{array}[].{launch.server}"
+        names["GSCHED_ARRAY_INDEX"] = str(index_of(launch.job))
     if any(launch.gpus):
         names["GSCHED_GPUFILE"] = f"{user_dir}/{GPUFILE_NAME}"
     for share in launch.share.gpu_shares:  # one at most

@@ -12,7 +12,7 @@ class HeadMark(Struct, frozen=True, kw_only=True, omit_defaults=True):
         epoch_id: of the head of that epoch; no two starts of a head have the same one.
         seq: of the newest event that was durable there, as it said last.
         next_job: the id that its next job would get, as it said last.
-        highest_job: number of any job that this node has seen.
+        highest_job: number of any job or array that this node has seen.
     """
 
     cluster: str = ""

@@ -12,6 +12,7 @@ from gnode.core.leases import Leases
 from gnode.core.mark import HeadMark
 from gnode.core.task import AttemptKey, Command, SupervisorInfo
 from gnode.core.transitions import LIVE, PART_STATES, Happening, Phase, next_phase
+from gsched.model.ids import submitted_number
 from gsched.model.job import ExitRecord
 from gsched.model.origin import Origin
 from gsched.model.resources import GpuShare, Inventory, Load, Usage
@@ -251,8 +252,9 @@ class Table:
 
     def remember(self, key: AttemptKey) -> None:
         """Note that this attempt exists, so that orders about earlier ones are recognised."""
-        if key.job > self.mark.highest_job:
-            self.mark = structs.replace(self.mark, highest_job=key.job)
+        number = submitted_number(key.job)
+        if number > self.mark.highest_job:
+            self.mark = structs.replace(self.mark, highest_job=number)
         self.latest[key.job] = max(key.attempt, self.latest.pop(key.job, 0))
         if len(self.latest) > LATEST_MAX:
             del self.latest[next(iter(self.latest))]

@@ -28,6 +28,7 @@ from click.shell_completion import CompletionItem, ShellComplete, split_arg_stri
 from gsched.client import Head
 from gsched.config import environment, full_environment
 from gsched.errors import GschedError
+from gsched.model.ids import short_job_id
 from gsched.model.states import HoldKind, JobState
 
 LIMIT_S: Final = 1.0  # from the import of this module; a person waits at the keyboard
@@ -182,9 +183,9 @@ def _jobs(context: click.Context, incomplete: str) -> Found:
         if name in _PAST:
             rows += head.history(user=whose, limit=NEWEST).jobs
         found = [
-            CompletionItem(str(row.id), help=f"{row.letter} {row.name}")
+            CompletionItem(short_job_id(row.id), help=f"{row.letter} {row.name}")
             for row in rows
-            if str(row.id).startswith(incomplete) and str(row.id) not in named
+            if short_job_id(row.id).startswith(incomplete) and short_job_id(row.id) not in named
         ]
         if found:
             return found

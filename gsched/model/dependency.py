@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.errors import BadDependencyError
-from gsched.model.ids import own_job_number
+from gsched.model.ids import own_job_number, short_job_id
 from gsched.model.numbers import Count
 
 #: Jobs that one job may name; each is looked at when one of them ends.
@@ -131,7 +131,11 @@ def format_dependencies(dependencies: Sequence[Dependency]) -> str:
     """Return what `parse_dependencies` reads: ``afterok:12:13,on:2``."""
     return ",".join(
         ":".join(
-            [each.kind.value, *map(str, each.jobs), *([str(each.count)] if each.count else [])]
+            [
+                each.kind.value,
+                *map(short_job_id, each.jobs),
+                *([str(each.count)] if each.count else []),
+            ]
         )
         for each in dependencies
     )

@@ -9,6 +9,7 @@ from typing import Final, TypeVar, cast
 
 from msgspec import structs
 
+from gsched.model.ids import submitted_number
 from gsched.model.resources import WHOLE_PERCENT, Load, Share, Usage, percent_held
 from gsched.model.states import (
     AttemptState,
@@ -121,7 +122,7 @@ def note_damaged(state: State, job: int, node: str, attempt: int) -> None:
 def add_job(state: State, job: Job) -> None:
     """Put a job that is not done into the state and all its indices (submission and loading)."""
     state.jobs[job.id] = job
-    state.next_job = max(state.next_job, job.id + 1)
+    state.next_job = max(state.next_job, submitted_number(job.id) + 1)
     uid = job.spec.owner.uid
     state.jobs_by_user[uid] = state.jobs_by_user.get(uid, 0) + 1
     held_bytes = state.argument_bytes_by_user.get(uid, 0)

@@ -8,7 +8,7 @@ from gsched.errors import (
     UnknownNodeError,
 )
 from gsched.model.dependency import format_dependencies
-from gsched.model.ids import format_job_id
+from gsched.model.ids import format_job_id, short_job_id
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.resources import Usage
 from gsched.model.states import HoldKind, NodeState, OutcomeKind, PartState, StopReason
@@ -60,7 +60,8 @@ def authorize(caller: Caller, job: Job) -> None:
     else:
         why = f", who had uid {caller.uid} before you ({caller.user})"
     raise NotPermittedError(
-        f"job {job.id} belongs to {owner.user}{why}", hint="its owner or an operator can do this"
+        f"job {short_job_id(job.id)} belongs to {owner.user}{why}",
+        hint="its owner or an operator can do this",
     )
 
 
@@ -128,19 +129,19 @@ def release_job(
     taken = tuple(hold for hold in holds if hold in job.holds)
     if not taken:
         if not job.holds:
-            raise BadStateError(f"job {job.id} is not held")
+            raise BadStateError(f"job {short_job_id(job.id)} is not held")
         kinds = ", ".join(job.holds)
         because = f": {job.hold_reason}" if job.hold_reason else ""
         if set(job.holds) == {HoldKind.DEPENDENCY}:
             waits = format_dependencies(job.spec.depends)
             raise BadStateError(
-                f"job {job.id} waits for its dependencies: {waits}",
-                hint=f"remove them with galter -W depend= {job.id}",
+                f"job {short_job_id(job.id)} waits for its dependencies: {waits}",
+                hint=f"remove them with galter -W depend= {short_job_id(job.id)}",
             )
         hint = f"release it with -h {''.join(kind[0] for kind in job.holds)}"
         if not command.caller.operator:
             hint = "only an operator can release it"  # a user's own hold would have been taken off
-        raise BadStateError(f"job {job.id} is held by: {kinds}{because}", hint=hint)
+        raise BadStateError(f"job {short_job_id(job.id)} is held by: {kinds}{because}", hint=hint)
     return [f.JobReleased(at_s=now_s, job=job.id, holds=taken, by=command.caller.user)]
 
 
@@ -164,7 +165,9 @@ def signal_job(
         raise InvalidRequestError(f"signal {asked.signal} is not between 1 and {MAX_SIGNAL}")
     attempt = job.attempt
     if attempt is None or not any(p.state is PartState.RUNNING for p in attempt.parts.values()):
-        raise BadStateError(f"job {job.id} is {job.state}: only a running job can get a signal")
+        raise BadStateError(
+            f"job {short_job_id(job.id)} is {job.state}: only a running job can get a signal"
+        )
     return [
         f.JobSignalled(
             at_s=now_s,
@@ -186,12 +189,14 @@ def rerun_job(
     """
     job = own_job(state, settings, command)
     if job.attempt is None:
-        raise BadStateError(f"job {job.id} is {job.state}: only a running job can be rerun")
+        raise BadStateError(
+            f"job {short_job_id(job.id)} is {job.state}: only a running job can be rerun"
+        )
     if job.attempt.stop is StopReason.DELETE:
-        raise BadStateError(f"job {job.id} is being deleted")
+        raise BadStateError(f"job {short_job_id(job.id)} is being deleted")
     if not job.spec.rerunnable and not (asked.force and command.caller.operator):
         raise BadStateError(
-            f"job {job.id} says that it cannot be rerun (-r n)",
+            f"job {short_job_id(job.id)} says that it cannot be rerun (-r n)",
             hint="an operator can force it with -f",
         )
     grace_s = job.spec.grace_s if asked.grace_s is None else checked_grace(asked.grace_s)
@@ -238,8 +243,9 @@ def resume_node(state: State, node: Node, by: str, now_s: float) -> list[f.AnyFa
     job = state.damaged_on(node.name)
     if job:
         raise BadStateError(
-            f"job {job} may run on {node.name} or own its GPUs, and its record is damaged",
-            hint=f"give it up first: gdel {job}",
+            f"job {short_job_id(job)} may run on {node.name} or own its GPUs, and its record is "
+            "damaged",
+            hint=f"give it up first: gdel {short_job_id(job)}",
         )
     return [f.NodeResumed(at_s=now_s, node=node.name, by=by)]
 

@@ -5,6 +5,7 @@ For `gschedd.core.apply` and its parts alone: nobody else writes the state.
 
 from bisect import bisect_left, insort
 
+from gsched.model.ids import short_job_id
 from gsched.model.states import JobState
 from gschedd.core import facts as f
 from gschedd.core.ledger import release
@@ -42,7 +43,7 @@ def leave(state: State, job: Job) -> None:
     elif job.state is JobState.WAITING:
         entry = (job.start_after_s, job.id)
         index = bisect_left(state.delayed, entry)
-        assert state.delayed[index] == entry, f"job {job.id} is not among the delayed"
+        assert state.delayed[index] == entry, f"job {short_job_id(job.id)} is not among the delayed"
         del state.delayed[index]
 
 
@@ -82,7 +83,7 @@ def touch(state: State, job: Job) -> None:
 def touch_attempt(state: State, job: Job) -> Attempt:
     """Note that a job's attempt is to be stored, and return it."""
     attempt = job.attempt
-    assert attempt is not None, f"job {job.id} has no attempt"
+    assert attempt is not None, f"job {short_job_id(job.id)} has no attempt"
     state.unstored.attempts[job.id, attempt.number] = attempt
     return attempt
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
+from gsched.model.ids import ELEMENT_BASE, submitted_number
 from gsched.model.job import ExitRecord, JobSpec, Outcome
 from gsched.model.machine import Machine
 from gsched.model.reports import Checkpoint, Progress
@@ -443,8 +444,12 @@ class State:
                 self.spaces.touch(node)
 
     def order_key(self, job: Job) -> OrderKey:
-        """Return by what waiting jobs are ordered: priority with the queue's, then id."""
-        return (-(job.spec.priority + self.queue_priorities.get(job.spec.queue, 0)), job.id)
+        """Return by what waiting jobs are ordered: priority with the queue's, submission, id.
+
+        The first number holds priority and submission: an element has the place of its array.
+        """
+        priority = job.spec.priority + self.queue_priorities.get(job.spec.queue, 0)
+        return (submitted_number(job.id) - priority * ELEMENT_BASE, job.id)
 
     def class_of(self, job: Job) -> JobClass:
         """Return what decides about the job together with others."""

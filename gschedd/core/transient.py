@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from gsched.model.ids import short_job_id
 from gsched.model.machine import Machine
 from gsched.model.resources import Request
 from gschedd.plan.snapshot import JobClass, OrderKey, RunningJob
@@ -57,7 +58,7 @@ class WaitingGroup:
     def remove(self, key: OrderKey) -> None:
         """Take a job out."""
         index = bisect_left(self.order, key)
-        assert self.order[index] == key, f"job {key[1]} is not waiting in its group"
+        assert self.order[index] == key, f"job {short_job_id(key[1])} is not waiting in its group"
         del self.order[index]
 
     def position(self, key: OrderKey) -> int:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from gsched.errors import InvalidTransitionError
+from gsched.model.ids import short_job_id
 from gsched.model.states import AttemptState as A
 from gsched.model.states import JobState as J
 from gsched.model.states import NodeState as N
@@ -137,7 +138,7 @@ def next_job_state(state: J, fact: f.JobFact, wanted: J) -> J:
     Raises:
         InvalidTransitionError: the table does not list it.
     """
-    return _follow(JOB_MOVES, state, fact, wanted, subject=f"job {fact.job}")
+    return _follow(JOB_MOVES, state, fact, wanted, subject=f"job {short_job_id(fact.job)}")
 
 
 def next_attempt_state(state: A, fact: f.AttemptFact, wanted: A) -> A:
@@ -146,7 +147,7 @@ def next_attempt_state(state: A, fact: f.AttemptFact, wanted: A) -> A:
     Raises:
         InvalidTransitionError: the table does not list it.
     """
-    subject = f"attempt {fact.job}.{fact.attempt}"
+    subject = f"attempt {short_job_id(fact.job)}.{fact.attempt}"
     return _follow(ATTEMPT_MOVES, state, fact, wanted, subject=subject)
 
 
@@ -156,7 +157,7 @@ def next_part_state(state: P, fact: f.PartStarted | f.PartEnded, wanted: P) -> P
     Raises:
         InvalidTransitionError: the table does not list it.
     """
-    subject = f"attempt {fact.job}.{fact.attempt} on {fact.node}"
+    subject = f"attempt {short_job_id(fact.job)}.{fact.attempt} on {fact.node}"
     return _follow(PART_MOVES, state, fact, wanted, subject=subject)
 
 

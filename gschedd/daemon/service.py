@@ -20,6 +20,7 @@ from gsched.config import Config
 from gsched.daemon_files import read_key
 from gsched.errors import FencedError, StorageError
 from gsched.logs import HANGUP, Complaints
+from gsched.model.ids import short_job_id
 from gsched.protocol import api
 from gsched.version import VERSION
 from gschedd.core.head import Head
@@ -119,10 +120,10 @@ class Service:
         self._set_aside = frozenset(state.damaged)
         for job in sorted(state.damaged):
             log.critical(
-                "job %d is set aside: its record is damaged. What runs of it is left alone; an "
-                "operator can give it up with gdel %d",
-                job,
-                job,
+                "job %s is set aside: its record is damaged. What runs of it is left alone; an "
+                "operator can give it up with gdel %s",
+                short_job_id(job),
+                short_job_id(job),
             )
         model = chosen.make_model() if config.history.learn else None
         if model is not None:

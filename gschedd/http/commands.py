@@ -21,7 +21,7 @@ from gsched.errors import (
 )
 from gsched.failpoint import failpoint
 from gsched.model import limits
-from gsched.model.ids import format_job_id, own_job_number
+from gsched.model.ids import format_job_id, own_job_number, short_job_id
 from gsched.model.limits import MAX_JOBS_PER_REQUEST
 from gsched.model.states import HoldKind
 from gsched.protocol import actions as a
@@ -436,7 +436,9 @@ class Commands:
         if not isinstance(error, UnknownJobError) or item.job not in past:
             return error
         name = format_job_id(item.job, self._head.settings.server)
-        return BadStateError(f"job {name} has already finished", hint=f"see ghist {item.job}")
+        return BadStateError(
+            f"job {name} has already finished", hint=f"see ghist {short_job_id(item.job)}"
+        )
 
     def _note(self, asked: a.AnyJobAction, number: int) -> str:
         """Return what the user should know of an action that was carried out, empty if nothing.

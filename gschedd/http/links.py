@@ -15,6 +15,7 @@ from gsched.clock import Clock
 from gsched.errors import BadStateError, GschedError, StorageError, TryAgainError
 from gsched.failpoint import failpoint
 from gsched.logs import Complaints
+from gsched.model.ids import short_job_id
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.node_name import is_identity
 from gsched.model.resources import Load, Usage
@@ -217,7 +218,7 @@ class Links:
         try:
             return self._launches.order(effect)
         except StorageError as error:
-            log.critical("job %d cannot be started: %s", effect.job, error)
+            log.critical("job %s cannot be started: %s", short_job_id(effect.job), error)
             record = ExitRecord(
                 job=effect.job,
                 attempt=effect.attempt,

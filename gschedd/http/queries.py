@@ -17,7 +17,7 @@ from msgspec import structs
 
 from gsched.clock import Clock
 from gsched.errors import InvalidRequestError, StorageError, UnknownJobError
-from gsched.model.ids import format_job_id, own_job_number
+from gsched.model.ids import format_job_id, own_job_number, short_job_id
 from gsched.model.limits import MAX_HISTORY_ROWS, MAX_PATTERN_WILDCARDS, MAX_WORD, shown
 from gsched.model.states import JobState, NodeState, PartState
 from gsched.protocol import api
@@ -335,7 +335,7 @@ class Queries:
             node, job=job.id, attempt=job.attempt.number, stream=stream, window=window
         )
         if said.error:
-            raise InvalidRequestError(f"job {job.id} on {node}: {said.error}")
+            raise InvalidRequestError(f"job {short_job_id(job.id)} on {node}: {said.error}")
         return api.OutputChunk(
             path=said.path,
             node=node,
@@ -494,14 +494,16 @@ def _output_part(job: Job, node: str) -> tuple[str, Part]:
     """
     if job.attempt is None or not job.attempt.parts:
         raise InvalidRequestError(
-            f"job {job.id} has not run yet: there is no output", hint=f"gstat -f {job.id}"
+            f"job {short_job_id(job.id)} has not run yet: there is no output",
+            hint=f"gstat -f {short_job_id(job.id)}",
         )
     parts = job.attempt.parts
     if not node:
         return next(iter(parts.items()))
     if node not in parts:
         raise InvalidRequestError(
-            f"job {job.id} did not run on {node[:100]!r}", hint=f"it ran on {', '.join(parts)}"
+            f"job {short_job_id(job.id)} did not run on {node[:100]!r}",
+            hint=f"it ran on {', '.join(parts)}",
         )
     return node, parts[node]
 

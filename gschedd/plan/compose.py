@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
+from gsched.model.ids import short_job_id
 from gsched.model.resources import Request, Share, percent_held
 from gschedd.plan.snapshot import Group, Plan, Policy, RunningJob, Snapshot, Start, Wait
 from gschedd.plan.space import FreeNode, Spaces, kept_back
@@ -225,7 +226,7 @@ def settled(second: Plan, late: Mapping[int, int], *, now_s: float) -> Plan:
                 again_s = now_s
                 continue
             if training:
-                reason = f"would make job {training} miss its deadline"
+                reason = f"would make job {short_job_id(training)} miss its deadline"
                 waits.append(Wait(job_class=start.job_class, first=start.job, reason=reason))
                 continue
         starts.append(start)

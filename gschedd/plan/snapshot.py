@@ -28,7 +28,8 @@ class JobClass(Struct, frozen=True, kw_only=True, cache_hash=True):
     training: int = 0
 
 
-#: How waiting jobs are ordered: (minus priority, job id); the lower goes first.
+#: How waiting jobs are ordered: (priority and submission, job id); the lower goes first. See
+#: `gschedd.core.state.State.order_key`.
 OrderKey = tuple[int, int]
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, structs
 
+from gsched.model.ids import short_job_id
 from gsched.model.resources import Allocation, Chunk, GpuShareRequest, Request, Share
 from gschedd.plan.elastic import at_count, is_elastic
 from gschedd.plan.fit import NoFit, place, sum_of
@@ -87,7 +88,7 @@ def _move_all(moves: Sequence[Move], work: Spaces, movable: Callable[[int], Mova
     for move in moves:
         job = movable(move.job)
         if job is None or move.job in leaving:
-            return f"job {move.job} cannot be moved"
+            return f"job {short_job_id(move.job)} cannot be moved"
         leaving[move.job] = job
     reason = _crowded(moves, leaving, work)
     if reason:
@@ -114,18 +115,18 @@ def _crowded(moves: Sequence[Move], leaving: Mapping[int, Movable], work: Spaces
             continue
         reason = covers(leaving[move.job].request, move.allocation, after)
         if reason:
-            return f"job {move.job}: {reason}"
+            return f"job {short_job_id(move.job)}: {reason}"
         after.take(move.allocation)
     return ""
 
 
 def _objection(start: Start, work: Spaces, job_class: JobClass | None, seen: set[int]) -> str:
     if start.job in seen:
-        return f"job {start.job} is started twice in one plan"
+        return f"job {short_job_id(start.job)} is started twice in one plan"
     if job_class is None:
-        return f"job {start.job} is not waiting to start"
+        return f"job {short_job_id(start.job)} is not waiting to start"
     reason = covers(job_class.request, start.allocation, work)
-    return f"job {start.job}: {reason}" if reason else ""
+    return f"job {short_job_id(start.job)}: {reason}" if reason else ""
 
 
 def covers(request: Request, allocation: Allocation, spaces: Spaces) -> str:

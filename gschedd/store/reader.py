@@ -9,6 +9,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from gsched.errors import StorageError
+from gsched.model.ids import short_job_id
 from gschedd.core import facts as f
 from gschedd.core.state import Attempt, Job, Node
 from gschedd.store import rows
@@ -76,7 +77,8 @@ class Reader:
                     found.append(self._job(row))
                 except DamagedRowError as error:
                     raise StorageError(
-                        f"the record of job {number} in the head's database is damaged: "
+                        f"the record of job {short_job_id(number)} in the head's database is "
+                        "damaged: "
                         f"{error.damaged.reason}",
                         hint="an operator finds more with gsched doctor; a backup may have it",
                     ) from error

@@ -45,9 +45,9 @@ REFUSED = (
     ("{0}..{1}", "is a range"),
     ("{0}-{1}", "is a range"),
     ("{0},{1}", "is a list"),
-    ("{0}[]", "job arrays"),
-    ("{0}[3]", "job arrays"),
-    ("{0}[*].test", "job arrays"),
+    ("{0}[3]", "Unknown Job Id {0}[3]"),
+    ("{0}[*].test", "no indices"),
+    ("{0}[3].otherhead", "belongs to 'otherhead'"),
     ("00{0}", "starts with 0"),
     ("+{0}", "Unknown Job Id"),
     (" {0}", "contains blanks"),
@@ -91,7 +91,7 @@ def test_nothing_but_an_id_of_this_head_names_a_job(
             said = capsys.readouterr()
 
             assert status == UnknownJobError.exit_code, (name, operand, said)
-            assert word in said.err, (name, operand)
+            assert word.format(*jobs) in said.err, (name, operand)
             assert "job0" not in said.out, (name, operand)  # its name
     assert cluster.head.jobs().jobs == before
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import structs
 
+from gsched.model.ids import submitted_number
 from gsched.model.resources import Share
 from gsched.model.states import AttemptState, JobState, PartState
 from gschedd.core.head import Head
@@ -197,5 +198,6 @@ def _check_counts(state: State) -> None:
     """Check what is counted."""
     users = Counter(job.spec.owner.uid for job in state.jobs.values())
     demand(state.jobs_by_user == dict(users), "I14", f"jobs of users: {state.jobs_by_user}")
-    numbers = max((*state.jobs, *state.unstored.finished), default=0)
+    known = (*state.jobs, *state.unstored.finished)
+    numbers = max(map(submitted_number, known), default=0)
     demand(numbers < state.next_job, "I2", f"job {numbers} exists, {state.next_job} is next")

@@ -4,10 +4,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from gnode.core.binding import LEAST_MEMORY_LIMIT_BYTES, bind, processes_per_node
 from gnode.core.inputs import Account
 from gnode.core.task import MemoryCgroup
+from gsched.model.ids import element_number
 from gsched.model.resources import GpuShare, Share
 from gsched.model.states import LaunchKind, ShareClass
 from gsched.protocol.node import Launch
@@ -263,6 +265,27 @@ def test_output_paths_are_expanded() -> None:
         "/home/alice/err.1.head",
     )
     assert outputs(order(stdout_path="/logs/", stderr_path="~")) == ("/logs/", "/home/alice")
+
+
+def test_an_element_of_an_array_has_files_and_variables_of_its_own() -> None:
+    """As Torque and OpenPBS name them: NAME.oARRAY-INDEX, PBS_ARRAYID, PBS_ARRAY_INDEX."""
+    job = element_number(123, 7)
+    launch = structs.replace(order(job), name="train")
+    assert outputs(launch) == ("/home/alice/runs/train.o123-7", "/home/alice/runs/train.e123-7")
+    told = env(launch)
+    assert told["PBS_JOBID"] == told["GSCHED_JOB_ID"] == f"123[7].{launch.server}"
+    assert told["PBS_ARRAYID"] == told["PBS_ARRAY_INDEX"] == told["GSCHED_ARRAY_INDEX"] == "7"
+    assert told["PBS_ARRAY_ID"] == told["GSCHED_ARRAY_ID"] == f"123[].{launch.server}"
+    assert not {name for name in env(order(123)) if "ARRAY" in name}
+
+
+@pytest.mark.parametrize("name", ["PBS_ARRAYID", "PBS_ARRAY_INDEX", "GSCHED_ARRAY_INDEX"])
+def test_a_path_may_hold_the_index_of_the_element(name: str) -> None:
+    """In both ways in which a shell writes a variable; in other jobs it stays as it is."""
+    job = element_number(123, 7)
+    assert outputs(order(job, stdout_path=f"out/a${name}.txt"))[0].endswith("/out/a7.txt")
+    assert outputs(order(job, stdout_path=f"out/${{{name}}}x"))[0].endswith("/out/7x")
+    assert outputs(order(12, stdout_path=f"${name}"))[0].endswith(f"/${name}")
 
 
 def test_a_directory_gets_the_default_names() -> None:

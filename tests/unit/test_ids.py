@@ -5,7 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gsched.errors import UnknownJobError
-from gsched.model.ids import format_job_id, own_job_number, read_job_id
+from gsched.model.ids import (
+    ARRAYS_END,
+    ELEMENT_BASE,
+    INDICES,
+    array_of,
+    element_number,
+    format_job_id,
+    index_of,
+    own_job,
+    own_job_number,
+    read_job_id,
+    short_job_id,
+    submitted_number,
+)
 
 
 @pytest.mark.parametrize("text", ["123", "123.head", "123.HEAD", "123.head@head", "123@head"])
@@ -39,10 +52,19 @@ def test_a_job_of_another_head_is_refused(text: str) -> None:
         ("21-22.head", "write 21 22"),
         ("21:22", "write 21 22"),
         ("21,22", "blanks: 21 22"),
-        ("5[]", "its own id"),
-        ("5[3]", "its own id"),
-        ("12[*].head", "its own id"),
-        ("12[1-3]", "its own id"),
+        ("5[", "123[5-10] for several"),
+        ("5[x]", "123[5-10] for several"),
+        ("5[-1]", "123[5-10] for several"),
+        ("5[07]", "123[5-10] for several"),
+        ("5[1-]", "123[5-10] for several"),
+        ("5[1,]", "123[5-10] for several"),
+        ("5[1-2-3]", "123[5-10] for several"),
+        ("5[1:2]", "123[5-10] for several"),
+        ("5[1048576]", "123[5-10] for several"),
+        ("9999999999[1]", "123[5-10] for several"),
+        ("5[3].a/../6", "123[5-10] for several"),
+        ("5[3][4]", "123[5-10] for several"),
+        ("12[*].head", "123[5-10] for several"),
         ("007", "write 7"),
         ("007.head", "write 7.head"),
         (" 5", "a separate operand"),
@@ -73,6 +95,65 @@ def test_what_is_no_id_is_refused_with_what_to_write(text: str, hint: str) -> No
     assert hint in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("123[7]", element_number(123, 7)),
+        ("123[0].head", element_number(123, 0)),
+        ("1[1048575].head@head", element_number(1, INDICES - 1)),
+        ("123[]", 123),
+        ("123[].head", 123),
+    ],
+)
+def test_an_element_and_an_array_are_read(text: str, number: int) -> None:
+    """The whole array is a job, and so is each element."""
+    assert own_job_number(text, server="head") == number
+    assert str(read_job_id(text)) == text
+
+
+@pytest.mark.parametrize("text", ["123[5-10]", "123[1,3].head", "123[0-99:2,7]"])
+def test_several_elements_are_no_one_job(text: str) -> None:
+    """They are read where several may be named, and refused where one job is wanted."""
+    assert str(own_job(text, server="head")) == text
+    with pytest.raises(UnknownJobError, match="several elements"):
+        own_job_number(text, server="head")
+
+
+def test_an_element_of_another_head_is_refused() -> None:
+    """As any job is; and no element is taken for another job's."""
+    with pytest.raises(UnknownJobError, match=r"job 12\[3\] belongs to 'other'"):
+        own_job("12[3].other", server="head")
+    numbers = {own_job_number(text, server="h") for text in ("12", "123", "12[3]", "1[23]")}
+    assert len(numbers) == 4
+
+
+@given(st.integers(1, ARRAYS_END - 1), st.integers(0, INDICES - 1))
+def test_the_number_of_an_element_tells_array_and_index(array: int, index: int) -> None:
+    """So nothing need be kept; and JSON holds it exactly."""
+    number = element_number(array, index)
+    assert (array_of(number), index_of(number)) == (array, index)
+    assert ELEMENT_BASE <= number < 2**53
+    assert short_job_id(number) == f"{array}[{index}]"
+    assert own_job_number(format_job_id(number, "head"), server="head") == number
+
+
+@given(st.integers(1, ELEMENT_BASE - 1))
+def test_other_jobs_are_elements_of_no_array(number: int) -> None:
+    """Their numbers are those of their submissions."""
+    assert array_of(number) == 0
+    assert submitted_number(number) == number
+    assert submitted_number(element_number(number % (ARRAYS_END - 1) + 1, 5)) < ARRAYS_END
+    with pytest.raises(ValueError, match="no element"):
+        index_of(number)
+
+
+@pytest.mark.parametrize(("array", "index"), [(0, 1), (ARRAYS_END, 0), (1, -1), (1, INDICES)])
+def test_an_element_out_of_range_has_no_number(array: int, index: int) -> None:
+    """It would be that of another array's element."""
+    with pytest.raises(ValueError, match="has no element"):
+        element_number(array, index)
+
+
 def test_a_message_stays_short() -> None:
     """Whatever was pasted."""
     with pytest.raises(UnknownJobError) as caught:
@@ -80,7 +161,7 @@ def test_a_message_stays_short() -> None:
     assert len(caught.value.message) < 100
 
 
-@given(st.integers(1, 10**18 - 1))
+@given(st.integers(1, ELEMENT_BASE - 1))
 def test_an_id_survives_being_written(number: int) -> None:
     """123.server reads back as 123."""
     assert read_job_id(format_job_id(number, "head")).number == number

@@ -19,7 +19,7 @@ from gsched.cli.operands import ALL, normal_ids
 from gsched.cli.times import local_times
 from gsched.client import Head
 from gsched.errors import BadStateError, UsageError
-from gsched.model.ids import format_job_id
+from gsched.model.ids import format_job_id, short_job_id
 from gsched.model.signals import describe_signal
 from gsched.model.states import AttemptState, JobState
 from gsched.model.units import format_size
@@ -205,11 +205,13 @@ def check_moves(story: JobStory, from_attempt: int) -> None:
     state, job_id = story.row.state, format_job_id(story.row.id, story.server)
     if state == JobState.DONE:
         raise BadStateError(
-            f"job {job_id} ended during the migration", hint=f"ghist {story.row.id}"
+            f"job {job_id} ended during the migration", hint=f"ghist {short_job_id(story.row.id)}"
         )
     if state in _WAITING:
         why = _last(story, "JobRequeued").removeprefix("requeued: ")
-        raise BadStateError(f"job {job_id} was requeued: {why}", hint=f"gstat --why {story.row.id}")
+        raise BadStateError(
+            f"job {job_id} was requeued: {why}", hint=f"gstat --why {short_job_id(story.row.id)}"
+        )
     if story.move is None and story.row.attempt == from_attempt:
         why = _last(story, "MoveAbandoned")
         raise BadStateError(f"job {job_id}: {why}", hint="the job keeps running where it was")
@@ -217,7 +219,7 @@ def check_moves(story: JobStory, from_attempt: int) -> None:
         why = _last(story, "JobRequeued").removeprefix("requeued: ")
         raise BadStateError(
             f"job {job_id} was requeued: {why}",
-            hint=f"it restarted from its checkpoint: see gstat -f {story.row.id}",
+            hint=f"it restarted from its checkpoint: see gstat -f {short_job_id(story.row.id)}",
         )
 
 

@@ -7,6 +7,7 @@ from gsched.cli.local.head_checks import safe_mode_reason
 from gsched.cli.local.options import subcommand
 from gsched.client import Head
 from gsched.errors import NotPermittedError
+from gsched.model.ids import short_job_id
 from gsched.protocol.api import StatusReply
 from gsched.protocol.recover import RecoverCase, RecoverReply
 
@@ -128,4 +129,6 @@ def _line(case: RecoverCase) -> str:
     script = f" (script {case.script[:12]})" if case.script else ""
     text = f": {case.text}" if case.text else ""
     user = f" {case.user}" if case.user else ""
-    return printable(f"{case.job}{user} {case.name}{script}{where}{text}".replace("  ", " "))
+    return printable(
+        f"{short_job_id(case.job)}{user} {case.name}{script}{where}{text}".replace("  ", " ")
+    )

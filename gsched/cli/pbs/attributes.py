@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from gsched.cli.pbs.personality import state_letter
+from gsched.model.ids import job_file_suffix
 from gsched.model.resources import Usage
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
@@ -146,7 +147,7 @@ def hold_types(story: JobStory) -> str:
 def _path(story: JobStory, path: str, letter: str) -> str:
     """Return ``HOST:PATH``; of the default name, as the node will make it."""
     row = story.row
-    name = f"{row.name}.{letter}{row.id}"
+    name = f"{row.name}.{letter}{job_file_suffix(row.id)}"
     if not path:
         path = f"{story.workdir.rstrip('/')}/{name}"
     elif path.endswith("/"):

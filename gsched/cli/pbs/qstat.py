@@ -24,7 +24,7 @@ from gsched.cli.pbs.queues import (
 from gsched.cli.times import local_times
 from gsched.client import Head, body_of, error_from
 from gsched.errors import GschedError, UnknownQueueError, UsageError
-from gsched.model.ids import format_job_id, read_job_id
+from gsched.model.ids import format_job_id, read_job_id, short_job_id
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
 from gsched.protocol.api import JobRow, JobStory, StatusReply
@@ -399,7 +399,7 @@ def _full(head: Head, asked: Asked, found: _Found, rows: Sequence[JobRow]) -> in
         try:
             story = head.job(row.id)
         except GschedError as error:  # it was removed meanwhile
-            print_error(body_of(error), command="qstat", operand=str(row.id))
+            print_error(body_of(error), command="qstat", operand=short_job_id(row.id))
             found.result = found.result or spoken().exit_code(error)
             continue
         openpbs = asked.openpbs or bool(asked.form)

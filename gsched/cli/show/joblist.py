@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from gsched.cli.show.columns import Column
 from gsched.cli.times import format_clock, format_expected, local_times
+from gsched.model.ids import format_job_id, short_job_id
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
 from gsched.model.wording import outcome_words
@@ -101,7 +102,7 @@ def list_rows(reply: JobList) -> Iterator[Sequence[str]]:
     for job in reply.jobs:
         limit = format_duration(job.walltime_s) if job.walltime_s else ""
         yield (
-            str(job.id) + suffix,
+            short_job_id(job.id) + suffix,
             job.name,
             job.user,
             cpu_time(job),
@@ -120,7 +121,7 @@ def terminal_list(reply: JobList) -> tuple[Sequence[Column], Sequence[Sequence[s
     """Return columns and rows that have a chance to fit 80 characters."""
     rows: list[Sequence[str]] = [
         (
-            f"{job.id}.{reply.server}",
+            format_job_id(job.id, reply.server),
             job.name,
             job.user,
             cpu_time(job),

@@ -6,6 +6,7 @@ from gsched.cli.common import printable
 from gsched.cli.show.columns import Column
 from gsched.cli.show.render import print_fields, print_table
 from gsched.cli.times import format_time
+from gsched.model.ids import short_job_id
 from gsched.model.states import NodeState
 from gsched.model.units import format_size
 from gsched.protocol.api import NodeRow
@@ -102,7 +103,7 @@ def _fields(row: NodeRow, now_s: float) -> list[tuple[str, str]]:
         ("reason", row.reason),
         *_probe_fields(row),
         ("refused", row.refused),
-        ("jobs", " ".join(map(str, row.jobs))),
+        ("jobs", " ".join(map(short_job_id, row.jobs))),
         ("cpus", f"{row.cpus - row.cpus_free} of {row.cpus} in use"),
         ("gpus", f"{row.gpus - row.gpus_free} of {row.gpus} in use"),
         ("gpu_types", ",".join(row.gpu_types)),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from gsched.model.ids import short_job_id, submitted_number
 from gsched.model.job import ExitRecord
 from gsched.model.reports import made_of
 from gsched.model.resources import Usage
@@ -130,8 +131,9 @@ def _keep_clear(state: State, node: str, said: n.Register, now_s: float) -> Iter
     job = state.damaged_on(node)
     if job:
         reason = (
-            f"job {job} runs here, or owns GPUs, and its record in the head's database is "
-            f"damaged; give it up with gdel {job}, then resume the node"
+            f"job {short_job_id(job)} runs here, or owns GPUs, and its record in the head's "
+            "database is "
+            f"damaged; give it up with gdel {short_job_id(job)}, then resume the node"
         )
         yield f.NodeDrained(at_s=now_s, node=node, reason=reason, by="gsched")
     elif node in state.damaged_nodes:
@@ -238,7 +240,7 @@ def usage_of(record: ExitRecord) -> Usage:
 
 def _unowned(heard: Heard, state: State, node: str, report: n.AttemptReport) -> None:
     """Handle an attempt that this head did not give to this node, or has given up."""
-    if report.job >= state.next_job:
+    if submitted_number(report.job) >= state.next_job:
         # A head restored from an old copy: what this job was is not known here, so nothing of it
         # is acknowledged away.
         heard.oddities.append("attempt_of_unknown_job")
@@ -266,7 +268,7 @@ def on_started(state: State, node: str, said: n.Started, now_s: float) -> Heard:
     """A part runs."""
     heard = nothing()
     found = _part(state, node, said.job, said.attempt, said.token)
-    if said.job >= state.next_job:
+    if submitted_number(said.job) >= state.next_job:
         heard.oddities.append("attempt_of_unknown_job")
     elif said.job in state.damaged:
         heard.oddities.append("attempt_of_damaged_job")
@@ -308,7 +310,7 @@ def on_exited(state: State, node: str, said: n.Exited, now_s: float) -> Heard:
     found = _part(state, node, record.job, record.attempt, said.token)
     if found is not None and found[1].state in {PartState.PENDING, PartState.RUNNING}:
         heard.facts.append(_part_ended(node, record, said.usage, now_s))
-    elif record.job >= state.next_job:
+    elif submitted_number(record.job) >= state.next_job:
         heard.oddities.append("exit_of_unknown_job")
     elif record.job in state.damaged:
         heard.oddities.append("exit_of_damaged_job")  # the node keeps it: it may be needed

@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import structs
 
+from gsched.model.ids import short_job_id
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.resources import Usage
 from gsched.model.states import AttemptState, NodeState, OutcomeKind, PartState, StopReason
@@ -303,7 +304,7 @@ def _after_abandoned(state: State, fact: f.MoveAbandoned) -> list[f.AnyFact]:
     assert stays.attempt is not None, "it runs on"
     facts: list[f.AnyFact] = []
     for job in crowded_out(state, stays.attempt.parts):
-        reason = f"job {stays.id} stays where it was to go"
+        reason = f"job {short_job_id(stays.id)} stays where it was to go"
         if job.attempt is not None and job.attempt.stop is None:
             number = job.attempt.number
             facts.append(f.MoveAbandoned(at_s=fact.at_s, job=job.id, attempt=number, reason=reason))

@@ -10,6 +10,7 @@ from gsched.errors import (
     RequestTooLargeError,
     UnknownNodeError,
 )
+from gsched.model.ids import short_job_id
 from gsched.model.resources import Allocation, Request
 from gsched.model.states import AttemptState, JobState, NodeState, Placement
 from gsched.model.units import format_gpus
@@ -45,7 +46,7 @@ def migrate_job(
     allocation = _place_for(state, job, what, request, nodes, resized=asked.gpus > 0)
     if _layout(allocation) == _layout(what.allocation):
         where = ", ".join(share.node for share in allocation)
-        raise BadStateError(f"job {job.id} already runs on {where}")
+        raise BadStateError(f"job {short_job_id(job.id)} already runs on {where}")
     why = asked.message or "gmigrate"
     move = Move(job=job.id, allocation=allocation, why=why)
     return [requested(state, settings, job, move, by=command.caller.user, now_s=now_s)]
@@ -61,19 +62,24 @@ def _movable(state: State, job: Job) -> Movable:
         assert job.move is not None, "it moves"
         to = ", ".join(share.node for share in job.move.allocation) or "its queue"
         raise BadStateError(
-            f"job {job.id} is on its way to {to} already", hint=f"gwait or gstat -f {job.id}"
+            f"job {short_job_id(job.id)} is on its way to {to} already",
+            hint=f"gwait or gstat -f {short_job_id(job.id)}",
         )
     if job.state is not JobState.RUNNING:
-        raise BadStateError(f"job {job.id} is {job.state}: only a running job can be moved")
+        raise BadStateError(
+            f"job {short_job_id(job.id)} is {job.state}: only a running job can be moved"
+        )
     if not job.spec.movable:
         raise BadStateError(
-            f"job {job.id} does not say that it can save its state, so it cannot be moved",
+            f"job {short_job_id(job.id)} does not say that it can save its state, so it cannot "
+            "be moved",
             hint="submit such jobs with --elastic or --checkpoint-signal; grerun begins it anew",
         )
     assert job.attempt is not None, "a running job has an attempt"
     if job.attempt.state is not AttemptState.RUNNING:
         raise BadStateError(
-            f"job {job.id} is still starting: it has no state to save yet", hint="try again soon"
+            f"job {short_job_id(job.id)} is still starting: it has no state to save yet",
+            hint="try again soon",
         )
     found = movable(state, job.id)
     assert found is not None, "it is all that is asked of one that moves"
@@ -94,7 +100,8 @@ def _request_for(job: Job, what: Movable, gpus: int) -> Request:
         if gpus == request.gpus:
             return request
         raise InvalidRequestError(
-            f"job {job.id} asks for {format_gpus(request.gpus)} and runs on no other number",
+            f"job {short_job_id(job.id)} asks for {format_gpus(request.gpus)} and runs on no "
+            "other number",
             hint="submit it with a range, as --gpus 1..8, to change that while it runs",
         )
     each = request.chunks[0].gpus
@@ -103,7 +110,7 @@ def _request_for(job: Job, what: Movable, gpus: int) -> Request:
         least, most = request.places * each, request.places_max * each
         step = f", in steps of {each}" if each > 1 else ""
         raise InvalidRequestError(
-            f"job {job.id} runs on {least} to {most} GPUs{step}, not on {gpus}",
+            f"job {short_job_id(job.id)} runs on {least} to {most} GPUs{step}, not on {gpus}",
             hint="choose a number within its range",
         )
     return at_count(request, places)
@@ -169,7 +176,7 @@ def _place_for(
         lambda number: movable(state, number),
     ).objection
     if objection:
-        raise BadStateError(f"job {job.id} cannot be moved there now: {objection}")
+        raise BadStateError(f"job {short_job_id(job.id)} cannot be moved there now: {objection}")
     return found
 
 
@@ -179,16 +186,17 @@ def _refusal(
     names = [space.name for space in chosen]
     where = ", ".join(sorted(names)) if named else "another node"
     if not names:
-        return BadStateError(f"job {job.id} cannot be moved: there is no other node")
+        return BadStateError(f"job {short_job_id(job.id)} cannot be moved: there is no other node")
     idle = Spaces({space.name: emptied(space) for space in chosen})
     never = place(request, idle)
     if isinstance(never, NoFit) and named:
         return RequestTooLargeError(
-            f"{where} cannot hold job {job.id}, even with nothing else there: {never.text}",
+            f"{where} cannot hold job {short_job_id(job.id)}, even with nothing else there: "
+            f"{never.text}",
             hint="name another node or more of them, or another number of GPUs",
         )
     return BadStateError(
-        f"{where} has no room for job {job.id} now: {found.text}",
+        f"{where} has no room for job {short_job_id(job.id)} now: {found.text}",
         hint="see gnodes for what is free, or try again later",
     )
 

@@ -12,6 +12,7 @@ from gsched.errors import (
     RequestTooLargeError,
 )
 from gsched.model import limits
+from gsched.model.ids import short_job_id
 from gsched.model.job import JobSpec, Labels, Stated
 from gsched.model.request import check_length, format_resources, parse_resources
 from gsched.model.states import HoldKind, JobState
@@ -83,7 +84,8 @@ def alter_job(
         late = sorted(set(wanted) - WHILE_RUNNING)
         if late:
             raise BadStateError(
-                f"job {job.id} is {job.state}: {', '.join(late)} can no longer change",
+                f"job {short_job_id(job.id)} is {job.state}: {', '.join(late)} can no longer "
+                "change",
                 hint="when it runs: walltime, deadline, account, mail, rerunnable, grace, holds",
             )
     _check_priority(job, asked.alteration.priority, command.caller, settings)
@@ -180,7 +182,7 @@ def _kept_lease_s(job: Job, asked: Alteration) -> float:
         return job.spec.lease_s
     if job.attempt is not None and job.attempt.lease_s:
         raise BadStateError(
-            f"job {job.id} runs with a lease, so it must stay rerunnable",
+            f"job {short_job_id(job.id)} runs with a lease, so it must stay rerunnable",
             hint="submit a job that must not be rerun with --lease none",
         )
     return 0.0
@@ -235,7 +237,8 @@ def _with_resources(
     asked_so_far = format_resources(spec.request, None)
     if not anew and named & GPU_TERMS and asked_so_far.startswith("select="):
         raise BadResourceError(
-            f"job {job.id} asks for {asked_so_far}: its GPUs are said with its places",
+            f"job {short_job_id(job.id)} asks for {asked_so_far}: its GPUs are said with its "
+            "places",
             hint="say the places anew, as with nodes=1:gpus=2 or select=2:ngpus=1",
         )
     parsed = parse_resources(
@@ -249,7 +252,7 @@ def _with_resources(
     if parsed.walltime_change_s is not None:
         if spec.walltime_s is None:
             raise BadResourceError(
-                f"job {job.id} has no walltime that could grow or shrink",
+                f"job {short_job_id(job.id)} has no walltime that could grow or shrink",
                 hint="give walltime=HH:MM:SS without a sign",
             )
         walltime_s = spec.walltime_s + parsed.walltime_change_s
@@ -258,7 +261,8 @@ def _with_resources(
     elapsed_s = now_s - started_s if started_s is not None else 0.0
     if walltime_s is not None and walltime_s <= elapsed_s:
         raise InvalidRequestError(
-            f"a walltime of {format_duration(max(walltime_s, 0.0))} lies in the past: job {job.id} "
+            f"a walltime of {format_duration(max(walltime_s, 0.0))} lies in the past: job "
+            f"{short_job_id(job.id)} "
             f"has run for {format_duration(elapsed_s)}",
             hint="give more, or end the job with gdel",
         )
@@ -267,7 +271,7 @@ def _with_resources(
         request = structs.replace(request, places_max=spec.request.places_max)
     if job.attempt is not None and request != spec.request:
         raise BadStateError(
-            f"job {job.id} is {job.state}: of its resources only walltime can change",
+            f"job {short_job_id(job.id)} is {job.state}: of its resources only walltime can change",
             hint="grerun it, or change it while it waits",
         )
     refusal = never_fits(request, state)

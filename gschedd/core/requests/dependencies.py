@@ -19,7 +19,7 @@ from gsched.model.dependency import (
     format_dependencies,
     parse_dependencies,
 )
-from gsched.model.ids import format_job_id
+from gsched.model.ids import format_job_id, short_job_id
 from gsched.model.job import JobSpec, Outcome
 from gsched.model.states import HoldKind, OutcomeKind
 from gschedd.core import facts as f
@@ -109,14 +109,16 @@ def _is_met(kind: DependencyKind, number: int, state: State, past: Mapping[int, 
         succeeded = past.get(number)
     if succeeded is None:
         raise BadDependencyError(
-            f"{kind}:{number}: Unknown Job Id {number}", hint="see gstat for jobs, ghist for past"
+            f"{kind}:{short_job_id(number)}: Unknown Job Id {short_job_id(number)}",
+            hint="see gstat for jobs, ghist for past",
         )
     met = _verdict(kind, succeeded=succeeded)
     if not met:
         how = "succeeded" if succeeded else "failed or was cancelled"
         raise BadDependencyError(
-            f"{kind}:{number} can never be satisfied: job {number} {how}",
-            hint=f"see ghist {number}",
+            f"{kind}:{short_job_id(number)} can never be satisfied: job {short_job_id(number)} "
+            f"{how}",
+            hint=f"see ghist {short_job_id(number)}",
         )
     return True
 
@@ -136,12 +138,14 @@ def _check_counts(number: int, state: State, caller: Caller) -> None:
     """
     job = state.jobs.get(number)
     if job is None:
-        raise BadDependencyError(f"before: Unknown Job Id {number}", hint="see gstat")
+        raise BadDependencyError(f"before: Unknown Job Id {short_job_id(number)}", hint="see gstat")
     if not (caller.owns(job.spec.owner) or caller.operator):
-        raise BadDependencyError(f"before: job {number} belongs to {job.spec.owner.user}")
+        raise BadDependencyError(
+            f"before: job {short_job_id(number)} belongs to {job.spec.owner.user}"
+        )
     if HoldKind.DEPENDENCY not in job.holds or not _count_of(job.spec):
         raise BadDependencyError(
-            f"before: job {number} does not wait for another job",
+            f"before: job {short_job_id(number)} does not wait for another job",
             hint="submit it with -W depend=on:COUNT first",
         )
 
@@ -161,7 +165,7 @@ def _check_circle(waits_for: Sequence[Dependency], own: int, state: State) -> No
     while ahead:
         number = ahead.pop()
         if number == own:
-            raise BadDependencyError(f"job {own} would wait for itself")
+            raise BadDependencyError(f"job {short_job_id(own)} would wait for itself")
         if number not in seen and number in state.jobs:
             seen.add(number)
             ahead.extend(job for each in state.jobs[number].spec.depends for job in each.jobs)
@@ -278,7 +282,7 @@ def _never(settings: Settings, job: Job, kind: DependencyKind, event: _Event) ->
     on, at_s = event.job, event.at_s
     how = "succeeded" if kind is DependencyKind.AFTER_NOT_OK else "failed or was cancelled"
     name = format_job_id(on, settings.server)
-    why = f"its dependency {kind}:{on} can never be satisfied: job {name} {how}"
+    why = f"its dependency {kind}:{short_job_id(on)} can never be satisfied: job {name} {how}"
     if settings.keep_unsatisfiable:
         return [f.JobHeld(at_s=at_s, job=job.id, holds=_HELD, by="gsched", reason=why)]
     outcome = Outcome(kind=OutcomeKind.CANCELLED, message=f"cancelled: {why}")

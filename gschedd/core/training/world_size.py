@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Final
 
 from gsched.errors import InvalidRequestError
+from gsched.model.ids import short_job_id
 from gsched.model.resources import Allocation
 from gsched.model.states import LaunchKind
 from gschedd.core.state import Job, State
@@ -55,7 +56,8 @@ def check_gpus(state: State, job: Job, gpus: int) -> None:
     if not takes_gpus(state, job, gpus):
         sizes = told_sizes(state, job)
         raise InvalidRequestError(
-            f"job {job.id} cannot go on on {gpus} ranks: its script says that it can on "
+            f"job {short_job_id(job.id)} cannot go on on {gpus} ranks: its script says that it "
+            "can on "
             f"{_listed(sizes)}",
             hint="choose one of these numbers; it runs on untouched",
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from gsched.model.ids import short_job_id
 from gsched.model.resources import Share
 from gsched.model.signals import describe_signal
 from gsched.model.states import HoldKind, JobState, NodeState, PartState
@@ -48,7 +49,7 @@ class Reasons:
                 because = f": {job.hold_reason}" if job.hold_reason else ""
                 kinds = " and ".join(job.holds)
                 who = "" if set(job.holds) == {HoldKind.USER} else " as an operator"
-                command = f"grls -h {_hold_letters(job)} {job.id}{who}"
+                command = f"grls -h {_hold_letters(job)} {short_job_id(job.id)}{who}"
                 if HoldKind.DEPENDENCY in job.holds:
                     because += f"; {dependency_reason(job)}"
                 return f"held by {kinds}{because}; release it with {command}", None
@@ -83,7 +84,7 @@ class Reasons:
             return words, start_s
         jobs = "job" if ahead == 1 else "jobs"
         before = f"{ahead} {jobs} with the same request ahead in the queue"
-        return f"{before} (next: job {group.order[0][1]}); {words}", start_s
+        return f"{before} (next: job {short_job_id(group.order[0][1])}); {words}", start_s
 
 
 def unanswered_reason(job: Job, state: State, now_s: float, requeued_s: float | None = None) -> str:

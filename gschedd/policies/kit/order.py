@@ -17,6 +17,7 @@ import heapq
 from collections.abc import Iterable
 from typing import Final
 
+from gsched.model.ids import short_job_id
 from gsched.model.resources import Allocation, Request
 from gsched.model.units import format_duration
 from gschedd.plan.fit import NoFit, may_help, place
@@ -54,7 +55,7 @@ def plan_in_order(snapshot: Snapshot, chooser: Chooser, *, reserve: bool = True)
     return _Pass(snapshot, chooser, reserve=reserve).run()
 
 
-def _would_delay(blocked_job: int | None, job_class: JobClass, run_time_s: float | None) -> str:
+def _would_delay(blocked_job: int, job_class: JobClass, run_time_s: float | None) -> str:
     """Return why a job may not pass the blocked one, and what would help."""
     if run_time_s is None:
         advice = "a walltime may let it backfill"
@@ -62,7 +63,7 @@ def _would_delay(blocked_job: int | None, job_class: JobClass, run_time_s: float
         advice = "a shorter walltime may let it backfill"
     else:
         advice = f"its expected run time is {format_duration(run_time_s)}"
-    return f"cannot backfill: would delay job {blocked_job}'s reservation; {advice}"
+    return f"cannot backfill: would delay job {short_job_id(blocked_job)}'s reservation; {advice}"
 
 
 class _Pass:
@@ -111,9 +112,12 @@ class _Pass:
 
     def _backfill(self, job_class: JobClass, job: int, found: Allocation) -> bool:
         assert self.shadow_s is not None
+        assert self.blocked_job is not None
         run_time_s = self.chooser.run_time_s(job, job_class, found)
         if run_time_s is not None and self.snapshot.now_s + run_time_s <= self.shadow_s:
-            self._accept(job_class, job, found, f"ends before job {self.blocked_job} can start")
+            self._accept(
+                job_class, job, found, f"ends before job {short_job_id(self.blocked_job)} can start"
+            )
             return True
         beside = place(job_class.request, self.free.common_with(self.spare), self.chooser.rank(job))
         if isinstance(beside, NoFit):
@@ -128,7 +132,7 @@ class _Pass:
         for share in beside:
             if share.node in self.spare:
                 self.spare[share.node] = take(self.spare[share.node], share)
-        self._accept(job_class, job, beside, f"does not delay job {self.blocked_job}")
+        self._accept(job_class, job, beside, f"does not delay job {short_job_id(self.blocked_job)}")
         return True
 
     def _accept(self, job_class: JobClass, job: int, allocation: Allocation, why: str) -> None:

@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
+from gsched.model.ids import short_job_id
 from gschedd.allocation.configurations import (
     Paces,
     Preference,
@@ -153,7 +154,7 @@ class Planning:
         begun = {each.waiting.profile.job for each in started}
         oldest = next((each.profile.job for each in first if each.profile.job not in begun), None)
         if oldest is not None:
-            why = f"job {oldest} is late, has waited longest and goes first"
+            why = f"job {short_job_id(oldest)} is late, has waited longest and goes first"
             self._because.update(
                 (each.profile.job, why) for each in self._waiting if each.profile.job != oldest
             )
