@@ -6,6 +6,7 @@ import click
 from msgspec import Struct, structs
 
 from gsched.cli.common import Callback
+from gsched.model.states import ShareClass
 from gsched.model.training import Scaling, Urgency
 
 PRIORITY_LEAST, PRIORITY_MOST = -1024, 1023  # POSIX qsub
@@ -46,6 +47,8 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
     nodes: int | None = None
     cpus: int | None = None
     gpus: str | None = None
+    gpu_share: str | None = None
+    share_class: str | None = None
     mem: str | None = None
     walltime: str | None = None
     every_node: bool = False
@@ -106,7 +109,21 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def resource_texts(self) -> tuple[str, ...]:
-        """Return the texts for ``-l``, those of the sugar options last."""
+        """Return the texts for ``-l``, those of the sugar options last.
+
+        Raises:
+            GschedError: a share of a GPU that cannot be.
+        """
+        texts = self.layout_texts
+        if self.gpu_share is None and self.share_class is None:
+            return texts
+        from gsched.cli.submit.sharing import share_term  # late: few jobs share a GPU
+
+        return texts + share_term(self.gpu_share, self.share_class, texts)
+
+    @property
+    def layout_texts(self) -> tuple[str, ...]:
+        """Return these texts without the share of a GPU."""
         sugar: list[str] = []
         least, most = gpu_range(self.gpus or "0")
         if most:
@@ -129,7 +146,7 @@ def merged(command_line: SubmitOptions, script: SubmitOptions) -> SubmitOptions:
 
     Lists (-l, -v, -W) are joined, the command line's part last, where it wins name by name.
     """
-    mine, theirs = command_line.resource_texts, script.resource_texts
+    mine, theirs = command_line.layout_texts, script.layout_texts
     places_max = command_line.gpus_most
     if _PLACE_TERMS & _term_names(mine) or (command_line.gpus is not None and script.gpus_most):
         dropped = _PLACE_TERMS | (_GPU_TERMS if command_line.gpus_most else frozenset())
@@ -151,6 +168,8 @@ def merged(command_line: SubmitOptions, script: SubmitOptions) -> SubmitOptions:
         "walltime": None,
         "places_max": places_max,
     }
+    if "gpu_share" in _term_names(mine):
+        fields |= {"gpu_share": command_line.gpu_share, "share_class": command_line.share_class}
     if command_line.deadline is not None or command_line.urgency is not None:
         fields |= {"deadline": command_line.deadline, "urgency": command_line.urgency}
     return structs.replace(command_line, **fields)
@@ -255,6 +274,11 @@ _JOB_OPTIONS = (
     _count("--cpus", metavar="N", text="Number of CPUs (per node).", least=1),
     click.option("--gpus", default=None, metavar="N|LEAST..MOST", type=gpu_count,
                  help="Number of GPUs (per node), or a range such as 1..8 on any nodes."),
+    _text("--gpu-share", metavar="PERCENT%[,MEMORY]", target="gpu_share",
+          text="Part of one GPU, such as 40%,16gb; other jobs use the rest."),
+    click.option("--share-class", default=None, metavar="high|low",
+                 type=click.Choice([each.value for each in ShareClass]),
+                 help="Priority on a shared GPU: high for at most one job on it [default: low]."),
     _text("--mem", metavar="SIZE", text="Memory of the whole job, such as 4gb.", target="mem"),
     _text("--walltime", metavar="TIME", text="Walltime limit, such as 1:30:00 or 90m.",
           target="walltime"),

@@ -39,7 +39,7 @@ class ScriptOptions:
         if mail:
             self.mail.append(f"{where}: {mail} is ignored: {NO_MAIL}")
             stated = msgspec.structs.replace(stated, mail_points=None, mail_to=None)
-        self._resources.append((where, stated.resource_texts))
+        self._resources.append((where, stated.layout_texts))
         self.said = merged(stated, self.said)
 
     def located(self, error: GschedError) -> GschedError:
@@ -82,7 +82,7 @@ def read_directives(
         try:
             stated = _stated(reader, directive)
             check_values(stated, place)
-            check_resources(stated.resource_texts)
+            check_resources(stated.layout_texts)
         except GschedError as error:
             raise BadScriptError(f"{where}: {error.message}", hint=error.hint) from None
         read.add(where, stated)

@@ -225,6 +225,10 @@ def check_values(options: SubmitOptions, place: Place) -> None:
     for text in options.variables:
         parse_variables(text)
     check_range(options)
+    if options.gpu_share is not None:
+        from gsched.cli.submit.sharing import share_term  # late: few jobs share a GPU
+
+        share_term(options.gpu_share, options.share_class, ())
     if options.speaks_of_saving:
         from gsched.cli.submit.checkpointing import with_saving  # late, as above
 
