@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from gnode.core.inputs import Account
+from gnode.core.slurm import SLURM_MARK, slurm_variables
 from gnode.core.task import AttemptKey, MemoryCgroup, Task, TaskFile
 from gsched.model.ids import array_of, format_job_id, index_of, job_file_suffix
 from gsched.model.states import LaunchKind
@@ -207,12 +208,18 @@ def _output_paths(launch: Launch, account: Account) -> tuple[str, str]:
 def _output_path(launch: Launch, account: Account, asked: str, letter: str) -> str:
     if not asked:
         return posixpath.join(launch.workdir, _default_name(launch, letter))
-    job_id = format_job_id(launch.job, launch.server)
-    path = asked.replace("${PBS_JOBID}", job_id).replace("$PBS_JOBID", job_id)
+    path = asked
+    names = {
+        "PBS_JOBID": format_job_id(launch.job, launch.server),
+        "GSCHED_JOB_NUMBER": str(launch.job),
+        "PBS_JOBNAME": launch.name,
+        "GSCHED_NODE": launch.hosts[launch.node_rank],
+        "USER": account.user,
+    }
     if array_of(launch.job):
-        index = str(index_of(launch.job))
-        for name in ARRAY_INDEX_NAMES:
-            path = path.replace(f"${{{name}}}", index).replace(f"${name}", index)
+        names |= dict.fromkeys(ARRAY_INDEX_NAMES, str(index_of(launch.job)))
+    for name, value in names.items():
+        path = path.replace(f"${{{name}}}", value).replace(f"${name}", value)
     if path == "~" or path.startswith("~/"):
         path = account.home + path[1:]
     path = posixpath.join(launch.workdir, path)
@@ -305,6 +312,8 @@ def _environment(launch: Launch, account: Account, site: Site, user_dir: str) ->
     )
     environment.update(_pbs(launch, site, user_dir))
     environment.update(_gsched(launch, site, user_dir))
+    if SLURM_MARK in launch.environment:
+        environment.update(slurm_variables(launch, account))
     if len(launch.hosts) > 1 or launch.launch is LaunchKind.TORCHRUN:
         environment.update(
             MASTER_ADDR=launch.master_address or "127.0.0.1",

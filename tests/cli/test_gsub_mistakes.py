@@ -24,20 +24,34 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield bench
 
 
-def test_lines_of_other_schedulers_are_warned_of_and_the_job_is_taken(bench: Bench) -> None:
-    """Such a script ran without GPU and without time limit, and nobody was told."""
-    bench.write("train.sh", "#!/bin/sh\n#SBATCH --gres=gpu:1\n#SBATCH --time=60\ndate\n")
+def test_lines_of_slurm_are_read_where_a_script_has_none_of_ours(bench: Bench) -> None:
+    """Such a script once ran without GPU and without time limit, and nobody was told."""
+    bench.write("train.sh", "#!/bin/sh\n#SBATCH --gres=gpu:1 -o %j.out\n#SBATCH --time=60\ndate\n")
     ran = bench.gsub("train.sh")
 
-    assert (ran.status, ran.stdout) == (0, "1.fake\n")
-    first, second = ran.stderr.splitlines()
-    assert first == (
-        "gsub: warning: train.sh:2: #SBATCH --gres=gpu:1 is not understood by gsched and was "
-        "ignored; use #PBS -l gpus=1 / gsub --gpus 1"
-    )
-    assert second == (
-        "gsub: warning: train.sh:3: #SBATCH --time=60 is not understood by gsched and was "
-        "ignored; use #PBS -l walltime=1:00:00 / gsub --walltime 1:00:00"
+    assert (ran.status, ran.stdout, ran.stderr) == (0, "1.fake\n", "")
+    (job,) = bench.fake.submitted
+    assert job.resources == ("walltime=1:00:00", "nodes=1:ppn=1:gpus=1")
+    assert (job.stdout_path.rpartition("/")[2], job.join) == ("$GSCHED_JOB_NUMBER.out", "oe")
+    assert job.environment["SLURM_SUBMIT_DIR"] == job.submit_dir
+
+
+def test_the_command_line_beats_lines_of_slurm(bench: Bench) -> None:
+    bench.write("train.sh", "#SBATCH -N 2 -n 8 --time=60\ndate\n")
+    ran = bench.gsub("-l", "nodes=1:ppn=2,walltime=0:5:0", "train.sh")
+
+    assert ran.status == 0, ran.stderr
+    assert bench.fake.submitted[0].resources == ("walltime=1:00:00", "nodes=1:ppn=2,walltime=0:5:0")
+
+
+def test_a_script_for_several_schedulers_is_read_by_its_lines_for_us(bench: Bench) -> None:
+    bench.write("both.sh", "#PBS -l nodes=1\n#SBATCH -N 7\n#$ -cwd\ndate\n")
+    ran = bench.gsub("both.sh")
+
+    assert bench.fake.submitted[0].resources == ("nodes=1",)
+    assert ran.stderr == (
+        "gsub: warning: both.sh: #SBATCH and #$ lines are ignored: the script has lines for "
+        "gsched, too\n"
     )
 
 

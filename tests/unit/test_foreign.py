@@ -1,18 +1,18 @@
 """What is told of the lines of Slurm, LSF and Grid Engine."""
 
+import re
+
 import pytest
 
 from gsched.cli.commands.gsub import gsub
 from gsched.cli.submit.foreign import (
     DIALECTS,
-    LINES_MOST,
     Line,
     Words,
     advice,
     foreign_lines,
     slurm_option,
     slurm_time,
-    warnings_for,
 )
 
 OWN = ("#PBS", "#GSUB", "#GSCHED")
@@ -40,7 +40,7 @@ OWN = ("#PBS", "#GSUB", "#GSCHED")
         ("#SBATCH --mem=4000", "use #PBS -l mem=4000mb / gsub --mem 4000mb"),
         ("#SBATCH --partition=long", "use #PBS -q long / gsub -q long"),
         ("#SBATCH --job-name=x", "use #PBS -N x / gsub -N x"),
-        ("#SBATCH --output=%j.out", "use #PBS -o $PBS_JOBID.out / gsub -o '$PBS_JOBID.out'"),
+        ("#SBATCH --output=%j.out", "use #PBS -o $GSCHED_JOB_NUMBER.out"),
         ("#SBATCH --error=x.err", "use #PBS -e x.err / gsub -e x.err"),
         ("#SBATCH --array=1-9", "job arrays are not supported yet"),
         ("#SBATCH --dependency=afterok:1", "use #PBS -W depend=afterok:1 / gsub --dependency aft"),
@@ -55,7 +55,7 @@ OWN = ("#PBS", "#GSUB", "#GSCHED")
         ("#BSUB -W 1:30", "walltime=1:30:00"),
         ("#BSUB -W 90", "walltime=1:30:00"),
         ("#BSUB -q long", "use #PBS -q long / gsub -q long"),
-        ("#BSUB -o out.%J", "use #PBS -o out.$PBS_JOBID / gsub -o 'out.$PBS_JOBID'"),
+        ("#BSUB -o out.%J", "use #PBS -o out.$GSCHED_JOB_NUMBER"),
         ("#BSUB -e err", "use #PBS -e err / gsub -e err"),
         ("#BSUB -J name", "use #PBS -N name / gsub -N name"),
         ('#BSUB -J "x[1-9]"', "job arrays are not supported yet"),
@@ -119,21 +119,6 @@ def test_nothing_is_said_where_directives_are_not_read_or_these_are_read() -> No
     assert foreign_lines("#SBATCH -n 4\n", own=("#SBATCH",)) == []
 
 
-def test_a_script_for_several_schedulers_gets_one_warning() -> None:
-    """Its author knows; a line each would hide all else."""
-    lines = [Line(2, "#SBATCH", "-n 4"), Line(3, "#$", "-cwd")]
-    (text,) = warnings_for(lines, where="s.sh", others=True)
-    assert text.startswith("s.sh: #SBATCH and #$ lines are ignored")
-
-
-def test_many_lines_do_not_fill_the_screen() -> None:
-    """The rest is counted."""
-    lines = [Line(each, "#SBATCH", "-n 4") for each in range(1, LINES_MOST + 6)]
-    texts = warnings_for(lines, where="s.sh", others=False)
-    assert len(texts) == LINES_MOST + 1
-    assert texts[-1] == "s.sh: 5 more such lines were ignored"
-
-
 @pytest.mark.parametrize("value", ["", "x", "1", "gpu:", ",", "[1-2]", "%j", "=", "a=b=c", "-"])
 def test_no_value_is_too_strange(value: str) -> None:
     """A mistake in another scheduler's line must not end in a fault of ours."""
@@ -151,7 +136,7 @@ def test_every_option_that_is_named_as_ours_is_ours() -> None:
             meaning = readers[name]("4")
             if isinstance(meaning, Words):
                 for text in meaning:
-                    options = {word for word in text.split() if word.startswith("-")}
+                    options = {word for word in text.split() if re.match(r"-\D", word)}
                     assert options <= ours, (mark, name, text)
 
 

@@ -170,6 +170,39 @@ def test_the_job_is_described_in_pbs_words_and_in_ours() -> None:
     assert {name: names.get(name) for name in expected} == expected
 
 
+def test_a_job_that_came_as_one_of_slurms_has_its_variables_too() -> None:
+    """Whatever the submitting shell had of them, as they describe this job."""
+    came = {"SLURM_SUBMIT_DIR": "/here", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "77"}
+    found = env(two_nodes(rank=1, environment=came, restart_count=2))
+    launch = two_nodes(rank=1)
+
+    assert (
+        found.items()
+        >= {
+            "SLURM_JOB_ID": str(launch.job),
+            "SLURM_JOB_NAME": launch.name,
+            "SLURM_JOB_NODELIST": ",".join(launch.hosts),
+            "SLURM_NNODES": "2",
+            "SLURM_NODEID": "1",
+            "SLURM_PROCID": "1",
+            "SLURM_NTASKS": "8",
+            "SLURM_SUBMIT_DIR": "/here",
+            "SLURM_RESTART_COUNT": "2",
+            "SLURM_GPUS_ON_NODE": str(len(launch.share.gpu_indices)),
+        }.items()
+    )
+    assert found["PBS_JOBID"], "beside those of PBS"
+    assert not any(name.startswith("SLURM") for name in env(two_nodes()))
+
+
+def test_names_in_output_paths_are_replaced() -> None:
+    launch = two_nodes(
+        name="train", stdout_path="/o/$GSCHED_JOB_NUMBER-${PBS_JOBNAME}.$GSCHED_NODE.$USER"
+    )
+
+    assert outputs(launch)[0] == f"/o/{launch.job}-train.{launch.hosts[0]}.{ALICE.user}"
+
+
 def test_a_job_without_gpus_sees_none_and_a_single_node_needs_no_master() -> None:
     names = env(order())
 

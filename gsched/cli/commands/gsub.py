@@ -146,6 +146,7 @@ def gsub(head: Head, /, **given: object) -> int:
     if options.workdir is None and spoken().starts_at_home:
         options = msgspec.structs.replace(options, workdir="~")
     job = _job(request, options, script, place, warnings)
+    job = msgspec.structs.replace(job, environment=job.environment | read.environment)
     reply = head.submit([job], dry_run=request.dry_run)
     result = reply.results[0]
     if result.error is not None:

@@ -1,18 +1,17 @@
-"""What options of Slurm, LSF and Grid Engine mean here, for messages only. Pure.
+"""What options of Slurm, LSF and Grid Engine mean here, one by one. Pure.
 
-gsched does not read ``#SBATCH``, ``#BSUB`` and ``#$`` lines. A script that has them would run
-without the GPUs and the time limit that its author asked for, so each line is named together with
-what to write instead.
+`gsched.cli.submit.foreign_directives` reads ``#SBATCH``, ``#BSUB`` and ``#$`` lines with it, and on
+the command line an option of Slurm is refused with what to write instead.
 """
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from gsched.cli.submit.mail import NO_MAIL
 
 NO_ARRAYS: Final = "job arrays are not supported yet"
-LINES_MOST: Final = 10  # named one by one; more only fill the screen
 
 
 class Words(NamedTuple):
@@ -32,6 +31,26 @@ class Line(NamedTuple):
     number: int
     mark: str
     text: str
+
+
+def _quoted(value: str) -> str:
+    return shlex.quote(value)
+
+
+def _export(value: str) -> str:
+    """Return the meaning of ``ALL``, ``NONE`` or a list of variables, which may hold ``ALL``."""
+    names = [each for each in value.split(",") if each]
+    own = ",".join(each for each in names if each not in {"ALL", "NONE", "NIL"})
+    everything = ["-V"] if "ALL" in names or not names else []
+    return " ".join([*everything, *([f"-v {_quoted(own)}"] if own else [])])
+
+
+def _begin(value: str) -> Meaning:
+    match = re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d))?)?", value)
+    if match is None:
+        return "use #PBS -a DATE / gsub -a [[[[CC]YY]MM]DD]hhmm[.SS]"
+    year, month, day, hour, minute, second = match.groups("00")
+    return Words(*[f"-a {year}{month}{day}{hour}{minute}.{second}"] * 2)
 
 
 def _same(form: str) -> Reader:
@@ -110,11 +129,27 @@ def _memory(value: str) -> Words:
 
 def _output(option: str) -> Reader:
     def read(value: str) -> Meaning:
-        path = re.sub(r"%[jJA]|\$JOB_ID", "$PBS_JOBID", value)
-        quoted = f"'{path}'" if "$" in path else path
-        return Words(f"-{option} {path}", f"-{option} {quoted}")
+        path = re.sub(r"%[0-9]*([jJAxNu%at])|\$(JOB_ID)", _expanded, value)
+        quoted = f"'{path}'" if "$" in path or " " in path else path
+        return Words(f"-{option} {quoted if ' ' in path else path}", f"-{option} {quoted}")
 
     return read
+
+
+def _expanded(match: re.Match[str]) -> str:
+    return _PATTERNS[match[1] or match[2]]
+
+
+#: What patterns in the names of output files stand for.
+_PATTERNS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("j", "J", "A", "JOB_ID"), "$GSCHED_JOB_NUMBER"),
+    "x": "$PBS_JOBNAME",
+    "N": "$GSCHED_NODE",
+    "u": "$USER",
+    "a": "0",
+    "t": "0",
+    "%": "%",
+}
 
 
 def _lsf_name(value: str) -> Meaning:
@@ -175,7 +210,13 @@ _SLURM: Final[Mapping[str, Reader]] = {
     **dict.fromkeys(("--mail-type", "--mail-user"), _MAIL),
     **dict.fromkeys(("--chdir", "-D"), _DIRECTORY),
     **dict.fromkeys(("--account", "-A"), _same("-A {}")),
-    "--exclusive": _same("--exclusive"),
+    "--exclusive": lambda _: Words("--exclusive", "--exclusive"),
+    **dict.fromkeys(("--hold", "-H"), lambda _: Words("-h", "-h")),
+    **dict.fromkeys(("--wait", "-W"), lambda _: Words("-W block=true", "--wait")),
+    "--comment": lambda value: Words(*[f"--comment {_quoted(value)}"] * 2),
+    "--nice": lambda value: Words(*[f"-p -{value or '100'}"] * 2),
+    "--export": lambda value: Words(*[_export(value)] * 2),
+    **dict.fromkeys(("--begin", "-b"), _begin),
     "--requeue": _same("-r y"),
     "--no-requeue": _same("-r n"),
     **dict.fromkeys(("--nodelist", "-w"), _same("-l nodes={}")),
@@ -248,33 +289,9 @@ def foreign_lines(script: str, *, own: Sequence[str]) -> list[Line]:
     return found
 
 
-def warnings_for(lines: Sequence[Line], *, where: str, others: bool) -> list[str]:
-    """Return a warning for each line.
-
-    Args:
-        lines: from `foreign_lines`.
-        where: the script's name.
-        others: whether the script has directives of ours, too. Then it is written for several
-            schedulers, and one sentence is enough.
-    """
-    if not lines:
-        return []
-    if others:
-        marks = " and ".join(dict.fromkeys(line.mark for line in lines))
-        return [f"{where}: {marks} lines are ignored: only #PBS and #GSCHED lines are read"]
-    texts = [
-        f"{where}:{line.number}: {line.mark} {line.text} is not understood by gsched and was "
-        f"ignored; {advice(line)}"
-        for line in lines[:LINES_MOST]
-    ]
-    if len(lines) > LINES_MOST:
-        texts.append(f"{where}: {len(lines) - LINES_MOST} more such lines were ignored")
-    return texts
-
-
 def advice(line: Line) -> str:
     """Return what to write instead of a line."""
-    meanings = [_meaning(line.mark, name, value) for name, value in _options(line)]
+    meanings = [meaning_of(line.mark, name, value) for name, value in options_of(line)]
     words = [each for each in meanings if isinstance(each, Words)]
     parts = [each for each in meanings if isinstance(each, str)]
     if words:
@@ -283,14 +300,19 @@ def advice(line: Line) -> str:
     return "; ".join(dict.fromkeys(parts)) or "see gsub(1) for gsched's options"
 
 
-def _meaning(mark: str, name: str, value: str) -> Meaning:
+def meaning_of(mark: str, name: str, value: str) -> Meaning:
+    """Return what an option means: words for PBS and gsub, or a remark."""
     reader = DIALECTS[mark].get(name)
     return f"for {name}, see gsub(1)" if reader is None else reader(value)
 
 
-def _options(line: Line) -> list[tuple[str, str]]:
+def options_of(line: Line) -> list[tuple[str, str]]:
     """Return the options of a line with their values."""
-    words = line.text.split(" #")[0].split()
+    text = line.text.split(" #")[0]
+    try:
+        words = shlex.split(text)
+    except ValueError:  # a quotation mark without its partner
+        words = text.split()
     values = DIALECTS[line.mark]
     found: list[tuple[str, str]] = []
     for word in words:

@@ -23,14 +23,16 @@ class ScriptOptions:
         said: what they state together; requests for mail are left out.
         warnings: about lines without effect.
         mail: a sentence for each directive that asks for mail.
+        environment: variables for the job, of a script for Slurm.
     """
 
-    __slots__ = ("_resources", "mail", "said", "warnings")
+    __slots__ = ("_resources", "environment", "mail", "said", "warnings")
 
     def __init__(self) -> None:
         self.said = SubmitOptions()
         self.warnings: list[str] = []
         self.mail: list[str] = []
+        self.environment: dict[str, str] = {}
         self._resources: list[tuple[str, tuple[str, ...]]] = []  # where, and texts of -l
 
     def add(self, where: str, stated: SubmitOptions) -> None:
@@ -70,14 +72,17 @@ def read_directives(
     read = ScriptOptions()
     prefixes = prefixes_for(prefix, environment("PBS_DPREFIX"))
     found = scan(script.text, prefixes=prefixes, where=script.where)
-    read.warnings += _about_other_lines(script, found, prefixes)
-    if not found.directives:
+    if found.late_line:
+        late = f"{script.where}:{found.late_line}"
+        read.warnings.append(f"{late}: a directive after the first command has no effect")
+    directives = [*found.directives, *_of_others(script, found, prefixes, place, read)]
+    if not directives:
         return read
     names = set(SubmitOptions.__struct_fields__) - {"torchrun"}
     reader = QuickCommand(
         "gsub", params=[each for each in params if each.name in names], add_help_option=False
     )
-    for directive in found.directives:
+    for directive in directives:
         where = f"{script.where}:{directive.line}"
         try:
             stated = _stated(reader, directive)
@@ -89,21 +94,29 @@ def read_directives(
     return read
 
 
-def _about_other_lines(script: Script, found: Scan, prefixes: Sequence[str]) -> list[str]:
-    """Return warnings about directives behind the first command, and those of other schedulers."""
-    texts: list[str] = []
-    if found.late_line:
-        late = f"{script.where}:{found.late_line}"
-        texts.append(f"{late}: a directive after the first command has no effect")
-    if any(mark in script.text for mark in ("#SBATCH", "#BSUB", "#$")):
-        from gsched.cli.submit.foreign import (  # late: few scripts have any
-            foreign_lines,
-            warnings_for,
-        )
+def _of_others(
+    script: Script, found: Scan, prefixes: Sequence[str], place: Place, read: ScriptOptions
+) -> Sequence[Directive]:
+    """Return what the directives of another scheduler mean, if the script has none of ours.
 
-        lines = foreign_lines(script.text, own=prefixes)
-        texts += warnings_for(lines, where=script.where, others=bool(found.directives))
-    return texts
+    Raises:
+        BadScriptError: one asks for what gsched does not have, or cannot be read.
+    """
+    if not any(mark in script.text for mark in ("#SBATCH", "#BSUB", "#$")):
+        return ()
+    from gsched.cli.submit.foreign import foreign_lines  # late: few scripts have any
+    from gsched.cli.submit.foreign_directives import translated
+
+    lines = foreign_lines(script.text, own=prefixes)
+    if lines and found.directives:  # it is written for several schedulers
+        marks = " and ".join(dict.fromkeys(line.mark for line in lines))
+        text = f"{marks} lines are ignored: the script has lines for gsched, too"
+        read.warnings.append(f"{script.where}: {text}")
+        return ()
+    result = translated(lines, where=script.where, submit_dir=place.cwd)
+    read.warnings += result.warnings
+    read.environment = result.environment
+    return result.directives
 
 
 def _stated(reader: click.Command, directive: Directive) -> SubmitOptions:

@@ -1,0 +1,49 @@
+"""Variables of Slurm for jobs that were submitted as its jobs: what scripts and libraries read."""
+
+from typing import Final
+
+from gnode.core.inputs import Account
+from gsched.protocol.node import Launch
+
+#: Set at submission of a job that came as one of Slurm's.
+SLURM_MARK: Final = "SLURM_SUBMIT_DIR"
+
+
+def slurm_variables(launch: Launch, account: Account) -> dict[str, str]:
+    """Return ``SLURM_*`` of a job on one of its nodes, beside ``PBS_*``.
+
+    The numbers of tasks and of CPUs for each come from the submission, where they were stated.
+    """
+    nodes, rank = len(launch.hosts), launch.node_rank
+    gpus = ",".join(str(index) for index in launch.share.gpu_indices)
+    stated = launch.environment
+    tasks = stated.get("SLURM_NTASKS", str(nodes))
+    found = {
+        "SLURM_JOB_ID": str(launch.job),
+        "SLURM_JOBID": str(launch.job),
+        "SLURM_JOB_NAME": launch.name,
+        "SLURM_JOB_PARTITION": launch.queue,
+        "SLURM_JOB_ACCOUNT": launch.account,
+        "SLURM_JOB_USER": account.user,
+        "SLURM_JOB_UID": str(account.uid),
+        "SLURM_CLUSTER_NAME": launch.server,
+        "SLURM_JOB_NODELIST": ",".join(launch.hosts),
+        "SLURM_NODELIST": ",".join(launch.hosts),
+        "SLURM_JOB_NUM_NODES": str(nodes),
+        "SLURM_NNODES": str(nodes),
+        "SLURM_NODEID": str(rank),
+        "SLURMD_NODENAME": launch.hosts[rank],
+        "SLURM_NTASKS": tasks,
+        "SLURM_NPROCS": tasks,
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": "0",
+        "SLURM_CPUS_ON_NODE": str(launch.slots[rank]),
+        "SLURM_JOB_CPUS_PER_NODE": ",".join(map(str, launch.slots)),
+        "SLURM_RESTART_COUNT": str(launch.restart_count),
+    }
+    if gpus:
+        found["SLURM_JOB_GPUS"] = gpus
+        found["SLURM_GPUS_ON_NODE"] = str(len(launch.share.gpu_indices))
+    if launch.share.memory_bytes:
+        found["SLURM_MEM_PER_NODE"] = str(launch.share.memory_bytes // 1024**2)
+    return found

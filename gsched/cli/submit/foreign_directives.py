@@ -1,0 +1,145 @@
+"""Directives of Slurm, LSF and Grid Engine, as directives of ours. Pure.
+
+``#SBATCH`` lines are read as Slurm means them: resources together, stderr into the file of ``-o``
+unless ``-e`` is there. ``#BSUB`` and ``#$`` lines are read one by one, with a warning. A line that
+asks for what gsched does not have is named; one that would make another job of it is refused.
+"""
+
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from gsched.cli.submit.directives import Directive
+from gsched.cli.submit.foreign import NO_ARRAYS, Line, Words, advice, meaning_of, options_of
+from gsched.cli.submit.slurm_request import NAMES, OPTIONS, SlurmRequest
+from gsched.errors import BadScriptError, GschedError
+
+SBATCH: Final = "#SBATCH"
+LINES_MOST: Final = 10  # named one by one; more only fill the screen
+#: Options of Slurm without which the job is the same.
+_WITHOUT_EFFECT: Final = frozenset(
+    {
+        *(
+            "--qos",
+            "-q",
+            "--open-mode",
+            "--wckey",
+            "--get-user-env",
+            "--parsable",
+            "--no-kill",
+            "-k",
+        ),
+        *("--signal", "--kill-on-invalid-dep", "--threads-per-core", "--hint", "--verbose", "-v"),
+        *("--mail-type", "--mail-user", "--propagate", "--ntasks-per-core", "--ntasks-per-socket"),
+        *("--cores-per-socket", "--distribution", "-m", "--overcommit", "-O", "--quiet", "-Q"),
+        *("--cpu-freq", "--profile", "--reboot", "--spread-job", "--clusters", "-M", "--bell"),
+    }
+)
+
+
+class Translated(Struct):
+    """What foreign directives come to.
+
+    Attributes:
+        environment: variables that Slurm sets from them.
+    """
+
+    directives: list[Directive]
+    warnings: list[str]
+    environment: dict[str, str]
+
+
+def translated(lines: Sequence[Line], *, where: str, submit_dir: str) -> Translated:
+    """Return the directives that lines of other schedulers mean.
+
+    Args:
+        lines: in their order.
+        where: the script's name.
+        submit_dir: from where it is submitted: the mark by which nodes set ``SLURM_*``.
+
+    Raises:
+        BadScriptError: one cannot be read, or asks for a job array.
+    """
+    result = Translated([], [], {})
+    request, request_line, joins = SlurmRequest(), 0, False
+    unknown: list[str] = []
+    for line in lines:
+        try:
+            words, resources = _read(line, request)
+        except GschedError as error:
+            message = f"{where}:{line.number}: {error.message}"
+            raise BadScriptError(message, hint=error.hint) from None
+        if resources:
+            request_line = request_line or line.number
+        if words is None:
+            text = f"{line.mark} {line.text} is ignored; {advice(line)}"
+            unknown.append(f"{where}:{line.number}: {text}")
+        elif words:
+            result.directives.append(Directive(line.number, words))
+            joins = joins or (line.mark == SBATCH and "-o" in words)
+    if request.text:
+        result.directives.append(Directive(request_line, ["-l", request.text]))
+    if joins and not any("-e" in each.words for each in result.directives):
+        result.directives.append(Directive(lines[0].number, ["-j", "oe"]))
+    if any(line.mark == SBATCH for line in lines):
+        result.environment = request.environment() | {"SLURM_SUBMIT_DIR": submit_dir}
+    result.warnings = _warnings(lines, unknown, where)
+    return result
+
+
+def _warnings(lines: Sequence[Line], unknown: Sequence[str], where: str) -> list[str]:
+    others = dict.fromkeys(line.mark for line in lines if line.mark != SBATCH)
+    texts = [
+        f"{where}: {mark} lines are read as far as gsched knows them; see gsub --dry-run"
+        for mark in others
+    ]
+    texts += unknown[:LINES_MOST]
+    if len(unknown) > LINES_MOST:
+        texts.append(f"{where}: {len(unknown) - LINES_MOST} more such lines are ignored")
+    return texts
+
+
+def _read(line: Line, request: SlurmRequest) -> tuple[list[str] | None, bool]:
+    """Return a directive's words, None for an unknown one, and whether it has resources.
+
+    Slurm's resources go into ``request`` instead.
+    """
+    others: list[tuple[str, str]] = []
+    for name, value in (_named(line, *each) for each in options_of(line)):
+        if line.mark == SBATCH and name in NAMES:
+            request.take(name, value)
+        else:
+            others.append((name, value))
+    has_resources = len(others) < len(options_of(line))
+    return _words(line, others), has_resources
+
+
+def _named(line: Line, name: str, value: str) -> tuple[str, str]:
+    """Return an option of Slurm by its long name where resources are read together."""
+    return (OPTIONS.get(name, name) if line.mark == SBATCH else name), value
+
+
+def _words(line: Line, options: Sequence[tuple[str, str]]) -> list[str] | None:
+    """Return the words of a directive; None if one of the options is not known.
+
+    Raises:
+        BadScriptError: it asks for a job array, which would be another job.
+    """
+    words: list[str] = []
+    for name, value in options:
+        if line.mark == SBATCH and name in _WITHOUT_EFFECT:
+            continue
+        meaning = meaning_of(line.mark, name, value)
+        if isinstance(meaning, Words):
+            words += shlex.split(meaning.pbs)
+        elif meaning == NO_ARRAYS:
+            raise BadScriptError(
+                f"{line.mark} {line.text}: {NO_ARRAYS}",
+                hint="submit in a loop: for i in 1 2 3; do gsub -v I=$i job.sh; done",
+            )
+        elif not re.match(r"not needed", meaning):
+            return None
+    return words

@@ -1,0 +1,159 @@
+"""Scripts written for Slurm, LSF and Grid Engine: what their directives come to."""
+
+import pytest
+
+from gsched.cli.submit.foreign import foreign_lines
+from gsched.cli.submit.foreign_directives import Translated, translated
+from gsched.errors import BadScriptError
+from gsched.model.request import parse_resources
+from gsched.model.resources import Request
+
+OWN = ("#PBS",)
+
+
+def read(*lines: str, mark: str = "#SBATCH") -> Translated:
+    script = "".join(f"{mark} {line}\n" for line in lines) + "date\n"
+    return translated(foreign_lines(script, own=OWN), where="s.sh", submit_dir="/here")
+
+
+def words(*lines: str, mark: str = "#SBATCH") -> list[str]:
+    return [word for each in read(*lines, mark=mark).directives for word in each.words]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=3"], "nodes=2:ppn=12"),
+        (["-N 2 -n 5"], "nodes=2:ppn=3"),
+        (["-N2-4", "--gres=gpu:a100:2"], "nodes=2:ppn=1:gpus=2:gpu_type=a100"),
+        (["--gres=gpu"], "nodes=1:ppn=1:gpus=1"),
+        (["--gres=gpu:2,licence:3"], "nodes=1:ppn=1:gpus=2,licence=3"),
+        (["-n 4"], "select=4:ncpus=1"),
+        (["-n 4 -c 2", "--gpus-per-task=1"], "select=4:ncpus=2:ngpus=1"),
+        (["-n 8 --ntasks-per-node=4"], "nodes=2:ppn=4"),
+        (["-c 8"], "nodes=1:ppn=8"),
+        (["-G 4"], "nodes=1:ppn=1:gpus=4"),
+        (["--gpus=h100:8", "-N 2"], "nodes=2:ppn=1:gpus=4:gpu_type=h100"),
+        (["--gpus-per-node=t4", "-N 3"], "nodes=3:ppn=1:gpus=1:gpu_type=t4"),
+        (["--mem=4000"], "nodes=1:ppn=1,mem=4000mb"),
+        (["--mem=4G", "-N 2"], "nodes=2:ppn=1,mem=8gb"),
+        (["--mem-per-cpu=2G", "-c 4"], "nodes=1:ppn=4,mem=8gb"),
+        (["--mem-per-gpu=16G", "-G 2"], "nodes=1:ppn=1:gpus=2,mem=32gb"),
+        (["-n 4", "--mem=2G"], "select=4:ncpus=1,mem=2gb"),
+        (["-w n[1-2],gpu7", "-c 2"], "nodes=n1:ppn=2+n2:ppn=2+gpu7:ppn=2"),
+        (["-w n01", "-N 3"], "nodes=n01:ppn=1+2:ppn=1"),
+        (["-C fast&big"], "nodes=1:ppn=1:fast:big"),
+    ],
+)
+def test_resources_of_slurm_are_read_together(lines: list[str], expected: str) -> None:
+    assert words(*lines) == ["-l", expected]
+    asked = parse_resources([expected], generic_names=("licence",), warn_unknown=False).request
+    assert isinstance(asked, Request), "it is a request that the head reads"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("--time=90", ["-l", "walltime=1:30:00"]),
+        ("-t 1-02:03", ["-l", "walltime=26:03:00"]),
+        ("--partition=long", ["-q", "long"]),
+        ('--job-name="my_job"', ["-N", "my_job"]),
+        ("-o out-%j.txt", ["-o", "out-$GSCHED_JOB_NUMBER.txt", "-j", "oe"]),
+        ("--output='a b/%x.%N' -e err", ["-o", "a b/$PBS_JOBNAME.$GSCHED_NODE", "-e", "err"]),
+        ("-A lab", ["-A", "lab"]),
+        ("-D /data", ["-d", "/data"]),
+        ("--dependency=afterok:1:2,singleton", ["-W", "depend=afterok:1:2,singleton"]),
+        ("--hold", ["-h"]),
+        ("--requeue", ["-r", "y"]),
+        ("--no-requeue", ["-r", "n"]),
+        ("--exclusive", ["--exclusive"]),
+        ("--export=ALL,A=1", ["-V", "-v", "A=1"]),
+        ("--export=NONE", []),
+        ("--export=A,B=2", ["-v", "A,B=2"]),
+        ("--comment='two words'", ["--comment", "two words"]),
+        ("--begin=2030-01-02T03:04", ["-a", "203001020304.00"]),
+        ("--nice=50", ["-p", "-50"]),
+        ("--wait", ["-W", "block=true"]),
+        ("--qos=high --open-mode=append --wckey=x --signal=USR2@90 --mail-type=END", []),
+    ],
+)
+def test_other_options_of_slurm_are_read_one_by_one(line: str, expected: list[str]) -> None:
+    result = read(line)
+
+    assert [word for each in result.directives for word in each.words] == expected
+    assert result.warnings == []
+
+
+def test_the_lines_of_a_whole_script_keep_their_numbers() -> None:
+    result = read("-J train", "-N 2 --time=60", "--gres=gpu:1", "-o out", "-e err")
+
+    assert [(each.line, each.words) for each in result.directives] == [
+        (1, ["-N", "train"]),
+        (2, ["-l", "walltime=1:00:00"]),
+        (4, ["-o", "out"]),
+        (5, ["-e", "err"]),
+        (2, ["-l", "nodes=2:ppn=1:gpus=1"]),
+    ]
+
+
+def test_variables_of_slurm_follow_from_its_options() -> None:
+    result = read("-n 8 --ntasks-per-node=4 -c 2")
+
+    assert result.environment == {
+        "SLURM_SUBMIT_DIR": "/here",
+        "SLURM_NTASKS": "8",
+        "SLURM_NPROCS": "8",
+        "SLURM_NTASKS_PER_NODE": "4",
+        "SLURM_CPUS_PER_TASK": "2",
+    }
+    assert read("-q long.q", mark="#$").environment == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--array=0-9", "s.sh:1: #SBATCH --array=0-9: job arrays are not supported yet"),
+        ("--nodes=many", "s.sh:1: --nodes: invalid number 'many'"),
+        ("--gres=gpu:x:y", "s.sh:1: --gres: invalid number 'y'"),
+        ("--mem=lots", "s.sh:1: --mem: invalid size 'lots'"),
+        ("-w n[a-b]", "s.sh:1: --nodelist: invalid range 'n[a-b]'"),
+        ("-w n[1-99999]", "names too many nodes"),
+        ("-C 'a|b'", "s.sh:1: --constraint=a|b: alternatives are not supported"),
+        ("-n 0", "s.sh:1: --ntasks: invalid number '0'"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_its_line(line: str, message: str) -> None:
+    with pytest.raises(BadScriptError) as caught:
+        read(line)
+    assert message in str(caught.value)
+
+
+def test_what_is_not_known_is_named_and_ignored() -> None:
+    result = read("--licenses=matlab", "--begin=now+1hour")
+
+    assert result.directives == []
+    assert result.warnings[0].startswith("s.sh:1: #SBATCH --licenses=matlab is ignored; for --lic")
+    assert "use #PBS -a DATE" in result.warnings[1]
+    assert read(*["--odd=1"] * 15).warnings[-1] == "s.sh: 5 more such lines are ignored"
+
+
+@pytest.mark.parametrize(
+    ("mark", "line", "expected"),
+    [
+        ("#BSUB", "-W 1:30", ["-l", "walltime=1:30:00"]),
+        ("#BSUB", "-q long -J name", ["-q", "long", "-N", "name"]),
+        ("#$", "-l h_rt=3600,gpu=2", ["-l", "walltime=3600", "-l", "gpus=2"]),
+        ("#$", "-pe smp 4", ["-l", "ncpus=4"]),
+        ("#$", "-cwd", []),
+        ("#$", "-hold_jid 1,2", ["-W", "depend=afterany:1:2"]),
+    ],
+)
+def test_lines_of_lsf_and_grid_engine_are_read_with_a_warning(
+    mark: str, line: str, expected: list[str]
+) -> None:
+    result = read(line, mark=mark)
+
+    assert [word for each in result.directives for word in each.words] == expected
+    assert result.warnings == [
+        f"s.sh: {mark} lines are read as far as gsched knows them; see gsub --dry-run"
+    ]
