@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from gsched.model.signals import SIGNAL_NAMES, describe_signal
-from gsched.model.states import OutcomeKind
-from gsched.model.units import format_duration
+from gsched.model.states import OutcomeKind, ShareClass
+from gsched.model.units import format_duration, format_size
 
 #: What the head writes as the message of a job that exceeded its walltime limit.
 OVER_WALLTIME: Final = "exceeded its walltime limit"
@@ -45,6 +45,29 @@ class Ended(Protocol):
     @property
     def message(self) -> str:
         """Return what else there is to say."""
+
+
+class Part(Protocol):
+    """A part of one GPU, as a record or as a reply has it."""
+
+    @property
+    def percent(self) -> int:
+        """Return how much of its time."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return how much of its memory; 0: that is not said."""
+
+    @property
+    def share_class(self) -> ShareClass:
+        """Return how important it is there."""
+
+
+def share_words(part: Part, index: int | None = None) -> str:
+    """Return ``40 % of GPU 0 with 16gb (low)``; without the GPU's index ``40 % of a GPU``."""
+    gpu = "a GPU" if index is None else f"GPU {index}"
+    memory = f" with {format_size(part.memory_bytes)}" if part.memory_bytes else ""
+    return f"{part.percent} % of {gpu}{memory} ({part.share_class})"
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

@@ -13,6 +13,7 @@ from gsched.model.limits import MAX_SUBMIT_BYTES
 from gsched.model.reports import Checkpoint, Progress
 from gsched.model.resources import Load, Usage
 from gsched.model.training import Training
+from gsched.protocol.shares import SharedGpuRow, ShareRow
 
 API_VERSION = 1
 MAX_BODY_BYTES = MAX_SUBMIT_BYTES
@@ -150,6 +151,7 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
         wall_s: for how long its attempts have run so far, without the time between them.
         cpus: of a job that has an attempt those that it has, else those that it asks for.
         gpus: of an elastic training that runs those that it has, else the least that it takes.
+        gpu_share: what it has of a GPU, or asks for until it has an attempt; None: no such thing.
         gpus_most: what an elastic training takes at most; 0: as many as it asks for.
         deadline_s: by when it is to be done; None: there is no deadline.
         predicted_end_s: when a training that is not done is expected to be.
@@ -171,6 +173,7 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
     cpus: int
     places: int
     gpus: int = 0
+    gpu_share: ShareRow | None = None
     memory_bytes: int = 0
     priority: int = 0
     walltime_s: float | None = None
@@ -213,6 +216,7 @@ class PartRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     state: str
     cpus: int
     gpu_indices: tuple[int, ...] = ()
+    gpu_shares: tuple[ShareRow, ...] = ()
     memory_bytes: int = 0
     started_s: float | None = None
     ended_s: float | None = None
@@ -387,6 +391,9 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One node. ``state`` is ``up``, ``unreachable``, with ``drained`` beside it.
 
     Attributes:
+        gpus_free: GPUs of which no job has anything.
+        shared_gpus: GPUs on which jobs have shares.
+        sharing: the runtime by which jobs share its GPUs; empty: they cannot.
         faults: starts in a row that failed through the node's own fault.
         automatic: gsched has drained it itself.
         probe_due_s: when it is probed next, seconds since the epoch; 0: it is not.
@@ -406,6 +413,8 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_free_bytes: int
     gpus: int = 0
     gpus_free: int = 0
+    shared_gpus: tuple[SharedGpuRow, ...] = ()
+    sharing: str = ""
     gpu_types: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     generic: dict[str, int] = {}

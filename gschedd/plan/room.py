@@ -56,7 +56,14 @@ def _share_lack(chunk: Chunk, space: FreeNode) -> str:
     """Return why a node has no GPU that the job can share, or the empty string if it has one."""
     if space.sharing is None:
         return "sharing"
-    return "" if joined_gpu(chunk, space) or opened_gpu(chunk, space) else "gpu_share"
+    if joined_gpu(chunk, space) or opened_gpu(chunk, space):
+        return ""
+    asked = chunk.gpu_share
+    has_room = asked is not None and any(
+        device.shared.holds(share_of_gpu(asked, device.shared.gpu))
+        for device in shared_devices(chunk, space)
+    )
+    return "gpu_low" if has_room else "gpu_share"
 
 
 def shared_devices(chunk: Chunk, space: FreeNode) -> Iterator[Device]:

@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from gsched.model.resources import Chunk, GpuShareRequest, Request
+from gsched.model.resources import WHOLE_PERCENT, Chunk, Request
 from gsched.model.states import Placement
 from gsched.model.units import format_size
-from gsched.model.wording import counted
+from gsched.model.wording import counted, share_words
 from gschedd.plan.room import shortage, usable_gpus
+from gschedd.plan.sharing import untouched
 from gschedd.plan.space import FreeNode, Spaces
 
 
@@ -91,6 +92,10 @@ _REASON_WORDS = {
     "memory": ("lacks memory", "lack memory"),
     "gpus": ("lacks GPUs", "lack GPUs"),
     "gpu_share": ("has no room on a GPU", "have no room on a GPU"),
+    "gpu_low": (
+        "has room only on GPUs that are busy or have enough low jobs",
+        "have room only on GPUs that are busy or have enough low jobs",
+    ),
     "sharing": ("does not share GPUs", "do not share GPUs"),
     "features": ("lacks the feature or name", "lack the feature or name"),
 }
@@ -103,18 +108,12 @@ def describe_chunk(chunk: Chunk) -> str:
         kind = f" ({chunk.gpu_type})" if chunk.gpu_type else ""
         words.append(counted(chunk.gpus, "GPU") + kind)
     if chunk.gpu_share is not None:
-        words.append(describe_share(chunk.gpu_share))
+        words.append(share_words(chunk.gpu_share))
     if chunk.memory_bytes:
         words.append(f"{format_size(chunk.memory_bytes)} memory")
     words.extend(f"{count} {name}" for name, count in chunk.generic)
     words.extend(chunk.features)
     return ", ".join(words)
-
-
-def describe_share(asked: GpuShareRequest) -> str:
-    """Return ``40 % of a GPU with 16gb, class low``."""
-    memory = f" with {format_size(asked.memory_bytes)}" if asked.memory_bytes else ""
-    return f"{asked.percent} % of a GPU{memory}, class {asked.share_class}"
 
 
 def best_node(chunk: Chunk, spaces: Iterable[FreeNode]) -> str:
@@ -125,6 +124,8 @@ def best_node(chunk: Chunk, spaces: Iterable[FreeNode]) -> str:
     best = min(
         candidates,
         key=lambda s: (
+            chunk.gpu_share is not None and not s.sharing,
+            -_percent_left(s) if chunk.gpu_share is not None else 0,
             -min(len(usable_gpus(chunk, s)), chunk.gpus),
             -s.cpus,
             -s.memory_bytes,
@@ -137,4 +138,21 @@ def best_node(chunk: Chunk, spaces: Iterable[FreeNode]) -> str:
         memory_bytes=best.memory_bytes if chunk.memory_bytes else 0,
         generic=tuple((name, dict(best.generic).get(name, 0)) for name, _ in chunk.generic),
     )
-    return f"{best.name} with {describe_chunk(whole)}"
+    share = f", {_most_shared(best)}" if chunk.gpu_share is not None else ""
+    return f"{best.name} with {describe_chunk(whole)}{share}"
+
+
+def _percent_left(space: FreeNode) -> int:
+    """Return how much of some GPU is left for a share."""
+    if space.gpus:
+        return WHOLE_PERCENT
+    return max((each.percent for each in space.shared), default=0)
+
+
+def _most_shared(space: FreeNode) -> str:
+    """Return what is left of the GPU of a node of which the most is left for shares."""
+    left = [*space.shared, *map(untouched, space.gpus)]
+    if space.sharing is None or not left:
+        return "no GPU to share"
+    most = max(left, key=lambda each: (each.percent, each.memory_bytes, -each.gpu.index))
+    return f"{most.percent} % of GPU {most.gpu.index} with {format_size(most.memory_bytes)}"

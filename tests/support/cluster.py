@@ -47,6 +47,7 @@ class Cluster:
     Attributes:
         directory: where everything lies: ``head/``, ``nodes/NAME/``, ``head.sock``, logs.
         jobs: an empty directory that jobs can work and write in.
+        share_runtimes: by which jobs share GPUs, by node; others do not let them.
     """
 
     def __init__(self, directory: Path, marker: str) -> None:
@@ -59,6 +60,7 @@ class Cluster:
         self.head_settings: dict[str, object] = {}
         self.queues: str = ""  # [[queue]] tables, as TOML text
         self.wrapper: list[str] = []  # words before each daemon's command
+        self.share_runtimes: dict[str, str] = {}
         self.head_module = "gschedd.main"
         self._marker = marker
         self._head_process: subprocess.Popen[bytes] | None = None
@@ -177,6 +179,8 @@ class Cluster:
         if gpus:
             text += f"[[node.gpu]]\ncount = {gpus}\n"
             text += f'type = "{gpu_type}"\n' if gpu_type else ""
+        if name in self.share_runtimes:
+            text += f'[gpu_share]\nruntime = "{self.share_runtimes[name]}"\n'
         config = self.directory / f"{name}.toml"
         config.write_text(text, encoding="utf-8")
         process = self._spawn("gnode.main", config, f"{name}.log", env)

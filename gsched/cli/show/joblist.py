@@ -109,7 +109,7 @@ def list_rows(reply: JobList) -> Iterator[Sequence[str]]:
             job.letter,
             job.queue,
             str(job.cpus),
-            str(job.gpus),
+            shown_gpus(job),
             elapsed(job, reply.now_s) if job.started_s else "",
             limit,
             "+".join(job.nodes),
@@ -127,7 +127,7 @@ def terminal_list(reply: JobList) -> tuple[Sequence[Column], Sequence[Sequence[s
             cpu_time(job),
             job.letter,
             job.queue,
-            str(job.gpus) if job.gpus else "",
+            shown_gpus(job) if job.gpus or job.gpu_share else "",
             elapsed(job, reply.now_s),
             local_times(job.reason) or ending(job) or "+".join(job.nodes),
         )
@@ -140,6 +140,11 @@ def terminal_list(reply: JobList) -> tuple[Sequence[Column], Sequence[Sequence[s
         (*row[:-1], _clock(job.deadline_s, reply.now_s), marked_slack(job), row[-1])
         for row, job in zip(rows, reply.jobs, strict=True)
     ]
+
+
+def shown_gpus(job: JobRow) -> str:
+    """Return how many GPUs a job has or asks for, or the part of one: ``40%``."""
+    return str(job.gpus) if job.gpu_share is None else f"{job.gpu_share.percent}%"
 
 
 def _clock(at_s: float | None, now_s: float) -> str:

@@ -10,6 +10,7 @@ from gsched.model.ids import short_job_id
 from gsched.model.states import NodeState
 from gsched.model.units import format_size
 from gsched.protocol.api import NodeRow
+from gsched.protocol.shares import SharedGpuRow
 
 COLUMNS = (
     Column("Node", style="bold"),
@@ -48,13 +49,26 @@ def _line(row: NodeRow) -> Sequence[str]:
         shown_state(row),
         str(len(row.jobs)),
         f"{row.cpus - row.cpus_free}/{row.cpus}",
-        f"{row.gpus - row.gpus_free}/{row.gpus}",
+        _used_gpus(row),
         ",".join(row.gpu_types),
         f"{_used_memory(row)}/{format_size(row.memory_bytes)}",
         f"{row.load.load1:.2f}" if row.load else "",
         ",".join(row.features),
         "; ".join(filter(None, (_reason(row), row.refused))),
     )
+
+
+def _used_gpus(row: NodeRow) -> str:
+    """Return ``2/4``, and behind it what is given of each shared GPU: ``2/4 1:40%``."""
+    shared = "".join(f" {each.index}:{each.percent}%" for each in row.shared_gpus)
+    return f"{row.gpus - row.gpus_free}/{row.gpus}{shared}"
+
+
+def _shared(shared: SharedGpuRow) -> str:
+    """Return ``40 % of 100 %, 16gb of 80gb, jobs 1 2``."""
+    memory = f"{format_size(shared.memory_bytes)} of {format_size(shared.gpu_memory_bytes)}"
+    jobs = " ".join(map(str, shared.jobs))
+    return f"{shared.percent} % of 100 %, {memory}, job{'s' * (len(shared.jobs) != 1)} {jobs}"
 
 
 def _used_memory(row: NodeRow) -> str:
@@ -106,6 +120,8 @@ def _fields(row: NodeRow, now_s: float) -> list[tuple[str, str]]:
         ("jobs", " ".join(map(short_job_id, row.jobs))),
         ("cpus", f"{row.cpus - row.cpus_free} of {row.cpus} in use"),
         ("gpus", f"{row.gpus - row.gpus_free} of {row.gpus} in use"),
+        *((f"gpu_{each.index}", _shared(each)) for each in row.shared_gpus),
+        ("gpu_sharing", row.sharing),
         ("gpu_types", ",".join(row.gpu_types)),
         ("memory", f"{_used_memory(row)} of {format_size(row.memory_bytes)} in use"),
         ("features", ",".join(row.features)),

@@ -13,7 +13,7 @@ from gsched.model.signals import describe_signal
 from gsched.model.states import JobState, PartState
 from gsched.model.training import Adaptive, Scaling, Training
 from gsched.model.units import format_duration, format_size
-from gsched.model.wording import batching_words, counted, outcome_words
+from gsched.model.wording import batching_words, counted, outcome_words, share_words
 from gsched.protocol.api import (
     AttemptRow,
     JobRow,
@@ -298,6 +298,7 @@ def _part(part: PartRow, story: JobStory) -> str:
     if part.gpu_indices:
         indices = ",".join(str(index) for index in part.gpu_indices)
         words.append("GPU" + "s" * (len(part.gpu_indices) != 1) + f" {indices}")
+    words.extend(share_words(share, share.index) for share in part.gpu_shares)
     if part.memory_bytes:
         words.append(format_size(part.memory_bytes))
     # On a node that the job only owns nothing is started: its program runs on the first one.

@@ -22,6 +22,7 @@ from gschedd.core.training.startups import expected_startup_s
 from gschedd.core.views.adaptive import advice
 from gschedd.core.views.migrations import checkpoint_row, move_row, progress_row
 from gschedd.core.views.reasons import Reasons, describe, jobs_ahead, unanswered_reason
+from gschedd.core.views.shares import share_of, share_row, shared_gpus
 from gschedd.models.sizes import stated_size
 from gschedd.plan.training import gpu_count
 
@@ -104,6 +105,7 @@ class JobViews:
         else:
             reason, predicted_start_s = self._unanswered(job), None
         row = api.JobRow(
+            gpu_share=share_of(job),
             id=job.id,
             name=spec.name,
             user=spec.owner.user,
@@ -247,6 +249,8 @@ class JobViews:
             memory_free_bytes=max(0, space.memory_bytes),
             gpus=len(inventory.gpus),
             gpus_free=len(space.gpus),
+            shared_gpus=shared_gpus(self._state, space),
+            sharing=node.sharing,
             gpu_types=tuple(sorted({gpu.type for gpu in inventory.gpus if gpu.type})),
             features=inventory.features,
             generic=dict(inventory.generic),
@@ -325,6 +329,7 @@ def part_row(node: str, part: Part) -> api.PartRow:
         state=part.state.value,
         cpus=part.share.cpus,
         gpu_indices=part.share.gpu_indices,
+        gpu_shares=tuple(map(share_row, part.share.gpu_shares)),
         memory_bytes=part.share.memory_bytes,
         started_s=part.started_s,
         ended_s=record.ended_s if record is not None else None,

@@ -7,7 +7,7 @@ from gsched.model.resources import Share
 from gsched.model.signals import describe_signal
 from gsched.model.states import HoldKind, JobState, NodeState, PartState
 from gsched.model.units import format_duration, format_gpus, format_size
-from gsched.model.wording import batching_words, counted, outcome_words
+from gsched.model.wording import batching_words, counted, outcome_words, share_words
 from gschedd.core import facts as f
 from gschedd.core.requests.dependencies import dependency_reason
 from gschedd.core.settings import Settings
@@ -139,6 +139,7 @@ def describe_place(share: Share) -> str:
     if share.gpu_indices:
         indices = ",".join(map(str, share.gpu_indices))
         words += f", GPU{'s' * (len(share.gpu_indices) != 1)} {indices}"
+    words += "".join(f", {share_words(part, part.index)}" for part in share.gpu_shares)
     return f"{share.node} ({words})"
 
 

@@ -1,0 +1,48 @@
+"""Shares of GPUs as users see them."""
+
+from gsched.model.resources import WHOLE_PERCENT, GpuShare
+from gsched.protocol.shares import SharedGpuRow, ShareRow
+from gschedd.core.state import Job, State
+from gschedd.plan.space import FreeNode
+
+
+def share_row(share: GpuShare) -> ShareRow:
+    """Return what an attempt owns of a GPU."""
+    return ShareRow(
+        percent=share.percent,
+        memory_bytes=share.memory_bytes,
+        share_class=share.share_class,
+        index=share.index,
+    )
+
+
+def share_of(job: Job) -> ShareRow | None:
+    """Return what a job has of a GPU, or asks for until it has an attempt."""
+    asked = job.spec.request.gpu_share
+    if asked is None:
+        return None
+    if job.attempt is not None:
+        owned = (part for share in job.attempt.allocation for part in share.gpu_shares)
+        return next(map(share_row, owned), None)
+    return ShareRow(
+        percent=asked.percent, memory_bytes=asked.memory_bytes, share_class=asked.share_class
+    )
+
+
+def shared_gpus(state: State, space: FreeNode) -> tuple[SharedGpuRow, ...]:
+    """Return what is given of each shared GPU of a node, and to whom."""
+    jobs: dict[int, list[int]] = {}
+    for number, job in sorted(state.by_node.get(space.name, {}).items()):
+        assert job.attempt is not None, "a job on a node has an attempt"
+        for part in job.attempt.parts[space.name].share.gpu_shares:
+            jobs.setdefault(part.index, []).append(number)
+    return tuple(
+        SharedGpuRow(
+            index=each.gpu.index,
+            percent=WHOLE_PERCENT - each.percent,
+            memory_bytes=each.gpu.memory_bytes - each.memory_bytes,
+            gpu_memory_bytes=each.gpu.memory_bytes,
+            jobs=tuple(jobs.get(each.gpu.index, ())),
+        )
+        for each in space.shared
+    )
