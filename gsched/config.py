@@ -6,6 +6,10 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from gsched.config_gpu_share import SHARE_COMPILERS as SHARE_COMPILERS
+from gsched.config_gpu_share import SHARE_FAILURES as SHARE_FAILURES
+from gsched.config_gpu_share import SHARE_RUNTIMES as SHARE_RUNTIMES
+from gsched.config_gpu_share import GpuShareConfig as GpuShareConfig
 from gsched.errors import ConfigError
 from gsched.model.limits import MAX_LEASE_S
 
@@ -480,31 +484,6 @@ class MovesConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     checkpoint_timeout_s: Annotated[float, msgspec.Meta(ge=1, le=86400)] = 300.0
     warm: bool = True
     prepare_timeout_s: Annotated[float, msgspec.Meta(ge=1, le=300)] = 60.0
-
-
-#: What ``[gpu_share] runtime`` may name.
-SHARE_RUNTIMES: Final = ("none", "colocate", "mig", "mps")
-
-
-class GpuShareConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[gpu_share]``: how jobs share GPUs; the first two keys are a node's, the rest the head's.
-
-    Attributes:
-        runtime: how this node isolates them: one of `SHARE_RUNTIMES`; ``none``: they share none.
-        mps_pipe_dir: directory of the pipes of the MPS control daemon (runtime ``mps``).
-        low_max: jobs of the class ``low`` on one GPU.
-        low_max_printed: as the listing of the published algorithm compares, one more.
-        utilisation_max: a GPU with a higher utilisation in the last minute gets no further job of
-            the class ``low``; a fraction.
-        utilisation_assumed: added to it for each job that has come since it was measured.
-    """
-
-    runtime: str = "none"
-    mps_pipe_dir: str = "/tmp/nvidia-mps"  # noqa: S108 - NVIDIA's default
-    low_max: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 3
-    low_max_printed: bool = False
-    utilisation_max: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.8
-    utilisation_assumed: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.3
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

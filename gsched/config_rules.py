@@ -16,6 +16,7 @@ from gsched.config import (
     DRS_VARIANTS,
     POLICIES,
     PROFILING,
+    SHARE_FAILURES,
     SHARE_RUNTIMES,
     TRAINING_POLICIES,
     AnyTrainingConfig,
@@ -112,9 +113,12 @@ def _check_bandwidth(keys: Sequence[str | int], text: str) -> None:
 
 def _check_gpu_share(share: GpuShareConfig) -> None:
     _check_word(("gpu_share", "runtime"), share.runtime, SHARE_RUNTIMES)
-    if not os.path.isabs(share.mps_pipe_dir):
-        keys = ("gpu_share", "mps_pipe_dir")
-        raise BrokenRuleError(keys, f": {share.mps_pipe_dir!r}", hint="give an absolute path")
+    _check_word(("gpu_share", "fail"), share.fail, SHARE_FAILURES)
+    _check_size(("gpu_share", "context_memory"), share.context_memory)
+    for key, path in (("mps_pipe_dir", share.mps_pipe_dir), ("driver", share.driver)):
+        if not os.path.isabs(path) and (path or key != "driver"):
+            keys = ("gpu_share", key)
+            raise BrokenRuleError(keys, f": {path!r}", hint="give an absolute path")
 
 
 def _check_head(head: HeadConfig) -> None:

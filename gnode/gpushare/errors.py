@@ -7,3 +7,9 @@ class ShareRefusedError(GschedError):
     """A task cannot share a GPU of this node."""
 
     code = "share_refused"
+
+
+class NativeBuildError(GschedError):
+    """The interception library cannot be built on this node."""
+
+    code = "native_build"

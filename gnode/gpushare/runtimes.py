@@ -1,6 +1,9 @@
 """Which runtime isolates the jobs on a shared GPU of this node."""
 
+from pathlib import Path
+
 from gnode.gpushare.colocate import ColocateRuntime
+from gnode.gpushare.interception import FOLDER, InterceptionRuntime
 from gnode.gpushare.mig import MigRuntime
 from gnode.gpushare.mps import MpsRuntime
 from gnode.gpushare.task import Runtime
@@ -16,11 +19,12 @@ def make_runtime(config: GpuShareConfig, *, state_dir: str, nvml: Nvml) -> Runti
         state_dir: of gnode; a directory below it belongs to the runtime.
         nvml: the library for measurements.
     """
-    del state_dir  # of runtimes with files
     match config.runtime:
         case "mps":
             return MpsRuntime(pipe_dir=config.mps_pipe_dir)
         case "mig":
             return MigRuntime(nvml.mig_instances)
-        case _:
+        case "colocate":
             return ColocateRuntime()
+        case _:
+            return InterceptionRuntime(config, Path(state_dir, FOLDER), nvml=nvml)

@@ -7,6 +7,7 @@ import pytest
 
 from gnode.gpushare import ShareClass, SharedTask, ShareRefusedError, make_runtime
 from gnode.gpushare.colocate import ColocateRuntime
+from gnode.gpushare.interception import InterceptionRuntime
 from gnode.gpushare.mig import MigRuntime
 from gnode.gpushare.mps import CONTROL_PROGRAM, MpsRuntime
 from gnode.hw.nvml import MigInstance, Nvml
@@ -51,7 +52,13 @@ def closed_nvml() -> Nvml:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("mps", MpsRuntime), ("mig", MigRuntime), ("colocate", ColocateRuntime)]
+    ("name", "kind"),
+    [
+        ("interception", InterceptionRuntime),
+        ("mps", MpsRuntime),
+        ("mig", MigRuntime),
+        ("colocate", ColocateRuntime),
+    ],
 )
 def test_the_configuration_chooses_the_runtime(name: str, kind: type, tmp_path: Path) -> None:
     config = GpuShareConfig(runtime=name)

@@ -7,6 +7,7 @@ import pytest
 
 from gsched.cli.local import head_checks, machine_checks
 from gsched.cli.local.findings import Finding, Level, fail
+from gsched.config import Config, GpuShareConfig
 from gsched.protocol.api import API_VERSION
 from gsched.version import VERSION
 from tests.support.canned_head import node, status
@@ -172,3 +173,18 @@ def test_a_socket_in_a_directory_open_to_all_is_broken(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.touch()
     assert "is not a socket" in head_checks.check_socket(str(plain)).text
+
+
+def test_doctor_says_whether_gpus_can_be_shared(tmp_path: Path) -> None:
+    """By interception with a compiler only; other runtimes need none."""
+    wanted = Config(gpu_share=GpuShareConfig(runtime="interception"))
+    without = machine_checks.check_gpu_share(wanted, path=str(tmp_path))
+    (tmp_path / "gcc").write_text("#!/bin/sh\n")
+    (tmp_path / "gcc").chmod(0o755)
+    with_one = machine_checks.check_gpu_share(wanted, path=str(tmp_path))
+    other = machine_checks.check_gpu_share(Config(gpu_share=GpuShareConfig(runtime="mps")))
+
+    assert [finding.level for finding in without] == [Level.WARN]
+    assert "install gcc" in without[0].todo
+    assert [finding.level for finding in with_one] == [Level.OK]
+    assert other == []

@@ -15,7 +15,7 @@ from gsched.cli.local.cluster import head_daemon, node_daemon
 from gsched.cli.local.daemons import Daemon, read_pid, running_process
 from gsched.cli.local.findings import Finding, fail, ok, warn
 from gsched.cli.local.layout import ClusterLayout
-from gsched.config import Config, load_config
+from gsched.config import SHARE_COMPILERS, Config, load_config
 from gsched.config_rules import deprecations
 from gsched.errors import ConfigError
 from gsched.model.units import format_size
@@ -204,6 +204,24 @@ def check_gpus() -> Finding:
     finally:
         pynvml.nvmlShutdown()
     return ok("GPUs", f"{count}: {', '.join(sorted(set(map(str, names))))}")
+
+
+def check_gpu_share(config: Config, path: str | None = None) -> list[Finding]:
+    """Say whether jobs can share GPUs as the configuration wants; ``path`` replaces $PATH."""
+    if config.gpu_share.runtime != "interception":
+        return []
+    subject = "GPU sharing"
+    compilers = (shutil.which(name, path=path) for name in SHARE_COMPILERS)
+    found = next((compiler for compiler in compilers if compiler), None)
+    if found is None:
+        return [
+            warn(
+                subject,
+                "no C compiler: this node cannot run jobs that share a GPU by interception",
+                "install gcc and libc6-dev, or choose another runtime in [gpu_share]",
+            )
+        ]
+    return [ok(subject, f"by interception; its library is compiled with {found}")]
 
 
 def check_torchrun() -> Finding:

@@ -1,0 +1,48 @@
+"""The page with a job's gate: the daemon writes it, and processes of the job can only read it."""
+
+import fcntl
+import mmap
+import os
+from typing import Final
+
+PAGE_BYTES: Final = 4096
+_F_ADD_SEALS: Final = 1033  # of fcntl.h; Python has names for them from 3.9 on, without the last
+_SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW, _SEAL_FUTURE_WRITE = 0x1, 0x2, 0x4, 0x10
+_GATE, _EPOCH, _WINDOW = 0, 1, 2  # numbers of 32 bits, see native/gpushare.h
+
+
+class GatePage:
+    """One page: gate, epoch and window, each stored by one aligned write of 32 bits.
+
+    It is mapped before it is sealed: later mappings and writes of anybody are refused.
+    """
+
+    def __init__(self) -> None:
+        self.descriptor = os.memfd_create("gsched-gate", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.descriptor, PAGE_BYTES)
+        self._map = mmap.mmap(self.descriptor, PAGE_BYTES)
+        self._words = memoryview(self._map).cast("I")
+        fcntl.fcntl(
+            self.descriptor,
+            _F_ADD_SEALS,
+            _SEAL_SEAL | _SEAL_SHRINK | _SEAL_GROW | _SEAL_FUTURE_WRITE,
+        )
+
+    def open(self, epoch: int) -> None:
+        """Let launches pass."""
+        self._words[_EPOCH] = epoch & 0xFFFFFFFF
+        self._words[_GATE] = 1
+
+    def shut(self) -> None:
+        """Let no further launch pass."""
+        self._words[_GATE] = 0
+
+    def set_window(self, window: int) -> None:
+        """Limit the unfinished launches of each process; 0: no limit."""
+        self._words[_WINDOW] = window
+
+    def close(self) -> None:
+        """Give the page back; processes that map it keep it."""
+        self._words.release()
+        self._map.close()
+        os.close(self.descriptor)

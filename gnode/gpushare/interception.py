@@ -1,0 +1,197 @@
+"""The runtime ``interception``: a library in jobs' processes, and a token daemon on the node."""
+
+import ctypes.util
+import hashlib
+import hmac
+import os
+import platform
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from gnode.gpushare.build import ALIAS, LIBRARY, build, find_compiler
+from gnode.gpushare.errors import NativeBuildError
+from gnode.gpushare.keeper import Keeper
+from gnode.gpushare.node_tokens import hash_of
+from gnode.gpushare.sampler import Sampler
+from gnode.gpushare.task import SharedTask
+from gnode.gpushare.watchdog import Watchdog
+from gnode.hw.nvml import Nvml
+from gsched.config import GpuShareConfig
+from gsched.model.units import parse_size_bytes
+
+FOLDER: Final = "gpushare"
+MACHINES: Final = frozenset({"x86_64", "aarch64"})
+DRIVER_PLACES: Final = (
+    "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+    "/usr/lib/aarch64-linux-gnu/libcuda.so.1",
+    "/usr/lib64/libcuda.so.1",
+    "/usr/local/nvidia/lib64/libcuda.so.1",
+    "/usr/lib/libcuda.so.1",
+)
+_SOCKET_BYTES: Final = 107  # sun_path of unix(7), less its closing zero
+_KEY_BYTES: Final = 32
+
+
+def find_driver() -> str | None:
+    """Return the path of the CUDA driver's library, or None."""
+    return next((path for path in DRIVER_PLACES if os.access(path, os.R_OK)), None)
+
+
+class InterceptionRuntime:
+    """Limits of memory and priority by interception of the CUDA driver (docs/gpu-sharing.md).
+
+    Args:
+        config: ``[gpu_share]``.
+        directory: for the library, the sockets and the daemon's files.
+        compiler: finds a C compiler.
+        driver: finds the CUDA driver where the configuration does not name it.
+        nvml: the library for measurements, for the watchdog; None: there is no watchdog.
+        daemon_options: more of the token daemon's options, for benchmarks.
+    """
+
+    def __init__(
+        self,
+        config: GpuShareConfig,
+        directory: Path,
+        *,
+        compiler: Callable[[], str | None] = find_compiler,
+        driver: Callable[[], str | None] = find_driver,
+        nvml: Nvml | None = None,
+        daemon_options: tuple[str, ...] = (),
+    ) -> None:
+        self._config = config
+        self._directory = directory
+        self._compiler = compiler
+        self._driver = driver
+        self._nvml = nvml
+        self._groups: dict[str, str] = {}
+        self._sampler: Sampler | None = None
+        drain = ("--drain-max", str(config.drain_max_s))
+        self.keeper = Keeper(directory, (*drain, *daemon_options))
+
+    def missing(self) -> str | None:
+        """Return why jobs cannot share GPUs by interception here, or None."""
+        if platform.machine() not in MACHINES or ctypes.util.find_library("c") is None:
+            return (
+                f"interception needs x86-64 or 64-bit ARM, and this is {platform.machine()}: "
+                "choose another runtime in [gpu_share]"
+            )
+        if self._driver_path() is None:
+            return (
+                "no CUDA driver (libcuda.so.1): install NVIDIA's driver, "
+                "or name its path with driver in [gpu_share]"
+            )
+        if len(os.fsencode(self._socket())) > _SOCKET_BYTES:
+            return (
+                f"{self._socket()} is too long for a socket: choose a shorter state_dir in [node]"
+            )
+        if self._compiler() is None:
+            return "no C compiler: install gcc and libc6-dev, or choose another runtime"
+        try:
+            self.library()
+        except (NativeBuildError, OSError) as error:
+            return str(error)
+        return None
+
+    def library(self) -> Path:
+        """Return the directory with the library; it is compiled at the first call.
+
+        Raises:
+            NativeBuildError: there is no compiler, or it fails.
+        """
+        compiler = self._compiler()
+        if compiler is None:
+            raise NativeBuildError("no C compiler", hint="install gcc and libc6-dev")
+        return build(self._directory / "lib", compiler)
+
+    def admit(self, task: SharedTask) -> Mapping[str, str]:
+        """Admit a task at the token daemon, which is started if it does not run."""
+        folder = self.library()
+        self._prepare()
+        self.keeper.ensure()
+        secret = self._secret(task)
+        self.keeper.ask(
+            order="admit",
+            admission={
+                "group": _group(task),
+                "gpu": task.gpu_name,
+                "share_class": str(task.share_class),
+                "memory_bytes": task.memory_bytes,
+                "secret_hash": hash_of(secret),
+            },
+        )
+        self._groups[hash_of(secret)] = _group(task)
+        self._watch()
+        return {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": task.gpu_name,
+            "LD_PRELOAD": f"{folder / LIBRARY}:{folder / ALIAS}",
+            "LD_LIBRARY_PATH": str(folder),
+            "GSCHED_REAL_LIBCUDA": self._driver_path() or "",
+            "GSCHED_SHARE_SOCKET": self._socket(),
+            "GSCHED_SHARE_SECRET": secret,
+            "GSCHED_SHARE_CLASS": str(task.share_class),
+            "GSCHED_SHARE_MEMORY_BYTES": str(task.memory_bytes),
+            "GSCHED_SHARE_FAIL": self._config.fail,
+            "GSCHED_SHARE_PATIENCE_MS": str(int(self._config.patience_s * 1000)),
+        }
+
+    def release(self, task: SharedTask) -> None:
+        """Remove a task from the token daemon, with the connections of its processes."""
+        self.keeper.ensure()
+        self.keeper.ask(order="remove", group=_group(task))
+        self._groups.pop(hash_of(self._secret(task)), None)
+
+    def metrics(self) -> Mapping[str, object]:
+        """Return the token daemon's counters, as `TokenDaemon.metrics`."""
+        return self.keeper.ask(order="metrics")
+
+    def close(self) -> None:
+        """Watch the token daemon no longer; it ends if it has no task."""
+        if self._sampler is not None:
+            self._sampler.close()
+        self.keeper.close()
+
+    def _watch(self) -> None:
+        """Start the watchdog with the first task."""
+        if self._sampler is not None or self._nvml is None or not self._config.watchdog_s:
+            return
+        self._sampler = Sampler(
+            self._nvml,
+            Watchdog(parse_size_bytes(self._config.context_memory)),
+            metrics=self.metrics,
+            secrets=self._groups,
+            period_s=self._config.watchdog_s,
+        )
+        self._sampler.start()
+
+    def _driver_path(self) -> str | None:
+        if self._config.driver:
+            return self._config.driver if os.access(self._config.driver, os.R_OK) else None
+        return self._driver()
+
+    def _socket(self) -> str:
+        return str(self._directory / "token.sock")
+
+    def _prepare(self) -> None:
+        """Make the directory; users may enter it, and gnode's own user alone writes it."""
+        self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+
+    def _secret(self, task: SharedTask) -> str:
+        """Return the task's secret: the same at each call, also of the next gnode."""
+        path = self._directory / "secret.key"
+        try:
+            key = path.read_bytes()
+        except FileNotFoundError:
+            key = secrets.token_bytes(_KEY_BYTES)
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with open(handle, "wb") as file:
+                file.write(key)
+        text = f"{_group(task)}@{task.gpu_name}"
+        return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+
+
+def _group(task: SharedTask) -> str:
+    return f"{task.job}.{task.attempt}"

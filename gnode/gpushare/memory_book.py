@@ -1,0 +1,48 @@
+"""How much GPU memory each job uses, and whether it may have more: pure."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class MemoryBook:
+    """Limits of jobs, and bytes in use by each of their processes.
+
+    A process says before an allocation how much it needs, so two processes of a job cannot both get
+    the last bytes. What it says of memory that is in use already counts whatever the limit is.
+    """
+
+    limits_bytes: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+    _used: dict[str, dict[int, int]] = field(default_factory=dict)
+
+    def set_limit(self, group: str, limit_bytes: int) -> None:
+        """Admit a job, or change its limit."""
+        self.limits_bytes[group] = limit_bytes
+        self._used.setdefault(group, {})
+
+    def remove(self, group: str) -> None:
+        """Forget a job."""
+        for table in (self.limits_bytes, self.refused, self._used):
+            table.pop(group, None)
+
+    def used_bytes(self, group: str) -> int:
+        """Return what all processes of the job use."""
+        return sum(self._used[group].values())
+
+    def reserve(self, group: str, client: int, wanted_bytes: int, *, forced: bool = False) -> bool:
+        """Charge bytes to a process; return whether the job may have them."""
+        if not forced and self.used_bytes(group) + wanted_bytes > self.limits_bytes[group]:
+            self.refused[group] = self.refused.get(group, 0) + 1
+            return False
+        used = self._used[group]
+        used[client] = used.get(client, 0) + wanted_bytes
+        return True
+
+    def free(self, group: str, client: int, freed_bytes: int) -> None:
+        """Take bytes off a process; no more than it has."""
+        used = self._used[group]
+        used[client] = max(0, used.get(client, 0) - freed_bytes)
+
+    def drop(self, group: str, client: int) -> None:
+        """Forget a process that has ended: the driver has freed its memory."""
+        self._used.get(group, {}).pop(client, None)

@@ -1,0 +1,127 @@
+/* The job's memory: the token daemon adds up what all processes of the job use, and is asked before
+ * each allocation. Without the daemon this process's own bytes are held against the limit. */
+#include <poll.h>
+#include <unistd.h>
+
+#include "gpushare.h"
+
+#define ANSWER_MS 5000
+#define RETRY_NS 500000000u
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int channel = -1;
+static bool rejected, has_said;
+static uint64_t own_bytes, next_try_ns;
+
+static void hang_up(void) {
+    if (channel >= 0) close(channel);
+    channel = -1;
+}
+
+/* Connects and tells what is in use here. The lock is held. */
+static bool join(void) {
+    struct gs_message message;
+    if (channel >= 0) return true;
+    if (rejected || gs_now_ns() < next_try_ns) return false;
+    gs_watch_forks();
+    channel = gs_dial(GS_CHANNEL_MEMORY, 0, 0, own_bytes);
+    if (channel >= 0 && gs_receive(channel, &message, NULL, ANSWER_MS) == 1) {
+        if (message.type == GS_WELCOME) {
+            has_said = false;
+            return true;
+        }
+        rejected = message.type == GS_REFUSED;
+        if (rejected) gs_say("the token daemon does not know this job: it gets no GPU memory");
+    }
+    hang_up();
+    next_try_ns = gs_now_ns() + RETRY_NS;
+    if (!rejected && !has_said)
+        gs_say("the token daemon does not answer: the limit of GPU memory holds for each process");
+    has_said = true;
+    return false;
+}
+
+/* The next daemon has to know what is in use before it lets others have it. */
+void gs_budget_rejoin(void) {
+    pthread_mutex_lock(&lock);
+    if (own_bytes > 0) {
+        struct pollfd ended = {.fd = channel};
+        if (channel >= 0 && poll(&ended, 1, 0) > 0) hang_up();
+        next_try_ns = 0;
+        join();
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* Sends a question and waits for its answer; tries a second time after a lost connection. */
+static bool ask(uint64_t bytes, uint32_t flags, struct gs_message *answer) {
+    for (int attempt = 0; attempt < 2 && join(); attempt++) {
+        if (gs_send(channel, GS_RESERVE, flags, 0, bytes, 0) &&
+            gs_receive(channel, answer, NULL, ANSWER_MS) == 1)
+            return true;
+        hang_up();
+    }
+    return false;
+}
+
+bool gs_reserve(uint64_t bytes) {
+    const struct gs_settings *settings = gs_settings();
+    struct gs_message answer;
+    if (settings->socket_path == NULL) return true;
+    pthread_mutex_lock(&lock);
+    bool granted;
+    if (ask(bytes, 0, &answer))
+        granted = answer.type == GS_RESERVED;
+    else if (rejected || !settings->fail_open)
+        granted = false;
+    else
+        granted = settings->memory_bytes == 0 || (own_bytes <= settings->memory_bytes &&
+                                                  bytes <= settings->memory_bytes - own_bytes);
+    if (granted) own_bytes += bytes;
+    pthread_mutex_unlock(&lock);
+    return granted;
+}
+
+/* Memory that is in use already: the next reservation is refused if it is too much. */
+void gs_charge_anyway(uint64_t bytes) {
+    struct gs_message answer;
+    if (gs_settings()->socket_path == NULL || bytes == 0) return;
+    pthread_mutex_lock(&lock);
+    ask(bytes, GS_FORCED, &answer);
+    own_bytes += bytes;
+    pthread_mutex_unlock(&lock);
+}
+
+void gs_give_back(uint64_t bytes) {
+    if (gs_settings()->socket_path == NULL || bytes == 0) return;
+    pthread_mutex_lock(&lock);
+    own_bytes -= bytes < own_bytes ? bytes : own_bytes;
+    if (channel >= 0 && !gs_send(channel, GS_FREE, 0, 0, bytes, 0)) hang_up();
+    pthread_mutex_unlock(&lock);
+}
+
+void gs_adjust(uint64_t reserved, uint64_t real) {
+    if (real > reserved)
+        gs_charge_anyway(real - reserved);
+    else
+        gs_give_back(reserved - real);
+}
+
+bool gs_memory_numbers(uint64_t *used, uint64_t *limit) {
+    const struct gs_settings *settings = gs_settings();
+    struct gs_message answer;
+    if (settings->socket_path == NULL || settings->memory_bytes == 0) return false;
+    pthread_mutex_lock(&lock);
+    *used = own_bytes;
+    if (ask(0, 0, &answer)) *used = answer.b;
+    *limit = settings->memory_bytes;
+    pthread_mutex_unlock(&lock);
+    return true;
+}
+
+void gs_budget_forget_after_fork(void) {
+    pthread_mutex_init(&lock, NULL);
+    hang_up();
+    rejected = has_said = false;
+    own_bytes = next_try_ns = 0;
+}

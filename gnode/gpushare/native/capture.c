@@ -1,0 +1,132 @@
+/* Streams that record a graph: what is launched into them does not run, so it passes the gate, and
+ * no event is recorded on them and no context waited for while they record. */
+#include "gpushare.h"
+
+#define CAPTURES_MAX 64
+
+struct capture {
+    CUstream stream;
+    uint64_t bytes; /* of allocations that it records */
+};
+
+_Atomic uint32_t gs_captures; /* how many there may be; only the driver knows for sure */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct capture captures[CAPTURES_MAX];
+
+extern CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status);
+
+bool gs_is_capturing(CUstream stream) {
+    if (atomic_load_explicit(&gs_captures, memory_order_relaxed) == 0) return false;
+    CUstreamCaptureStatus status = 0;
+    return GS_REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS &&
+           status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
+/* Whether a stream still records; those that the driver has given up are dropped. */
+bool gs_captures_active(void) {
+    pthread_mutex_lock(&lock);
+    uint32_t count = atomic_load(&gs_captures);
+    for (uint32_t i = 0; i < count; i++) {
+        CUstreamCaptureStatus status = 0;
+        if (GS_REAL(cuStreamIsCapturing)(captures[i].stream, &status) == CUDA_SUCCESS &&
+            status == CU_STREAM_CAPTURE_STATUS_ACTIVE)
+            continue;
+        captures[i--] = captures[--count];
+    }
+    atomic_store(&gs_captures, count);
+    pthread_mutex_unlock(&lock);
+    return count > 0;
+}
+
+static void begun(CUstream stream) {
+    pthread_mutex_lock(&lock);
+    uint32_t count = atomic_load(&gs_captures);
+    if (count < CAPTURES_MAX) {
+        captures[count] = (struct capture){.stream = stream};
+        atomic_store(&gs_captures, count + 1);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* Forgets the stream; returns the bytes that it has recorded. */
+static uint64_t ended(CUstream stream) {
+    uint64_t bytes = 0;
+    pthread_mutex_lock(&lock);
+    uint32_t count = atomic_load(&gs_captures);
+    for (uint32_t i = 0; i < count; i++)
+        if (captures[i].stream == stream) {
+            bytes = captures[i].bytes;
+            captures[i] = captures[--count];
+            break;
+        }
+    atomic_store(&gs_captures, count);
+    pthread_mutex_unlock(&lock);
+    return bytes;
+}
+
+/* A stream that joined a capture through an event counts for the first one. */
+void gs_capture_add_bytes(CUstream stream, uint64_t bytes) {
+    pthread_mutex_lock(&lock);
+    uint32_t count = atomic_load(&gs_captures), which = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (captures[i].stream == stream) which = i;
+    if (count > 0) captures[which].bytes += bytes;
+    pthread_mutex_unlock(&lock);
+}
+
+void gs_stream_gone(CUstream stream) { (void)ended(stream); }
+
+void gs_capture_forget_after_fork(void) {
+    pthread_mutex_init(&lock, NULL);
+    atomic_store(&gs_captures, 0);
+}
+
+static CUstream legacy(CUstream stream) { return stream; }
+static CUstream per_thread(CUstream stream) {
+    return stream == NULL ? CU_STREAM_PER_THREAD : stream;
+}
+
+#define GS_BEGIN(name, parameters, arguments, normal) \
+    GS_EXPORT CUresult name parameters;               \
+    GS_EXPORT CUresult name parameters {              \
+        CUresult result = GS_REAL(name) arguments;    \
+        if (result == CUDA_SUCCESS) begun(normal(stream)); \
+        return result;                                \
+    }
+#define GS_MODE (CUstream stream, CUstreamCaptureMode mode)
+#define GS_TO_GRAPH                                                               \
+    (CUstream stream, CUgraph graph, const CUgraphNode *dependencies,             \
+     const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode)
+
+GS_BEGIN(cuStreamBeginCapture, (CUstream stream), (stream), legacy)
+GS_BEGIN(cuStreamBeginCapture_ptsz, (CUstream stream), (stream), per_thread)
+GS_BEGIN(cuStreamBeginCapture_v2, GS_MODE, (stream, mode), legacy)
+GS_BEGIN(cuStreamBeginCapture_v2_ptsz, GS_MODE, (stream, mode), per_thread)
+GS_BEGIN(cuStreamBeginCaptureToGraph, GS_TO_GRAPH,
+         (stream, graph, dependencies, edges, count, mode), legacy)
+GS_BEGIN(cuStreamBeginCaptureToGraph_ptsz, GS_TO_GRAPH,
+         (stream, graph, dependencies, edges, count, mode), per_thread)
+
+#define GS_END(name, normal)                                                             \
+    GS_EXPORT CUresult name(CUstream stream, CUgraph *graph);                            \
+    GS_EXPORT CUresult name(CUstream stream, CUgraph *graph) {                           \
+        CUresult result = GS_REAL(name)(stream, graph);                                  \
+        uint64_t bytes = ended(normal(stream));                                          \
+        if (result == CUDA_SUCCESS && bytes > 0)                                         \
+            gs_record(GS_KIND_GRAPH, (uint64_t)(uintptr_t)*graph, bytes, NULL);          \
+        return result;                                                                   \
+    }
+
+GS_END(cuStreamEndCapture, legacy)
+GS_END(cuStreamEndCapture_ptsz, per_thread)
+
+#define GS_DESTROY(name)                          \
+    GS_EXPORT CUresult name(CUstream stream);     \
+    GS_EXPORT CUresult name(CUstream stream) {    \
+        gs_stream_gone(stream);                   \
+        return GS_REAL(name)(stream);             \
+    }
+
+GS_DESTROY(cuStreamDestroy)
+GS_DESTROY(cuStreamDestroy_v2)

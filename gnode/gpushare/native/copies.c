@@ -1,0 +1,72 @@
+/* Fills and copies: they pass the same gate as kernels where the job's class says so. */
+#include "gpushare.h"
+
+#define GS_LEGACY(stream) (stream)
+#define GS_PTSZ(stream) ((stream) == NULL ? CU_STREAM_PER_THREAD : (stream))
+
+#define GS_GATED(name, parameters, arguments, on)                                 \
+    GS_EXPORT CUresult name parameters;                                           \
+    GS_EXPORT CUresult name parameters {                                          \
+        CUresult result;                                                          \
+        if (!gs_settings()->gate_copies) return GS_REAL(name) arguments;          \
+        struct gs_slot *slot = gs_begin(on, &result);                             \
+        if (GS_UNLIKELY(slot == NULL)) return result;                             \
+        result = GS_REAL(name) arguments;                                         \
+        gs_end(slot, on);                                                         \
+        return result;                                                            \
+    }
+
+/* A name with its two forms: the default stream of the process, and that of the thread. */
+#define GS_BLOCKING(name, parameters, arguments)   \
+    GS_GATED(name, parameters, arguments, NULL)    \
+    GS_GATED(name##_ptds, parameters, arguments, CU_STREAM_PER_THREAD)
+#define GS_ASYNC(name, parameters, arguments)                  \
+    GS_GATED(name, parameters, arguments, GS_LEGACY(stream))   \
+    GS_GATED(name##_ptsz, parameters, arguments, GS_PTSZ(stream))
+
+#define GS_FILL(type) (CUdeviceptr to, type value, size_t count)
+#define GS_FILL_ASYNC(type) (CUdeviceptr to, type value, size_t count, CUstream stream)
+#define GS_FILL_2D(type) (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height)
+#define GS_FILL_2D_ASYNC(type) \
+    (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height, CUstream stream)
+
+GS_BLOCKING(cuMemsetD8_v2, GS_FILL(unsigned char), (to, value, count))
+GS_BLOCKING(cuMemsetD16_v2, GS_FILL(unsigned short), (to, value, count))
+GS_BLOCKING(cuMemsetD32_v2, GS_FILL(unsigned int), (to, value, count))
+GS_BLOCKING(cuMemsetD2D8_v2, GS_FILL_2D(unsigned char), (to, pitch, value, width, height))
+GS_BLOCKING(cuMemsetD2D16_v2, GS_FILL_2D(unsigned short), (to, pitch, value, width, height))
+GS_BLOCKING(cuMemsetD2D32_v2, GS_FILL_2D(unsigned int), (to, pitch, value, width, height))
+GS_ASYNC(cuMemsetD8Async, GS_FILL_ASYNC(unsigned char), (to, value, count, stream))
+GS_ASYNC(cuMemsetD16Async, GS_FILL_ASYNC(unsigned short), (to, value, count, stream))
+GS_ASYNC(cuMemsetD32Async, GS_FILL_ASYNC(unsigned int), (to, value, count, stream))
+GS_ASYNC(cuMemsetD2D8Async, GS_FILL_2D_ASYNC(unsigned char),
+         (to, pitch, value, width, height, stream))
+GS_ASYNC(cuMemsetD2D16Async, GS_FILL_2D_ASYNC(unsigned short),
+         (to, pitch, value, width, height, stream))
+GS_ASYNC(cuMemsetD2D32Async, GS_FILL_2D_ASYNC(unsigned int),
+         (to, pitch, value, width, height, stream))
+
+GS_BLOCKING(cuMemcpy, (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes))
+GS_ASYNC(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+         (to, from, bytes, stream))
+GS_BLOCKING(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes), (to, from, bytes))
+GS_ASYNC(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream),
+         (to, from, bytes, stream))
+GS_BLOCKING(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes))
+GS_ASYNC(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t bytes, CUstream stream),
+         (to, from, bytes, stream))
+GS_BLOCKING(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes))
+GS_ASYNC(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+         (to, from, bytes, stream))
+GS_BLOCKING(cuMemcpy2D_v2, (const CUDA_MEMCPY2D *copy), (copy))
+GS_BLOCKING(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D *copy), (copy))
+GS_ASYNC(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream stream), (copy, stream))
+GS_BLOCKING(cuMemcpy3D_v2, (const CUDA_MEMCPY3D *copy), (copy))
+GS_ASYNC(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *copy, CUstream stream), (copy, stream))
+GS_ASYNC(cuMemPrefetchAsync,
+         (CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream),
+         (pointer, bytes, device, stream))
+GS_ASYNC(cuMemPrefetchAsync_v2,
+         (CUdeviceptr pointer, size_t bytes, CUmemLocation location, unsigned int flags,
+          CUstream stream),
+         (pointer, bytes, location, flags, stream))

@@ -1,0 +1,226 @@
+/* What the files of the library share. README.md describes the protocol with the token daemon. */
+#ifndef GS_GPUSHARE_H
+#define GS_GPUSHARE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+
+#define GS_EXPORT __attribute__((visibility("default")))
+#define GS_LIKELY(x) __builtin_expect(!!(x), 1)
+#define GS_UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+/* ---- entry points of the driver: driver.c, trampolines.S, resolver.c ---- */
+
+enum gs_index {
+#define GS_SYMBOL(index, name, base, version, flags, kind) GS_##name = (index),
+#include "symbols.inc"
+#undef GS_SYMBOL
+    GS_SYMBOLS
+};
+
+extern void *gs_real[GS_SYMBOLS]; /* NULL until first used */
+void *gs_resolve(unsigned int index);
+void *gs_driver(void); /* handle of the real driver, or NULL */
+extern _Atomic uint64_t gs_unhooked_symbols;
+
+static inline void *gs_real_function(unsigned int index) {
+    void *function = __atomic_load_n(&gs_real[index], __ATOMIC_ACQUIRE);
+    return GS_LIKELY(function != NULL) ? function : gs_resolve(index);
+}
+
+/* The real function of that name, with the prototype of the hook. */
+#define GS_REAL(name) ((__typeof__(&name))gs_real_function(GS_##name))
+
+/* ---- environment and messages: settings.c ---- */
+
+struct gs_settings {
+    const char *socket_path; /* NULL: this process shares nothing */
+    const char *secret;
+    uint64_t memory_bytes; /* limit of the job */
+    bool high;             /* class of the job */
+    bool fail_open;        /* when the daemon does not answer */
+    bool gate_copies;
+    unsigned int patience_ms; /* how long to wait for the daemon */
+};
+
+const struct gs_settings *gs_settings(void);
+void gs_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+uint64_t gs_now_ns(void);
+
+/* ---- messages: wire.c ---- */
+
+enum gs_message_type {
+    GS_HELLO = 1,    /* to the daemon, with the secret behind it; a: bytes in use, b: channel */
+    GS_WELCOME = 2,  /* a: memory limit; the gate page's descriptor on a launch channel */
+    GS_REQUEST = 3,  /* to the daemon: wants the token, or is busy again */
+    GS_GRANT = 4,    /* the gate is open */
+    GS_REVOKE = 5,   /* the gate is closed: drain and say so */
+    GS_RELEASED = 6, /* to the daemon: drained; a: launches, b: ns of the drain */
+    GS_YIELD = 7,    /* to the daemon: idle */
+    GS_RESERVE = 8,  /* to the daemon; a: bytes; 0 asks for the numbers only */
+    GS_RESERVED = 9, /* b: bytes in use by the job, c: limit */
+    GS_REFUSED = 10, /* to RESERVE: as RESERVED; to HELLO: the daemon knows no such job */
+    GS_FREE = 11,    /* to the daemon; a: bytes */
+    GS_STAT = 12,    /* to the daemon; a: launches since the last one, b: unhooked symbols */
+    GS_WAITING = 13, /* another job waits for the token: tell when idle */
+};
+
+#define GS_WIRE_VERSION 1
+#define GS_CLAIM_HELD 1u     /* HELLO: its gate was open when the daemon ended */
+#define GS_FORCED 2u         /* RESERVE: is in use already, and counts whatever the limit is */
+#define GS_CHANNEL_LAUNCH 0u /* HELLO, b */
+#define GS_CHANNEL_MEMORY 1u
+
+struct gs_message {
+    uint16_t version;
+    uint16_t type;
+    uint32_t flags;
+    uint32_t pid;
+    uint32_t client;
+    uint64_t seq;
+    uint64_t epoch;
+    uint64_t a;
+    uint64_t b;
+    uint64_t c;
+    uint64_t reserved;
+};
+_Static_assert(sizeof(struct gs_message) == 64, "a message has 64 bytes");
+
+/* Written by the daemon, mapped read-only. */
+struct gs_gate_page {
+    _Atomic uint32_t gate;   /* 1: launches may pass */
+    _Atomic uint32_t epoch;  /* number of the last grant */
+    _Atomic uint32_t window; /* unfinished launches of this process; 0: no limit */
+    _Atomic uint32_t flags;
+};
+
+int gs_dial(uint64_t channel, uint32_t flags, uint64_t epoch, uint64_t bytes); /* descriptor or -1 */
+bool gs_send(int fd, enum gs_message_type type, uint32_t flags, uint64_t epoch, uint64_t a,
+             uint64_t b);
+/* 1: a message, 0: closed or broken, -1: nothing before the time-out. `passed` may be NULL. */
+int gs_receive(int fd, struct gs_message *message, int *passed, int timeout_ms);
+
+/* ---- the gate: gate.c; the control thread: control.c ---- */
+
+struct gs_slot {            /* one for each thread that launches */
+    _Atomic uint32_t in;    /* 1 between the test of the gate and the return of the driver */
+    _Atomic uint64_t launches;
+    _Atomic uint64_t synced_at; /* launches when it last waited for the GPU */
+    _Atomic uint32_t syncing;
+    _Atomic bool taken;
+    struct gs_slot *next;
+};
+
+extern __thread struct gs_slot *gs_my_slot __attribute__((tls_model("initial-exec")));
+extern struct gs_gate_page *_Atomic gs_gate;
+extern struct gs_gate_page gs_open_page, gs_closed_page;
+extern bool gs_no_membarrier;
+
+struct gs_slot *gs_begin_slow(CUstream stream, CUresult *refused);
+struct gs_slot *gs_own_slot(void);
+void gs_window_launched(CUstream stream, uint32_t window);
+bool gs_slots_busy(void);
+void gs_slots_totals(uint64_t *launches, uint64_t *synced, bool *busy);
+void gs_barrier(void);
+void gs_slots_forget_after_fork(void);
+
+/* Waits for the gate. NULL: the launch must not happen, and `refused` says why. */
+static inline struct gs_slot *gs_begin(CUstream stream, CUresult *refused) {
+    struct gs_slot *slot = gs_my_slot;
+    if (GS_LIKELY(slot != NULL && !gs_no_membarrier)) {
+        atomic_store_explicit(&slot->in, 1, memory_order_relaxed);
+        atomic_signal_fence(memory_order_seq_cst); /* the control thread's membarrier is the rest */
+        struct gs_gate_page *page = atomic_load_explicit(&gs_gate, memory_order_relaxed);
+        if (GS_LIKELY(atomic_load_explicit(&page->gate, memory_order_relaxed) != 0)) return slot;
+    }
+    return gs_begin_slow(stream, refused);
+}
+
+static inline void gs_end(struct gs_slot *slot, CUstream stream) {
+    uint64_t launches = atomic_load_explicit(&slot->launches, memory_order_relaxed);
+    atomic_store_explicit(&slot->launches, launches + 1, memory_order_relaxed);
+    struct gs_gate_page *page = atomic_load_explicit(&gs_gate, memory_order_relaxed);
+    uint32_t window = atomic_load_explicit(&page->window, memory_order_relaxed);
+    if (GS_UNLIKELY(window != 0)) gs_window_launched(stream, window);
+    atomic_store_explicit(&slot->in, 0, memory_order_release);
+}
+
+/* control.c */
+bool gs_wait_for_token(CUresult *refused); /* false: `refused` is the launch's result */
+void gs_control_forget_after_fork(void);
+/* contexts.c */
+void gs_context_created(CUcontext context);
+void gs_context_gone(CUcontext context);
+void gs_contexts_synchronize(void);
+void gs_contexts_forget_after_fork(void);
+/* window.c */
+void gs_window_context_gone(CUcontext context);
+void gs_window_forget_after_fork(void);
+/* capture.c */
+extern _Atomic uint32_t gs_captures;
+bool gs_is_capturing(CUstream stream);
+bool gs_captures_active(void);
+void gs_capture_add_bytes(CUstream stream, uint64_t bytes);
+void gs_stream_gone(CUstream stream);
+void gs_capture_forget_after_fork(void);
+/* lifecycle.c */
+void gs_watch_forks(void);
+/* graphs.c, pools.c, devices.c */
+void gs_graphs_forget_after_fork(void);
+void gs_pools_forget_after_fork(void);
+void gs_devices_forget_after_fork(void);
+
+/* ---- memory: accounting.c, budget.c ---- */
+
+enum gs_kind {
+    GS_KIND_POINTER = 1,
+    GS_KIND_ARRAY,
+    GS_KIND_MIPMAP,
+    GS_KIND_HANDLE,  /* of cuMemCreate */
+    GS_KIND_MAPPING, /* address of cuMemMap */
+    GS_KIND_POOL,
+    GS_KIND_GRAPH,     /* bytes of its allocation nodes */
+    GS_KIND_GRAPH_EXEC /* the same */
+};
+
+struct gs_entry {
+    enum gs_kind kind;
+    uint64_t key;
+    uint64_t bytes;
+    uint64_t handle;  /* of a mapping */
+    uint32_t refs;    /* of a handle: references */
+    uint32_t maps;    /* of a handle: mappings */
+    CUcontext context; /* whose end frees it; NULL: none */
+    struct gs_entry *next;
+};
+
+/* budget.c: the job's memory, by one question to the daemon for each allocation. */
+bool gs_reserve(uint64_t bytes);
+void gs_charge_anyway(uint64_t bytes);
+void gs_give_back(uint64_t bytes);
+void gs_adjust(uint64_t reserved, uint64_t real); /* corrects a reservation afterwards */
+bool gs_memory_numbers(uint64_t *used, uint64_t *limit); /* false: there is no limit */
+void gs_budget_rejoin(void);
+void gs_budget_forget_after_fork(void);
+
+/* accounting.c: what was allocated here. The table has one lock, which is held by the caller. */
+void gs_table_lock(void);
+void gs_table_unlock(void);
+struct gs_entry *gs_table_find(enum gs_kind kind, uint64_t key);
+struct gs_entry *gs_table_add(enum gs_kind kind, uint64_t key, uint64_t bytes, CUcontext context);
+void gs_table_remove(struct gs_entry *entry);
+void gs_table_rename(struct gs_entry *entry, uint64_t key);
+void gs_table_each(bool (*visit)(struct gs_entry *entry, void *argument), void *argument);
+uint64_t gs_table_drop_context(CUcontext context); /* bytes that were freed with it */
+void gs_table_forget_after_fork(void);
+void gs_record(enum gs_kind kind, uint64_t key, uint64_t bytes, CUcontext context);
+uint64_t gs_take(enum gs_kind kind, uint64_t key); /* returns its bytes; 0: unknown */
+void gs_forget(enum gs_kind kind, uint64_t key); /* gives its bytes back; unknown keys are fine */
+CUcontext gs_current_context(void);
+
+#endif

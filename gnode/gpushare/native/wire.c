@@ -1,0 +1,99 @@
+/* Messages between this process and the token daemon: datagrams of a fixed size, in order. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "gpushare.h"
+
+#define SECRET_BYTES_MAX 128
+
+static _Atomic uint64_t sequence;
+
+static void fill(struct gs_message *message, enum gs_message_type type) {
+    memset(message, 0, sizeof *message);
+    message->version = GS_WIRE_VERSION;
+    message->type = (uint16_t)type;
+    message->pid = (uint32_t)getpid();
+    message->seq = atomic_fetch_add(&sequence, 1);
+}
+
+static bool send_all(int fd, const void *bytes, size_t length) {
+    ssize_t sent;
+    do
+        sent = send(fd, bytes, length, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return sent == (ssize_t)length;
+}
+
+int gs_dial(uint64_t channel, uint32_t flags, uint64_t epoch, uint64_t bytes) {
+    const struct gs_settings *settings = gs_settings();
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct {
+        struct gs_message message;
+        char secret[SECRET_BYTES_MAX];
+    } hello;
+    size_t secret_bytes = strlen(settings->secret);
+    if (strlen(settings->socket_path) >= sizeof address.sun_path) return -1;
+    if (secret_bytes > SECRET_BYTES_MAX) return -1;
+    strcpy(address.sun_path, settings->socket_path);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0) return -1;
+    fill(&hello.message, GS_HELLO);
+    hello.message.flags = flags;
+    hello.message.epoch = epoch;
+    hello.message.a = bytes;
+    hello.message.b = channel;
+    memcpy(hello.secret, settings->secret, secret_bytes);
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
+        send_all(fd, &hello, sizeof hello.message + secret_bytes))
+        return fd;
+    close(fd);
+    return -1;
+}
+
+bool gs_send(int fd, enum gs_message_type type, uint32_t flags, uint64_t epoch, uint64_t a,
+             uint64_t b) {
+    struct gs_message message;
+    fill(&message, type);
+    message.flags = flags;
+    message.epoch = epoch;
+    message.a = a;
+    message.b = b;
+    return send_all(fd, &message, sizeof message);
+}
+
+int gs_receive(int fd, struct gs_message *message, int *passed, int timeout_ms) {
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    int count;
+    do
+        count = poll(&ready, 1, timeout_ms);
+    while (count < 0 && errno == EINTR);
+    if (count == 0) return -1;
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr aligned;
+    } control;
+    struct iovec part = {.iov_base = message, .iov_len = sizeof *message};
+    struct msghdr header = {.msg_iov = &part,
+                            .msg_iovlen = 1,
+                            .msg_control = control.bytes,
+                            .msg_controllen = sizeof control.bytes};
+    ssize_t length;
+    do
+        length = recvmsg(fd, &header, MSG_CMSG_CLOEXEC);
+    while (length < 0 && errno == EINTR);
+    int descriptor = -1;
+    for (struct cmsghdr *one = CMSG_FIRSTHDR(&header); one != NULL; one = CMSG_NXTHDR(&header, one))
+        if (one->cmsg_level == SOL_SOCKET && one->cmsg_type == SCM_RIGHTS)
+            memcpy(&descriptor, CMSG_DATA(one), sizeof descriptor);
+    bool good = length == (ssize_t)sizeof *message && message->version == GS_WIRE_VERSION;
+    if (good && passed != NULL)
+        *passed = descriptor;
+    else if (descriptor >= 0)
+        close(descriptor);
+    return good ? 1 : 0;
+}

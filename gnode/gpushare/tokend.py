@@ -1,0 +1,441 @@
+"""The token daemon of a node: ``python -m gnode.gpushare.tokend --dir D``.
+
+gnode starts it with the first job that shares a GPU, and it outlives gnode. Processes of jobs
+connect to ``token.sock``; whoever knows a job's secret is of that job. gnode admits and removes
+jobs through ``control.sock``, which only gnode's own user can open. ``groups.json`` keeps the
+admissions, so that the next daemon knows the same secrets.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import selectors
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, cast
+
+from gnode.gpushare import wire
+from gnode.gpushare.gate import GatePage
+from gnode.gpushare.node_tokens import Admission, NodeTokens
+from gnode.gpushare.token_policy import AskIdle, CloseGate, Effect, OpenGate, Settings, SetWindow
+from gnode.gpushare.wire import BadMessageError, Kind, Message
+from gsched.clock import Clock, SystemClock
+from gsched.model.states import ShareClass
+
+log = logging.getLogger(__name__)
+
+JOBS_SOCKET: Final = "token.sock"
+CONTROL_SOCKET: Final = "control.sock"
+GROUPS_FILE: Final = "groups.json"
+RECOVERY_S: Final = 1.0  # for the claims of processes that outlived the last daemon
+CLIENTS_MAX: Final = 4096
+CLIENTS_OF_A_GROUP: Final = 512
+CONTROL_BYTES_MAX: Final = 65536
+_UCRED: Final = struct.Struct("3i")  # pid, uid, gid: struct ucred of unix(7)
+
+
+@dataclass(slots=True)
+class Client:
+    """One connection of a process; which job it is of is known after its first message."""
+
+    number: int
+    channel: socket.socket
+    pid: int
+    pidfd: int = -1
+    group: str = ""
+    launches: bool = False
+
+
+@dataclass(slots=True)
+class TokenDaemon:
+    """Sockets around `NodeTokens`.
+
+    Attributes:
+        directory: with the sockets and the file of admissions.
+        tokens: the state.
+        clock: the daemon's own; processes say nothing about time that is believed.
+    """
+
+    directory: Path
+    tokens: NodeTokens
+    clock: Clock = field(default_factory=SystemClock)
+    pages: dict[str, GatePage] = field(default_factory=dict)
+    clients: dict[int, Client] = field(default_factory=dict)
+    finished: bool = False
+    bad_messages: int = 0
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    _numbers: int = 0
+
+    # ---- life ----
+
+    def run(self, ready: Callable[[], None]) -> None:
+        """Serve until the order to finish; ``ready`` is called when both sockets listen."""
+        self._load()
+        token = _listen(self.directory / JOBS_SOCKET, 0o666)
+        control = _listen(self.directory / CONTROL_SOCKET, 0o600)
+        self._selector.register(token, selectors.EVENT_READ, lambda: self._accept(token))
+        self._selector.register(
+            control, selectors.EVENT_READ, lambda: self._accept_control(control)
+        )
+        ready()
+        while not self.finished:
+            self.once()
+        for client in list(self.clients.values()):
+            self._drop(client, "the daemon ends")
+
+    def once(self) -> None:
+        """Wait for the next events, or for the next time that matters."""
+        due_s = self.tokens.next_tick_s()
+        wait_s = None if due_s is None else max(0.0, due_s - self.clock.monotonic_s())
+        for key, _ in self._selector.select(wait_s):
+            cast("Callable[[], None]", key.data)()
+        due_s = self.tokens.next_tick_s()
+        now_s = self.clock.monotonic_s()
+        if due_s is not None and now_s >= due_s:
+            self._carry_out(self.tokens.tick(now_s))
+
+    # ---- processes of jobs ----
+
+    def _accept(self, listener: socket.socket) -> None:
+        channel, _ = listener.accept()
+        channel.settimeout(0.0)
+        if len(self.clients) >= CLIENTS_MAX:
+            channel.close()
+            return
+        pid, _, _ = _UCRED.unpack(
+            channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+        )
+        self._numbers += 1
+        client = Client(self._numbers, channel, pid)
+        self.clients[client.number] = client
+        self._selector.register(channel, selectors.EVENT_READ, lambda: self._read(client))
+        with contextlib.suppress(OSError):  # gone already, or a kernel without it: EOF remains
+            client.pidfd = os.pidfd_open(pid)
+            self._selector.register(
+                client.pidfd, selectors.EVENT_READ, lambda: self._drop(client, "its process ended")
+            )
+
+    def _read(self, client: Client) -> None:
+        if client.number not in self.clients:
+            return
+        try:
+            data = client.channel.recv(wire.MESSAGE_BYTES + wire.SECRET_BYTES_MAX)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._drop(client, str(error))
+            return
+        if not data:
+            self._drop(client, "it hung up")
+            return
+        try:
+            message, rest = wire.unpack(data)
+            self._handle(client, message, rest)
+        except BadMessageError as error:
+            self.bad_messages += 1
+            self._drop(client, f"bad message: {error}")
+
+    def _handle(self, client: Client, message: Message, rest: bytes) -> None:
+        if not client.group:
+            if message.kind is not Kind.HELLO:
+                raise BadMessageError(f"{message.kind.name} before HELLO")
+            self._greet(client, message, rest.decode("ascii", "replace"))
+        elif client.launches:
+            self._handle_launches(client, message)
+        else:
+            self._handle_memory(client, message)
+
+    def _greet(self, client: Client, hello: Message, secret: str) -> None:
+        group = self.tokens.group_of(secret)
+        count = sum(other.group == group for other in self.clients.values())
+        if group is None or count >= CLIENTS_OF_A_GROUP:
+            self._send(client, Message(kind=Kind.REFUSED))
+            self._drop(client, "unknown job" if group is None else "too many processes")
+            return
+        client.group = group
+        client.launches = hello.b == wire.CHANNEL_LAUNCH
+        limit = self.tokens.admissions[group].memory_bytes
+        welcome = Message(kind=Kind.WELCOME, client=client.number, a=limit)
+        if not client.launches:
+            self.tokens.memory.reserve(group, client.number, hello.a, forced=True)
+            self._send(client, welcome)
+            return
+        now_s = self.clock.monotonic_s()
+        self._send(client, welcome, self._page(group).descriptor)
+        self._carry_out(self.tokens.join(client.number, client.pid, group, now_s))
+        if hello.flags & wire.CLAIM_HELD:
+            self._carry_out(self.tokens.claim(client.number, now_s))
+
+    def _handle_launches(self, client: Client, message: Message) -> None:
+        now_s, number = self.clock.monotonic_s(), client.number
+        match message.kind:
+            case Kind.REQUEST:
+                self._carry_out(self.tokens.request(number, now_s))
+            case Kind.YIELD:
+                self._carry_out(self.tokens.idle(number, now_s))
+            case Kind.RELEASED:
+                self.tokens.stat(number, 0, 0)
+                self._carry_out(
+                    self.tokens.released(number, message.epoch, now_s, drain_s=message.b / 1e9)
+                )
+            case Kind.STAT:
+                self.tokens.stat(number, message.a, message.b)
+            case _:
+                raise BadMessageError(f"{message.kind.name} on a channel for launches")
+
+    def _handle_memory(self, client: Client, message: Message) -> None:
+        group, memory = client.group, self.tokens.memory
+        match message.kind:
+            case Kind.RESERVE:
+                forced = bool(message.flags & wire.FORCED)
+                granted = memory.reserve(group, client.number, message.a, forced=forced)
+                answer = Message(
+                    kind=Kind.RESERVED if granted else Kind.REFUSED,
+                    seq=message.seq,
+                    b=min(memory.used_bytes(group), wire.MAX_NUMBER),
+                    c=memory.limits_bytes[group],
+                )
+                self._send(client, answer)
+            case Kind.FREE:
+                memory.free(group, client.number, message.a)
+            case _:
+                raise BadMessageError(f"{message.kind.name} on a channel for memory")
+
+    def _drop(self, client: Client, why: str) -> None:
+        """Forget a connection, and what its process held."""
+        if self.clients.pop(client.number, None) is None:
+            return
+        log.debug("process %d of %s: %s", client.pid, client.group or "no job", why)
+        if client.pidfd >= 0:
+            self._selector.unregister(client.pidfd)
+            os.close(client.pidfd)
+        self._selector.unregister(client.channel)
+        client.channel.close()
+        if client.group:
+            self.tokens.memory.drop(client.group, client.number)
+        self._carry_out(self.tokens.leave(client.number, self.clock.monotonic_s()))
+
+    # ---- what the state says has to be done ----
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case OpenGate(group, epoch):
+                    self._page(group).open(epoch)
+                    self._tell(group, Message(kind=Kind.GRANT, epoch=epoch))
+                case CloseGate(group, epoch):
+                    self._page(group).shut()
+                    self._tell(group, Message(kind=Kind.REVOKE, epoch=epoch))
+                case AskIdle(group):
+                    self._tell(group, Message(kind=Kind.WAITING))
+                case SetWindow(group, window):
+                    self._page(group).set_window(window)
+
+    def _page(self, group: str) -> GatePage:
+        if group not in self.pages:
+            self.pages[group] = GatePage()
+        return self.pages[group]
+
+    def _tell(self, group: str, message: Message) -> None:
+        for client in [one for one in self.clients.values() if one.group == group]:
+            if client.launches:
+                self._send(client, message)
+
+    def _send(self, client: Client, message: Message, descriptor: int = -1) -> None:
+        """Send without waiting; a process that has not read for long is disconnected."""
+        passed = [descriptor] if descriptor >= 0 else []
+        try:
+            socket.send_fds(client.channel, [wire.pack(message)], passed)
+        except OSError as error:
+            if client.number in self.clients:
+                self._drop(client, f"cannot be told: {error}")
+
+    # ---- gnode ----
+
+    def _accept_control(self, listener: socket.socket) -> None:
+        channel, _ = listener.accept()
+        channel.settimeout(0.0)
+        self._selector.register(channel, selectors.EVENT_READ, lambda: self._read_control(channel))
+
+    def _read_control(self, channel: socket.socket) -> None:
+        try:
+            data = channel.recv(CONTROL_BYTES_MAX)
+        except OSError:
+            data = b""
+        if not data:
+            self._selector.unregister(channel)
+            channel.close()
+            return
+        try:
+            answer = self._control(json.loads(data))
+        except (ValueError, KeyError, TypeError) as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        with contextlib.suppress(OSError):
+            channel.send(json.dumps(answer).encode())
+
+    def _control(self, order: Mapping[str, object]) -> dict[str, object]:
+        match order["order"]:
+            case "admit":
+                fields = cast("dict[str, object]", order["admission"])
+                self.tokens.admit(_admission(fields))
+                self._save()
+            case "remove":
+                self._remove(str(order["group"]))
+            case "metrics":
+                return self.metrics()
+            case "finish":
+                self.finished = not self.tokens.admissions
+                return {"finished": self.finished}
+            case unknown:
+                raise ValueError(f"unknown order {unknown!r}")
+        return {"ok": True}
+
+    def _remove(self, group: str) -> None:
+        for client in [one for one in self.clients.values() if one.group == group]:
+            self._drop(client, "its job was removed")
+        self._carry_out(self.tokens.remove(group, self.clock.monotonic_s()))
+        page = self.pages.pop(group, None)
+        if page is not None:
+            page.shut()
+            page.close()
+        self._save()
+
+    def metrics(self) -> dict[str, object]:
+        """Return counters and the state of each GPU and job, for people and for the scheduler."""
+        now_s, tokens = self.clock.monotonic_s(), self.tokens
+        return {
+            "pid": os.getpid(),
+            "unhooked_symbols": tokens.unhooked_symbols,
+            "bad_messages": self.bad_messages,
+            "gpus": {
+                gpu: {
+                    "holder": policy.holder,
+                    "draining": policy.draining,
+                    "grants": policy.counters.grants,
+                    "revokes": policy.counters.revokes,
+                    "preemptions": policy.counters.preemptions,
+                    "overlaps": policy.counters.overlaps,
+                    "drains": policy.counters.drains,
+                    "drain_s_max": policy.counters.drain_s_max,
+                    "drain_s_sum": policy.counters.drain_s_sum,
+                }
+                for gpu, policy in tokens.policies.items()
+            },
+            "groups": {
+                group: self._group_metrics(admission, now_s)
+                for group, admission in tokens.admissions.items()
+            },
+        }
+
+    def _group_metrics(self, admission: Admission, now_s: float) -> dict[str, object]:
+        tokens, group = self.tokens, admission.group
+        policy = tokens.policies[admission.gpu]
+        attached = policy.groups.get(group)
+        return {
+            "gpu": admission.gpu,
+            "share_class": str(admission.share_class),
+            "memory_bytes": admission.memory_bytes,
+            "used_bytes": tokens.memory.used_bytes(group),
+            "refused_allocations": tokens.memory.refused.get(group, 0),
+            "pids": sorted({one.pid for one in self.clients.values() if one.group == group}),
+            "launches": tokens.launches.get(group, 0),
+            "waiting": attached is not None and attached.wants_since_s is not None,
+            "usage_s": 0.0 if attached is None else policy.usage_s(group, now_s),
+            "held_s": 0.0 if attached is None else attached.held_s,
+            "window": 0 if attached is None else attached.window,
+            "overlaps": 0 if attached is None else attached.overlaps,
+        }
+
+    # ---- the file of admissions ----
+
+    def _save(self) -> None:
+        rows = [
+            {
+                "group": one.group,
+                "gpu": one.gpu,
+                "share_class": str(one.share_class),
+                "memory_bytes": one.memory_bytes,
+                "secret_hash": one.secret_hash,
+            }
+            for one in self.tokens.admissions.values()
+        ]
+        new = self.directory / f"{GROUPS_FILE}.new"
+        new.write_text(json.dumps(rows), encoding="utf-8")
+        os.replace(new, self.directory / GROUPS_FILE)
+
+    def _load(self) -> None:
+        """Admit what the last daemon had admitted, and wait for claims before the first grant."""
+        try:
+            rows = json.loads((self.directory / GROUPS_FILE).read_text(encoding="utf-8"))
+            admissions = [_admission(row) for row in rows]
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.error("%s cannot be used: %s", GROUPS_FILE, error)
+            return
+        if admissions:
+            self.tokens.quiet_until_s = self.clock.monotonic_s() + RECOVERY_S
+        for admission in admissions:
+            self.tokens.admit(admission)
+
+
+def _admission(fields: Mapping[str, object]) -> Admission:
+    return Admission(
+        group=str(fields["group"]),
+        gpu=str(fields["gpu"]),
+        share_class=ShareClass(str(fields["share_class"])),
+        memory_bytes=int(cast("int", fields["memory_bytes"])),
+        secret_hash=str(fields["secret_hash"]),
+    )
+
+
+def _listen(path: Path, mode: Literal[0o666, 0o600]) -> socket.socket:
+    """Return a listening socket in place of that of an earlier daemon."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.settimeout(0.0)
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    listener.bind(str(new))
+    new.chmod(mode)
+    listener.listen(128)
+    os.replace(new, path)
+    return listener
+
+
+def main() -> None:
+    """Run the daemon."""
+    parser = argparse.ArgumentParser(prog="gnode.gpushare.tokend")
+    parser.add_argument("--dir", required=True)
+    parser.add_argument("--drain-max", type=float, default=Settings().drain_max_s, metavar="S")
+    parser.add_argument("--ready-fd", type=int, default=-1, help="is closed when it listens")
+    parser.add_argument("--window", type=int, default=None, metavar="N", help="for benchmarks")
+    given = parser.parse_args()
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+    )
+    settings = Settings(drain_max_s=given.drain_max, window_fixed=given.window)
+    lock = os.open(Path(given.dir, "tokend.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit(f"another token daemon runs in {given.dir}")
+    daemon = TokenDaemon(Path(given.dir), NodeTokens(settings))
+
+    def finish(_number: int, _frame: object) -> None:
+        raise SystemExit(0)
+
+    signal.signal(signal.SIGTERM, finish)
+    log.info("token daemon %d in %s", os.getpid(), given.dir)
+    daemon.run(lambda: os.close(given.ready_fd) if given.ready_fd >= 0 else None)
+
+
+if __name__ == "__main__":
+    main()

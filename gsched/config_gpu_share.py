@@ -1,0 +1,46 @@
+"""The table ``[gpu_share]`` of the configuration file; `gsched.config` has all tables."""
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Struct
+
+#: What ``[gpu_share] runtime`` may name.
+SHARE_RUNTIMES: Final = ("none", "colocate", "interception", "mig", "mps")
+#: C compilers for the runtime ``interception``, the first that there is.
+SHARE_COMPILERS: Final = ("cc", "gcc", "clang")
+#: What ``[gpu_share] fail`` may say.
+SHARE_FAILURES: Final = ("closed", "open")
+
+
+class GpuShareConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[gpu_share]``: how jobs share GPUs; keys with low and utilisation are the head's.
+
+    Attributes:
+        runtime: how this node isolates them: one of `SHARE_RUNTIMES`; ``none``: they share none.
+        driver: path of the CUDA driver's library, ``libcuda.so.1``; empty: found.
+        fail: whether launches pass (``open``) or are refused (``closed``) without token daemon.
+        patience_s: how long a job waits for the token daemon before ``fail`` applies, seconds.
+        drain_max_s: a job that keeps the GPU busy so long after it lost the token is overtaken.
+        watchdog_s: how often NVML is compared with what jobs may use; 0: never.
+        context_memory: GPU memory of a process that interception does not see, as ``1gb``.
+        mps_pipe_dir: directory of the pipes of the MPS control daemon (runtime ``mps``).
+        low_max: jobs of the class ``low`` on one GPU.
+        low_max_printed: as the listing of the published algorithm compares, one more.
+        utilisation_max: a GPU with a higher utilisation in the last minute gets no further job of
+            the class ``low``; a fraction.
+        utilisation_assumed: added to it for each job that has come since it was measured.
+    """
+
+    runtime: str = "none"
+    driver: str = ""
+    fail: str = "open"
+    patience_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 60.0
+    drain_max_s: Annotated[float, msgspec.Meta(ge=0.01, le=3600)] = 0.5
+    watchdog_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 5.0
+    context_memory: str = "1gb"
+    mps_pipe_dir: str = "/tmp/nvidia-mps"  # noqa: S108 - NVIDIA's default
+    low_max: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 3
+    low_max_printed: bool = False
+    utilisation_max: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.8
+    utilisation_assumed: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.3

@@ -1,0 +1,335 @@
+/* The device: its state, memory, time; contexts, streams and events. */
+#define _GNU_SOURCE
+#include "fake.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+_Atomic uint32_t fake_capturing;
+int fake_version = 13000;
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct fake_state *state;
+static _Atomic long allocations;
+
+long fake_number(const char *name, long otherwise) {
+    const char *value = getenv(name);
+    return value != NULL && *value != '\0' ? strtol(value, NULL, 10) : otherwise;
+}
+
+static void open_state(void) {
+    const char *path = getenv("GSCHED_FAKE_STATE");
+    int fd = path != NULL ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    if (fd >= 0) {
+        state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        close(fd);
+    } else { /* a device of this process alone */
+        state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        state->total_bytes = 16ull << 30;
+    }
+    if (state == MAP_FAILED) abort();
+    fake_version = (int)fake_number("GSCHED_FAKE_VERSION", 13000);
+}
+
+struct fake_state *fake_state(void) {
+    pthread_once(&once, open_state);
+    return state;
+}
+
+uint64_t fake_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void fake_sleep_until(uint64_t when_ns) {
+    struct timespec until = {.tv_sec = (time_t)(when_ns / 1000000000u),
+                             .tv_nsec = (long)(when_ns % 1000000000u)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) continue;
+}
+
+/* A newer driver looks itself up while it is being loaded. */
+__attribute__((constructor)) static void look_itself_up(void) {
+    if (fake_number("GSCHED_FAKE_SELF_LOOKUP", 0) == 0) return;
+    void *self = dlopen("libcuda.so.1", RTLD_NOW);
+    CUresult (*version)(int *) = (CUresult(*)(int *))dlsym(self, "cuDriverGetVersion");
+    int number = 0;
+    if (version == NULL || version(&number) != CUDA_SUCCESS) abort();
+}
+
+/* ---- memory ---- */
+
+static struct fake_process *own_process(void) {
+    uint32_t pid = (uint32_t)getpid();
+    struct fake_state *all = fake_state();
+    for (unsigned int i = 0; i < FAKE_PROCESSES_MAX; i++) {
+        uint32_t none = 0;
+        if (atomic_load(&all->processes[i].pid) == pid ||
+            atomic_compare_exchange_strong(&all->processes[i].pid, &none, pid))
+            return &all->processes[i];
+    }
+    abort();
+}
+
+/* The memory of processes that are dead is free again. */
+static void collect(void) {
+    struct fake_state *all = fake_state();
+    for (unsigned int i = 0; i < FAKE_PROCESSES_MAX; i++) {
+        uint32_t pid = atomic_load(&all->processes[i].pid);
+        if (pid == 0 || kill((pid_t)pid, 0) == 0 || errno != ESRCH) continue;
+        atomic_fetch_sub(&all->used_bytes, atomic_exchange(&all->processes[i].used_bytes, 0));
+    }
+}
+
+CUresult fake_take(uint64_t bytes) {
+    struct fake_state *all = fake_state();
+    long failing = fake_number("GSCHED_FAKE_FAIL_ALLOC", 0);
+    if (failing > 0 && atomic_fetch_add(&allocations, 1) + 1 == failing)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (atomic_load(&all->used_bytes) + bytes > all->total_bytes) collect();
+    if (atomic_fetch_add(&all->used_bytes, bytes) + bytes > all->total_bytes) {
+        atomic_fetch_sub(&all->used_bytes, bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    struct fake_process *own = own_process();
+    uint64_t now = atomic_fetch_add(&own->used_bytes, bytes) + bytes;
+    uint64_t peak = atomic_load(&own->peak_bytes);
+    while (now > peak && !atomic_compare_exchange_weak(&own->peak_bytes, &peak, now)) continue;
+    return CUDA_SUCCESS;
+}
+
+void fake_give(uint64_t bytes) {
+    atomic_fetch_sub(&fake_state()->used_bytes, bytes);
+    atomic_fetch_sub(&own_process()->used_bytes, bytes);
+}
+
+/* ---- time: one engine, first come, first served ---- */
+
+CUresult fake_run(enum fake_kind kind, struct CUstream_st *stream, uint64_t busy_ns) {
+    struct fake_state *all = fake_state();
+    uint64_t called = fake_now_ns(), start, end;
+    uint64_t engine = atomic_load(&all->engine_free_ns);
+    uint64_t before = atomic_load(&stream->free_ns);
+    do {
+        start = called > engine ? called : engine;
+        start = before > start ? before : start;
+        end = start + busy_ns;
+    } while (!atomic_compare_exchange_weak(&all->engine_free_ns, &engine, end));
+    atomic_store(&stream->free_ns, end);
+    if (busy_ns == 0) return CUDA_SUCCESS; /* a benchmark of the launch path */
+    uint64_t index = atomic_fetch_add(&all->records, 1);
+    all->log[index % FAKE_LOG_MAX] = (struct fake_record){
+        (uint32_t)getpid(), (uint32_t)kind, (uint64_t)(uintptr_t)stream, called, start, end};
+    return CUDA_SUCCESS;
+}
+
+/* ---- the driver, devices ---- */
+
+FAKE_API CUresult cuInit(unsigned int flags) {
+    fake_state();
+    return flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+FAKE_API CUresult cuDriverGetVersion(int *version) {
+    fake_state();
+    *version = fake_version;
+    return CUDA_SUCCESS;
+}
+FAKE_API CUresult cuDeviceGetCount(int *count) {
+    *count = 1;
+    return CUDA_SUCCESS;
+}
+FAKE_API CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+    *device = ordinal;
+    return ordinal == 0 ? CUDA_SUCCESS : (CUresult)101;
+}
+FAKE_API CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
+    strncpy(name, "Fake GPU", (size_t)length);
+    return CUDA_SUCCESS;
+}
+FAKE_API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
+    *bytes = fake_state()->total_bytes;
+    return CUDA_SUCCESS;
+}
+FAKE_API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
+    if (free_bytes != NULL)
+        *free_bytes = fake_state()->total_bytes - atomic_load(&fake_state()->used_bytes);
+    if (total_bytes != NULL) *total_bytes = fake_state()->total_bytes;
+    return CUDA_SUCCESS;
+}
+
+/* ---- contexts ---- */
+
+struct CUctx_st {
+    int unused;
+};
+#define STACK_MAX 16
+static struct CUctx_st primary;
+static uint32_t primary_refs;
+static __thread CUcontext stack[STACK_MAX];
+static __thread unsigned int depth;
+
+FAKE_API CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device) {
+    *context = calloc(1, sizeof **context);
+    if (depth < STACK_MAX) stack[depth++] = *context;
+    return CUDA_SUCCESS;
+}
+FAKE_API CUresult cuCtxDestroy_v2(CUcontext context) {
+    if (depth > 0 && stack[depth - 1] == context) depth--;
+    free(context);
+    return CUDA_SUCCESS;
+}
+FAKE_API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    *context = &primary;
+    primary_refs++;
+    return CUDA_SUCCESS;
+}
+FAKE_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+    if (primary_refs > 0) primary_refs--;
+    return CUDA_SUCCESS;
+}
+FAKE_API CUresult cuCtxSetCurrent(CUcontext context) {
+    if (depth == 0) depth = 1;
+    stack[depth - 1] = context;
+    return CUDA_SUCCESS;
+}
+FAKE_API CUresult cuCtxGetCurrent(CUcontext *context) {
+    *context = depth > 0 ? stack[depth - 1] : NULL;
+    return CUDA_SUCCESS;
+}
+FAKE_API CUresult cuCtxPushCurrent_v2(CUcontext context) {
+    if (depth == STACK_MAX) return CUDA_ERROR_UNKNOWN;
+    stack[depth++] = context;
+    return CUDA_SUCCESS;
+}
+FAKE_API CUresult cuCtxPopCurrent_v2(CUcontext *context) {
+    if (depth == 0) return (CUresult)201;
+    *context = stack[--depth];
+    return CUDA_SUCCESS;
+}
+FAKE_API CUresult cuCtxGetDevice(CUdevice *device) {
+    *device = 0;
+    return depth > 0 ? CUDA_SUCCESS : (CUresult)201;
+}
+
+/* ---- streams ---- */
+
+#define STREAMS_MAX 256
+static struct CUstream_st legacy;
+static __thread struct CUstream_st own;
+static struct CUstream_st *streams[STREAMS_MAX];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+struct CUstream_st *fake_stream(CUstream stream, bool per_thread) {
+    if (stream == (CUstream)2 || (stream == NULL && per_thread)) return &own;
+    if (stream == NULL || stream == (CUstream)1) return &legacy;
+    return stream;
+}
+
+FAKE_API CUresult cuStreamCreate(CUstream *stream, unsigned int flags) {
+    *stream = calloc(1, sizeof **stream);
+    pthread_mutex_lock(&lock);
+    for (unsigned int i = 0; i < STREAMS_MAX; i++)
+        if (streams[i] == NULL) {
+            streams[i] = *stream;
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+FAKE_API CUresult cuStreamDestroy_v2(CUstream stream) {
+    pthread_mutex_lock(&lock);
+    for (unsigned int i = 0; i < STREAMS_MAX; i++)
+        if (streams[i] == stream) streams[i] = NULL;
+    if (stream->capture != NULL) atomic_fetch_sub(&fake_capturing, 1);
+    pthread_mutex_unlock(&lock);
+    free(stream);
+    return CUDA_SUCCESS;
+}
+
+/* A wait for work that is only recorded breaks the recording, as in the driver. */
+static CUresult refuse_capture(struct CUstream_st *stream) {
+    if (stream->capture == NULL) return CUDA_SUCCESS;
+    stream->broken = true;
+    return FAKE_CAPTURE_UNSUPPORTED;
+}
+static CUresult synchronize(struct CUstream_st *stream) {
+    CUresult refused = refuse_capture(stream);
+    if (refused != CUDA_SUCCESS) return refused;
+    fake_sleep_until(atomic_load(&stream->free_ns));
+    fake_pools_after_sync();
+    return CUDA_SUCCESS;
+}
+FAKE_API CUresult cuStreamSynchronize(CUstream stream) {
+    return synchronize(fake_stream(stream, false));
+}
+FAKE_API CUresult cuStreamSynchronize_ptsz(CUstream stream) {
+    return synchronize(fake_stream(stream, true));
+}
+FAKE_API CUresult cuStreamQuery(CUstream stream) {
+    struct CUstream_st *one = fake_stream(stream, false);
+    CUresult refused = refuse_capture(one);
+    if (refused != CUDA_SUCCESS) return refused;
+    return atomic_load(&one->free_ns) > fake_now_ns() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+FAKE_API CUresult cuCtxSynchronize(void) {
+    CUresult result = CUDA_SUCCESS;
+    uint64_t last = atomic_load(&legacy.free_ns);
+    if (atomic_load(&own.free_ns) > last) last = atomic_load(&own.free_ns);
+    pthread_mutex_lock(&lock);
+    for (unsigned int i = 0; i < STREAMS_MAX; i++) {
+        if (streams[i] == NULL) continue;
+        if (refuse_capture(streams[i]) != CUDA_SUCCESS) result = FAKE_CAPTURE_UNSUPPORTED;
+        if (atomic_load(&streams[i]->free_ns) > last) last = atomic_load(&streams[i]->free_ns);
+    }
+    pthread_mutex_unlock(&lock);
+    if (result != CUDA_SUCCESS) return result;
+    fake_sleep_until(last);
+    fake_pools_after_sync();
+    return result;
+}
+FAKE_API CUresult cuCtxSynchronize_v2(CUcontext context) { return cuCtxSynchronize(); }
+FAKE_API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
+    static __thread CUstreamCaptureMode current;
+    CUstreamCaptureMode before = current;
+    current = *mode;
+    *mode = before;
+    return CUDA_SUCCESS;
+}
+
+/* ---- events ---- */
+
+struct CUevent_st {
+    uint64_t when_ns;
+    struct CUstream_st *captured;
+};
+
+FAKE_API CUresult cuEventCreate(CUevent *event, unsigned int flags) {
+    *event = calloc(1, sizeof **event);
+    return CUDA_SUCCESS;
+}
+FAKE_API CUresult cuEventDestroy_v2(CUevent event) {
+    free(event);
+    return CUDA_SUCCESS;
+}
+FAKE_API CUresult cuEventRecord(CUevent event, CUstream stream) {
+    struct CUstream_st *one = fake_stream(stream, false);
+    event->when_ns = atomic_load(&one->free_ns);
+    event->captured = one->capture != NULL ? one : NULL;
+    return CUDA_SUCCESS;
+}
+FAKE_API CUresult cuEventQuery(CUevent event) {
+    if (event->captured != NULL) return refuse_capture(event->captured);
+    return event->when_ns > fake_now_ns() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+FAKE_API CUresult cuEventSynchronize(CUevent event) {
+    if (event->captured != NULL) return refuse_capture(event->captured);
+    fake_sleep_until(event->when_ns);
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,71 @@
+/* A CUDA driver without a GPU. All processes of a test share one device: a file with a counter of
+ * memory, the end of the last kernel, and a log of what ran when. */
+#ifndef FAKE_H
+#define FAKE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+
+#define FAKE_SYMBOLS_MAX 1024
+#define FAKE_LOG_MAX 65536
+#define FAKE_PROCESSES_MAX 64
+#define FAKE_NOT_SUPPORTED ((CUresult)801)
+#define FAKE_CAPTURE_UNSUPPORTED ((CUresult)900)
+#define FAKE_CAPTURE_INVALIDATED ((CUresult)901)
+
+enum fake_kind { FAKE_KERNEL = 1, FAKE_COPY = 2, FAKE_FILL = 3, FAKE_GRAPH = 4 };
+
+struct fake_record {
+    uint32_t pid;
+    uint32_t kind;
+    uint64_t stream;
+    uint64_t called_ns, started_ns, ended_ns;
+};
+
+struct fake_process {
+    _Atomic uint32_t pid;
+    uint32_t unused;
+    _Atomic uint64_t used_bytes;
+    _Atomic uint64_t peak_bytes;
+};
+
+struct fake_state {
+    uint64_t total_bytes; /* written by the test before any process starts */
+    _Atomic uint64_t used_bytes;
+    _Atomic uint64_t engine_free_ns;
+    _Atomic uint64_t records;
+    struct fake_process processes[FAKE_PROCESSES_MAX];
+    _Atomic uint32_t stub_calls[FAKE_SYMBOLS_MAX];
+    struct fake_record log[FAKE_LOG_MAX];
+};
+
+struct fake_graph {
+    uint64_t busy_ns;
+    uint64_t bytes;
+};
+
+struct CUstream_st {
+    _Atomic uint64_t free_ns; /* end of its last work */
+    struct fake_graph *capture;
+    bool broken;
+};
+
+struct fake_state *fake_state(void);
+uint64_t fake_now_ns(void);
+long fake_number(const char *name, long otherwise); /* from the environment */
+CUresult fake_take(uint64_t bytes); /* device memory */
+void fake_give(uint64_t bytes);
+struct CUstream_st *fake_stream(CUstream stream, bool per_thread);
+CUresult fake_run(enum fake_kind kind, struct CUstream_st *stream, uint64_t busy_ns);
+void fake_sleep_until(uint64_t when_ns);
+void fake_pools_after_sync(void);
+extern _Atomic uint32_t fake_capturing;
+extern int fake_version;
+
+#define FAKE_API __attribute__((visibility("default")))
+
+#endif

@@ -1,0 +1,369 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="mutable-override"
+"""A job that uses CUDA through ctypes: each line of input is an expression, answered in JSON.
+
+It runs alone, without gsched: ``python gpu_job.py [LIBRARY]``.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import sys
+import threading
+import time
+
+SUCCESS, OUT_OF_MEMORY, NOT_READY = 0, 2, 600
+PER_THREAD = 2
+DEVICE, HOST = 1, 2
+
+
+class Location(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+
+
+class AllocationProp(ctypes.Structure):
+    _fields_ = [
+        ("type", ctypes.c_int),
+        ("handles", ctypes.c_int),
+        ("location", Location),
+        ("metadata", ctypes.c_void_p),
+        ("flags", ctypes.c_ubyte * 8),
+    ]
+
+
+class PoolProps(ctypes.Structure):
+    _fields_ = [
+        ("type", ctypes.c_int),
+        ("handles", ctypes.c_int),
+        ("location", Location),
+        ("security", ctypes.c_void_p),
+        ("max_size", ctypes.c_size_t),
+        ("usage", ctypes.c_ushort),
+        ("reserved", ctypes.c_ubyte * 54),
+    ]
+
+
+class AllocNode(ctypes.Structure):
+    _fields_ = [
+        ("pool", PoolProps),
+        ("access", ctypes.c_void_p),
+        ("access_count", ctypes.c_size_t),
+        ("bytes", ctypes.c_size_t),
+        ("pointer", ctypes.c_uint64),
+    ]
+
+
+class Array(ctypes.Structure):
+    _fields_ = [
+        ("width", ctypes.c_size_t),
+        ("height", ctypes.c_size_t),
+        ("format", ctypes.c_int),
+        ("channels", ctypes.c_uint),
+    ]
+
+
+class Array3D(ctypes.Structure):
+    _fields_ = [
+        ("width", ctypes.c_size_t),
+        ("height", ctypes.c_size_t),
+        ("depth", ctypes.c_size_t),
+        ("format", ctypes.c_int),
+        ("channels", ctypes.c_uint),
+        ("flags", ctypes.c_uint),
+    ]
+
+
+class LaunchConfig(ctypes.Structure):
+    _fields_ = [
+        ("numbers", ctypes.c_uint * 7),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("attribute_count", ctypes.c_uint),
+    ]
+
+
+class Cuda:
+    """The driver API, as far as jobs of tests need it; methods return CUresult first."""
+
+    def __init__(self, library="libcuda.so.1"):
+        self.api = ctypes.CDLL(library)
+        self.handles = {}
+
+    def start(self):
+        result = self.api.cuInit(0)
+        context = ctypes.c_void_p()
+        if result == SUCCESS:
+            self.api.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+            result = self.api.cuCtxSetCurrent(context)
+        self.context = context
+        return result
+
+    def stop(self):
+        return self.api.cuDevicePrimaryCtxRelease_v2(0)
+
+    # ---- memory: each family allocates `size` bytes, and `free` undoes it ----
+
+    def alloc(self, family, size):
+        return getattr(self, "_alloc_" + family)(size)
+
+    def free(self, family, handle):
+        return getattr(self, "_free_" + family)(handle)
+
+    def _alloc_plain(self, size):
+        pointer = ctypes.c_uint64()
+        return self.api.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size)), pointer.value
+
+    def _free_plain(self, pointer):
+        return self.api.cuMemFree_v2(ctypes.c_uint64(pointer))
+
+    def _alloc_managed(self, size):
+        pointer = ctypes.c_uint64()
+        result = self.api.cuMemAllocManaged(ctypes.byref(pointer), ctypes.c_size_t(size), 1)
+        return result, pointer.value
+
+    _free_managed = _free_plain
+
+    def _alloc_pitch(self, size):
+        pointer, pitch = ctypes.c_uint64(), ctypes.c_size_t()
+        result = self.api.cuMemAllocPitch_v2(
+            ctypes.byref(pointer),
+            ctypes.byref(pitch),
+            ctypes.c_size_t(512),
+            ctypes.c_size_t(size // 512),
+            4,
+        )
+        return result, pointer.value
+
+    _free_pitch = _free_plain
+
+    def _alloc_array(self, size):
+        array, wanted = ctypes.c_void_p(), Array(size // 4, 0, 0x20, 1)
+        result = self.api.cuArrayCreate_v2(ctypes.byref(array), ctypes.byref(wanted))
+        return result, array.value
+
+    def _free_array(self, array):
+        return self.api.cuArrayDestroy(ctypes.c_void_p(array))
+
+    def _alloc_array3d(self, size):
+        array, wanted = ctypes.c_void_p(), Array3D(64, 64, size // 64 // 64 // 2, 0x10, 1, 0)
+        result = self.api.cuArray3DCreate_v2(ctypes.byref(array), ctypes.byref(wanted))
+        return result, array.value
+
+    _free_array3d = _free_array
+
+    def _alloc_mipmap(self, size):
+        array, wanted = ctypes.c_void_p(), Array3D(size, 0, 0, 0x01, 1, 0)
+        result = self.api.cuMipmappedArrayCreate(ctypes.byref(array), ctypes.byref(wanted), 1)
+        return result, array.value
+
+    def _free_mipmap(self, array):
+        return self.api.cuMipmappedArrayDestroy(ctypes.c_void_p(array))
+
+    def _alloc_async(self, size, stream=None):
+        pointer = ctypes.c_uint64()
+        result = self.api.cuMemAllocAsync(
+            ctypes.byref(pointer), ctypes.c_size_t(size), ctypes.c_void_p(stream)
+        )
+        return result, pointer.value
+
+    def _free_async(self, pointer):
+        result = self.api.cuMemFreeAsync(ctypes.c_uint64(pointer), None)
+        pool = ctypes.c_void_p()
+        self.api.cuCtxSynchronize()
+        self.api.cuDeviceGetMemPool(ctypes.byref(pool), 0)
+        return result or self.api.cuMemPoolTrimTo(pool, ctypes.c_size_t(0))
+
+    def _alloc_pool(self, size):
+        pool, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+        props = PoolProps(1, 0, Location(DEVICE, 0))
+        self.api.cuMemPoolCreate(ctypes.byref(pool), ctypes.byref(props))
+        result = self.api.cuMemAllocFromPoolAsync(
+            ctypes.byref(pointer), ctypes.c_size_t(size), pool, None
+        )
+        if result:
+            self.api.cuMemPoolDestroy(pool)
+        self.handles[pointer.value] = pool
+        return result, pointer.value
+
+    def _free_pool(self, pointer):
+        result = self.api.cuMemFreeAsync(ctypes.c_uint64(pointer), None)
+        return result or self.api.cuMemPoolDestroy(self.handles.pop(pointer))
+
+    def create(self, size, where=DEVICE):
+        handle, prop = ctypes.c_uint64(), AllocationProp(1, 0, Location(where, 0))
+        result = self.api.cuMemCreate(
+            ctypes.byref(handle), ctypes.c_size_t(size), ctypes.byref(prop), ctypes.c_uint64(0)
+        )
+        return result, handle.value
+
+    def map(self, handle, size):
+        pointer = ctypes.c_uint64()
+        self.api.cuMemAddressReserve(
+            *(ctypes.byref(pointer), ctypes.c_size_t(size), ctypes.c_size_t(0)),
+            *(ctypes.c_uint64(0), ctypes.c_uint64(0)),
+        )
+        result = self.api.cuMemMap(
+            *(pointer, ctypes.c_size_t(size), ctypes.c_size_t(0)),
+            *(ctypes.c_uint64(handle), ctypes.c_uint64(0)),
+        )
+        return result, pointer.value
+
+    def unmap(self, pointer, size):
+        return self.api.cuMemUnmap(ctypes.c_uint64(pointer), ctypes.c_size_t(size))
+
+    def release(self, handle):
+        return self.api.cuMemRelease(ctypes.c_uint64(handle))
+
+    def retain(self, pointer):
+        handle = ctypes.c_uint64()
+        result = self.api.cuMemRetainAllocationHandle(
+            ctypes.byref(handle), ctypes.c_void_p(pointer)
+        )
+        return result, handle.value
+
+    def _alloc_vmm(self, size):
+        result, handle = self.create(size)
+        if result:
+            return result, 0
+        result, pointer = self.map(handle, size)
+        self.release(handle)
+        self.handles[pointer] = size
+        return result, pointer
+
+    def _free_vmm(self, pointer):
+        return self.unmap(pointer, self.handles.pop(pointer))
+
+    def _alloc_graph(self, size):
+        graph, node, executable = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        wanted = AllocNode(bytes=size)
+        self.api.cuGraphCreate(ctypes.byref(graph), 0)
+        self.api.cuGraphAddMemAllocNode(
+            ctypes.byref(node), graph, None, ctypes.c_size_t(0), ctypes.byref(wanted)
+        )
+        self.api.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, ctypes.c_uint64(0))
+        self.api.cuGraphDestroy(graph)
+        return self.api.cuGraphLaunch(executable, None), executable.value
+
+    def _free_graph(self, executable):
+        self.api.cuGraphExecDestroy(ctypes.c_void_p(executable))
+        return self.api.cuDeviceGraphMemTrim(0)
+
+    def info(self):
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        result = self.api.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+        return result, free.value, total.value
+
+    def total(self):
+        total = ctypes.c_size_t()
+        return self.api.cuDeviceTotalMem_v2(ctypes.byref(total), 0), total.value
+
+    # ---- work ----
+
+    def launch(self, us, stream=None, count=1):
+        for _ in range(count):
+            result = self.api.cuLaunchKernel(
+                None, us, 1, 1, 1, 1, 1, 0, ctypes.c_void_p(stream), None, None
+            )
+            if result:
+                return result
+        return SUCCESS
+
+    def launch_ex(self, us):
+        config = LaunchConfig((ctypes.c_uint * 7)(us, 1, 1, 1, 1, 1, 0))
+        return self.api.cuLaunchKernelEx(ctypes.byref(config), None, None, None)
+
+    def launch_cooperative(self, us):
+        return self.api.cuLaunchCooperativeKernel(None, us, 1, 1, 1, 1, 1, 0, None, None)
+
+    def fill(self):
+        return self.api.cuMemsetD8Async(ctypes.c_uint64(4096), 0, ctypes.c_size_t(1 << 20), None)
+
+    def synchronize(self):
+        return self.api.cuCtxSynchronize()
+
+    def capture(self, us, count, *, size=0, hook=None):
+        """Record a graph; return the result of each step, and the graph to launch."""
+        stream, graph, executable = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        self.api.cuStreamCreate(ctypes.byref(stream), 1)
+        results = [self.api.cuStreamBeginCapture_v2(stream, 0)]
+        results.append(self.launch(us, stream.value, count))
+        if size:
+            results.append(self._alloc_async(size, stream.value)[0])
+        if hook:
+            hook()
+        results.append(self.api.cuStreamEndCapture(stream, ctypes.byref(graph)))
+        if results[-1] == SUCCESS:
+            results.append(
+                self.api.cuGraphInstantiateWithFlags(
+                    ctypes.byref(executable), graph, ctypes.c_uint64(0)
+                )
+            )
+        self.api.cuStreamDestroy_v2(stream)
+        return results, executable.value
+
+    def replay(self, executable):
+        return self.api.cuGraphLaunch(ctypes.c_void_p(executable), None)
+
+    def train(self, kernel_us, kernels, gap_ms, seconds, *, sync_every=0):
+        """Run iterations of kernels and a host's gap; return their durations, seconds."""
+        durations, end = [], time.monotonic() + seconds
+        while time.monotonic() < end:
+            begun = time.monotonic()
+            for index in range(kernels):
+                self.launch(kernel_us)
+                if sync_every and index % sync_every == sync_every - 1:
+                    self.synchronize()
+            self.synchronize()
+            if gap_ms:
+                time.sleep(gap_ms / 1000)
+            durations.append(time.monotonic() - begun)
+        return durations
+
+
+def in_threads(count, work):
+    """Run ``work(index)`` in threads of their own; return the results."""
+    results = [None] * count
+
+    def run(index):
+        results[index] = work(index)
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def forked(work):
+    """Return what ``work`` returns in a forked child."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            os.write(write, json.dumps(work()).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    return json.loads(text)
+
+
+def main():
+    names = {
+        "cuda": Cuda(*sys.argv[1:]),
+        "in_threads": in_threads,
+        "forked": forked,
+        "os": os,
+        "time": time,
+        "Cuda": Cuda,
+        "ctypes": ctypes,
+    }
+    print(json.dumps(os.getpid()), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(eval(line, names)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Who uses a shared GPU next, step by step."""
+
+import pytest
+
+from gnode.gpushare.memory_book import MemoryBook
+from gnode.gpushare.token_policy import (
+    AskIdle,
+    CloseGate,
+    OpenGate,
+    Settings,
+    SetWindow,
+    TokenPolicy,
+    Why,
+)
+from gsched.model.states import ShareClass
+
+HIGH, LOW = ShareClass.HIGH, ShareClass.LOW
+
+
+def policy(*low: str, high: str = "", **settings: float | None) -> TokenPolicy:
+    """Return a policy with these jobs attached at time 0."""
+    made = TokenPolicy(Settings(**settings))  # type: ignore[arg-type]  # keys of tests
+    for name in low:
+        made.attach(name, LOW, 0.0)
+    if high:
+        made.attach(high, HIGH, 0.0)
+    return made
+
+
+def test_a_lone_low_job_is_never_interrupted() -> None:
+    token = policy("a")
+
+    assert token.request("a", 1.0) == [OpenGate("a", 1)]
+    assert token.next_tick_s() is None
+    assert token.tick(1000.0) == []
+
+
+def test_a_high_job_preempts_a_low_one_and_starts_when_it_has_drained() -> None:
+    token = policy("a", high="h")
+    token.request("a", 0.0)
+
+    assert token.request("h", 0.01) == [CloseGate("a", 1, Why.PREEMPTED)]
+    assert token.released("a", 1, 0.012, drain_s=0.0007) == [OpenGate("h", 2)]
+    assert token.counters.preemptions == 1
+
+
+def test_a_low_job_waits_until_the_high_one_is_idle() -> None:
+    token = policy("a", high="h")
+    token.request("h", 0.0)
+
+    assert token.request("a", 1.0) == [AskIdle("h")]
+    assert token.tick(100.0) == []
+    assert token.idle("h", 100.0) == [CloseGate("h", 1, Why.IDLE)]
+    assert token.released("h", 1, 100.001) == [OpenGate("a", 2)]
+
+
+def test_a_high_job_that_launches_during_its_drain_gets_its_gate_back() -> None:
+    token = policy("a", high="h")
+    token.request("h", 0.0)
+    token.request("a", 0.0)
+    token.idle("h", 1.0)
+
+    assert token.request("h", 1.0001) == [OpenGate("h", 2), AskIdle("h")]
+    assert token.released("h", 1, 1.0002) == []
+
+
+def test_low_jobs_take_turns_in_slices_that_grow() -> None:
+    token = policy("a", "b", slice_first_s=0.1, slice_max_s=0.3)
+    token.request("a", 0.0)
+    token.request("b", 0.0)
+    slices: list[float] = []
+    now_s, holder = 0.0, "a"
+    for _ in range(5):
+        due_s = token.next_tick_s()
+        assert due_s is not None
+        slices.append(round(due_s - now_s, 3))
+        now_s = due_s
+        assert token.tick(now_s) == [CloseGate(holder, token.epoch_of(holder), Why.SLICE_END)]
+        token.request(holder, now_s)
+        token.released(holder, token.epoch_of(holder), now_s)
+        holder = "b" if holder == "a" else "a"
+
+    assert slices == [0.1, 0.2, 0.3, 0.3, 0.3]
+
+
+def test_slices_are_short_beside_a_high_job() -> None:
+    token = policy("a", "b", high="h", slice_beside_high_s=0.05)
+    token.request("a", 0.0)
+    token.request("b", 0.0)
+
+    assert token.next_tick_s() == pytest.approx(0.05)
+
+
+def test_the_job_that_has_used_less_is_next_and_use_is_forgotten() -> None:
+    token = policy("a", "b", "c", slice_first_s=1.0, slice_max_s=1.0, half_life_s=10.0)
+    token.request("a", 0.0)
+    token.request("b", 0.5)
+    token.request("c", 0.5)
+    token.tick(1.0)
+    token.request("a", 1.0)
+    token.released("a", 1, 1.0)
+
+    assert token.holder == "b"
+    assert token.usage_s("a", 1.0) == pytest.approx(1.0)
+    assert token.usage_s("a", 11.0) == pytest.approx(0.5)
+
+
+def test_a_job_that_does_not_drain_is_overtaken_and_counted() -> None:
+    token = policy("a", high="h", drain_max_s=0.5)
+    token.request("a", 0.0)
+    token.request("h", 1.0)
+
+    assert token.next_tick_s() == 1.5
+    assert token.tick(1.4) == []
+    effects = token.tick(1.5)
+
+    assert OpenGate("h", 2) in effects
+    assert (token.counters.overlaps, token.groups["a"].overlaps) == (1, 1)
+    token.request("a", 1.6)
+    assert token.idle("h", 1.7) == []  # a still drains: it cannot be given the token
+    assert token.released("a", 1, 1.8) == [CloseGate("h", 2, Why.IDLE)]
+
+
+def test_the_end_of_a_holder_frees_the_token_at_once() -> None:
+    token = policy("a", "b")
+    token.request("a", 0.0)
+    token.request("b", 0.0)
+
+    effects = token.detach("a", 0.01)
+
+    assert (effects[0], effects[-1]) == (CloseGate("a", 1, Why.LEFT), OpenGate("b", 2))
+
+
+def test_after_a_restart_only_claims_are_granted_until_the_quiet_time_ends() -> None:
+    token = TokenPolicy(Settings(), quiet_until_s=10.0)
+    for name in ("a", "b"):
+        token.attach(name, LOW, 9.0)
+
+    assert token.request("a", 9.0) == []
+    assert token.next_tick_s() == 10.0
+    assert token.claim("b", 9.5) == [OpenGate("b", 1), AskIdle("b")]
+
+
+def test_the_window_follows_the_measured_drain() -> None:
+    token = policy("a", high="h", window_first=4, drain_target_s=0.001)
+    windows = []
+    for number, drain_s in enumerate([0.004, 0.004, 0.004, 0.0007, 0.0001, 0.0001]):
+        token.request("a", float(number))
+        token.request("h", number + 0.1)
+        effects = token.released("a", token.epoch_of("a"), number + 0.2, drain_s=drain_s)
+        windows.append(token.groups["a"].window)
+        assert (SetWindow("a", windows[-1]) in effects) == (
+            windows[-2:][0] != windows[-1] or number == 0
+        )
+        token.request("a", number + 0.3)
+        token.idle("h", number + 0.4)
+        token.released("h", token.epoch_of("h"), number + 0.5)
+        token.idle("a", number + 0.6)
+
+    assert windows == [2, 1, 1, 1, 2, 4]
+
+
+def test_windows_end_with_the_high_job() -> None:
+    token = policy("a")
+
+    assert SetWindow("a", 4) in token.attach("h", HIGH, 0.0)
+    assert SetWindow("a", 0) in token.detach("h", 1.0)
+
+
+def test_memory_of_all_processes_counts_and_a_dead_one_gives_back() -> None:
+    book = MemoryBook()
+    book.set_limit("a", 100)
+
+    assert book.reserve("a", 1, 60)
+    assert not book.reserve("a", 2, 41)
+    assert book.reserve("a", 2, 40)
+    book.drop("a", 1)
+    assert book.used_bytes("a") == 40
+    assert book.refused == {"a": 1}
+
+
+def test_memory_in_use_already_counts_beyond_the_limit() -> None:
+    book = MemoryBook()
+    book.set_limit("a", 100)
+
+    assert book.reserve("a", 1, 150, forced=True)
+    assert not book.reserve("a", 1, 1)
+    book.free("a", 1, 1000)
+    assert book.used_bytes("a") == 0
