@@ -38,14 +38,8 @@ from gnode.hw.nvml import Nvml
 from gnode.hw.sampling import Sampler
 from gnode.supervisor import __file__ as supervisor_file
 from gsched.clock import SystemClock
-from gsched.config import (
-    DEFAULT_NODE_STATE_DIR,
-    HEAD_ACCOUNT,
-    Config,
-    GpuShareConfig,
-    environment,
-    load_config,
-)
+from gsched.config import DEFAULT_NODE_STATE_DIR, HEAD_ACCOUNT, Config, environment, load_config
+from gsched.config_gpu_share import GpuShareConfig
 from gsched.daemon_files import check_config, read_key
 from gsched.errors import CannotWriteError, ConfigError, GschedError, InternalError
 from gsched.logs import HANGUP, Complaints, LineFormatter, survive_hangups

@@ -6,10 +6,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from gsched.config_gpu_share import SHARE_COMPILERS as SHARE_COMPILERS
-from gsched.config_gpu_share import SHARE_FAILURES as SHARE_FAILURES
-from gsched.config_gpu_share import SHARE_RUNTIMES as SHARE_RUNTIMES
-from gsched.config_gpu_share import GpuShareConfig as GpuShareConfig
+from gsched.config_gpu_share import GpuShareConfig
 from gsched.errors import ConfigError
 from gsched.model.limits import MAX_LEASE_S
 

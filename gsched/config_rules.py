@@ -16,8 +16,6 @@ from gsched.config import (
     DRS_VARIANTS,
     POLICIES,
     PROFILING,
-    SHARE_FAILURES,
-    SHARE_RUNTIMES,
     TRAINING_POLICIES,
     AnyTrainingConfig,
     BalanceConfig,
@@ -25,13 +23,13 @@ from gsched.config import (
     DeadlinePolicyConfig,
     DrsConfig,
     FabricConfig,
-    GpuShareConfig,
     HeadConfig,
     NodeConfig,
     QueueConfig,
     SiaConfig,
     TrainingConfig,
 )
+from gsched.config_gpu_share import SHARE_FAILURES, SHARE_RUNTIMES, GpuShareConfig
 from gsched.errors import BadResourceError
 from gsched.model.limits import MIN_LEASE_S
 from gsched.model.node_name import NODE_NAME_RULE, is_node_name

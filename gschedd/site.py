@@ -2,7 +2,8 @@
 
 from msgspec import convert, structs
 
-from gsched.config import Config, FabricConfig, GpuShareConfig
+from gsched.config import Config, FabricConfig
+from gsched.config_gpu_share import GpuShareConfig
 from gsched.model.units import parse_bandwidth_bytes_s
 from gschedd.plan.compose import Fairness
 from gschedd.plan.sharing import SharingRules

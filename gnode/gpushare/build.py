@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from gnode.gpushare.errors import NativeBuildError
-from gsched.config import SHARE_COMPILERS
+from gsched.config_gpu_share import SHARE_COMPILERS
 
 NATIVE: Final = Path(__file__).with_name("native")
 LIBRARY: Final = "libcuda.so.1"

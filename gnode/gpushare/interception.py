@@ -18,7 +18,7 @@ from gnode.gpushare.sampler import Sampler
 from gnode.gpushare.task import SharedTask
 from gnode.gpushare.watchdog import Watchdog
 from gnode.hw.nvml import Nvml
-from gsched.config import GpuShareConfig
+from gsched.config_gpu_share import GpuShareConfig
 from gsched.model.units import parse_size_bytes
 
 FOLDER: Final = "gpushare"

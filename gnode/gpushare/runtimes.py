@@ -8,7 +8,7 @@ from gnode.gpushare.mig import MigRuntime
 from gnode.gpushare.mps import MpsRuntime
 from gnode.gpushare.task import Runtime
 from gnode.hw.nvml import Nvml
-from gsched.config import GpuShareConfig
+from gsched.config_gpu_share import GpuShareConfig
 
 
 def make_runtime(config: GpuShareConfig, *, state_dir: str, nvml: Nvml) -> Runtime:

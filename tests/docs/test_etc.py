@@ -18,7 +18,6 @@ from gsched.config import (
     FabricConfig,
     GoodputConfig,
     GpuConfig,
-    GpuShareConfig,
     HeadConfig,
     HistoryConfig,
     LinkConfig,
@@ -30,6 +29,7 @@ from gsched.config import (
     TrainingConfig,
     parse_config,
 )
+from gsched.config_gpu_share import GpuShareConfig
 
 ETC = Path(__file__).resolve().parents[2] / "etc"
 TEXT = (ETC / "gsched.toml").read_text(encoding="utf-8")

@@ -20,7 +20,6 @@ from gsched.config import (
     ElasticflowConfig,
     FabricConfig,
     GpuConfig,
-    GpuShareConfig,
     HeadConfig,
     HistoryConfig,
     LinkConfig,
@@ -30,6 +29,7 @@ from gsched.config import (
     ThemisConfig,
     TrainingConfig,
 )
+from gsched.config_gpu_share import GpuShareConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 MAN = ROOT / "man"

@@ -11,7 +11,8 @@ from gnode.gpushare.interception import InterceptionRuntime
 from gnode.gpushare.mig import MigRuntime
 from gnode.gpushare.mps import CONTROL_PROGRAM, MpsRuntime
 from gnode.hw.nvml import MigInstance, Nvml
-from gsched.config import GpuShareConfig, parse_config
+from gsched.config import parse_config
+from gsched.config_gpu_share import GpuShareConfig
 from gsched.errors import ConfigError
 
 GIB = 1 << 30

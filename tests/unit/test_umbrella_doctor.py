@@ -7,7 +7,8 @@ import pytest
 
 from gsched.cli.local import head_checks, machine_checks
 from gsched.cli.local.findings import Finding, Level, fail
-from gsched.config import Config, GpuShareConfig
+from gsched.config import Config
+from gsched.config_gpu_share import GpuShareConfig
 from gsched.protocol.api import API_VERSION
 from gsched.version import VERSION
 from tests.support.canned_head import node, status

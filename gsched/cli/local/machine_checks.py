@@ -15,7 +15,8 @@ from gsched.cli.local.cluster import head_daemon, node_daemon
 from gsched.cli.local.daemons import Daemon, read_pid, running_process
 from gsched.cli.local.findings import Finding, fail, ok, warn
 from gsched.cli.local.layout import ClusterLayout
-from gsched.config import SHARE_COMPILERS, Config, load_config
+from gsched.config import Config, load_config
+from gsched.config_gpu_share import SHARE_COMPILERS
 from gsched.config_rules import deprecations
 from gsched.errors import ConfigError
 from gsched.model.units import format_size
