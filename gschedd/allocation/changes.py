@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 from gsched.model.resources import Allocation, Request
 from gsched.model.units import format_gpus
 from gschedd.allocation.placement import Wanted, fits, settle
-from gschedd.allocation.running import Trainings, open_gpus_of
+from gschedd.allocation.running import Trainings, open_gpus_of, shared_until
 from gschedd.allocation.shares import Levels, Timeline, levels_of
 from gschedd.plan.layouts import layout_of, slowest_type
 from gschedd.plan.snapshot import DeadlineForecast, Move, RunningJob, Snapshot, Start, Wait
@@ -27,6 +27,8 @@ def timeline_for(snapshot: Snapshot, others: tuple[RunningJob, ...]) -> Timeline
     timeline = Timeline(snapshot.now_s, total)
     for running in others:
         timeline.take(open_gpus_of(snapshot, running.allocation), until_s=running.end_s)
+    for end_s in shared_until(snapshot, others).values():
+        timeline.take(1, until_s=end_s)
     return timeline
 
 

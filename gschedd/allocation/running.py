@@ -1,6 +1,7 @@
 """Which trainings of a snapshot wait, run, may be migrated, and which GPUs come back to others."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
@@ -76,3 +77,25 @@ def open_gpus_of(snapshot: Snapshot, allocation: Allocation) -> int:
         for share in allocation
         if share.node in nodes and nodes[share.node].open
     )
+
+
+def shared_until(
+    snapshot: Snapshot, running: Iterable[RunningJob]
+) -> dict[tuple[str, int], float | None]:
+    """Return when the last share on each shared GPU ends, by node and index: then it comes back.
+
+    Only GPUs on nodes that take work; seconds since the epoch, None for never.
+    """
+    nodes = snapshot.nodes
+    ends: dict[tuple[str, int], float | None] = {}
+    for job in running:
+        for share in job.allocation:
+            if share.gpu_shares and share.node in nodes and nodes[share.node].open:
+                for part in share.gpu_shares:
+                    key = (share.node, part.index)
+                    before_s = ends.get(key, -math.inf)
+                    if before_s is None or job.end_s is None:
+                        ends[key] = None
+                    else:
+                        ends[key] = max(before_s, job.end_s)
+    return ends

@@ -257,3 +257,22 @@ def test_a_job_is_taken_back_only_if_its_gpu_has_room(
 )
 def test_impossible_shares_are_a_conflict(owned: dict[str, object]) -> None:
     assert adopted(**owned) == (False, "its allocation, as its node tells it, cannot be true")
+
+
+@pytest.mark.parametrize(
+    ("options", "changes"),
+    [
+        ({"movable": True}, {"resources": ("gpu_share=50%",)}),
+        ({"resources": "gpu_share=50%"}, {"deadline_after_s": 3600.0}),
+        ({"launch": "torchrun"}, {"resources": ("gpu_share=50%",)}),
+    ],
+)
+def test_an_alteration_makes_no_job_that_could_not_be_submitted(
+    options: dict[str, object], changes: dict[str, object]
+) -> None:
+    world = World(sharing_node("n1"))
+    run(world, "gpus=1")
+    job = world.submit(str(options.pop("resources", "gpus=1")), program=LONG, **options)  # type: ignore[arg-type] # as given
+
+    with pytest.raises(GschedError, match=r"shares a GPU|whole GPUs|torchrun"):
+        world.alter(job, **changes)  # type: ignore[arg-type] # as given

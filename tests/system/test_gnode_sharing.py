@@ -79,3 +79,18 @@ def test_a_node_without_a_usable_runtime_announces_none(world: GnodeWorld, runti
     share(world, 1, "true", 10)
     assert "does not let jobs share" in world.head.wait_for_exit(1).record.message
     assert ("jobs cannot share GPUs here" in world.log()) == (runtime == "mps")
+
+
+def test_a_job_that_shares_is_told_to_the_runtime_of_a_restarted_gnode(world: GnodeWorld) -> None:
+    """Here the site has taken the runtime away meanwhile: the log tells what is not isolated."""
+    world.start()
+    share(world, 1, waits_for(world, "go"), 50)
+    world.head.wait_for_start(1)
+    world.kill()
+    world.share_runtime = "none"
+
+    world.start()
+
+    assert "attempt 1.1 shares a GPU without its runtime" in world.log()
+    (world.work / "go").touch()
+    assert world.head.wait_for_exit(1).record.exit_code == 0
