@@ -319,7 +319,8 @@ class AdaptiveTraining(Training):
     def _synchronise(self, *, wanted: bool) -> None:
         """Let the next backward pass share the gradients, or add them up on each rank."""
         for part in self._distributed:
-            part.require_backward_grad_sync = wanted
+            if part.require_backward_grad_sync != wanted:
+                part.require_backward_grad_sync = wanted
 
     def _check_weighed(self) -> None:
         if self._is_unweighted:

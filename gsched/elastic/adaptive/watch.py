@@ -1,9 +1,9 @@
 """Takes squared norms of gradients while they are computed, before and after ranks share them.
 
-A hook on each parameter sees the gradient of one backward pass, before it is added to what is there
-and before DistributedDataParallel shares it. When the pass has ended, and DistributedDataParallel
-has taken the mean over the ranks, the sums are in ``grad``. Nothing waits for the device: norms
-stay there until `StepRecord.norms` reads them.
+In steps that are watched, a hook on each parameter sees the gradient of one backward pass, before
+it is added to what is there and before DistributedDataParallel shares it. When the pass has ended,
+and DistributedDataParallel has taken the mean over the ranks, the sums are in ``grad``. Nothing
+waits for the device: norms stay there until `StepRecord.norms` reads them.
 """
 
 from __future__ import annotations
@@ -98,16 +98,17 @@ class GradientNorms:
         self._weight = 1.0
         self._is_last = False
         self._with_locals = False
-        self._squares: list[Tensor] = []
+        self._found: list[Tensor] = []  # norms of the pass that is running
+        self._hooks: list[Any] = []
         self._is_running = False  # a backward pass
         self._passes = 0
         self._previous: list[Tensor | None] | None = None
-        for parameter in self._parameters:
-            parameter.register_hook(self._saw)
 
     def begin(self, steps: int = 1) -> None:
         """Watch the step that begins now; its norms stand for so many ``steps``."""
         self._record, self._passes = StepRecord(steps=steps), 0
+        if not self._hooks:  # else the step before was not ended
+            self._hooks = [each.register_hook(self._saw) for each in self._parameters]
 
     def next_part(self, weight: float, *, is_last: bool, is_only: bool) -> None:
         """Note that the next backward pass is that of a micro-batch.
@@ -125,6 +126,9 @@ class GradientNorms:
         """Return what was seen since `begin`, and watch no more; None: it was not called."""
         self._check_passes()
         record, self._record = self._record, None
+        hooks, self._hooks = self._hooks, []
+        for hook in hooks:  # each costs something in every backward pass
+            hook.remove()
         return record
 
     def _check_passes(self) -> None:
@@ -140,17 +144,17 @@ class GradientNorms:
             self._passes += 1
             _when_passed(self._computed)
         if self._with_locals:
-            self._squares.append(square(gradient))
+            self._found.append(norm(gradient))
 
     def _computed(self) -> None:
         """See the end of a pass, before the ranks have shared its gradients."""
         self._is_running = False
-        squares, self._squares = self._squares, []
+        found, self._found = self._found, []
         if self._record is None:
             return
-        if squares and self._weight > 0:
+        if found and self._weight > 0:
             factor = (self._weight * self._scale()) ** 2
-            self._record.locals.append(total(squares) / factor)
+            self._record.locals.append(squared(found) / factor)
         if self._is_last:
             self._record.computed = self._marks.now()
             _when_passed(self._synchronised)  # later than what DistributedDataParallel has asked
@@ -188,39 +192,49 @@ class GradientNorms:
         old, new, product = [], [], []
         for before, now in zip(previous, gradients, strict=True):
             if before is None or now is None:
-                old += [] if before is None else [square(before)]
-                new += [] if now is None else [square(now)]
+                old += [] if before is None else [norm(before)]
+                new += [] if now is None else [norm(now)]
                 continue
             after = now.detach().to_dense() if now.is_sparse else now.detach()
-            old.append(square(before))
-            new.append(square(after))
+            old.append(norm(before))
+            new.append(norm(after))
             product.append(torch.dot(before.float().reshape(-1), after.float().reshape(-1)))
-        squares = (total(old) + total(new) / scale**2) / 2
+        squares = (squared(old) + squared(new) / scale**2) / 2
         return squares, squares / 2 + total(product) / scale / 2
 
 
-def square(gradient: Tensor) -> Tensor:
-    """Return the squared norm of a gradient, a scalar of 32 bits on its device."""
+def norm(gradient: Tensor) -> Tensor:
+    """Return the norm of a gradient, a scalar of 32 bits on its device."""
     import torch
 
     found = gradient.detach()
     if found.is_sparse:
         found = found.coalesce().values()
-    return torch.linalg.vector_norm(found, dtype=torch.float32).square()
+    return torch.linalg.vector_norm(found, dtype=torch.float32)
 
 
-def total(squares: Sequence[Tensor]) -> Tensor:
+def squared(norms: Sequence[Tensor]) -> Tensor:
+    """Return the sum of the squares of norms, on the device of the first."""
+    return together(norms).square().sum()
+
+
+def total(scalars: Sequence[Tensor]) -> Tensor:
     """Return the sum of scalars, on the device of the first."""
+    return together(scalars).sum()
+
+
+def together(scalars: Sequence[Tensor]) -> Tensor:
+    """Return scalars as one tensor, on the device of the first."""
     import torch
 
-    if not squares:
-        return torch.zeros(())
-    return torch.stack([each.to(squares[0].device) for each in squares]).sum()
+    if not scalars:
+        return torch.zeros(1)
+    return torch.stack([each.to(scalars[0].device) for each in scalars])
 
 
 def total_of(gradients: Iterable[Tensor | None]) -> Tensor:
     """Return the squared norm of all gradients together."""
-    return total([square(each) for each in gradients if each is not None])
+    return squared([norm(each) for each in gradients if each is not None])
 
 
 def _when_passed(act: Callable[[], None]) -> None:
