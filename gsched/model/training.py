@@ -41,6 +41,19 @@ class Scaling(StrEnum):
     RIGID = "rigid"  # the type of GPUs only
 
 
+class Inference(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
+    """What the answers of a job are worth that infers and does not train.
+
+    Attributes:
+        latency_s: time that a batch may take, seconds; 0: any time.
+        requests_per_s: samples that arrive, on all GPUs together; more answers are worth nothing.
+            0: all samples are there.
+    """
+
+    latency_s: float = 0.0
+    requests_per_s: float = 0.0
+
+
 class Adaptive(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
     """A training whose batch size and GPUs a policy may choose for the best goodput.
 
@@ -53,6 +66,7 @@ class Adaptive(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash
         replica_gpus: pairs (GPU type, GPUs of one replica of a model that is split over several);
             one GPU where the type is missing.
         preemptible: a policy may migrate it while it runs.
+        inference: it does not train, and its batches are those of a GPU; None: it trains.
     """
 
     batch: Number
@@ -62,6 +76,7 @@ class Adaptive(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash
     gpu_types: tuple[str, ...] = ()
     replica_gpus: tuple[tuple[str, Number], ...] = ()
     preemptible: bool = True
+    inference: Inference | None = None
 
 
 class Batching(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):

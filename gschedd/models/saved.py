@@ -9,6 +9,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct, structs
 
+from gsched.model.training import Inference
+from gschedd.models.goodput.inference import goodput_of, parts_of
 from gschedd.models.goodput.model import GoodputModel
 from gschedd.models.runtime import PaperSpeed, WalltimeSpeed
 from gschedd.models.runtime_table import TableSpeed
@@ -29,9 +31,14 @@ Speed = PaperSpeed | WalltimeSpeed | TableSpeed | MeasuredSpeed | UnknownSpeed
 
 
 class SavedAdaptive(AdaptiveProfile, frozen=True, kw_only=True, omit_defaults=True):
-    """An `AdaptiveProfile` with the goodput model that there is."""
+    """An `AdaptiveProfile` with the goodput model that there is.
+
+    Attributes:
+        inference: see `gschedd.models.goodput.inference.goodput_of`; None: the job trains.
+    """
 
     goodput: GoodputModel
+    inference: Inference | None = None
 
 
 class SavedProfile(TrainingProfile, frozen=True, kw_only=True, omit_defaults=True):
@@ -139,7 +146,9 @@ def _saved_profile(profile: TrainingProfile) -> SavedProfile:
     assert isinstance(profile.speed, Speed), f"a speed of a kind that is not saved: {profile.speed}"
     fields = structs.asdict(profile)
     if profile.adaptive is not None:
-        fields["adaptive"] = SavedAdaptive(**structs.asdict(profile.adaptive))
+        known = structs.asdict(profile.adaptive)
+        known["goodput"], inference = parts_of(profile.adaptive.goodput)
+        fields["adaptive"] = SavedAdaptive(**known, inference=inference)
     return SavedProfile(**fields)
 
 
@@ -167,7 +176,9 @@ def _kinds(snapshot: Snapshot, loads: Sequence[NodeLoad]) -> list[SavedKind]:
 def _restored_profile(kept: SavedProfile) -> TrainingProfile:
     fields = structs.asdict(kept)
     if kept.adaptive is not None:
-        fields["adaptive"] = AdaptiveProfile(**structs.asdict(kept.adaptive))
+        known = structs.asdict(kept.adaptive)
+        known["goodput"] = goodput_of(kept.adaptive.goodput, known.pop("inference"))
+        fields["adaptive"] = AdaptiveProfile(**known)
     return TrainingProfile(**fields)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gsched.model.training import Adaptive, Training
+from gsched.model.training import Adaptive, Inference, Training
 from gsched.protocol import actions as a
 from gsched.protocol import api
 from tests.support.canned_head import CannedHead, canned_head
@@ -85,9 +85,34 @@ def test_an_adaptive_training_is_elastic_and_has_its_own_batch(head: CannedHead)
     )
 
 
+def test_an_inference_job_says_what_its_answers_are_worth(head: CannedHead) -> None:
+    ran = gsub(
+        head, "--adaptive", "--inference", "--batch", "8", "--batch-max", "256", "--gpus", "1..8",
+        "--latency", "50ms", "--requests", "1.5k", "--non-preemptible", "--", "true",
+    )  # fmt: skip
+
+    assert (ran.status, ran.stderr) == (0, ""), ran
+    (job,) = head.bodies(api.SubmitRequest)[0].jobs
+    assert job.adaptive is not None
+    assert job.adaptive.inference == Inference(latency_s=0.05, requests_per_s=1500.0)
+    assert not job.adaptive.preemptible
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ("--inference --gpus 1..4", "--inference is for adaptive training jobs"),
+        ("--adaptive --batch 8 --gpus 1..4 --latency 5ms", "--latency is for inference jobs"),
+        ("--adaptive --batch 8 --gpus 1..4 --requests 9", "--requests is for inference jobs"),
+        (
+            "--adaptive --batch 8 --gpus 1..4 --inference --scaling strong",
+            "--inference and --scaling strong are mutually exclusive",
+        ),
+        ("--adaptive --batch 8 --gpus 1..4 --inference --latency x", "invalid time 'x'"),
+        (
+            "--adaptive --batch 8 --gpus 1..4 --inference --requests 0",
+            "number must be greater than",
+        ),
         ("--batch-max 64 --gpus 1..4", "--batch-max is for adaptive training jobs"),
         ("--non-preemptible --gpus 1..4", "--non-preemptible is for adaptive training jobs"),
         ("--adaptive --gpus 1..4", "--adaptive needs the batch size for which the job was tuned"),

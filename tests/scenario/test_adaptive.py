@@ -8,7 +8,7 @@ from msgspec import structs
 
 from gsched.errors import InvalidRequestError
 from gsched.model.reports import StepSample
-from gsched.model.training import Adaptive, Batching, Scaling
+from gsched.model.training import Adaptive, Batching, Inference, Scaling
 from gsched.protocol import node as n
 from gsched.protocol.api import JobStory
 from gschedd.core import effects as e
@@ -363,6 +363,11 @@ def test_a_migration_brings_its_batch() -> None:
         (Adaptive(batch=0, batch_max=8), {}, "a batch of 0 samples"),
         (Adaptive(batch=64, batch_max=8), {}, "the largest batch, 8, is smaller than the batch"),
         (structs.replace(ADAPTIVE, replica_gpus=(("t4", 0),)), {}, "a replica of the model has no"),
+        (
+            Adaptive(batch=8, batch_max=8, scaling=Scaling.STRONG, inference=Inference()),
+            {},
+            "an inference job has no gradients to share",
+        ),
         (ADAPTIVE, {"movable": False}, "must be elastic"),
         (ADAPTIVE, {"places_max": 0}, "requests a range of GPUs"),
         (

@@ -2,9 +2,11 @@
 
 import math
 
+import pytest
 from msgspec import structs
 
-from gsched.model.training import Adaptive, Scaling
+from gsched.model.reports import StepSample
+from gsched.model.training import Adaptive, Inference, Scaling
 from gsched.protocol import actions as a
 from gsched.protocol import node as n
 from gschedd.core import commands as c
@@ -173,6 +175,58 @@ def test_a_job_that_is_not_preemptible_starts_at_its_size_and_keeps_it() -> None
     assert [story.gpus(job) for job in (first, second)] == before
     assert [story.job(job).attempts for job in (first, second)] == [1, 1]
     assert sum(story.gpus(other).values()) >= 1
+
+
+def inferring(story: Story, inference: Inference) -> int:
+    """Return a job that answers requests, and has measured its batches on one a100."""
+    story.do(c.ActOnNode(caller=ADMIN, node="t", asked=a.DrainNode(reason="dust")))
+    asked = Adaptive(batch=8, batch_max=512, inference=inference)
+    job = story.training(adaptive=asked)
+    story.run_for(1.0)
+    samples = tuple(
+        StepSample(batch_per_gpu=batch, step_s=passed_s, gradient_s=passed_s)
+        for batch in (8, 64, 512)
+        for passed_s in (SAMPLE_S["a100"] * (64 + batch),)
+    )
+    told = n.Progress(job=job, attempt=1, step=1, at_s=story.now_s, profile=samples)
+    story._take(story.head.reported("a", told, story.now_s))
+    story.do(c.ActOnNode(caller=ADMIN, node="t", asked=a.ResumeNode()))
+    return job
+
+
+def batch_of(story: Story, job: int) -> int:
+    attempt = story.job(job).attempt
+    assert attempt is not None
+    assert attempt.batching is not None
+    return attempt.batching.per_gpu
+
+
+def test_batch_inference_grows_with_its_largest_batch() -> None:
+    story = Story()
+    job = inferring(story, Inference())
+    story.rounds(6)
+
+    assert sum(story.gpus(job).values()) == 4
+    assert batch_of(story, job) == 512
+
+
+def test_inference_with_a_latency_has_batches_that_keep_it() -> None:
+    """A batch of m takes 1 ms times (64 + m) on a100: 136 are done in 200 ms."""
+    story = Story()
+    job = inferring(story, Inference(latency_s=0.2))
+    story.rounds(6)
+
+    assert story.gpus(job) == {"a": 4}
+    assert batch_of(story, job) == pytest.approx(136, abs=2)
+
+
+def test_inference_gets_no_more_gpus_than_its_requests_need() -> None:
+    """136 in 200 ms are 680 a second on one GPU, and 600 arrive."""
+    story = Story()
+    job = inferring(story, Inference(latency_s=0.2, requests_per_s=600.0))
+    story.rounds(6)
+
+    assert story.gpus(job) == {"a": 1}
 
 
 def test_between_rounds_only_new_trainings_start() -> None:

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from gschedd.models.goodput.inference import BatchInference, LatencyBoundedInference
+from gsched.model.training import Inference
+from gschedd.models.goodput.inference import (
+    BatchInference,
+    LatencyBoundedInference,
+    goodput_of,
+    parts_of,
+)
 from gschedd.models.goodput.model import GoodputModel
 from gschedd.models.goodput.records import BatchLimits, ThroughputParameters, TypeModel
 from gschedd.plan.training import Goodputs
@@ -55,3 +61,22 @@ def test_more_than_is_asked_for_is_worth_nothing() -> None:
     assert bounded(0.04, requests_per_s=1000.0).goodput.tolist() == pytest.approx(
         [0.0, 750.0, 1000.0, 1000.0]
     )
+
+
+@pytest.mark.parametrize(
+    "inference",
+    [None, Inference(), Inference(latency_s=0.04), Inference(latency_s=0.04, requests_per_s=9.0)],
+)
+def test_the_goodput_of_a_job_comes_back_from_its_parts(inference: Inference | None) -> None:
+    assert parts_of(goodput_of(MODEL, inference)) == (MODEL, inference)
+
+
+def test_without_measurements_a_latency_bounds_nothing() -> None:
+    """Else the job would never start, and so never be measured."""
+    unknown = GoodputModel(limits=BatchLimits(batch=1, batch_max=8))
+
+    found = goodput_of(unknown, Inference(latency_s=1e-3))
+
+    assert isinstance(found, BatchInference)
+    assert all(found.best("a", np.ones(4, dtype=int), GPUS).goodput > 0)
+    assert isinstance(goodput_of(MODEL, Inference(latency_s=1e-3)), LatencyBoundedInference)

@@ -8,7 +8,8 @@ import pytest
 from msgspec import structs
 
 from gsched.model.resources import Share
-from gsched.model.training import Scaling
+from gsched.model.training import Inference, Scaling
+from gschedd.models.goodput.inference import LatencyBoundedInference, goodput_of
 from gschedd.models.goodput.model import GoodputModel
 from gschedd.models.goodput.records import (
     BatchLimits,
@@ -117,9 +118,16 @@ def test_what_is_known_of_adaptive_trainings_comes_back() -> None:
         gpu_types=frozenset({"a100", "t4"}),
         replica_gpus={"t4": 2},
     )
-    known = structs.replace(profile(1, gpus=(1, 2)), adaptive=adaptive)
-    snapshot = structs.replace(plain(), profiles={1: known})
+    assert isinstance(adaptive.goodput, GoodputModel)
+    bounded = goodput_of(adaptive.goodput, Inference(latency_s=0.05))
+    assert isinstance(bounded, LatencyBoundedInference)
+    infers = structs.replace(adaptive, goodput=bounded, preemptible=False)
+    known = {
+        number: structs.replace(profile(number, gpus=(1, 2)), adaptive=each)
+        for number, each in ((1, adaptive), (2, infers))
+    }
+    snapshot = structs.replace(plain(), profiles=known)
 
     kept = decode(encode(content(snapshot)))
 
-    assert restored(kept.snapshot).profiles == {1: known}
+    assert restored(kept.snapshot).profiles == known

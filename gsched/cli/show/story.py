@@ -253,6 +253,12 @@ def _adaptive(adaptive: Adaptive) -> str:
     if adaptive.scaling is not Scaling.ADAPTIVE:
         words.append(f"{adaptive.scaling} scaling")
     words.extend(f"{gpus} {name} GPUs per replica" for name, gpus in adaptive.replica_gpus)
+    if adaptive.inference is not None:
+        words.append("inference")
+        if adaptive.inference.latency_s:
+            words.append(f"at most {1000.0 * adaptive.inference.latency_s:g} ms for a batch")
+        if adaptive.inference.requests_per_s:
+            words.append(f"{adaptive.inference.requests_per_s:g} samples a second")
     if not adaptive.preemptible:
         words.append("non-preemptible")
     if adaptive.gpu_types:

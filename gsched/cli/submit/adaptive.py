@@ -4,8 +4,8 @@ from msgspec import structs
 
 from gsched.cli.submit.options import SubmitOptions
 from gsched.errors import UsageError
-from gsched.model.training import Adaptive, Scaling
-from gsched.model.units import parse_count
+from gsched.model.training import Adaptive, Inference, Scaling
+from gsched.model.units import parse_count, parse_interval_s
 from gsched.protocol.api import SubmitJob
 
 #: A model and its optimiser that take more samples on a GPU than this are a typing error.
@@ -52,6 +52,11 @@ def with_adaptive(job: SubmitJob, options: SubmitOptions) -> SubmitJob:
             f"--batch-max and --scaling {scaling} are mutually exclusive: the batch size stays",
             hint="leave one of them out",
         )
+    inference = _inference(options)
+    if inference is not None and scaling is not Scaling.ADAPTIVE:
+        raise UsageError(
+            f"--inference and --scaling {scaling} are mutually exclusive", hint="leave one out"
+        )
     per_gpu = options.batch_per_gpu_max
     return structs.replace(
         job,
@@ -64,6 +69,7 @@ def with_adaptive(job: SubmitJob, options: SubmitOptions) -> SubmitJob:
             gpu_types=_types(options.gpu_types),
             replica_gpus=_replicas(options.replica_gpus),
             preemptible=not options.non_preemptible,
+            inference=inference,
         ),
     )
 
@@ -76,7 +82,23 @@ def _adaptive_values(options: SubmitOptions) -> list[tuple[str, str | None]]:
         ("--scaling", options.scaling),
         ("--replica-gpus", options.replica_gpus),
         ("--non-preemptible", "" if options.non_preemptible else None),
+        ("--inference", "" if options.inference else None),
+        ("--latency", options.latency),
+        ("--requests", options.requests),
     ]
+
+
+def _inference(options: SubmitOptions) -> Inference | None:
+    """Return what the answers of an inference job are worth; None: the job trains."""
+    if not options.inference:
+        for option, value in (("--latency", options.latency), ("--requests", options.requests)):
+            if value is not None:
+                raise UsageError(f"{option} is for inference jobs", hint="add --inference")
+        return None
+    return Inference(
+        latency_s=0.0 if options.latency is None else parse_interval_s(options.latency),
+        requests_per_s=0.0 if options.requests is None else parse_count(options.requests),
+    )
 
 
 def _samples(option: str, text: str) -> int:

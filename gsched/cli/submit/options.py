@@ -69,6 +69,9 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
     profile: bool = False
     adaptive: bool = False
     non_preemptible: bool = False
+    inference: bool = False
+    latency: str | None = None
+    requests: str | None = None
     batch_max: str | None = None
     batch_per_gpu_max: str | None = None
     gpu_types: str | None = None
@@ -97,9 +100,10 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
     @property
     def speaks_of_adaptation(self) -> bool:
         """Return whether anything is said of batch sizes that follow the GPUs."""
-        texts = (self.batch_max, self.batch_per_gpu_max, self.gpu_types, self.scaling)
-        is_said = any(each is not None for each in (*texts, self.replica_gpus))
-        return self.adaptive or self.non_preemptible or is_said
+        sizes = (self.batch_max, self.batch_per_gpu_max, self.gpu_types, self.scaling)
+        texts = (*sizes, self.replica_gpus, self.latency, self.requests)
+        flags = self.adaptive or self.non_preemptible or self.inference
+        return flags or any(each is not None for each in texts)
 
     @property
     def speaks_of_saving(self) -> bool:
@@ -315,6 +319,12 @@ _JOB_OPTIONS = (
           text="GPUs of one replica of a model that is split over several."),
     _flag("--non-preemptible", target="non_preemptible",
           text="No policy migrates the adaptive job once it runs."),
+    _flag("--inference", target="inference",
+          text="The adaptive job answers requests and does not train."),
+    _text("--latency", metavar="TIME", target="latency",
+          text="Time that a batch of an inference job may take, such as 50ms."),
+    _text("--requests", metavar="N", target="requests",
+          text="Samples that arrive each second, of an inference job."),
     _flag("--profile", text="Run on the fewest GPUs until the step time is measured.",
           target="profile"),
     _text("--checkpoint-dir", metavar="DIR", text="Directory for checkpoints of an elastic job.",

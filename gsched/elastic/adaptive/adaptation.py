@@ -42,6 +42,11 @@ class Adaptation:
     per_gpu: int = field(init=False, default=1)
     profiles: bool = field(init=False, default=False)
 
+    @property
+    def _batch_max(self) -> int:
+        """Return the most samples of a step over all ranks; 0: any number."""
+        return 0 if self.options.inference else self.options.batch_max
+
     def follow(self, samples: Samples, environment: Environment, ranks: Ranks) -> AdaptiveSamples:
         """Take the batch from the environment of rank 0; return the samples with it.
 
@@ -55,7 +60,7 @@ class Adaptation:
             (
                 *batching(
                     samples.global_batch,
-                    options.batch_max,
+                    self._batch_max,
                     environment.batch_per_gpu,
                     environment.accumulation,
                     ranks.world_size,
@@ -76,7 +81,7 @@ class Adaptation:
             accumulation: micro-batches of a step before the last one.
             world_size: ranks.
         """
-        tuned, most = self.samples.tuned_batch, self.options.batch_max
+        tuned, most = self.samples.tuned_batch, self._batch_max
         batch, self.per_gpu = batching(tuned, most, per_gpu, accumulation, world_size)
         self.samples = replace(self.samples, global_batch=batch)
         return self.samples

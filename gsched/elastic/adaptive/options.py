@@ -56,6 +56,7 @@ class Adaptive:
         until: when it is over.
         alone: how the gradient noise is measured on one rank without accumulation.
         scaler: that the losses are scaled with; None: they are not.
+        inference: nothing is trained: ranks share no gradients, and batches are those of a rank.
     """
 
     batch_max: int = 0
@@ -63,6 +64,7 @@ class Adaptive:
     until: Until = Until.EPOCHS
     alone: Alone = Alone.HALVES
     scaler: Scaler | None = None
+    inference: bool = False
 
     def __post_init__(self) -> None:
         if self.batch_max != int(self.batch_max) or self.batch_max < 0:
@@ -71,3 +73,5 @@ class Adaptive:
             object.__setattr__(self, "rule", Rule(self.rule))
         object.__setattr__(self, "until", Until(self.until))
         object.__setattr__(self, "alone", Alone(self.alone))
+        if self.inference and self.until is Until.PROGRESS:
+            raise ValueError("Adaptive: inference=True makes no progress: leave until out")

@@ -58,6 +58,7 @@ class Profiler:
         self._plan = adaptation.samples
         self._learned = adaptation.learned
         self._generators = adaptation.generators
+        self._infers = adaptation.options.inference
         self._ranks = ranks
         self._device = _device_name(next(model.parameters()).device)
         self._calls: Calls | None = None
@@ -84,7 +85,7 @@ class Profiler:
         """
         self._at, self.is_careful = step, is_careful
         self._spent_s, self._fetched = dict.fromkeys(Phase, 0.0), 0
-        self._calls = Calls(self._model)
+        self._calls = Calls(self._model, infers=self._infers)
 
     def per_gpu(self, step: int, wanted: int) -> int:
         """Return the most samples of a micro-batch in a step, where ``wanted`` would be best."""

@@ -71,9 +71,11 @@ class Calls:
 
     Args:
         model: or its parts that DistributedDataParallel has wrapped are called by the script.
+        infers: passes are forward only.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, infers: bool = False) -> None:
+        self.infers = infers
         self._device = next(model.parameters()).device
         self._calls: list[_Call] = []
         self.size = 0
@@ -97,7 +99,7 @@ class Calls:
         def called(_module: nn.Module, arguments: Any, options: Any) -> None:
             import torch
 
-            if not torch.is_grad_enabled():
+            if not torch.is_grad_enabled() and not self.infers:
                 return
             kind, precision = self._device.type, None
             if torch.is_autocast_enabled(kind):
@@ -140,7 +142,8 @@ def profile(
     if not watched:
         return Profile(fault="the model was not called: elastic.start() got another one")
     with _unchanged(model, generators):
-        passes = _Passes(watched, calls.size, [p for p in model.parameters() if p.requires_grad])
+        parameters = [each for each in model.parameters() if each.requires_grad or calls.infers]
+        passes = _Passes(watched, calls.size, parameters, infers=calls.infers)
         found = _measured(passes, sizes, time.perf_counter() + budget_s)
     _release_memory()
     return found
@@ -191,8 +194,9 @@ class _Passes:
     """Does forward and backward passes whose gradients nobody gets."""
 
     def __init__(
-        self, calls: Sequence[_Call], size: int, parameters: Sequence[nn.Parameter]
+        self, calls: Sequence[_Call], size: int, parameters: Sequence[nn.Parameter], *, infers: bool
     ) -> None:
+        self._infers = infers
         self._calls = calls
         self._size = size
         self._parameters = parameters
@@ -226,11 +230,17 @@ class _Passes:
         began_s = time.perf_counter()
         losses = []
         for call, (arguments, options) in zip(self._calls, inputs, strict=True):
-            device = self._parameters[0].device.type
-            with torch.autocast(device, dtype=call.precision, enabled=call.precision is not None):
-                losses.append(loss_of(call.module(*arguments, **options)))
-        loss = torch.stack([each.reshape(()).float() for each in losses]).sum()
-        torch.autograd.grad(loss, self._parameters, allow_unused=True)
+            device, is_mixed = self._parameters[0].device.type, call.precision is not None
+            with (
+                torch.autocast(device, dtype=call.precision, enabled=is_mixed),
+                torch.set_grad_enabled(not self._infers),
+            ):
+                output = call.module(*arguments, **options)
+                if not self._infers:
+                    losses.append(loss_of(output))
+        if not self._infers:
+            loss = torch.stack([each.reshape(()).float() for each in losses]).sum()
+            torch.autograd.grad(loss, self._parameters, allow_unused=True)
         wait_for_device()
         return time.perf_counter() - began_s
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gsched.elastic.adaptive.adaptation import Adaptation
@@ -79,7 +79,9 @@ class AdaptiveTraining(Training):
         self._distributed = distributed_parts(model)
         self._marks = Marks(next(model.parameters()).device)
         self._norms = (
-            GradientNorms(model, self._loss_scale, self._marks) if is_plain(model) else None
+            GradientNorms(model, self._loss_scale, self._marks)
+            if is_plain(model) and not adaptive.inference
+            else None
         )
         alone = adaptive.alone if self._norms is not None else None
         self._planner = Planner(ranks.rank, ranks.world_size, alone)
@@ -254,6 +256,11 @@ class AdaptiveTraining(Training):
         for step, (offset, _) in enumerate(self._parts(), self._position.step + 1):
             size, per_gpu = self._plan.batch_at(offset), self._profiler.per_gpu(step, self._per_gpu)
             found.append(self._planner.plan(step, offset, size, per_gpu))
+        if self._adaptive.inference:  # no rank takes part in what it has no sample of
+            found = [
+                replace(plan, parts=[part for part in plan.parts if part.weight > 0])
+                for plan in found
+            ]
         return found
 
     def _is_replanned(self) -> bool:
@@ -306,7 +313,7 @@ class AdaptiveTraining(Training):
                 self._profiler.enter(step, Phase.FETCH)
                 batch = next(batches)
                 self._left -= 1
-                self._weight, self._is_unweighted = part.weight, True
+                self._weight, self._is_unweighted = part.weight, not self._adaptive.inference
                 self._synchronise(wanted=self._left == 0)
                 self._profiler.enter(step, Phase.PASS, part.end - part.begin)
                 if self._norms is not None:
@@ -378,8 +385,8 @@ class AdaptiveTraining(Training):
         if is_first or self._profiler.is_careful or step_s <= 0:
             return body
         body |= {"batch_per_gpu": self.batch_per_gpu, "accumulation": self.accumulation}
-        if self.world_size == 1 or waits_s:
-            wait_s = sum(waits_s) / len(waits_s) if self.world_size > 1 else 0.0
+        if self.world_size == 1 or waits_s or self._adaptive.inference:
+            wait_s = sum(waits_s) / len(waits_s) if waits_s and self.world_size > 1 else 0.0
             body["gradient_s"] = self._gradient_s(step_s, wait_s)
         return body
 

@@ -39,6 +39,11 @@ def adaptive_notes(asked: SubmitJob, request: Request, state: State) -> list[str
             "a replica of the model has no GPU",
             hint="--replica-gpus TYPE=N: a whole number from 1 for each type",
         )
+    if adaptive.inference is not None and adaptive.scaling is not Scaling.ADAPTIVE:
+        raise InvalidRequestError(
+            f"an inference job has no gradients to share, so its scaling is not {adaptive.scaling}",
+            hint="leave --scaling out",
+        )
     if not asked.movable or asked.checkpoint_signal:
         raise InvalidRequestError(
             "an adaptive job is restarted with other batch sizes, so it must be elastic",

@@ -10,6 +10,7 @@ from gsched.model.training import Adaptive, Scaling
 from gsched.protocol import node as n
 from gschedd.core import facts as f
 from gschedd.core.state import Job, Reached, State
+from gschedd.models.goodput.inference import goodput_of
 from gschedd.models.goodput.records import GradientNoise
 from gschedd.models.kinds import kind_of
 from gschedd.models.steptimes import TYPES_JOINT, Steps
@@ -149,8 +150,11 @@ def adaptive_profile(
     if attempt is not None:
         most = max(most, gpu_count(attempt.allocation))
     return AdaptiveProfile(
-        goodput=state.goodputs.model(
-            job.id, kind_of(job.spec).key, _as_in_script(asked, reached), noise
+        goodput=goodput_of(
+            state.goodputs.model(
+                job.id, kind_of(job.spec).key, _as_in_script(asked, reached), noise
+            ),
+            asked.inference,
         ),
         scaling=asked.scaling,
         age_s=max(0.0, now_s - job.submitted_s),

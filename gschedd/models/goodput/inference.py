@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from gsched.model.training import Inference
 from gschedd.models.goodput.model import GoodputModel
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gschedd.plan.training import Goodputs
+    from gschedd.plan.training import Goodput, Goodputs
 
 
 class BatchInference(Struct, frozen=True, kw_only=True, cache_hash=True):
@@ -75,6 +76,41 @@ class LatencyBoundedInference(Struct, frozen=True, kw_only=True, cache_hash=True
         in_time = (self.latency_s - parameters.compute_s) / parameters.compute_per_sample_s
         batch = min(_largest_batch(self.model, gpu_type), int(max(in_time, 0.0) * (1 + 1e-12)))
         return _on_replicas(self.model, gpu_type, gpus, batch, most_per_s=self.requests_per_s)
+
+
+def goodput_of(model: GoodputModel, inference: Inference | None) -> "Goodput":
+    """Return the goodput of a job with such a model, whether it trains or infers.
+
+    Without measurements nothing is known of latencies: then they bound nothing.
+    """
+    if inference is None:
+        return model
+    if not inference.latency_s or not model.types():
+        return BatchInference(model=model)
+    return LatencyBoundedInference(
+        model=model,
+        latency_s=inference.latency_s,
+        requests_per_s=inference.requests_per_s or float("inf"),
+    )
+
+
+def parts_of(goodput: "Goodput") -> tuple[GoodputModel, Inference | None]:
+    """Return what `goodput_of` makes the same goodput of.
+
+    Raises:
+        TypeError: it is not one of them.
+    """
+    match goodput:
+        case GoodputModel():
+            return goodput, None
+        case BatchInference():
+            return goodput.model, Inference()
+        case LatencyBoundedInference(model=model, latency_s=latency_s):
+            asked = goodput.requests_per_s
+            requests_per_s = 0.0 if asked == float("inf") else asked
+            return model, Inference(latency_s=latency_s, requests_per_s=requests_per_s)
+        case _:
+            raise TypeError(f"no goodput of a job: {type(goodput).__name__}")
 
 
 def _largest_batch(model: GoodputModel, gpu_type: str) -> int:
