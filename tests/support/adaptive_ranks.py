@@ -413,6 +413,61 @@ def until_progress(directory: pathlib.Path) -> list[str]:
     return wrong
 
 
+def inference(directory: pathlib.Path) -> list[str]:
+    """On 2, 4 and 3 ranks, without an optimiser: each sample is used once."""
+    used: Used = []
+    attempts = [
+        Attempt(ranks=2, per_gpu=15, stop=4),
+        Attempt(ranks=4, per_gpu=40, stop=7),
+        Attempt(ranks=3, per_gpu=50),
+    ]
+    largest = 0
+    for number, attempt in enumerate(attempts):
+        if attempt.ranks <= RANK:
+            continue
+        os.environ["GSCHED_BATCH_PER_GPU"] = str(attempt.per_gpu)
+        os.environ["GSCHED_ACCUMULATION"] = "0"
+        store = f"file://{directory}/store-{number}"
+        distributed.init_process_group(
+            "gloo", init_method=store, rank=RANK, world_size=attempt.ranks
+        )
+        try:
+            net = network()
+            training = elastic.start(
+                net,
+                [],
+                elastic.Samples(COUNT, global_batch=TUNED, drop_last=False, seed=3),
+                settings=elastic.Settings(directory=str(directory / "checkpoints"), interval_s=0),
+                adaptive=elastic.Adaptive(inference=True),
+            )
+            largest = max(largest, infer(training, net, attempt.stop, used))
+            training.finish()
+        finally:
+            gc.collect()
+            distributed.destroy_process_group()
+    (directory / f"used-{RANK}").write_text(json.dumps(used))
+    wanted = max(attempt.per_gpu for attempt in attempts if attempt.ranks > RANK)
+    return [] if largest == wanted else [f"the largest batch was {largest}, and not {wanted}"]
+
+
+def infer(training: elastic.AdaptiveTraining, net: nn.Module, stop: int, used: Used) -> int:
+    """Do the steps up to the checkpoint after step ``stop``; return the largest batch."""
+    largest = 0
+    for epoch in training.epochs():
+        for parts in training.steps():
+            if stop and training.step_count >= stop:
+                return largest
+            for indices in parts:
+                used += [(epoch, index) for index in indices]
+                largest = max(largest, len(indices))
+                with torch.no_grad():
+                    net(POINTS[torch.tensor(indices)])
+            if training.step_count + 1 == stop:
+                training.checkpoint()
+            training.step()
+    return largest
+
+
 CHECKS = (
     noise_of_the_steps,
     noise_of_the_data,
@@ -422,6 +477,7 @@ CHECKS = (
     told_batch,
     changing_batches,
     until_progress,
+    inference,
 )
 
 

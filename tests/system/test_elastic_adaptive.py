@@ -25,6 +25,7 @@ CHECKS = (
     "told_batch",
     "changing_batches",
     "until_progress",
+    "inference",
 )
 
 
@@ -35,7 +36,7 @@ def test_adaptive_training_computes_what_a_direct_computation_does(tmp_path: pat
     assert ran.returncode == 0, "\n".join([*told, ran.stderr[-4000:]])
     for lines in told:
         assert lines.splitlines() == [f"{check}: ok" for check in CHECKS]
-    for check, epochs in (("told_batch", 1), ("changing_batches", 6)):
+    for check, epochs in (("told_batch", 1), ("changing_batches", 6), ("inference", 1)):
         used: Counter[tuple[int, int]] = Counter()
         for path in (tmp_path / check).glob("used-*"):
             used.update((epoch, sample) for epoch, sample in json.loads(path.read_text()))
