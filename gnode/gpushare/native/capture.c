@@ -75,8 +75,6 @@ void gs_capture_add_bytes(CUstream stream, uint64_t bytes) {
     pthread_mutex_unlock(&lock);
 }
 
-void gs_stream_gone(CUstream stream) { (void)ended(stream); }
-
 void gs_capture_forget_after_fork(void) {
     pthread_mutex_init(&lock, NULL);
     atomic_store(&gs_captures, 0);
@@ -124,7 +122,8 @@ GS_END(cuStreamEndCapture_ptsz, per_thread)
 #define GS_DESTROY(name)                          \
     GS_EXPORT CUresult name(CUstream stream);     \
     GS_EXPORT CUresult name(CUstream stream) {    \
-        gs_stream_gone(stream);                   \
+        (void)ended(stream);                      \
+        gs_window_stream_gone(stream);            \
         return GS_REAL(name)(stream);             \
     }
 

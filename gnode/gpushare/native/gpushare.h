@@ -160,13 +160,13 @@ void gs_contexts_synchronize(void);
 void gs_contexts_forget_after_fork(void);
 /* window.c */
 void gs_window_context_gone(CUcontext context);
+void gs_window_stream_gone(CUstream stream);
 void gs_window_forget_after_fork(void);
 /* capture.c */
 extern _Atomic uint32_t gs_captures;
 bool gs_is_capturing(CUstream stream);
 bool gs_captures_active(void);
 void gs_capture_add_bytes(CUstream stream, uint64_t bytes);
-void gs_stream_gone(CUstream stream);
 void gs_capture_forget_after_fork(void);
 /* lifecycle.c */
 void gs_watch_forks(void);

@@ -101,6 +101,16 @@ void gs_window_launched(CUstream stream, uint32_t window) {
     pthread_mutex_unlock(&lock);
 }
 
+/* Nothing can be recorded on it later. */
+void gs_window_stream_gone(CUstream stream) {
+    pthread_mutex_lock(&lock);
+    if (open_batch.stream == stream) {
+        close_batch();
+        open_batch.stream = NULL;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 void gs_window_context_gone(CUcontext context) {
     pthread_mutex_lock(&lock);
     if (open_batch.context == context) open_batch.launches = 0;

@@ -1,6 +1,8 @@
 /* cuGetProcAddress: exact in version and flags, as the driver is. */
 #include "fake.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define PER_THREAD 2u
@@ -42,14 +44,25 @@ static void *find(const char *symbol, int version, uint64_t flags) {
     return best >= 0 ? symbols[best].function : NULL;
 }
 
+/* Which names a runtime looks up, for the record of them. */
+static void trace(const char *call, const char *symbol, int version, uint64_t flags) {
+    const char *path = getenv("GSCHED_FAKE_TRACE");
+    FILE *file = path != NULL ? fopen(path, "a") : NULL;
+    if (file == NULL) return;
+    fprintf(file, "%s %s %d %d\n", call, *symbol ? symbol : "-", version, (int)flags);
+    fclose(file);
+}
+
 FAKE_API CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, cuuint64_t flags) {
     fake_state();
+    trace("v1", symbol, version, flags);
     *pfn = find(symbol, version, flags);
     return *pfn != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 FAKE_API CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version,
                                       cuuint64_t flags, CUdriverProcAddressQueryResult *status) {
     fake_state();
+    trace("v2", symbol, version, flags);
     *pfn = find(symbol, version, flags);
     if (status != NULL) *status = *pfn != NULL ? 0 : 1;
     return CUDA_SUCCESS;
