@@ -65,6 +65,7 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         node_timeout_s: silence after which a node is unreachable.
         default_walltime_s: for jobs that state none, for planning only; 0: unknown.
         max_queued_per_user: unfinished jobs of one user; more are refused.
+        max_array_elements: elements of one array; an array with more is refused.
         max_user_priority: the highest priority that users can give their own jobs; operators may
             give any.
         lease_s: of rerunnable jobs that say nothing of a lease; 0: they have none.
@@ -90,6 +91,7 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     node_timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=1e6)] = 15.0
     default_walltime_s: Seconds = 0.0
     max_queued_per_user: Annotated[int, msgspec.Meta(ge=1, le=100_000_000)] = 1_000_000
+    max_array_elements: Annotated[int, msgspec.Meta(ge=1, le=1_048_576)] = 100_000
     max_user_priority: Annotated[int, msgspec.Meta(ge=-1024, le=1023)] = 0
     lease_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_LEASE_S)] = 0.0
     unsatisfiable: str = "cancel"

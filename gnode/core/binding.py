@@ -23,7 +23,8 @@ SCRIPT_NAME = "script"
 NODEFILE_NAME = "nodefile"
 GPUFILE_NAME = "gpufile"
 FAILURE_NAME = "failure.json"
-KEPT_NAMES = frozenset({"GSCHED_HEAD", "GSCHED_CONFIG"})  # so that gsub works inside a job
+#: So that gsub works inside a job; and the line of an element of an array, from the head.
+KEPT_NAMES = frozenset({"GSCHED_HEAD", "GSCHED_CONFIG", "GSCHED_ARRAY_LINE"})
 CLUSTER_LETTERS = 12  # of its id: enough to tell clusters of one site apart
 KEPT_PREFIX = "PBS_O_"
 #: In paths of output files, $NAME and ${NAME} stand for the index of the element of an array.

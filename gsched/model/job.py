@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from gsched.model.arrays import Array
 from gsched.model.dependency import Dependency
 from gsched.model.numbers import Amount, Count, Number
 from gsched.model.resources import Request
@@ -101,6 +102,8 @@ class JobSpec(Stated, frozen=True, kw_only=True, omit_defaults=True):
             a node or a rank of it has died; 0: what is rerunnable is, after the loss of a node.
         lease_s: how long it may run on a node that does not reach the head, seconds; 0: for ever.
         depends: on which jobs it still depends; what has come about is left out.
+        array: its elements, if it is an array: it is never started itself.
+        lines_digest: of the text of which each element of the array has one line, by its index.
     """
 
     owner: Owner
@@ -129,10 +132,14 @@ class JobSpec(Stated, frozen=True, kw_only=True, omit_defaults=True):
     restarts_max: Number = 0
     lease_s: float = 0.0
     depends: tuple[Dependency, ...] = ()
+    array: Array | None = None
+    lines_digest: str = ""
 
     @property
     def is_training(self) -> bool:
         """Return whether its run time and deadline are planned: anything of them was said."""
+        if self.array is not None:
+            return False  # its elements are
         if self.training is not None or self.adaptive is not None:
             return True
         return self.deadline_s > 0 or self.request.places_max > 0

@@ -44,6 +44,10 @@ MAX_MESSAGE: Final = 1024
 MAX_ID: Final = 255
 MAX_NAMED_NODES: Final = 1000
 MAX_RATES: Final = 256
+MAX_ARRAY_TEXT: Final = 16 * 1024
+MAX_ARRAY_SPANS: Final = 1000
+MAX_LINES_BYTES: Final = 8 * MIB
+MAX_LINE_BYTES: Final = 64 * 1024
 MAX_FIELD_BYTES: Final = MIB // 4
 
 #: Of a job's lease, seconds: nodes renew a lease six times in its length.
@@ -147,6 +151,15 @@ LIMITS: Final = (
     _limit("job id as written", MAX_ID, "characters", "a number and the name of a server"),
     _limit("nodes that a migration names", MAX_NAMED_NODES, "count", "each is looked up"),
     _limit("rates of a training", MAX_RATES, "count", "one for each number of GPUs"),
+    _limit("list of an array's indices", MAX_ARRAY_TEXT, "characters", "1,000 ranges"),
+    _limit(
+        "ranges of an array's indices",
+        MAX_ARRAY_SPANS,
+        "count",
+        "also of those that are left when single elements are deleted or held: kept in one record",
+    ),
+    _limit("lines of an array's elements, together", MAX_LINES_BYTES, "bytes", "as a script"),
+    _limit("line of an element", MAX_LINE_BYTES, "bytes", "half of a variable's limit in Linux"),
     _limit(
         "lease",
         MAX_LEASE_S,
@@ -193,6 +206,7 @@ LIMITS: Final = (
 TEXTS: Final[Mapping[str, int]] = MappingProxyType(
     {
         "account": MAX_WORD,
+        "array": MAX_ARRAY_TEXT,
         "checkpoint_dir": MAX_PATH,
         "join": MAX_WORD,
         "key": MAX_WORD,
@@ -217,7 +231,7 @@ TEXTS: Final[Mapping[str, int]] = MappingProxyType(
 
 
 #: Texts whose bytes are limited: see `MAX_SCRIPT_BYTES`.
-_OWN_LIMITS: Final = frozenset({"script"})
+_OWN_LIMITS: Final = frozenset({"script", "lines"})
 
 
 def texts_of(kind: type[Struct]) -> tuple[tuple[str, int], ...]:

@@ -56,6 +56,8 @@ class SubmitJob(Stated, frozen=True, kw_only=True, omit_defaults=True, forbid_un
         requeue_on: ``node-failure``: it is restarted after a node or a rank of it has died.
         requeue_limit: so often in a row; None: three times.
         depends: on other jobs, each as after ``-W depend=``: ``afterok:12:13``.
+        array: indices of the elements of an array: ``0-99:2%5``; empty: it is none.
+        lines: one for each index from 0 on: element 7 gets line 7 as $GSCHED_ARRAY_LINE.
     """
 
     key: str
@@ -87,6 +89,8 @@ class SubmitJob(Stated, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     requeue_limit: int | None = None
     lease_s: float | None = None
     depends: tuple[str, ...] = ()
+    array: str = ""
+    lines: str = ""
 
 
 class SubmitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -139,6 +143,31 @@ class OutcomeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str = ""
 
 
+class ArrayRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How many elements of an array are in which state.
+
+    Attributes:
+        indices: of all elements, as they were stated: ``0-99:2``.
+        at_once: so many may be unfinished jobs at once; 0: any number.
+        elements: how many there are.
+        left, held, cancelled: indices of those that are no jobs: yet, until they are released, and
+            for good.
+        waiting: neither running nor done, jobs or not.
+    """
+
+    indices: str
+    elements: int
+    at_once: int = 0
+    left: str = ""
+    held: str = ""
+    cancelled: str = ""
+    waiting: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    deleted: int = 0
+
+
 class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
     """One line of ``gstat`` or ``ghist``.
 
@@ -161,6 +190,7 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
         moves: how often it has gone on elsewhere, or on other GPUs.
         moves_lost: how often it was killed at its checkpoint signal and restarted instead.
         moves_cost_s: for how long that has kept it from working, seconds.
+        array: of an array, how many of its elements are in which state; None: it is none.
     """
 
     id: int
@@ -194,6 +224,7 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
     moves: int = 0
     moves_lost: int = 0
     moves_cost_s: float = 0.0
+    array: ArrayRow | None = None
 
 
 class JobList(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -19,6 +19,7 @@ from gsched.model.states import (
     StopReason,
 )
 from gschedd.core import facts as f
+from gschedd.core.arrays import apply as apply_arrays
 from gschedd.core.attempts.walltime import spent_by
 from gschedd.core.indexing import (
     enter,
@@ -26,6 +27,7 @@ from gschedd.core.indexing import (
     give_up_move,
     leave,
     move,
+    note_array,
     note_dependencies,
     resting_state,
     touch,
@@ -37,6 +39,7 @@ from gschedd.core.nodes import apply as apply_nodes
 from gschedd.core.recovery.apply import recovered
 from gschedd.core.state import (
     Attempt,
+    Elements,
     Job,
     Part,
     State,
@@ -76,8 +79,10 @@ def _submitted(state: State, fact: f.JobSubmitted) -> None:
         eligible_s=max(fact.at_s, spec.start_after_s),
         holds=spec.holds,
         recovered=fact.recovered,
+        elements=None if spec.array is None else Elements(left=spec.array.spans),
     )
     add_job(state, job)
+    apply_arrays.note_recovered(state, job)
     if spec.client_key:
         state.keys[client_key(spec.owner.uid, spec.client_key)] = job.id
     touch(state, job)
@@ -122,6 +127,7 @@ def note_damaged(state: State, job: int, node: str, attempt: int) -> None:
 def add_job(state: State, job: Job) -> None:
     """Put a job that is not done into the state and all its indices (submission and loading)."""
     state.jobs[job.id] = job
+    note_array(state, job)
     state.next_job = max(state.next_job, submitted_number(job.id) + 1)
     uid = job.spec.owner.uid
     state.jobs_by_user[uid] = state.jobs_by_user.get(uid, 0) + 1
@@ -135,6 +141,12 @@ def add_job(state: State, job: Job) -> None:
         own(state, job, job.attempt)
     if job.move is not None:
         reserve(state, job)
+
+
+def _elements_made(state: State, fact: f.ElementsMade) -> None:
+    for job in apply_arrays.elements_made(state, fact):
+        add_job(state, job)
+        touch(state, job)
 
 
 def _held(state: State, fact: f.JobHeld) -> None:
@@ -355,6 +367,7 @@ def _ended(state: State, fact: f.JobEnded) -> None:
     state.caches.sizes.pop(job.id, None)
     forget_dependencies(state, job)
     del state.jobs[job.id]
+    apply_arrays.note_ended(state, job)
     state.unstored.finished[job.id] = job
     uid = job.spec.owner.uid
     state.jobs_by_user[uid] -= 1
@@ -383,6 +396,10 @@ _APPLIERS: Final[Mapping[type[f.Fact], Applier]] = MappingProxyType(
         (
             _on(f.JobSubmitted, _submitted),
             _on(f.JobDiscarded, _discarded),
+            _on(f.ElementsMade, _elements_made),
+            _on(f.ElementsDropped, apply_arrays.elements_dropped),
+            _on(f.ElementsHeld, apply_arrays.elements_held),
+            _on(f.ElementsReleased, apply_arrays.elements_released),
             _on(f.JobHeld, _held),
             _on(f.JobReleased, _released),
             _on(f.JobDue, _due),

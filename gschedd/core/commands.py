@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
+from gsched.model.arrays import Spans
 from gsched.protocol.actions import AnyJobAction, AnyNodeAction
 from gsched.protocol.api import SubmitJob
 from gschedd.core.settings import Caller
@@ -21,20 +22,28 @@ class Submit(Command, frozen=True, kw_only=True):
 
     Attributes:
         digests: of its script and environment as the store keeps them.
+        lines_digest: of the lines of an array's elements.
         past: of finished jobs that it depends on, whether they succeeded.
     """
 
     asked: SubmitJob
     digests: tuple[str, str]
+    lines_digest: str = ""
     past: Mapping[int, bool] = MappingProxyType({})
 
 
 class ActOnJob(Command, frozen=True, kw_only=True):
-    """Do to one job what was asked, of this and perhaps of others; ``past`` as in `Submit`."""
+    """Do to one job what was asked, of this and perhaps of others.
+
+    Attributes:
+        past: as in `Submit`.
+        elements: of the array ``job`` that are meant; empty: the job, or all elements.
+    """
 
     job: int
     asked: AnyJobAction
     past: Mapping[int, bool] = MappingProxyType({})
+    elements: Spans = ()
 
 
 class ActOnNode(Command, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ the same facts to the same state always gives the same state.
 
 from msgspec import Struct
 
+from gsched.model.arrays import Spans
 from gsched.model.job import ExitRecord, JobSpec, Outcome
 from gsched.model.machine import Machine
 from gsched.model.resources import Allocation, Inventory, Load, Usage
@@ -58,6 +59,33 @@ class JobDiscarded(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=T
 
     by: str
     attempts: dict[str, int] = {}
+
+
+class ElementsMade(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """Elements of the array became jobs, each as the array's statement has it."""
+
+    elements: Spans
+
+
+class ElementsDropped(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """Elements of the array that are no jobs yet will never be any."""
+
+    elements: Spans
+    by: str
+
+
+class ElementsHeld(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """Elements of the array that are no jobs yet do not become any until they are released."""
+
+    elements: Spans
+    by: str
+
+
+class ElementsReleased(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """These elements of the array may become jobs again."""
+
+    elements: Spans
+    by: str
 
 
 class JobHeld(JobFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -432,6 +460,10 @@ class NodeFaulted(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=T
 AnyFact = (
     JobSubmitted
     | JobDiscarded
+    | ElementsMade
+    | ElementsDropped
+    | ElementsHeld
+    | ElementsReleased
     | JobHeld
     | JobReleased
     | JobDue

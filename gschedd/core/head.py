@@ -26,6 +26,7 @@ from gschedd.core import decide
 from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.apply import apply, note_heartbeat
+from gschedd.core.arrays.elements import more_elements
 from gschedd.core.attempts import reports
 from gschedd.core.attempts.assign import Assigner
 from gschedd.core.attempts.overtaken import is_overtaken
@@ -63,7 +64,7 @@ from gschedd.core.requests.dependencies import made_to_wait, resolved
 from gschedd.core.requests.submit import first_state, known_submission, prepare
 from gschedd.core.settings import Settings
 from gschedd.core.state import State
-from gschedd.core.step import NOTHING, Step, together
+from gschedd.core.step import NOTHING, Step, refused_step, together
 from gschedd.core.training import checkpoints as coalescing
 from gschedd.core.transient import WaitingGroup
 from gschedd.models.predict import Model
@@ -146,14 +147,14 @@ class Head:
         except InvalidTransitionError:
             raise  # a fault of ours, half way through a change: nothing may go on from here
         except GschedError as error:
-            return _refused(error)
+            return refused_step(error)
 
     def preview(self, command: c.AnyCommand, now_s: float) -> Step:
         """Return what a command would come to, without doing it: a refusal, or its first facts."""
         try:
             return Step(facts=tuple(self._decide(command, now_s)))
         except GschedError as error:
-            return _refused(error)
+            return refused_step(error)
 
     def _decide(self, command: c.AnyCommand, now_s: float) -> list[f.AnyFact]:
         match command:
@@ -348,7 +349,10 @@ class Head:
         self.unfinished = False
         if not self.state.dirty.any or self.safe_mode:
             return NOTHING
-        return together([self._arrive(now_s), *self._vacate(now_s), self._plan(now_s)])
+        made = self._advance(more_elements(self.state, now_s))
+        step = together([made, self._arrive(now_s), *self._vacate(now_s), self._plan(now_s)])
+        self.unfinished |= bool(self.state.dirty.arrays)
+        return step
 
     def _arrive(self, now_s: float) -> Step:
         """Let moving jobs whose new places are free go on there."""
@@ -591,8 +595,3 @@ class Head:
         if not applied:
             return NOTHING
         return Step(facts=tuple(applied), effects=tuple(effects), runs=tuple(runs))
-
-
-def _refused(error: GschedError) -> Step:
-    """Return a refusal without the frames that it was raised in: 10,000 had 100,000 objects."""
-    return Step(error=error.with_traceback(None))

@@ -4,19 +4,27 @@ For `gschedd.core.apply` and its parts alone: nobody else writes the state.
 """
 
 from bisect import bisect_left, insort
+from typing import Final
 
-from gsched.model.ids import short_job_id
+from gsched.model.ids import ELEMENT_BASE, array_of, short_job_id
 from gsched.model.states import JobState
 from gschedd.core import facts as f
 from gschedd.core.ledger import release
-from gschedd.core.state import Attempt, Job, State
+from gschedd.core.state import ArrayIndex, Attempt, Job, State
 from gschedd.core.transient import WaitingGroup
 from gschedd.core.transitions import next_job_state
 
+RESTING: Final = frozenset({JobState.QUEUED, JobState.WAITING, JobState.HELD})
+#: More elements of an array become jobs when so many or fewer wait: half of what may wait.
+MORE_BELOW: Final = 128
+
 
 def enter(state: State, job: Job) -> None:
-    """Index a job by the state it is in."""
-    if job.state is JobState.QUEUED:
+    """Index a job by the state it is in; an array is never among the jobs that may start."""
+    count_element(state, job, 1)
+    if job.state is JobState.QUEUED and job.spec.array is not None:
+        state.dirty.mark_array(job.id)
+    elif job.state is JobState.QUEUED:
         job_class = state.class_of(job)
         group = state.groups.get(job_class)
         if group is None:
@@ -30,6 +38,9 @@ def enter(state: State, job: Job) -> None:
 
 def leave(state: State, job: Job) -> None:
     """Take a job out of the index of the state it is in."""
+    count_element(state, job, -1)
+    if job.state is JobState.QUEUED and job.spec.array is not None:
+        return
     if job.state is JobState.QUEUED:
         job_class = state.class_of(job)
         group = state.groups[job_class]
@@ -47,6 +58,17 @@ def leave(state: State, job: Job) -> None:
         del state.delayed[index]
 
 
+def count_element(state: State, job: Job, change: int) -> None:
+    """Count an element of an array among those that wait, where it does."""
+    index = state.arrays.get(array_of(job.id)) if job.id >= ELEMENT_BASE else None
+    if index is None or job.state not in RESTING:
+        return
+    index.waiting += change
+    elements = index.job.elements
+    if change < 0 and elements is not None and elements.left and index.waiting <= MORE_BELOW:
+        state.dirty.mark_array(index.job.id)
+
+
 def move(state: State, job: Job, fact: f.JobFact, wanted: JobState) -> None:
     """Let a job go to another state, as the table allows, with all indices."""
     following = next_job_state(job.state, fact, wanted)
@@ -56,6 +78,14 @@ def move(state: State, job: Job, fact: f.JobFact, wanted: JobState) -> None:
     job.state = following
     enter(state, job)
     touch(state, job)
+
+
+def note_array(state: State, job: Job) -> None:
+    """Index an array, or an element of one."""
+    if job.spec.array is not None:
+        state.arrays[job.id] = ArrayIndex(job)
+    elif (index := state.arrays.get(array_of(job.id))) is not None:
+        index.made.add(job.id)
 
 
 def note_dependencies(state: State, job: Job) -> None:

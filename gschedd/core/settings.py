@@ -34,6 +34,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         default_walltime_s: of jobs that state none, for planning only; 0: unknown.
         predicted_times: jobs are planned to run as long as their kind did before.
         max_queued_per_user: unfinished jobs of one user.
+        max_array_elements: of one array.
         max_user_priority: the highest priority that users can give their own jobs.
         fabric: how nodes are connected, and how fast their GPUs are.
         move_s: from the order to move a training to its first further step, where nothing was
@@ -64,6 +65,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     default_walltime_s: float = 0.0
     predicted_times: bool = True
     max_queued_per_user: int = 1_000_000
+    max_array_elements: int = 100_000
     max_user_priority: int = 1023
     fabric: Fabric = Fabric()
     move_s: float = 30.0

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
+from gsched.model.arrays import Spans
 from gsched.model.ids import ELEMENT_BASE, submitted_number
 from gsched.model.job import ExitRecord, JobSpec, Outcome
 from gsched.model.machine import Machine
@@ -182,6 +183,32 @@ class Reached(Progress, frozen=True, kw_only=True):
     ready: bool = False
 
 
+class Elements(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What has become of the elements of an array.
+
+    Those that are unfinished jobs are in none of these, but in `State.arrays`.
+
+    Attributes:
+        left: are no jobs yet, in the order in which they will be.
+        held: as these, but do not become jobs until they are released.
+        cancelled: never become jobs.
+        succeeded, failed, deleted: how many jobs have ended in which way.
+        worst: how the worst of them ended; None: all have succeeded.
+        cpu_s, wall_s, gpu_s: what the jobs that have ended have used.
+    """
+
+    left: Spans = ()
+    held: Spans = ()
+    cancelled: Spans = ()
+    succeeded: int = 0
+    failed: int = 0
+    deleted: int = 0
+    worst: Outcome | None = None
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    gpu_s: float = 0.0
+
+
 class SparseFields(Struct, kw_only=True, omit_defaults=True):
     """Fields of `Job` that most jobs leave at their defaults; the store keeps them in one column.
 
@@ -204,6 +231,7 @@ class SparseFields(Struct, kw_only=True, omit_defaults=True):
         avoid: nodes on which its last attempts failed to start: it tries others first.
         unknown_since_s: since when each attempt has failed on its owner's account; 0: none has.
         recovered: a node knew it and the database did not; it is never started (again).
+        elements: of an array; None: it is none.
     """
 
     move: MigrationTarget | None = None
@@ -223,6 +251,7 @@ class SparseFields(Struct, kw_only=True, omit_defaults=True):
     avoid: tuple[str, ...] = ()
     unknown_since_s: float = 0.0
     recovered: bool = False
+    elements: Elements | None = None
 
 
 class Job(SparseFields, kw_only=True, omit_defaults=True):
@@ -331,6 +360,23 @@ class Node(Struct, kw_only=True, omit_defaults=True):
     heartbeat_s: float | None = None
 
 
+class ArrayIndex:
+    """Which elements of an unfinished array are jobs now.
+
+    Attributes:
+        job: the array.
+        made: the numbers of its elements that are unfinished jobs.
+        waiting: how many of them have no attempt.
+    """
+
+    __slots__ = ("job", "made", "waiting")
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.made: set[int] = set()
+        self.waiting = 0
+
+
 class State:
     """All that the head knows of what is not over, in three parts.
 
@@ -374,6 +420,7 @@ class State:
         ports: master ports in use.
         jobs_by_user, argument_bytes_by_user: what limits per user count.
         dependants: jobs that depend on a job, by that job.
+        arrays: unfinished arrays by number, with their elements that are jobs.
 
         dirty: marks of what has changed, for the next scheduling cycle.
         caches: what follows from the state and is slow to work out.
@@ -430,6 +477,7 @@ class State:
         self.jobs_by_user: dict[int, int] = {}
         self.argument_bytes_by_user: dict[int, int] = {}
         self.dependants: dict[int, set[int]] = {}
+        self.arrays: dict[int, ArrayIndex] = {}
 
     def damaged_on(self, node: str) -> int:
         """Return a job with a damaged record that may own something on a node; 0: none."""

@@ -98,6 +98,7 @@ class Dirty:
         every: every waiting job is to be looked at.
         job_classes: job_classes with a job that has come.
         nodes: nodes on which something was given back.
+        arrays: arrays of which elements may become jobs.
         ends: what runs, by planned end; brought up to date when a policy looks.
     """
 
@@ -106,6 +107,7 @@ class Dirty:
         self.every = True
         self.job_classes: set[JobClass] = set()
         self.nodes: set[str] = set()
+        self.arrays: set[int] = set()
         self.ends = Ends()
 
     def mark_all(self) -> None:
@@ -115,6 +117,11 @@ class Dirty:
     def mark_class(self, job_class: JobClass) -> None:
         """Let the next cycle look at the jobs of a class."""
         self.job_classes.add(job_class)
+        self.any = True
+
+    def mark_array(self, array: int) -> None:
+        """Let the next cycle make jobs of elements of an array, if more of them may be."""
+        self.arrays.add(array)
         self.any = True
 
     def mark_nodes(self, nodes: Iterable[str]) -> None:

@@ -48,6 +48,7 @@ def settings_from(config: Config) -> Settings:
         default_walltime_s=head.default_walltime_s,
         predicted_times=config.balance.predicted_times and chosen_policy(config).predicts_run_times,
         max_queued_per_user=head.max_queued_per_user,
+        max_array_elements=head.max_array_elements,
         max_user_priority=head.max_user_priority,
         fabric=fabric_from(config.fabric),
         move_s=config.training.move_s,

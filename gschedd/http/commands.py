@@ -1,13 +1,11 @@
 """The commands' side of the HTTP API: routes that change something."""
 
 import asyncio
-import hashlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-import msgspec
 from aiohttp import web
 
 from gsched.clock import Clock
@@ -21,7 +19,7 @@ from gsched.errors import (
 )
 from gsched.failpoint import failpoint
 from gsched.model import limits
-from gsched.model.ids import format_job_id, own_job_number, short_job_id
+from gsched.model.ids import array_of, format_job_id, own_job, short_job_id
 from gsched.model.limits import MAX_JOBS_PER_REQUEST
 from gsched.model.states import HoldKind
 from gsched.protocol import actions as a
@@ -40,6 +38,8 @@ from gschedd.http.action_words import action_words
 from gschedd.http.answers import answer, error_body
 from gschedd.http.bodies import SMALL_BYTES, Bodies, read_body, read_submission
 from gschedd.http.callers import Callers
+from gschedd.http.contents import Content, content_of
+from gschedd.http.elements import meant
 from gschedd.http.forecasts import Forecasts, with_outlook
 from gschedd.http.launches import BlobCache
 from gschedd.http.pace import Pace
@@ -47,7 +47,6 @@ from gschedd.http.past import EndedWell, past_of
 from gschedd.store.sqlite import Store
 
 _TEXTS: Final = {kind: limits.texts_of(kind) for kind in (*a.JOB_ACTIONS, *a.NODE_ACTIONS.values())}
-_encoder = msgspec.json.Encoder(order="deterministic")
 
 Item = TypeVar("Item")
 
@@ -95,16 +94,7 @@ class Parts:
     forecasts: Forecasts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Blob:
-    """A script or an environment as it is stored, and its digest; empty for nothing."""
-
-    data: bytes
-    digest: str
-
-
-_Content = tuple[_Blob, _Blob]
-_Received = tuple[api.SubmitJob, _Content, Mapping[int, bool]]  # and how jobs before it ended
+_Received = tuple[api.SubmitJob, Content, Mapping[int, bool]]
 
 
 class _Item:
@@ -178,13 +168,13 @@ class Commands:
         texts = [text for job in jobs for text in job.depends]
         past = await past_of(texts, self._head.state, self._parts.ended_well)
         loop = asyncio.get_running_loop()
-        contents: list[_Content] = []
+        contents: list[Content] = []
         pace.begin()
         for job in jobs:
-            if len(job.script) > SMALL_BYTES:
-                contents.append(await loop.run_in_executor(None, _content, job))
+            if len(job.script) + len(job.lines) > SMALL_BYTES:
+                contents.append(await loop.run_in_executor(None, content_of, job))
             else:
-                contents.append(_content(job))
+                contents.append(content_of(job))
             await pace.keep()
         return known, [(job, each, past) for job, each in zip(jobs, contents, strict=True)]
 
@@ -226,7 +216,7 @@ class Commands:
 
         def submit(
             job: api.SubmitJob,
-            content: _Content,
+            content: Content,
             past: Mapping[int, bool],
             outlook: Outlook | None,
             now_s: float,
@@ -306,7 +296,7 @@ class Commands:
     def _submit(
         self,
         job: api.SubmitJob,
-        content: _Content,
+        content: Content,
         caller: Caller,
         now_s: float,
         outlook: Outlook | None = None,
@@ -314,11 +304,16 @@ class Commands:
         past: Mapping[int, bool],
     ) -> Step:
         """Queue one job; what it brings is kept only if it is taken."""
-        digests = (content[0].digest, content[1].digest)
-        command = c.Submit(caller=caller, asked=job, digests=digests, past=past)
+        command = c.Submit(
+            caller=caller,
+            asked=job,
+            digests=(content.script.digest, content.environment.digest),
+            lines_digest=content.lines.digest,
+            past=past,
+        )
         step = self._head.command(command, now_s, outlook)
         if step.facts:
-            for blob in content:
+            for blob in content.blobs:
                 if blob.digest:
                     self._engine.keep_blob(blob.digest, blob.data)
                     self._parts.blobs.put(blob.digest, blob.data)
@@ -467,7 +462,7 @@ class Commands:
                 continue
             every = True
             for job in list(self._head.state.jobs.values()):
-                if caller.owns(job.spec.owner):
+                if caller.owns(job.spec.owner) and array_of(job.id) not in self._head.state.jobs:
                     expanded.append(format_job_id(job.id, server))
                 await pace.keep()
         return expanded
@@ -477,8 +472,11 @@ class Commands:
     ) -> "_Item":
         item = _Item(text)
         try:
-            item.job = own_job_number(text, server=self._head.settings.server)
-            item.command = c.ActOnJob(caller=caller, job=item.job, asked=asked, past=past)
+            job = own_job(text, server=self._head.settings.server)
+            item.job, elements = meant(job, self._head.state)
+            item.command = c.ActOnJob(
+                caller=caller, job=item.job, asked=asked, past=past, elements=elements
+            )
         except GschedError as error:
             item.error = error.with_traceback(None)  # its frames are many objects
         return item
@@ -566,16 +564,6 @@ def _check_action(asked: a.AnyJobAction) -> None:
 def is_large(request: web.Request, items: int) -> bool:
     """Return whether a request takes its user's turn at work that takes long."""
     return items > FEW or (request.content_length or 0) > SMALL_BYTES
-
-
-def _content(job: api.SubmitJob) -> _Content:
-    """Return a job's script and environment as they are stored."""
-    environment = _encoder.encode(job.environment) if job.environment else b""
-    return _blob(job.script.encode(errors="surrogatepass")), _blob(environment)
-
-
-def _blob(data: bytes) -> _Blob:
-    return _Blob(data=data, digest=hashlib.sha256(data).hexdigest() if data else "")
 
 
 def _result(step: Step) -> api.SubmitResult:

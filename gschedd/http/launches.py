@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from gsched.model.ids import array_of, index_of
 from gsched.model.origin import Origin
 from gsched.model.states import AttemptState, LaunchKind, PartState
 from gsched.protocol import node as n
@@ -15,6 +16,8 @@ from gschedd.core.training.checkpoints import checkpoint_dir
 
 MAX_CACHED_BLOBS = 2000
 MAX_CACHED_BYTES = 64 * 1024 * 1024
+
+LINE_VARIABLE = "GSCHED_ARRAY_LINE"
 
 _environment_decoder = msgspec.json.Decoder(dict[str, str])
 
@@ -64,6 +67,7 @@ class Launches:
         self._blobs = blobs
         self._server = server
         self._cluster = cluster
+        self._lines: tuple[str, list[str]] | None = None
 
     def order(self, effect: e.SendLaunch | e.SendPrepare) -> n.Launch | n.Prepare | None:
         """Return the order to launch an attempt or to prepare it; None: that is moot by now."""
@@ -95,6 +99,15 @@ class Launches:
         )
         launch = self._composed(job, attempt, effect.node)
         return n.Prepare(launch=launch, yields=effect.yields)
+
+    def _line_of(self, job: Job) -> dict[str, str]:
+        """Return the variable with the line of an element of an array, where it has one."""
+        digest = job.spec.lines_digest
+        if not digest or not array_of(job.id):
+            return {}
+        if self._lines is None or self._lines[0] != digest:  # elements start one after another
+            self._lines = (digest, self._blobs.get(digest).decode().split("\n"))
+        return {LINE_VARIABLE: self._lines[1][index_of(job.id)]}
 
     def _composed(self, job: Job, attempt: Attempt, node: str) -> n.Launch:
         spec = job.spec
@@ -136,7 +149,7 @@ class Launches:
             python=spec.python,
             grace_s=spec.grace_s,
             account=spec.account,
-            environment=environment,
+            environment=environment | self._line_of(job),
             checkpoint_dir=checkpoint_dir(job),
             checkpoint_interval_s=spec.checkpoint_interval_s,
             lease_s=attempt.lease_s,

@@ -6,7 +6,8 @@ What is shown is durable: a query waits for the commit that is under way.
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
@@ -17,7 +18,16 @@ from msgspec import structs
 
 from gsched.clock import Clock
 from gsched.errors import InvalidRequestError, StorageError, UnknownJobError
-from gsched.model.ids import format_job_id, own_job_number, short_job_id
+from gsched.model.arrays import read_spans
+from gsched.model.ids import (
+    INDICES,
+    JobId,
+    array_of,
+    element_number,
+    own_job,
+    own_job_number,
+    short_job_id,
+)
 from gsched.model.limits import MAX_HISTORY_ROWS, MAX_PATTERN_WILDCARDS, MAX_WORD, shown
 from gsched.model.states import JobState, NodeState, PartState
 from gsched.protocol import api
@@ -30,6 +40,7 @@ from gschedd.engine.loop import Engine
 from gschedd.http.answers import answer, error_body
 from gschedd.http.bodies import Bodies
 from gschedd.http.callers import Callers
+from gschedd.http.elements import Past, found_job, to_read
 from gschedd.http.forecasts import Forecasts, Start
 from gschedd.http.links import Links
 from gschedd.http.pace import Pace
@@ -41,6 +52,7 @@ ROWS_PER_SLICE = 250  # rows encoded before other requests get their turn
 IDS_PER_READ = 100  # jobs read before another long read gets its turn
 MAX_WAIT_S = 300.0
 MAX_OFFSET = 2**62  # of a byte in a file; the kernel counts in 63 bits
+_COMMA = re.compile(r",(?![^\[]*\])")  # between ids, not between indices of elements
 _encoder = msgspec.json.Encoder()
 
 
@@ -127,14 +139,17 @@ class Queries:
         query = request.query
         warning = await self._engine.shown()
         if "ids" in query:
-            ids = [text for text in query["ids"].split(",") if text]
+            ids = [text for text in _COMMA.split(query["ids"]) if text]
             return await self._jobs_by_id(ids, warning, caller.uid)
         states = _states(query.get("state", ""))
         user = query.get("user", "")
+        every, arrays = query.get("elements", "") == "1", self._head.state.arrays
         chosen = [
             job
             for job in self._head.state.jobs.values()
-            if (not user or job.spec.owner.user == user) and (not states or job.state in states)
+            if (every or not arrays or array_of(job.id) not in arrays)
+            and (not user or job.spec.owner.user == user)
+            and (not states or job.state in states)
         ]
         if query.get("all", "") == "1" and (not states or JobState.DONE in states):
             limit = MAX_HISTORY_ROWS
@@ -185,15 +200,16 @@ class Queries:
             return await self._chosen_rows(texts, past, warning, pace)
 
     async def _chosen_rows(
-        self, texts: Sequence[str], past: Mapping[int, Job | StorageError], warning: str, pace: Pace
+        self, texts: Sequence[str], past: Past, warning: str, pace: Pace
     ) -> web.Response:
         teller = self._teller()
+        server, state = self._head.settings.server, self._head.state
         rows: list[api.JobRow] = []
         errors: dict[str, api.ErrorBody] = {}
         for text in texts:
             await pace.keep()
             try:
-                rows.append(teller.row(self._chosen(text, past)))
+                rows.append(teller.row(found_job(text, state, past, server)))
             except (UnknownJobError, StorageError) as error:
                 errors[text] = error_body(error)
         return answer(
@@ -211,10 +227,11 @@ class Queries:
         numbers: dict[int, None] = {}
         for text in texts:
             with contextlib.suppress(UnknownJobError):
-                numbers[own_job_number(text, server=self._head.settings.server)] = None
-        return [number for number in numbers if number not in self._head.state.jobs]
+                number = own_job_number(text, server=self._head.settings.server)
+                numbers.update(dict.fromkeys(to_read(number, self._head.state)))
+        return list(numbers)
 
-    async def _read_jobs(self, wanted: Sequence[int]) -> Mapping[int, Job | StorageError]:
+    async def _read_jobs(self, wanted: Sequence[int]) -> Past:
         """Return those jobs that the database knows, or why one cannot be read."""
         found: dict[int, Job | StorageError] = {}
 
@@ -229,37 +246,16 @@ class Queries:
             await self._read_long(partial(read, wanted[begin : begin + IDS_PER_READ]))
         return found
 
-    def _chosen(self, text: str, past: Mapping[int, Job | StorageError]) -> Job:
-        """Return a job by its id, from the state or from what was read.
-
-        Raises:
-            UnknownJobError: the id is unknown.
-            StorageError: its row is damaged.
-        """
-        number = own_job_number(text, server=self._head.settings.server)
-        job = self._head.state.jobs.get(number) or past.get(number)
-        if isinstance(job, StorageError):
-            raise job
-        if job is None:
-            name = format_job_id(number, self._head.settings.server)
-            raise UnknownJobError(f"Unknown Job Id {name}", hint="see gstat and ghist")
-        return job
-
     async def _find(self, text: str) -> Job:
         """Return a job, done or not.
 
         Raises:
             UnknownJobError: the id is unknown.
         """
-        number = own_job_number(text, server=self._head.settings.server)
-        job = self._head.state.jobs.get(number)
-        if job is not None:
-            return job
-        found = await self._read(lambda: self._reader.jobs([number]))
-        if not found:
-            name = format_job_id(number, self._head.settings.server)
-            raise UnknownJobError(f"Unknown Job Id {name}", hint="see gstat and ghist")
-        return found[0]
+        server, state = self._head.settings.server, self._head.state
+        wanted = to_read(own_job_number(text, server=server), state)
+        read = await self._read(lambda: self._reader.jobs(wanted)) if wanted else []
+        return found_job(text, state, {job.id: job for job in read}, server)
 
     async def story(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/jobs/ID``."""
@@ -434,10 +430,10 @@ def history_filter(query: Mapping[str, str], *, server: str) -> HistoryFilter:
     """
     outcome = query.get("outcome", "")
     _check_pattern(query.get("name", ""))
+    jobs = [own_job(text, server=server) for text in _COMMA.split(query.get("ids", "")) if text]
     return HistoryFilter(
-        ids=tuple(
-            own_job_number(text, server=server) for text in query.get("ids", "").split(",") if text
-        ),
+        ids=tuple(_past_number(job) for job in jobs),
+        elements=tuple(span for job in jobs for span in _past_elements(job)),
         user=query.get("user", ""),
         queue=query.get("queue", ""),
         name=query.get("name", ""),
@@ -447,6 +443,19 @@ def history_filter(query: Mapping[str, str], *, server: str) -> HistoryFilter:
         until_s=_number(query["until"], "until") if query.get("until") else None,
         limit=max(1, min(int(_number(query.get("limit", "1000"), "limit")), MAX_HISTORY_ROWS)),
     )
+
+
+def _past_number(job: JobId) -> int:
+    return job.number if job.element is None else element_number(job.number, job.element)
+
+
+def _past_elements(job: JobId) -> Iterator[tuple[int, int]]:
+    """Yield the first and last numbers of elements that are meant beside the job itself."""
+    if job.elements == "[]":
+        yield element_number(job.number, 0), element_number(job.number, INDICES - 1)
+    elif job.elements and job.element is None:
+        for span in read_spans(job.elements[1:-1]):
+            yield element_number(job.number, span.first), element_number(job.number, span.last)
 
 
 def _check_pattern(pattern: str) -> None:

@@ -43,6 +43,8 @@ _ORPHANS: Final = """
         WHERE digest IS NOT NULL
         UNION SELECT json_extract(CAST(spec AS TEXT), '$.environment_digest') AS digest FROM specs
         WHERE digest IS NOT NULL
+        UNION SELECT json_extract(CAST(spec AS TEXT), '$.lines_digest') AS digest FROM specs
+        WHERE digest IS NOT NULL
     )
 """
 

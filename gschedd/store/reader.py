@@ -22,9 +22,14 @@ T = TypeVar("T")
 
 
 class HistoryFilter(Struct, frozen=True, kw_only=True):
-    """Which past jobs are wanted; empty strings and None ask for all."""
+    """Which past jobs are wanted; empty strings and None ask for all.
+
+    Attributes:
+        elements: first and last numbers, of elements of arrays that are wanted beside ``ids``.
+    """
 
     ids: tuple[int, ...] = ()
+    elements: tuple[tuple[int, int], ...] = ()
     user: str = ""
     queue: str = ""
     name: str = ""
@@ -151,10 +156,10 @@ class Reader:
         """
         where, values = _conditions(wanted)
         totals = self._db.execute(
-            "SELECT count(*), coalesce(sum(cpu_s), 0), coalesce(sum(wall_s), 0), "  # noqa: S608 # bound
+            "SELECT count(failed), coalesce(sum(cpu_s), 0), coalesce(sum(wall_s), 0), "  # noqa: S608 # bound
             "coalesce(sum(gpu_s), 0), "
             "coalesce(sum(failed AND outcome != 'cancelled'), 0), "
-            "coalesce(sum(outcome = 'cancelled'), 0) FROM jobs" + where,
+            "coalesce(sum(outcome = 'cancelled' AND failed IS NOT NULL), 0) FROM jobs" + where,
             values,
         ).fetchone()
         query = rows.SELECT_JOBS + where + " ORDER BY ended_s DESC, id DESC LIMIT ?"
@@ -213,7 +218,10 @@ def _conditions(wanted: HistoryFilter, *, done_only: bool = True) -> tuple[str, 
         values.extend(given)
 
     if wanted.ids:
-        term(f"jobs.id IN ({', '.join('?' * len(wanted.ids))})", *wanted.ids)
+        named = f"jobs.id IN ({', '.join('?' * len(wanted.ids))})"
+        spans = [" OR jobs.id BETWEEN ? AND ?" for _ in wanted.elements]
+        bounds = (number for pair in wanted.elements for number in pair)
+        term(f"({named}{''.join(spans)})", *wanted.ids, *bounds)
     for column in ("user", "queue", "outcome"):
         value = getattr(wanted, column)
         if value:

@@ -1,11 +1,14 @@
 """Between the core's records and the database's rows."""
 
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Final, cast
 
 import msgspec
 from msgspec import Struct, structs
 
+from gsched.model.arrays import indices
+from gsched.model.ids import element_number
 from gsched.model.job import JobSpec, Outcome
 from gsched.model.states import HoldKind, JobState
 from gschedd.core import facts as f
@@ -86,7 +89,7 @@ def job_row(job: Job) -> Row:
         job.gpu_s,
         None if outcome is None else outcome.kind.value,
         None if outcome is None else _encode(outcome),
-        None if outcome is None else int(not outcome.succeeded),
+        None if outcome is None or spec.array is not None else int(not outcome.succeeded),
         spec.client_key or None,
         _sparse_data(job),
     )
@@ -136,6 +139,23 @@ def job_from_row(row: Row, spec: JobSpec) -> Job:
 def spec_blob(spec: JobSpec) -> bytes:
     """Return a spec as it is stored."""
     return _encode(spec)
+
+
+def specs_made(batch: Batch) -> Iterator[tuple[int, bytes]]:
+    """Yield the specs of elements of arrays that became jobs, as they are now, by number."""
+    made = {
+        element_number(fact.job, index)
+        for fact in batch.facts
+        if isinstance(fact, f.ElementsMade)
+        for index in indices(fact.elements)
+    }
+    blobs: dict[int, bytes] = {}  # elements share their spec
+    for job in batch.jobs if made else ():
+        if job.id in made:
+            key = id(job.spec)
+            blob = blobs.get(key) or spec_blob(job.spec)
+            blobs[key] = blob
+            yield job.id, blob
 
 
 #: Values that specs share, remembered by a reader that lives long.

@@ -458,6 +458,7 @@ class Store:
             for fact in batch.facts
             if isinstance(fact, f.JobSubmitted | f.JobAltered)
         ]
+        specs.extend(rows.specs_made(batch))
         _SPECS.run(db, list(map(sealed, specs)))
         attempts = [rows.attempt_row(job, attempt) for job, attempt in batch.attempts]
         _ATTEMPTS.run(db, list(map(sealed, attempts)))

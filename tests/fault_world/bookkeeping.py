@@ -10,7 +10,8 @@ from typing import Final
 
 from msgspec import structs
 
-from gsched.model.ids import submitted_number
+from gsched.model.arrays import count, indices
+from gsched.model.ids import array_of, index_of, submitted_number
 from gsched.model.resources import Share
 from gsched.model.states import AttemptState, JobState, PartState
 from gschedd.core.head import Head
@@ -53,6 +54,7 @@ def check_head(head: Head, *, shrunk: Collection[str] = ()) -> None:
     _check_groups(state)
     _check_running(state)
     _check_counts(state)
+    _check_arrays(state)
     reasons = Reasons(state, head.settings, head.waits, head.safe_mode)
     for job in state.jobs.values():
         _check_job(job)
@@ -163,7 +165,11 @@ def _check_job(job: Job) -> None:
 
 def _check_groups(state: State) -> None:
     """Check the indices of jobs that wait."""
-    queued = {job.id for job in state.jobs.values() if job.state is JobState.QUEUED}
+    queued = {
+        job.id
+        for job in state.jobs.values()
+        if job.state is JobState.QUEUED and job.spec.array is None
+    }
     grouped = [key[1] for group in state.groups.values() for key in group.order]
     demand(sorted(grouped) == sorted(queued), "I9", "the groups are not the queued jobs")
     for job_class, group in state.groups.items():
@@ -192,6 +198,29 @@ def _check_running(state: State) -> None:
     used = [attempt.master_port for attempt in active.values() if attempt.master_port]
     demand(len(used) == len(set(used)), "I6", "two attempts have one master port")
     demand(state.ports == set(used), "I9", "the index of master ports is wrong")
+
+
+def _check_arrays(state: State) -> None:
+    """Check that each element of an array is one job at most, or is to be, or never will be."""
+    arrays = {job.id: job for job in state.jobs.values() if job.spec.array is not None}
+    demand(set(state.arrays) == set(arrays), "I9", f"the index of arrays is {set(state.arrays)}")
+    for number, array in arrays.items():
+        elements, stated, index = array.elements, array.spec.array, state.arrays[number]
+        assert elements is not None, "an array has elements"
+        assert stated is not None, "it is an array"
+        made = {job.id for job in state.jobs.values() if array_of(job.id) == number}
+        demand(index.made == made, "I9", f"elements of array {number}: {index.made}, not {made}")
+        waiting = sum(state.jobs[each].state in RESTING for each in made)
+        demand(index.waiting == waiting, "I9", f"{waiting} elements of array {number} wait")
+        unmade = [*indices(elements.left), *indices(elements.held), *indices(elements.cancelled)]
+        ended = elements.succeeded + elements.failed + elements.deleted
+        total = len(unmade) + len(made) + ended
+        demand(total == count(stated.spans), "I1", f"array {number} has {total} elements")
+        every = {*unmade, *(index_of(each) for each in made)}
+        demand(len(every) == len(unmade) + len(made), "I3", f"an element of {number} is twice")
+        live = len(made) <= stated.at_once or not stated.at_once
+        demand(live, "I14", f"{len(made)} elements of array {number} at once")
+        demand(bool(unmade) or bool(made), "I11", f"array {number} has no element left")
 
 
 def _check_counts(state: State) -> None:

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from gnode.core.task import AttemptKey
+from gsched.model.arrays import indices
+from gsched.model.ids import element_number
 from gsched.model.job import ExitRecord
 from gsched.model.resources import Share
 from gsched.model.states import OutcomeKind
@@ -29,6 +31,7 @@ class History:
         assigned: what each attempt was given, by attempt.
         prepared: what those will be given that were to be prepared.
         done: jobs that have their outcome.
+        dropped: indices of elements of arrays that never become jobs, by array.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -37,6 +40,7 @@ class History:
         self.prepared: dict[AttemptKey, tuple[Share, ...]] = {}
         self.done: set[int] = set()
         self.submitted: set[int] = set()
+        self.dropped: dict[int, set[int]] = {}
         self.live: dict[int, int] = {}
         self.ended: set[AttemptKey] = set()
         self._parts: set[tuple[AttemptKey, str]] = set()
@@ -57,6 +61,14 @@ class History:
             case f.JobSubmitted():
                 demand(job not in self.submitted, "I2", f"job {job} is submitted twice")
                 self.submitted.add(job)
+            case f.ElementsMade():
+                for index in indices(fact.elements):
+                    number = element_number(job, index)
+                    demand(number not in self.submitted, "I3", f"element {number} is made twice")
+                    demand(index not in self.dropped.get(job, ()), "I9", f"{number} was deleted")
+                    self.submitted.add(number)
+            case f.ElementsDropped():
+                self.dropped.setdefault(job, set()).update(indices(fact.elements))
             case f.AttemptAssigned():
                 self._assign(fact)
             case f.PartEnded():
@@ -189,6 +201,17 @@ class Truth:
         ]
 
 
+def _check_arrays(history: History) -> None:
+    """Check that each element of each array was made once, or deleted before it was."""
+    for fact in history.facts:
+        if not isinstance(fact, f.JobSubmitted) or fact.spec.array is None:
+            continue
+        dropped = history.dropped.get(fact.job, set())
+        for index in indices(fact.spec.array.spans):
+            made = element_number(fact.job, index) in history.submitted
+            demand(made != (index in dropped), "I1", f"element {fact.job}[{index}] is lost")
+
+
 def check_rest(history: History, machines: Sequence[Machine], acked: Mapping[str, int]) -> None:
     """Check a world in which everything should be over.
 
@@ -199,6 +222,7 @@ def check_rest(history: History, machines: Sequence[Machine], acked: Mapping[str
     demand(max(ids.values(), default=1) == 1, "I2", f"an id was given twice: {ids.most_common(1)}")
     lost = set(acked.values()) - history.submitted
     demand(not lost, "I1", f"jobs {sorted(lost)} were acknowledged and are lost")
+    _check_arrays(history)
     left = sorted(history.submitted - history.done)
     demand(not left, "I11", f"jobs {left} are not over")
     missing = sorted(key.name for key in set(history.assigned) - history.ended)

@@ -6,6 +6,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from gsched.model.arrays import Span, Spans, indices
+from gsched.model.ids import array_of, element_number
 from gsched.model.states import HoldKind, JobState
 from gsched.protocol import actions as a
 from gsched.protocol.actions import Alteration
@@ -37,6 +39,10 @@ RESOURCES: Final = (
 )
 
 
+#: Elements of arrays: few, with a limit, scattered, with steps, and more than a node runs at once.
+ARRAYS: Final = ("0-3", "0-9%2", "1,3,7-9", "0-30:5%3", "5", "0-15%1")
+
+
 class Intent(Struct, frozen=True, kw_only=True):
     """What a user wants run; ``key`` makes a repeated submission the same one."""
 
@@ -66,6 +72,7 @@ def draw_intent(chance: random.Random, number: int) -> Intent:
             priority=chance.choice((0, 0, 0, 5)),
             grace_s=chance.choice((0.0, 5.0, 30.0)),
             holds=("user",) if chance.random() < 0.05 else (),
+            array=chance.choice(ARRAYS) if chance.random() < 0.15 else "",
         ),
         program=Program(
             work_s=chance.choice((0.0, 1.0, 10.0, 30.0, 100.0, 300.0)) * chance.random(),
@@ -133,6 +140,11 @@ class Users:
         """Note which job a submission became: nodes must know what it does."""
         self.programs[job] = self._by_key[key]
 
+    def learn_elements(self, array: int, elements: Spans) -> None:
+        """Note that elements of an array are jobs: each does what the array does."""
+        for index in indices(elements):
+            self.programs[element_number(array, index)] = self.programs[array]
+
     # --- changing their minds ---
 
     def meddle(self) -> None:
@@ -163,12 +175,29 @@ class Users:
                 2,
             ),
             "retime": (_retime(caller, job, chance.choice((50, 500))), 1),
+            "delete elements": (self._on_elements(caller, job, a.DeleteJob()), 2),
+            "hold elements": (self._on_elements(caller, job, a.HoldJob()), 2),
+            "release elements": (self._on_elements(caller, job, a.ReleaseJob()), 2),
+            "alter elements": (
+                self._on_elements(caller, job, a.AlterJob(alteration=Alteration(comment="more"))),
+                1,
+            ),
             "drain": (c.ActOnNode(caller=ADMIN, node=node, asked=a.DrainNode(reason="a look")), 1),
             "resume": (c.ActOnNode(caller=ADMIN, node=node, asked=a.ResumeNode()), 3),
         }
         weights = [weight for _, weight in wishes.values()]
         (name,) = chance.choices(list(wishes), weights)
         self._daemon.ask(wishes[name][0])
+
+    def _on_elements(self, caller: Caller, job: int, asked: a.AnyJobAction) -> c.ActOnJob:
+        """Return an action on some elements of a job's array, or on the job if it has none."""
+        array = array_of(job) or job
+        head = self._daemon.head
+        if head is None or array not in head.state.arrays:
+            return c.ActOnJob(caller=caller, job=job, asked=asked)
+        first = self._chance.randint(0, 12)
+        elements = (Span(first, first + self._chance.randint(0, 4)),)
+        return c.ActOnJob(caller=caller, job=array, asked=asked, elements=elements)
 
     def tidy_up(self) -> None:
         """Release every job and resume every node, as operators do once all is well."""
@@ -183,6 +212,13 @@ class Users:
                 self._daemon.ask(
                     c.ActOnJob(caller=ADMIN, job=job.id, asked=a.ReleaseJob(holds=job.holds))
                 )
+        for index in head.state.arrays.values():
+            if index.job.elements is not None and index.job.elements.held:
+                held = index.job.elements.held
+                released = c.ActOnJob(
+                    caller=ADMIN, job=index.job.id, asked=a.ReleaseJob(), elements=held
+                )
+                self._daemon.ask(released)
 
 
 def _retime(caller: Caller, job: int, walltime_s: int) -> c.ActOnJob:

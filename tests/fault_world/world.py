@@ -169,6 +169,8 @@ class FaultWorld:
             self.truth.check_fact(fact)
             if isinstance(fact, f.JobSubmitted):
                 self.users.learn(fact.job, fact.spec.client_key)
+            elif isinstance(fact, f.ElementsMade):
+                self.users.learn_elements(fact.job, fact.elements)
 
     def _check_world(self) -> None:
         self.truth.check()

@@ -36,6 +36,9 @@ def content(state: State) -> dict[str, object]:
         "users": state.jobs_by_user,
         "arguments": state.argument_bytes_by_user,
         "dependants": state.dependants,
+        "arrays": {
+            number: (sorted(index.made), index.waiting) for number, index in state.arrays.items()
+        },
         "keys": state.keys,
         "next_job": state.next_job,
     }

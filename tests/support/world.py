@@ -13,6 +13,7 @@ from collections.abc import Callable
 from msgspec import structs
 
 from gsched.errors import GschedError
+from gsched.model.ids import submitted_number
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.resources import Inventory, Load, Usage
 from gsched.model.states import (
@@ -434,7 +435,7 @@ class World:
         job = self.head.state.jobs[order.job]
         assert job.attempt is not None
         share = job.attempt.parts[machine.name].share
-        program = self.programs[order.job]
+        program = self.programs[submitted_number(order.job)]
         if machine.launch_fault or program.user_error:
             message = machine.launch_fault or "no such directory"
             self._end(
@@ -461,7 +462,7 @@ class World:
             return
         part.turn += 1
         turn = part.turn
-        program = self.programs[key[0]]
+        program = self.programs[submitted_number(key[0])]
         runs_s = program.runs_on_s.get(machine.name, program.runs_s)
         over = walltime_s is not None and walltime_s < runs_s
         lasts_s = walltime_s if over and walltime_s is not None else runs_s
@@ -482,7 +483,7 @@ class World:
     def leave(self, machine: Machine, key: tuple[int, int], part: Running) -> None:
         """Let a part end by itself, as it was asked to by its signal."""
         if machine.running.get(key) is part and not part.stopping:
-            program = self.programs[key[0]]
+            program = self.programs[submitted_number(key[0])]
             code = program.exit_codes.get(machine.name, program.exit_code)
             self._end(
                 machine,
@@ -504,7 +505,7 @@ class World:
         part.stopping = True
         part.turn += 1
         turn = part.turn
-        stubborn = self.programs[order.job].ignores_term
+        stubborn = self.programs[submitted_number(order.job)].ignores_term
 
         def end() -> None:
             if machine.running.get(key) is part and part.turn == turn:

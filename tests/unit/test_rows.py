@@ -5,6 +5,7 @@ from typing import get_args
 import pytest
 from msgspec import structs
 
+from gsched.model.arrays import Span
 from gsched.model.job import ExitRecord, Outcome
 from gsched.model.machine import Machine
 from gsched.model.resources import GpuShare, Load, Share, Usage
@@ -35,6 +36,22 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
         (
             f.JobDiscarded(at_s=5.0, job=1, by="root"),
             "given up by root: its record in the database was damaged",
+        ),
+        (
+            f.ElementsMade(at_s=5.0, job=1, elements=(Span(0, 99, 3), Span(500, 500))),
+            "elements 0-99:3,500 became jobs",
+        ),
+        (
+            f.ElementsDropped(at_s=5.0, job=1, elements=(Span(0, 9),), by="alice"),
+            "elements 0-9 deleted by alice",
+        ),
+        (
+            f.ElementsHeld(at_s=5.0, job=1, elements=(Span(5, 5),), by="alice"),
+            "elements 5 held by alice",
+        ),
+        (
+            f.ElementsReleased(at_s=5.0, job=1, elements=(Span(5, 5),), by="alice"),
+            "elements 5 released by alice",
         ),
         (
             f.JobHeld(at_s=5.0, job=1, holds=(HoldKind.USER,), by="bob", reason="why"),

@@ -11,6 +11,8 @@ from msgspec import structs
 
 from gsched.errors import ConfigError, StorageError, TryAgainError
 from gsched.failpoint import FailpointError, arm
+from gsched.model.arrays import count, read_spans
+from gsched.model.ids import element_number
 from gsched.model.states import JobState, OutcomeKind
 from gsched.protocol import actions as a
 from gsched.protocol.actions import Alteration
@@ -60,6 +62,38 @@ def test_what_was_committed_is_loaded_again(books: Books) -> None:
     assert content(books.head.state) == before
     assert books.head.state.jobs[running].attempt is not None
     assert books.submit() == deleted + 1
+
+
+def test_an_array_is_loaded_again_with_its_elements(books: Books) -> None:
+    """In few rows, however many elements it has; what is no job yet is made after the restart."""
+    array = books.submit("nodes=1:ppn=1", array="0-99999%6")
+    books.schedule()
+    books.take(
+        books.head.command(
+            c.ActOnJob(caller=ALICE, job=array, asked=a.HoldJob(), elements=read_spans("50-60")),
+            books.now_s,
+        )
+    )
+    before = content(books.head.state)
+    assert len(books.head.state.jobs) == 7
+
+    books.reopen()
+
+    assert content(books.head.state) == before
+    elements = books.head.state.jobs[array].elements
+    assert elements is not None
+    assert count(elements.left) + count(elements.held) == 100_000 - 6
+    first, second = (books.head.state.jobs[element_number(array, index)] for index in (0, 1))
+    assert first.attempt is not None
+    assert first.spec.request is second.spec.request
+    rows = sqlite3.connect(books.store.path).execute("SELECT count(*) FROM jobs").fetchone()
+    assert rows == (7,)
+    books.take(
+        books.head.command(c.ActOnJob(caller=ALICE, job=array, asked=a.DeleteJob()), books.now_s)
+    )
+    books.reopen()
+    assert not books.head.state.jobs[array].elements.left  # type: ignore[union-attr] # it is an array
+    assert books.submit() == array + 1
 
 
 def test_an_epoch_begins_with_every_start(books: Books) -> None:

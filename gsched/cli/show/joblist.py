@@ -156,7 +156,7 @@ def why_rows(reply: JobList) -> Iterator[Sequence[str]]:
     for job in reply.jobs:
         starts = format_expected(job.predicted_start_s, now_s=reply.now_s)
         reason = local_times(job.reason) or ending(job)
-        yield (f"{job.id}.{reply.server}", job.name, job.user, job.letter, starts, reason)
+        yield (format_job_id(job.id, reply.server), job.name, job.user, job.letter, starts, reason)
 
 
 def cpu_time(job: JobRow) -> str:

@@ -14,6 +14,7 @@ from gsched.model.resources import Usage
 from gsched.model.states import AttemptState, NodeState, OutcomeKind, PartState, StopReason
 from gsched.model.wording import OVER_WALLTIME, outcome_words
 from gschedd.core import facts as f
+from gschedd.core.arrays.elements import after_element
 from gschedd.core.attempts.blame import suspect
 from gschedd.core.attempts.leaving import has_left, lost_by
 from gschedd.core.attempts.requeue import LOST, after_fault
@@ -47,7 +48,7 @@ _STOP_WORDS: Final = MappingProxyType(
 )
 
 
-def follow(state: State, fact: f.AnyFact) -> list[f.AnyFact]:
+def follow(state: State, fact: f.AnyFact) -> list[f.AnyFact]:  # noqa: PLR0911 # a line a fact
     """Return what follows from a fact that has just been applied."""
     match fact:
         case f.PartEnded():
@@ -57,6 +58,8 @@ def follow(state: State, fact: f.AnyFact) -> list[f.AnyFact]:
             return [*([] if begun is None else [begun]), *_after_attempt(state, fact)]
         case f.PartStarted():
             return _after_start(state, fact)
+        case f.JobEnded() | f.ElementsDropped():
+            return after_element(state, fact)
         case f.MoveAbandoned():
             return _after_abandoned(state, fact)
         case f.PlaceLost():

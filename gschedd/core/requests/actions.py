@@ -2,6 +2,7 @@
 
 from typing import assert_never
 
+from gsched.errors import UnknownJobError
 from gsched.protocol import actions as a
 from gschedd.core import commands as c
 from gschedd.core import decide
@@ -9,6 +10,7 @@ from gschedd.core import facts as f
 from gschedd.core.migration.request import migrate_job
 from gschedd.core.nodes import admission
 from gschedd.core.requests.alter import alter_job
+from gschedd.core.requests.arrays import act_on_array, array_meant
 from gschedd.core.settings import Settings
 from gschedd.core.state import State
 
@@ -21,6 +23,11 @@ def act_on_job(
     Raises:
         GschedError: it is refused; the message says why.
     """
+    if array_meant(state, command) is not None:
+        return act_on_array(state, settings, command, now_s, act_on_job)
+    if command.elements:
+        job = decide.own_job(state, settings, command)
+        raise UnknownJobError(f"Unknown Job Id: job {job.id} is not an array")
     match command.asked:
         case a.DeleteJob() as asked:
             return decide.delete_job(state, settings, command, asked, now_s)

@@ -66,14 +66,23 @@ GPU_TERMS: Final = frozenset({"gpus", "ngpus"})
 
 
 def alter_job(
-    state: State, settings: Settings, command: ActOnJob, asked: AlterJob, now_s: float
+    state: State,
+    settings: Settings,
+    command: ActOnJob,
+    asked: AlterJob,
+    now_s: float,
+    *,
+    job: Job | None = None,
 ) -> list[f.AnyFact]:
     """Return the change as one fact (and holds as another): all of it, or a refusal.
+
+    Args:
+        job: an element of an array that is about to become this job; None: the job is known.
 
     Raises:
         GschedError: something asked for cannot be; nothing is changed then.
     """
-    job = own_job(state, settings, command)
+    job = job or own_job(state, settings, command)
     limits.check_texts(asked.alteration, _TEXTS)
     wanted = {
         name: value for name, value in structs.asdict(asked.alteration).items() if value is not None

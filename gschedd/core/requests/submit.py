@@ -16,6 +16,7 @@ from gsched.errors import (
     UnknownQueueError,
 )
 from gsched.model import limits
+from gsched.model.arrays import Array, read_array
 from gsched.model.job import DEFAULT_GRACE_S, JobSpec, Owner, stated_of
 from gsched.model.request import ResourceList, parse_resources
 from gsched.model.resources import Request
@@ -136,6 +137,8 @@ def prepare(
         umask=asked.umask & 0o777,
         launch=LaunchKind(asked.launch),
         grace_s=checked_grace(asked.grace_s),
+        array=_array_of(asked, settings),
+        lines_digest=command.lines_digest,
         script_digest=digests[0],
         environment_digest=digests[1],
         client_key=asked.key,
@@ -167,6 +170,39 @@ def first_state(spec: JobSpec, now_s: float) -> JobState:
     if spec.holds:
         return JobState.HELD
     return JobState.WAITING if spec.start_after_s > now_s else JobState.QUEUED
+
+
+def _array_of(asked: SubmitJob, settings: Settings) -> Array | None:
+    """Return the elements of an array, None for an ordinary job.
+
+    Raises:
+        InvalidRequestError: they cannot be, or say something that an array cannot have.
+    """
+    if not asked.array:
+        if asked.lines:
+            raise InvalidRequestError("lines without an array", hint="state its indices, too")
+        return None
+    array = read_array(asked.array, most=settings.max_array_elements)
+    if asked.reject_if_late:
+        raise InvalidRequestError(
+            "an array cannot be refused for its deadline: its elements are judged one by one",
+            hint="leave out --reject-if-late",
+        )
+    if asked.lines:
+        most = max(span.last for span in array.spans)
+        lines = asked.lines.count("\n") + (not asked.lines.endswith("\n"))
+        longest = max(map(limits.byte_count, asked.lines.split("\n")))
+        if longest > limits.MAX_LINE_BYTES:
+            raise InvalidRequestError(
+                f"a line has {longest} bytes; the limit is {limits.MAX_LINE_BYTES}",
+                hint="name a file in the line instead",
+            )
+        if most >= lines:
+            raise InvalidRequestError(
+                f"element {most} of the array has no line: there are {lines}",
+                hint="the indices are those of the lines, from 0 on",
+            )
+    return array
 
 
 def _check_caller(caller: Caller, state: State, settings: Settings) -> None:
@@ -217,6 +253,8 @@ def check_size(asked: SubmitJob) -> None:
         size_bytes=limits.MAX_ARGUMENT_BYTES,
     )
     limits.check_words("holds", asked.holds, most=len(HoldKind), longest=limits.MAX_WORD)
+    if limits.byte_count(asked.lines) > limits.MAX_LINES_BYTES:
+        raise InvalidRequestError(f"the lines have more than {limits.MAX_LINES_BYTES} bytes")
     if limits.byte_count(asked.script) > limits.MAX_SCRIPT_BYTES:
         raise InvalidRequestError(f"the script has more than {limits.MAX_SCRIPT_BYTES} bytes")
     if len(asked.environment) > limits.MAX_VARIABLES:
@@ -265,7 +303,7 @@ def _check_environment(asked: SubmitJob) -> None:
             )
     check_texts(
         *(value for value in stated_of(asked).values() if isinstance(value, str)),
-        *(asked.workdir, asked.queue, asked.checkpoint_dir),
+        *(asked.workdir, asked.queue, asked.checkpoint_dir, asked.lines),
         *asked.arguments,
     )
 

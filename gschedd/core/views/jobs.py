@@ -20,6 +20,7 @@ from gschedd.core.state import Attempt, Job, Node, Part
 from gschedd.core.training.checkpoints import checkpoint_dir
 from gschedd.core.training.startups import expected_startup_s
 from gschedd.core.views.adaptive import advice
+from gschedd.core.views.arrays import with_array
 from gschedd.core.views.migrations import checkpoint_row, move_row, progress_row
 from gschedd.core.views.reasons import Reasons, describe, jobs_ahead, unanswered_reason
 from gschedd.core.views.shares import share_of, share_row, shared_gpus
@@ -54,7 +55,7 @@ class JobViews:
 
     def row(self, job: Job) -> api.JobRow:
         """Return the line of a job, done or not."""
-        return self._with_deadline(self._plain_row(job), job)
+        return with_array(self._with_deadline(self._plain_row(job), job), job, self._state)
 
     def _with_deadline(self, row: api.JobRow, job: Job) -> api.JobRow:
         """Return the line of a training with what is expected of it, or what became of it."""
@@ -189,7 +190,7 @@ class JobViews:
             start_after_s=spec.start_after_s,
             holds=tuple(hold.value for hold in job.holds),
             depends=format_dependencies(job.spec.depends),
-            ahead=jobs_ahead(job, self._state) if job.state is JobState.QUEUED else None,
+            ahead=jobs_ahead(job, self._state) if self._is_in_queue(job) else None,
             urgency=spec.urgency.value if spec.urgency is not None else "",
             training=spec.training,
             movable=spec.movable,
@@ -214,6 +215,11 @@ class JobViews:
         }
         return structs.replace(story, **said)
 
+    def _is_in_queue(self, job: Job) -> bool:
+        """Return whether a job may start: arrays, and elements that are no jobs yet, may not."""
+        is_array = job.spec.array is not None
+        return job.state is JobState.QUEUED and job.id in self._state.jobs and not is_array
+
     def _startup_s(self, job: Job) -> float:
         """Return what is expected of a training's start; 0 where nothing is, or it is over."""
         size = stated_size(job.spec)
@@ -230,6 +236,8 @@ class JobViews:
         """Return whether the policy has not said when a waiting job starts, and can be asked."""
         if job.state is not JobState.QUEUED or self._safe_mode:
             return False
+        if job.id not in self._state.jobs or job.spec.array is not None:
+            return False  # no policy has seen it
         if is_planned(job.spec, self._state):
             return False  # who plans it has said what can be said
         _, planned_s = self._reasons.with_start(job)

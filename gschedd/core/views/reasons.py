@@ -1,19 +1,24 @@
 """Why a job waits and what happened to it, in words."""
 
 from collections.abc import Mapping
+from typing import Final
 
-from gsched.model.ids import short_job_id
+from gsched.model.arrays import format_spans
+from gsched.model.ids import array_of, short_job_id
 from gsched.model.resources import Share
 from gsched.model.signals import describe_signal
 from gsched.model.states import HoldKind, JobState, NodeState, PartState
 from gsched.model.units import format_duration, format_gpus, format_size
 from gsched.model.wording import batching_words, counted, outcome_words, share_words
 from gschedd.core import facts as f
+from gschedd.core.arrays.elements import free_slots, waiting_element
 from gschedd.core.requests.dependencies import dependency_reason
 from gschedd.core.settings import Settings
-from gschedd.core.state import Job, State
+from gschedd.core.state import ArrayIndex, Job, State
 from gschedd.plan.moments import moment
 from gschedd.plan.snapshot import JobClass, Wait
+
+MAX_SHOWN: Final = 200  # characters of a list of indices
 
 
 class Reasons:
@@ -58,7 +63,9 @@ class Reasons:
             case _:
                 return "", None
 
-    def _of_queued(self, job: Job) -> tuple[str, float | None]:
+    def _of_queued(  # noqa: PLR0911 # a line a reason
+        self, job: Job
+    ) -> tuple[str, float | None]:
         state = self._state
         if self._safe_mode:
             return f"no job is started: {self._safe_mode}", None
@@ -70,6 +77,11 @@ class Reasons:
             return f"queue {job.spec.queue} is stopped", None
         if not state.nodes:
             return "no node has registered yet", None
+        index = state.arrays.get(job.id)
+        if index is not None:
+            return self._of_array(index)
+        if array_of(job.id) in state.arrays and job.id not in state.jobs:
+            return f"other elements of job {array_of(job.id)}[] are before it", None
         job_class = state.class_of(job)
         wait = self._waits.get(job_class)
         group = state.groups.get(job_class)
@@ -85,6 +97,18 @@ class Reasons:
         jobs = "job" if ahead == 1 else "jobs"
         before = f"{ahead} {jobs} with the same request ahead in the queue"
         return f"{before} (next: job {short_job_id(group.order[0][1])}); {words}", start_s
+
+    def _of_array(self, index: ArrayIndex) -> tuple[str, float | None]:
+        first = waiting_element(self._state, index)
+        if first is not None:
+            words, start_s = self.with_start(first)
+            return f"{short_job_id(first.id)}: {words}", start_s
+        free = free_slots(index)
+        if free <= 0:
+            return f"{counted(len(index.made), 'element')} at once is the array's limit", None
+        if index.made:
+            return "all elements that may start have started", None
+        return "waiting for the next scheduling cycle", None
 
 
 def unanswered_reason(job: Job, state: State, now_s: float, requeued_s: float | None = None) -> str:
@@ -167,6 +191,14 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912,
             return f"submitted by {fact.spec.owner.user} to queue {fact.spec.queue}{again}"
         case f.JobDiscarded():
             return f"given up by {fact.by}: its record in the database was damaged"
+        case f.ElementsMade():
+            return f"elements {format_spans(fact.elements)[:MAX_SHOWN]} became jobs"
+        case f.ElementsDropped():
+            return f"elements {format_spans(fact.elements)[:MAX_SHOWN]} deleted by {fact.by}"
+        case f.ElementsHeld():
+            return f"elements {format_spans(fact.elements)[:MAX_SHOWN]} held by {fact.by}"
+        case f.ElementsReleased():
+            return f"elements {format_spans(fact.elements)[:MAX_SHOWN]} released by {fact.by}"
         case f.JobHeld():
             because = f": {fact.reason}" if fact.reason else ""
             return f"held ({', '.join(fact.holds)}) by {fact.by}{because}"

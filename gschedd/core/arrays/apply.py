@@ -1,0 +1,114 @@
+"""The part of `gschedd.core.apply` for arrays and their elements."""
+
+from collections.abc import Iterator
+
+from msgspec import structs
+
+from gsched.model.arrays import indices, merged, without
+from gsched.model.ids import array_of
+from gsched.model.states import OutcomeKind
+from gschedd.core import facts as f
+from gschedd.core.arrays.elements import element_spec, new_element, one, worse
+from gschedd.core.indexing import MORE_BELOW, touch
+from gschedd.core.state import Elements, Job, State
+from gschedd.core.transitions import next_job_state
+
+
+def elements_made(state: State, fact: f.ElementsMade) -> Iterator[Job]:
+    """Yield the jobs that elements of an array have become."""
+    array, elements = _changed(state, fact)
+    array.elements = structs.replace(
+        elements,
+        left=without(elements.left, fact.elements),
+        held=without(elements.held, fact.elements),
+    )
+    spec = element_spec(array.spec)
+    for index in indices(fact.elements):
+        yield new_element(array, index, spec, fact.at_s)
+
+
+def elements_dropped(state: State, fact: f.ElementsDropped) -> None:
+    """Elements will never be jobs."""
+    array, elements = _changed(state, fact)
+    array.elements = structs.replace(
+        elements,
+        left=without(elements.left, fact.elements),
+        held=without(elements.held, fact.elements),
+        cancelled=merged(elements.cancelled, fact.elements),
+    )
+
+
+def elements_held(state: State, fact: f.ElementsHeld) -> None:
+    """Elements wait for their release."""
+    array, elements = _changed(state, fact)
+    array.elements = structs.replace(
+        elements,
+        left=without(elements.left, fact.elements),
+        held=merged(elements.held, fact.elements),
+    )
+
+
+def elements_released(state: State, fact: f.ElementsReleased) -> None:
+    """Elements may become jobs again, in the order of their indices."""
+    array, elements = _changed(state, fact)
+    array.elements = structs.replace(
+        elements,
+        left=merged(elements.left, fact.elements),
+        held=without(elements.held, fact.elements),
+    )
+    state.dirty.mark_array(array.id)
+
+
+def _changed(
+    state: State,
+    fact: f.ElementsMade | f.ElementsDropped | f.ElementsHeld | f.ElementsReleased,
+) -> tuple[Job, Elements]:
+    array = state.jobs[fact.job]
+    next_job_state(array.state, fact, array.state)
+    touch(state, array)
+    assert array.elements is not None, "only an array has elements"
+    return array, array.elements
+
+
+def note_recovered(state: State, job: Job) -> None:
+    """Note that an element which a node knew is a job, so that it does not become one again."""
+    index = state.arrays.get(array_of(job.id))
+    elements = index.job.elements if index is not None else None
+    if index is None or elements is None:
+        return
+    here = one(job.id)
+    index.job.elements = structs.replace(
+        elements,
+        left=without(elements.left, here),
+        held=without(elements.held, here),
+        cancelled=without(elements.cancelled, here),
+    )
+    touch(state, index.job)
+
+
+def note_ended(state: State, job: Job) -> None:
+    """Count the end of an element, and forget an array that is over."""
+    state.arrays.pop(job.id, None)
+    index = state.arrays.get(array_of(job.id))
+    if index is None or job.outcome is None:
+        return
+    index.made.discard(job.id)
+    array, elements, outcome = index.job, index.job.elements, job.outcome
+    assert elements is not None, "only an array has elements"
+    deleted = outcome.kind is OutcomeKind.CANCELLED
+    array.elements = structs.replace(
+        elements,
+        succeeded=elements.succeeded + outcome.succeeded,
+        deleted=elements.deleted + deleted,
+        failed=elements.failed + (not outcome.succeeded and not deleted),
+        worst=worse(elements.worst, outcome),
+        cpu_s=elements.cpu_s + job.cpu_s,
+        wall_s=elements.wall_s + job.wall_s,
+        gpu_s=elements.gpu_s + job.gpu_s,
+    )
+    if job.started_s is not None:
+        began_s = job.started_s if array.started_s is None else array.started_s
+        array.started_s = min(began_s, job.started_s)
+    if elements.left and index.waiting <= MORE_BELOW:
+        state.dirty.mark_array(array.id)
+    touch(state, array)

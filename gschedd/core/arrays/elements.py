@@ -1,0 +1,164 @@
+"""What an array says of its elements: their jobs, how many may be made, and how the array ends."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import structs
+
+from gsched.model.arrays import Span, count, holds, take
+from gsched.model.ids import array_of, element_number, index_of
+from gsched.model.job import JobSpec, Outcome
+from gsched.model.states import HoldKind, JobState, OutcomeKind
+from gschedd.core import facts as f
+from gschedd.core.indexing import RESTING
+from gschedd.core.state import ArrayIndex, Elements, Job, State
+
+#: So many elements of an array may wait as jobs: as many as a cycle starts at most.
+WAITING_MOST: Final = 256
+#: So many elements of all arrays of a user, but at least one of each array.
+WAITING_OF_USER: Final = 32 * WAITING_MOST
+#: So many elements become jobs before one cycle, of all arrays together.
+MADE_MOST: Final = 4 * WAITING_MOST
+
+
+def element_spec(spec: JobSpec) -> JobSpec:
+    """Return what every element of an array states: one record for all of them."""
+    return structs.replace(spec, array=None, client_key="", holds=(), depends=())
+
+
+def new_element(array: Job, index: int, spec: JobSpec, at_s: float) -> Job:
+    """Return the job that an element of an array begins as; ``spec`` is that of all elements."""
+    return Job(
+        id=element_number(array.id, index),
+        spec=spec,
+        state=JobState.WAITING if array.spec.start_after_s > at_s else JobState.QUEUED,
+        submitted_s=array.submitted_s,
+        eligible_s=max(array.eligible_s, array.spec.start_after_s),
+    )
+
+
+def unmade_element(array: Job, index: int) -> Job | None:
+    """Return an element that is no job as if it were one; None: it has been one, or is unknown.
+
+    It is in the state of its array, or cancelled.
+    """
+    elements = array.elements
+    if elements is None:
+        return None
+    job = new_element(array, index, element_spec(array.spec), 0.0)
+    if holds(elements.left, index):
+        job.state, job.holds = array.state, array.holds
+        job.hold_reason = array.hold_reason
+    elif holds(elements.held, index):
+        job.state = JobState.HELD
+        job.holds = tuple(sorted({*array.holds, HoldKind.USER}))
+    elif holds(elements.cancelled, index):
+        job.state, job.ended_s = JobState.DONE, array.ended_s
+        job.outcome = Outcome(kind=OutcomeKind.CANCELLED, message="deleted before it ran")
+    else:
+        return None
+    return job
+
+
+def waiting_element(state: State, index: ArrayIndex) -> Job | None:
+    """Return the first element of an array that is a job and waits; None: there is none."""
+    waiting = (state.jobs[number] for number in sorted(index.made))
+    return next((job for job in waiting if job.state in RESTING), None)
+
+
+# --- making jobs of elements ---
+
+
+def more_elements(state: State, now_s: float) -> Iterator[f.ElementsMade]:
+    """Yield which elements become jobs before the next cycle, and take away the marks.
+
+    Of what is too much for one cycle the marks stay.
+    """
+    due = [state.arrays[number] for number in state.dirty.arrays if number in state.arrays]
+    if not due:
+        state.dirty.arrays.clear()
+        return
+    due.sort(key=lambda index: state.order_key(index.job))
+    of_user = Counter(index.job.spec.owner.uid for index in state.arrays.values())
+    left = MADE_MOST
+    for index in due:
+        if left <= 0:
+            return
+        state.dirty.arrays.discard(index.job.id)
+        fact = _more_of(index, of_user[index.job.spec.owner.uid], left, now_s)
+        if fact is not None:
+            left -= count(fact.elements)
+            yield fact
+    state.dirty.arrays.clear()
+
+
+def _more_of(index: ArrayIndex, arrays: int, most: int, now_s: float) -> f.ElementsMade | None:
+    """Return which elements of an array become jobs now; its user has so many arrays."""
+    array = index.job
+    if array.state is not JobState.QUEUED or array.elements is None:
+        return None
+    room = window_of(arrays) - index.waiting
+    taken, _ = take(array.elements.left, min(most, room, free_slots(index)))
+    return f.ElementsMade(at_s=now_s, job=array.id, elements=taken) if taken else None
+
+
+def window_of(arrays: int) -> int:
+    """Return how many elements of each array may wait whose user has so many arrays."""
+    return max(1, min(WAITING_MOST, WAITING_OF_USER // arrays))
+
+
+def free_slots(index: ArrayIndex) -> int:
+    """Return how many more elements of an array may be unfinished jobs by its user's limit."""
+    array = index.job.spec.array
+    at_once = array.at_once if array is not None else 0
+    return at_once - len(index.made) if at_once else 2**62
+
+
+# --- how an array ends ---
+
+
+def after_element(state: State, fact: f.JobEnded | f.ElementsDropped) -> list[f.AnyFact]:
+    """Return the end of an array of which nothing is left, else nothing."""
+    number = array_of(fact.job) if isinstance(fact, f.JobEnded) else fact.job
+    index = state.arrays.get(number)
+    if index is None or index.made:
+        return []
+    elements = index.job.elements
+    assert elements is not None, "it is an array"
+    if elements.left or elements.held:
+        return []
+    ended_s = fact.ended_s if isinstance(fact, f.JobEnded) else fact.at_s
+    by = fact.by
+    outcome = array_outcome(elements)
+    return [f.JobEnded(at_s=fact.at_s, job=number, outcome=outcome, ended_s=ended_s, by=by)]
+
+
+def array_outcome(elements: Elements) -> Outcome:
+    """Return how an array ends: as the worst of its elements, with how many ended in which way."""
+    gone = elements.deleted + count(elements.cancelled)
+    total = elements.succeeded + elements.failed + gone
+    parts = [f"{elements.succeeded} of {total} elements succeeded"]
+    if elements.failed:
+        parts.append(f"{elements.failed} failed")
+    if gone:
+        parts.append(f"{gone} deleted")
+    message = ", ".join(parts)
+    if elements.failed and elements.worst is not None:
+        return structs.replace(elements.worst, message=message)
+    if gone:
+        return Outcome(kind=OutcomeKind.CANCELLED, message=message)
+    return Outcome(kind=OutcomeKind.EXITED, exit_code=0, message=message)
+
+
+def worse(one: Outcome | None, other: Outcome) -> Outcome | None:
+    """Return the worse of two outcomes by the exit status of a shell; None: both succeeded."""
+    if other.succeeded or other.kind is OutcomeKind.CANCELLED:
+        return one
+    return other if one is None or other.shell_status > one.shell_status else one
+
+
+def one(number: int) -> tuple[Span]:
+    """Return the spans of the one element that has this number."""
+    index = index_of(number)
+    return (Span(index, index),)

@@ -1,0 +1,50 @@
+"""Arrays as users see them: one line, with how many of their elements are in which state."""
+
+from msgspec import structs
+
+from gsched.model.arrays import count, format_spans
+from gsched.model.states import JobState
+from gsched.protocol import api
+from gschedd.core.state import Job, State
+
+
+def array_row(job: Job, state: State) -> api.ArrayRow | None:
+    """Return the summary of an array, unfinished or done; None: the job is none."""
+    stated, elements = job.spec.array, job.elements
+    if stated is None or elements is None:
+        return None
+    index = state.arrays.get(job.id)
+    made, waiting = (len(index.made), index.waiting) if index is not None else (0, 0)
+    return api.ArrayRow(
+        indices=format_spans(stated.spans),
+        at_once=stated.at_once,
+        elements=count(stated.spans),
+        left=format_spans(elements.left),
+        held=format_spans(elements.held),
+        cancelled=format_spans(elements.cancelled),
+        waiting=waiting + count(elements.left) + count(elements.held),
+        running=made - waiting,
+        succeeded=elements.succeeded,
+        failed=elements.failed,
+        deleted=elements.deleted + count(elements.cancelled),
+    )
+
+
+def with_array(row: api.JobRow, job: Job, state: State) -> api.JobRow:
+    """Return the line of an array with its summary; it runs as long as an element does."""
+    array = array_row(job, state)
+    if array is None:
+        return row
+    runs = array.running > 0 and job.state is JobState.QUEUED
+    shown = JobState.RUNNING if runs else job.state
+    elements = job.elements
+    assert elements is not None, "it is an array"
+    return structs.replace(
+        row,
+        array=array,
+        state=shown.value,
+        letter=shown.letter,
+        started_s=job.started_s,
+        cpu_s=elements.cpu_s,
+        wall_s=elements.wall_s,
+    )

@@ -1,0 +1,81 @@
+"""Which job, or which elements of an array, an identifier means to the head."""
+
+from collections.abc import Mapping
+
+from gsched.errors import StorageError, UnknownJobError
+from gsched.model.arrays import Spans, read_spans
+from gsched.model.ids import (
+    JobId,
+    array_of,
+    element_number,
+    format_job_id,
+    index_of,
+    own_job,
+    own_job_number,
+)
+from gschedd.core.arrays.elements import unmade_element
+from gschedd.core.state import Job, State
+
+#: Jobs that were read from the database, or why one cannot be.
+Past = Mapping[int, Job | StorageError]
+
+
+def meant(job: JobId, state: State) -> tuple[int, Spans]:
+    """Return the number of the job that an identifier means, and which elements of that array.
+
+    Raises:
+        UnknownJobError: elements of a job that is no array.
+    """
+    if job.element is not None:
+        return element_number(job.number, job.element), ()
+    if not job.elements:
+        return job.number, ()
+    known = state.jobs.get(job.number)
+    if known is not None:
+        check_array(job, known)
+    return job.number, read_spans(job.elements[1:-1]) if job.elements != "[]" else ()
+
+
+def check_array(job: JobId, known: Job) -> None:
+    """Check that a job whose identifier says so is an array.
+
+    Raises:
+        UnknownJobError: it is none.
+    """
+    if job.elements and job.element is None and known.spec.array is None:
+        raise UnknownJobError(
+            f"Unknown Job Id {job}: job {job.number} is not an array",
+            hint=f"write {job.number} for the job",
+        )
+
+
+def found_job(text: str, state: State, past: Past, server: str) -> Job:
+    """Return a job by its id, from the state or from what was read.
+
+    Raises:
+        UnknownJobError: the id is unknown.
+        StorageError: its row is damaged.
+    """
+    number = own_job_number(text, server=server)
+    job = _known(number, state, past)
+    if job is None and array_of(number):
+        array = _known(array_of(number), state, past)
+        job = unmade_element(array, index_of(number)) if array is not None else None
+    if job is None:
+        name = format_job_id(number, server)
+        raise UnknownJobError(f"Unknown Job Id {name}", hint="see gstat and ghist")
+    check_array(own_job(text, server=server), job)
+    return job
+
+
+def _known(number: int, state: State, past: Past) -> Job | None:
+    job = state.jobs.get(number) or past.get(number)
+    if isinstance(job, StorageError):
+        raise job
+    return job
+
+
+def to_read(number: int, state: State) -> list[int]:
+    """Return what of a job only the database can know: it, and the array that it belongs to."""
+    numbers = [number, array_of(number)] if array_of(number) else [number]
+    return [each for each in numbers if number not in state.jobs and each not in state.jobs]
