@@ -151,6 +151,7 @@ def _compose(
             no_new_privileges=node.no_new_privileges,
             open_files=node.job_open_files,
             processes=node.job_processes,
+            login_shell=node.login_shell,
         ),
         processes_root=roots.processes,
         sharing=sharing.offered,

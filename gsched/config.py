@@ -221,6 +221,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         job_open_files: soft limit on open files of each process of a job.
         job_processes: processes and threads of a job, 0: no limit; by a control group, or without
             one of all that its user has on the machine.
+        login_shell: scripts are run by login shells, which read the profiles of system and user.
     """
 
     name: str = ""
@@ -248,6 +249,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     no_new_privileges: bool = False
     job_open_files: Annotated[int, msgspec.Meta(ge=64, le=1_048_576)] = 1024
     job_processes: Annotated[int, msgspec.Meta(ge=0, le=4_194_304)] = 0
+    login_shell: bool = False
 
 
 class HistoryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,6 +14,8 @@ from gsched.protocol.node import Launch
 
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 FALLBACK_SHELL = "/bin/sh"
+#: Shells that read the user's profile when they are started with -l; csh takes it alone only.
+LOGIN_SHELLS = frozenset({"bash", "dash", "ksh", "sh", "zsh"})
 SHELLS_THAT_REFUSE = frozenset({"nologin", "false", "sync", ""})
 TMPDIR_BYTES_MAX = 64  # programs put Unix sockets (at most 107 bytes) below TMPDIR
 #: The least memory limit that is enforced, whatever was asked for: a process cannot even be
@@ -40,6 +42,7 @@ class Limits:
     no_new_privileges: bool = False
     open_files: int = 1024
     processes: int = 0
+    login_shell: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,13 +241,26 @@ def _argv(launch: Launch, account: Account, site: Site, user_dir: str) -> tuple[
             return launch.arguments
         case LaunchKind.SCRIPT:
             script = posixpath.join(user_dir, SCRIPT_NAME)
-            if launch.shell:
-                return (launch.shell, script, *launch.arguments)
-            if launch.script.startswith("#!"):
-                return (script, *launch.arguments)
-            return (_login_shell(account), script, *launch.arguments)
+            if launch.script.startswith("#!") and not launch.shell:
+                login = _as_login_shell(launch.script) if site.limits.login_shell else ()
+                return (*login, script, *launch.arguments)
+            shell = launch.shell or _login_shell(account)
+            reads_profile = site.limits.login_shell and posixpath.basename(shell) in LOGIN_SHELLS
+            return (shell, *(("-l",) if reads_profile else ()), script, *launch.arguments)
         case LaunchKind.TORCHRUN:
             return _torchrun(launch, site, user_dir)
+
+
+def _as_login_shell(script: str) -> tuple[str, ...]:
+    """Return the shell of a script's first line, as a login shell; empty for other programs."""
+    words = script.partition("\n")[0][2:].split()
+    if not words:
+        return ()
+    if posixpath.basename(words[0]) == "env" and len(words) > 1:
+        words = words[1:]
+    if posixpath.basename(words[0]) not in LOGIN_SHELLS:
+        return ()
+    return (words[0], "-l", *words[1:])
 
 
 def _login_shell(account: Account) -> str:
@@ -301,6 +317,7 @@ def _environment(launch: Launch, account: Account, site: Site, user_dir: str) ->
         (name, value) for name, value in launch.environment.items() if _is_users(name, value)
     )
     environment.setdefault("PBS_O_WORKDIR", launch.workdir)
+    environment.setdefault("OMP_NUM_THREADS", str(_threads(launch)))
     environment.update(
         HOME=account.home,
         USER=account.user,
@@ -324,6 +341,21 @@ def _environment(launch: Launch, account: Account, site: Site, user_dir: str) ->
             GSCHED_RDZV_ID=_rendezvous(launch),
         )
     return environment
+
+
+def _threads(launch: Launch) -> int:
+    """Return how many threads each process is to have, unless the user says it.
+
+    The CPUs of the job on this node, shared by the ranks that gsched starts there, or as many as
+    Slurm's ``--cpus-per-task`` says.
+    """
+    stated = launch.environment.get("SLURM_CPUS_PER_TASK", "")
+    if stated.isdecimal() and int(stated):
+        return int(stated)
+    cpus = max(1, launch.slots[launch.node_rank])
+    if launch.launch is LaunchKind.TORCHRUN:
+        return max(1, cpus // processes_per_node(launch))
+    return cpus
 
 
 def _is_users(name: str, value: str) -> bool:

@@ -33,8 +33,12 @@ def is_possible(task: Task, around: Surroundings) -> bool:
     return not needs_fork and not around.oom_protected and task["uid"] == os.getuid()
 
 
-def start(task: Task, around: Surroundings, journal: Journal) -> tuple[int, tuple[str, str]]:
+def start(
+    task: Task, around: Surroundings, journal: Journal, opened: Callable[[str, str], None]
+) -> tuple[int, tuple[str, str]]:
     """Start the job's program and return its pid and the paths of its output files.
+
+    ``opened`` is told these paths before, also if the program cannot be started.
 
     The program runs before it is recorded, which a fork avoids; so the journal has to say so first.
 
@@ -46,6 +50,7 @@ def start(task: Task, around: Surroundings, journal: Journal) -> tuple[int, tupl
     umask = os.umask(task["umask"])
     try:
         paths, descriptors = child.prepare_as_owner(task)
+        opened(*paths)
         actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(descriptors)]
         if has_cores:
             resource.setrlimit(resource.RLIMIT_CORE, around.core_limits)

@@ -11,7 +11,18 @@ import signal
 import socket
 import time
 
-from gnode.supervisor import cgroup, child, direct, kernel, lease, orders, proc, record, spool
+from gnode.supervisor import (
+    cgroup,
+    child,
+    direct,
+    kernel,
+    last_words,
+    lease,
+    orders,
+    proc,
+    record,
+    spool,
+)
 from gnode.supervisor.child import Surroundings
 from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
 from gnode.supervisor.errors import LaunchError, Stage, reason
@@ -68,6 +79,7 @@ class _Supervisor:
         "_look_s",
         "_own",
         "_seen",
+        "_stderr_path",
         "_task",
         "_user_dir",
     )
@@ -82,6 +94,7 @@ class _Supervisor:
         self._commands = claim.commands
         self._gate: Gate | None = None
         self._job_pid = 0
+        self._stderr_path = ""
         self._user_dir: int | None = None
         self._seen = record.Seen(started_s=time.time(), started_boottime_s=kernel.boottime_s())
         self._ending = Ending(
@@ -112,6 +125,7 @@ class _Supervisor:
         if self._gate is not None:
             self._gate.close()
         self._remove_user_dir()
+        last_words.say(self._task, self._stderr_path, result)
         return self._write_down(result)
 
     def _write_down(self, result: dict[str, object]) -> bytes:
@@ -140,7 +154,7 @@ class _Supervisor:
         self._announce_start()
         failpoint("supervisor.start.before_fork")
         if direct.is_possible(self._task, around):
-            self._job_pid, paths = direct.start(self._task, around, self._journal)
+            self._job_pid, paths = direct.start(self._task, around, self._journal, self._opened)
             failpoint("supervisor.start.after_fork")
             self._publish(*paths)
         else:
@@ -195,6 +209,7 @@ class _Supervisor:
             self._gate.close_reader()
 
     def _publish(self, stdout_path: str, stderr_path: str) -> None:
+        self._opened(stdout_path, stderr_path)
         self._seen.started_s = time.time()
         self._seen.started_boottime_s = kernel.boottime_s()
         self._ending.started(self._seen.started_boottime_s)
@@ -211,6 +226,9 @@ class _Supervisor:
         self._journal.write_started(started)
         # Until now nobody could know whom to signal about an order, so none may go unread.
         self._obey()
+
+    def _opened(self, _stdout_path: str, stderr_path: str) -> None:
+        self._stderr_path = stderr_path
 
     def _answer(self, channel: socket.socket, expected: bytes) -> bytes:
         """Return what follows ``expected`` in the job process's next message.

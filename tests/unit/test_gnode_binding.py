@@ -1,12 +1,14 @@
 """From a launch order to a task: command line, environment, files, limits."""
 
+import dataclasses
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from gnode.core.binding import LEAST_MEMORY_LIMIT_BYTES, bind, processes_per_node
+from gnode.core.binding import LEAST_MEMORY_LIMIT_BYTES, Limits, bind, processes_per_node
 from gnode.core.inputs import Account
 from gnode.core.task import MemoryCgroup
 from gsched.model.ids import element_number
@@ -73,6 +75,44 @@ def test_the_shell_that_the_user_names_wins_over_the_first_line() -> None:
 
 def test_a_script_without_a_first_line_gets_the_login_shell() -> None:
     assert argv(order(script="echo\n"))[0] == "/bin/bash"
+
+
+@pytest.mark.parametrize(
+    ("first_line", "shell", "begins"),
+    [
+        ("#!/bin/bash -e", "", ("/bin/bash", "-l", "-e")),
+        ("#!/usr/bin/env bash", "", ("bash", "-l")),
+        ("#!/usr/bin/python3", "", ()),
+        ("#!/bin/csh", "", ()),
+        ("#!", "", ()),
+        ("date", "", ("/bin/zsh", "-l")),
+        ("#!/bin/bash", "/bin/sh", ("/bin/sh", "-l")),
+        ("date", "/bin/tcsh", ("/bin/tcsh",)),
+    ],
+)
+def test_scripts_are_run_by_login_shells_where_the_site_says_so(
+    first_line: str, shell: str, begins: tuple[str, ...]
+) -> None:
+    """Torque does, so that `module load` works in scripts; csh takes -l alone only."""
+    account = structs.replace(ALICE, shell="/bin/zsh")
+    launch = order(script=f"{first_line}\nmodule load x\n", shell=shell)
+    logging_in = dataclasses.replace(site(), limits=Limits(login_shell=True))
+
+    argv = bind(launch, account, logging_in).argv
+    assert argv[:-1] == begins
+    assert argv[-1].endswith("/script")
+    assert "-l" not in bind(launch, account, site()).argv
+
+
+def test_threads_follow_the_cpus_unless_the_user_says_it() -> None:
+    assert env(order(slots=(6,)))["OMP_NUM_THREADS"] == "6"
+    assert env(two_nodes(rank=1))["OMP_NUM_THREADS"] == "3"
+    ranks = two_nodes(launch=LaunchKind.TORCHRUN, slots=(5, 3), arguments=("train.py",))
+    assert env(ranks)["OMP_NUM_THREADS"] == "2", "two ranks share five CPUs"
+    assert env(order(slots=(6,), environment={"OMP_NUM_THREADS": "1"}))["OMP_NUM_THREADS"] == "1"
+    assert (
+        env(order(slots=(6,), environment={"SLURM_CPUS_PER_TASK": "3"}))["OMP_NUM_THREADS"] == "3"
+    )
 
 
 @pytest.mark.parametrize("shell", ["/usr/sbin/nologin", "/bin/false", ""])
