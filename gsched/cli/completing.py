@@ -51,7 +51,7 @@ _STATES: Final[dict[str, frozenset[JobState]]] = {
     "grls": frozenset({JobState.HELD}),
     "gsig": frozenset({JobState.RUNNING}),
 }
-_PAST: Final = frozenset({"ghist", "gpeek"})  # these also take jobs that have ended
+_PAST: Final = frozenset({"ghist", "gpeek", "gseff"})  # these also take jobs that have ended
 _RESOURCES: Final = (
     *("nodes=", "ncpus=", "gpus=", "mem=", "walltime=", "select=", "place=", "procs=", "pmem="),
 )

@@ -130,6 +130,7 @@ async def _jobs(world: StillWorld, script: Script) -> None:
     await script.do(f"galter -N renamed -p 3 -l walltime=0:30:00 {later}")
     await script.do(f"gmove batch {later}")
     await script.do("gselect -s H -p .ge.3")
+    await script.do("gseff 1 2")
     await script.do("gsub -N signalled job.sh")
     signalled = await world.starts()
     await script.do(f"gsig -s USR1 {signalled.job}")

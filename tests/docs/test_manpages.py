@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MAN = ROOT / "man"
 COMMANDS = (
     *("gsub", "gstat", "gdel", "ghold", "grls", "gsig", "grerun", "galter"),
-    *("gpeek", "gwait", "gnodes", "ghist", "gmigrate", "gmove", "gselect", "gsched"),
+    *("gpeek", "gwait", "gnodes", "ghist", "gmigrate", "gmove", "gseff", "gselect", "gsched"),
 )
 #: Commands of PBS with options of their own; the others have those of a g-command.
 PBS_COMMANDS = ("qstat", "pbsnodes", "qmgr", "tracejob")

@@ -11,7 +11,8 @@ from gsched.cli.local.options import SETTINGS
 
 COMMANDS = (
     *("gsub", "gstat", "gdel", "ghold", "grls", "gsig", "grerun", "galter"),
-    *("gpeek", "gwait", "gnodes", "ghist", "gmigrate", "gmove", "gselect", "gsched", "gsim"),
+    *("gpeek", "gwait", "gnodes", "ghist", "gmigrate", "gmove", "gseff", "gselect"),
+    *("gsched", "gsim"),
 )
 
 _BASH = r"""

@@ -1,0 +1,221 @@
+"""What a job requested beside what it used, and what to request next time. Pure.
+
+The advice rests on the job and on past runs of the same user and name that succeeded: the largest
+use of any of them, with some reserve. The reserves are rules of thumb: a peak that is a fifth
+higher, a run that takes a quarter longer.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from gsched.model.ids import format_job_id
+from gsched.model.states import JobState, OutcomeKind
+from gsched.model.units import exact_size, format_duration, format_size
+from gsched.model.wording import counted, outcome_words
+from gsched.protocol.api import JobStory
+
+MEMORY_RESERVE: Final = 1.2
+WALLTIME_RESERVE: Final = 1.25
+AFTER_LIMIT: Final = 1.5  # of a limit that the job has hit
+_MB: Final = 1024**2
+_IDLE_PERCENT: Final = 5.0  # below it a GPU did nothing but hold memory
+
+
+class Use(Struct, frozen=True, kw_only=True):
+    """What one job used: means over its run, and peaks; 0 where nothing was measured.
+
+    Attributes:
+        cpu_cores: busy on average.
+        cpu_peak_cores: busy at most.
+        gpu_percent: mean utilisation of its GPUs.
+    """
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    cpu_cores: float = 0.0
+    cpu_peak_cores: float = 0.0
+    memory_peak_bytes: int = 0
+    gpu_percent: float = 0.0
+    gpu_memory_peak_bytes: int = 0
+    sampled: bool = False
+
+
+class Advice(Struct, frozen=True, kw_only=True):
+    """What to request next time; None or 0: nothing can be said.
+
+    Attributes:
+        runs: on how many past runs it rests, the job included.
+        remarks: sentences for people.
+    """
+
+    cpus: int = 0
+    memory_bytes: int = 0
+    walltime_s: float | None = None
+    runs: int = 0
+    remarks: tuple[str, ...] = ()
+
+
+class Efficiency(Struct, frozen=True, kw_only=True):
+    """One job: requested, used, their ratios (0 to 1, None where there is none), and advice."""
+
+    id: str
+    name: str
+    state: str
+    outcome: str
+    cpus: int
+    gpus: int
+    memory_bytes: int
+    walltime_s: float | None
+    used: Use
+    cpu: float | None
+    memory: float | None
+    gpu: float | None
+    walltime: float | None
+    next: Advice
+
+
+def use_of(story: JobStory) -> Use:
+    """Return what the last attempt of a job used, over all of its nodes."""
+    row = story.row
+    usage = next((each.usage for each in reversed(story.attempts) if each.usage is not None), None)
+    if usage is None:
+        wall_s = row.wall_s
+        cores = row.cpu_s / wall_s if wall_s else 0.0
+        return Use(wall_s=wall_s, cpu_s=row.cpu_s, cpu_cores=cores, cpu_peak_cores=cores)
+    wall_s = usage.wall_s
+    cores = usage.cpu_s / wall_s if wall_s > 0 else 0.0
+    return Use(
+        wall_s=wall_s,
+        cpu_s=usage.cpu_s,
+        cpu_cores=cores,
+        cpu_peak_cores=max(cores, usage.cpu_peak_cores),
+        memory_peak_bytes=usage.memory_peak_bytes,
+        gpu_percent=usage.gpu_util_mean_percent,
+        gpu_memory_peak_bytes=usage.gpu_memory_peak_bytes,
+        sampled=usage.samples > 0,
+    )
+
+
+def efficiency_of(story: JobStory, past: Sequence[JobStory]) -> Efficiency:
+    """Return a job's efficiency; ``past`` are finished jobs of its user and name."""
+    row, used = story.row, use_of(story)
+    outcome = ""
+    if row.outcome is not None:
+        outcome = outcome_words(row.outcome, walltime_s=row.walltime_s, grace_s=story.grace_s)
+    return Efficiency(
+        id=format_job_id(row.id, story.server),
+        name=row.name,
+        state=row.state,
+        outcome=outcome,
+        cpus=row.cpus,
+        gpus=row.gpus,
+        memory_bytes=row.memory_bytes,
+        walltime_s=row.walltime_s,
+        used=used,
+        cpu=used.cpu_cores / row.cpus if row.cpus and used.wall_s else None,
+        memory=used.memory_peak_bytes / row.memory_bytes if row.memory_bytes else None,
+        gpu=used.gpu_percent / 100 if row.gpus and used.sampled else None,
+        walltime=used.wall_s / row.walltime_s if row.walltime_s else None,
+        next=_advice(story, used, past),
+    )
+
+
+def _advice(story: JobStory, used: Use, past: Sequence[JobStory]) -> Advice:
+    row = story.row
+    if row.state != JobState.DONE or row.outcome is None:
+        return Advice(remarks=("it has not finished: what it will use is not known yet",))
+    like = [
+        use_of(each)
+        for each in past
+        if each.row.id != row.id
+        and each.kind == story.kind
+        and each.row.outcome is not None
+        and each.row.outcome.exit_status == 0
+    ]
+    ran = [*like, *([used] if row.outcome.exit_status == 0 else [])]
+    remarks = list(_remarks(story, used))
+    if row.outcome.kind == OutcomeKind.OOM:
+        memory_bytes = _whole_memory(row.memory_bytes * AFTER_LIMIT)
+    else:
+        memory_bytes = _whole_memory(max((u.memory_peak_bytes for u in ran), default=0)
+                                     * MEMORY_RESERVE)  # fmt: skip
+    walltime_s = None
+    if row.outcome.kind == OutcomeKind.WALLTIME and row.walltime_s:
+        walltime_s = _whole_minutes(row.walltime_s * AFTER_LIMIT)
+    elif ran:
+        walltime_s = _whole_minutes(max(use.wall_s for use in ran) * WALLTIME_RESERVE)
+    peak = max((use.cpu_peak_cores for use in ran), default=0.0)
+    cpus = min(row.cpus, max(1, math.ceil(peak - 0.1))) if ran else 0
+    return Advice(
+        cpus=cpus,
+        memory_bytes=memory_bytes,
+        walltime_s=walltime_s,
+        runs=len(ran),
+        remarks=tuple(remarks),
+    )
+
+
+def _remarks(story: JobStory, used: Use) -> Iterator[str]:
+    row = story.row
+    assert row.outcome is not None
+    if row.outcome.kind == OutcomeKind.OOM:
+        yield "it was killed for memory: the request is raised by half"
+    if row.outcome.kind == OutcomeKind.WALLTIME:
+        yield "it exceeded its walltime: the request is raised by half"
+    if row.gpus and used.sampled and used.gpu_percent < _IDLE_PERCENT:
+        yield "its GPUs were idle: check that the program uses them, or request none"
+    if row.gpus and not used.sampled:
+        yield "no use of its GPUs was measured"
+
+
+def _whole_memory(size: float) -> int:
+    """Return a size rounded up: to 64 MB, above 4 GB to half a GB."""
+    step = 64 * _MB if size < 4096 * _MB else 512 * _MB
+    return math.ceil(size / step) * step
+
+
+def _whole_minutes(seconds: float) -> float:
+    """Return a time rounded up: to a minute, above an hour to ten."""
+    step = 60 if seconds < 3600 else 600
+    return float(math.ceil(max(seconds, 1.0) / step) * step)
+
+
+def lines_of(one: Efficiency) -> Iterator[str]:
+    """Yield what ``gseff`` prints of a job."""
+    used = one.used
+    yield f"{one.id} ({one.name}): {one.outcome or one.state}"
+    rows = [("", "requested", "used", "efficiency")]
+    rows.append(("CPUs", str(one.cpus), f"{used.cpu_cores:.1f} busy", _percent(one.cpu)))
+    peak = format_size(used.memory_peak_bytes) if used.memory_peak_bytes else "--"
+    asked = format_size(one.memory_bytes) if one.memory_bytes else "--"
+    rows.append(("Memory", asked, f"{peak} peak", _percent(one.memory)))
+    if one.gpus:
+        busy = f"{used.gpu_percent / 100 * one.gpus:.1f} busy" if one.gpu is not None else "--"
+        rows.append(("GPUs", str(one.gpus), busy, _percent(one.gpu)))
+        if used.gpu_memory_peak_bytes:
+            rows.append(("GPU memory", "--", f"{format_size(used.gpu_memory_peak_bytes)} peak", ""))
+    limit = format_duration(one.walltime_s) if one.walltime_s else "--"
+    rows.append(("Walltime", limit, format_duration(used.wall_s), _percent(one.walltime)))
+    for title, requested, use, ratio in rows:
+        yield f"    {title:<12}{requested:>12}{use:>16}{ratio:>13}".rstrip()
+    words = next_words(one.next)
+    if words:
+        yield f"    next time: {words} (from {counted(one.next.runs, 'run')} of this name)"
+    for remark in one.next.remarks:
+        yield f"    {remark}"
+
+
+def _percent(ratio: float | None) -> str:
+    return "--" if ratio is None else f"{100 * ratio:.0f} %"
+
+
+def next_words(advice: Advice) -> str:
+    """Return the advice as options of gsub."""
+    words = [f"--cpus {advice.cpus}"] if advice.cpus else []
+    words += [f"--mem {exact_size(advice.memory_bytes)}"] if advice.memory_bytes else []
+    if advice.walltime_s:
+        words.append(f"--walltime {format_duration(advice.walltime_s)}")
+    return " ".join(words)

@@ -1,0 +1,124 @@
+"""gseff: requested beside used, and what to request next time."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gsched.model.resources import Usage
+from gsched.protocol import api
+from tests.support.canned_head import CannedHead, canned_head
+from tests.support.fake_api import NOW_S, SERVER, make_row, make_story
+from tests.support.in_process import run_here
+
+GB = 2**30
+OK = {"kind": "exited", "exit_status": 0, "shell_status": 0, "exit_code": 0}
+OOM = {"kind": "oom", "exit_status": -10, "shell_status": 137, "signal": 9}
+OVER = {"kind": "walltime", "exit_status": -11, "shell_status": 143, "signal": 15}
+
+
+def done(job: int, *, outcome: "dict[str, object]", usage: Usage, **row: object) -> api.JobStory:
+    shown = make_row(
+        job, name="train", state="done", letter="C", outcome=outcome, cpus=8, gpus=1, attempt=1,
+        memory_bytes=32 * GB, walltime_s=86400.0, started_s=NOW_S - usage.wall_s, ended_s=NOW_S,
+        wall_s=usage.wall_s, reason="", **row,
+    )  # fmt: skip
+    attempt = api.AttemptRow(attempt=1, state="ended", assigned_s=NOW_S, parts=(), usage=usage)
+    return make_story(shown, attempts=(attempt,))
+
+
+def usage(**changes: object) -> Usage:
+    fields: dict[str, object] = {
+        "wall_s": 3600.0, "cpu_s": 7200.0, "cpu_peak_cores": 2.8, "memory_peak_bytes": 5 * GB,
+        "gpu_util_mean_percent": 87.0, "gpu_memory_peak_bytes": 10 * GB, "samples": 12,
+    }  # fmt: skip
+    return Usage(**(fields | changes))  # type: ignore[arg-type]  # by name
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[CannedHead]:
+    """Return a head with job 17 and two past jobs of its name; one of them failed."""
+    with canned_head(tmp_path / "s") as head:
+        stories = [
+            done(17, outcome=OK, usage=usage()),
+            done(16, outcome=OK, usage=usage(wall_s=5000.0, memory_peak_bytes=6 * GB)),
+            done(15, outcome=OOM, usage=usage(memory_peak_bytes=31 * GB)),
+        ]
+        for story in stories:
+            head.answers[f"GET /v1/jobs/{story.row.id}"] = story
+        head.answers["GET /v1/history"] = api.HistoryReply(
+            server=SERVER, now_s=NOW_S, jobs=tuple(story.row for story in stories), total_jobs=3,
+            total_cpu_s=0.0, total_wall_s=0.0, total_gpu_s=0.0, total_failed=1,
+        )  # fmt: skip
+        yield head
+
+
+def test_what_was_requested_stands_beside_what_was_used(head: CannedHead) -> None:
+    ran = run_here("gseff", "17", head=head.path)
+
+    assert ran.stdout.splitlines() == [
+        "17.fake (train): finished with exit code 0",
+        "                   requested            used   efficiency",
+        "    CPUs                   8        2.0 busy         25 %",
+        "    Memory              32gb        5gb peak         16 %",
+        "    GPUs                   1        0.9 busy         87 %",
+        "    GPU memory            --       10gb peak",
+        "    Walltime        24:00:00        01:00:00          4 %",
+        "    next time: --cpus 3 --mem 7680mb --walltime 01:50:00 (from 2 runs of this name)",
+    ]
+    assert ran.status == 0
+
+
+def test_json_has_the_numbers(head: CannedHead) -> None:
+    document = json.loads(run_here("gseff", "17", "99", "--json", head=head.path).stdout)
+
+    (job,) = document["jobs"]
+    assert document["schema"] == 1
+    assert (job["cpu"], job["gpu"]) == (0.25, 0.87)
+    assert job["next"] == {
+        "cpus": 3, "memory_bytes": 7680 * 2**20, "walltime_s": 6600.0, "runs": 2, "remarks": [],
+    }  # fmt: skip
+    assert list(document["errors"]) == ["99"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "used", "words"),
+    [
+        (OOM, usage(), ["--mem 48gb", "it was killed for memory"]),
+        (OVER, usage(wall_s=86400.0), ["--walltime 36:00:00", "it exceeded its walltime"]),
+        (OK, usage(gpu_util_mean_percent=0.0), ["its GPUs were idle"]),
+        (OK, usage(samples=0, gpu_util_mean_percent=0.0), ["no use of its GPUs was measured"]),
+    ],
+)
+def test_limits_that_were_hit_and_idle_gpus_are_told(
+    head: CannedHead, outcome: "dict[str, object]", used: Usage, words: "list[str]"
+) -> None:
+    head.answers["GET /v1/jobs/17"] = done(17, outcome=outcome, usage=used)
+
+    ran = run_here("gseff", "17", head=head.path)
+
+    for each in words:
+        assert each in ran.stdout
+
+
+def test_jobs_of_another_kind_say_nothing(head: CannedHead) -> None:
+    """Of two programs with the same name the user tells apart by --kind."""
+    story = done(16, outcome=OK, usage=usage(memory_peak_bytes=30 * GB))
+    from msgspec import structs
+
+    head.answers["GET /v1/jobs/16"] = structs.replace(story, kind="other")
+
+    assert "--mem 6gb " in run_here("gseff", "17", head=head.path).stdout
+
+
+def test_a_job_that_runs_gets_no_advice(head: CannedHead) -> None:
+    row = make_row(18, state="running", letter="R", started_s=NOW_S - 60, wall_s=60.0, cpu_s=30.0)
+    head.answers["GET /v1/jobs/18"] = make_story(row)
+
+    ran = run_here("gseff", "18", head=head.path)
+
+    assert "18.fake (train): running" in ran.stdout
+    assert "0.5 busy         50 %" in ran.stdout
+    assert "it has not finished" in ran.stdout
+    assert "next time" not in ran.stdout
