@@ -468,9 +468,7 @@ class Links:
                 case n.Known():
                     over = self.recovery is None or await self.recovery.told(node, message)
                 case n.Heartbeat():
-                    now_s = self._clock.wall_s()
-                    self._engine.head.heard_from(node, message.load, now_s, message.usage)
-                    await self._take_problem(node, message.problem)
+                    await self._take_load(node, message)
                 case n.OutputRead():
                     self._answer_request(node, message)
                 case n.Probed():
@@ -504,6 +502,14 @@ class Links:
         waiting = self._requests.pop((node, message.request), None)
         if waiting is not None and not waiting.done():
             waiting.set_result(message)
+
+    async def _take_load(self, node: str, said: n.Heartbeat) -> None:
+        """Let the head hear how busy a node is, and what its attempts use."""
+        head = self._engine.head
+        head.heard_from(node, said.load, self._clock.wall_s(), said.usage)
+        if head.state.dirty.any:  # jobs may have waited until a shared GPU is less busy
+            await self._engine.tell(lambda _: ())  # a cycle follows
+        await self._take_problem(node, said.problem)
 
     async def _take_problem(self, node: str, problem: str) -> None:
         """Let the head hear that a node takes no new jobs, or does again."""
