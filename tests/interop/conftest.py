@@ -19,11 +19,17 @@ class Site:
         self.work = cluster.jobs
         self.home = directory / "home"
         self.home.mkdir()
-        shims = directory / "bin"
-        made = run_command("gsched", "install-shims", str(shims))
+        self._directory = directory
+        self.use("torque")
+
+    def use(self, personality: str) -> None:
+        """Put the commands of a personality at the front of the PATH."""
+        shims = self._directory / personality
+        made = run_command("gsched", "install-shims", str(shims), "--personality", personality)
         assert made.status == 0, made.stderr
         path = f"{shims}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        self.environment = command_environment(cluster.socket, PATH=path, HOME=str(self.home))
+        socket = self.cluster.socket
+        self.environment = command_environment(socket, PATH=path, HOME=str(self.home))
 
     def run(self, *words: str, timeout_s: float = 90.0) -> subprocess.CompletedProcess[str]:
         """Run a program in ``work``."""

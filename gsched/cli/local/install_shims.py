@@ -1,4 +1,4 @@
-"""``gsched install-shims``: install the commands of PBS in a directory."""
+"""``gsched install-shims``: install the commands of PBS or Slurm in a directory."""
 
 import os
 import sys
@@ -11,19 +11,23 @@ from gsched.cli.pbs.personality import PERSONALITIES
 from gsched.cli.pbs.shim import COMMANDS
 from gsched.errors import CannotWriteError
 
+SLURM: Final = "slurm"
+SLURM_COMMANDS: Final = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
 MARK: Final = "made by gsched install-shims"
 _MODE: Final = 0o755
 
 
 def shim_text(name: str, personality: str, python: str) -> str:
-    """Return the program that stands for a command of PBS."""
+    """Return the program that stands for a command of PBS or Slurm."""
+    module = "gsched.cli.pbs.shim" if personality != SLURM else "gsched.cli.slurm.commands"
+    call = f"main({name!r}, {personality!r})" if personality != SLURM else f"main({name!r})"
     return (
         f"#!{python} -I\n"
         f"# {MARK} --personality {personality}\n"
         "import sys\n\n"
         f"sys.path[:0] = {_own_path()!r}\n"
-        "from gsched.cli.pbs.shim import main\n\n"
-        f"main({name!r}, {personality!r})\n"
+        f"from {module} import main\n\n"
+        f"{call}\n"
     )
 
 
@@ -38,19 +42,20 @@ def _own_path() -> list[str]:
 @click.argument("directory", metavar="DIR")
 @click.option(
     "--personality",
-    type=click.Choice(PERSONALITIES),
+    type=click.Choice([*PERSONALITIES, SLURM]),
     default="torque",
     show_default=True,
     help="Whose formats, letters and exit codes the commands use.",
 )
 @click.option("--force", is_flag=True, help="Replace files that gsched did not make.")
 def install_shims(*, directory: str, personality: str, force: bool) -> int:
-    """Install qsub, qstat and the other commands of PBS into DIR.
+    """Install qsub, qstat and the other commands of PBS, or those of Slurm, into DIR.
 
-    They are gsched's commands with the formats, texts and exit codes of Torque or OpenPBS, for
-    scripts and workflow tools. Put DIR at the front of PATH.
+    They are gsched's commands with the formats, texts and exit codes of Torque, OpenPBS or Slurm,
+    for scripts and workflow tools. Put DIR at the front of PATH.
     """
-    paths = {name: os.path.join(directory, name) for name in COMMANDS}
+    commands = SLURM_COMMANDS if personality == SLURM else COMMANDS
+    paths = {name: os.path.join(directory, name) for name in commands}
     try:
         os.makedirs(directory, exist_ok=True)
         foreign = [path for path in paths.values() if os.path.lexists(path) and not _is_ours(path)]

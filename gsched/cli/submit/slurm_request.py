@@ -76,12 +76,14 @@ class SlurmRequest(Struct, kw_only=True):
         if not self.stated:
             return ""
         nodes = self._node_count()
-        spread = not nodes and self.tasks > 1
+        # What is stated of each node says that there is one, as Slurm packs tasks.
+        of_node = self.gpus_per_node.count or self.memory_bytes
+        spread = not nodes and not of_node and self.tasks > 1
         count = self.tasks if spread else max(1, nodes)
         tasks = 1 if spread else self._tasks_on_each(count)
         cpus, gpus = tasks * self.cpus_per_task, self._gpus_on_each(count, tasks)
         terms = [self._chunks(count, cpus, gpus, spread=spread)]
-        memory_bytes = self.memory_bytes * (1 if spread else count)
+        memory_bytes = self.memory_bytes * count
         memory_bytes += self.memory_per_cpu_bytes * cpus * count
         memory_bytes += self.memory_per_gpu_bytes * gpus.count * count
         if memory_bytes:
@@ -174,7 +176,7 @@ def slurm_size(name: str, value: str) -> int:
     return parse_size_bytes(f"{match[1]}{(match[2] or 'm').lower()}b")
 
 
-def _hosts(name: str, value: str) -> tuple[str, ...]:
+def hosts_of(name: str, value: str) -> tuple[str, ...]:
     """Return the names in ``n1,n[2-4,7]``."""
     found: list[str] = []
     for item in re.findall(r"[^,\[]+(?:\[[^\]]*\])?", value):
@@ -204,7 +206,7 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[str, str], object]]]] = {
     "--mem": ("memory_bytes", slurm_size),
     "--mem-per-cpu": ("memory_per_cpu_bytes", slurm_size),
     "--mem-per-gpu": ("memory_per_gpu_bytes", slurm_size),
-    "--nodelist": ("hosts", _hosts),
+    "--nodelist": ("hosts", hosts_of),
     "--constraint": ("features", _features),
 }
 NAMES: Final = frozenset({*_READERS, "--gres"})

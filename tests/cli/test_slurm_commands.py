@@ -1,0 +1,224 @@
+"""The commands of Slurm: what programs read of them, against the fake head."""
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gsched.cli.dialect import GSCHED, speak
+from gsched.cli.slurm.commands import run_slurm
+from gsched.protocol import actions as a
+from gsched.protocol import api
+from tests.support.canned_head import node
+from tests.support.commands import Ran
+from tests.support.fake_api import NOW_S, FakeApi, make_row, serve
+
+OK = {"kind": "exited", "exit_status": 0, "shell_status": 0, "exit_code": 0}
+BAD = {"kind": "exited", "exit_status": 3, "shell_status": 3, "exit_code": 3}
+OVER = {"kind": "walltime", "exit_status": -11, "shell_status": 143, "signal": 15}
+
+
+def row(job: int, **changes: object) -> api.JobRow:
+    done: dict[str, object] = {"state": "done", "letter": "C", "reason": ""}
+    return make_row(job, **(done | changes if "outcome" in changes else changes))
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
+    """Return a head with a job in each state; commands find it by the environment."""
+    fake = FakeApi(tmp_path)
+    fake.add(row(1))
+    fake.add(
+        row(2, name="run", user="bob", state="running", letter="R", nodes=("n1",), reason="",
+            started_s=NOW_S - 3661, wall_s=3661.0, walltime_s=90000.0, cpus=4)
+    )  # fmt: skip
+    fake.add(row(3, outcome=OK, nodes=("n1",), started_s=NOW_S - 50, ended_s=NOW_S, wall_s=50.0))
+    fake.add(row(4, outcome=BAD))
+    fake.add(row(5, outcome=OVER))
+    fake.add(row(6, state="held", letter="H", reason="waits for its dependencies: afterok:2"))
+    fake.nodes = [node("n1", jobs=(2,)), node("n2"), node("n3", state="unreachable")]
+    monkeypatch.setenv("GSCHED_HEAD", str(tmp_path / "s"))
+    monkeypatch.chdir(tmp_path)
+    with serve(fake.application(), tmp_path / "s"):
+        yield fake
+
+
+def slurm(name: str, *arguments: str) -> Ran:
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = run_slurm(name, arguments)
+    finally:
+        speak(GSCHED)
+    return Ran(status=status, stdout=out.getvalue(), stderr=err.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        (["-h", "-o", "%i %t"], ["1 PD", "2 R", "6 PD"]),
+        (
+            ["--noheader", "--format=%i %T %R", "-j", "2,6"],
+            ["2 RUNNING n1", "6 PENDING (Dependency)"],
+        ),
+        (["-hu", "bob", "-o", "%.5i|%5t|%j"], ["    2|R    |run"]),
+        (["-h", "-t", "PENDING", "-o", "%i %r"], ["1 Resources", "6 Dependency"]),
+        (["-h", "-n", "run", "-o", "%M %l %C %D %P"], ["1:01:01 1-01:00:00 4 1 batch"]),
+        (["-h", "-j", "3", "-o", "%i"], []),  # it has ended
+        (["-o", "%i %u", "-j", "1"], ["JOBID USER", "1 alice"]),
+    ],
+)
+def test_squeue_prints_what_its_format_says(
+    fake: FakeApi, arguments: list[str], lines: list[str]
+) -> None:
+    ran = slurm("squeue", *arguments)
+
+    assert ran.stdout.splitlines() == lines
+    assert (ran.status, ran.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        (
+            ["-o", "JobID,State,NodeList", "--parsable2", "-j", "2", "-j", "3"],
+            ["JobID|State|NodeList", "3|COMPLETED|n1"],  # the last -j counts
+        ),
+        (
+            ["-X", "-n", "-P", "-j", "3,4,5", "--format=JobIDRaw,State,ExitCode"],
+            ["3|COMPLETED|0:0", "4|FAILED|3:0", "5|TIMEOUT|0:15"],
+        ),
+        (["-n", "-j", "2_0,2.batch", "-o", "jobid,state%20"], ["         2              RUNNING "]),
+        (["-nP", "-a", "--name", "run", "-o", "User,Elapsed"], ["bob|01:01:01"]),
+        (["-np", "-j", "99", "-o", "State"], []),
+    ],
+)
+def test_sacct_prints_the_fields_of_jobs(
+    fake: FakeApi, arguments: list[str], lines: list[str]
+) -> None:
+    assert slurm("sacct", *arguments).stdout.splitlines() == lines
+
+
+def test_sinfo_lists_partitions_by_the_states_of_nodes(fake: FakeApi) -> None:
+    assert slurm("sinfo", "-h", "-o", "%P %a %l %D %t %N").stdout.splitlines() == [
+        "batch* up infinite 1 mix n1",
+        "batch* up infinite 1 idle n2",
+        "batch* up infinite 1 down n3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (["scancel", "1", "2_0"], a.DeleteJob(ids=("1", "2"))),
+        (["scancel", "1,2"], a.DeleteJob(ids=("1", "2"))),
+        (["scancel", "--signal", "USR2", "2"], a.SignalJob(ids=("2",), signal=12)),
+        (["scancel", "-s", "USR1", "2"], a.SignalJob(ids=("2",), signal=10)),
+        (["scancel", "-u", "bob"], a.DeleteJob(ids=("2",))),
+        (["scancel", "--name=train"], a.DeleteJob(ids=("1", "6"))),
+        (["scontrol", "requeue", "2"], a.RerunJob(ids=("2",))),
+        (["scontrol", "hold", "1"], a.HoldJob(ids=("1",))),
+        (["scontrol", "release", "1"], a.ReleaseJob(ids=("1",))),
+    ],
+)
+def test_actions_on_jobs(fake: FakeApi, arguments: list[str], asked: a.AnyJobAction) -> None:
+    ran = slurm(*arguments)
+
+    assert fake.acted == [asked]
+    assert (ran.status, ran.stdout) == (0, "")
+
+
+def test_scontrol_shows_hostnames_and_a_job(fake: FakeApi) -> None:
+    assert slurm("scontrol", "show", "hostnames", "n[01-03],x").stdout.split() == [
+        "n01", "n02", "n03", "x",
+    ]  # fmt: skip
+    shown = slurm("scontrol", "show", "job", "2").stdout
+    assert shown.startswith("JobId=2 JobName=run\n")
+    assert "JobState=RUNNING" in shown
+    assert "NodeList=n1" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["squeue", "-o", "%z"], "squeue: error: -o: unknown field %z"),
+        (["squeue", "-j", "99"], "squeue: error: Invalid job id specified"),
+        (["squeue", "--frob"], "squeue: error: unknown option '--frob'"),
+        (["squeue", "-j"], "squeue: error: option -j needs a value"),
+        (["sacct", "-o", "Odd"], "sacct: error: Invalid field requested: 'Odd'"),
+        (["scancel"], "scancel: error: No job identification provided"),
+        (["scancel", "99"], "scancel: error: Unknown Job Id 99"),
+        (["scontrol", "reboot"], "scontrol: error: unknown request: reboot"),
+        (["sbatch", "none.sh"], "sbatch: error: script 'none.sh' does not exist"),
+        (["sbatch", "--array=1-9", "--wrap=true"], "job arrays are not supported yet"),
+        (["srun", "true"], "srun: error: srun runs inside a job only"),
+    ],
+)
+def test_what_is_refused(
+    fake: FakeApi, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    ran = slurm(*arguments)
+
+    assert (ran.status, ran.stdout) == (1, "")
+    assert message in ran.stderr
+
+
+def test_sbatch_submits_as_slurm_does(fake: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole environment, output in slurm-JOB.out, the command line before the script."""
+    monkeypatch.setenv("COLOUR", "red")
+    script = "#!/bin/sh\n#SBATCH -N 2 --time=60\n#SBATCH --job-name=one\ndate\n"
+    Path("job.sh").write_text(script, encoding="utf-8")
+
+    ran = slurm("sbatch", "-J", "two", "--ntasks-per-node=3", "-t", "5", "job.sh", "arg", "-x")
+    short = slurm("sbatch", "--parsable", "--wrap=hostname", "-o", "w.out", "-c2")
+
+    assert (ran.stdout, short.stdout) == ("Submitted batch job 1\n", "2\n")
+    job, wrapped = fake.submitted
+    assert (job.name, job.arguments) == ("two", ("arg", "-x"))
+    assert set(job.resources) == {"walltime=0:05:00", "nodes=2:ppn=3"}
+    assert job.environment["COLOUR"] == "red"
+    assert job.environment["SLURM_NTASKS_PER_NODE"] == "3"
+    assert job.environment["SLURM_SUBMIT_DIR"] == os.getcwd()
+    assert job.stdout_path == f"{os.getcwd()}/slurm-$GSCHED_JOB_NUMBER.out"
+    assert (job.join, job.workdir) == ("oe", os.getcwd())
+    assert (wrapped.name, wrapped.script) == ("wrap", "#!/bin/sh\nhostname\n")
+    assert (wrapped.resources, wrapped.join) == (("nodes=1:ppn=2",), "oe")
+    assert wrapped.environment["SLURM_CPUS_PER_TASK"] == "2"
+
+
+def test_srun_starts_the_tasks_of_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a rank each, output files by pattern, and the largest exit code; in a process."""
+    import subprocess
+
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    monkeypatch.setenv("SLURM_NTASKS", "3")
+    words = ["sh", "-c", "echo $SLURM_PROCID/$SLURM_NTASKS; exit $SLURM_PROCID"]
+    program = "from gsched.cli.slurm.commands import main; main('srun')"
+    ran = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            program,
+            "--unbuffered",
+            "--output",
+            f"{tmp_path}/%j_%t.log",
+            *words,
+        ],
+        check=False,
+    )
+    alone = subprocess.run(
+        [sys.executable, "-c", program, "-n1", *words], check=False, capture_output=True, text=True
+    )
+
+    assert ran.returncode == 2
+    assert [(tmp_path / f"12_{task}.log").read_text() for task in range(3)] == [
+        "0/3\n", "1/3\n", "2/3\n",
+    ]  # fmt: skip
+    assert (alone.returncode, alone.stdout) == (0, "0/1\n")
+    monkeypatch.setenv("SLURM_NNODES", "2")
+    assert "on one node only" in slurm("srun", "true").stderr
