@@ -26,6 +26,7 @@ class NodeKind(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         name: what their names begin with; a number follows.
+        gpu_memory: of each GPU, as ``80gb``; where it is named, jobs can share GPUs.
         speed: how fast their CPUs are; a job of 10 s takes 20 s where it is 0.5.
     """
 
@@ -34,6 +35,7 @@ class NodeKind(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cpus: int = 1
     gpus: int = 0
     gpu_type: str = ""
+    gpu_memory: str = ""
     memory: str = ""
     speed: float = 1.0
     features: tuple[str, ...] = ()
@@ -144,9 +146,10 @@ def _inventory(kind: NodeKind, text: str) -> Inventory:
         memory_bytes = (
             parse_size_bytes(kind.memory) if kind.memory else kind.cpus * MEMORY_PER_CPU_BYTES
         )
+        gpu_bytes = parse_size_bytes(kind.gpu_memory) if kind.gpu_memory else 0
     except BadResourceError as error:
         raise UsageError(f"cluster {text!r}: {error.message}", hint=error.hint) from None
-    gpu = Gpu(index=0, type=kind.gpu_type)
+    gpu = Gpu(index=0, type=kind.gpu_type, memory_bytes=gpu_bytes)
     return Inventory(
         cpus=kind.cpus,
         memory_bytes=memory_bytes,

@@ -22,7 +22,7 @@ from gnode.core.task import (
 )
 from gnode.supervisor.ending import Do, Ending
 from gsched.model.job import ExitRecord, LaunchFailure
-from gsched.model.resources import Inventory, Usage
+from gsched.model.resources import GpuShare, Inventory, Usage
 from gsched.model.states import LaunchStage, OutcomeKind, StopReason, Subject
 from gsched.protocol import node as n
 from gschedd.sim.agenda import FOREVER, Agenda
@@ -106,6 +106,7 @@ class Machine:
         self.on_begin: Callable[[Machine, AttemptKey], None] | None = None
         self.on_record: Callable[[Machine, ExitRecord], None] | None = None
         self.gpus_used = 0
+        self.sharers = 0
         self._agenda = agenda
         self._programs = programs
         self._start_s = start_s
@@ -187,10 +188,13 @@ class Machine:
         """Let the job do what an attempt does."""
         if self.on_begin is not None:
             self.on_begin(self, key)
-        self.work.start(key, process.program, self._agenda.now_s)
+        held = [GpuShare(index=index) for index in process.task.gpu_indices]
+        held.extend(process.task.gpu_shares)
+        self.work.start(key, process.program, self._agenda.now_s, held)
         if process.program.course is not None:
             process.program.course.joined(self)
         self.gpus_used += len(process.task.gpu_indices)
+        self.sharers += bool(process.task.gpu_shares)
         self._changed()
 
     def _open_gate(self, key: AttemptKey, process: Process) -> None:
@@ -345,6 +349,7 @@ class Machine:
         if process.program.course is not None:
             process.program.course.left(self)
         self.gpus_used -= len(process.task.gpu_indices)
+        self.sharers -= bool(process.task.gpu_shares)
         self._changed()
         self._plan()
         return cpu_s
@@ -352,6 +357,13 @@ class Machine:
     def _changed(self) -> None:
         if self.on_change is not None:
             self.on_change(self)
+
+    def gpu_minute_percent(self) -> tuple[float, ...]:
+        """Return how busy each GPU was in the last minute; empty while jobs share none."""
+        if not self.sharers:
+            return ()
+        now_s = self._agenda.now_s
+        return tuple(self.work.gpu_percent(gpu.index, now_s) for gpu in self.inventory.gpus)
 
     def work_done(self, key: AttemptKey) -> float | None:
         """Return what a training that runs has done over all attempts; None if none runs here."""

@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from msgspec import structs
+
 from gnode.core import effects as do
 from gnode.core.agent import Agent
 from gnode.core.binding import Site
@@ -294,7 +296,8 @@ class NodeProcess:
                 memory_used_bytes=busy[1],
                 gpu_util_percent=(100.0,) * (len(machine.inventory.gpus) - idle) + (0.0,) * idle,
             )
-        return self._load
+        minute = machine.gpu_minute_percent()
+        return structs.replace(self._load, gpu_minute_percent=minute) if minute else self._load
 
     def _on_seen(self, key: AttemptKey) -> None:
         if key in self._awaited:

@@ -20,6 +20,8 @@ class Program(Struct, frozen=True, kw_only=True, omit_defaults=True):
         work_rate: of a training, work done in a second; 0 for all other jobs, which have no
             checkpoints.
         restore_s: until a training does its first step, seconds; part of ``work_s``.
+        gpu_use: for which part of the time it keeps a GPU of its own busy; see
+            `gschedd.sim.gpu_work`.
         course: of an adaptive training, which ends when that does; None for all other jobs.
     """
 
@@ -32,6 +34,7 @@ class Program(Struct, frozen=True, kw_only=True, omit_defaults=True):
     work_done: float = 0.0
     work_rate: float = 0.0
     restore_s: float = 0.0
+    gpu_use: float = 1.0
     course: Course | None = None
 
     def checkpoint(self, wall_s: float, now_s: float) -> float | None:

@@ -15,6 +15,7 @@ from gschedd.core.state import State
 from gschedd.core.step import Step
 from gschedd.models.predict import Model
 from gschedd.plan.compose import Composed
+from gschedd.plan.sharing import DEFAULT_RULES, SharingRules
 from gschedd.plan.snapshot import Policy
 from gschedd.plan.training import Fabric
 from gschedd.sim.adaptive import Truth
@@ -54,6 +55,7 @@ class Options(Struct, frozen=True, kw_only=True):
         predicted_times: jobs are planned to run as long as their kind did before.
         planning_s: trainings are planned beside the head, so long for each plan, seconds; None: in
             the head's cycle, in no time.
+        sharing: how jobs share GPUs.
         truth_of: how a job really behaves that is an adaptive training, whatever it is planned as;
             None where it is none. As its trace says, unless something else is named here.
     """
@@ -68,6 +70,7 @@ class Options(Struct, frozen=True, kw_only=True):
     max_moves: int = MANY_MOVES
     predicted_times: bool = True
     planning_s: float | None = None
+    sharing: SharingRules = DEFAULT_RULES
     truth_of: Callable[[TraceJob], Truth | None] = lambda job: job.behaviour
 
 
@@ -139,6 +142,7 @@ class Simulation:
                 dict.fromkeys(queues, 0),
                 plans_training=options.plans_training,
                 plans_adaptive=options.plans_adaptive,
+                sharing=options.sharing,
             ),
             settings=settings,
             policy=policy,
@@ -160,6 +164,7 @@ class Simulation:
             agenda=self.agenda, watcher=trainings, plan_s=lambda: options.planning_s
         )
         self.daemon.start(self.head)
+        self.machines: list[Machine] = []
         for node in nodes:
             self._connect(node, options)
         self._settle()
@@ -173,6 +178,9 @@ class Simulation:
             programs=self._programs,
         )
         machine.on_change = self.recorder.changed
+        if any(gpu.memory_bytes for gpu in node.inventory.gpus):
+            machine.sharing = "modelled"
+        self.machines.append(machine)
         heartbeat_s = n.HEARTBEAT_S if options.heartbeats else FOREVER
         daemon = NodeProcess(machine, agenda=self.agenda, heartbeat_s=heartbeat_s)
         link = DirectLink(self.agenda, self.daemon, daemon)

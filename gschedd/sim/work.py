@@ -1,12 +1,14 @@
 """How the jobs of one machine progress: pluggable models of what they do to each other."""
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from gnode.core.task import AttemptKey
+from gsched.model.resources import GpuShare
 from gschedd.sim.agenda import FOREVER
+from gschedd.sim.gpu_work import GpuWork
 from gschedd.sim.program import Program
 
 #: Work that counts as none, seconds: floating point leaves some over.
@@ -24,8 +26,13 @@ class Work(Protocol):
     cpus_used: float
     memory_bytes: int
 
-    def start(self, key: AttemptKey, program: Program, now_s: float) -> None:
-        """Let a job work."""
+    def start(
+        self, key: AttemptKey, program: Program, now_s: float, held: Sequence[GpuShare] = ()
+    ) -> None:
+        """Let a job work that owns these GPUs, or parts of them."""
+
+    def gpu_percent(self, index: int, now_s: float) -> float:
+        """Return how busy a GPU was in the last minute, percent; 0 where that is not modelled."""
 
     def stop(self, key: AttemptKey, now_s: float) -> float:
         """Take a job away, done or not; return the CPU seconds that it has used."""
@@ -51,7 +58,17 @@ class FixedWork:
         self.cpus_used = 0.0
         self.memory_bytes = 0
 
-    def start(self, key: AttemptKey, program: Program, now_s: float) -> None:
+    def gpu_percent(self, index: int, now_s: float) -> float:  # noqa: ARG002 - not modelled
+        """Return 0."""
+        return 0.0
+
+    def start(
+        self,
+        key: AttemptKey,
+        program: Program,
+        now_s: float,
+        held: Sequence[GpuShare] = (),  # noqa: ARG002 - whatever GPUs it has
+    ) -> None:
         """Let a job work."""
         self._jobs[key] = (program, now_s)
         heapq.heappush(self._ends, (now_s + program.work_s / self._speed, key))
@@ -120,7 +137,17 @@ class SharedWork:
         self._clock_s += (now_s - self._at_s) * self._rate()
         self._at_s = now_s
 
-    def start(self, key: AttemptKey, program: Program, now_s: float) -> None:
+    def gpu_percent(self, index: int, now_s: float) -> float:  # noqa: ARG002 - not modelled
+        """Return 0."""
+        return 0.0
+
+    def start(
+        self,
+        key: AttemptKey,
+        program: Program,
+        now_s: float,
+        held: Sequence[GpuShare] = (),  # noqa: ARG002 - whatever GPUs it has
+    ) -> None:
         """Let a job work; the others get slower if the CPUs are too few now."""
         self._advance(now_s)
         self._jobs[key] = (program, self._clock_s)
@@ -159,5 +186,5 @@ class SharedWork:
 
 #: Models by the name that the command line knows: made from the CPUs of a node and its speed.
 WORK_MODELS: Final[Mapping[str, Callable[[float, float], Work]]] = MappingProxyType(
-    {"fixed": FixedWork, "shared": SharedWork}
+    {"fixed": FixedWork, "gpus": GpuWork, "shared": SharedWork}
 )

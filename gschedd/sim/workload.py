@@ -37,6 +37,7 @@ class TraceJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
         adaptive: what of its batch and its GPUs may be chosen for the best goodput.
         behaviour: of an adaptive training: what it does on the GPUs and with the batch that it is
             given; ``duration_s`` counts for nothing.
+        gpu_use: for which part of the time it keeps a GPU of its own busy; with ``--work gpus``.
         startup_s: a training takes so long from each of its starts to its first step.
         gpus_max: a training may be given any number of GPUs from ``gpus`` to this.
         reject_if_late: it is refused when it is submitted, unless its deadline can be met.
@@ -66,6 +67,7 @@ class TraceJob(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     startup_s: float = 0.0
     gpus_max: int = 0
     reject_if_late: bool = False
+    gpu_use: float = 1.0
 
 
 class Users:
@@ -125,6 +127,7 @@ class Classifier:
             cpus=cpus / parts,
             memory_bytes=memory // parts,
             exit_code=job.exit_code,
+            gpu_use=job.gpu_use,
         )
 
 
