@@ -450,6 +450,47 @@ def inference(directory: pathlib.Path) -> list[str]:
     return [] if largest == wanted else [f"the largest batch was {largest}, and not {wanted}"]
 
 
+def replicas(directory: pathlib.Path) -> list[str]:
+    """Two replicas of two ranks each do what two ranks do: the same samples, bits and noise."""
+    used: Used = []
+    os.environ["GSCHED_BATCH_PER_GPU"], os.environ["GSCHED_ACCUMULATION"] = "10", "3"
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{directory}/store", rank=RANK, world_size=4
+    )
+    try:
+        groups = [distributed.new_group([part, 2 + part]) for part in range(2)]
+        net = network()
+        model = DistributedDataParallel(net, process_group=groups[RANK % 2])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        training = elastic.start(
+            model,
+            optimizer,
+            elastic.Samples(COUNT, global_batch=TUNED, epochs=2, seed=3),
+            settings=elastic.Settings(directory=str(directory / "checkpoints"), interval_s=0),
+            adaptive=elastic.Adaptive(replica_ranks=2),
+        )
+        loop(training, net, model, optimizer, 0, used, None, 0)
+        split = (training.global_batch, training.batch_per_gpu, training.accumulation)
+        sizes = training._plan.accepted(8)
+        weights = [each.detach().clone() for each in net.parameters()]
+        noise = training.noise
+        training.finish()
+    finally:
+        gc.collect()
+        distributed.destroy_process_group()
+    own: Used = []
+    alone = train(directory / "alone", [Attempt(ranks=2, per_gpu=10, accumulation=3)], used=own)
+    if alone is None:
+        return []
+    wrong = [] if split == (80, 10, 3) else [f"split as {split}"]
+    wrong += [] if sizes == (2, 4, 6, 8) else [f"accepts {sizes} ranks"]
+    wrong += [] if all(map(torch.equal, weights, alone.weights)) else ["other weights"]
+    wrong += [] if RANK or used == own else ["other samples"]
+    assert noise is not None
+    assert alone.noise is not None
+    return wrong + close("noise scale", noise.scale(TUNED), alone.noise.scale(TUNED), 1e-3)
+
+
 def infer(training: elastic.AdaptiveTraining, net: nn.Module, stop: int, used: Used) -> int:
     """Do the steps up to the checkpoint after step ``stop``; return the largest batch."""
     largest = 0
@@ -478,6 +519,7 @@ CHECKS = (
     changing_batches,
     until_progress,
     inference,
+    replicas,
 )
 
 

@@ -26,6 +26,7 @@ CHECKS = (
     "changing_batches",
     "until_progress",
     "inference",
+    "replicas",
 )
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gsched import elastic
 from gsched.elastic.adaptive.batches import (
     AdaptiveSamples,
     adaptive_samples,
@@ -79,6 +80,9 @@ def test_regular_steps_have_micro_batches_of_about_one_size(
         ({"GSCHED_BATCH_PER_GPU": "64"}, 4, (256, 64)),
         ({"GSCHED_BATCH_PER_GPU": "64", "GSCHED_ACCUMULATION": "3"}, 2, (512, 64)),
         ({"GSCHED_ACCUMULATION": "3"}, 2, (128, 64)),
+        ({"GSCHED_BATCH_PER_GPU": "43"}, 3, (128, 43)),  # the tuned batch, divided unevenly
+        ({"GSCHED_BATCH_PER_GPU": "22", "GSCHED_ACCUMULATION": "1"}, 3, (128, 22)),
+        ({"GSCHED_BATCH_PER_GPU": "1"}, 200, (200, 1)),
         ({"GSCHED_BATCH_PER_GPU": "900", "GSCHED_ACCUMULATION": "3"}, 2, (1000, 900)),
     ],
 )
@@ -122,6 +126,21 @@ def test_ranks_up_to_the_largest_batch_are_accepted(
         assert fault is not None
         assert fault.startswith(f"it cannot run on {number} ranks: it")
     assert samples.accepted_from(77) == samples.accepted()
+
+
+def test_a_model_that_is_split_accepts_whole_replicas() -> None:
+    samples = adaptive_samples(Samples(5000, 128), 128, 200, endless=False, replica_ranks=4)
+
+    assert samples.accepted(13) == (4, 8, 12)
+    assert samples.fault(800) is None
+    assert samples.fault(804) is not None
+    fault = samples.fault(6)
+    assert fault == "it cannot run on 6 ranks: each replica of its model is split over 4"
+
+
+def test_replicas_have_a_rank_at_least() -> None:
+    with pytest.raises(ValueError, match="replica_ranks=0: should be a whole number from 1"):
+        elastic.Adaptive(replica_ranks=0)
 
 
 def test_work_of_a_training_is_that_of_the_tuned_batch() -> None:

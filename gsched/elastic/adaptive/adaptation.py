@@ -63,25 +63,29 @@ class Adaptation:
                     self._batch_max,
                     environment.batch_per_gpu,
                     environment.accumulation,
-                    ranks.world_size,
+                    max(1, ranks.world_size // options.replica_ranks),
                 ),
                 environment.profile_batches,
             )
         )
         self.samples = adaptive_samples(
-            samples, batch, options.batch_max, endless=options.until is Until.PROGRESS
+            samples,
+            batch,
+            options.batch_max,
+            endless=options.until is Until.PROGRESS,
+            replica_ranks=options.replica_ranks,
         )
         return self.samples
 
-    def tune(self, per_gpu: int, accumulation: int, world_size: int) -> AdaptiveSamples:
+    def tune(self, per_gpu: int, accumulation: int, replicas: int) -> AdaptiveSamples:
         """Take another batch, while the training runs; return the samples with it.
 
         Args:
             per_gpu: samples of a micro-batch.
             accumulation: micro-batches of a step before the last one.
-            world_size: ranks.
+            replicas: of the model.
         """
         tuned, most = self.samples.tuned_batch, self._batch_max
-        batch, self.per_gpu = batching(tuned, most, per_gpu, accumulation, world_size)
+        batch, self.per_gpu = batching(tuned, most, per_gpu, accumulation, replicas)
         self.samples = replace(self.samples, global_batch=batch)
         return self.samples

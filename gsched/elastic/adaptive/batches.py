@@ -22,11 +22,13 @@ class AdaptiveSamples(Samples):
         tuned_batch: the global batch for which the script was written.
         batch_max: the most samples in a step; 0: not said.
         epochs_tuned: how often all samples are used when all steps have the tuned batch.
+        replica_ranks: over which one replica of the model is split; they get the same samples.
     """
 
     tuned_batch: int = 1
     batch_max: int = 0
     epochs_tuned: int = 1
+    replica_ranks: int = 1
 
     def __post_init__(self) -> None:
         """Accept what `Samples` has accepted, with any batch."""
@@ -57,9 +59,14 @@ class AdaptiveSamples(Samples):
         if self.world_sizes is not None:
             numbers = ", ".join(map(str, sorted(self.world_sizes)))
             return f"it cannot run on {world_size} ranks: it says that it can on {numbers}"
+        if world_size % self.replica_ranks:
+            return (
+                f"it cannot run on {world_size} ranks: each replica of its model is split over "
+                f"{self.replica_ranks}"
+            )
         return (
             f"it cannot run on {world_size} ranks: its largest global batch is {self._largest()} "
-            "samples, less than one for each rank"
+            "samples, less than one for each replica"
         )
 
     def accepted(self, most: int = WORLD_SIZES_TOLD_MAX, offset: int = 0) -> tuple[int, ...]:
@@ -70,7 +77,8 @@ class AdaptiveSamples(Samples):
         del offset
         if self.world_sizes is not None:
             return tuple(sorted(self.world_sizes))[:most]
-        return tuple(range(1, min(self._largest(), most) + 1))
+        each = self.replica_ranks
+        return tuple(range(each, min(self._largest() * each, most) + 1, each))
 
     def _largest(self) -> int:
         return max(self.tuned_batch, self.batch_max, self.global_batch)
@@ -146,14 +154,17 @@ def batching(
     if per_gpu <= 0:
         batch = max(tuned_batch, world_size)
         return batch, -(-batch // world_size)
-    batch = world_size * per_gpu * (accumulation + 1)
+    pieces = world_size * (accumulation + 1)
+    if tuned_batch >= pieces and per_gpu == -(-tuned_batch // pieces):
+        return tuned_batch, per_gpu  # it is the tuned batch that was divided, evenly or not
+    batch = pieces * per_gpu
     if batch_max:
         batch = min(batch, max(batch_max, tuned_batch, world_size))
     return batch, per_gpu
 
 
 def adaptive_samples(
-    samples: Samples, batch: int, batch_max: int, *, endless: bool
+    samples: Samples, batch: int, batch_max: int, *, endless: bool, replica_ranks: int = 1
 ) -> AdaptiveSamples:
     """Return the samples of a script with another global batch.
 
@@ -162,6 +173,7 @@ def adaptive_samples(
         batch: samples of a step now.
         batch_max: the most that there will be in a step; 0: not said.
         endless: the training does not end after a number of epochs.
+        replica_ranks: over which one replica of the model is split.
     """
     given = {field.name: getattr(samples, field.name) for field in fields(Samples)}
     given |= {"global_batch": batch, "uneven": True}
@@ -172,4 +184,5 @@ def adaptive_samples(
         tuned_batch=samples.global_batch,
         batch_max=batch_max,
         epochs_tuned=samples.epochs,
+        replica_ranks=replica_ranks,
     )

@@ -56,6 +56,8 @@ class Adaptive:
         until: when it is over.
         alone: how the gradient noise is measured on one rank without accumulation.
         scaler: that the losses are scaled with; None: they are not.
+        replica_ranks: consecutive ranks over which one replica of the model is split: they get the
+            same samples.
         inference: nothing is trained: ranks share no gradients, and batches are those of a rank.
     """
 
@@ -65,8 +67,13 @@ class Adaptive:
     alone: Alone = Alone.HALVES
     scaler: Scaler | None = None
     inference: bool = False
+    replica_ranks: int = 1
 
     def __post_init__(self) -> None:
+        if self.replica_ranks != int(self.replica_ranks) or self.replica_ranks < 1:
+            raise ValueError(
+                f"Adaptive: replica_ranks={self.replica_ranks!r}: should be a whole number from 1"
+            )
         if self.batch_max != int(self.batch_max) or self.batch_max < 0:
             raise ValueError(f"Adaptive: batch_max={self.batch_max!r}: should be a whole number")
         if self.rule is not None:

@@ -84,9 +84,13 @@ class AdaptiveTraining(Training):
             else None
         )
         alone = adaptive.alone if self._norms is not None else None
-        self._planner = Planner(ranks.rank, ranks.world_size, alone)
+        replica_ranks = adaptive.replica_ranks
+        self._replicas = max(1, ranks.world_size // replica_ranks)
+        self._planner = Planner(ranks.rank // replica_ranks, self._replicas, alone)
         self._profiler = Profiler(model, adaptation, ranks)
-        self._is_new = adaptation.profiles
+        # passes of a part of a model need those of the others: they are not timed alone
+        self._may_profile = replica_ranks == 1
+        self._is_new = adaptation.profiles and self._may_profile
         self._seen: list[_Seen] = []
         self._waits_s: list[float] = []  # for other ranks, of steps since the last report
         self._ratio = 1.0  # of the current step's batch to the tuned one
@@ -109,12 +113,12 @@ class AdaptiveTraining(Training):
     def accumulation(self) -> int:
         """Return the micro-batches of a step before the last one."""
         per_gpu = min(self._per_gpu, self._profiler.limit or self._per_gpu)
-        return -(-self._plan.global_batch // (per_gpu * self.world_size)) - 1
+        return -(-self._plan.global_batch // (per_gpu * self._replicas)) - 1
 
     @property
     def batch_per_gpu(self) -> int:
-        """Return the samples of a micro-batch on each rank."""
-        return -(-self._plan.global_batch // (self.world_size * (self.accumulation + 1)))
+        """Return the samples of a micro-batch on each replica of the model: a rank, or several."""
+        return -(-self._plan.global_batch // (self._replicas * (self.accumulation + 1)))
 
     @property
     def rule(self) -> Rule:
@@ -218,8 +222,11 @@ class AdaptiveTraining(Training):
         """Let the times of other batch sizes be measured on this device, after the next whole step.
 
         It takes at most about 15 s, and changes nothing of the training. gsched asks new adaptive
-        trainings for it. Called by all ranks at the same step.
+        trainings for it. Called by all ranks at the same step. A model that is split over several
+        ranks is not profiled.
         """
+        if not self._may_profile:
+            return
         self._profiler.ask(self._position.step + 2, is_careful=False)
 
     def advance(self, schedule: Any) -> None:
@@ -267,7 +274,7 @@ class AdaptiveTraining(Training):
         """Do what is due between two steps; return whether micro-batches are others now."""
         tuning, self._tuning = self._tuning, None
         if tuning is not None:
-            self._plan = self._adaptation.tune(*tuning, self.world_size)
+            self._plan = self._adaptation.tune(*tuning, self._replicas)
             self._samples, self._per_gpu = self._plan, self._adaptation.per_gpu
             self._forget_times()
         is_other = self._profiler.ended(self._position.step)
@@ -306,7 +313,7 @@ class AdaptiveTraining(Training):
     def _yielded(self, plan: Plan, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield the micro-batches of a step; ranks synchronise in the last one."""
         step = self._position.step + 1
-        is_only = len(plan.parts) * self.world_size == 1
+        is_only = len(plan.parts) * self._replicas == 1
         try:
             for part in plan.parts:
                 self._check_weighed()
@@ -360,7 +367,7 @@ class AdaptiveTraining(Training):
         """Take the norms of all steps so far into the averages."""
         seen, self._seen = self._seen, []
         for each in seen:
-            norms = each.record.norms(self.world_size)
+            norms = each.record.norms(self._replicas)
             if norms is not None:
                 self._learned.averages.add(norms, each.ratio)
             if each.record.synchronised is not None:
@@ -385,8 +392,8 @@ class AdaptiveTraining(Training):
         if is_first or self._profiler.is_careful or step_s <= 0:
             return body
         body |= {"batch_per_gpu": self.batch_per_gpu, "accumulation": self.accumulation}
-        if self.world_size == 1 or waits_s or self._adaptive.inference:
-            wait_s = sum(waits_s) / len(waits_s) if waits_s and self.world_size > 1 else 0.0
+        if self._replicas == 1 or waits_s or self._adaptive.inference:
+            wait_s = sum(waits_s) / len(waits_s) if waits_s and self._replicas > 1 else 0.0
             body["gradient_s"] = self._gradient_s(step_s, wait_s)
         return body
 

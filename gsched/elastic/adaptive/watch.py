@@ -65,8 +65,14 @@ class StepRecord:
     steps: int = 1
     is_whole: bool = True
 
-    def norms(self, world_size: int) -> Norms | None:
-        """Return the norms, with this rank's as the local ones; None: not of this step."""
+    def norms(self, replicas: int) -> Norms | None:
+        """Return the norms, with this rank's as the local ones; None: not of this step.
+
+        Of a model that is split, they are those of this rank's part.
+
+        Args:
+            replicas: of the model, each with gradients of its own.
+        """
         import torch
 
         if not self.is_whole:
@@ -74,7 +80,7 @@ class StepRecord:
         if self.pair is not None:
             local, mean = torch.stack(self.pair).tolist()
             return Norms(local=local, mean=mean, count=2, batches=2, steps=2)
-        count = len(self.locals) * world_size
+        count = len(self.locals) * replicas
         if self.mean is None or count < 2:
             return None
         *found, mean = torch.stack([*self.locals, self.mean]).tolist()
