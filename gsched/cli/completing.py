@@ -48,6 +48,7 @@ _STATES: Final[dict[str, frozenset[JobState]]] = {
     "gdel": _ALIVE,
     "gmigrate": frozenset({JobState.RUNNING}),
     "grerun": frozenset({JobState.RUNNING}),
+    "gmsg": frozenset({JobState.RUNNING}),
     "grls": frozenset({JobState.HELD}),
     "gsig": frozenset({JobState.RUNNING}),
 }

@@ -359,3 +359,76 @@ def test_a_refused_submission_has_the_text_of_pbs(
     ran = run_here("qsub", "-q", "x", "--", "date", head=head, personality=personality)
 
     assert (ran.status, ran.stderr, ran.stdout) == (status, stderr, "")
+
+
+@pytest.fixture
+def running(fake: FakeApi, tmp_path: Path) -> Path:
+    """Return the directory with the files of job 2, which is the caller's."""
+    import os
+    import pwd
+
+    from msgspec import structs
+
+    for name in ("out", "err"):
+        (tmp_path / name).write_text("before\n", encoding="utf-8")
+    fake.change(2, user=pwd.getpwuid(os.getuid()).pw_name)
+    fake.stories[2] = structs.replace(
+        fake.stories[2], stdout_path=f"{tmp_path}/out", stderr_path=f"{tmp_path}/err"
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("options", "files"),
+    [([], {"err"}), (["-E"], {"err"}), (["-O"], {"out"}), (["-EO"], {"out", "err"})],
+)
+def test_qmsg_writes_into_the_files_of_a_running_job(
+    head: Path, running: Path, options: list[str], files: set[str]
+) -> None:
+    ran = run_here("qmsg", *options, "second phase", "2", head=head)
+
+    assert (ran.status, ran.stdout, ran.stderr) == (0, "", "")
+    for name in ("out", "err"):
+        expected = "before\nsecond phase\n" if name in files else "before\n"
+        assert (running / name).read_text() == expected
+
+
+def test_qmsg_goes_on_after_a_job_that_it_cannot_write_to(
+    head: Path, running: Path, fake: FakeApi
+) -> None:
+    (running / "err").unlink()
+
+    ran = run_here("qmsg", "text", "1", "99", "2", head=head)
+
+    first, second, third, _hint = ran.stderr.splitlines()
+    assert first.startswith("qmsg: Request invalid for state of job MSG=job 1.fake is queued")
+    assert second == "qmsg: Unknown Job Id Error 99"
+    assert third.startswith(f"qmsg: cannot write {running}/err")
+    assert ran.status == 170
+    fake.change(2, user="somebody-else")
+    assert run_here("gmsg", "text", "2", head=head).status == 159
+    assert run_here("gmsg", " ", "2", head=head).status == 2
+
+
+def test_pbsdsh_runs_a_program_on_the_slots_of_its_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "nodes").write_text("n1\nn1\nn1\n", encoding="utf-8")
+    monkeypatch.setenv("PBS_JOBID", "7.fake")
+    monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "nodes"))
+    words = ["sh", "-c", "echo slot $PBS_VNODENUM; exit $PBS_VNODENUM"]
+
+    def shown(*options: str) -> tuple[int, list[str]]:
+        status = run_here("pbsdsh", *options, *words, head="").status
+        return status, sorted(capfd.readouterr().out.split("\n"))[1:]
+
+    assert shown() == (2, ["slot 0", "slot 1", "slot 2"])
+    assert shown("-u") == (0, ["slot 0"])
+    assert shown("-n", "1") == (1, ["slot 1"])
+    assert shown("-s", "-c", "2", "-h", "n1") == (1, ["slot 0", "slot 1"])
+    for options, message in ((["-n", "3"], "the job has 3 slots"), (["-h", "n2"], "is on n1")):
+        assert message in run_here("pbsdsh", *options, "true", head="").stderr
+    (tmp_path / "nodes").write_text("n1\nn2\n", encoding="utf-8")
+    assert "on one node only" in run_here("pbsdsh", "true", head="").stderr
+    monkeypatch.delenv("PBS_JOBID")
+    assert "inside a job only" in run_here("pbsdsh", "true", head="").stderr

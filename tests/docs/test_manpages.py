@@ -35,10 +35,21 @@ ROOT = Path(__file__).resolve().parents[2]
 MAN = ROOT / "man"
 COMMANDS = (
     *("gsub", "gstat", "gdel", "ghold", "grls", "gsig", "grerun", "galter"),
-    *("gpeek", "gwait", "gnodes", "ghist", "gmigrate", "gmove", "gseff", "gselect", "gsched"),
+    *(
+        "gpeek",
+        "gwait",
+        "gnodes",
+        "ghist",
+        "gmigrate",
+        "gmove",
+        "gmsg",
+        "gseff",
+        "gselect",
+        "gsched",
+    ),
 )
 #: Commands of PBS with options of their own; the others have those of a g-command.
-PBS_COMMANDS = ("qstat", "pbsnodes", "qmgr", "tracejob")
+PBS_COMMANDS = ("qstat", "pbsdsh", "pbsnodes", "qmgr", "tracejob")
 #: Options that all commands have: one section of gsched-pbs(7) describes them.
 COMMON = {"--head", "--json", "--version", "--help"}
 DAEMONS = {"gschedd": "gschedd.main", "gnode": "gnode.main"}

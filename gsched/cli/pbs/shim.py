@@ -22,10 +22,12 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "qrls": ("gsched.cli.commands.grls", "grls"),
         "qalter": ("gsched.cli.commands.galter", "galter"),
         "qmove": ("gsched.cli.commands.gmove", "gmove"),
+        "qmsg": ("gsched.cli.commands.gmsg", "gmsg"),
         "qrerun": ("gsched.cli.commands.grerun", "grerun"),
         "qselect": ("gsched.cli.commands.gselect", "gselect"),
         "qsig": ("gsched.cli.commands.gsig", "gsig"),
         "qmgr": ("gsched.cli.pbs.qmgr", "qmgr"),
+        "pbsdsh": ("gsched.cli.pbs.pbsdsh", "pbsdsh"),
         "pbsnodes": ("gsched.cli.pbs.pbsnodes", "pbsnodes"),
         "tracejob": ("gsched.cli.pbs.tracejob", "tracejob"),
     }
