@@ -134,6 +134,7 @@ class Head:
         user: str = "",
         states: Iterable[str] = (),
         finished: bool = False,
+        elements: bool = False,
     ) -> api.JobList:
         """Return jobs: those of ``ids``, else all unfinished ones (with ``finished``, all).
 
@@ -143,9 +144,15 @@ class Head:
             user: only this user's.
             states: only in these states (`gsched.model.states.JobState`).
             finished: also jobs that are done.
+            elements: also those elements of unfinished arrays that are jobs.
         """
         wanted = [str(each) for each in ids]
-        filters = {"user": user, "state": ",".join(states), "all": "1" if finished else ""}
+        filters = {
+            "user": user,
+            "state": ",".join(states),
+            "all": "1" if finished else "",
+            "elements": "1" if elements else "",
+        }
         if not wanted:
             return self._get(f"/v1/jobs{_query(filters)}", api.JobList)
         return self._jobs_by_id(wanted, filters)

@@ -8,7 +8,14 @@ from msgspec import structs
 from gnode.core.inputs import Account
 from gnode.core.slurm import SLURM_MARK, slurm_variables
 from gnode.core.task import AttemptKey, MemoryCgroup, Task, TaskFile
-from gsched.model.ids import array_of, format_job_id, index_of, job_file_suffix
+from gsched.model.ids import (
+    array_of,
+    format_job_id,
+    index_of,
+    job_file_suffix,
+    short_job_id,
+    submitted_number,
+)
 from gsched.model.states import LaunchKind
 from gsched.protocol.node import Launch
 
@@ -215,13 +222,16 @@ def _output_path(launch: Launch, account: Account, asked: str, letter: str) -> s
     path = asked
     names = {
         "PBS_JOBID": format_job_id(launch.job, launch.server),
-        "GSCHED_JOB_NUMBER": str(launch.job),
+        "GSCHED_JOB_NUMBER": job_file_suffix(launch.job),
+        "GSCHED_ARRAY_NUMBER": str(submitted_number(launch.job)),
         "PBS_JOBNAME": launch.name,
         "GSCHED_NODE": launch.hosts[launch.node_rank],
         "USER": account.user,
     }
     if array_of(launch.job):
         names |= dict.fromkeys(ARRAY_INDEX_NAMES, str(index_of(launch.job)))
+    else:
+        names["GSCHED_ARRAY_INDEX"] = "0"  # as in Slurm's %a
     for name, value in names.items():
         path = path.replace(f"${{{name}}}", value).replace(f"${name}", value)
     if path == "~" or path.startswith("~/"):
@@ -408,7 +418,7 @@ def _walltime(launch: Launch) -> str:
 def _gsched(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
     names = {
         "GSCHED_JOB_ID": format_job_id(launch.job, launch.server),
-        "GSCHED_JOB_NUMBER": str(launch.job),
+        "GSCHED_JOB_NUMBER": short_job_id(launch.job),
         "GSCHED_JOB_NAME": launch.name,
         "GSCHED_JOB_DIR": user_dir,
         "GSCHED_ATTEMPT": str(launch.attempt),

@@ -3,6 +3,7 @@
 from typing import Final
 
 from gnode.core.inputs import Account
+from gsched.model.ids import array_of, index_of
 from gsched.protocol.node import Launch
 
 #: Set at submission of a job that came as one of Slurm's.
@@ -41,6 +42,9 @@ def slurm_variables(launch: Launch, account: Account) -> dict[str, str]:
         "SLURM_JOB_CPUS_PER_NODE": ",".join(map(str, launch.slots)),
         "SLURM_RESTART_COUNT": str(launch.restart_count),
     }
+    if array_of(launch.job):
+        found["SLURM_ARRAY_JOB_ID"] = str(array_of(launch.job))
+        found["SLURM_ARRAY_TASK_ID"] = str(index_of(launch.job))
     if gpus:
         found["SLURM_JOB_GPUS"] = gpus
         found["SLURM_GPUS_ON_NODE"] = str(len(launch.share.gpu_indices))

@@ -18,7 +18,6 @@ from gsched.errors import (
     InvalidRequestError,
     TryAgainError,
 )
-from gsched.model.ids import format_job_id
 from gsched.model.states import JobState
 from gsched.model.wording import outcome_words
 from gsched.protocol.api import MAX_OUTPUT_CHUNK_BYTES, JobStory, OutputChunk
@@ -77,9 +76,7 @@ def report_failure(head: Head, story: JobStory, *, told: bool = False) -> None:
     """Say on stderr how a job failed, unless it is ``told``, with the tail of what it wrote."""
     name = command_name()
     if not told:
-        print_note(
-            f"job {format_job_id(story.row.id, story.server)}: {ending_words(story)}", command=name
-        )
+        print_note(f"job {story.row.shown_id(story.server)}: {ending_words(story)}", command=name)
     stream = STDOUT if story.join == "oe" else STDERR
     outcome = story.row.outcome
     node = outcome.node if outcome is not None and len(story.row.nodes) > 1 else ""
@@ -290,7 +287,7 @@ def _until_started(head: Head, job: int | str) -> None:
         story = head.job(job)
         if story.row.state not in _UNSTARTED or story.attempts:
             return
-        words = f"job {format_job_id(story.row.id, story.server)} is {story.row.state}"
+        words = f"job {story.row.shown_id(story.server)} is {story.row.state}"
         words += f": {local_times(story.row.reason)}" if story.row.reason else ""
         if words != told and os.isatty(sys.stderr.fileno()):
             print_note(words, command=command_name())

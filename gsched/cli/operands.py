@@ -9,8 +9,9 @@ import msgspec
 from gsched.cli.common import Callback, report_results
 from gsched.cli.times import read_duration_s
 from gsched.client import Head, body_of
-from gsched.errors import BadStateError, UsageError
-from gsched.model.ids import format_job_id, read_job_id
+from gsched.errors import BadStateError, InvalidRequestError, UsageError
+from gsched.model.arrays import format_spans, read_spans
+from gsched.model.ids import job_number, read_job_id
 from gsched.model.states import HoldKind, JobState
 from gsched.protocol.actions import AnyJobAction
 from gsched.protocol.api import ActionReply, ActionResult
@@ -32,6 +33,47 @@ def jobs_argument(function: Callback) -> Callback:
 def normal_ids(jobs: tuple[str, ...]) -> tuple[str, ...]:
     """Return the operands with ``ALL`` written as the API wants it; others as they are."""
     return tuple(ALL if job.lower() == ALL else job for job in jobs)
+
+
+def tasks_option(function: Callback) -> Callback:
+    """Add ``-t RANGE`` as the parameter ``tasks`` for `with_tasks`."""
+    return click.option(
+        "-t",
+        "tasks",
+        default="",
+        metavar="RANGE",
+        help="Only these elements of each array JOB: 5-10 or 1,3.",
+    )(function)
+
+
+def whole(text: str) -> str:
+    """Return the identifier of the array where several of its elements are named."""
+    job = read_job_id(text)
+    return text if job.element is not None else str(job._replace(elements=""))
+
+
+def with_tasks(jobs: tuple[str, ...], tasks: str) -> tuple[str, ...]:
+    """Return the elements ``-t`` of arrays that operands name: ``12[5-10].server``.
+
+    Raises:
+        UsageError: the range cannot be read, or an operand names elements itself.
+        UnknownJobError: an operand is no job identifier.
+    """
+    if not tasks:
+        return jobs
+    try:
+        spans = read_spans(tasks)
+    except InvalidRequestError as error:
+        raise UsageError(f"-t: {error.message}", hint="write 5-10 or 1,3,7-9") from None
+    found: list[str] = []
+    for text in jobs:
+        job = read_job_id(text) if text != ALL else None
+        if job is None or job.elements not in {"", "[]"}:
+            raise UsageError(
+                f"-t {tasks} and {text} are mutually exclusive", hint="name an array: 12[]"
+            )
+        found.append(str(job._replace(elements=f"[{format_spans(spans)}]")))
+    return tuple(found)
 
 
 def grace_option(function: Callback) -> Callback:
@@ -144,10 +186,10 @@ def check_only(
     for job in jobs:
         error = listing.errors.get(job)
         if job != ALL and error is None:
-            row = rows[read_job_id(job).number]
+            row = rows[job_number(read_job_id(job))]
             if row.state not in states:
                 wanted = " or ".join(sorted(states))
-                name = format_job_id(row.id, listing.server)
+                name = row.shown_id(listing.server)
                 error = body_of(BadStateError(f"job {name} is {row.state}, not {wanted}"))
         results.append(ActionResult(id=job, error=error))
     return report_results(results, as_json=as_json)

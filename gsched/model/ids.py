@@ -63,6 +63,11 @@ class JobId(NamedTuple):
         return int(inner) if inner.isdecimal() else None
 
 
+def job_number(job: JobId) -> int:
+    """Return the number of the one job that an identifier names: of ``123[]`` the array's."""
+    return job.number if job.element is None else element_number(job.number, job.element)
+
+
 def element_number(array: int, index: int) -> int:
     """Return the number of an element of an array."""
     if not (0 < array < ARRAYS_END and 0 <= index < INDICES):
@@ -95,6 +100,11 @@ def short_job_id(number: int) -> str:
     """Return ``123``, or ``123[7]`` for an element of an array: the identifier in messages."""
     array = array_of(number)
     return f"{array}[{number % INDICES}]" if array else str(number)
+
+
+def format_array_id(number: int, server: str) -> str:
+    """Return ``123[].server``, the identifier of a whole array."""
+    return f"{number}[].{server}"
 
 
 def job_file_suffix(number: int) -> str:

@@ -7,6 +7,7 @@ it from the kernel. Times are seconds since the epoch, sizes bytes, durations se
 
 from msgspec import Struct
 
+from gsched.model.ids import format_array_id, format_job_id
 from gsched.model.job import Labels, Stated
 from gsched.model.limits import MAX_JOBS_PER_REQUEST as MAX_JOBS_PER_REQUEST  # noqa: PLC0414 - also said here
 from gsched.model.limits import MAX_SUBMIT_BYTES
@@ -225,6 +226,11 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
     moves_lost: int = 0
     moves_cost_s: float = 0.0
     array: ArrayRow | None = None
+
+    def shown_id(self, server: str) -> str:
+        """Return the job's identifier as users see it: ``12.server``; ``12[].server``: an array."""
+        form = format_job_id if self.array is None else format_array_id
+        return form(self.id, server)
 
 
 class JobList(Struct, frozen=True, kw_only=True, omit_defaults=True):

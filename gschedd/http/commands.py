@@ -430,6 +430,8 @@ class Commands:
         error = item.step.error
         if not isinstance(error, UnknownJobError) or item.job not in past:
             return error
+        if item.job in self._head.state.jobs:
+            return error  # an array without these elements
         name = format_job_id(item.job, self._head.settings.server)
         return BadStateError(
             f"job {name} has already finished", hint=f"see ghist {short_job_id(item.job)}"

@@ -35,6 +35,7 @@ from gschedd.core.decide import authorize
 from gschedd.core.head import Head
 from gschedd.core.settings import Caller
 from gschedd.core.state import Job, Part
+from gschedd.core.views.arrays import shown_state
 from gschedd.core.views.jobs import JobViews
 from gschedd.engine.loop import Engine
 from gschedd.http.answers import answer, error_body
@@ -149,7 +150,7 @@ class Queries:
             for job in self._head.state.jobs.values()
             if (every or not arrays or array_of(job.id) not in arrays)
             and (not user or job.spec.owner.user == user)
-            and (not states or job.state in states)
+            and (not states or shown_state(job, self._head.state) in states)
         ]
         if query.get("all", "") == "1" and (not states or JobState.DONE in states):
             limit = MAX_HISTORY_ROWS

@@ -63,9 +63,7 @@ def test_a_script_for_several_schedulers_is_read_by_its_lines_for_us(bench: Benc
         ("job.sh --time 90", "--time is an option of Slurm", "use --walltime 1:30:00"),
         ("--partition=long job.sh", "--partition is an option of Slurm", "use -q long"),
         ("--cpus-per-task 4 job.sh", "--cpus-per-task is an option of Slurm", "use --cpus 4"),
-        ("--array=1-9 job.sh", "job arrays are not supported yet (Slurm's", "in a loop"),
-        ("-t 1-9 job.sh", "-t: job arrays are not supported yet", "in a loop"),
-        ("-J 1-9 job.sh", "-J: job arrays are not supported yet", "in a loop"),
+        ("--array=9-1 job.sh", "-t: array '9-1': the range 9-1 is reversed", "write 1-9"),
         ("-I", "-I: interactive jobs are not supported yet", "gsub --watch"),
         ("--mail-type=ALL job.sh", "--mail-type is an option of Slurm: gsched sends no", "gsub(1)"),
         ("sleep 5 --lr 0.1", "'sleep' looks like a command", "gsub -- sleep 5 --lr 0.1"),
@@ -121,7 +119,7 @@ def test_mail_in_a_script_is_ignored_with_a_warning(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("-t 1-3", "-t: job arrays are not supported yet"),
+        ("-t 3-1", "-t: array '3-1': the range 3-1 is reversed"),
         ("--gres=gpu:1", "--gres is an option of Slurm"),
         ("-l mem=lots", "mem=lots: invalid size 'lots'"),
         ("-l nodes=1:gpu=1", "nodes=1:gpu=1: "),

@@ -114,7 +114,6 @@ def test_variables_of_slurm_follow_from_its_options() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("--array=0-9", "s.sh:1: #SBATCH --array=0-9: job arrays are not supported yet"),
         ("--nodes=many", "s.sh:1: --nodes: invalid number 'many'"),
         ("--gres=gpu:x:y", "s.sh:1: --gres: invalid number 'y'"),
         ("--mem=lots", "s.sh:1: --mem: invalid size 'lots'"),

@@ -358,7 +358,16 @@ def test_a_path_may_hold_the_index_of_the_element(name: str) -> None:
     job = element_number(123, 7)
     assert outputs(order(job, stdout_path=f"out/a${name}.txt"))[0].endswith("/out/a7.txt")
     assert outputs(order(job, stdout_path=f"out/${{{name}}}x"))[0].endswith("/out/7x")
-    assert outputs(order(12, stdout_path=f"${name}"))[0].endswith(f"/${name}")
+    plain = "0" if name.startswith("GSCHED") else f"${name}"
+    assert outputs(order(12, stdout_path=f"${name}"))[0].endswith(f"/{plain}")
+    named = order(job, stdout_path="$GSCHED_ARRAY_NUMBER.$GSCHED_JOB_NUMBER")
+    assert outputs(named)[0].endswith("/123.123-7")
+
+
+def test_an_element_that_came_as_one_of_slurms_has_its_index_in_slurms_names() -> None:
+    launch = order(element_number(123, 7), environment={"SLURM_SUBMIT_DIR": "/x"})
+    told = env(launch)
+    assert (told["SLURM_ARRAY_JOB_ID"], told["SLURM_ARRAY_TASK_ID"]) == ("123", "7")
 
 
 def test_a_directory_gets_the_default_names() -> None:

@@ -14,6 +14,8 @@ from gsched.cli.operands import (
     jobs_argument,
     normal_ids,
     parse_hold_list,
+    tasks_option,
+    with_tasks,
 )
 from gsched.cli.submit.mail import refuse_mail
 from gsched.cli.submit.submission import refuse_other_user
@@ -36,6 +38,7 @@ Examples:
 
 @gsched_command("galter", epilog=EPILOG)
 @jobs_argument
+@tasks_option
 @click.option(
     "-a", "start_after", metavar="DATE", help="Do not start before [[[[CC]YY]MM]DD]hhmm[.SS]."
 )
@@ -112,6 +115,7 @@ def galter(
     /,
     *,
     jobs: tuple[str, ...],
+    tasks: str,
     dry_run: bool,
     as_json: bool,
     **options: Value,
@@ -122,10 +126,11 @@ def galter(
     account, mail, holds, and whether it can be rerun.
     """
     now_s = SystemClock().wall_s()
+    jobs = with_tasks(normal_ids(jobs), tasks)
     alteration = make_alteration(options, now_s=now_s, directory=os.getcwd())
     if alteration == Alteration():  # only options without effect; unknown jobs are still reported
-        return check_only(head, normal_ids(jobs), states=UNFINISHED, as_json=as_json)
-    request = AlterJob(ids=normal_ids(jobs), alteration=alteration, dry_run=dry_run)
+        return check_only(head, jobs, states=UNFINISHED, as_json=as_json)
+    request = AlterJob(ids=jobs, alteration=alteration, dry_run=dry_run)
     return carry_out(head, request, as_json=as_json)[1]
 
 

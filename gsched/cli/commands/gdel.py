@@ -19,9 +19,11 @@ from gsched.cli.operands import (
     jobs_argument,
     normal_ids,
     parse_grace_s,
+    tasks_option,
+    whole,
+    with_tasks,
 )
 from gsched.client import Head
-from gsched.errors import UsageError
 from gsched.protocol.actions import DeleteJob
 
 ASK_ABOVE = 10  # jobs that one slip of the finger may cost
@@ -42,9 +44,7 @@ Examples:
     "-y", "--yes", is_flag=True, help=f"Do not ask before deleting more than {ASK_ABOVE} jobs."
 )
 @click.option("-p", "purge", is_flag=True, help="KILL at once, like -W force.")
-@click.option(
-    "-t", "tasks", default="", metavar="RANGE", help="Tasks of a job array: not supported yet."
-)
+@tasks_option
 @click.option("-b", "retry", default="", metavar="SECONDS", help="Accepted for compatibility.")
 @click.option("-a", "_asynchronous", is_flag=True, help="Accepted for compatibility.")
 @click.option("-c", "_clean", is_flag=True, help="Accepted for compatibility.")
@@ -69,19 +69,18 @@ def gdel(  # noqa: PLR0913 - one parameter for each option
 ) -> int:
     """Delete jobs: TERM to all of their processes, a grace period, then KILL.
 
-    Returns as soon as the head has accepted the request. JOB is 17 or 17.server; all stands for all
-    of your jobs.
+    Returns as soon as the head has accepted the request. JOB is 17 or 17.server, or 17[3] or
+    17[5-10] for elements of an array; all stands for all of your jobs.
     """
-    if tasks:
-        raise UsageError("-t: job arrays are not supported yet", hint="name each job by its id")
+    jobs = with_tasks(normal_ids(jobs), tasks)
     grace_s = 0.0 if purge else parse_grace_s(grace)
-    request = DeleteJob(ids=normal_ids(jobs), message=message, grace_s=grace_s, dry_run=dry_run)
+    request = DeleteJob(ids=jobs, message=message, grace_s=grace_s, dry_run=dry_run)
     if not (yes or dry_run) and not _agreed(head, request):
         print_note("nothing was done", command=command_name())
         return 1
     reply, status = carry_out(head, request, as_json=as_json)
     if wait and not dry_run:
-        head.wait([result.id for result in reply.results if result.error is None])
+        head.wait([whole(result.id) for result in reply.results if result.error is None])
     return status
 
 

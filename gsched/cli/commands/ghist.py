@@ -14,7 +14,8 @@ from gsched.cli.moments import parse_moment
 from gsched.cli.show.history import print_history, totals_of
 from gsched.client import Head
 from gsched.clock import SystemClock
-from gsched.errors import UsageError
+from gsched.errors import UnknownJobError, UsageError
+from gsched.model.ids import read_job_id
 from gsched.model.states import OutcomeKind
 from gsched.protocol.api import ErrorBody, HistoryReply
 
@@ -127,9 +128,34 @@ def _ask_ids(
     head: Head, jobs: tuple[str, ...], filters: "dict[str, str | int | bool | None]"
 ) -> tuple[HistoryReply, list[ErrorBody]]:
     _check_no_filter(filters)
+    several = [job for job in jobs if _names_several(job)]
+    if several:
+        return _with_elements(head, several, [job for job in jobs if job not in several])
     listing = head.jobs(jobs, finished=True)
     reply = totals_of(listing.jobs, server=listing.server, now_s=listing.now_s)
     return reply, [listing.errors[job] for job in jobs if job in listing.errors]
+
+
+def _names_several(text: str) -> bool:
+    """Return whether an operand names all or several elements of an array: ``12[3-5]``."""
+    try:
+        job = read_job_id(text)
+    except UnknownJobError:
+        return False
+    return job.elements != "" and job.element is None
+
+
+def _with_elements(
+    head: Head, several: list[str], others: list[str]
+) -> tuple[HistoryReply, list[ErrorBody]]:
+    """Return arrays with their elements that have ended, and other jobs."""
+    past = head.history(ids=",".join(several), limit=str(NO_LIMIT))
+    rows = {row.id: row for row in past.jobs}
+    arrays = [str(read_job_id(text)._replace(elements="")) for text in several]
+    listing = head.jobs([*arrays, *others], finished=True)
+    rows.update((row.id, row) for row in listing.jobs)
+    reply = totals_of(tuple(rows.values()), server=listing.server, now_s=listing.now_s)
+    return reply, list(listing.errors.values())
 
 
 def _check_no_filter(filters: "dict[str, str | int | bool | None]") -> None:

@@ -19,7 +19,7 @@ from gsched.cli.operands import ALL, normal_ids
 from gsched.cli.times import local_times
 from gsched.client import Head
 from gsched.errors import BadStateError, UsageError
-from gsched.model.ids import format_job_id, short_job_id
+from gsched.model.ids import short_job_id
 from gsched.model.signals import describe_signal
 from gsched.model.states import AttemptState, JobState
 from gsched.model.units import format_size
@@ -136,7 +136,7 @@ def _phases(story: JobStory, from_attempt: int) -> Iterator[str]:
     move = story.move
     if move is None:
         return
-    job_id = format_job_id(story.row.id, story.server)
+    job_id = story.row.shown_id(story.server)
     starting = [
         each.started_s
         for each in story.attempts
@@ -188,7 +188,7 @@ def _check_state_kept(story: JobStory, move: MoveRow) -> None:
         BadStateError: with what happened to it.
     """
     if move.lost:
-        job_id, where = format_job_id(story.row.id, story.server), ", ".join(story.row.nodes)
+        job_id, where = story.row.shown_id(story.server), ", ".join(story.row.nodes)
         signal = describe_signal(story.checkpoint_signal)
         raise BadStateError(
             f"job {job_id} was not migrated but restarted on {printable(where)}: {move.lost}",
@@ -202,7 +202,7 @@ def check_moves(story: JobStory, from_attempt: int) -> None:
     Raises:
         BadStateError: with the reason.
     """
-    state, job_id = story.row.state, format_job_id(story.row.id, story.server)
+    state, job_id = story.row.state, story.row.shown_id(story.server)
     if state == JobState.DONE:
         raise BadStateError(
             f"job {job_id} ended during the migration", hint=f"ghist {short_job_id(story.row.id)}"

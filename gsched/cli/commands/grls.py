@@ -4,7 +4,7 @@ import click
 
 from gsched.cli.common import connected, gsched_command, run
 from gsched.cli.holds import change_holds
-from gsched.cli.operands import hold_option, jobs_argument
+from gsched.cli.operands import hold_option, jobs_argument, normal_ids, tasks_option, with_tasks
 from gsched.client import Head
 from gsched.protocol.actions import ReleaseJob
 
@@ -18,13 +18,23 @@ Examples:
 @gsched_command("grls", epilog=EPILOG)
 @jobs_argument
 @hold_option
+@tasks_option
 @click.option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
 @connected
-def grls(head: Head, *, jobs: tuple[str, ...], hold_list: str, dry_run: bool, as_json: bool) -> int:
+def grls(
+    head: Head,
+    *,
+    jobs: tuple[str, ...],
+    hold_list: str,
+    tasks: str,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
     """Release jobs that were held with ghold.
 
     A job can start when it has no hold left. Only operators release o and s.
     """
+    jobs = with_tasks(normal_ids(jobs), tasks)
     return change_holds(
         head, ReleaseJob, jobs, hold_list=hold_list, dry_run=dry_run, as_json=as_json
     )

@@ -12,7 +12,6 @@ from gsched.cli.times import parse_start_time
 from gsched.client import Head
 from gsched.clock import SystemClock
 from gsched.errors import BadResourceError, UsageError
-from gsched.model.ids import format_job_id
 from gsched.model.states import JobState
 from gsched.model.units import parse_duration_s, parse_size_bytes
 from gsched.protocol.api import JobRow, JobStory
@@ -83,7 +82,7 @@ def gselect(head: Head, /, *, as_json: bool, **given: object) -> int:
         rows = [row for row in rows if _meets(head.job(row.id), details)]
     if reply.warning:
         print_note(reply.warning, command="gselect")
-    ids = [format_job_id(row.id, reply.server) for row in rows]
+    ids = [row.shown_id(reply.server) for row in rows]
     if as_json:
         print_json({"jobs": ids})
     else:

@@ -61,6 +61,7 @@ Examples:
 @click.option("-r", "running", is_flag=True, help="Show only jobs that run.")
 @click.option("-i", "inactive", is_flag=True, help="Show only unfinished jobs that do not run.")
 @click.option("-n", "nodes", is_flag=True, help="Show the nodes of each job instead of reasons.")
+@click.option("-t", "elements", is_flag=True, help="Show the elements of arrays, one by one.")
 @click.option("-Q", "-q", "queues", is_flag=True, help="List the queues.")
 @click.option("--sort", default="", metavar="FIELDS", help="Sort by fields: gpus,-elapsed.")
 @click.option(
@@ -157,7 +158,18 @@ class _Options:
     """The command line's options, checked."""
 
     __slots__ = (
-        *("as_json", "color", "finished", "form", "full", "no_pager", "nodes", "plain", "queues"),
+        *(
+            "as_json",
+            "color",
+            "elements",
+            "finished",
+            "form",
+            "full",
+            "no_pager",
+            "nodes",
+            "plain",
+            "queues",
+        ),
         *("sort", "states", "users", "watch", "why"),
     )
 
@@ -176,7 +188,7 @@ class _Options:
                 self.states = left
         self.nodes, self.plain = bool(given["nodes"]), bool(given["plain"])
         self.queues, self.no_pager = bool(given["queues"]), bool(given["no_pager"])
-        self.sort = str(given["sort"])
+        self.sort, self.elements = str(given["sort"]), bool(given["elements"])
         shows_list = not (given["as_json"] or given["full"] or given["why"])
         self.form = self._form(str(given["form"]), from_variable=shows_list)
         self.full = bool(given["full"])
@@ -233,12 +245,17 @@ def parse_states(text: str) -> tuple[JobState, ...]:
 def _jobs(head: Head, jobs: Sequence[str], options: _Options) -> JobList:
     states = options.states or (_WAITING if options.why else ())
     user = next(iter(options.users)) if len(options.users) == 1 else ""
-    reply = head.jobs(jobs, user=user, states=states, finished=options.finished)
+    sent = () if options.elements else states  # of elements, only those that are jobs are asked for
+    reply = head.jobs(jobs, user=user, states=sent, finished=options.finished)
+    if options.elements:
+        from gsched.cli.show.arrays import all_elements  # late: few expand arrays
+
+        reply = all_elements(head, reply, user=user)
     if options.sort:
         from gsched.cli.show.formats import sorted_rows  # late: few sort
 
         reply = structs.replace(reply, jobs=tuple(sorted_rows(reply, options.sort)))
-    if not jobs and len(options.users) < 2:
+    if not jobs and len(options.users) < 2 and not options.elements:
         return reply
     # The head filters neither by several users nor among jobs that are named.
     rows = tuple(

@@ -38,7 +38,7 @@ from gsched.client import Head, error_from
 from gsched.clock import SystemClock
 from gsched.config import full_environment
 from gsched.errors import UsageError
-from gsched.model.ids import format_job_id
+from gsched.model.ids import format_array_id, format_job_id
 from gsched.protocol.api import SubmitJob
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def gsub(head: Head, /, **given: object) -> int:
     warnings.add(result.warnings)
     if request.dry_run:
         return report_dry_run(job, result, warnings.texts, as_json=request.as_json)
-    job_id = format_job_id(result.id, reply.server)
+    job_id = (format_array_id if job.array else format_job_id)(result.id, reply.server)
     follows = request.wait or request.watch or parse_extras(options.extras).block
     if request.as_json and not follows:
         print_json(
@@ -358,6 +358,11 @@ def _job(
     )
     job = make_job(options, _work(request, options, script, place, workdir), place, variables)
     warnings.add(compatibility_notes(options, place) + notes)
+    if job.array and request.watch:
+        raise UsageError(
+            "--watch shows the output of one job, and this is an array",
+            hint="wait with --wait, and show an element with gpeek 'JOB[0]'",
+        )
     if job.movable or job.checkpoint_signal:
         from gsched.cli.submit.elastic_program import elastic_notes  # late: few can migrate
 

@@ -19,7 +19,6 @@ from gsched.cli.times import local_times, read_duration_s
 from gsched.client import Head
 from gsched.clock import SystemClock
 from gsched.errors import UnknownJobError
-from gsched.model.ids import format_job_id
 from gsched.model.states import JobState
 from gsched.protocol.api import ErrorBody, JobStory
 
@@ -81,7 +80,7 @@ def _unknown(head: Head, jobs: tuple[str, ...], *, as_json: bool) -> dict[str, E
 
 def _report(head: Head, story: JobStory, *, quiet: bool, as_json: bool, timeout: str | None) -> int:
     silent = quiet or as_json
-    job_id = format_job_id(story.row.id, story.server)
+    job_id = story.row.shown_id(story.server)
     if story.row.state != JobState.DONE:
         if not silent:
             reason = f": {local_times(story.row.reason)}" if story.row.reason else ""

@@ -8,7 +8,6 @@ from xml.sax.saxutils import escape
 import msgspec
 
 from gsched.cli.pbs.attributes import Attribute, variables
-from gsched.model.ids import format_job_id
 from gsched.protocol.api import JobStory
 
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,14})")
@@ -51,7 +50,7 @@ def jobs_json(
 ) -> str:
     """Return OpenPBS's document of ``qstat -f -F json``."""
     document: Values = {"timestamp": int(now_s), "pbs_version": version, "pbs_server": server}
-    found = {format_job_id(story.row.id, server): _nested(story, each) for story, each in jobs}
+    found = {story.row.shown_id(server): _nested(story, each) for story, each in jobs}
     if found:
         document["Jobs"] = found
     return msgspec.json.format(msgspec.json.encode(document), indent=4).decode() + "\n"

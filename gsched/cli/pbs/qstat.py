@@ -21,13 +21,14 @@ from gsched.cli.pbs.queues import (
     server_attributes,
     server_list,
 )
+from gsched.cli.show.arrays import all_elements
 from gsched.cli.times import local_times
 from gsched.client import Head, body_of, error_from
 from gsched.errors import GschedError, UnknownQueueError, UsageError
-from gsched.model.ids import format_job_id, read_job_id, short_job_id
+from gsched.model.ids import job_number, read_job_id, short_job_id
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
-from gsched.protocol.api import JobRow, JobStory, StatusReply
+from gsched.protocol.api import JobList, JobRow, JobStory, StatusReply
 from gsched.version import VERSION
 
 _INACTIVE: Final = frozenset("EHQTW")  # qstat -i
@@ -70,6 +71,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     history_only: bool = False
     start: bool = False
     arrays_only: bool = False
+    subjobs: bool = False
     percent: bool = False
     wide: bool = False
     hide_complete: bool = False
@@ -118,6 +120,7 @@ _FLAGS: Final = (
     ("-H", "history_only", "List only finished jobs."),
     ("-T", "start", "Show the estimated start time."),
     ("-J", "arrays_only", "List only job arrays."),
+    ("-t", "subjobs", "List the elements of arrays instead of the arrays."),
     ("-p", "percent", "OpenPBS: show the percentage of the walltime used."),
     ("-w", "wide", "OpenPBS: wide columns; with -f do not break lines."),
     ("-c", "hide_complete", "Torque: hide finished jobs."),
@@ -125,7 +128,6 @@ _FLAGS: Final = (
 #: Accepted: what they ask for is so anyway.
 _SILENT: Final = (
     ("-e", "execution", "Only jobs in execution queues: all are."),
-    ("-t", "subjobs", "Also list the tasks of arrays."),
     ("-l", "aliases", "Torque: long names of jobs."),
 )
 
@@ -311,7 +313,7 @@ def _find(head: Head, asked: Asked) -> _Found:
                 print_error(error, command="qstat", operand=text)
                 found.result = found.result or spoken().exit_code(error_from(error))
         rows = {row.id: row for row in reply.jobs}
-        numbers = [read_job_id(text).number for text in ids if text not in reply.errors]
+        numbers = [job_number(read_job_id(text)) for text in ids if text not in reply.errors]
         for number in dict.fromkeys(numbers):
             if number in rows and _shown_by_id(rows[number], asked, found):
                 named[number] = rows[number]
@@ -326,6 +328,9 @@ def _find(head: Head, asked: Asked) -> _Found:
         found.server, found.now_s = listed.server, listed.now_s
         rest = [row for row in listed.jobs if not destinations or row.queue in queues]
     found.rows = [*named.values(), *rest]
+    if asked.subjobs:
+        listed = JobList(server=found.server, now_s=found.now_s, jobs=tuple(found.rows))
+        found.rows = list(all_elements(head, listed).jobs)
     return found
 
 
@@ -333,7 +338,7 @@ def _shown_by_id(row: JobRow, asked: Asked, found: _Found) -> bool:
     """Return whether a job that was named is shown: OpenPBS hides finished ones without -x."""
     if row.state != JobState.DONE or not asked.openpbs or asked.x or asked.history_only:
         return True
-    job_id = format_job_id(row.id, found.server)
+    job_id = row.shown_id(found.server)
     text = f"{job_id} Job has finished, use -x or -H to obtain historical job information"
     print(f"qstat: {text}", file=sys.stderr)
     found.result = found.result or 35  # PBSE_HISTJOBID & 255
@@ -353,7 +358,7 @@ def _wanted(row: JobRow, asked: Asked) -> bool:
         return False
     if asked.hide_complete and row.state == JobState.DONE:
         return False
-    return not asked.arrays_only  # no job is an array
+    return row.array is not None or not asked.arrays_only
 
 
 def _lines(
@@ -370,7 +375,7 @@ def _lines(
             start = format_duration(max(0.0, row.predicted_start_s - found.now_s))
         yield listing.Line(
             row=shown,
-            job_id=format_job_id(row.id, found.server),
+            job_id=row.shown_id(found.server),
             elapsed=_elapsed(row, found.now_s),
             exec_host=hosts,
             comment=local_times(row.reason),
@@ -423,4 +428,4 @@ def _full(head: Head, asked: Asked, found: _Found, rows: Sequence[JobRow]) -> in
 
 
 def _job_id(story: JobStory) -> str:
-    return format_job_id(story.row.id, story.server)
+    return story.row.shown_id(story.server)

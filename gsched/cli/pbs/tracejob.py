@@ -11,7 +11,6 @@ from gsched.cli.dialect import spoken
 from gsched.cli.times import local_times
 from gsched.client import Head
 from gsched.errors import GschedError
-from gsched.model.ids import format_job_id
 
 _DAY_S: Final = 86400.0
 
@@ -52,7 +51,7 @@ def tracejob(
                 print_error(error, command="tracejob", operand=job)
             status = status or spoken().exit_code(error)
             continue
-        lines = [f"\nJob: {format_job_id(story.row.id, story.server)}\n\n"]
+        lines = [f"\nJob: {story.row.shown_id(story.server)}\n\n"]
         for event in story.events:
             if days is None or event.at_s >= story.now_s - days * _DAY_S:
                 moment = time.strftime("%m/%d/%Y %H:%M:%S", time.localtime(event.at_s))

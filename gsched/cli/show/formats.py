@@ -11,10 +11,9 @@ from types import MappingProxyType
 from typing import Final
 
 from gsched.cli.common import printable
-from gsched.cli.show.joblist import cpu_time, elapsed, ending, slack
-from gsched.cli.times import format_time, local_times
+from gsched.cli.show.joblist import cpu_time, elapsed, reason_words, slack
+from gsched.cli.times import format_time
 from gsched.errors import UsageError
-from gsched.model.ids import format_job_id
 from gsched.model.units import format_duration, format_size
 from gsched.protocol.api import JobList, JobRow
 
@@ -24,7 +23,7 @@ Reader = Callable[[JobRow, JobList], Value]
 #: What a format can show, by name. Numbers are numbers, so that ``{gpus:>4}`` and ``--sort`` do.
 FIELDS: Final[Mapping[str, Reader]] = MappingProxyType(
     {
-        "id": lambda row, reply: format_job_id(row.id, reply.server),
+        "id": lambda row, reply: row.shown_id(reply.server),
         "number": lambda row, _: row.id,
         "name": lambda row, _: row.name,
         "user": lambda row, _: row.user,
@@ -45,7 +44,7 @@ FIELDS: Final[Mapping[str, Reader]] = MappingProxyType(
         "limit": lambda row, _: format_duration(row.walltime_s) if row.walltime_s else "",
         "cputime": lambda row, _: cpu_time(row),
         "attempt": lambda row, _: row.attempt,
-        "reason": lambda row, _: local_times(row.reason) or ending(row),
+        "reason": lambda row, _: reason_words(row),
         "start": lambda row, _: _moment(row.predicted_start_s),
         "deadline": lambda row, _: _moment(row.deadline_s),
         "slack": lambda row, _: slack(row.slack_s),

@@ -7,7 +7,6 @@ from gsched.cli.common import is_terminal, print_note
 from gsched.cli.show.columns import Column
 from gsched.cli.show.render import print_table
 from gsched.cli.times import format_clock
-from gsched.model.ids import format_job_id
 from gsched.model.states import OutcomeKind
 from gsched.model.units import format_duration
 from gsched.model.wording import counted, outcome_word
@@ -71,7 +70,7 @@ def print_history(reply: HistoryReply, *, color: str) -> None:
 
 def _line(reply: HistoryReply, row: JobRow) -> Sequence[str]:
     return (
-        format_job_id(row.id, reply.server),
+        row.shown_id(reply.server),
         row.name,
         row.user,
         row.queue,
@@ -133,15 +132,16 @@ def _failed(row: JobRow) -> bool:
 def totals_of(rows: Sequence[JobRow], *, server: str, now_s: float) -> HistoryReply:
     """Return jobs that were asked for by id as a history, newest first."""
     ordered = sorted(rows, key=lambda row: (row.ended_s or now_s, row.id), reverse=True)
-    done = [row for row in ordered if row.outcome is not None]
+    single = [row for row in ordered if row.array is None]  # an array is its elements
+    done = [row for row in single if row.outcome is not None]
     return HistoryReply(
         server=server,
         now_s=now_s,
         jobs=tuple(ordered),
-        total_jobs=len(ordered),
-        total_cpu_s=sum(row.cpu_s for row in ordered),
-        total_wall_s=sum(elapsed_s(row) or 0.0 for row in ordered),
-        total_gpu_s=sum((elapsed_s(row) or 0.0) * row.gpus for row in ordered),
+        total_jobs=len(single),
+        total_cpu_s=sum(row.cpu_s for row in single),
+        total_wall_s=sum(elapsed_s(row) or 0.0 for row in single),
+        total_gpu_s=sum((elapsed_s(row) or 0.0) * row.gpus for row in single),
         total_failed=sum(_failed(row) for row in done),
         total_cancelled=sum(_cancelled(row) for row in done),
     )

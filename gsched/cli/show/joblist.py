@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 from gsched.cli.show.columns import Column
 from gsched.cli.times import format_clock, format_expected, local_times
-from gsched.model.ids import format_job_id, short_job_id
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
 from gsched.model.wording import outcome_words
@@ -98,11 +97,10 @@ def marked_slack(job: JobRow) -> str:
 
 def list_rows(reply: JobList) -> Iterator[Sequence[str]]:
     """Yield a row of LIST_COLUMNS for each job; quick, because there may be 100,000 of them."""
-    suffix = f".{reply.server}"
     for job in reply.jobs:
         limit = format_duration(job.walltime_s) if job.walltime_s else ""
         yield (
-            short_job_id(job.id) + suffix,
+            job.shown_id(reply.server),
             job.name,
             job.user,
             cpu_time(job),
@@ -113,7 +111,7 @@ def list_rows(reply: JobList) -> Iterator[Sequence[str]]:
             elapsed(job, reply.now_s) if job.started_s else "",
             limit,
             "+".join(job.nodes),
-            local_times(job.reason) or ending(job),
+            reason_words(job),
         )
 
 
@@ -121,7 +119,7 @@ def terminal_list(reply: JobList) -> tuple[Sequence[Column], Sequence[Sequence[s
     """Return columns and rows that have a chance to fit 80 characters."""
     rows: list[Sequence[str]] = [
         (
-            format_job_id(job.id, reply.server),
+            job.shown_id(reply.server),
             job.name,
             job.user,
             cpu_time(job),
@@ -129,7 +127,7 @@ def terminal_list(reply: JobList) -> tuple[Sequence[Column], Sequence[Sequence[s
             job.queue,
             shown_gpus(job) if job.gpus or job.gpu_share else "",
             elapsed(job, reply.now_s),
-            local_times(job.reason) or ending(job) or "+".join(job.nodes),
+            reason_words(job) or "+".join(job.nodes),
         )
         for job in reply.jobs
     ]
@@ -151,12 +149,29 @@ def _clock(at_s: float | None, now_s: float) -> str:
     return "" if at_s is None else format_clock(at_s, now_s=now_s)
 
 
+def reason_words(job: JobRow) -> str:
+    """Return why a job waits or how it ended; of an array first where its elements are."""
+    words = local_times(job.reason) or ending(job)
+    array = job.array
+    if array is None or job.outcome is not None:
+        return words
+    counts = (
+        (array.waiting, "waiting"),
+        (array.running, "running"),
+        (array.succeeded, "succeeded"),
+        (array.failed, "failed"),
+        (array.deleted, "deleted"),
+    )
+    summary = ", ".join(f"{count} {word}" for count, word in counts if count)
+    return f"{summary}; {words}" if words else summary
+
+
 def why_rows(reply: JobList) -> Iterator[Sequence[str]]:
     """Yield a row of WHY_COLUMNS for each job that waits."""
     for job in reply.jobs:
         starts = format_expected(job.predicted_start_s, now_s=reply.now_s)
-        reason = local_times(job.reason) or ending(job)
-        yield (format_job_id(job.id, reply.server), job.name, job.user, job.letter, starts, reason)
+        reason = reason_words(job)
+        yield (job.shown_id(reply.server), job.name, job.user, job.letter, starts, reason)
 
 
 def cpu_time(job: JobRow) -> str:

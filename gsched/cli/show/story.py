@@ -6,7 +6,6 @@ from gsched.cli.common import printable
 from gsched.cli.show.joblist import slack
 from gsched.cli.show.render import print_fields
 from gsched.cli.times import format_clock, format_expected, format_time, local_times
-from gsched.model.ids import format_job_id
 from gsched.model.reports import Checkpoint, Progress
 from gsched.model.resources import Usage
 from gsched.model.signals import describe_signal
@@ -26,7 +25,7 @@ from gsched.protocol.api import (
 
 def print_story(story: JobStory) -> None:
     """Print the job's attributes, its attempts and its events, then a blank line."""
-    print(f"Job Id: {format_job_id(story.row.id, story.server)}")
+    print(f"Job Id: {story.row.shown_id(story.server)}")
     print_fields(_attributes(story))
     for attempt in story.attempts:
         _print_attempt(attempt, story)
@@ -41,7 +40,7 @@ def print_story(story: JobStory) -> None:
 def print_why(story: JobStory) -> None:
     """Print why a job waits, how many are before it, and when it should start."""
     row = story.row
-    print(f"{format_job_id(row.id, story.server)} ({printable(row.name)}) is {row.state}")
+    print(f"{row.shown_id(story.server)} ({printable(row.name)}) is {row.state}")
     if row.reason:
         print(f"    {printable(local_times(row.reason))}")
     if story.advice:

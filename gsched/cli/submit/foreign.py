@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from gsched.cli.submit.mail import NO_MAIL
 
-NO_ARRAYS: Final = "job arrays are not supported yet"
+NO_NAMED_ARRAYS: Final = "an array is not stated with its name: use #PBS -t RANGE / gsub -t RANGE"
 
 
 class Words(NamedTuple):
@@ -142,18 +142,19 @@ def _expanded(match: re.Match[str]) -> str:
 
 #: What patterns in the names of output files stand for.
 _PATTERNS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("j", "J", "A", "JOB_ID"), "$GSCHED_JOB_NUMBER"),
+    **dict.fromkeys(("j", "J", "JOB_ID"), "$GSCHED_JOB_NUMBER"),
+    "A": "$GSCHED_ARRAY_NUMBER",
     "x": "$PBS_JOBNAME",
     "N": "$GSCHED_NODE",
     "u": "$USER",
-    "a": "0",
+    "a": "$GSCHED_ARRAY_INDEX",
     "t": "0",
     "%": "%",
 }
 
 
 def _lsf_name(value: str) -> Meaning:
-    return NO_ARRAYS if "[" in value else Words(f"-N {value}", f"-N {value}")
+    return NO_NAMED_ARRAYS if "[" in value else Words(f"-N {value}", f"-N {value}")
 
 
 def _lsf_gpu(value: str) -> Meaning:
@@ -187,7 +188,7 @@ _GPUS: Final = _resource("gpus", "--gpus")
 _CPUS: Final = _resource("ncpus", "--cpus")
 _PROCESSES: Final = _same("-l procs={}")
 _MAIL: Final = _remark(NO_MAIL)
-_ARRAY: Final = _remark(NO_ARRAYS)
+_ARRAY: Final = _same("-t {}")
 _LSF_DEPENDENCY: Final = _remark("use #PBS -W depend=afterok:JOB / gsub --dependency afterok:JOB")
 _DIRECTORY: Final = _same("-d {}")
 
@@ -340,11 +341,6 @@ def slurm_option(name: str, value: str) -> tuple[str, str] | None:
     reader = _SLURM.get(name)
     if reader is None or not name.startswith("--"):
         return None
-    if reader is _ARRAY:
-        return (
-            f"{NO_ARRAYS} (Slurm's --array, PBS's -t and -J)",
-            "submit in a loop: for i in 1 2 3; do gsub -v I=$i job.sh; done",
-        )
     meaning = reader(value or "VALUE")
     if isinstance(meaning, str):
         return f"{name} is an option of Slurm: {meaning}", "see gsub(1) for gsched's options"

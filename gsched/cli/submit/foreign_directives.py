@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from gsched.cli.submit.directives import Directive
-from gsched.cli.submit.foreign import NO_ARRAYS, Line, Words, advice, meaning_of, options_of
+from gsched.cli.submit.foreign import NO_NAMED_ARRAYS, Line, Words, advice, meaning_of, options_of
 from gsched.cli.submit.slurm_request import NAMES, OPTIONS, SlurmRequest
 from gsched.errors import BadScriptError, GschedError
 
@@ -135,10 +135,10 @@ def _words(line: Line, options: Sequence[tuple[str, str]]) -> list[str] | None:
         meaning = meaning_of(line.mark, name, value)
         if isinstance(meaning, Words):
             words += shlex.split(meaning.pbs)
-        elif meaning == NO_ARRAYS:
+        elif meaning == NO_NAMED_ARRAYS:
             raise BadScriptError(
-                f"{line.mark} {line.text}: {NO_ARRAYS}",
-                hint="submit in a loop: for i in 1 2 3; do gsub -v I=$i job.sh; done",
+                f"{line.mark} {line.text}: {NO_NAMED_ARRAYS}",
+                hint="write the range in a #PBS -t line, or on the command line of gsub",
             )
         elif not re.match(r"not needed", meaning):
             return None

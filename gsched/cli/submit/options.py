@@ -83,6 +83,8 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
     requeue_on: str | None = None
     lease: str | None = None
     dependency: str | None = None
+    array: str | None = None
+    each_line: str | None = None
     places_max: int = 0
 
     @property
@@ -267,6 +269,10 @@ _JOB_OPTIONS = (
     _text("-r", metavar="y|n", text="Whether the job can be rerun from its start.",
           target="rerunnable"),
     _text("-S", metavar="PATH", text="Shell that runs the script.", target="shell"),
+    _text("-t", "-J", "--array", metavar="RANGE", target="array",
+          text="Submit an array: a job for each index of 0-99, 1,5,9 or 0-99:2; %5: 5 at once."),
+    _text("--each-line", metavar="FILE", target="each_line",
+          text="Submit an array with an element for each line, in $GSCHED_ARRAY_LINE."),
     _text("-u", metavar="USER", text="User to run the job as: only yourself.", target="users"),
     _list("-v", metavar="LIST", text="Environment variables of the job: NAME=VALUE,NAME.",
           target="variables"),

@@ -4,15 +4,12 @@ import os
 import shlex
 from collections.abc import Sequence
 
-from gsched.cli.submit.foreign import NO_ARRAYS, slurm_option
+from gsched.cli.submit.foreign import slurm_option
 from gsched.cli.submit.submission import find_program
 from gsched.config import environment
 from gsched.errors import UsageError
 
-_LOOP = "submit in a loop: for i in 1 2 3; do gsub -v I=$i job.sh; done"
 _NOT_YET = {  # of qsub's options
-    "-t": (f"-t: {NO_ARRAYS} (Slurm's --array, PBS's -t and -J)", _LOOP),
-    "-J": (f"-J: {NO_ARRAYS} (Slurm's --array, PBS's -t and -J)", f"{_LOOP}; -N names a job"),
     "-I": (
         "-I: interactive jobs are not supported yet",
         "submit the command and follow its output with gsub --watch",

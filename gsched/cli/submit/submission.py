@@ -140,6 +140,10 @@ def make_job(
         depends=(*extras.depends, *([options.dependency] if options.dependency else ())),
     )
     job = structs.replace(job, **_labels(options))
+    if options.array is not None or options.each_line is not None:
+        from gsched.cli.submit.array import with_array  # late: few submit arrays
+
+        job = with_array(job, options, place)
     if options.speaks_of_saving:
         from gsched.cli.submit.checkpointing import with_saving  # late: few have checkpoints
 
@@ -225,10 +229,10 @@ def check_values(options: SubmitOptions, place: Place) -> None:
     for text in options.variables:
         parse_variables(text)
     check_range(options)
-    if options.gpu_share is not None:
-        from gsched.cli.submit.sharing import share_term  # late: few jobs share a GPU
+    if options.array is not None and not options.array.startswith("%"):
+        from gsched.cli.submit.array import checked_array  # late: few submit arrays
 
-        share_term(options.gpu_share, options.share_class, ())
+        checked_array(options.array)
     if options.speaks_of_saving:
         from gsched.cli.submit.checkpointing import with_saving  # late, as above
 

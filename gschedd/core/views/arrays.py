@@ -30,13 +30,19 @@ def array_row(job: Job, state: State) -> api.ArrayRow | None:
     )
 
 
+def shown_state(job: Job, state: State) -> JobState:
+    """Return the state that users see: an array runs as long as an element has an attempt."""
+    index = state.arrays.get(job.id)
+    runs = index is not None and len(index.made) > index.waiting
+    return JobState.RUNNING if runs and job.state is JobState.QUEUED else job.state
+
+
 def with_array(row: api.JobRow, job: Job, state: State) -> api.JobRow:
-    """Return the line of an array with its summary; it runs as long as an element does."""
+    """Return the line of an array with its summary."""
     array = array_row(job, state)
     if array is None:
         return row
-    runs = array.running > 0 and job.state is JobState.QUEUED
-    shown = JobState.RUNNING if runs else job.state
+    shown = shown_state(job, state)
     elements = job.elements
     assert elements is not None, "it is an array"
     return structs.replace(

@@ -1,0 +1,62 @@
+"""Arrays expanded into their elements: those that are no jobs yet follow from their ranges."""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import structs
+
+from gsched.client import Head
+from gsched.model.arrays import indices, read_spans
+from gsched.model.ids import array_of, element_number
+from gsched.model.states import JobState
+from gsched.protocol.api import JobList, JobRow
+
+
+def all_elements(head: Head, reply: JobList, *, user: str = "") -> JobList:
+    """Return a list in which the unfinished elements of each array stand in its place.
+
+    Args:
+        head: knows those that are jobs.
+        reply: the list with the arrays; of an array that is done its line stays.
+        user: whose jobs, where the list is of one user's.
+    """
+    arrays = {row.id: row for row in reply.jobs if row.array is not None}
+    if not arrays:
+        return reply
+    made: dict[int, list[JobRow]] = {number: [] for number in arrays}
+    for row in head.jobs(user=user, elements=True).jobs:
+        if array_of(row.id) in made:
+            made[array_of(row.id)].append(row)
+    return structs.replace(reply, jobs=tuple(_expanded(reply.jobs, made)))
+
+
+def _expanded(rows: Sequence[JobRow], made: dict[int, list[JobRow]]) -> Iterator[JobRow]:
+    for row in rows:
+        if row.array is None or row.state == JobState.DONE:
+            yield row
+            continue
+        yield from sorted([*made[row.id], *unmade(row)], key=lambda each: each.id)
+
+
+def unmade(row: JobRow) -> Iterator[JobRow]:
+    """Yield the lines of the elements of an array that are no jobs yet, or are on hold as such."""
+    array = row.array
+    assert array is not None, "it is an array"
+    waits = JobState.QUEUED if row.state == JobState.RUNNING else JobState(row.state)
+    why = f"other elements of job {row.id}[] are before it"
+    for text, state, reason in (
+        (array.left, waits, why if waits is JobState.QUEUED else row.reason),
+        (array.held, JobState.HELD, "held by user"),
+    ):
+        like = structs.replace(
+            row,
+            array=None,
+            state=state.value,
+            letter=state.letter,
+            reason=reason,
+            started_s=None,
+            cpu_s=0.0,
+            wall_s=0.0,
+            predicted_start_s=None,
+        )
+        for index in indices(read_spans(text)) if text else ():
+            yield structs.replace(like, id=element_number(row.id, index))
