@@ -361,26 +361,28 @@ class GoodputConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes:
         round_s: time between decisions about running jobs, seconds.
-        p: power of the goodputs, below 0.
+        p: power of the speed of a job, of its best.
         lambda_n: cost of a job that gets no GPUs, times its weight if that is more than 1.
         start_gpus: GPUs on which a job may start whose step times are known.
         caution: goodput on n times the GPUs on which a job has run is divided by n^caution.
         start_noise: gradient noise scale of a job that has measured none, in initial batches.
         short_first: weight of a job is (median / its time left)^short_first.
-        weight_bound: no weight is larger, nor smaller than one over it.
+        weight_bound: that weight is no larger, nor smaller than one over it.
+        ageing: a job counts (1 + its age in hours)^ageing times that weight.
         gap: an assignment that is proven to be so near to the best is good enough, relative.
         time_limit_s: for the search of an assignment, seconds.
         reserved_gpus: GPUs of each type that are left to jobs of other policies.
     """
 
     round_s: Annotated[float, msgspec.Meta(ge=1, le=86400)] = 60.0
-    p: Annotated[float, msgspec.Meta(ge=-10, lt=0)] = -0.5
-    lambda_n: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 1.1
-    start_gpus: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 4
-    caution: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.15
+    p: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.5
+    lambda_n: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.1
+    start_gpus: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 8
+    caution: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.1
     start_noise: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 4.0
-    short_first: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.1
+    short_first: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.2
     weight_bound: Annotated[float, msgspec.Meta(ge=1, le=1e9)] = 1.5
+    ageing: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.3
     gap: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 1e-3
     time_limit_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 5.0
     reserved_gpus: dict[str, Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]] = {}

@@ -66,7 +66,7 @@ def measured(snapshot: Snapshot, rules: Rules, *, prove: bool, compare: bool) ->
     gc.collect()
     begun_s = time.perf_counter()
     cpu = [time.process_time()]
-    jobs = adaptive_jobs(snapshot, all_of_them=True)
+    jobs = adaptive_jobs(snapshot, rules.round_s)
     candidates = candidates_by(snapshot, jobs, rules)
     cpu.append(time.process_time())
     problem = rules.problem_of(candidates)

@@ -136,7 +136,7 @@ class Mix:
             ],
             running=[
                 RunningJob(
-                    job=each.job, allocation=each.allocation, started_s=self.now_s, end_s=None
+                    job=each.job, allocation=each.allocation, started_s=each.arrived_s, end_s=None
                 )
                 for each in running
             ],

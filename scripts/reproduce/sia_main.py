@@ -22,6 +22,7 @@ from gschedd.plan.snapshot import Policy
 from gschedd.policies.registry import TRAININGS, choose
 from scripts.reproduce.arguments import shared_data
 from scripts.reproduce.sia_bootstrap import Bootstrap
+from scripts.reproduce.sia_floor import print_floor
 from scripts.reproduce.sia_lists import CLUSTERS, Cluster, Says, lists_of, read_list
 from scripts.reproduce.sia_report import CLUSTER as PUBLISHED_ON
 from scripts.reproduce.sia_report import line, lists_said, pooled, print_table
@@ -63,8 +64,7 @@ def _application(name: str, folder: Path) -> Application:
 def run(task: tuple[Path, str], asked: argparse.Namespace) -> ListFigures:
     """Run one list under one policy."""
     path, name = task
-    wanted = sorted({row.application for row in read_list(path)})
-    applications = {each: _application(each, asked.truth) for each in wanted}
+    applications = _applications(path, asked)
     setup = Setup(
         cluster=Cluster(asked.cluster),
         applications=applications,
@@ -73,6 +73,11 @@ def run(task: tuple[Path, str], asked: argparse.Namespace) -> ListFigures:
         limit=asked.jobs,
     )
     return run_list(path, contender(name), setup)
+
+
+def _applications(path: Path, asked: argparse.Namespace) -> dict[str, Application]:
+    wanted = sorted({row.application for row in read_list(path)})
+    return {each: _application(each, asked.truth) for each in wanted}
 
 
 def run_all(tasks: Sequence[tuple[Path, str]], asked: argparse.Namespace) -> list[ListFigures]:
@@ -108,6 +113,10 @@ def report(found: Sequence[ListFigures], asked: argparse.Namespace, console: Con
             ]
             title = f"{trace}, {lists_said(len(lists))}, {asked.cluster}"
             print_table(title, rows, console, known=published)
+
+
+def _console() -> Console:
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 130)
 
 
 def _policies(text: str) -> list[str]:
@@ -187,6 +196,11 @@ def parser() -> argparse.ArgumentParser:
         help="what is profiled of a job: nothing, batches on one GPU when it runs on a type, "
         "before it starts on each type, or all before it starts [types]",
     )
+    made.add_argument(
+        "--floor",
+        action="store_true",
+        help="run nothing: print how long each job of the lists takes alone on the whole cluster",
+    )
     made.add_argument("--processes", type=_count, default=1, metavar="N", help="lists at once [1]")
     made.add_argument("--json", type=Path, metavar="OUT", help="file to write all figures to")
     return made
@@ -201,12 +215,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             here = lists_of([folder])
             numbers = asked.lists or range(1, len(here) + 1)
             paths += [here[number - 1] for number in numbers if number <= len(here)]
+        if asked.floor:
+            for path in paths:
+                print_floor(path, Cluster(asked.cluster), _applications(path, asked), _console())
+            return 0
         found = run_all([(path, name) for path in paths for name in asked.policies], asked)
     except (GschedError, OSError) as error:
         print(f"sia: {error}", file=sys.stderr)
         return 2
-    width = None if sys.stdout.isatty() else 130
-    report(found, asked, Console(highlight=False, width=width))
+    report(found, asked, _console())
     if asked.json:
         said = {"cluster": asked.cluster, "lists": [structs.asdict(each) for each in found]}
         for each in said["lists"]:

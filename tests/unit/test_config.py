@@ -192,7 +192,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ),
         (
             "[training.goodput]\np = 0.0\n",
-            ":2: [training.goodput] p must be from -10 to below 0",
+            ":2: [training.goodput] p must be from above 0 to 1",
             "",
         ),
         ("[training.goodput]\nweight_bound = 0.5\n", ":2: [training.goodput] weight_bound", ""),

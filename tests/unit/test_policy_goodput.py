@@ -16,7 +16,13 @@ from gschedd.plan.snapshot import Plan, Snapshot
 from gschedd.plan.space import FreeNode
 from gschedd.plan.training import TrainingProfile, gpus_by_node
 from gschedd.policies.training.goodput import Settings, goodput
-from gschedd.policies.training.goodput.objective import expected, problem_of, restarted, weights
+from gschedd.policies.training.goodput.objective import (
+    best_of,
+    expected,
+    problem_of,
+    restarted,
+    weights,
+)
 from gschedd.policies.training.goodput.rounds import with_noise
 from tests.support.adaptive import PowerGoodput, adaptive, typed_nodes
 from tests.support.trainings import NOW_S, check, elastic, snapshot_of
@@ -75,9 +81,9 @@ def candidates(*jobs: tuple[TrainingProfile, Allocation]) -> Candidates:
 def test_a_new_job_with_known_step_times_starts_on_several_gpus() -> None:
     snapshot = seen(typed_nodes(n1=("a", 8)), [adaptive(1, goodput=EVEN)])
 
-    assert gpus(snapshot) == {1: 4}
+    assert gpus(snapshot) == {1: 8}
     assert gpus(snapshot, start_gpus=2) == {1: 2}
-    assert planned(snapshot).starts[0].why == "on 4 GPUs of type a"
+    assert planned(snapshot).starts[0].why == "on 8 GPUs of type a"
 
 
 def test_a_new_job_without_step_times_starts_on_its_minimum() -> None:
@@ -110,10 +116,10 @@ def test_several_new_jobs_share_what_there_is() -> None:
 
 
 def test_goodput_on_more_gpus_than_a_job_has_run_on_is_reduced() -> None:
-    """It has run on two: twice as many cost a factor of 2^0.15."""
+    """It has run on two: twice as many cost a factor of 2^0.1."""
     found = candidates((adaptive(1, goodput=EVEN, reached=2), (on("n1", 0, 1),)))
 
-    assert expected(found, Settings()) == pytest.approx([1.0, 2**0.8, 4**0.8 / 2**0.15])
+    assert expected(found, Settings()) == pytest.approx([1.0, 2**0.8, 4**0.8 / 2**0.1])
     assert expected(found, Settings(caution=0.0)) == pytest.approx(found.goodput)
 
 
@@ -133,6 +139,15 @@ def profile_with(model: GoodputModel):  # type: ignore[no-untyped-def] # never N
     made = adaptive(1).adaptive
     assert made is not None
     return structs.replace(made, goodput=model)
+
+
+def test_the_speed_of_a_job_counts_as_a_part_of_its_best() -> None:
+    """By hand: 1, 2 and 4 GPUs of which two are known; the square roots of the parts."""
+    found = candidates((adaptive(1, goodput=HALF, reached=2, most=4), ()))
+    problem = problem_of(found, Settings(ageing=0.0))
+    best = 2 / 2**0.1
+
+    assert problem.cost == pytest.approx([-((1 / best) ** 0.5), -((2**0.5 / best) ** 0.5), -1.0])
 
 
 # --- restarts ---
@@ -172,11 +187,13 @@ def test_weights_are_powers_of_the_predicted_time_left_within_a_bound() -> None:
         for job, left in enumerate([100.0, 1000.0, 1e9, None])
     ]
     found = candidates(*jobs)
-    settings = Settings(short_first=0.1, weight_bound=1.5)
+    settings = Settings(short_first=0.1, weight_bound=1.5, ageing=0.0)
 
-    assert weights(found, found.goodput, settings) == pytest.approx([10**0.1, 1, 1 / 1.5, 1])
+    assert weights(found, best_of(found, found.goodput), settings) == pytest.approx(
+        [10**0.1, 1, 1 / 1.5, 1]
+    )
     same = structs.replace(settings, short_first=0.0)
-    assert weights(found, found.goodput, same) == pytest.approx([1.0] * 4)
+    assert weights(found, best_of(found, found.goodput), same) == pytest.approx([1.0] * 4)
 
 
 def test_of_two_jobs_the_shorter_one_gets_more() -> None:
@@ -202,15 +219,35 @@ def test_the_weight_of_a_long_job_is_bounded_so_that_it_keeps_a_share() -> None:
     assert gpus(snapshot, short_first=1.0, weight_bound=1e6) == {1: 4}
 
 
+def test_the_older_of_two_jobs_gets_more() -> None:
+    """An hour and fifteen hours: weights of 2^0.3 and 16^0.3."""
+    jobs = [
+        (adaptive(job, goodput=HALF, left=1000.0, age_s=3600.0 * hours), ())
+        for job, hours in ((1, 1.0), (2, 15.0))
+    ]
+    found = candidates(*jobs)
+
+    assert weights(found, best_of(found, found.goodput), Settings()) == pytest.approx(
+        [2**0.3, 16**0.3]
+    )
+    for young, old in ((1, 2), (2, 1)):
+        waiting = [
+            adaptive(young, goodput=HALF, left=1000.0, age_s=3600.0),
+            adaptive(old, goodput=HALF, left=1000.0, age_s=54000.0),
+        ]
+        nodes = typed_nodes(n1=("a", 4), n2=("a", 2))
+        assert gpus(seen(nodes, waiting)) == {young: 2, old: 4}
+
+
 def test_the_cost_of_waiting_is_never_reduced_by_the_weight() -> None:
     jobs = [
         (adaptive(job, goodput=EVEN, most=1, left=left), ()) for job, left in ((1, 1.0), (2, 100.0))
     ]
-    problem = problem_of(candidates(*jobs), Settings())
+    problem = problem_of(candidates(*jobs), Settings(short_first=0.1, ageing=0.0))
     ratio = np.array([50.5, 0.505]) ** 0.1
 
-    assert problem.waiting_cost == pytest.approx([1.1 * ratio[0], 1.1])
-    assert problem.cost == pytest.approx(ratio)
+    assert problem.waiting_cost == pytest.approx([0.1 * ratio[0], 0.1])
+    assert problem.cost == pytest.approx(-ratio)
 
 
 def test_a_job_that_was_promised_its_deadline_is_not_left_without_gpus() -> None:
@@ -231,8 +268,8 @@ def test_a_job_that_was_promised_its_deadline_is_not_left_without_gpus() -> None
     ("settings", "message"),
     [
         ({"round_s": 0.0}, "round_s 0 must be more than 0"),
-        ({"p": 0.0}, "p 0 must be at least -10, and below 0"),
-        ({"p": 0.5}, "p 0.5 must be"),
+        ({"p": 0.0}, "p 0 must be more than 0 and at most 1"),
+        ({"p": 1.5}, "p 1.5 must be"),
         ({"p": math.nan}, "p nan must be"),
         ({"lambda_n": -1.0}, "lambda_n -1 must be at least 0"),
         ({"start_gpus": 0}, "start_gpus 0 must be at least 1"),
@@ -240,6 +277,7 @@ def test_a_job_that_was_promised_its_deadline_is_not_left_without_gpus() -> None
         ({"start_noise": -1.0}, "start_noise -1 must be at least 0"),
         ({"short_first": -1.0}, "short_first -1 must be at least 0"),
         ({"weight_bound": 0.5}, "weight_bound 0.5 must be at least 1"),
+        ({"ageing": -1.0}, "ageing -1 must be at least 0"),
         ({"gap": 1.0}, "gap 1 must be"),
         ({"time_limit_s": 0.0}, "time_limit_s 0"),
         ({"reserved_gpus": {"a": -1}}, "reserved_gpus: -1 of type a"),

@@ -97,8 +97,9 @@ CHANGED = {
     "grow_below = 0.5\nhold_s = 1\nsteps_max = 9\nsteps_min = 8\n",
     "drs": "variant = 'paper'\nmoves_max = 1\npatience_s = 5\n",
     "elasticflow": "slot_s = 60\nin_slots = true\n",
-    "goodput": "round_s = 30\np = -1\nlambda_n = 2\nstart_gpus = 2\ncaution = 0\nstart_noise = 1\n"
-    "short_first = 0\nweight_bound = 2\ngap = 0.1\ntime_limit_s = 1\nreserved_gpus = {a = 1}\n",
+    "goodput": "round_s = 30\np = 1\nlambda_n = 2\nstart_gpus = 2\ncaution = 0\nstart_noise = 1\n"
+    "short_first = 0\nweight_bound = 2\nageing = 1\ngap = 0.1\n"
+    "time_limit_s = 1\nreserved_gpus = {a = 1}\n",
     "sia": "round_s = 30\np = 0.5\nlambda_n = 2\nrestart_factor = false\ngap = 0.1\n"
     "time_limit_s = 1\nreserved_gpus = {a = 1}\n",
     "themis": "lease_s = 60\nfairness = 0.5\nauctions_s = 30\n",

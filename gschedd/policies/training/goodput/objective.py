@@ -5,21 +5,26 @@ has run, L_i its work left, S_i the time without progress of a restart, r_i as u
 
     G_ij <- G_ij / max(1, g_j / h_i)^caution
     G_ij <- r_i G_ij / (1 + S_i G_ij / L_i)       where j is not what i has
-    G_ij <- N_i G_ij / min_j G_ij
-    T_i   = L_i / max_j G_ij                      predicted time left, seconds
-    w_i   = (median T / T_i)^short_first          within 1 / weight_bound and weight_bound
-    minimise the sum of w_i G_ij^p over what is chosen,
-             and lambda max(1, w_i) for each job without any
+    x_ij = G_ij / max_j G_ij                      speed, of the best that the job may have now
+    T_i  = L_i / max_j G_ij                       predicted time left, seconds
+    w_i  = (median T / T_i)^short_first           within 1 / weight_bound and weight_bound
+    w_i <- w_i (1 + age_i in hours)^ageing
+    maximise the sum of w_i x_ij^p over what is chosen,
+             less lambda max(1, w_i) for each job without any
 
+x is the progress that a job makes in a second, in seconds of its run time where it is fastest: so a
+unit of x is worth a second of completion time to any job. With p below 1 the first GPUs of a job
+are worth more than further ones. The best goodput is that before restarts are paid for.
 L / (L / G + S) is the mean goodput over the work that is left, with the restart in it. Jobs whose
 work is not known weigh 1, and pay for a restart by r alone.
 """
+
+from typing import Final
 
 import numpy as np
 
 from gschedd.allocation.adaptive.candidates import Candidates
 from gschedd.allocation.adaptive.objective import (
-    normalised,
     problem_with,
     restart_factor,
     restarting,
@@ -27,15 +32,25 @@ from gschedd.allocation.adaptive.objective import (
 from gschedd.allocation.adaptive.problem import Floats, Problem
 from gschedd.policies.training.goodput import Settings
 
+#: Age by which a weight grows by 2^ageing, seconds.
+AGE_S: Final = 3600.0
+
 
 def problem_of(candidates: Candidates, settings: Settings) -> Problem:
-    """Return the assignment problem; configurations with an infinite cost are left out."""
+    """Return the assignment problem; jobs cost what they gain, negated."""
     goodput = expected(candidates, settings)
-    weight = weights(candidates, goodput, settings)
-    with np.errstate(divide="ignore"):
-        cost = normalised(candidates, restarted(candidates, goodput)) ** settings.p
+    best = best_of(candidates, goodput)
+    weight = weights(candidates, best, settings)
+    speed = restarted(candidates, goodput) / best[candidates.job]
     waiting_cost = settings.lambda_n * np.maximum(weight, 1.0)
-    return problem_with(candidates, cost * weight[candidates.job], waiting_cost)
+    return problem_with(candidates, -(speed**settings.p) * weight[candidates.job], waiting_cost)
+
+
+def best_of(candidates: Candidates, goodput: Floats) -> Floats:
+    """Return the best goodput of each job, 0 where it has no configuration; shape ``(J,)``."""
+    best = np.zeros(len(candidates.jobs))
+    np.maximum.at(best, candidates.job, goodput)
+    return best
 
 
 def expected(candidates: Candidates, settings: Settings) -> Floats:
@@ -63,23 +78,24 @@ def restarted(candidates: Candidates, goodput: Floats) -> Floats:
     return result
 
 
-def weights(candidates: Candidates, goodput: Floats, settings: Settings) -> Floats:
-    """Return the weight of each job, more for one with little time left; shape ``(J,)``.
+def weights(candidates: Candidates, best: Floats, settings: Settings) -> Floats:
+    """Return the weight of each job, more for a short and for an old one; shape ``(J,)``.
+
+    A job whose time left is not known is neither short nor long.
 
     Args:
-        goodput: of each column, shape ``(K,)``.
+        best: goodput of each job, shape ``(J,)``.
     """
-    best = np.zeros(len(candidates.jobs))
-    np.maximum.at(best, candidates.job, goodput)
     work = left(candidates)
     known = np.isfinite(work) & (best > 0)
-    weight = np.ones(len(best))
+    age_s = np.array([each.profile.age_s for each in candidates.jobs])
+    weight = (1.0 + age_s / AGE_S) ** settings.ageing
     if not known.any():
         return weight
     time_left_s = np.maximum(work[known] / best[known], 1.0)
     ratio = np.median(time_left_s) / time_left_s
     bound = settings.weight_bound
-    weight[known] = np.clip(ratio**settings.short_first, 1.0 / bound, bound)
+    weight[known] *= np.clip(ratio**settings.short_first, 1.0 / bound, bound)
     return weight
 
 
