@@ -107,7 +107,7 @@ class NodeTokens:
         policy = self._policy(group)
         effects = policy.attach(group, self.admissions[group].share_class, now_s)
         if policy.holder == group:
-            effects.append(OpenGate(group, policy.epoch_of(group)))
+            effects += policy.repeated()
         return self._apply(effects)
 
     def claim(self, client: int, now_s: float) -> list[Effect]:

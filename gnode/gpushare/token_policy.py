@@ -234,10 +234,18 @@ class TokenPolicy:
         one = self.groups[group]
         one.idle = False
         if self.holder == group:
-            return [OpenGate(group, self.epoch_of(group))]  # the answer is repeated
+            return self.repeated()
         if one.wants_since_s is None:
             one.wants_since_s = now_s
         return self._decide(now_s)
+
+    def repeated(self) -> list[Effect]:
+        """Return once more what the holder has been told, for a process that does not know it."""
+        grant = self._grant
+        if grant is None or grant.closed_at_s is not None:
+            return []
+        opened = OpenGate(grant.group, grant.epoch)
+        return [opened, AskIdle(grant.group)] if grant.asked_idle else [opened]
 
     def claim(self, group: str, now_s: float) -> list[Effect]:
         """The job held the token of a daemon that has ended."""
@@ -247,7 +255,13 @@ class TokenPolicy:
         return self.request(group, now_s)
 
     def idle(self, group: str, now_s: float) -> list[Effect]:
-        """All processes of the job are idle."""
+        """All processes of the job are idle. Without a waiting job it is asked again later."""
+        grant = self._grant
+        if grant is None or grant.group != group or grant.closed_at_s is not None:
+            return []
+        if self._rival(grant) is None:
+            grant.asked_idle = False
+            return []
         self.groups[group].idle = True
         return self._decide(now_s)
 

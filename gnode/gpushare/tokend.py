@@ -36,6 +36,7 @@ JOBS_SOCKET: Final = "token.sock"
 CONTROL_SOCKET: Final = "control.sock"
 GROUPS_FILE: Final = "groups.json"
 RECOVERY_S: Final = 1.0  # for the claims of processes that outlived the last daemon
+NICENESS: Final = -10
 CLIENTS_MAX: Final = 4096
 CLIENTS_OF_A_GROUP: Final = 512
 CONTROL_BYTES_MAX: Final = 65536
@@ -428,6 +429,8 @@ def main() -> None:
     except BlockingIOError:
         sys.exit(f"another token daemon runs in {given.dir}")
     daemon = TokenDaemon(Path(given.dir), NodeTokens(settings))
+    with contextlib.suppress(PermissionError):  # jobs with many threads must not delay a grant
+        os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
 
     def finish(_number: int, _frame: object) -> None:
         raise SystemExit(0)

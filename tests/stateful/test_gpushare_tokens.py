@@ -61,8 +61,7 @@ class Tokens(RuleBasedStateMachine):
             match effect:
                 case OpenGate(group, epoch):
                     assert epoch > self.epoch or (epoch == self.epoch and group in self.open)
-                    if epoch > self.epoch:
-                        self.asked.discard(group)
+                    self.asked.discard(group)  # a process that is told so watches no longer
                     self.epoch = epoch
                     self.open.add(group)
                     self.closed_at_s.pop(group, None)

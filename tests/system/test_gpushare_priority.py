@@ -41,12 +41,14 @@ def gpu_counters(gpu: SharedGpu) -> dict[str, Any]:
     return counters
 
 
-def test_a_high_job_stops_a_low_one_within_its_window(shared_gpu: Make) -> None:
+def test_a_high_job_waits_for_the_window_of_a_low_one_and_for_no_more(shared_gpu: Make) -> None:
     """The low job has endless kernels of 5 ms; the high one comes three times, each for a moment.
 
-    From its request to its first kernel no more than the window of the low job runs.
+    No more launches of the low job than its window are ever unfinished, and all of them have ended
+    when the high job launches.
     """
-    gpu = shared_gpu(options=("--window", "2"))
+    window = 2
+    gpu = shared_gpu(options=("--window", str(window)))
     high, low = gpu.run(gpu.task("1", HIGH)), gpu.run(gpu.task("2", LOW))
     assert high.call("cuda.launch(10) or cuda.synchronize()") == 0
     low.send("len(cuda.train(5000, 20, 0, 1.0))")
@@ -56,12 +58,16 @@ def test_a_high_job_stops_a_low_one_within_its_window(shared_gpu: Make) -> None:
     assert low.receive()
 
     log = gpu.device.log()
+    lows = of(log, low)
+    for number, one in enumerate(lows):
+        unfinished = [other for other in lows[:number] if other.ended_ns > one.called_ns]
+        assert len(unfinished) < window
     firsts = of(log, high)[1::3]
     assert len(firsts) == 3
     for first in firsts:
-        before = [one for one in of(log, low) if one.ended_ns <= first.started_ns]
-        waited = [one for one in before if one.ended_ns > first.called_ns]
-        assert len(waited) <= 2
+        before = [one for one in lows if one.called_ns < first.called_ns]
+        assert before
+        assert all(one.ended_ns <= first.called_ns for one in before)
     assert gpu_counters(gpu)["preemptions"] >= 3
     assert gpu_counters(gpu)["overlaps"] == 0
 
@@ -280,7 +286,9 @@ def test_a_forked_child_launches_for_the_same_job_and_its_end_is_not_the_parents
     job = gpu.run(gpu.task("1", LOW))
     assert job.call("cuda.launch(10)") == 0
 
-    assert job.call("forked(lambda: [cuda.launch(10), cuda.synchronize()])") == [0, 0]
+    job.send("forked(lambda: [cuda.launch(10), time.sleep(1.0) or cuda.synchronize()])")
+    wait_until(lambda: len(gpu.metrics()["groups"]["1.1"]["pids"]) == 2)
+    assert job.receive() == [0, 0]
     assert job.call("cuda.launch(10)") == 0
     wait_until(lambda: len(gpu.metrics()["groups"]["1.1"]["pids"]) == 1)
 

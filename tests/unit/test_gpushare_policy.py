@@ -64,6 +64,27 @@ def test_a_high_job_that_launches_during_its_drain_gets_its_gate_back() -> None:
     assert token.released("h", 1, 1.0002) == []
 
 
+def test_a_holder_that_is_busy_again_is_asked_again() -> None:
+    """Or its processes would watch no longer, and the other job would wait forever."""
+    token = policy("a", high="h")
+    token.request("h", 0.0)
+    token.request("a", 0.0)
+
+    assert token.request("h", 1.0) == [OpenGate("h", 1), AskIdle("h")]
+
+
+def test_an_idle_time_of_before_does_not_count_for_the_next_job_that_waits() -> None:
+    """The one that waited has gone; the holder may be busy again, and is asked."""
+    token = policy("a", "b", high="h")
+    token.request("h", 0.0)
+    token.request("a", 0.0)
+    token.detach("a", 1.0)
+
+    assert token.idle("h", 1.1) == []
+    assert token.request("b", 2.0) == [AskIdle("h")]
+    assert token.idle("h", 2.1) == [CloseGate("h", 1, Why.IDLE)]
+
+
 def test_low_jobs_take_turns_in_slices_that_grow() -> None:
     token = policy("a", "b", slice_first_s=0.1, slice_max_s=0.3)
     token.request("a", 0.0)
@@ -118,7 +139,8 @@ def test_a_job_that_does_not_drain_is_overtaken_and_counted() -> None:
     assert (token.counters.overlaps, token.groups["a"].overlaps) == (1, 1)
     token.request("a", 1.6)
     assert token.idle("h", 1.7) == []  # a still drains: it cannot be given the token
-    assert token.released("a", 1, 1.8) == [CloseGate("h", 2, Why.IDLE)]
+    assert token.released("a", 1, 1.8) == [AskIdle("h")]
+    assert token.idle("h", 1.9) == [CloseGate("h", 2, Why.IDLE)]
 
 
 def test_the_end_of_a_holder_frees_the_token_at_once() -> None:

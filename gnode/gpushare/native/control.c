@@ -120,6 +120,7 @@ static void handle(const struct gs_message *message) {
         case GS_WAITING:
             if (!watching) still_since_ns = gs_now_ns();
             watching = true;
+            yielded = false; /* asked again: what was told is forgotten */
             break;
         default: /* of a newer daemon */
             break;

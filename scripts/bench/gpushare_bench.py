@@ -1,0 +1,185 @@
+"""The cost of GPU sharing by interception, with the fake CUDA driver of the tests.
+
+`launch`: CPU time of one launch: the empty driver itself, a library that only forwards, the
+interception library in a process that shares nothing, and the same with an open gate.
+`memory`: wall time of one allocation and free, with and without the library.
+`priority`: a high job (22 kernels of 1 ms, then 8 ms of its host) beside a low one (endless kernels
+of 0.2 ms, a wait after each 50), for several windows; 0 is the adapted window. The baseline is the
+high job alone without the library. Slow-down: medians of its iterations; share: busy time of the
+low job on the device. The device is a queue without a context switch: this measures the protocol.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gnode.gpushare import ShareClass
+from gnode.gpushare.build import build, find_compiler
+from tests.support.gpu_device import SharedGpu, build_driver
+
+SOURCE = Path(__file__).with_name("gpushare_launch.c")
+PARTS = ("launch", "memory", "priority")
+HIGH_WORK = "cuda.train(1000, 22, 8, {seconds})"
+LOW_WORK = "len(cuda.train(200, 50, 0, {seconds}))"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", default=PARTS, choices=PARTS, metavar="PART")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each run of `priority`")
+    parser.add_argument("--windows", default="1,2,4,8,32,0", metavar="W,W,…")
+    given = parser.parse_args()
+    compiler = find_compiler()
+    if compiler is None:
+        sys.exit("no C compiler: nothing can be measured")
+    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs, {given.rounds} rounds")
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder), compiler, given.rounds)
+        if "launch" in given.parts:
+            bench.launch()
+        if "memory" in given.parts:
+            bench.memory()
+        if "priority" in given.parts:
+            bench.priority([int(one) for one in given.windows.split(",")], given.seconds)
+
+
+class Bench:
+    """Builds everything once in a directory."""
+
+    def __init__(self, folder: Path, compiler: str, rounds: int) -> None:
+        self.folder, self.compiler, self.rounds = folder, compiler, rounds
+        (folder / "driver").mkdir()
+        self.driver = build_driver(folder / "driver")
+        self.library = build(folder / "lib", compiler)
+        self._nodes = 0
+
+    @contextmanager
+    def node(self, *options: str) -> Iterator[SharedGpu]:
+        """Yield a node with a shared GPU."""
+        self._nodes += 1
+        folder = self.folder / f"node{self._nodes}"
+        folder.mkdir()
+        gpu = SharedGpu(folder, self.driver, self.folder / "lib", options=options)
+        try:
+            yield gpu
+        finally:
+            gpu.close()
+
+    def launch(self) -> None:
+        """Print the cost of one launch."""
+        built = {}
+        for name, flags in (
+            ("driver", ("-DDRIVER", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1")),
+            ("forward", ("-DFORWARD", "-shared", "-fPIC")),
+            ("program", ()),
+        ):
+            built[name] = self.folder / f"launch-{name}"
+            command = [
+                self.compiler,
+                "-O2",
+                "-w",
+                str(SOURCE),
+                *flags,
+                "-ldl",
+                "-o",
+                str(built[name]),
+            ]
+            subprocess.run(command, check=True)
+        alone = {**os.environ, "GSCHED_REAL_LIBCUDA": str(built["driver"])}
+        library = str(self.library / "libcuda.so.1")
+        with self.node() as gpu:
+            shared = {**alone, **gpu.admit(gpu.task("1"))}
+            shared.update(alone | {"GSCHED_SHARE_SOCKET": shared["GSCHED_SHARE_SOCKET"]})
+            ways = {
+                "driver itself": (str(built["driver"]), alone),
+                "forwarded only": (str(built["forward"]), alone),
+                "library, nothing shared": (library, alone),
+                "library, gate open": (library, shared),
+            }
+            figures: dict[str, list[float]] = {way: [] for way in ways}
+            for _ in range(self.rounds):
+                for way, (path, environment) in ways.items():
+                    ran = subprocess.run(
+                        [str(built["program"]), path],
+                        env=environment,
+                        check=True,
+                        capture_output=True,
+                        text=True,
+                    )
+                    figures[way].append(float(ran.stdout))
+        print("launch: ns of CPU time for one call, median (minimum, maximum)")
+        for way, values in figures.items():
+            spread = f"({min(values):.2f}, {max(values):.2f})"
+            print(f"  {way:24} {statistics.median(values):6.2f} {spread}")
+
+    def memory(self) -> None:
+        """Print the cost of an allocation."""
+        work = (
+            "(lambda t: [cuda.free('plain', cuda.alloc('plain', 4096)[1]) for _ in range(2000)] "
+            "and (time.perf_counter() - t) / 2000 * 1e6)(time.perf_counter())"
+        )
+        with self.node() as gpu:
+            plain = gpu.start({"LD_LIBRARY_PATH": str(self.driver.parent)})
+            plain.call("cuda.start()")
+            shared = gpu.run(gpu.task("1"))
+            bare = statistics.median(float(plain.call(work)) for _ in range(self.rounds))
+            asked = statistics.median(float(shared.call(work)) for _ in range(self.rounds))
+        print("memory: µs of wall time for one allocation and its free, from Python")
+        print(f"  without the library {bare:6.1f}\n  with the library    {asked:6.1f}")
+
+    def priority(self, windows: list[int], seconds: float) -> None:
+        """Print the slow-down of the high job and the share of the low one."""
+        work = HIGH_WORK.format(seconds=seconds)
+        baseline, overhead = [], []
+        results: dict[int, list[tuple[float, float]]] = {window: [] for window in windows}
+        for _ in range(self.rounds):
+            with self.node() as gpu:
+                job = gpu.start({"LD_LIBRARY_PATH": str(self.driver.parent)})
+                job.call("cuda.start()")
+                baseline.append(statistics.median(job.call(work)))
+            with self.node() as gpu:
+                job = gpu.run(gpu.task("1", ShareClass.HIGH))
+                overhead.append(statistics.median(job.call(work)))
+            for window in windows:
+                results[window].append(self._beside(window, seconds))
+        alone_s = statistics.median(baseline)
+        print(f"priority: high job alone {alone_s * 1e3:.2f} ms an iteration,")
+        print(f"  with the library {statistics.median(overhead) * 1e3:.2f} ms")
+        print("  window   slow-down of high, %        share of low, %")
+        for window, runs in results.items():
+            slow = " ".join(f"{(one / alone_s - 1) * 100:6.1f}" for one, _ in runs)
+            share = " ".join(f"{part * 100:6.1f}" for _, part in runs)
+            print(f"  {window or 'adapted':>7}   {slow:24}   {share}")
+
+    def _beside(self, window: int, seconds: float) -> tuple[float, float]:
+        """Return the median of the high job's iterations, s, and the share of the low job."""
+        with self.node(*(("--window", str(window)) if window else ())) as gpu:
+            high = gpu.run(gpu.task("1", ShareClass.HIGH))
+            low = gpu.run(gpu.task("2", ShareClass.LOW))
+            high.call("cuda.launch(1) or cuda.synchronize()")
+            low.send(LOW_WORK.format(seconds=seconds + 0.5))
+            durations = high.call(HIGH_WORK.format(seconds=seconds))
+            low.receive()
+            log = gpu.device.log()
+            own = [one for one in log if one.pid == high.pid]
+            begin, end = own[1].called_ns, own[-1].ended_ns
+            busy = sum(
+                one.ended_ns - one.started_ns
+                for one in log
+                if one.pid == low.pid and begin <= one.started_ns <= end
+            )
+        return statistics.median(durations), busy / (end - begin)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""What is missing for interception on a machine, in words."""
+
+import os
+from pathlib import Path
+
+from gnode.gpushare.interception import InterceptionRuntime
+from gsched.config_gpu_share import GpuShareConfig
+
+
+def runtime(folder: Path, *, compiler: str | None, driver: str = "") -> InterceptionRuntime:
+    """Return a runtime on a machine with this compiler and driver."""
+    return InterceptionRuntime(
+        GpuShareConfig(driver=driver), folder, compiler=lambda: compiler, driver=lambda: None
+    )
+
+
+def program(path: Path, text: str) -> str:
+    """Write a program; return its path."""
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_without_a_driver_it_says_so(tmp_path: Path) -> None:
+    words = runtime(tmp_path, compiler="/bin/true").missing()
+
+    assert words is not None
+    assert "no CUDA driver" in words
+    assert "[gpu_share]" in words
+
+
+def test_a_driver_that_is_named_must_be_there(tmp_path: Path) -> None:
+    words = runtime(tmp_path, compiler="/bin/true", driver=str(tmp_path / "libcuda.so.1")).missing()
+
+    assert words is not None
+    assert "no CUDA driver" in words
+
+
+def test_without_a_compiler_it_says_what_to_install(tmp_path: Path) -> None:
+    driver = program(tmp_path / "libcuda.so.1", "")
+
+    words = runtime(tmp_path, compiler=None, driver=driver).missing()
+
+    assert words == "no C compiler: install gcc and libc6-dev, or choose another runtime"
+
+
+def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
+    driver = program(tmp_path / "libcuda.so.1", "")
+    compiler = program(tmp_path / "cc", "#!/bin/sh\necho 'stdio.h: no such file' >&2\nexit 1\n")
+
+    words = runtime(tmp_path, compiler=compiler, driver=driver).missing()
+
+    assert words is not None
+    assert "stdio.h: no such file" in words
+    assert os.listdir(tmp_path / "lib") == []
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_said(tmp_path: Path) -> None:
+    driver = program(tmp_path / "libcuda.so.1", "")
+
+    words = runtime(tmp_path / ("x" * 110), compiler="/bin/true", driver=driver).missing()
+
+    assert words is not None
+    assert "choose a shorter state_dir" in words
