@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from gsched import elastic
@@ -324,13 +325,27 @@ def same_bits(directory: pathlib.Path) -> list[str]:
 
 
 def profiled(directory: pathlib.Path) -> list[str]:
-    """Batch sizes are profiled on both ranks in the middle: the same bits, with noise and all."""
+    """Batch sizes are profiled in the middle: the same bits, with noise and all.
+
+    Each rank times half of the sizes, and both know all of them.
+    """
     plan = Attempt(ranks=2, per_gpu=20)
     alone = train(directory / "alone", [plan], epochs=1)
+    timed: set[int] = set()
+
+    def called(module: nn.Module, arguments: Any) -> None:
+        if isinstance(module, nn.Sequential):
+            timed.add(len(arguments[0]))
+
+    handle = register_module_forward_pre_hook(called)
     found = train(directory / "profiled", [plan], epochs=1, profile_at=5)
+    handle.remove()
     if alone is None or found is None:
         return []
     wrong = [] if found.profiled >= 10 > alone.profiled else ["it was not profiled"]
+    own = timed - {10, 20, COUNT}  # of steps, and of the accuracy
+    if not 4 <= len(own) <= 6:
+        wrong.append(f"this rank has timed {sorted(own)}")
     return wrong + different(alone, found)
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from bisect import insort
+from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from gsched.elastic.adaptive.adaptation import Adaptation
 from gsched.elastic.adaptive.profiling import (
+    BUDGET_S,
     Calls,
     Profile,
     profile,
@@ -42,7 +44,7 @@ class Phase(Enum):
 
 
 class Profiler:
-    """Profiles batch sizes on this rank's device, between two steps of the training.
+    """Profiles batch sizes between two steps of the training, each on one of the ranks' devices.
 
     Args:
         model: what is trained.
@@ -125,21 +127,25 @@ class Profiler:
         sizes = sizes_between(self._plan.tuned_batch, self._plan.batch_max)
         if calls.size and calls.size not in sizes:
             insort(sizes, calls.size)
-        found = profile(self._model, calls, sizes, self._generators)
-        if found.fault is not None and self._ranks.rank == 0:
+        rank, ranks = self._ranks.rank, self._ranks.world_size
+        budget_s = BUDGET_S / ranks
+        found = profile(self._model, calls, sizes[rank::ranks], self._generators, budget_s)
+        if found.fault is not None and rank == 0:
             sys.stderr.write(f"gsched.elastic: batch sizes are not profiled: {found.fault}\n")
-        limits = [limit for limit in self._ranks.gather(found.limit) if limit]
+        everybodys = self._ranks.gather(found)
+        limits = [each.limit for each in everybodys if each.limit]
         if limits:
             self._learned.limits[self._device] = min(limits)
-        self._take(found)
+        self._take(everybodys)
         return was_careful or self.limit != known
 
-    def _take(self, found: Profile) -> None:
+    def _take(self, found: Sequence[Profile]) -> None:
         """Turn times of passes into times of steps: with the loader's and the optimiser's."""
         fetch_s = self._spent_s[Phase.FETCH] / max(1, self._fetched)
         rest_s = self._spent_s[Phase.REST]
         self._samples = []
-        for each in sorted(found.times, key=lambda each: each.size):
+        times = {each.size: each for part in found for each in part.times}
+        for _, each in sorted(times.items()):
             step_s = each.gradient_s + rest_s + fetch_s * each.size
             self._samples.append(
                 {"batch_per_gpu": each.size, "step_s": step_s, "gradient_s": step_s}

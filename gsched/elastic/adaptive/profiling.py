@@ -23,7 +23,8 @@ from gsched.elastic.stateful import Stateful
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-#: Of a profile, in all; the last batch size begins only if it is expected to end before.
+#: Of a profile, on all GPUs together (GPU-seconds; Sia's take less than 20); a batch size begins
+#: only if it is expected to end before.
 BUDGET_S = 15.0
 SIZES = 10
 #: Batch sizes begin at this part of the tuned global batch: as on so many GPUs.
