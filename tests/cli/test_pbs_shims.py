@@ -102,3 +102,28 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
     assert (ran.status, ran.stdout) == (73, "")
     assert "file/bin" in ran.stderr
+
+
+def test_jobs_depend_on_others_also_on_those_that_ended_before_the_head_restarted(
+    shims: Shims, cluster: Cluster
+) -> None:
+    """The database says how they ended; the job that is refused is refused as PBS does it."""
+    for script in ("exit 0", "exit 3"):
+        shims.run("qsub", "-N", "first", stdin=f"{script}\n")
+    cluster.head.wait([1, 2], timeout_s=60)
+    cluster.kill_head()
+    cluster.start_head()
+
+    well = shims.run("qsub", "-W", "depend=afterok:1.test:1,afternotok:2", stdin="true\n")
+    never = shims.run("qsub", "-W", "depend=afterok:2", stdin="true\n")
+    held = shims.run("qsub", "-h", stdin="true\n")
+    waits = shims.run("qsub", "-W", "depend=afterok:4", stdin="true\n")
+
+    assert (well.stdout, held.stdout, waits.stdout) == ("3.test\n", "4.test\n", "5.test\n")
+    assert (never.returncode, never.stdout) == (208, "")
+    assert "afterok:2 can never be satisfied: job 2 failed" in never.stderr
+    assert "    depend = afterok:4\n" in shims.run("qstat", "-f", "5").stdout
+    assert shims.run("qstat", "5").stdout.splitlines()[2].split()[4] == "H"
+    assert shims.run("qrls", "4").returncode == 0
+    cluster.head.wait([3, 5], timeout_s=60)
+    assert "    exit_status = 0\n" in shims.run("qstat", "-f", "5").stdout
