@@ -222,3 +222,20 @@ def test_srun_starts_the_tasks_of_its_job(tmp_path: Path, monkeypatch: pytest.Mo
     assert (alone.returncode, alone.stdout) == (0, "0/1\n")
     monkeypatch.setenv("SLURM_NNODES", "2")
     assert "on one node only" in slurm("srun", "true").stderr
+
+
+def test_a_job_that_has_ended_is_no_error_for_scancel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.support.canned_head import canned_head
+
+    with canned_head(tmp_path / "c") as canned:
+        monkeypatch.setenv("GSCHED_HEAD", str(tmp_path / "c"))
+        ended = api.ErrorBody(code="bad_state", message="job 1.head has already finished")
+        running = api.ErrorBody(code="bad_state", message="job 2.head is being deleted")
+        first = api.ActionReply(results=(api.ActionResult(id="1", error=ended),))
+        canned.answers["POST /v1/jobs/actions"] = first
+        assert slurm("scancel", "1") == Ran(status=0, stdout="", stderr="")
+        other = api.ActionReply(results=(api.ActionResult(id="2", error=running),))
+        canned.answers["POST /v1/jobs/actions"] = other
+        assert slurm("scancel", "2").status == 1
