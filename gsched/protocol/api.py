@@ -56,6 +56,7 @@ class SubmitJob(Stated, frozen=True, kw_only=True, omit_defaults=True, forbid_un
         checkpoint_signal: it can be moved, and is asked by this signal to save its state and end.
         requeue_on: ``node-failure``: it is restarted after a node or a rank of it has died.
         requeue_limit: so often in a row; None: three times.
+        warn_unknown: resources that no node has are ignored with a warning, as PBS clients expect.
         depends: on other jobs, each as after ``-W depend=``: ``afterok:12:13``.
         array: indices of the elements of an array: ``0-99:2%5``; empty: it is none.
         lines: one for each index from 0 on: element 7 gets line 7 as $GSCHED_ARRAY_LINE.
@@ -90,6 +91,7 @@ class SubmitJob(Stated, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     requeue_limit: int | None = None
     lease_s: float | None = None
     depends: tuple[str, ...] = ()
+    warn_unknown: bool = False
     array: str = ""
     lines: str = ""
 

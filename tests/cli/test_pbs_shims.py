@@ -80,6 +80,17 @@ def test_a_script_is_submitted_watched_and_deleted_by_the_commands_of_pbs(shims:
     assert again.stderr.startswith("qdel: Request invalid for state of job")
 
 
+def test_unknown_resources_are_ignored_with_a_warning(shims: Shims, cluster: Cluster) -> None:
+    """Beside those of Torque that change nothing; gsub refuses them."""
+    ran = shims.run("qsub", "-l", "ncpus=1,cput=1:00:00,nice=5,frobs=2", stdin="true\n")
+    refused = run_command("gsub", "-l", "frobs=2", "--", "true", head=cluster.socket)
+
+    assert (ran.returncode, ran.stdout) == (0, "1.test\n")
+    assert [line.split(":")[1].strip() for line in ran.stderr.splitlines()] == ["warning"] * 3
+    assert "frobs" in ran.stderr
+    assert (refused.status, "unknown resource 'frobs'" in refused.stderr) == (2, True)
+
+
 def test_shims_replace_themselves_and_no_other_program(tmp_path: Path) -> None:
     directory = tmp_path / "bin"
     first = run_command("gsched", "install-shims", str(directory))

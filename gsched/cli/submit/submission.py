@@ -131,6 +131,7 @@ def make_job(
         mail_to=options.mail_to or "",
         kind=options.kind or "",
         submit_dir=place.cwd,
+        warn_unknown=spoken().ignores_unknown,
         environment=environment,
         holds=("user",) if options.hold else (),
         places_max=options.gpus_most,

@@ -368,7 +368,7 @@ def _resources(asked: SubmitJob, state: State, settings: Settings) -> ResourceLi
     resources = read(
         asked.resources,
         state.generic_names(),
-        settings.warn_unknown_resource,
+        settings.warn_unknown_resource or asked.warn_unknown,
         asked.exclusive,
     )
     change_s = resources.walltime_change_s
