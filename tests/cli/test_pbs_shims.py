@@ -83,7 +83,8 @@ def test_a_script_is_submitted_watched_and_deleted_by_the_commands_of_pbs(shims:
 def test_unknown_resources_are_ignored_with_a_warning(shims: Shims, cluster: Cluster) -> None:
     """Beside those of Torque that change nothing; gsub refuses them."""
     ran = shims.run("qsub", "-l", "ncpus=1,cput=1:00:00,nice=5,frobs=2", stdin="true\n")
-    refused = run_command("gsub", "-l", "frobs=2", "--", "true", head=cluster.socket)
+    words = ("gsub", "-l", "frobs=2", "--", "true")
+    refused = run_command(*words, head=cluster.socket, cwd=cluster.jobs)
 
     assert (ran.returncode, ran.stdout) == (0, "1.test\n")
     assert [line.split(":")[1].strip() for line in ran.stderr.splitlines()] == ["warning"] * 3
