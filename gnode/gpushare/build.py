@@ -91,12 +91,15 @@ def build(cache: Path, compiler: str, *, extra_flags: Sequence[str] = ()) -> Pat
     target = cache / digest(compiler, (*flags, *LINK_FLAGS))
     if target.is_dir():
         return target
-    cache.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if not cache.is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        cache.chmod(0o755)  # whatever the umask
     with tempfile.TemporaryDirectory(dir=cache, prefix="build-") as folder:
         work = Path(folder, "done")
         work.mkdir()
         _compile(Path(folder), work, compiler, flags)
-        work.chmod(0o755)
+        for path in (work, *work.iterdir()):  # jobs of all users load it, whatever the umask
+            path.chmod(0o755)
         try:
             os.rename(work, target)
         except OSError:  # another process was faster

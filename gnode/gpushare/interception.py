@@ -178,6 +178,7 @@ class InterceptionRuntime:
     def _prepare(self) -> None:
         """Make the directory; users may enter it, and gnode's own user alone writes it."""
         self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self._directory.chmod(0o755)
 
     def _secret(self, task: SharedTask) -> str:
         """Return the task's secret: the same at each call, also of the next gnode."""

@@ -369,6 +369,7 @@ class TokenDaemon:
             for one in self.tokens.admissions.values()
         ]
         new = self.directory / f"{GROUPS_FILE}.new"
+        new.touch(mode=0o600)
         new.write_text(json.dumps(rows), encoding="utf-8")
         os.replace(new, self.directory / GROUPS_FILE)
 
