@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gnode.gpushare.build import find_compiler
+from gnode.gpushare.build import LIBRARY, find_compiler
 from tests.support.gpu_device import SharedGpu, build_driver
 
 NO_COMPILER = "no C compiler: the library for GPU sharing cannot be built"
@@ -17,13 +17,17 @@ def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the path of the fake driver's library."""
     if find_compiler() is None:
         pytest.skip(NO_COMPILER)
-    return build_driver(tmp_path_factory.mktemp("fake-driver"))
+    folder = tmp_path_factory.getbasetemp() / "fake-driver"
+    if not folder.is_dir():  # each module that imports this has a fixture of its own
+        folder.mkdir()
+        build_driver(folder)
+    return folder / LIBRARY
 
 
 @pytest.fixture(scope="session")
 def library_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory for builds of the library."""
-    return tmp_path_factory.mktemp("gpushare-lib")
+    return tmp_path_factory.getbasetemp() / "gpushare-lib"
 
 
 @pytest.fixture
