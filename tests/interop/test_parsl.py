@@ -86,8 +86,15 @@ def test_an_executor_runs_its_tasks_in_a_block_on_the_cluster(site: Site) -> Non
     assert name.startswith("parsl.parsl.g.block-0."), "a name longer than POSIX has it"
 
 
-def test_the_provider_submits_watches_and_cancels(site: Site) -> None:
-    ran = site.python(PROVIDER)
+@pytest.mark.parametrize(
+    ("personality", "provider"), [("torque", "TorqueProvider"), ("openpbs", "PBSProProvider")]
+)
+def test_the_provider_submits_watches_and_cancels(
+    site: Site, personality: str, provider: str
+) -> None:
+    """PBSProProvider reads the JSON of qstat, and finished jobs behind -x."""
+    site.use(personality)
+    ran = site.python(PROVIDER.replace("TorqueProvider", provider))
 
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == [
