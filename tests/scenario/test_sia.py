@@ -25,6 +25,8 @@ SAMPLE_S = {"t4": 0.004, "a100": 0.001}
 class Story(World):
     """Two nodes of unequal GPUs; trainings report after each round what they measure."""
 
+    policy_name = "sia"
+
     def __init__(self, max_moves: int = 4, **chosen: object) -> None:
         machines = (
             node("a", cpus=8, gpu_types=("a100",) * 4),
@@ -32,7 +34,7 @@ class Story(World):
         )
         tuning = Tuning(sia_settings=structs.replace(Settings(), **chosen))
         config = settings(max_moves=max_moves)
-        super().__init__(*machines, policy=choose("sia", tuning).plan, config=config)
+        super().__init__(*machines, policy=choose(self.policy_name, tuning).plan, config=config)
 
     def _fresh_state(self) -> State:
         return State({"batch": 0}, plans_training=True, plans_adaptive=True)
@@ -328,3 +330,26 @@ def test_what_was_decided_is_in_the_history_of_the_job() -> None:
 
     assert isinstance(assigned, f.AttemptAssigned)
     assert assigned.why.startswith("on 1 GPU of type ")
+
+
+class GoodputStory(Story):
+    """The same under the policy ``goodput``."""
+
+    policy_name = "goodput"
+
+
+def test_under_goodput_a_training_of_a_known_kind_starts_on_several_gpus() -> None:
+    """The first of its kind starts on its minimum, and the second one under sia, too."""
+    started: dict[str, list[int]] = {}
+    for made in (Story, GoodputStory):
+        story = made()
+        jobs = [story.training()]
+        story.run_for(1.0)
+        started[made.policy_name] = [sum(story.gpus(jobs[0]).values())]
+        story.rounds(3)
+        story.run_for(20.0)
+        jobs.append(story.training())
+        story.run_for(1.0)
+        started[made.policy_name].append(sum(story.gpus(jobs[1]).values()))
+
+    assert started == {"sia": [1, 1], "goodput": [1, 4]}
