@@ -86,7 +86,11 @@ def test_json_has_the_numbers(head: CannedHead) -> None:
     ("outcome", "used", "words"),
     [
         (OOM, usage(), ["--mem 48gb", "it was killed for memory"]),
-        (OVER, usage(wall_s=86400.0), ["--walltime 36:00:00", "it exceeded its walltime"]),
+        (
+            OVER,
+            usage(wall_s=86400.0, cpu_s=1e5),
+            ["--walltime 36:00:00", "it exceeded its walltime"],
+        ),
         (OK, usage(gpu_util_mean_percent=0.0), ["its GPUs were idle"]),
         (OK, usage(samples=0, gpu_util_mean_percent=0.0), ["no use of its GPUs was measured"]),
     ],
@@ -100,6 +104,19 @@ def test_limits_that_were_hit_and_idle_gpus_are_told(
 
     for each in words:
         assert each in ran.stdout
+
+
+def test_advice_without_a_run_that_succeeded_names_none(head: CannedHead) -> None:
+    head.answers["GET /v1/jobs/17"] = done(17, outcome=OVER, usage=usage(wall_s=86400.0))
+    history = head.answers["GET /v1/history"]
+    assert isinstance(history, api.HistoryReply)
+    from msgspec import structs
+
+    head.answers["GET /v1/history"] = structs.replace(history, jobs=())
+
+    ran = run_here("gseff", "17", head=head.path)
+
+    assert "    next time: --walltime 36:00:00\n" in ran.stdout
 
 
 def test_jobs_of_another_kind_say_nothing(head: CannedHead) -> None:

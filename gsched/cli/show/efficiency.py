@@ -203,7 +203,8 @@ def lines_of(one: Efficiency) -> Iterator[str]:
         yield f"    {title:<12}{requested:>12}{use:>16}{ratio:>13}".rstrip()
     words = next_words(one.next)
     if words:
-        yield f"    next time: {words} (from {counted(one.next.runs, 'run')} of this name)"
+        runs = f" (from {counted(one.next.runs, 'run')} of this name)" if one.next.runs else ""
+        yield f"    next time: {words}{runs}"
     for remark in one.next.remarks:
         yield f"    {remark}"
 
