@@ -23,13 +23,23 @@ class _Kind:
 
     Attributes:
         profiled: types of which they are times of a profile.
+        ratios: how many times as fast the first type of each pair is; None: it was not compared.
     """
 
-    __slots__ = ("profiled", "steps_s")
+    __slots__ = ("profiled", "ratios", "steps_s")
 
     def __init__(self) -> None:
         self.steps_s: dict[str, dict[int, float]] = {}
         self.profiled: set[str] = set()
+        self.ratios: dict[tuple[str, str], float | None] = {}
+
+    def ratio(self, gpu_type: str, other: str) -> float | None:
+        """Return how many times as fast a type is as another one; None: it did not run on both."""
+        key = (gpu_type, other)
+        if key not in self.ratios:
+            here, there = self.steps_s.get(gpu_type), self.steps_s.get(other)
+            self.ratios[key] = None if here is None or there is None else _compared(here, there)
+        return self.ratios[key]
 
 
 class TypeSpeeds:
@@ -51,6 +61,7 @@ class TypeSpeeds:
             profiled: it is of a profile.
         """
         of_kind = self._kinds.touch(kind)
+        of_kind.ratios.clear()
         if profiled and gpu_type not in of_kind.profiled:
             of_kind.profiled.add(gpu_type)
             of_kind.steps_s[gpu_type] = {}
@@ -70,16 +81,12 @@ class TypeSpeeds:
         return self._ratios[key]
 
     def _ratio(self, gpu_type: str, other: str) -> float | None:
-        found: list[float] = []
-        for kind in self._kinds.values():
-            here, there = kind.steps_s.get(gpu_type), kind.steps_s.get(other)
-            ratio = None if here is None or there is None else _times_as_fast(here, there)
-            if ratio is not None:
-                found.append(ratio)
-        return _quantile(found) if found else None
+        found = [kind.ratio(gpu_type, other) for kind in self._kinds.values()]
+        known = [ratio for ratio in found if ratio is not None]
+        return _quantile(known) if known else None
 
 
-def _times_as_fast(here: Mapping[int, float], there: Mapping[int, float]) -> float | None:
+def _compared(here: Mapping[int, float], there: Mapping[int, float]) -> float | None:
     """Return the median over the sizes that lie in the range of both; None: there is none."""
     first, last = max(min(here), min(there)), min(max(here), max(there))
     sizes = sorted({size for size in (*here, *there) if first <= size <= last})
