@@ -111,20 +111,24 @@ def _dependency(item: str, server: str) -> Dependency:
         if not re.fullmatch(r"[0-9]{1,4}", rest) or not 1 <= int(rest) <= MAX_DEPENDENCIES:
             raise BadDependencyError(f"{item}: the number of jobs is missing", hint="write on:2")
         return Dependency(kind=kind, count=int(rest))
-    ids = [_plain_id(each, kind) for each in rest.split(":") if each]
+    counted = word.lower().endswith("array")
+    ids = [_plain_id(each, kind, counted=counted) for each in rest.split(":") if each]
     if not ids:
         raise BadDependencyError(f"{item}: no job id", hint=f"write {word}:JOB[:JOB...]")
     numbers = dict.fromkeys(own_job_number(each, server=server) for each in ids)
     return Dependency(kind=kind, jobs=tuple(numbers))
 
 
-def _plain_id(text: str, kind: DependencyKind) -> str:
-    """Return an id without Torque's ``[]`` or ``[count]`` and Slurm's ``+minutes`` behind it."""
+def _plain_id(text: str, kind: DependencyKind, *, counted: bool) -> str:
+    """Return an id without ``[]``, or Torque's ``[count]`` where that is one, behind it.
+
+    Slurm's ``+minutes`` are refused.
+    """
     if "+" in text:
         raise BadDependencyError(
             f"{kind}:{text}: a delay after a start is not supported", hint=f"write {kind}:JOB"
         )
-    return re.sub(r"\[[0-9]*\]", "", text)
+    return re.sub(r"\[[0-9]*\]" if counted else r"\[\]", "", text)
 
 
 def format_dependencies(dependencies: Sequence[Dependency]) -> str:

@@ -265,6 +265,7 @@ def _part_started(state: State, fact: f.PartStarted) -> None:
         wanted = AttemptState.EXITING
     attempt.state = next_attempt_state(attempt.state, fact, wanted)
     move(state, job, fact, job.state)
+    apply_arrays.note_started(state, job)
 
 
 def _note_start(job: Job, attempt: Attempt, started_s: float) -> None:

@@ -4,6 +4,7 @@ import pytest
 from msgspec import structs
 
 from gsched.errors import (
+    BadDependencyError,
     BadStateError,
     GschedError,
     InvalidRequestError,
@@ -398,6 +399,59 @@ def test_a_signal_and_a_rerun_go_to_the_elements_that_run() -> None:
     assert world.job(element_number(array, 0)).attempts == 2
     held = world.submit(array="0-4", holds=("user",))
     assert "no element" in refused(world, held, "", a.SignalJob(signal=10)).message
+
+
+# --- dependencies ---
+
+
+@pytest.mark.parametrize(
+    ("text", "starts_s"),
+    [
+        ("after:1", 0),
+        ("after:1[]", 0),
+        ("after:1[3]", 30),
+        ("afterok:1[0]", 10),
+        ("afterok:1[3]", 40),
+        ("afterok:1[]", 40),
+        ("afterokarray:1[][4]", 40),
+        ("afterany:1[2]:1[3]", 40),
+    ],
+)
+def test_jobs_depend_on_arrays_and_on_elements(text: str, starts_s: float) -> None:
+    """Also on an element that is no job yet."""
+    world = World(node("n1", cpus=2))
+    array = world.submit(array="0-3%1", runs_s=10)
+    job = world.submit(depends=(text,), runs_s=1)
+    world.run_until(100)
+    assert outcome(world, array).succeeded
+    assert world.started_s(job) == starts_s
+
+
+def test_what_depends_on_a_deleted_element_never_starts() -> None:
+    """Whether it is deleted before or after that is stated; afternotok starts."""
+    world = World(node("n1", cpus=2))
+    array = world.submit(array="0-3%1", runs_s=10)
+    job = world.submit(depends=("afterok:1[2]",))
+    other = world.submit(depends=("afternotok:1[2]",), runs_s=1)
+    world.delete(element_number(array, 2))
+    world.run_until(5)
+    assert outcome(world, job).kind is OutcomeKind.CANCELLED
+    assert outcome(world, other).succeeded
+    with pytest.raises(BadDependencyError, match=r"afterok:1\[2\] can never be satisfied"):
+        world.submit(depends=("afterok:1[2]",))
+    with pytest.raises(BadDependencyError, match=r"Unknown Job Id 1\[9\]"):
+        world.submit(depends=("afterok:1[9]",))
+
+
+def test_an_array_depends_on_a_job() -> None:
+    """None of its elements is made before."""
+    world = World(node("n1", cpus=2))
+    first = world.submit(runs_s=20)
+    array = world.submit(array="0-3", depends=(f"afterok:{first}",), runs_s=10)
+    world.run_until(19)
+    assert not live(world, array)
+    world.run_until(100)
+    assert outcome(world, array).succeeded
 
 
 # --- restarts, histories ---

@@ -86,6 +86,14 @@ def note_recovered(state: State, job: Job) -> None:
     touch(state, index.job)
 
 
+def note_started(state: State, job: Job) -> None:
+    """Note that an array has started with the first of its elements."""
+    index = state.arrays.get(array_of(job.id))
+    if index is not None and index.job.started_s is None:
+        index.job.started_s = job.started_s
+        touch(state, index.job)
+
+
 def note_ended(state: State, job: Job) -> None:
     """Count the end of an element, and forget an array that is over."""
     state.arrays.pop(job.id, None)

@@ -12,6 +12,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from gsched.errors import BadDependencyError
+from gsched.model.arrays import holds
 from gsched.model.dependency import (
     REVERSED,
     Dependency,
@@ -19,10 +20,11 @@ from gsched.model.dependency import (
     format_dependencies,
     parse_dependencies,
 )
-from gsched.model.ids import format_job_id, short_job_id
+from gsched.model.ids import array_of, format_job_id, index_of, short_job_id
 from gsched.model.job import JobSpec, Outcome
 from gsched.model.states import HoldKind, OutcomeKind
 from gschedd.core import facts as f
+from gschedd.core.arrays.elements import unmade_element
 from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import Job, State
 
@@ -93,7 +95,10 @@ def _namesakes(state: State, caller: Caller, name: str, own: int) -> tuple[int, 
     return tuple(
         job.id
         for job in state.jobs.values()
-        if job.spec.name == name and job.spec.owner.uid == caller.uid and (not own or job.id < own)
+        if job.spec.name == name
+        and job.spec.owner.uid == caller.uid
+        and (not own or job.id < own)
+        and array_of(job.id) not in state.arrays  # the array ends after its elements
     )
 
 
@@ -101,7 +106,13 @@ def _is_met(kind: DependencyKind, number: int, state: State, past: Mapping[int, 
     job = state.jobs.get(number)
     if job is not None:
         return kind is DependencyKind.AFTER and job.started_s is not None
-    succeeded = state.volatile.ended.get(number)
+    index = state.arrays.get(array_of(number))
+    unmade = unmade_element(index.job, index_of(number)) if index is not None else None
+    if unmade is not None and unmade.outcome is None:
+        return False  # an element that is to become a job
+    succeeded = None if unmade is None else False
+    if succeeded is None:
+        succeeded = state.volatile.ended.get(number)
     if succeeded is None and number in state.unstored.finished:
         outcome = state.unstored.finished[number].outcome
         succeeded = outcome is not None and outcome.succeeded
@@ -226,8 +237,26 @@ def resolved(state: State, settings: Settings, fact: f.AnyFact) -> list[f.AnyFac
             event = _Event(job=fact.job, at_s=fact.at_s, succeeded=False)
         case f.PartStarted():
             event = _Event(job=fact.job, at_s=fact.at_s)
+        case f.ElementsDropped():
+            gone = [on for on in state.dependants if _is_dropped(on, fact)]
+            events = (_Event(job=on, at_s=fact.at_s, succeeded=False) for on in gone)
+            return [each for event in events for each in _of_event(state, settings, event)]
         case _:
             return []
+    array = array_of(event.job)
+    if array and event.succeeded is None:  # an array has started with its first element
+        begun = structs.replace(event, job=array)
+        return [*_of_event(state, settings, event), *_of_event(state, settings, begun)]
+    return _of_event(state, settings, event)
+
+
+def _is_dropped(number: int, fact: f.ElementsDropped) -> bool:
+    """Return whether a job is an element of an array that was deleted before it was made."""
+    return array_of(number) == fact.job and holds(fact.elements, index_of(number))
+
+
+def _of_event(state: State, settings: Settings, event: "_Event") -> list[f.AnyFact]:
+    """Return what becomes of the jobs that depend on a job."""
     if event.succeeded is not None:
         _remember(state, event.job, succeeded=event.succeeded)
     facts: list[f.AnyFact] = []
