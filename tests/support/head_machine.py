@@ -41,19 +41,23 @@ from gschedd.store.sqlite import Store
 from tests.fault_world.bookkeeping import check_head
 from tests.support.dependent_jobs import DependentJobs
 from tests.support.evidence import FORK, LEASE, NO_DIRECTORY, UNKNOWN_USER
+from tests.support.head_wishes import callers, holds, moments, numbers, resource_texts, walltimes
 from tests.support.invariants import check_history, content, replayed
+from tests.support.sharing_jobs import SharingJobs, sharing_of, wild_share
 from tests.support.world import (
     ADMIN,
     ALICE,
     BEGIN_S,
-    BOB,
+    GIB,
     inventory,
     settings,
     submission,
 )
 
 NODES = {
-    "n1": inventory(cpus=4, gpu_types=("a", "a"), generic={"licence": 1}),
+    "n1": inventory(
+        cpus=4, gpu_types=("a", "a"), gpu_memory_bytes=16 * GIB, generic={"licence": 1}
+    ),
     "n2": inventory(cpus=2, gpu_types=("b",), features=("red",)),
     "n3": inventory(cpus=4),
 }
@@ -91,34 +95,7 @@ class Body:
         self.seen: dict[int, int] = {}
 
 
-callers = st.sampled_from([ALICE, ALICE, ALICE, BOB, ADMIN])
-resource_texts = st.sampled_from(
-    [
-        (),
-        ("nodes=1:ppn=2",),
-        ("nodes=1:gpus=1",),
-        ("nodes=1:gpus=1:gpu_type=b",),
-        ("nodes=2",),
-        ("nodes=2:ppn=2",),
-        ("nodes=red+1",),
-        ("nodes=3",),
-        ("select=3:ncpus=1",),
-        ("select=2:ncpus=2,place=pack",),
-        ("nodes=1,licence=1",),
-        ("nodes=1,place=excl",),
-        ("nodes=1,mem=9gb",),
-        ("nodes=9",),
-        ("nodes=",),
-        ("apples=1",),
-    ]
-)
-walltimes = st.sampled_from([(), ("walltime=5",), ("walltime=20",), ("walltime=100",)])
-numbers = st.integers(0, 12)  # which of the jobs that are not done; 12: one that is not there
-moments = st.sampled_from([0.0, BEGIN_S + 5, BEGIN_S + 40])
-holds = st.sampled_from([(), (), (), (), ("user",), ("operator",), ("user", "operator")])
-
-
-class HeadMachine(DependentJobs):
+class HeadMachine(DependentJobs, SharingJobs):
     """Drives a `Head` and keeps a database beside it."""
 
     def __init__(self) -> None:
@@ -171,6 +148,9 @@ class HeadMachine(DependentJobs):
             )
             for name in names
         )
+        asked = group.job_class.request.gpu_share
+        if asked is not None:
+            shares = (wild_share(asked, chance),)
         job = chance.choice([chance.choice(group.order)[1], 1, 99])
         return Start(job=job, job_class=group.job_class, allocation=shares, why="wild")
 
@@ -357,6 +337,7 @@ class HeadMachine(DependentJobs):
             attempts=tuple(reports),
             load=Load(),
             probes=True,
+            sharing=sharing_of(name),
         )
         self.take(self.head.registered(name, said, self.now_s))
 
