@@ -9,7 +9,7 @@ class ShareRefusedError(GschedError):
     code = "share_refused"
 
 
-class NativeBuildError(GschedError):
+class NativeBuildError(ShareRefusedError):
     """The interception library cannot be built on this node."""
 
     code = "native_build"

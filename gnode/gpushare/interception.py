@@ -3,6 +3,7 @@
 import ctypes.util
 import hashlib
 import hmac
+import logging
 import os
 import platform
 import secrets
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from gnode.gpushare.build import ALIAS, LIBRARY, build, find_compiler
-from gnode.gpushare.errors import NativeBuildError
+from gnode.gpushare.errors import NativeBuildError, ShareRefusedError
 from gnode.gpushare.keeper import Keeper
 from gnode.gpushare.node_tokens import hash_of
 from gnode.gpushare.sampler import Sampler
@@ -20,6 +21,8 @@ from gnode.gpushare.watchdog import Watchdog
 from gnode.hw.nvml import Nvml
 from gsched.config_gpu_share import GpuShareConfig
 from gsched.model.units import parse_size_bytes
+
+log = logging.getLogger(__name__)
 
 FOLDER: Final = "gpushare"
 MACHINES: Final = frozenset({"x86_64", "aarch64"})
@@ -108,6 +111,15 @@ class InterceptionRuntime:
 
     def admit(self, task: SharedTask) -> Mapping[str, str]:
         """Admit a task at the token daemon, which is started if it does not run."""
+        try:
+            return self._admitted(task)
+        except OSError as error:
+            raise ShareRefusedError(
+                f"{self._directory} cannot be used for GPU sharing: {error.strerror}",
+                hint="check its file system and permissions",
+            ) from error
+
+    def _admitted(self, task: SharedTask) -> Mapping[str, str]:
         folder = self.library()
         self._prepare()
         self.keeper.ensure()
@@ -139,10 +151,15 @@ class InterceptionRuntime:
         }
 
     def release(self, task: SharedTask) -> None:
-        """Remove a task from the token daemon, with the connections of its processes."""
-        self.keeper.ensure()
-        self.keeper.ask(order="remove", group=_group(task))
-        self._groups.pop(hash_of(self._secret(task)), None)
+        """Remove a task from the token daemon, with the connections of its processes.
+
+        Without the daemon the task stays in its file; it has no process that could use the right.
+        """
+        try:
+            self.keeper.ask(order="remove", group=_group(task))
+            self._groups.pop(hash_of(self._secret(task)), None)
+        except (ShareRefusedError, OSError) as error:
+            log.warning("the end of %s on a shared GPU cannot be told: %s", _group(task), error)
 
     def metrics(self) -> Mapping[str, object]:
         """Return the token daemon's counters, as `TokenDaemon.metrics`."""

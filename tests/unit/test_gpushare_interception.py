@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+import pytest
+
+from gnode.gpushare import ShareClass, SharedTask, ShareRefusedError
 from gnode.gpushare.interception import InterceptionRuntime
 from gsched.config_gpu_share import GpuShareConfig
 
@@ -62,3 +65,22 @@ def test_a_path_that_is_too_long_for_a_socket_is_said(tmp_path: Path) -> None:
 
     assert words is not None
     assert "choose a shorter state_dir" in words
+
+
+def test_a_task_is_refused_in_words_where_the_directory_cannot_be_written(tmp_path: Path) -> None:
+    """And the end of an unknown task on such a node is no error."""
+    (tmp_path / "file").write_text("")
+    broken = runtime(tmp_path / "file" / "gpushare", compiler="/bin/true")
+    task = SharedTask(
+        job="1",
+        attempt=1,
+        gpu_index=0,
+        gpu_uuid="GPU-1",
+        percent=50,
+        memory_bytes=1,
+        share_class=ShareClass.LOW,
+    )
+
+    with pytest.raises(ShareRefusedError, match="cannot be used for GPU sharing: Not a directory"):
+        broken.admit(task)
+    broken.release(task)
