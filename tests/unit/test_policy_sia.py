@@ -217,6 +217,41 @@ def test_a_job_that_was_just_restarted_stays_although_more_is_free() -> None:
     assert len(planned(snapshot, restart_factor=False).moves) == 1
 
 
+@pytest.mark.parametrize(("restart_factor", "swaps"), [(True, 0), (False, 1)])
+def test_a_preempted_job_does_not_take_turns_with_one_like_it(
+    *, restart_factor: bool, swaps: int
+) -> None:
+    """By its last measurement it would run faster by a hundredth; its restart costs more."""
+    a_little_faster = PowerGoodput(speeds=(("a", 4.04), ("t", 1.0)))
+    running = [(adaptive(1, goodput=FAST, reached=1, most=1), (on("n1", 0),))]
+    preempted = adaptive(2, goodput=a_little_faster, reached=1, most=1, restarts=1)
+    plan = planned(
+        seen(typed_nodes(n1=("a", 1)), [preempted], running), restart_factor=restart_factor
+    )
+
+    assert len(plan.moves) == swaps
+
+
+@pytest.mark.parametrize("p", [-2.0, -0.5, 0.5])
+def test_a_job_that_was_preempted_often_runs_where_gpus_are_idle(p: float) -> None:
+    """It has spent all of its time on restarts; the best type is still the best one."""
+    preempted = adaptive(1, goodput=FAST, reached=1, most=1, age_s=300.0, restarts=20)
+    snapshot = seen(typed_nodes(n1=("t", 1), n2=("a", 1)), [preempted])
+
+    assert after(snapshot, p=p) == {1: {"n2": 1}}
+
+
+def test_a_job_that_has_never_run_pays_for_no_restart() -> None:
+    """However long it has waited: the first start is none."""
+    waiting = adaptive(1, goodput=FAST, reached=0, most=1, age_s=40.0)
+    nodes = typed_nodes(n1=("a", 1))
+    found = candidates_of(
+        [AdaptiveJob(job=1, profile=known(waiting), request=elastic(1, 16))], pool_of(nodes), nodes
+    )
+
+    assert costs(found, Settings()) == pytest.approx([1.0])
+
+
 def test_a_job_gives_way_to_one_that_gains_more_from_the_type() -> None:
     """The first is as fast on t; r of an hour costs it less than the other gains."""
     running = [(adaptive(1, goodput=EVEN, reached=1, most=1), (on("n1", 0),))]

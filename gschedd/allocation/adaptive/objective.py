@@ -25,11 +25,16 @@ def normalised(candidates: Candidates, goodput: Floats) -> Floats:
     return relative
 
 
-def restarting(candidates: Candidates) -> Flags:
-    """Return which columns would restart a job that has GPUs, shape ``(K,)``."""
+def holding(candidates: Candidates) -> Flags:
+    """Return which jobs have GPUs, shape ``(J,)``."""
     has = np.zeros(len(candidates.jobs), dtype=bool)
     has[candidates.job[candidates.current]] = True
-    changed: Flags = has[candidates.job] & ~candidates.current
+    return has
+
+
+def restarting(candidates: Candidates) -> Flags:
+    """Return which columns would restart a job that has GPUs, shape ``(K,)``."""
+    changed: Flags = holding(candidates)[candidates.job] & ~candidates.current
     return changed
 
 
