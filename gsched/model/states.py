@@ -1,6 +1,7 @@
 """The closed sets: states of jobs, attempts, parts and nodes, kinds of holds and outcomes."""
 
 from enum import StrEnum
+from typing import Final
 
 
 class JobState(StrEnum):
@@ -64,6 +65,10 @@ class HoldKind(StrEnum):
     OPERATOR = "operator"
     SYSTEM = "system"
     DEPENDENCY = "dependency"  # until the jobs that it depends on have come to that
+
+
+#: Holds that people put on jobs and take off.
+STATED_HOLDS: Final = frozenset(HoldKind) - {HoldKind.DEPENDENCY}
 
 
 class OutcomeKind(StrEnum):

@@ -21,7 +21,7 @@ from gsched.failpoint import failpoint
 from gsched.model import limits
 from gsched.model.ids import array_of, format_job_id, own_job, short_job_id
 from gsched.model.limits import MAX_JOBS_PER_REQUEST
-from gsched.model.states import HoldKind
+from gsched.model.states import STATED_HOLDS
 from gsched.protocol import actions as a
 from gsched.protocol import api, recover
 from gschedd.core import commands as c
@@ -560,7 +560,7 @@ def _check_action(asked: a.AnyJobAction) -> None:
         most = limits.MAX_NAMED_NODES
         limits.check_words("nodes", asked.nodes, most=most, longest=limits.MAX_WORD)
     if isinstance(asked, a.HoldJob | a.ReleaseJob):
-        limits.check_words("holds", asked.holds, most=len(HoldKind), longest=limits.MAX_WORD)
+        limits.check_words("holds", asked.holds, most=len(STATED_HOLDS), longest=limits.MAX_WORD)
 
 
 def is_large(request: web.Request, items: int) -> bool:

@@ -90,8 +90,8 @@ def test_an_error_of_a_later_version_is_still_an_error() -> None:
 
 
 def test_an_answer_that_is_no_error_of_ours_is_told(head: Head) -> None:
-    with pytest.raises(InternalError, match="answered 404 to GET /v1/nodes"):
-        head.nodes()
+    with pytest.raises(InternalError, match="answered 404 to GET /v1/recover"):
+        head.recovery()
 
 
 def test_ids_that_are_none_stand_beside_the_jobs_that_are(fake: FakeApi, head: Head) -> None:

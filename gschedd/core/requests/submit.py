@@ -20,7 +20,7 @@ from gsched.model.arrays import Array, read_array
 from gsched.model.job import DEFAULT_GRACE_S, JobSpec, Owner, stated_of
 from gsched.model.request import ResourceList, parse_resources
 from gsched.model.resources import Request
-from gsched.model.states import HoldKind, JobState, Join, LaunchKind
+from gsched.model.states import STATED_HOLDS, HoldKind, JobState, Join, LaunchKind
 from gsched.model.units import format_duration, format_size
 from gsched.protocol.api import SubmitJob
 from gschedd.core.apply import argument_bytes
@@ -252,7 +252,7 @@ def check_size(asked: SubmitJob) -> None:
         count=limits.MAX_ARGUMENTS,
         size_bytes=limits.MAX_ARGUMENT_BYTES,
     )
-    limits.check_words("holds", asked.holds, most=len(HoldKind), longest=limits.MAX_WORD)
+    limits.check_words("holds", asked.holds, most=len(STATED_HOLDS), longest=limits.MAX_WORD)
     if limits.byte_count(asked.lines) > limits.MAX_LINES_BYTES:
         raise InvalidRequestError(f"the lines have more than {limits.MAX_LINES_BYTES} bytes")
     if limits.byte_count(asked.script) > limits.MAX_SCRIPT_BYTES:
@@ -461,7 +461,7 @@ def checked_holds(holds: tuple[str, ...], caller: Caller) -> tuple[HoldKind, ...
     """
     if not holds:
         return ()
-    known = {kind.value for kind in HoldKind if kind is not HoldKind.DEPENDENCY}
+    known = {kind.value for kind in STATED_HOLDS}
     for hold in holds:
         if hold not in known:
             raise InvalidRequestError(f"hold {hold!r} is not known: say user, operator or system")
