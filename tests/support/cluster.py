@@ -61,6 +61,7 @@ class Cluster:
         self.queues: str = ""  # [[queue]] tables, as TOML text
         self.wrapper: list[str] = []  # words before each daemon's command
         self.share_runtimes: dict[str, str] = {}
+        self.cuda_driver = ""  # of nodes that share GPUs by interception
         self.head_module = "gschedd.main"
         self._marker = marker
         self._head_process: subprocess.Popen[bytes] | None = None
@@ -181,6 +182,7 @@ class Cluster:
             text += f'type = "{gpu_type}"\n' if gpu_type else ""
         if name in self.share_runtimes:
             text += f'[gpu_share]\nruntime = "{self.share_runtimes[name]}"\n'
+            text += f'driver = "{self.cuda_driver}"\n'
         config = self.directory / f"{name}.toml"
         config.write_text(text, encoding="utf-8")
         process = self._spawn("gnode.main", config, f"{name}.log", env)

@@ -1,0 +1,62 @@
+"""Two jobs from submission to their end on one GPU that is shared by interception."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gsched.client import new_job
+from tests.support.cluster import Cluster, wait_until
+from tests.support.gpu_device import JOB, MIB, Device
+from tests.support.gpu_fixtures import fake_driver, needs_compiler
+
+__all__ = ["fake_driver"]
+pytestmark = [needs_compiler, pytest.mark.xdist_group("gpushare"), pytest.mark.timeout(180)]
+
+STEPS = """\
+cuda.start()
+cuda.total()
+cuda.alloc('plain', 65 << 20)[0]
+cuda.alloc('plain', 64 << 20)[0]
+cuda.launch(100, count=5)
+cuda.synchronize()
+"""
+
+
+def test_jobs_of_both_classes_get_their_limit_and_launch(
+    cluster: Cluster, fake_driver: Path, tmp_path: Path
+) -> None:
+    """Each sees a device of 64 MiB and not a byte more, and all launches of both arrive."""
+    device = Device(tmp_path / "device")
+    (tmp_path / "steps").write_text(STEPS)
+    cluster.cuda_driver = str(fake_driver)
+    cluster.share_runtimes["n1"] = "interception"
+    cluster.start_head()
+    cluster.start_node("n1", cpus=4, gpus=1)
+    script = (
+        f"#!/bin/sh\nexport GSCHED_FAKE_STATE={device.path}\n"
+        f"{sys.executable} {JOB} < {tmp_path / 'steps'}\n"
+    )
+    numbers = []
+    for share_class in ("high", "low"):
+        job = new_job(
+            name=share_class,
+            workdir=str(cluster.jobs),
+            script=script,
+            resources=(f"gpu_share=40%:64mb:{share_class}",),
+        )
+        (result,) = cluster.head.submit([job]).results
+        assert result.error is None, result.error
+        numbers.append(str(result.id))
+    wait_until(
+        lambda: {row.state for row in cluster.head.jobs(numbers).jobs} == {"done"},
+        timeout_s=90,
+        what="the end of both jobs",
+    )
+
+    outputs = {path.name: path.read_text() for path in cluster.jobs.glob("*.o*")}
+    assert len(outputs) == 2, list(cluster.jobs.iterdir())
+    for text in outputs.values():
+        assert text.splitlines()[1:] == ["0", f"[0, {64 * MIB}]", "2", "0", "0", "0"], text
+    assert len(device.log()) == 10
+    assert len({ran.pid for ran in device.log()}) == 2
