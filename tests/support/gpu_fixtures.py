@@ -27,7 +27,9 @@ def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def library_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory for builds of the library."""
-    return tmp_path_factory.getbasetemp() / "gpushare-lib"
+    folder = tmp_path_factory.getbasetemp() / "gpushare-lib"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture

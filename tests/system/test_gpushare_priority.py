@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from gnode.gpushare import ShareClass
+from gnode.gpushare.build import build, find_compiler
 from tests.support.gpu_device import Job, Ran, SharedGpu, wait_until
 from tests.support.gpu_fixtures import fake_driver, library_cache, needs_compiler, shared_gpu
 
@@ -69,6 +70,28 @@ def test_a_high_job_waits_for_the_window_of_a_low_one_and_for_no_more(shared_gpu
         assert before
         assert all(one.ended_ns <= first.called_ns for one in before)
     assert gpu_counters(gpu)["preemptions"] >= 3
+    assert gpu_counters(gpu)["overlaps"] == 0
+
+
+def test_without_membarrier_the_gate_closes_all_the_same(shared_gpu: Make) -> None:
+    """As in sandboxes that refuse the system call: the launch path has a fence instead."""
+    gpu = shared_gpu()
+    compiler = find_compiler()
+    assert compiler is not None
+    other = build(gpu.folder / "other", compiler, extra_flags=("-DGS_WITHOUT_MEMBARRIER",))
+    environment = gpu.admit(gpu.task("2", LOW)) | {"LD_PRELOAD": str(other / "libcuda.so.1")}
+    low, high = gpu.start(environment), gpu.run(gpu.task("1", HIGH))
+    assert low.call("cuda.start()") == 0
+    low.send("len(cuda.train(5000, 20, 0, 0.6))")
+    wait_until(lambda: len(of(gpu.device.log(), low)) > 3)
+    assert high.call("cuda.launch(100) or cuda.synchronize()") == 0
+    assert low.receive()
+
+    log = gpu.device.log()
+    first = of(log, high)[0]
+    before = [one for one in of(log, low) if one.called_ns < first.called_ns]
+    assert before
+    assert all(one.ended_ns <= first.called_ns for one in before)
     assert gpu_counters(gpu)["overlaps"] == 0
 
 

@@ -14,7 +14,11 @@
 __thread struct gs_slot *gs_my_slot __attribute__((tls_model("initial-exec")));
 struct gs_gate_page gs_open_page = {.gate = 1}, gs_closed_page = {.gate = 0};
 struct gs_gate_page *_Atomic gs_gate = &gs_closed_page;
+#ifdef GS_WITHOUT_MEMBARRIER /* for a test of kernels and sandboxes that lack it */
+bool gs_no_membarrier = true;
+#else
 bool gs_no_membarrier;
+#endif
 
 static struct gs_slot *_Atomic slots;
 static pthread_key_t key;
