@@ -186,7 +186,12 @@ def test_elements_are_acted_on_by_index_and_range(closed: Desk) -> None:
     assert len(closed.cells("-t")) == 7
     full = closed.here("gstat", "-f", "1[7]")
     assert "Job Id: 1[7].test" in full.stdout
-    assert "Job Id: 1[].test" in closed.here("gstat", "-f", "1[]").stdout
+    told = closed.here("gstat", "-f", "1[]").stdout
+    assert "Job Id: 1[].test" in told
+    assert "array_indices = 0-9\n" in told
+    assert "array_slot_limit = 2\n" in told
+    assert "array_elements = 10: 7 waiting, 3 deleted\n" in told
+    assert "array_indices_deleted = 2-3,9\n" in told
 
 
 MISTAKEN = (

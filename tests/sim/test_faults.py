@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from gnode.core.inputs import HeadSaid, Input, LaunchAsked, SpoolFound
+from gsched.model.arrays import take
 from gsched.model.resources import Share
 from gsched.protocol import node as n
 from gschedd.core import effects as e
@@ -65,6 +66,7 @@ def test_all_kinds_of_faults_happen() -> None:
         "kill_head_in_commit", "kill_at_launch",
     }  # fmt: skip
     kinds = {type(fact) for world in worlds for fact in world.history.facts}
+    assert {f.ElementsMade, f.ElementsDropped, f.ElementsHeld, f.ElementsReleased} <= kinds
     assert {f.JobRequeued, f.StopRequested, f.NodeDisconnected, f.JobAltered, f.JobHeld} <= kinds
     assert sum(world.oddities["exit_again"] for world in worlds) > 0
 
@@ -106,6 +108,33 @@ class Quietly(Overbooking):
         for name, space in self.state.spaces.items():
             total = structs.replace(space, cpus=max(space.cpus, 64), total_cpus=space.total_cpus)
             self.state.spaces[name] = total
+        return step
+
+
+class MakesAgain(Head):
+    """Leaves the first element that became a job among those that are to become one."""
+
+    def _advance(self, facts: Iterable[f.AnyFact], *, follows: bool = True) -> Step:
+        step = super()._advance(facts, follows=follows)
+        for fact in step.facts:
+            array = self.state.jobs.get(fact.job) if isinstance(fact, f.ElementsMade) else None
+            if array is None or array.elements is None or not isinstance(fact, f.ElementsMade):
+                continue
+            again, _ = take(fact.elements, 1)
+            left = (*again, *array.elements.left)
+            array.elements = structs.replace(array.elements, left=left)
+        return step
+
+
+class ForgetsElements(Head):
+    """Takes an array to be over when a hold is put on some of its elements: they are lost."""
+
+    def _advance(self, facts: Iterable[f.AnyFact], *, follows: bool = True) -> Step:
+        step = super()._advance(facts, follows=follows)
+        for fact in step.facts:
+            array = self.state.jobs.get(fact.job) if isinstance(fact, f.ElementsHeld) else None
+            if array is not None and array.elements is not None:
+                array.elements = structs.replace(array.elements, held=())
         return step
 
 
@@ -221,6 +250,8 @@ def caught(
         (Quietly, {"I6", "I13"}),
         (Impatient, {"I4", "I7"}),
         (Deaf, {"I14"}),
+        (MakesAgain, {"I1", "I3"}),
+        (ForgetsElements, {"I1"}),
     ],
 )
 def test_a_broken_head_is_caught(head: type[Head], numbers: set[str]) -> None:

@@ -7,7 +7,7 @@ from gsched.cli.times import format_clock, format_expected, local_times
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
 from gsched.model.wording import outcome_words
-from gsched.protocol.api import JobList, JobRow
+from gsched.protocol.api import ArrayRow, JobList, JobRow
 
 #: The first six are Torque's, in its order: id, name, owner, CPU time, state, queue.
 LIST_COLUMNS = (
@@ -155,6 +155,12 @@ def reason_words(job: JobRow) -> str:
     array = job.array
     if array is None or job.outcome is not None:
         return words
+    summary = array_summary(array)
+    return f"{summary}; {words}" if words else summary
+
+
+def array_summary(array: ArrayRow) -> str:
+    """Return how many elements of an array are in which state: ``3 waiting, 2 running``."""
     counts = (
         (array.waiting, "waiting"),
         (array.running, "running"),
@@ -162,8 +168,7 @@ def reason_words(job: JobRow) -> str:
         (array.failed, "failed"),
         (array.deleted, "deleted"),
     )
-    summary = ", ".join(f"{count} {word}" for count, word in counts if count)
-    return f"{summary}; {words}" if words else summary
+    return ", ".join(f"{count} {word}" for count, word in counts if count)
 
 
 def why_rows(reply: JobList) -> Iterator[Sequence[str]]:

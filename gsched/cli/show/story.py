@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from gsched.cli.common import printable
-from gsched.cli.show.joblist import slack
+from gsched.cli.show.joblist import array_summary, slack
 from gsched.cli.show.render import print_fields
 from gsched.cli.times import format_clock, format_expected, format_time, local_times
 from gsched.model.reports import Checkpoint, Progress
@@ -14,6 +14,7 @@ from gsched.model.training import Adaptive, Scaling, Training
 from gsched.model.units import format_duration, format_size
 from gsched.model.wording import batching_words, counted, outcome_words, share_words
 from gsched.protocol.api import (
+    ArrayRow,
     AttemptRow,
     JobRow,
     JobStory,
@@ -57,6 +58,17 @@ def print_why(story: JobStory) -> None:
         print(f"    {_outcome(story, row.outcome)}")
 
 
+def _array_fields(array: ArrayRow | None) -> Iterator[tuple[str, str]]:
+    """Yield what is told of an array: its indices, its limit, and the states of its elements."""
+    if array is None:
+        return
+    yield "array_indices", array.indices
+    yield "array_slot_limit", str(array.at_once) if array.at_once else ""
+    yield "array_elements", f"{array.elements}: {array_summary(array)}"
+    for name, spans in (("left", array.left), ("held", array.held), ("deleted", array.cancelled)):
+        yield f"array_indices_{name}", spans
+
+
 def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
     row = story.row
     owner = f"{row.user}@{story.submit_host}" if story.submit_host else row.user
@@ -66,6 +78,7 @@ def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
         ("resources_used.cput", format_duration(row.cpu_s) if row.started_s else ""),
         ("resources_used.walltime", _walltime_used(story)),
         ("job_state", row.letter),
+        *_array_fields(row.array),
         ("queue", row.queue),
         ("server", story.server),
         ("Account_Name", story.account),
