@@ -45,6 +45,9 @@ def slurm_variables(launch: Launch, account: Account) -> dict[str, str]:
     if array_of(launch.job):
         found["SLURM_ARRAY_JOB_ID"] = str(array_of(launch.job))
         found["SLURM_ARRAY_TASK_ID"] = str(index_of(launch.job))
+    if array_of(launch.job):
+        found["SLURM_ARRAY_JOB_ID"] = str(array_of(launch.job))
+        found["SLURM_ARRAY_TASK_ID"] = str(index_of(launch.job))
     if gpus:
         found["SLURM_JOB_GPUS"] = gpus
         found["SLURM_GPUS_ON_NODE"] = str(len(launch.share.gpu_indices))

@@ -92,7 +92,7 @@ def test_squeue_prints_what_its_format_says(
             ["-X", "-n", "-P", "-j", "3,4,5", "--format=JobIDRaw,State,ExitCode"],
             ["3|COMPLETED|0:0", "4|FAILED|3:0", "5|TIMEOUT|0:15"],
         ),
-        (["-n", "-j", "2_0,2.batch", "-o", "jobid,state%20"], ["         2              RUNNING "]),
+        (["-n", "-j", "2.0,2.batch", "-o", "jobid,state%20"], ["         2              RUNNING "]),
         (["-nP", "-a", "--name", "run", "-o", "User,Elapsed"], ["bob|01:01:01"]),
         (["-np", "-j", "99", "-o", "State"], []),
     ],
@@ -114,7 +114,7 @@ def test_sinfo_lists_partitions_by_the_states_of_nodes(fake: FakeApi) -> None:
 @pytest.mark.parametrize(
     ("arguments", "asked"),
     [
-        (["scancel", "1", "2_0"], a.DeleteJob(ids=("1", "2"))),
+        (["scancel", "1", "2_3"], a.DeleteJob(ids=("1", "2[3]"))),
         (["scancel", "1,2"], a.DeleteJob(ids=("1", "2"))),
         (["scancel", "--signal", "USR2", "2"], a.SignalJob(ids=("2",), signal=12)),
         (["scancel", "-s", "USR1", "2"], a.SignalJob(ids=("2",), signal=10)),
@@ -154,7 +154,6 @@ def test_scontrol_shows_hostnames_and_a_job(fake: FakeApi) -> None:
         (["scancel", "99"], "scancel: error: Unknown Job Id 99"),
         (["scontrol", "reboot"], "scontrol: error: unknown request: reboot"),
         (["sbatch", "none.sh"], "sbatch: error: script 'none.sh' does not exist"),
-        (["sbatch", "--array=1-9", "--wrap=true"], "job arrays are not supported yet"),
         (["srun", "true"], "srun: error: srun runs inside a job only"),
     ],
 )
@@ -189,6 +188,10 @@ def test_sbatch_submits_as_slurm_does(fake: FakeApi, monkeypatch: pytest.MonkeyP
     assert (wrapped.name, wrapped.script) == ("wrap", "#!/bin/sh\nhostname\n")
     assert (wrapped.resources, wrapped.join) == (("nodes=1:ppn=2",), "oe")
     assert wrapped.environment["SLURM_CPUS_PER_TASK"] == "2"
+
+
+def test_sbatch_prints_the_number_of_an_array_too(fake: FakeApi) -> None:
+    assert slurm("sbatch", "--array=1-3", "--wrap=true").stdout == "Submitted batch job 1\n"
 
 
 def test_srun_starts_the_tasks_of_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

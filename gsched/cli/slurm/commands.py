@@ -386,7 +386,7 @@ def _submit(arguments: Sequence[str], options: Mapping[str, str]) -> int:
     if "--test-only" in options:
         sys.stderr.write(told.getvalue())
         return status
-    number = job_id.partition(".")[0]
+    number = job_id.partition(".")[0].removesuffix("[]")
     print(number if "--parsable" in options else f"Submitted batch job {number}")
     return status
 

@@ -79,9 +79,12 @@ def parse(
 
 
 def job_ids(texts: Sequence[str]) -> list[str]:
-    """Return ids of ``12,13`` and ``12_0`` or ``12.batch``, whose steps gsched does not have."""
+    """Return ids of ``12,13``, of the element ``12_3`` of an array, and of ``12.batch``.
+
+    gsched has no steps, so a job stands for them.
+    """
     words = [word for text in texts for word in text.split(",") if word]
-    return [re.sub(r"[._].*", "", word) for word in words]
+    return [re.sub(r"_([0-9]+)$", r"[\1]", word.partition(".")[0]) for word in words]
 
 
 def state_of(row: JobRow) -> tuple[str, str]:
