@@ -34,22 +34,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", default=PARTS, choices=PARTS, metavar="PART")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each run of `priority`")
     parser.add_argument("--windows", default="1,2,4,8,32,0", metavar="W,W,…")
     given = parser.parse_args()
+    parts = given.parts or PARTS
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"unknown part {min(unknown)}: one of {', '.join(PARTS)}")
     compiler = find_compiler()
     if compiler is None:
         sys.exit("no C compiler: nothing can be measured")
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs, {given.rounds} rounds")
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder), compiler, given.rounds)
-        if "launch" in given.parts:
+        if "launch" in parts:
             bench.launch()
-        if "memory" in given.parts:
+        if "memory" in parts:
             bench.memory()
-        if "priority" in given.parts:
+        if "priority" in parts:
             bench.priority([int(one) for one in given.windows.split(",")], given.seconds)
 
 
