@@ -86,7 +86,7 @@ def test_an_unknown_option_or_command_is_met_with_the_one_meant(
         (["-W", "umask=999"], 2, ["umask=999", "'999' is not an octal mask"]),
         (["-W", "depend=afterok:1"], 208, ["afterok:1: Unknown Job Id 1", "gstat"]),
         (["--dependency", "afterfoo:1"], 208, ["unknown dependency type 'afterfoo'", "afternotok"]),
-        (["-t", "1-3"], 2, ["-t", "arrays", "not supported yet"]),
+        (["-t", "3-1"], 2, ["-t", "the range 3-1 is reversed", "write 1-3"]),
         (["-I"], 2, ["-I", "interactive", "not supported yet"]),
         (["-j", "xx"], 2, ["-j: invalid value 'xx'"]),
         (["-m", "zz"], 2, ["-m: invalid mail points 'zz'", "a (abort)"]),
@@ -122,7 +122,7 @@ def test_an_error_is_json_where_json_is_asked_for(counter: Counter) -> None:
     ("resources", "words"),
     [
         ("gpu=1", ["unknown resource 'gpu'", "did you mean 'gpus'?"]),
-        ("licence=1", ["unknown resource 'licence'", "valid resources: gpus, mem"]),
+        ("licence=1", ["unknown resource 'licence'", "valid resources: gpu_share, gpus, mem"]),
         ("nodes=1:pnp=2", ["unknown node attribute 'pnp'", "did you mean 'ppn'?"]),
         ("nodes=1:ppn", ["nodes=1:ppn: ppn has no value"]),
         ("nodes=1:ppn=x", ["ppn=x: must be a whole number"]),

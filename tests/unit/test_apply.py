@@ -54,14 +54,15 @@ def test_a_job_of_high_priority_enters_in_the_middle_of_its_group() -> None:
     """And leaves from there when it is held."""
     world = World()
     jobs = [world.submit(priority=priority) for priority in (0, 5, 3)]
-    (group,) = world.head.state.groups.values()
+    state = world.head.state
+    (group,) = state.groups.values()
     assert [job for _, job in group.order] == [jobs[1], jobs[2], jobs[0]]
 
     world.hold(jobs[2])
 
     assert [job for _, job in group.order] == [jobs[1], jobs[0]]
-    assert group.position((-5, jobs[1])) == 0
-    assert group.position((0, jobs[0])) == 1
+    assert group.position(state.order_key(state.jobs[jobs[1]])) == 0
+    assert group.position(state.order_key(state.jobs[jobs[0]])) == 1
 
 
 def test_a_node_that_claims_higher_numbers_moves_nothing() -> None:

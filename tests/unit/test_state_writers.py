@@ -11,7 +11,7 @@ from gschedd.core.state import State
 
 CORE = Path(gschedd.core.__file__).parent
 WRITERS = {
-    *("apply.py", "migration/apply.py", "nodes/apply.py", "recovery/apply.py"),
+    *("apply.py", "arrays/apply.py", "migration/apply.py", "nodes/apply.py", "recovery/apply.py"),
     *("indexing.py", "ledger.py"),
 }
 CHANGING = {"add", "append", "clear", "discard", "insert", "pop", "remove", "setdefault", "update"}
