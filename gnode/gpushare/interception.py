@@ -33,7 +33,6 @@ DRIVER_PLACES: Final = (
     "/usr/local/nvidia/lib64/libcuda.so.1",
     "/usr/lib/libcuda.so.1",
 )
-_SOCKET_BYTES: Final = 107  # sun_path of unix(7), less its closing zero
 _KEY_BYTES: Final = 32
 
 
@@ -85,10 +84,6 @@ class InterceptionRuntime:
             return (
                 "no CUDA driver (libcuda.so.1): install NVIDIA's driver, "
                 "or name its path with driver in [gpu_share]"
-            )
-        if len(os.fsencode(self._socket())) > _SOCKET_BYTES:
-            return (
-                f"{self._socket()} is too long for a socket: choose a shorter state_dir in [node]"
             )
         if self._compiler() is None:
             return "no C compiler: install gcc and libc6-dev, or choose another runtime"

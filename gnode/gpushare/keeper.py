@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
+from gnode.gpushare.addresses import address_of
 from gnode.gpushare.errors import ShareRefusedError
 from gsched.config import full_environment
 
@@ -102,7 +103,8 @@ class Keeper:
     def _exchange(self, order: Mapping[str, object]) -> dict[str, object]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
             channel.settimeout(ANSWER_TIMEOUT_S)
-            channel.connect(str(self._directory / CONTROL_SOCKET))
+            with address_of(self._directory / CONTROL_SOCKET) as address:
+                channel.connect(address)
             channel.send(json.dumps(order).encode())
             return cast("dict[str, object]", json.loads(channel.recv(_ANSWER_BYTES_MAX)))
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final, Literal, cast
 
 from gnode.gpushare import wire
+from gnode.gpushare.addresses import address_of
 from gnode.gpushare.gate import GatePage
 from gnode.gpushare.node_tokens import Admission, NodeTokens
 from gnode.gpushare.token_policy import AskIdle, CloseGate, Effect, OpenGate, Settings, SetWindow
@@ -405,7 +406,8 @@ def _listen(path: Path, mode: Literal[0o666, 0o600]) -> socket.socket:
     listener.settimeout(0.0)
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)
-    listener.bind(str(new))
+    with address_of(new) as address:
+        listener.bind(address)
     new.chmod(mode)
     listener.listen(128)
     os.replace(new, path)

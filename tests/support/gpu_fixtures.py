@@ -40,10 +40,14 @@ def shared_gpu(
     made: list[SharedGpu] = []
 
     def make(
-        *, options: tuple[str, ...] = (), total_bytes: int = 16 << 30, **settings: object
+        *,
+        below: str = "",
+        options: tuple[str, ...] = (),
+        total_bytes: int = 16 << 30,
+        **settings: object,
     ) -> SharedGpu:
-        folder = tmp_path / f"gpu{len(made)}"
-        folder.mkdir()
+        folder = tmp_path / below / f"gpu{len(made)}"
+        folder.mkdir(parents=True)
         gpu = SharedGpu(
             folder, fake_driver, library_cache, settings, options, total_bytes=total_bytes
         )

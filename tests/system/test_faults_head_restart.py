@@ -131,7 +131,8 @@ def test_a13_a_head_on_an_old_copy_of_everything_starts_nothing_and_says_why(
     wait_until(lambda: "n1 has obeyed" in cluster.head.status().safe_mode, what="the node's word")
     cluster.kill_head()
     cluster.start_head()  # being restarted does not make it any younger
-    assert "n1 has obeyed" in cluster.head.status().safe_mode
+    assert cluster.head.status().safe_mode
+    wait_until(lambda: "n1 has obeyed" in cluster.head.status().safe_mode, what="its word again")
     (result,) = cluster.head.submit([a_job(cluster, judge)]).results
     assert result.error is not None
     assert judge.lines() == []

@@ -36,6 +36,15 @@ def test_each_family_gets_exactly_its_limit_and_gives_all_back(shared_gpu: Make)
     assert gpu.device.peak_bytes(job.pid) == 64 * MIB
 
 
+def test_a_node_with_a_long_state_directory_keeps_the_limit(shared_gpu: Make) -> None:
+    """The address of a Unix socket has 107 bytes; daemon, gnode and library need no more."""
+    gpu = shared_gpu(below="x" * 120)
+    job = gpu.run(gpu.task("1", memory_bytes=64 * MIB))
+
+    assert job.call("cuda.info()") == [0, 64 * MIB, 64 * MIB]
+    assert job.call(f"cuda.alloc('plain', {66 * MIB})")[0] == OUT_OF_MEMORY
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_more_than_the_limit_is_out_of_memory_and_nothing_stays_charged(
     family: str, shared_gpu: Make

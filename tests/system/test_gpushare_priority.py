@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from gnode.gpushare import ShareClass
+from gnode.gpushare.addresses import address_of
 from gnode.gpushare.build import build, find_compiler
 from tests.support.gpu_device import Job, Ran, SharedGpu, wait_until
 from tests.support.gpu_fixtures import fake_driver, library_cache, needs_compiler, shared_gpu
@@ -366,7 +367,8 @@ def test_bad_messages_end_a_connection_and_nothing_else(shared_gpu: Make) -> Non
     for data in (b"x", b"\xff" * 64, b"\1\0\3\0" + b"\0" * 60, b"\1\0\1\0" + b"\0" * 300):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
             channel.settimeout(10)
-            channel.connect(str(path))
+            with address_of(path) as address:
+                channel.connect(address)
             channel.send(data)
             assert (channel.recv(64) == b"") == (data[2:3] != b"\1")  # a stranger is answered
     assert gpu.metrics()["bad_messages"] == 3

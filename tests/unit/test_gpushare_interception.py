@@ -58,15 +58,6 @@ def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "lib") == []
 
 
-def test_a_path_that_is_too_long_for_a_socket_is_said(tmp_path: Path) -> None:
-    driver = program(tmp_path / "libcuda.so.1", "")
-
-    words = runtime(tmp_path / ("x" * 110), compiler="/bin/true", driver=driver).missing()
-
-    assert words is not None
-    assert "choose a shorter state_dir" in words
-
-
 def test_a_task_is_refused_in_words_where_the_directory_cannot_be_written(tmp_path: Path) -> None:
     """And the end of an unknown task on such a node is no error."""
     (tmp_path / "file").write_text("")

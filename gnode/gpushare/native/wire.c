@@ -1,7 +1,10 @@
 /* Messages between this process and the token daemon: datagrams of a fixed size, in order. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -29,17 +32,37 @@ static bool send_all(int fd, const void *bytes, size_t length) {
     return sent == (ssize_t)length;
 }
 
+/* Connects to a socket at a path. The address of a socket is short: a longer path goes by a
+ * descriptor of its directory. */
+static bool connect_to(int fd, const char *path) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const char *name = strrchr(path, '/');
+    if (strlen(path) < sizeof address.sun_path) {
+        strcpy(address.sun_path, path);
+        return connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
+    }
+    char directory[PATH_MAX];
+    if (name == NULL || (size_t)(name - path) >= sizeof directory) return false;
+    memcpy(directory, path, (size_t)(name - path));
+    directory[name - path] = 0;
+    int place = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (place < 0) return false;
+    int length = snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d%s", place,
+                          name);
+    bool fits = length > 0 && (size_t)length < sizeof address.sun_path;
+    bool done = fits && connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
+    close(place);
+    return done;
+}
+
 int gs_dial(uint64_t channel, uint32_t flags, uint64_t epoch, uint64_t bytes) {
     const struct gs_settings *settings = gs_settings();
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct {
         struct gs_message message;
         char secret[SECRET_BYTES_MAX];
     } hello;
     size_t secret_bytes = strlen(settings->secret);
-    if (strlen(settings->socket_path) >= sizeof address.sun_path) return -1;
     if (secret_bytes > SECRET_BYTES_MAX) return -1;
-    strcpy(address.sun_path, settings->socket_path);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
     fill(&hello.message, GS_HELLO);
@@ -48,7 +71,7 @@ int gs_dial(uint64_t channel, uint32_t flags, uint64_t epoch, uint64_t bytes) {
     hello.message.a = bytes;
     hello.message.b = channel;
     memcpy(hello.secret, settings->secret, secret_bytes);
-    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
+    if (connect_to(fd, settings->socket_path) &&
         send_all(fd, &hello, sizeof hello.message + secret_bytes))
         return fd;
     close(fd);
