@@ -71,6 +71,7 @@ def run(task: tuple[Path, str], asked: argparse.Namespace) -> ListFigures:
         alike=asked.alike,
         bootstrap=asked.bootstrap,
         limit=asked.jobs,
+        rigid=asked.rigid,
     )
     return run_list(path, contender(name), setup)
 
@@ -152,6 +153,16 @@ def _count(text: str) -> int:
     return number
 
 
+def _part(text: str) -> float:
+    try:
+        part = float(text)
+    except ValueError:
+        part = -1.0
+    if not 0 <= part <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a part: 0 to 1")
+    return part
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the arguments."""
     made = argparse.ArgumentParser(
@@ -200,6 +211,13 @@ def parser() -> argparse.ArgumentParser:
         "--floor",
         action="store_true",
         help="run nothing: print how long each job of the lists takes alone on the whole cluster",
+    )
+    made.add_argument(
+        "--rigid",
+        type=_part,
+        default=0.0,
+        metavar="PART",
+        help="of the jobs keep the number of GPUs and the batch of their users, 0 to 1 [0]",
     )
     made.add_argument("--processes", type=_count, default=1, metavar="N", help="lists at once [1]")
     made.add_argument("--json", type=Path, metavar="OUT", help="file to write all figures to")

@@ -269,7 +269,9 @@ def test_what_is_no_list_is_said_in_words(
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--policies", "none"], ["--lists", "a"], ["--jobs", "0"]])
+@pytest.mark.parametrize(
+    "words", [["--policies", "none"], ["--lists", "a"], ["--jobs", "0"], ["--rigid", "2"]]
+)
 def test_bad_arguments_are_refused(words: list[str]) -> None:
     """With the exit status of a wrong command line."""
     with pytest.raises(SystemExit) as refused:
