@@ -1,6 +1,6 @@
 """Lines of qstat -f are broken as ``prt_attr`` of Torque breaks them.
 
-The expected texts were printed by that function, compiled from Torque's qstat.c.
+The expected texts were printed by a C program that follows prt_attr of Torque's qstat.c.
 """
 
 import pytest
