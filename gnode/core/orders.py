@@ -239,7 +239,7 @@ def _gpu_refusal(table: Table, asked: Launch, *, is_prepared: bool) -> Refusal |
 
 
 def _share_refusal(table: Table, asked: Launch) -> Refusal | None:
-    """Return why GPUs cannot be owned beside those that share some here; None: they can."""
+    """Return why these GPUs conflict with shares in use on the node; None: no conflict."""
     node = table.site.node
     if asked.share.gpu_shares and not table.site.sharing:
         return Refusal(

@@ -44,7 +44,7 @@ class MpsRuntime:
     def admit(self, task: SharedTask) -> Mapping[str, str]:
         """Return the client's variables; the limit of memory holds for each of its processes.
 
-        The limit names the GPU by its ordinal among the visible ones, of which there is one.
+        The limit names the GPU by its ordinal among the visible GPUs. Only one is visible.
         """
         return {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

@@ -82,7 +82,7 @@ class AskIdle:
 
 @dataclass(frozen=True, slots=True)
 class SetWindow:
-    """So many launches of each process of the group may be unfinished; 0: no limit."""
+    """Maximum number of unfinished launches of each process of the group; 0: no limit."""
 
     group: str
     window: int

@@ -69,4 +69,4 @@ def _write_and_end(task: Task, path: str, line: bytes) -> None:
         if stat.S_ISREG(os.fstat(fd).st_mode):
             os.write(fd, line)
     finally:
-        os._exit(0)  # whatever happened: this is a copy of the supervisor, which goes on
+        os._exit(0)  # always: this is a forked copy, and the supervisor continues

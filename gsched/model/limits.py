@@ -156,7 +156,7 @@ LIMITS: Final = (
         "ranges of an array's indices",
         MAX_ARRAY_SPANS,
         "count",
-        "also of those that are left when single elements are deleted or held: kept in one record",
+        "also the ranges that remain after single elements are deleted or held",
     ),
     _limit("lines of an array's elements, together", MAX_LINES_BYTES, "bytes", "as a script"),
     _limit("line of an element", MAX_LINE_BYTES, "bytes", "half of a variable's limit in Linux"),

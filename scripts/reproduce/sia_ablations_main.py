@@ -20,8 +20,8 @@ from gsched.errors import GschedError
 from gschedd.plan.snapshot import Policy
 from gschedd.policies.training.sia import Settings, sia
 from scripts.reproduce.sia_bootstrap import Bootstrap
-from scripts.reproduce.sia_lists import CLUSTERS, Cluster, Says, lists_of, read_list
-from scripts.reproduce.sia_main import DATA, numbers_of
+from scripts.reproduce.sia_lists import Cluster, Says, read_list
+from scripts.reproduce.sia_main import DATA, add_data_arguments, chosen_lists
 from scripts.reproduce.sia_report import line, lists_said, pooled
 from scripts.reproduce.sia_runs import Contender, ListFigures, Setup, run_list
 from scripts.reproduce.sia_truth import Application
@@ -139,14 +139,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="folder of lists, or one list [philly]",
     )
-    made.add_argument(
-        "--truth", type=Path, default=DATA / "traces", metavar="DIR", help="traces of the models"
-    )
-    made.add_argument("--cluster", choices=sorted(CLUSTERS), default="hetero64", help="[hetero64]")
-    made.add_argument(
-        "--lists", type=numbers_of, metavar="N,N-N", help="of the folder, counted from 1 [all]"
-    )
-    made.add_argument("--jobs", type=int, metavar="N", help="only the first of each list [all]")
+    add_data_arguments(made)
     made.add_argument(
         "--only", type=_parts, default=list(PARTS), help=f"parts, of {','.join(PARTS)} [all]"
     )
@@ -158,9 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run all changes, print a table, and write the figures as JSON if asked to."""
     asked = parser().parse_args(arguments)
     try:
-        here = lists_of([asked.trace])
-        numbers = asked.lists or range(1, len(here) + 1)
-        paths = [here[number - 1] for number in numbers if number <= len(here)]
+        paths = chosen_lists(asked.trace, asked.lists)
         names = {row.application for path in paths for row in read_list(path)}
         setup = Setup(
             cluster=Cluster(asked.cluster),

@@ -17,12 +17,11 @@ from typing import Final
 from msgspec import structs
 from rich.console import Console
 
-from gsched.errors import GschedError
+from gsched.errors import GschedError, UsageError
 from gschedd.plan.snapshot import Policy
 from gschedd.policies.registry import TRAININGS, choose
 from scripts.reproduce.arguments import shared_data
 from scripts.reproduce.sia_bootstrap import Bootstrap
-from scripts.reproduce.sia_floor import print_floor
 from scripts.reproduce.sia_lists import CLUSTERS, Cluster, Says, lists_of, read_list
 from scripts.reproduce.sia_report import CLUSTER as PUBLISHED_ON
 from scripts.reproduce.sia_report import line, lists_said, pooled, print_table
@@ -163,6 +162,31 @@ def _part(text: str) -> float:
     return part
 
 
+def add_data_arguments(made: argparse.ArgumentParser) -> None:
+    """Let a command line name the traces, the cluster and the lists."""
+    made.add_argument(
+        "--truth", type=Path, default=DATA / "traces", metavar="DIR", help="traces of the models"
+    )
+    made.add_argument("--cluster", choices=sorted(CLUSTERS), default="hetero64", help="[hetero64]")
+    made.add_argument(
+        "--lists", type=numbers_of, metavar="N,N-N", help="of each folder, counted from 1 [all]"
+    )
+    made.add_argument("--jobs", type=_count, metavar="N", help="only the first of each list [all]")
+
+
+def chosen_lists(folder: Path, numbers: Sequence[int] | None) -> list[Path]:
+    """Return the lists of a folder with these numbers, counted from 1; None: all.
+
+    Raises:
+        UsageError: the folder has none of them.
+    """
+    here = lists_of([folder])
+    found = [here[number - 1] for number in numbers or () if 0 < number <= len(here)]
+    if numbers and not found:
+        raise UsageError(f"{folder} has lists 1 to {len(here)}", hint="choose --lists among them")
+    return found or here
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the arguments."""
     made = argparse.ArgumentParser(
@@ -178,10 +202,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="folder of lists, or one list; may be given again [philly and newtrace]",
     )
-    made.add_argument(
-        "--truth", type=Path, default=DATA / "traces", metavar="DIR", help="traces of the models"
-    )
-    made.add_argument("--cluster", choices=sorted(CLUSTERS), default="hetero64", help="[hetero64]")
+    add_data_arguments(made)
     made.add_argument(
         "--policies",
         type=_policies,
@@ -189,10 +210,6 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAMES",
         help=f"comma-separated, of {', '.join(sorted((*QUEUES, *TRAININGS)))} [{DEFAULT}]",
     )
-    made.add_argument(
-        "--lists", type=numbers_of, metavar="N,N-N", help="of each folder, counted from 1 [all]"
-    )
-    made.add_argument("--jobs", type=_count, metavar="N", help="only the first of each list [all]")
     made.add_argument("--each", action="store_true", help="print a table for each list, too")
     made.add_argument(
         "--alike",
@@ -230,13 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         paths: list[Path] = []
         for folder in asked.trace or [DATA / "workloads" / name for name in TRACES]:
-            here = lists_of([folder])
-            numbers = asked.lists or range(1, len(here) + 1)
-            paths += [here[number - 1] for number in numbers if number <= len(here)]
-        if asked.floor:
-            for path in paths:
-                print_floor(path, Cluster(asked.cluster), _applications(path, asked), _console())
-            return 0
+            paths += chosen_lists(folder, asked.lists)
         found = run_all([(path, name) for path in paths for name in asked.policies], asked)
     except (GschedError, OSError) as error:
         print(f"sia: {error}", file=sys.stderr)

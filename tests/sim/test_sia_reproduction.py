@@ -243,6 +243,8 @@ def test_changes_of_one_part_are_compared(data: Path, capsys: pytest.CaptureFixt
     assert {row["unfinished"] for row in rows} == {0}
     assert len({row["gpu_h"] for row in rows if row["part"] != "rigid"}) > 1
     assert "25 % of jobs" in told
+    assert compare([*arguments, "--lists", "9"]) == 2
+    assert "has lists 1 to 1" in capsys.readouterr().err
     with pytest.raises(SystemExit) as refused:
         compare(["--only", "magic"])
     assert refused.value.code == 2
