@@ -9,10 +9,11 @@ import errno
 import os
 import resource
 import signal
+import socket
 from collections.abc import Callable
 from typing import NoReturn, TypeVar, cast
 
-from gnode.supervisor import cgroup, gate, kernel, output, privilege
+from gnode.supervisor import cgroup, gate, kernel, output, privilege, terminal
 from gnode.supervisor.errors import LaunchError, Stage, Subject, reason
 from gnode.supervisor.spool import Task
 
@@ -43,7 +44,14 @@ class Surroundings:
         self.rules = privilege.Rules()
 
 
-def become_job(task: Task, around: Surroundings, channel: int, stdin: int = -1) -> NoReturn:
+def become_job(
+    task: Task,
+    around: Surroundings,
+    channel: int,
+    *,
+    stdin: int = -1,
+    listener: socket.socket | None = None,
+) -> NoReturn:
     """Turn this freshly forked process into the job's; never returns.
 
     Args:
@@ -54,9 +62,10 @@ def become_job(task: Task, around: Surroundings, channel: int, stdin: int = -1) 
             NUL-separated paths, or ``FAILED``, the evidence and a message (`failure_of`); it
             sends ``GO``.
         stdin: the descriptor that becomes its standard input; negative: /dev/null.
+        listener: where gnode reaches the keeper of its terminal; None: it has no terminal.
     """
     try:
-        _run(task, around, channel, stdin)
+        _run(task, around, channel, stdin, listener)
     except LaunchError as error:
         _report(channel, error)
     except OSError as error:
@@ -91,14 +100,13 @@ def failure_of(message: bytes) -> LaunchError:
     )
 
 
-def _run(task: Task, around: Surroundings, channel: int, stdin: int) -> None:
-    check_owner(task, around)  # again in the very process that gives up root, or does not
-    os.setsid()
-    _set_limits(task, around)
-    cgroup.join(task)
+def _run(
+    task: Task, around: Surroundings, channel: int, stdin: int, listener: socket.socket | None
+) -> None:
+    if listener is not None:
+        terminal.close_all_but(channel, listener.fileno())
+    _become_owner(task, around)
     if task["switch_user"]:
-        groups = privilege.resolve_groups(task["user"], task["uid"], task["gid"])
-        privilege.become(task["uid"], task["gid"], groups)
         os.write(channel, IDENTIFIED)  # a hang from now on is not the name service's
     paths, descriptors = prepare_as_owner(task)
     os.write(channel, READY + b"\0".join(os.fsencode(path) for path in paths))
@@ -109,8 +117,69 @@ def _run(task: Task, around: Surroundings, channel: int, stdin: int) -> None:
         os.dup2(fd, number)
     if task.get("no_new_privileges"):
         kernel.forbid_new_privileges()
+    if listener is not None:
+        timeout_s = task.get("detach_timeout_s") or 0.0
+        _hold(task, listener, channel=channel, detach_timeout_s=timeout_s)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     start_program(task, os.execve)
+
+
+def _become_owner(task: Task, around: Surroundings) -> None:
+    """Make this process one of the job's: limits, groups, and the owner's rights and no others."""
+    check_owner(task, around)  # again in the very process that gives up root, or does not
+    os.setsid()
+    _set_limits(task, around)
+    cgroup.join(task)
+    if task["switch_user"]:
+        groups = privilege.resolve_groups(task["user"], task["uid"], task["gid"])
+        privilege.become(task["uid"], task["gid"], groups)
+
+
+def _hold(
+    task: Task, listener: socket.socket, *, channel: int, detach_timeout_s: float
+) -> NoReturn:
+    """Start the program of ``task`` on a terminal, and become its keeper."""
+
+    def start() -> NoReturn:
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            start_program(task, os.execve)
+        except LaunchError as error:
+            if channel >= 0:
+                _report(channel, error)
+            else:
+                os.write(2, f"{error.message}\r\n".encode("utf-8", "surrogateescape"))
+        finally:
+            os._exit(_NEVER_STARTED if channel >= 0 else 126)
+
+    terminal.hold(listener, start, channel=channel, detach_timeout_s=detach_timeout_s)
+
+
+def become_shell(
+    task: Task, around: Surroundings, listener: socket.socket, *, linger_s: float
+) -> NoReturn:
+    """Turn this freshly forked process into a further one of a running job, on a terminal.
+
+    Args:
+        task: of the job, with the program and the environment of the shell.
+        around: see `Surroundings`.
+        listener: where gnode reaches the keeper of the terminal, which also says what fails.
+        linger_s: how long it waits for its user when the connection is lost.
+    """
+    try:
+        terminal.close_all_but(listener.fileno())
+        _become_owner(task, around)
+        os.umask(task["umask"])
+        _enter(task)
+        if task.get("no_new_privileges"):
+            kernel.forbid_new_privileges()
+        _hold(task, listener, channel=-1, detach_timeout_s=linger_s)
+    except LaunchError as error:
+        terminal.refuse(listener, error.message)
+    except OSError as error:
+        terminal.refuse(listener, f"cannot start a shell: {error}")
+    finally:
+        os._exit(_NEVER_STARTED)
 
 
 def check_owner(task: Task, around: Surroundings) -> None:

@@ -28,6 +28,8 @@ def is_possible(task: Task, around: Surroundings) -> bool:
     needs_fork = task["switch_user"] or task["memory_cgroup"] or task["nice"]
     if task.get("no_new_privileges") or task.get("processes") or task.get("gate"):
         return False  # they cannot be taken back
+    if task.get("detach_timeout_s") is not None:
+        return False  # its process stays as the keeper of its terminal
     if task["cgroup"] and not around.home.is_known:
         return False
     return not needs_fork and not around.oom_protected and task["uid"] == os.getuid()

@@ -4,8 +4,9 @@
 socket (JSON lines) and prints ``ready`` once it listens. Requests: ``{"launch": "12.1"}``,
 ``{"rules": {"allow_root": false, "uid_min": 1000}}`` (whose jobs run from now on; before it only
 ordinary users'), ``{"stop": true}`` (leave when no supervisor is left).
-Messages: ``{"layout": 2}`` first, which files its supervisors expect of an attempt (a launcher that
-does not say so: 1), ``{"launched": ..., "pid": ..., "start_ticks": ...}`` or
+Messages: ``{"layout": 2, "terminals": true}`` first, which files its supervisors expect of an
+attempt (a launcher that does not say so: 1), and that they know terminals,
+``{"launched": ..., "pid": ..., "start_ticks": ...}`` or
 ``{"failed": ..., "message": ..., "errno": ...}`` to who asked, and
 ``{"ended": ..., "pid": ..., "record": ...}`` to all once an attempt's exit record is flushed.
 
@@ -109,7 +110,7 @@ class Launcher:
             return
         self._connections[connection.fileno()] = connection
         self._epoll.register(connection.fileno(), select.EPOLLIN)
-        connection.put({"layout": journal.LAYOUT})
+        connection.put({"layout": journal.LAYOUT, "terminals": True})
 
     def _receive(self, connection: Connection) -> None:
         try:

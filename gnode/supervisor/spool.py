@@ -67,6 +67,8 @@ class Task(TypedDict):
         lease_grace_s: from TERM to KILL when that is over.
         gate: it was started before its attempt was launched, and waits for that; see `gate`.
         yields: until then it has a lower priority.
+        detach_timeout_s: it runs on a terminal, and is hung up when nobody was attached for so
+            long; 0: never; None: it has no terminal.
     """
 
     job: int
@@ -104,6 +106,7 @@ class Task(TypedDict):
     lease_grace_s: NotRequired[float]
     gate: NotRequired[bool]
     yields: NotRequired[bool]
+    detach_timeout_s: NotRequired[float | None]
 
 
 class Started(TypedDict):

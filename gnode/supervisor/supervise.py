@@ -21,7 +21,9 @@ from gnode.supervisor import (
     orders,
     proc,
     record,
+    shells,
     spool,
+    terminal,
 )
 from gnode.supervisor.child import Surroundings
 from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
@@ -79,6 +81,7 @@ class _Supervisor:
         "_look_s",
         "_own",
         "_seen",
+        "_shells",
         "_stderr_path",
         "_task",
         "_user_dir",
@@ -93,6 +96,7 @@ class _Supervisor:
         self._journal = claim.journal
         self._commands = claim.commands
         self._gate: Gate | None = None
+        self._shells: shells.Shells | None = None
         self._job_pid = 0
         self._stderr_path = ""
         self._user_dir: int | None = None
@@ -107,6 +111,7 @@ class _Supervisor:
 
     def run(self, around: Surroundings) -> bytes:
         """Start the job, wait until nothing of it is left, record how it ended."""
+        self._shells = shells.Shells(self._directory, around)
         try:
             self._obey()
             self._refuse_if_stopped()
@@ -179,6 +184,7 @@ class _Supervisor:
             self._gate = Gate(yields=self._task.get("yields", False))
             stdin = self._gate.reader
         with ours:
+            listener = self._listen()
             try:
                 pid = os.fork()
             except OSError as error:
@@ -191,9 +197,13 @@ class _Supervisor:
                 ) from error
             if pid == 0:
                 os.close(ours.fileno())  # or we would not notice the supervisor's death
-                child.become_job(self._task, around, theirs.fileno(), stdin)
+                child.become_job(
+                    self._task, around, theirs.fileno(), stdin=stdin, listener=listener
+                )
             self._job_pid = pid
             self._close_stdin()
+            if listener is not None:
+                listener.close()
             theirs.close()
             failpoint("supervisor.start.after_fork")
             ours.settimeout(_LAUNCH_LOOK_S)
@@ -202,6 +212,20 @@ class _Supervisor:
             self._refuse_if_stopped()
             ours.send(child.GO)
             self._answer(ours, b"")
+
+    def _listen(self) -> socket.socket | None:
+        """Return where gnode reaches the keeper of the job's terminal, None if it has none."""
+        if self._task.get("detach_timeout_s") is None:
+            return None
+        try:
+            return terminal.listen(self._directory)
+        except OSError as error:
+            raise LaunchError(
+                f"the node cannot make the job's terminal: {reason(error)}",
+                stage="spool",
+                subject="node",
+                errno=error.errno or 0,
+            ) from error
 
     def _close_stdin(self) -> None:
         """Close the job's end of its gate here: the job has its own."""
@@ -401,18 +425,24 @@ class _Supervisor:
             if pid == 0:
                 return False
             self._seen.add(usage)
+            if self._shells is not None:
+                self._shells.reaped(pid)
             if pid == self._job_pid:
                 self._seen.status = status
                 self._ending.main_exited(kernel.boottime_s())
 
     def _obey(self) -> None:
         asked = self._commands.read()
+        if self._shells is not None:
+            asked = self._shells.take(asked)
         now_s = kernel.boottime_s()
         for number, pids in orders.obey(asked, self._ending, now_s, self._handlers_of):
             if self._job_pid:
                 proc.send(self._members() if pids is None else pids, number)
         if self._ending.launched_s is not None and self._gate is not None and self._job_pid:
             self._open_gate(self._gate, self._ending.launched_s)
+        if self._shells is not None and self._job_pid and self._seen.status is None:
+            self._shells.start(self._task)
 
     def _open_gate(self, gate: Gate, launched_s: float) -> None:
         """Let a prepared job go on as the attempt that has just been launched.
