@@ -18,7 +18,7 @@ from pathlib import Path
 from gnode.core.agent import Agent
 from gnode.core.binding import REMOVE_DELAY_S, Limits, Site
 from gnode.core.inputs import Account
-from gnode.daemon import leftovers, spool
+from gnode.daemon import leftovers, neighbours, spool
 from gnode.daemon.elastic import socket_path
 from gnode.daemon.identity import own_identity
 from gnode.daemon.launching import Rules
@@ -36,6 +36,7 @@ from gnode.hw.load import LoadMeter
 from gnode.hw.machine import read_machine
 from gnode.hw.nvml import Nvml
 from gnode.hw.sampling import Sampler
+from gnode.hw.topology import find_binding
 from gnode.supervisor import __file__ as supervisor_file
 from gsched.clock import SystemClock
 from gsched.config import DEFAULT_NODE_STATE_DIR, HEAD_ACCOUNT, Config, environment, load_config
@@ -104,7 +105,10 @@ def serve(config: Config) -> None:
     lock_fd = spool.lock(state.state_dir)
     try:
         roots = cgroups.find_roots(
-            node.cgroup, state.state_dir, limit_processes=node.job_processes > 0
+            node.cgroup,
+            state.state_dir,
+            limit_processes=node.job_processes > 0,
+            limit_cpus=node.cpu_binding in {"auto", "cpuset"},
         )
         shell = _compose(config, state, roots, lambda: state.is_locked_by(lock_fd))
         _raise_open_files()
@@ -132,6 +136,7 @@ def _compose(
     nvml = Nvml()
     confinement = find_confinement()
     inventory = take_inventory(node, nvml, confinement)
+    binding = find_binding(node, offered=inventory.cpus, roots=roots, confinement=confinement)
     sharing = _sharing(config.gpu_share, state, nvml, inventory)
     _kill_strays(roots, state)
     rules = Rules(allow_root=node.allow_root_jobs, uid_min=node.min_uid)
@@ -155,6 +160,9 @@ def _compose(
         ),
         processes_root=roots.processes,
         sharing=sharing.offered,
+        cpus=binding.cpus,
+        cpu_binding=binding.words,
+        cpuset_root=roots.cpuset if binding.method == "cpuset" else None,
         remove_delay_s=float(environment("GSCHED_TEST_REMOVE_DELAY_S") or REMOVE_DELAY_S),
     )
     agent = Agent(site, inventory, mark=state.read_mark(), heartbeat_s=node.heartbeat_s)
@@ -173,6 +181,8 @@ def _compose(
         elastic_socket=site.elastic_socket,
         rules=rules,
         sharing=sharing,
+        cpus=tuple(cpu.number for cpu in binding.cpus),
+        neighbours=environment("GSCHED_TEST_NEIGHBOURS") or neighbours.PREFIX,
     )
     log.info(
         "gnode %s on %s (identity %s…): %d CPUs, %d GPUs, state in %s, groups in %s",
@@ -185,6 +195,7 @@ def _compose(
         roots.tracking or "none",
     )
     _log_confinement(confinement)
+    log.info("binding of jobs to CPUs: %s", binding.words)
     clock = SystemClock()
     return Shell(
         identity=identity,

@@ -115,6 +115,9 @@ TRAINING_POLICIES: Final = (
 #: Whose DRS is meant; a test holds it against gschedd's.
 DRS_VARIANTS: Final = ("paper", "ours")
 
+#: What ``[node] cpu_binding`` may say.
+CPU_BINDINGS: Final = ("auto", "cpuset", "affinity", "none")
+
 #: What ``[training] profile`` may say; a test holds it against the head's.
 PROFILING: Final = ("auto", "asked", "never")
 
@@ -211,6 +214,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         resources: consumable resources by name.
         cgroup: directory below which attempts get a control group; ``auto`` finds one, ``none``
             tracks processes by descent.
+        cpu_binding: how jobs are kept on the CPUs that they were given: ``cpuset`` (control
+            groups), ``affinity``, ``none``, or ``auto``: the strongest that works.
         tmp_dir: below which each job gets a directory of its own, its TMPDIR, which is removed at
             its end; empty: ``/tmp``.
         least_spool: free space in the file system of ``state_dir`` below which the node takes no
@@ -241,6 +246,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     features: tuple[str, ...] = ()
     resources: dict[str, Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]] = {}
     cgroup: str = "auto"
+    cpu_binding: str = "auto"
     tmp_dir: str = ""
     least_spool: str = "32mb"
     heartbeat_s: Period = 300.0

@@ -13,6 +13,7 @@ from typing import Final
 from msgspec import UNSET, structs
 
 from gsched.config import (
+    CPU_BINDINGS,
     DRS_VARIANTS,
     POLICIES,
     PROFILING,
@@ -236,6 +237,7 @@ def _check_node(node: NodeConfig) -> None:
             f": invalid value {node.cgroup!r}",
             hint='use "auto", "none" or a full path',
         )
+    _check_word(("node", "cpu_binding"), node.cpu_binding, CPU_BINDINGS)
     for feature in node.features:
         if not _WORD.fullmatch(feature):
             raise BrokenRuleError(

@@ -7,6 +7,7 @@ from msgspec import structs
 
 from gnode.core import lives, orders, preparing, probe, trainings
 from gnode.core.binding import Site
+from gnode.core.cpus import CpuMap
 from gnode.core.effects import (
     Effect,
     Finish,
@@ -19,6 +20,7 @@ from gnode.core.effects import (
 )
 from gnode.core.inputs import (
     AlarmRang,
+    BindingChanged,
     Disconnected,
     HeadOffered,
     HeadSaid,
@@ -41,7 +43,7 @@ from gnode.core.mark import HeadMark, objection_to
 from gnode.core.table import Attempt, Table
 from gnode.core.task import AttemptKey
 from gnode.core.transitions import Phase
-from gsched.model.resources import Inventory
+from gsched.model.resources import Inventory, Usage
 from gsched.protocol.node import (
     HEARTBEAT_S,
     Checkpoint,
@@ -84,7 +86,13 @@ class Agent:
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         kept = mark or HeadMark()
-        self._table = Table(site=site, inventory=inventory, mark=kept, saved_mark=kept)
+        self._table = Table(
+            site=site,
+            inventory=inventory,
+            mark=kept,
+            saved_mark=kept,
+            cpu_map=CpuMap(site.cpus),
+        )
         self._save_at_s: float | None = None
         self._prober = probe.Prober(self._table)
         self._heartbeat_s = heartbeat_s
@@ -163,7 +171,13 @@ class Agent:
                 self._on_alarm(now_s)
             case JobSaid():
                 trainings.said(table, event.message)
-            case Measured() | InventoryChanged() | ProblemChanged() | StopAllAsked():
+            case (
+                Measured()
+                | InventoryChanged()
+                | ProblemChanged()
+                | BindingChanged()
+                | StopAllAsked()
+            ):
                 self._on_machine(event, now_s, wall_s)
             case SpoolFound():
                 self._on_spool(event, now_s, wall_s)
@@ -258,6 +272,7 @@ class Agent:
                 probes=table.site.probe_account is not None,
                 tunes=True,
                 problem=table.problem,
+                cpu_binding=table.cpu_binding,
             )
         )
 
@@ -354,7 +369,7 @@ class Agent:
 
     def _on_machine(
         self,
-        event: Measured | InventoryChanged | ProblemChanged | StopAllAsked,
+        event: Measured | InventoryChanged | ProblemChanged | BindingChanged | StopAllAsked,
         now_s: float,
         wall_s: float,
     ) -> None:
@@ -370,13 +385,22 @@ class Agent:
                     self._tell_young(now_s)
             case InventoryChanged():
                 table.inventory = event.inventory
+            case ProblemChanged() | BindingChanged():
+                self._on_condition(event, now_s)
+            case StopAllAsked():
+                orders.stop_all(table, now_s, wall_s)
+
+    def _on_condition(self, event: ProblemChanged | BindingChanged, now_s: float) -> None:
+        """Take in what the head is to hear at once."""
+        table = self._table
+        match event:
             case ProblemChanged():
                 table.problem = event.problem
                 self._remove_due(now_s)
-                if table.welcomed:
-                    self._beat(now_s)
-            case StopAllAsked():
-                orders.stop_all(table, now_s, wall_s)
+            case BindingChanged():
+                table.unbound = event.reason
+        if table.welcomed:
+            self._beat(now_s)
 
     def _on_alarm(self, now_s: float) -> None:
         table = self._table
@@ -415,9 +439,7 @@ class Agent:
         used = tuple((each.key.job, each.key.attempt, usage) for each, usage in young)
         for attempt, usage in young:
             attempt.told_wall_s = usage.wall_s
-        table.out.append(
-            Send(message=Heartbeat(load=table.load, usage=used, problem=table.problem))
-        )
+        self._send_heartbeat(used)
 
     def _beat_due_s(self) -> float | None:
         """Return when the load is sent, None while no head listens.
@@ -437,6 +459,14 @@ class Agent:
             for attempt in table.live()
             if attempt.usage is not None
         )
-        table.out.append(
-            Send(message=Heartbeat(load=table.load, usage=usage, problem=table.problem))
+        self._send_heartbeat(usage)
+
+    def _send_heartbeat(self, usage: tuple[tuple[int, int, Usage], ...]) -> None:
+        table = self._table
+        message = Heartbeat(
+            load=table.load,
+            usage=usage,
+            problem=table.problem,
+            cpu_binding=table.cpu_binding,
         )
+        table.out.append(Send(message=message))

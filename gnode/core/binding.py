@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
+from gnode.core.cpus import Cpu
 from gnode.core.inputs import Account
 from gnode.core.slurm import SLURM_MARK, slurm_variables
-from gnode.core.task import AttemptKey, MemoryCgroup, Task, TaskFile
+from gnode.core.task import AttemptKey, CpusetCgroup, MemoryCgroup, Task, TaskFile
 from gsched.model.ids import (
     array_of,
     format_job_id,
@@ -69,6 +70,9 @@ class Site:
         limits: of each job's processes.
         processes_root: directory below which the number of processes is limited, or None.
         sharing: the runtime by which jobs share GPUs here; empty: they cannot.
+        cpus: that attempts are bound to; empty: they are not.
+        cpu_binding: how attempts are bound to CPUs, in words; empty: nothing is said of it.
+        cpuset_root: version and directory below which CPUs are limited; None: by affinity.
         remove_delay_s: how long the records of an acknowledged attempt stay: a repeated launch
             still gets its exit.
     """
@@ -87,6 +91,9 @@ class Site:
     limits: Limits = Limits()
     processes_root: str | None = None
     sharing: str = ""
+    cpus: tuple[Cpu, ...] = ()
+    cpu_binding: str = ""
+    cpuset_root: tuple[int, str] | None = None
     remove_delay_s: float = REMOVE_DELAY_S
 
 
@@ -121,12 +128,14 @@ def bind(
     *,
     lease_from_s: float = 0.0,
     gate: bool = False,
+    cpus: tuple[int, ...] = (),
 ) -> Task:
     """Return the task that carries out ``launch`` on this node for ``account``.
 
     Args:
         lease_from_s: of a launch with a lease: when the head was reached last, CLOCK_BOOTTIME.
         gate: it was prepared before.
+        cpus: that are the attempt's alone; empty: it is not bound.
     """
     key = AttemptKey(launch.job, launch.attempt)
     user_dir = posixpath.join(site.user_root, key.name)
@@ -170,7 +179,17 @@ def bind(
         lease_from_s=lease_from_s,
         lease_grace_s=launch.lease_grace_s,
         gate=gate,
+        cpus=cpus,
+        cpuset=_cpuset(site, key),
     )
+
+
+def _cpuset(site: Site, key: AttemptKey) -> CpusetCgroup | None:
+    """Return the group for an attempt's CPUs: also of one without any, which may get them later."""
+    if site.cpuset_root is None:
+        return None
+    version, root = site.cpuset_root
+    return CpusetCgroup(version=version, path=posixpath.join(root, key.name))
 
 
 def _without_launch(env: dict[str, str]) -> dict[str, str]:

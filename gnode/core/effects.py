@@ -136,6 +136,7 @@ class SendRegister(Struct, frozen=True, kw_only=True):
     probes: bool = False
     tunes: bool = False
     problem: str = ""
+    cpu_binding: str = ""
 
 
 class RefuseHead(Struct, frozen=True, kw_only=True):

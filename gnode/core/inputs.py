@@ -215,6 +215,12 @@ class ProblemChanged(Struct, frozen=True, kw_only=True):
     problem: str
 
 
+class BindingChanged(Struct, frozen=True, kw_only=True):
+    """New attempts are not bound to CPUs any more, for a reason in words, or are again (empty)."""
+
+    reason: str
+
+
 class InventoryChanged(Struct, frozen=True, kw_only=True):
     """What the machine has."""
 
@@ -249,6 +255,7 @@ Input = (
     | SpoolFound
     | Measured
     | ProblemChanged
+    | BindingChanged
     | InventoryChanged
     | AlarmRang
     | StopAllAsked

@@ -73,7 +73,8 @@ def launch(table: Table, order: LaunchAsked, now_s: float, wall_s: float) -> Non
         table.out.extend(table.leases.hold(order, now_s))
         return
     assert order.account is not None
-    task = bind(asked, order.account, table.site, lease_from_s=lease_from_s)
+    cpus = table.choose_cpus(asked)
+    task = bind(asked, order.account, table.site, lease_from_s=lease_from_s, cpus=cpus)
     fence_older(table, key, now_s, wall_s)
     attempt = attempt_of(task)
     attempt.deferred = key.job in table.live_of_job
@@ -140,6 +141,7 @@ def attempt_of(task: Task) -> Attempt:
         switch_user=task.switch_user,
         gpu_indices=task.gpu_indices,
         gpu_shares=task.gpu_shares,
+        cpus=task.cpus,
         stdout_path=task.stderr_path if task.join is Join.INTO_ERR else task.stdout_path,
         stderr_path=task.stdout_path if task.join is Join.INTO_OUT else task.stderr_path,
         cgroup=task.cgroup,

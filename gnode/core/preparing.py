@@ -97,7 +97,8 @@ def launch(table: Table, order: LaunchAsked, now_s: float, wall_s: float) -> Non
         attempt.account = order.account
         return
     assert order.account is not None, "else it is refused"
-    task = bind(asked, order.account, table.site, lease_from_s=lease_from_s, gate=True)
+    cpus = table.choose_cpus(asked)
+    task = bind(asked, order.account, table.site, lease_from_s=lease_from_s, gate=True, cpus=cpus)
     open_gate(table, attempt, task, now_s, wall_s)
 
 

@@ -50,6 +50,7 @@ def open_gate(table: Table, attempt: Attempt, task: Task, now_s: float, wall_s: 
     attempt.lease_s, attempt.lease_grace_s = task.lease_s, task.lease_grace_s
     attempt.renewed_s = task.lease_from_s
     attempt.gpu_indices, attempt.gpu_shares = task.gpu_indices, task.gpu_shares
+    attempt.cpus = task.cpus
     table.own(attempt)
     table.out.append(KeepLaunched(task=task))
     give(table, attempt, LaunchCommand(at_s=now_s, walltime_s=task.walltime_s))

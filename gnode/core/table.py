@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from gnode.core.binding import Site
+from gnode.core.cpus import CpuMap
 from gnode.core.effects import Effect, EndSharing, Send, Warn
 from gnode.core.inputs import Account
 from gnode.core.leases import Leases
@@ -50,6 +51,7 @@ class Attempt:
         launch: that waits for the end of an older attempt here; ``account``: its owner's.
         told_wall_s: its run time when the head was last told, before a heartbeat, what it uses.
         kill_at_s: when gnode kills it itself, since the supervisor did not obey a stop.
+        cpus: that are its alone.
         lease_s, lease_grace_s: as in its task.
         renewed_s: when its lease was renewed last.
     """
@@ -62,6 +64,7 @@ class Attempt:
     switch_user: bool = False
     gpu_indices: tuple[int, ...] = ()
     gpu_shares: tuple[GpuShare, ...] = ()
+    cpus: tuple[int, ...] = ()
     stdout_path: str = ""
     stderr_path: str = ""
     cgroup: str | None = None
@@ -195,6 +198,8 @@ class Table:
     Attributes:
         gpu_owner: which live attempt owns a whole GPU, by index.
         sharers: the live attempts that share GPUs.
+        cpu_map: which live attempt owns which CPU.
+        unbound: why new attempts are not bound to CPUs, in words; empty: they are.
         live_of_job: the live attempts of each job, in order of their numbers.
         latest: the highest attempt known of each job, oldest entries first.
         mark: of the heads that were obeyed; ``saved_mark`` is what of it is durable.
@@ -211,6 +216,8 @@ class Table:
     attempts: dict[AttemptKey, Attempt] = field(default_factory=dict)
     gpu_owner: dict[int, AttemptKey] = field(default_factory=dict)
     sharers: dict[AttemptKey, Attempt] = field(default_factory=dict)
+    cpu_map: CpuMap = field(default_factory=CpuMap)
+    unbound: str = ""
     live_of_job: dict[int, list[AttemptKey]] = field(default_factory=dict)
     latest: dict[int, int] = field(default_factory=dict)
     removals: deque[tuple[float, AttemptKey]] = field(default_factory=deque)
@@ -241,10 +248,28 @@ class Table:
         """Note what an attempt that lives owns, and that its lease is to be renewed."""
         for index in attempt.gpu_indices:
             self.gpu_owner[index] = attempt.key
+        self.cpu_map.own(attempt.key, attempt.cpus)
         if attempt.gpu_shares:
             self.sharers[attempt.key] = attempt
         if attempt.lease_s:
             self.leases.attempts[attempt.key] = attempt
+
+    def choose_cpus(self, launch: Launch) -> tuple[int, ...]:
+        """Return the CPUs of a launch, none of which another job owns; empty: it is not bound."""
+        numbers = self.cpu_map.numbers
+        if not numbers or self.unbound or not launch.share.cpus:
+            return ()
+        count = len(numbers) if launch.share.exclusive else launch.share.cpus
+        chosen = self.cpu_map.choose(launch.job, count)
+        if not chosen:
+            name = AttemptKey(launch.job, launch.attempt).name
+            self.out.append(Warn(text=f"attempt {name}: no {count} CPUs are free: it is not bound"))
+        return chosen
+
+    @property
+    def cpu_binding(self) -> str:
+        """Return how new attempts are bound to CPUs, for the head."""
+        return f"none: {self.unbound}" if self.unbound else self.site.cpu_binding
 
     def live(self) -> list[Attempt]:
         """Return the attempts that may have processes; ended ones can be thousands beside them."""
@@ -279,6 +304,7 @@ class Table:
         for index in attempt.gpu_indices:
             if self.gpu_owner.get(index) == key:
                 del self.gpu_owner[index]
+        self.cpu_map.release(key, attempt.cpus)
         if self.sharers.pop(key, None) is not None:
             self.out.append(EndSharing(key=key, shares=attempt.gpu_shares))
         live = self.live_of_job[key.job]

@@ -50,6 +50,16 @@ class MemoryCgroup(Struct, frozen=True, kw_only=True):
     limit_bytes: int
 
 
+class CpusetCgroup(Struct, frozen=True, kw_only=True):
+    """The control group that limits CPUs: ``version`` 1 or 2, and its directory.
+
+    That of version 2 is the one for tracking.
+    """
+
+    version: int
+    path: str
+
+
 class Task(Struct, frozen=True, kw_only=True):
     """Everything a supervisor needs to run one attempt's part.
 
@@ -73,6 +83,8 @@ class Task(Struct, frozen=True, kw_only=True):
         lease_s: it is ended when the head was not reached for so long; 0: never.
         lease_from_s: when the head was reached last before it was accepted, CLOCK_BOOTTIME.
         lease_grace_s: from TERM to KILL when its lease has expired.
+        cpus: CPUs that are the attempt's alone, ascending; empty: those of the node.
+        cpuset: the control group that confines it to them; None: its processes' affinity does.
         gate: it is started before its attempt is launched, and waits for that.
         yields: it has a lower priority until then.
     """
@@ -114,6 +126,8 @@ class Task(Struct, frozen=True, kw_only=True):
     lease_grace_s: float = 0.0
     gate: bool = False
     yields: bool = False
+    cpus: tuple[int, ...] = ()
+    cpuset: CpusetCgroup | None = None
 
     @property
     def key(self) -> AttemptKey:

@@ -13,6 +13,7 @@ from gnode.core import probe
 from gnode.core.agent import Agent
 from gnode.core.inputs import (
     AlarmRang,
+    BindingChanged,
     Found,
     Input,
     LaunchFailed,
@@ -33,6 +34,7 @@ from gnode.daemon.doubts import Doubts
 from gnode.daemon.elastic import ElasticServer
 from gnode.daemon.ended import EndedLog
 from gnode.daemon.launching import LauncherClient, Rules
+from gnode.daemon.neighbours import PREFIX, Neighbours
 from gnode.daemon.reading import Reader
 from gnode.daemon.record_removal import RecordRemoval
 from gnode.daemon.removals import TRASH_PREFIX, Remover
@@ -73,6 +75,8 @@ class Identity:
         incarnation: of this start of gnode.
         rules: whose jobs run here.
         sharing: how they share its GPUs.
+        cpus: to which its jobs are bound; empty: they are not.
+        neighbours: how names of sockets begin on which nodes of this machine find each other.
     """
 
     node: str
@@ -89,6 +93,8 @@ class Identity:
     elastic_socket: str
     rules: Rules
     sharing: Sharing
+    cpus: tuple[int, ...] = ()
+    neighbours: str = PREFIX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +161,9 @@ class Shell:
         self._elastic = ElasticServer(
             path=identity.elastic_socket, attempts=agent.attempts, post=self.post, clock=clock
         )
+        self._neighbours = Neighbours(
+            identity.cpus, self._on_neighbours, prefix=identity.neighbours
+        )
         self._channel = Channel(
             head=identity.head,
             trusted=identity.trusted,
@@ -178,6 +187,8 @@ class Shell:
                 self._remover.remove(path)
             else:
                 self._remover.add(path)  # a new attempt of the same number may come
+        if self._identity.cpus:
+            await self._neighbours.start()
         async with asyncio.TaskGroup() as group:
             running = [
                 group.create_task(self._launcher.run()),
@@ -201,6 +212,7 @@ class Shell:
         self._writes.close()
         self._starts.close()
         self._sharing.close()
+        self._neighbours.close()
         self._doubts.close()
         if self._alarm is not None:
             self._alarm.cancel()
@@ -227,6 +239,18 @@ class Shell:
                 self.post(ProblemChanged(problem=problem))
                 self._writes.again()
             await asyncio.sleep(LOOK_S)
+
+    def _on_neighbours(self, count: int) -> None:
+        """Bind jobs to CPUs only where no other node of this machine does."""
+        others = f"{count} other node{'s' * (count != 1)}"
+        reason = f"{others} on this machine use the same CPUs" if count > 1 else ""
+        if count == 1:
+            reason = f"{others} on this machine uses the same CPUs"
+        if reason:
+            log.info("jobs are not bound to CPUs: %s", reason)
+        else:
+            log.info("jobs are bound to CPUs again")
+        self.post(BindingChanged(reason=reason))
 
     def finish(self) -> None:
         """End the daemon and leave the jobs to their supervisors."""
@@ -469,6 +493,7 @@ class Shell:
                 leases=True,
                 prepares=True,
                 sharing=self._sharing.offered,
+                cpu_binding=effect.cpu_binding,
             )
 
         self._channel.register(register)

@@ -26,26 +26,36 @@ class Roots:
         memory: version and directory for the memory limit, or None: then there is no limit.
         processes: of either version, for the limit on processes; None: there is no controller for
             it, or no limit is wanted.
+        cpuset: version and directory for the limit to particular CPUs, or None.
     """
 
     tracking: str | None = None
     memory: tuple[int, str] | None = None
     processes: str | None = None
+    cpuset: tuple[int, str] | None = None
 
     @property
     def all(self) -> tuple[str, ...]:
         """Return the directories, each once."""
-        found = (self.tracking, self.memory[1] if self.memory else None, self.processes)
+        found = (
+            self.tracking,
+            self.memory[1] if self.memory else None,
+            self.processes,
+            self.cpuset[1] if self.cpuset else None,
+        )
         return tuple(dict.fromkeys(path for path in found if path))
 
 
-def find_roots(setting: str, state_dir: str, *, limit_processes: bool = False) -> Roots:
+def find_roots(
+    setting: str, state_dir: str, *, limit_processes: bool = False, limit_cpus: bool = False
+) -> Roots:
     """Make and return the groups of this node.
 
     Args:
         setting: ``auto``, ``none`` or a version 2 directory.
         state_dir: of the node; two nodes on one machine get different groups.
         limit_processes: jobs have a limit on their processes.
+        limit_cpus: jobs are confined to CPUs.
     """
     if setting == "none":
         return Roots()
@@ -62,9 +72,39 @@ def find_roots(setting: str, state_dir: str, *, limit_processes: bool = False) -
         processes = tracking if tracking and _pass_down("pids", tracking) else None
         if processes is None and "pids" in paths and setting == "auto":
             processes = _make(MOUNT / "pids" / paths["pids"].lstrip("/") / name)
+    cpuset = _cpuset(setting, name, paths, tracking) if limit_cpus else None
     if tracking is None:
         log.warning("no control groups (%s): jobs' processes are tracked by descent", setting)
-    return Roots(tracking=tracking, memory=memory, processes=processes)
+    return Roots(tracking=tracking, memory=memory, processes=processes, cpuset=cpuset)
+
+
+def _cpuset(
+    setting: str, name: str, paths: dict[str, str], tracking: str | None
+) -> tuple[int, str] | None:
+    """Return version and directory of the group below which attempts are confined to CPUs."""
+    if tracking and _pass_down("cpuset", tracking):
+        return 2, tracking
+    if "cpuset" not in paths or setting != "auto":
+        return None
+    parent = MOUNT / "cpuset" / paths["cpuset"].lstrip("/")
+    made = _make(parent / name)
+    try:
+        return (1, made) if made and _inherit_cpuset(parent, Path(made)) else None
+    except OSError as error:
+        log.debug("%s: %s", made, error)
+        return None
+
+
+def _inherit_cpuset(parent: Path, group: Path) -> bool:
+    """Let a group of version 1 have the CPUs and memory of its parent: a new one has none.
+
+    Returns:
+        Whether it has any.
+    """
+    for name in ("cpuset.cpus", "cpuset.mems"):
+        if not (group / name).read_text(encoding="ascii").strip():
+            (group / name).write_text((parent / name).read_text(encoding="ascii"))
+    return all((group / name).read_text().strip() for name in ("cpuset.cpus", "cpuset.mems"))
 
 
 def own_paths(proc: Path = Path("/proc/self")) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Control groups of one attempt: tracking and killing (version 2), and the memory limit."""
+"""Control groups of one attempt: tracking and killing (version 2), limits of memory and CPUs."""
 
 import os
 
@@ -40,7 +40,13 @@ def _field(text: str, name: str) -> int:
 
 def _groups(task: Task) -> list[str]:
     memory = task["memory_cgroup"]
-    found = [task["cgroup"], memory["path"] if memory else None, task.get("processes_cgroup")]
+    cpuset = task.get("cpuset")
+    found = [
+        task["cgroup"],
+        memory["path"] if memory else None,
+        task.get("processes_cgroup"),
+        cpuset["path"] if cpuset else None,
+    ]
     return list(dict.fromkeys(path for path in found if path))
 
 
@@ -57,6 +63,10 @@ def prepare(task: Task) -> None:
             _limit_memory(task["memory_cgroup"])
         if group := task.get("processes_cgroup"):
             _write(f"{group}/pids.max", str(task["processes"]))
+        if cpuset := task.get("cpuset"):
+            if cpuset["version"] == 1:
+                _inherit_cpuset(cpuset["path"])
+            confine(task)
     except OSError as error:
         raise LaunchError(
             f"cannot set up the control group {error.filename}: {reason(error)}: see gsched doctor",
@@ -78,6 +88,23 @@ def _limit_memory(group: MemoryCgroup) -> None:
         swap, limit = f"{path}/memory.swap.max", "0"
     if os.path.exists(swap):
         _write(swap, limit)
+
+
+def _inherit_cpuset(path: str) -> None:
+    """Give a group of version 1 what its parent has: no process can join it without."""
+    for name in ("cpuset.mems", "cpuset.cpus"):
+        _write(f"{path}/{name}", _read(f"{os.path.dirname(path)}/{name}"))
+
+
+def confine(task: Task) -> None:
+    """Confine the attempt's control group to its CPUs, also what runs in it already.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    cpuset, cpus = task.get("cpuset"), task.get("cpus")
+    if cpuset and cpus:
+        _write(f"{cpuset['path']}/cpuset.cpus", ",".join(map(str, cpus)))
 
 
 def join(task: Task) -> None:

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable
 from typing import NoReturn, TypeVar, cast
 
-from gnode.supervisor import cgroup, gate, kernel, output, privilege, terminal
+from gnode.supervisor import affinity, cgroup, gate, kernel, output, privilege, terminal
 from gnode.supervisor.errors import LaunchError, Stage, Subject, reason
 from gnode.supervisor.spool import Task
 
@@ -130,6 +130,7 @@ def _become_owner(task: Task, around: Surroundings) -> None:
     os.setsid()
     _set_limits(task, around)
     cgroup.join(task)
+    affinity.take(task)
     if task["switch_user"]:
         groups = privilege.resolve_groups(task["user"], task["uid"], task["gid"])
         privilege.become(task["uid"], task["gid"], groups)

@@ -15,7 +15,7 @@ import os
 import resource
 from collections.abc import Callable
 
-from gnode.supervisor import cgroup, child
+from gnode.supervisor import affinity, cgroup, child
 from gnode.supervisor.child import Surroundings
 from gnode.supervisor.journal import Journal
 from gnode.supervisor.spool import Task
@@ -32,6 +32,9 @@ def is_possible(task: Task, around: Surroundings) -> bool:
         return False  # its process stays as the keeper of its terminal
     if task["cgroup"] and not around.home.is_known:
         return False
+    cpuset = task.get("cpuset")
+    if cpuset and cpuset["path"] != task["cgroup"]:
+        return False  # a supervisor that joined it would have to find its way back
     return not needs_fork and not around.oom_protected and task["uid"] == os.getuid()
 
 
@@ -73,11 +76,15 @@ def start(
 
 
 def _in_group(task: Task, around: Surroundings, spawn: Spawn) -> int:
-    """Spawn the program inside the attempt's control group, if it has one."""
-    if not task["cgroup"]:
-        return child.start_program(task, spawn)
-    cgroup.join(task)
+    """Spawn the program inside the attempt's control group, if it has one, and on its CPUs."""
+    own_cpus = os.sched_getaffinity(0) if task.get("cpus") else set()
+    if task["cgroup"]:
+        cgroup.join(task)
     try:
+        affinity.take(task)
         return child.start_program(task, spawn)
     finally:
-        around.home.go()
+        if task["cgroup"]:
+            around.home.go()
+        if own_cpus:
+            os.sched_setaffinity(0, own_cpus)

@@ -45,6 +45,13 @@ class MemoryCgroup(TypedDict):
     limit_bytes: int
 
 
+class CpusetCgroup(TypedDict):
+    """The control group that limits the job's CPUs; of version 2, the one for tracking."""
+
+    version: Literal[1, 2]
+    path: str
+
+
 class Task(TypedDict):
     """All that gnode says about one attempt's part on this node: the content of ``task.json``.
 
@@ -65,6 +72,7 @@ class Task(TypedDict):
         lease_s: how long it may run while the head is not reached, from ``lease_from_s`` on
             (CLOCK_BOOTTIME) or the last renewal; 0: for ever.
         lease_grace_s: from TERM to KILL when that is over.
+        cpus: that the job may use, empty: all; ``cpuset``: the control group that enforces it.
         gate: it was started before its attempt was launched, and waits for that; see `gate`.
         yields: until then it has a lower priority.
         detach_timeout_s: it runs on a terminal, and is hung up when nobody was attached for so
@@ -107,6 +115,8 @@ class Task(TypedDict):
     gate: NotRequired[bool]
     yields: NotRequired[bool]
     detach_timeout_s: NotRequired[float | None]
+    cpus: NotRequired[list[int]]
+    cpuset: NotRequired[CpusetCgroup | None]
 
 
 class Started(TypedDict):

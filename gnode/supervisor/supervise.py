@@ -12,6 +12,7 @@ import socket
 import time
 
 from gnode.supervisor import (
+    affinity,
     cgroup,
     child,
     direct,
@@ -461,6 +462,7 @@ class _Supervisor:
         self._ending.set_lease(
             lease.until_s(task, lease.read(self._directory)), task.get("lease_grace_s", 0.0)
         )
+        affinity.confine(task, self._members)
         gate.raise_priority(self._job_pid, self._members(), task["nice"])
         gate.open(before, task["env"])
 

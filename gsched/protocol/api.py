@@ -433,6 +433,8 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         gpus_free: GPUs of which no job has anything.
         shared_gpus: GPUs on which jobs have shares.
         sharing: the runtime by which jobs share its GPUs; empty: they cannot.
+        cpu_binding: how it binds jobs to CPUs: ``cpuset``, ``affinity``, or ``none: `` and why;
+            empty: it does not tell.
         faults: starts in a row that failed through the node's own fault.
         automatic: gsched has drained it itself.
         probe_due_s: when it is probed next, seconds since the epoch; 0: it is not.
@@ -475,6 +477,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     probe_due_s: float = 0.0
     probes_failed: int = 0
     resumptions: int = 0
+    cpu_binding: str = ""
 
 
 class NodeList(Struct, frozen=True, kw_only=True, omit_defaults=True):

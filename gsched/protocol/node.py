@@ -113,6 +113,8 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
         problem: why the node takes no new jobs, in words; empty: it does.
         epoch_id: of the head of ``highest_epoch``: no two starts of a head have the same one.
         seq, next_job: how far the head of that epoch had come, as it said last.
+        cpu_binding: how jobs are bound to CPUs here: ``cpuset``, ``affinity``, or ``none: `` and
+            why; empty: not told.
     """
 
     boot_id: str
@@ -135,6 +137,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
     leases: bool = False
     prepares: bool = False
     sharing: str = ""
+    cpu_binding: str = ""
 
 
 class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=True):
@@ -464,17 +467,18 @@ class Renew(Struct, frozen=True, kw_only=True, tag="renew"):
     number: Count
 
 
-class Heartbeat(Struct, frozen=True, kw_only=True, tag="heartbeat"):
+class Heartbeat(Struct, frozen=True, kw_only=True, tag="heartbeat", omit_defaults=True):
     """How busy the node is, and what each running attempt has used so far.
 
     Attributes:
         usage: job, attempt and its use.
-        problem: as in `Register`; a change of it is told at once.
+        problem, cpu_binding: as in `Register`; a change of them is told at once.
     """
 
     load: Load
     usage: tuple[tuple[Count, Count, Usage], ...]
     problem: str = ""
+    cpu_binding: str = ""
 
 
 class OutputRead(Struct, frozen=True, kw_only=True, tag="output_read", omit_defaults=True):

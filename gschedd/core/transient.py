@@ -174,6 +174,7 @@ class Volatile:
             again as soon as one can be made.
         quarantined: why a node is refused that claims to know more than the database, by node; the
             shell fills it.
+        cpu_bindings: how nodes bind jobs to CPUs, by node, in their words.
         ended: whether jobs that have ended lately succeeded, by number; the oldest first.
     """
 
@@ -186,6 +187,7 @@ class Volatile:
         self.prepared: dict[int, PreparedThere] = {}
         self.moves_left = False
         self.quarantined: dict[str, str] = {}
+        self.cpu_bindings: dict[str, str] = {}
         self.ended: dict[int, bool] = {}
 
 

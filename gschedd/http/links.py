@@ -25,6 +25,7 @@ from gsched.protocol.framing import frames
 from gsched.protocol.sealing import Opener, Sealer, SealError
 from gschedd.core import effects as e
 from gschedd.core.attempts.reports import MAX_PROBLEM
+from gschedd.core.nodes.live import note_binding
 from gschedd.core.step import Step
 from gschedd.engine.loop import Engine
 from gschedd.http.door import Visitor
@@ -313,6 +314,7 @@ class Links:
             return False
         if not link.asked:
             self.witnesses.note_obeyed(link.node)
+        note_binding(self._engine.head.state, link.node, said.cpu_binding)
         log.info("%s registered: %d attempts in its spool", link.node, len(said.attempts))
         return True
 
@@ -509,6 +511,7 @@ class Links:
         head.heard_from(node, said.load, self._clock.wall_s(), said.usage)
         if head.state.dirty.any:  # jobs may have waited until a shared GPU is less busy
             await self._engine.tell(lambda _: ())  # a cycle follows
+        note_binding(head.state, node, said.cpu_binding)
         await self._take_problem(node, said.problem)
 
     async def _take_problem(self, node: str, problem: str) -> None:

@@ -165,3 +165,19 @@ def test_it_yields_until_it_is_launched(launcher: Launcher) -> None:
     autogroup = pathlib.Path(f"/proc/{pid}/autogroup")
     if autogroup.exists():
         assert autogroup.read_text().split()[-1] == "0"
+
+
+def test_its_processes_get_the_cpus_of_the_attempt_when_it_is_launched(launcher: Launcher) -> None:
+    script = (
+        "sleep 40 & echo waits; IFS= read -r line || exit 9\n"
+        "for pid in $$ $!; do grep Cpus_allowed_list /proc/$pid/status; done; echo done; wait"
+    )
+    cpu = min(os.sched_getaffinity(0))
+    task = gated(launcher, script)
+    launcher.launch(task)
+    launcher.wait_for_output(1, "waits\n")
+
+    launch(launcher, task, cpus=[cpu])
+    lines = launcher.wait_for_output(1, "done\n").splitlines()
+
+    assert [line.split()[1] for line in lines[1:3]] == [str(cpu)] * 2

@@ -1,5 +1,6 @@
 """What the doctor finds, and that it says what to do."""
 
+import os
 import socket
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from gsched.cli.local import head_checks, machine_checks
 from gsched.cli.local.findings import Finding, Level, fail
-from gsched.config import Config
+from gsched.config import Config, NodeConfig
 from gsched.config_gpu_share import GpuShareConfig
 from gsched.protocol.api import API_VERSION
 from gsched.version import VERSION
@@ -81,6 +82,29 @@ def test_control_groups_are_judged_by_what_can_be_done(tmp_path: Path) -> None:
     assert "no memory controller" in machine_checks.check_cgroup(tmp_path).text
     (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
     assert machine_checks.check_cgroup(tmp_path).level is Level.OK
+
+
+def test_the_binding_of_jobs_to_cpus_is_told(tmp_path: Path) -> None:
+    """By the strongest way that works; a node that offers more than there is cannot bind."""
+
+    def found(**settings: object) -> tuple[Level, str]:
+        node = NodeConfig(**settings)  # type: ignore[arg-type]  # as the test states them
+        finding = machine_checks.check_cpu_binding(Config(node=node), tmp_path)
+        return finding.level, finding.text
+
+    usable = len(os.sched_getaffinity(0))
+    assert found()[1].startswith("by affinity")
+    assert found(cpu_binding="cpuset")[0] is Level.FAIL
+    assert found(cpu_binding="none") == (Level.OK, "none: cpu_binding in [node] says so")
+    level, text = found(cpus=usable + 1)
+    assert (level, text.partition(",")[0]) == (
+        Level.WARN,
+        f"none: the node offers {usable + 1} CPUs",
+    )
+    (tmp_path / "cpuset").mkdir()
+    (tmp_path / "cpuset" / "cpuset.cpus").write_text("0")
+    assert found() == (Level.OK, "by cpuset control groups")
+    assert found(cpu_binding="affinity")[1].startswith("by affinity")
 
 
 def test_a_broken_configuration_is_a_finding(tmp_path: Path) -> None:

@@ -113,6 +113,7 @@ def examine(
     if config is not None and (layout is not None or _is_head_here(config)):
         findings.extend(_check_head_files(config))
     if config is not None:
+        findings.append(machine_checks.check_cpu_binding(config))
         findings.extend(machine_checks.check_gpu_share(config))
         spool = Path(config.node.state_dir or DEFAULT_NODE_STATE_DIR)
         findings.extend(machine_checks.check_spool(spool))

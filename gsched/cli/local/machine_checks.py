@@ -180,6 +180,34 @@ def check_cgroup(root: Path = CGROUP_ROOT) -> Finding:
     return ok(subject, f"{trees[0]} is writable ({' '.join(controllers)})")
 
 
+def check_cpu_binding(config: Config, root: Path = CGROUP_ROOT) -> Finding:
+    """Say how the jobs of a node on this machine are kept on their CPUs."""
+    subject = "CPU binding"
+    asked, usable = config.node.cpu_binding, len(os.sched_getaffinity(0))
+    if asked == "none":
+        return ok(subject, "none: cpu_binding in [node] says so")
+    if config.node.cpus > usable:
+        text = f"none: the node offers {config.node.cpus} CPUs, and this machine has {usable}"
+        return warn(subject, text, f"set cpus in [node] to {usable} or less, or leave it out")
+    if asked == "affinity":
+        return ok(subject, "by affinity: programs can change it")
+    if config.node.cgroup != "none" and _has_cpusets(root):
+        return ok(subject, "by cpuset control groups")
+    todo = "run gnode as root, or under systemd with Delegate=yes, for cpuset control groups"
+    if asked == "cpuset":
+        return fail(subject, "cpuset control groups cannot be made here", todo)
+    return ok(subject, "by affinity: programs can change it; no cpuset control groups here")
+
+
+def _has_cpusets(root: Path) -> bool:
+    """Return whether the cpuset controller is there, of either version, and can be used."""
+    trees = [tree for tree in (root, root / "unified") if (tree / "cgroup.procs").exists()]
+    own = [tree for tree in trees if "cpuset" in _words(tree / "cgroup.controllers")]
+    old = root / "cpuset"
+    found = [*own, *([old] if (old / "cpuset.cpus").exists() else [])]
+    return any(os.geteuid() == 0 or os.access(tree, os.W_OK) for tree in found)
+
+
 def _words(path: Path) -> Sequence[str]:
     try:
         return path.read_text(encoding="ascii").split()

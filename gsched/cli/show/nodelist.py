@@ -119,6 +119,7 @@ def _fields(row: NodeRow, now_s: float) -> list[tuple[str, str]]:
         ("refused", row.refused),
         ("jobs", " ".join(map(short_job_id, row.jobs))),
         ("cpus", f"{row.cpus - row.cpus_free} of {row.cpus} in use"),
+        ("cpu_binding", row.cpu_binding),
         ("gpus", f"{row.gpus - row.gpus_free} of {row.gpus} in use"),
         *((f"gpu_{each.index}", _shared(each)) for each in row.shared_gpus),
         ("gpu_sharing", row.sharing),

@@ -259,6 +259,7 @@ class JobViews:
             gpus_free=len(space.gpus),
             shared_gpus=shared_gpus(self._state, space),
             sharing=node.sharing,
+            cpu_binding=self._state.volatile.cpu_bindings.get(node.name, ""),
             gpu_types=tuple(sorted({gpu.type for gpu in inventory.gpus if gpu.type})),
             features=inventory.features,
             generic=dict(inventory.generic),
