@@ -9,13 +9,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-import msgspec
 import psutil
 
-from gnode.core.task import SupervisorInfo
-from gnode.supervisor import proc
 from gsched.errors import HeadUnreachableError, TryAgainError
 from tests.support import records
 from tests.support.chaos_faults import (
@@ -23,6 +19,7 @@ from tests.support.chaos_faults import (
     Twins,
     fill_for_a_moment,
     kill_launcher,
+    kill_supervisor,
     restore_snapshot,
     take_snapshot,
 )
@@ -224,7 +221,7 @@ class Chaos:
                 for name in NODES
                 for path in records.running(self._cluster.node_dir(name) / "attempts")
             ]
-            if running and _kill_at(self._random.choice(sorted(running))):
+            if running and kill_supervisor(self._random.choice(sorted(running))):
                 self.happened["supervisor killed"] += 1
                 return
 
@@ -285,22 +282,3 @@ class Chaos:
         pairs = [tuple(line.split()) for line in self._acks.read_text().splitlines()]
         keys = Counter(key for _, key in pairs)
         return [f"key {key} was answered {n} times" for key, n in keys.items() if n > 1]
-
-
-def _kill_at(path: Path) -> bool:
-    """Kill the supervisor of an attempt; return whether that came before the attempt's end."""
-    try:
-        info = msgspec.convert(records.started(path), SupervisorInfo)
-        fd = os.pidfd_open(info.pid)
-    except (OSError, msgspec.ValidationError):
-        return False
-    try:
-        # The supervisor may serve another attempt by now; killing it is as good.
-        if not proc.lives(info.pid, info.start_ticks):
-            return False
-        signal.pidfd_send_signal(fd, signal.SIGKILL)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-    return True

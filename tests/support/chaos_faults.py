@@ -11,7 +11,12 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
+
+from gnode.core.task import SupervisorInfo
+from gnode.supervisor import proc
 from gsched.errors import GschedError
+from tests.support import records
 from tests.support.cluster import ROOT, Cluster, wait_until
 from tests.support.disks import fill, free
 from tests.support.processes import MARKER, attempts
@@ -159,3 +164,22 @@ def quantile(values: list[float], part: float) -> float:
     """Return the value below which a part of them lie; 0 of none."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0
+
+
+def kill_supervisor(path: Path) -> bool:
+    """Kill the supervisor of an attempt; return whether that came before the attempt's end."""
+    try:
+        info = msgspec.convert(records.started(path), SupervisorInfo)
+        fd = os.pidfd_open(info.pid)
+    except (OSError, msgspec.ValidationError):
+        return False
+    try:
+        # The supervisor may serve another attempt by now; killing it is as good.
+        if not proc.lives(info.pid, info.start_ticks):
+            return False
+        signal.pidfd_send_signal(fd, signal.SIGKILL)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True

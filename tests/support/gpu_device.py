@@ -20,7 +20,7 @@ SOURCES = Path(__file__).with_name("fake_cuda")
 JOB = Path(__file__).with_name("gpu_job.py")
 GIB = 1 << 30
 MIB = 1 << 20
-LOG_MAX = 65536
+LOG_MAX = 1 << 20
 
 
 def build_driver(folder: Path, *, flags: Sequence[str] = ()) -> Path:
@@ -46,7 +46,7 @@ def build_driver(folder: Path, *, flags: Sequence[str] = ()) -> Path:
 _HEAD = struct.Struct("<4Q")
 _PROCESS = struct.Struct("<IIQQ")
 _RECORD = struct.Struct("<IIQQQQ")
-_PROCESSES_MAX = 64
+_PROCESSES_MAX = 2048
 _STUBS_MAX = 1024
 _STUBS_AT = _HEAD.size + _PROCESSES_MAX * _PROCESS.size
 _LOG_AT = _STUBS_AT + _STUBS_MAX * 4
@@ -69,31 +69,42 @@ class Device:
 
     def __init__(self, path: Path, *, total_bytes: int = 16 * GIB) -> None:
         self.path = path
-        path.write_bytes(total_bytes.to_bytes(8, "little").ljust(_STATE_BYTES, b"\0"))
+        with path.open("xb") as file:
+            file.write(total_bytes.to_bytes(8, "little"))
+            file.truncate(_STATE_BYTES)  # with holes: most of the log stays empty
+
+    def _read(self, count: int, offset: int = 0) -> bytes:
+        with self.path.open("rb") as file:
+            file.seek(offset)
+            return file.read(count)
 
     @property
     def used_bytes(self) -> int:
         """Return the memory that is taken."""
-        return int(_HEAD.unpack_from(self.path.read_bytes())[1])
+        return int(_HEAD.unpack(self._read(_HEAD.size))[1])
 
     def peak_bytes(self, pid: int) -> int:
         """Return the most that a process has had at once."""
-        table = self.path.read_bytes()[_HEAD.size : _STUBS_AT]
+        table = self._read(_STUBS_AT - _HEAD.size, _HEAD.size)
         return max((row[3] for row in _PROCESS.iter_unpack(table) if row[0] == pid), default=0)
+
+    def used_by_process(self) -> dict[int, int]:
+        """Return what each process has had last, also of those that are dead meanwhile."""
+        table = self._read(_STUBS_AT - _HEAD.size, _HEAD.size)
+        return {row[0]: row[2] for row in _PROCESS.iter_unpack(table) if row[0] and row[2]}
 
     def log(self) -> list[Ran]:
         """Return what has been launched, in the order of the calls."""
-        state = self.path.read_bytes()
-        count = int(_HEAD.unpack_from(state)[3])
+        count = int(_HEAD.unpack(self._read(_HEAD.size))[3])
         assert count <= LOG_MAX, "the log has overflown"
-        rows = _RECORD.iter_unpack(state[_LOG_AT : _LOG_AT + count * _RECORD.size])
+        rows = _RECORD.iter_unpack(self._read(count * _RECORD.size, _LOG_AT))
         return [Ran(row[0], row[1], *row[3:]) for row in rows]
 
     def stub_calls(self) -> dict[str, int]:
         """Return how often entry points were called that do nothing."""
         lines = (NATIVE / "cuda_symbols.txt").read_text().splitlines()
         names = [line.split()[0] for line in lines if not line.startswith("#")]
-        counts = struct.unpack_from(f"<{len(names)}I", self.path.read_bytes(), _STUBS_AT)
+        counts = struct.unpack(f"<{len(names)}I", self._read(4 * len(names), _STUBS_AT))
         return {name: count for name, count in zip(names, counts, strict=True) if count}
 
 

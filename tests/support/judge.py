@@ -38,7 +38,7 @@ class Judge:
         self._directory = directory
         self.path.touch()
 
-    def script(self, body: str = "", *, code: int = 0) -> str:
+    def script(self, body: str = "", *, code: int | str = 0) -> str:
         """Return a job's script that writes ``start``, runs ``body`` and writes ``end``."""
 
         def note(what: str) -> str:

@@ -66,16 +66,35 @@ __attribute__((constructor)) static void look_itself_up(void) {
 
 /* ---- memory ---- */
 
-static struct fake_process *own_process(void) {
-    uint32_t pid = (uint32_t)getpid();
+/* A place that has this number already is of a dead process, or of the program before exec(). */
+static struct fake_process *new_process(uint32_t pid) {
     struct fake_state *all = fake_state();
     for (unsigned int i = 0; i < FAKE_PROCESSES_MAX; i++) {
+        struct fake_process *one = &all->processes[i];
         uint32_t none = 0;
-        if (atomic_load(&all->processes[i].pid) == pid ||
-            atomic_compare_exchange_strong(&all->processes[i].pid, &none, pid))
-            return &all->processes[i];
+        if (atomic_load(&one->pid) == pid) {
+            atomic_fetch_sub(&all->used_bytes, atomic_exchange(&one->used_bytes, 0));
+            atomic_store(&one->peak_bytes, 0);
+            return one;
+        }
+        if (atomic_compare_exchange_strong(&one->pid, &none, pid)) return one;
     }
     abort();
+}
+
+static struct fake_process *own_process(void) {
+    static pthread_mutex_t taking = PTHREAD_MUTEX_INITIALIZER;
+    static _Atomic uint32_t owner;
+    static struct fake_process *process;
+    uint32_t pid = (uint32_t)getpid();
+    if (atomic_load(&owner) == pid) return process;
+    pthread_mutex_lock(&taking);
+    if (atomic_load(&owner) != pid) {
+        process = new_process(pid);
+        atomic_store(&owner, pid);
+    }
+    pthread_mutex_unlock(&taking);
+    return process;
 }
 
 /* The memory of processes that are dead is free again. */

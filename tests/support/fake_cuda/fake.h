@@ -11,8 +11,8 @@
 #include "cuda_abi.h"
 
 #define FAKE_SYMBOLS_MAX 1024
-#define FAKE_LOG_MAX 65536
-#define FAKE_PROCESSES_MAX 64
+#define FAKE_LOG_MAX 1048576
+#define FAKE_PROCESSES_MAX 2048
 #define FAKE_NOT_SUPPORTED ((CUresult)801)
 #define FAKE_CAPTURE_UNSUPPORTED ((CUresult)900)
 #define FAKE_CAPTURE_INVALIDATED ((CUresult)901)
