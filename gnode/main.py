@@ -163,6 +163,7 @@ def _compose(
         cpus=binding.cpus,
         cpu_binding=binding.words,
         cpuset_root=roots.cpuset if binding.method == "cpuset" else None,
+        cpu_count=inventory.cpus,
         remove_delay_s=float(environment("GSCHED_TEST_REMOVE_DELAY_S") or REMOVE_DELAY_S),
     )
     agent = Agent(site, inventory, mark=state.read_mark(), heartbeat_s=node.heartbeat_s)

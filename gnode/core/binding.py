@@ -7,6 +7,7 @@ from msgspec import structs
 
 from gnode.core.cpus import Cpu
 from gnode.core.inputs import Account
+from gnode.core.ranks import ranks_on_hosts, threads_of
 from gnode.core.slurm import SLURM_MARK, slurm_variables
 from gnode.core.task import AttemptKey, CpusetCgroup, MemoryCgroup, Task, TaskFile
 from gsched.model.ids import (
@@ -39,6 +40,7 @@ CLUSTER_LETTERS = 12  # of its id: enough to tell clusters of one site apart
 KEPT_PREFIX = "PBS_O_"
 #: In paths of output files, $NAME and ${NAME} stand for the index of the element of an array.
 ARRAY_INDEX_NAMES = ("PBS_ARRAYID", "PBS_ARRAY_INDEX", "GSCHED_ARRAY_INDEX")
+OPENPBS_ARRAY_INDEX = "^array_index^"  # the same in OpenPBS
 REMOVE_DELAY_S = 60.0
 GATE_VARIABLE = "GSCHED_GATE"  # see gnode.supervisor.gate, torchrun_agent and gsched.elastic.gate
 
@@ -73,6 +75,7 @@ class Site:
         cpus: that attempts are bound to; empty: they are not.
         cpu_binding: how attempts are bound to CPUs, in words; empty: nothing is said of it.
         cpuset_root: version and directory below which CPUs are limited; None: by affinity.
+        cpu_count: CPUs that the node offers; 0: unknown.
         remove_delay_s: how long the records of an acknowledged attempt stay: a repeated launch
             still gets its exit.
     """
@@ -94,6 +97,7 @@ class Site:
     cpus: tuple[Cpu, ...] = ()
     cpu_binding: str = ""
     cpuset_root: tuple[int, str] | None = None
+    cpu_count: int = 0
     remove_delay_s: float = REMOVE_DELAY_S
 
 
@@ -249,6 +253,7 @@ def _output_path(launch: Launch, account: Account, asked: str, letter: str) -> s
     }
     if array_of(launch.job):
         names |= dict.fromkeys(ARRAY_INDEX_NAMES, str(index_of(launch.job)))
+        path = path.replace(OPENPBS_ARRAY_INDEX, str(index_of(launch.job)))
     else:
         names["GSCHED_ARRAY_INDEX"] = "0"  # as in Slurm's %a
     for name, value in names.items():
@@ -346,7 +351,7 @@ def _environment(launch: Launch, account: Account, site: Site, user_dir: str) ->
         (name, value) for name, value in launch.environment.items() if _is_users(name, value)
     )
     environment.setdefault("PBS_O_WORKDIR", launch.workdir)
-    environment.setdefault("OMP_NUM_THREADS", str(_threads(launch)))
+    environment.setdefault("OMP_NUM_THREADS", str(_threads(launch, site)))
     environment.update(
         HOME=account.home,
         USER=account.user,
@@ -360,7 +365,7 @@ def _environment(launch: Launch, account: Account, site: Site, user_dir: str) ->
     environment.update(_pbs(launch, site, user_dir))
     environment.update(_gsched(launch, site, user_dir))
     if SLURM_MARK in launch.environment:
-        environment.update(slurm_variables(launch, account))
+        environment.update(slurm_variables(launch, account, node_cpus=site.cpu_count))
     if len(launch.hosts) > 1 or launch.launch is LaunchKind.TORCHRUN:
         environment.update(
             MASTER_ADDR=launch.master_address or "127.0.0.1",
@@ -372,16 +377,21 @@ def _environment(launch: Launch, account: Account, site: Site, user_dir: str) ->
     return environment
 
 
-def _threads(launch: Launch) -> int:
+def _threads(launch: Launch, site: Site) -> int:
     """Return how many threads each process is to have, unless the user says it.
 
     The CPUs of the job on this node, shared by the ranks that gsched starts there, or as many as
-    Slurm's ``--cpus-per-task`` says.
+    ``ompthreads`` or Slurm's ``--cpus-per-task`` says; all CPUs of a node that the job has alone.
     """
     stated = launch.environment.get("SLURM_CPUS_PER_TASK", "")
     if stated.isdecimal() and int(stated):
         return int(stated)
     cpus = max(1, launch.slots[launch.node_rank])
+    stated_threads = threads_of(launch)
+    if stated_threads:
+        return stated_threads
+    if launch.share.exclusive and site.cpu_count and launch.launch is not LaunchKind.TORCHRUN:
+        return site.cpu_count
     if launch.launch is LaunchKind.TORCHRUN:
         return max(1, cpus // processes_per_node(launch))
     return cpus
@@ -415,8 +425,9 @@ def _pbs(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
         "PBS_NODEFILE": f"{user_dir}/{NODEFILE_NAME}",
         "PBS_NNODES": str(len(launch.hosts)),
         "PBS_NUM_NODES": str(len(launch.hosts)),
-        "PBS_NUM_PPN": str(launch.slots[launch.node_rank]),
-        "PBS_NP": str(sum(launch.slots)),
+        "PBS_NUM_PPN": str(ranks_on_hosts(launch)[launch.node_rank]),
+        "PBS_NP": str(sum(ranks_on_hosts(launch))),
+        "NCPUS": str(_threads(launch, site)),
         "PBS_WALLTIME": _walltime(launch),
         "PBS_O_INITDIR": launch.workdir,
     }
@@ -492,10 +503,9 @@ def _files(launch: Launch) -> tuple[TaskFile, ...]:
 
 
 def _nodefile(launch: Launch) -> str:
-    """Return Torque's node file: each host as often as it has slots."""
-    return "".join(
-        f"{host}\n" * slots for host, slots in zip(launch.hosts, launch.slots, strict=True)
-    )
+    """Return the node file of PBS: each host as often as it has ranks."""
+    counts = zip(launch.hosts, ranks_on_hosts(launch), strict=True)
+    return "".join(f"{host}\n" * ranks for host, ranks in counts)
 
 
 def _gpufile(launch: Launch) -> str:

@@ -10,14 +10,22 @@ from gsched.protocol.node import Launch
 SLURM_MARK: Final = "SLURM_SUBMIT_DIR"
 
 
-def slurm_variables(launch: Launch, account: Account) -> dict[str, str]:
+def slurm_variables(launch: Launch, account: Account, *, node_cpus: int = 0) -> dict[str, str]:
     """Return ``SLURM_*`` of a job on one of its nodes, beside ``PBS_*``.
 
     The numbers of tasks and of CPUs for each come from the submission, where they were stated.
+
+    Args:
+        launch: the order.
+        account: of the job's owner.
+        node_cpus: that this node offers; 0: unknown.
     """
     nodes, rank = len(launch.hosts), launch.node_rank
     gpus = ",".join(str(index) for index in launch.share.gpu_indices)
     stated = launch.environment
+    slots = launch.slots
+    if launch.share.exclusive and node_cpus:  # the node is the job's: all nodes are taken as equal
+        slots = tuple(max(node_cpus, own) for own in slots)
     tasks = stated.get("SLURM_NTASKS", str(nodes))
     found = {
         "SLURM_JOB_ID": str(launch.job),
@@ -38,13 +46,10 @@ def slurm_variables(launch: Launch, account: Account) -> dict[str, str]:
         "SLURM_NPROCS": tasks,
         "SLURM_PROCID": str(rank),
         "SLURM_LOCALID": "0",
-        "SLURM_CPUS_ON_NODE": str(launch.slots[rank]),
-        "SLURM_JOB_CPUS_PER_NODE": ",".join(map(str, launch.slots)),
+        "SLURM_CPUS_ON_NODE": str(slots[rank]),
+        "SLURM_JOB_CPUS_PER_NODE": ",".join(map(str, slots)),
         "SLURM_RESTART_COUNT": str(launch.restart_count),
     }
-    if array_of(launch.job):
-        found["SLURM_ARRAY_JOB_ID"] = str(array_of(launch.job))
-        found["SLURM_ARRAY_TASK_ID"] = str(index_of(launch.job))
     if array_of(launch.job):
         found["SLURM_ARRAY_JOB_ID"] = str(array_of(launch.job))
         found["SLURM_ARRAY_TASK_ID"] = str(index_of(launch.job))

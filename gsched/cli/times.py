@@ -16,7 +16,7 @@ LAST_S = 253_402_214_400.0
 
 
 def parse_start_time(text: str, *, now_s: float) -> float:
-    """Return the seconds since the epoch of ``[[[[CC]YY]MM]DD]hhmm[.SS]``, local time.
+    """Return the seconds since the epoch of ``[[[[CC]YY]MM]DD]hhmm[.SS]``, local time, or ``+1h``.
 
     Left out are the century (this one), year, month and day, as in Torque: the next moment that
     fits. A full date in the past is returned as it is.
@@ -25,6 +25,8 @@ def parse_start_time(text: str, *, now_s: float) -> float:
         UsageError: not such a text, or no such date.
     """
     match = _DATE.fullmatch(text)
+    if match is None and text.startswith("+"):
+        return now_s + parse_duration_s(text[1:])
     if match is None:
         raise _no_date(text)
     digits = match["digits"]

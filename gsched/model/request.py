@@ -9,7 +9,7 @@ is divided evenly over its places; consumable resources outside ``select`` are f
 
 import difflib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct, structs
@@ -52,6 +52,11 @@ UNENFORCED_TERMS: Final = frozenset(
 LEAST_PLAIN_BYTES: Final = 1024**2
 _PROPERTY: Final = re.compile(r"[A-Za-z][\w.-]*")
 _NO_PROPERTY: Final = GPU_MODES | {"prohibited"}
+#: Of ``select=``: attributes with a number, by the name under which it counts.
+_CHUNK_COUNTS: Final[Mapping[str, str]] = {
+    **{name: name for name in ("ncpus", "mpiprocs", "ompthreads", "ngpus")},
+    "gpus": "ngpus",
+}
 _COUNTED_WORDS: Final = ("ppn", "gpus", "gpu_type")  # of nodes=, with a value
 
 
@@ -109,7 +114,7 @@ def parse_resources(
         else:
             terms[name] = value
     walltime_s, change_s = _walltime(terms.pop("walltime", None))
-    request = _request(terms, generic_names)
+    request = _request(terms, generic_names, warnings if warn_unknown else None)
     if exclusive:
         request = structs.replace(request, exclusive=True)
     if request.exclusive and request.gpu_share is not None:
@@ -174,7 +179,10 @@ def _walltime(value: str | None) -> tuple[float | None, float | None]:
         ) from None
 
 
-def _request(terms: dict[str, str], generic_names: Collection[str]) -> Request:
+def _request(
+    terms: dict[str, str], generic_names: Collection[str], unknown: list[str] | None
+) -> Request:
+    """Return what the terms ask for; unknown attributes of chunks go to ``unknown``, if given."""
     if "nodes" in terms and "select" in terms:
         raise BadResourceError("nodes= and select= are mutually exclusive", hint="give one of them")
     generic: Generic = tuple(
@@ -183,7 +191,7 @@ def _request(terms: dict[str, str], generic_names: Collection[str]) -> Request:
     if "select" in terms:
         _check_beside_select(terms)
         texts = _chunk_texts("select", terms["select"])
-        chunks = tuple(_select_chunk(text, generic_names) for text in texts)
+        chunks = tuple(_select_chunk(text, generic_names, unknown) for text in texts)
         placement = Placement.FREE
     else:
         chunks, placement = _plain_chunks(terms)
@@ -333,18 +341,18 @@ def _attribute_hint(name: str) -> str:
     return (f"did you mean {close[0]!r}? " if close else "") + f"valid: {valid}"
 
 
-def _select_chunk(text: str, generic_names: Collection[str]) -> Chunk:
-    count, cpus, gpus, gpu_type, memory_bytes = 1, 1, 0, "", 0
+def _select_chunk(text: str, generic_names: Collection[str], unknown: list[str] | None) -> Chunk:
+    count, gpu_type, memory_bytes = 1, "", 0
+    counts = {"ncpus": 1, "mpiprocs": 1, "ompthreads": 0, "ngpus": 0}
     features: list[str] = []
     generic: list[tuple[str, int]] = []
     for position, word in enumerate(part.strip() for part in text.split(":")):
         name, equals, value = word.partition("=")
         if position == 0 and re.fullmatch(r"-?[0-9]+", word):
             count = _count("select", word)
-        elif name in {"ncpus", "mpiprocs", "ompthreads"} and equals:
-            cpus = _count(name, value) if name == "ncpus" else cpus
-        elif name in {"ngpus", "gpus"} and equals:
-            gpus = _count(name, value, least=0)
+        elif name in _CHUNK_COUNTS and equals:
+            target = _CHUNK_COUNTS[name]
+            counts[target] = _count(name, value, least=0 if target == "ngpus" else 1)
         elif name in {"gpu_type", "gpu_model"} and equals:
             gpu_type = _word(name, value)
         elif name == "mem" and equals:
@@ -353,19 +361,25 @@ def _select_chunk(text: str, generic_names: Collection[str]) -> Chunk:
             features.append(_word(name, value))
         elif name in generic_names and equals:
             generic.append((name, _count(name, value)))
+        elif equals and unknown is not None:
+            unknown.append(f"unknown chunk attribute {shown(name)}: ignored")
         else:
             raise BadResourceError(
                 f"select={_short(text)}: unknown chunk attribute {shown(word)}",
                 hint="write select=N:ncpus=C:ngpus=G:mem=M",
             )
+    cpus, ranks = counts["ncpus"], counts["mpiprocs"]
+    threads = counts["ompthreads"] or max(1, cpus // ranks)
     return Chunk(
         count=count,
         cpus=cpus,
-        gpus=gpus,
+        gpus=counts["ngpus"],
         gpu_type=gpu_type,
         memory_bytes=memory_bytes,
         features=tuple(sorted(set(features))),
         generic=tuple(sorted(generic)),
+        ranks=0 if ranks == cpus else ranks,
+        threads=0 if threads == cpus else threads,
     )
 
 
@@ -482,9 +496,19 @@ def _is_plain(request: Request) -> bool:
     first = request.chunks[0]
     return request.placement is Placement.SCATTER and all(
         (chunk.memory_bytes, chunk.generic) == (first.memory_bytes, first.generic)
+        and not (chunk.ranks or chunk.threads)
         and all(_PROPERTY.fullmatch(word) and word not in _NO_PROPERTY for word in chunk.features)
         for chunk in request.chunks
     )
+
+
+def _rank_words(chunk: Chunk) -> Iterator[str]:
+    """Yield what ``select=`` says of ranks and threads: by default one rank with all CPUs."""
+    ranks, threads = chunk.ranks or chunk.cpus, chunk.threads or chunk.cpus
+    if ranks != 1:
+        yield f"mpiprocs={ranks}"
+    if threads != max(1, chunk.cpus // ranks):
+        yield f"ompthreads={threads}"
 
 
 def _format_chunk(chunk: Chunk, verb: str) -> str:
@@ -495,6 +519,7 @@ def _format_chunk(chunk: Chunk, verb: str) -> str:
     if chunk.gpu_type:
         words.append(f"gpu_type={chunk.gpu_type}")
     if verb == "select":
+        words.extend(_rank_words(chunk))
         words.extend([f"mem={exact_size(chunk.memory_bytes)}"] if chunk.memory_bytes else [])
         words.extend(f"{name}={count}" for name, count in chunk.generic)
         words.extend(f"host={feature}" for feature in chunk.features)

@@ -51,6 +51,8 @@ class Chunk(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=Tr
 
     Attributes:
         gpus: whole GPUs.
+        ranks: MPI processes, as lines of the node file (``mpiprocs``); 0: as many as CPUs.
+        threads: of each of them (``ompthreads``); 0: as many as CPUs.
         gpu_share: of one GPU more, which other jobs may use as well; None: nothing.
     """
 
@@ -62,6 +64,8 @@ class Chunk(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=Tr
     features: tuple[str, ...] = ()
     generic: Generic = ()
     gpu_share: GpuShareRequest | None = None
+    ranks: Number = 0
+    threads: Number = 0
 
 
 class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):

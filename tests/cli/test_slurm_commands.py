@@ -192,6 +192,36 @@ def test_sbatch_submits_as_slurm_does(fake: FakeApi, monkeypatch: pytest.MonkeyP
 
 def test_sbatch_prints_the_number_of_an_array_too(fake: FakeApi) -> None:
     assert slurm("sbatch", "--array=1-3", "--wrap=true").stdout == "Submitted batch job 1\n"
+    assert fake.submitted[0].stdout_path.endswith(
+        "/slurm-${GSCHED_ARRAY_NUMBER}_${GSCHED_ARRAY_INDEX}.out"
+    )
+
+
+def test_variables_stand_for_options_of_sbatch(
+    fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They override the script, and the command line overrides them."""
+    monkeypatch.setenv("SBATCH_TIMELIMIT", "10")
+    monkeypatch.setenv("SBATCH_ACCOUNT", "lab")
+    Path("job.sh").write_text("#!/bin/sh\n#SBATCH -t 5 -A mine\ndate\n", encoding="utf-8")
+
+    ran = [slurm("sbatch", "job.sh"), slurm("sbatch", "--account=other", "job.sh")]
+
+    assert [each.status for each in ran] == [0, 0]
+    assert [job.account for job in fake.submitted] == ["lab", "other"]
+    assert fake.submitted[0].resources == ("walltime=0:10:00",)
+
+
+def test_what_sbatch_ignores_is_named(fake: FakeApi) -> None:
+    ran = slurm(
+        "sbatch", "-x", "n2", "--hint=nomultithread", "--kill-on-invalid-dep=yes", "--wrap=:"
+    )
+
+    assert ran.stderr == (
+        "sbatch: #SBATCH --exclude=n2 is ignored; nodes cannot be excluded: an operator can drain "
+        "them\n"
+    )
+    assert (ran.status, len(fake.submitted)) == (0, 1)
 
 
 def test_srun_starts_the_tasks_of_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

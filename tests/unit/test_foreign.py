@@ -91,7 +91,7 @@ def test_a_line_is_told_with_what_to_write(line: str, expected: str) -> None:
         ("2-0", "48:00:00"),
         ("1-02:03", "26:03:00"),
         ("1-02:03:04", "26:03:04"),
-        ("UNLIMITED", "HH:MM:SS"),
+        ("2-0x", "HH:MM:SS"),
     ],
 )
 def test_times_of_slurm_have_minutes_where_pbs_has_seconds(text: str, walltime: str) -> None:

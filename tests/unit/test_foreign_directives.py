@@ -45,6 +45,10 @@ def words(*lines: str, mark: str = "#SBATCH") -> list[str]:
         (["-w n[1-2],gpu7", "-c 2"], "nodes=n1:ppn=2+n2:ppn=2+gpu7:ppn=2"),
         (["-w n01", "-N 3"], "nodes=n01:ppn=1+2:ppn=1"),
         (["-C fast&big"], "nodes=1:ppn=1:fast:big"),
+        (["-G 2 --cpus-per-gpu=4"], "nodes=1:ppn=8:gpus=2"),
+        (["--tasks-per-node=3", "-N 2"], "nodes=2:ppn=3"),
+        (["--licenses=licence@server:2"], "nodes=1:ppn=1,licence=2"),
+        (["-L licence"], "nodes=1:ppn=1,licence=1"),
     ],
 )
 def test_resources_of_slurm_are_read_together(lines: list[str], expected: str) -> None:
@@ -74,6 +78,16 @@ def test_resources_of_slurm_are_read_together(lines: list[str], expected: str) -
         ("--export=A,B=2", ["-v", "A,B=2"]),
         ("--comment='two words'", ["--comment", "two words"]),
         ("--begin=2030-01-02T03:04", ["-a", "203001020304.00"]),
+        ("--begin=16:30", ["-a", "1630.00"]),
+        ("-b teatime", ["-a", "1600.00"]),
+        ("--begin=now+2hours", ["-a", "+7200"]),
+        ("--begin=now+90", ["-a", "+90"]),
+        ("--begin=now", []),
+        ("--time=UNLIMITED", []),
+        ("-d 12", ["-W", "depend=afterany:12"]),
+        ("-d afterok:12_3:13,after:14", ["-W", "depend=afterok:12[3]:13,after:14"]),
+        ("--array=1-9:2%3", ["-t", "1-9:2%3"]),
+        ("--gpu-bind=closest --contiguous", []),
         ("--nice=50", ["-p", "-50"]),
         ("--wait", ["-W", "block=true"]),
         ("--qos=high --open-mode=append --wckey=x --signal=USR2@90 --mail-type=END", []),
@@ -111,6 +125,17 @@ def test_variables_of_slurm_follow_from_its_options() -> None:
     assert read("-q long.q", mark="#$").environment == {}
 
 
+def test_tasks_of_an_array_are_told_of_all_of_them() -> None:
+    assert read("--array=3,5-9:2%2").environment == {
+        "SLURM_SUBMIT_DIR": "/here",
+        "SLURM_ARRAY_TASK_MIN": "3",
+        "SLURM_ARRAY_TASK_MAX": "9",
+        "SLURM_ARRAY_TASK_COUNT": "4",
+        "SLURM_ARRAY_TASK_STEP": "1",
+    }
+    assert "SLURM_ARRAY_TASK_MIN" not in read("-n 2").environment
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -121,6 +146,7 @@ def test_variables_of_slurm_follow_from_its_options() -> None:
         ("-w n[1-99999]", "names too many nodes"),
         ("-C 'a|b'", "s.sh:1: --constraint=a|b: alternatives are not supported"),
         ("-n 0", "s.sh:1: --ntasks: invalid number '0'"),
+        ("-d afterok:1?afterok:2", "s.sh:1: --dependency=afterok:1?afterok:2: alternatives"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_its_line(line: str, message: str) -> None:
@@ -130,11 +156,12 @@ def test_what_cannot_be_read_is_refused_with_its_line(line: str, message: str) -
 
 
 def test_what_is_not_known_is_named_and_ignored() -> None:
-    result = read("--licenses=matlab", "--begin=now+1hour")
+    result = read("--container=image", "--begin=tomorrow", "--exclude=n2")
 
     assert result.directives == []
-    assert result.warnings[0].startswith("s.sh:1: #SBATCH --licenses=matlab is ignored; for --lic")
+    assert result.warnings[0].startswith("s.sh:1: #SBATCH --container=image is ignored; for --con")
     assert "use #PBS -a DATE" in result.warnings[1]
+    assert "nodes cannot be excluded" in result.warnings[2]
     assert read(*["--odd=1"] * 15).warnings[-1] == "s.sh: 5 more such lines are ignored"
 
 

@@ -12,6 +12,9 @@ from gnode.core.binding import LEAST_MEMORY_LIMIT_BYTES, Limits, bind, processes
 from gnode.core.inputs import Account
 from gnode.core.task import MemoryCgroup
 from gsched.model.ids import element_number
+from gsched.model.job import JobSpec, Owner
+from gsched.model.origin import Origin
+from gsched.model.request import parse_resources
 from gsched.model.resources import GpuShare, Share
 from gsched.model.states import LaunchKind, ShareClass
 from gsched.protocol.node import Launch
@@ -44,6 +47,67 @@ def env(launch: Launch) -> dict[str, str]:
 
 def files(launch: Launch) -> dict[str, str]:
     return {file.name: file.content for file in bind(launch, ALICE, site()).files}
+
+
+def with_request(text: str, *shares: Share) -> Launch:
+    """Return a launch of a job with these resources, on nodes of these shares."""
+    request = parse_resources([text], generic_names=()).request
+    spec = JobSpec(
+        owner=Owner(user="alice", uid=1, gid=1), name="x", queue="q", request=request, workdir="/"
+    )
+    origin = Origin(
+        token="t", spec=spec, submitted_s=0.0, assigned_s=0.0, allocation=shares, active=()
+    )
+    return msgspec.structs.replace(
+        order(share=shares[0]),
+        origin=origin,
+        hosts=tuple(share.node for share in shares),
+        slots=tuple(share.cpus for share in shares),
+        gpus=((),) * len(shares),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus", "lines", "threads"),
+    [
+        ("nodes=2:ppn=4", (4, 4), (4, 4), "4"),
+        ("select=2:ncpus=4", (4, 4), (1, 1), "4"),
+        ("select=2:ncpus=4:mpiprocs=4", (4, 4), (4, 4), "1"),
+        ("select=2:ncpus=8:mpiprocs=2", (8, 8), (2, 2), "4"),
+        ("select=2:ncpus=8:mpiprocs=2:ompthreads=3", (8, 8), (2, 2), "3"),
+        ("select=4:ncpus=2", (6, 2), (3, 1), "2"),
+        ("select=1:ncpus=8:mpiprocs=8+2:ncpus=4:mpiprocs=1", (8, 4, 4), (8, 1, 1), "1"),
+    ],
+)
+def test_the_node_file_has_a_line_for_each_rank(
+    text: str, cpus: tuple[int, ...], lines: tuple[int, ...], threads: str
+) -> None:
+    """A rank is a CPU with ``nodes=``, and a chunk of ``select=`` has ``mpiprocs`` of them."""
+    shares = [
+        Share(node=f"n{at}", cpus=each, slots=2 if each == 6 else 1) for at, each in enumerate(cpus)
+    ]
+    launch = with_request(text, *shares)
+    hosts = files(launch)["nodefile"].split()
+
+    assert tuple(hosts.count(share.node) for share in shares) == lines
+    assert env(launch)["PBS_NP"] == str(sum(lines))
+    assert env(launch)["OMP_NUM_THREADS"] == env(launch)["NCPUS"] == threads
+
+
+def test_an_exclusive_job_may_use_all_cpus_of_its_node() -> None:
+    launch = order(
+        share=Share(node="n1", cpus=1, exclusive=True), environment={"SLURM_SUBMIT_DIR": "/"}
+    )
+    found = bind(launch, ALICE, site(cpu_count=16)).env
+
+    assert (found["OMP_NUM_THREADS"], found["SLURM_CPUS_ON_NODE"]) == ("16", "16")
+    assert bind(order(), ALICE, site(cpu_count=16)).env["OMP_NUM_THREADS"] == "1"
+
+
+def test_the_name_of_an_output_file_may_hold_the_index_as_in_openpbs() -> None:
+    launch = order(element_number(5, 3), stdout_path="/out/scan_^array_index^.txt")
+
+    assert bind(launch, ALICE, site()).stdout_path == "/out/scan_3.txt"
 
 
 def test_a_job_that_shares_a_gpu_sees_it_and_knows_its_share() -> None:

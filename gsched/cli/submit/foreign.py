@@ -10,7 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from gsched.cli.submit.mail import NO_MAIL
+from gsched.errors import UsageError
 
+_NAMED_TIMES: Final = {"midnight": "00:00", "noon": "12:00", "elevenses": "11:00",
+                       "fika": "15:00", "teatime": "16:00"}  # fmt: skip
+_UNITS_S: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 NO_NAMED_ARRAYS: Final = "an array is not stated with its name: use #PBS -t RANGE / gsub -t RANGE"
 
 
@@ -46,6 +50,15 @@ def _export(value: str) -> str:
 
 
 def _begin(value: str) -> Meaning:
+    """Return the meaning of ``2030-01-02T03:04``, ``16:00``, ``now+2hours`` or ``midnight``."""
+    clock = re.fullmatch(r"(\d\d?):(\d\d)(?::(\d\d))?", _NAMED_TIMES.get(value, value))
+    if clock is not None:
+        hour, minute, second = clock.groups("00")
+        return Words(*[f"-a {int(hour):02d}{minute}.{second}"] * 2)
+    later = re.fullmatch(r"now(?:\+(\d{1,9})(second|minute|hour|day|week)?s?)?", value)
+    if later is not None:
+        seconds = int(later[1] or 0) * _UNITS_S[later[2] or "second"]
+        return Words(*[f"-a +{seconds}"] * 2) if seconds else Words("", "")
     match = re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d))?)?", value)
     if match is None:
         return "use #PBS -a DATE / gsub -a [[[[CC]YY]MM]DD]hhmm[.SS]"
@@ -73,12 +86,30 @@ def _remark(text: str) -> Reader:
     return lambda _: text
 
 
+def slurm_dependency(value: str) -> Meaning:
+    """Return the meaning of ``afterok:1:2,afterany:3_4``; a bare number is ``afterany``.
+
+    Raises:
+        UsageError: alternatives, which gsched does not have.
+    """
+    if "?" in value:
+        raise UsageError(
+            f"--dependency={value}: alternatives (?) are not supported",
+            hint="separate dependencies that must all be satisfied by commas",
+        )
+    items = [f"afterany:{item}" if item[:1].isdecimal() else item for item in value.split(",")]
+    stated = re.sub(r":([0-9]+)_([0-9]+)", r":\1[\2]", ",".join(items))
+    return Words(f"-W depend={stated}", f"--dependency {stated}")
+
+
 def _walltime(text: str) -> Words:
     return Words(f"-l walltime={text}", f"--walltime {text}")
 
 
 def slurm_time(value: str) -> Words:
     """Return the meaning of Slurm's ``minutes``, ``MM:SS``, ``H:MM:SS`` or ``D-HH[:MM[:SS]]``."""
+    if value.lower() in {"unlimited", "infinite", "-1"}:
+        return Words("", "")
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", value, re.ASCII)
     if match is None:
         return _walltime("HH:MM:SS")
@@ -207,8 +238,14 @@ _SLURM: Final[Mapping[str, Reader]] = {
     **dict.fromkeys(("--output", "-o"), _output("o")),
     **dict.fromkeys(("--error", "-e"), _output("e")),
     **dict.fromkeys(("--array", "-a"), _ARRAY),
-    **dict.fromkeys(("--dependency", "-d"), _dependency("{}")),
+    **dict.fromkeys(("--dependency", "-d"), slurm_dependency),
     **dict.fromkeys(("--mail-type", "--mail-user"), _MAIL),
+    **dict.fromkeys(
+        ("--exclude", "-x"), _remark("nodes cannot be excluded: an operator can drain them")
+    ),
+    "--reservation": _remark("there are no reservations"),
+    **dict.fromkeys(("--input", "-i"), _remark("redirect the input in the script: COMMAND < FILE")),
+    "--tmp": _remark("the space in TMPDIR is not requested"),
     **dict.fromkeys(("--chdir", "-D"), _DIRECTORY),
     **dict.fromkeys(("--account", "-A"), _same("-A {}")),
     "--exclusive": lambda _: Words("--exclusive", "--exclusive"),

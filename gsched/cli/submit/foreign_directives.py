@@ -14,8 +14,10 @@ from msgspec import Struct
 
 from gsched.cli.submit.directives import Directive
 from gsched.cli.submit.foreign import NO_NAMED_ARRAYS, Line, Words, advice, meaning_of, options_of
-from gsched.cli.submit.slurm_request import NAMES, OPTIONS, SlurmRequest
+from gsched.cli.submit.slurm_request import NAMES, OPTIONS, SYNONYMS, SlurmRequest
 from gsched.errors import BadScriptError, GschedError
+from gsched.model.arrays import count, read_array
+from gsched.model.ids import INDICES
 
 SBATCH: Final = "#SBATCH"
 LINES_MOST: Final = 10  # named one by one; more only fill the screen
@@ -36,6 +38,12 @@ _WITHOUT_EFFECT: Final = frozenset(
         *("--mail-type", "--mail-user", "--propagate", "--ntasks-per-core", "--ntasks-per-socket"),
         *("--cores-per-socket", "--distribution", "-m", "--overcommit", "-O", "--quiet", "-Q"),
         *("--cpu-freq", "--profile", "--reboot", "--spread-job", "--clusters", "-M", "--bell"),
+        *("--gpu-bind", "--gpu-freq", "--mem-bind", "--cpu-bind", "--accel-bind", "--gres-flags"),
+        *("--acctg-freq", "--contiguous", "--switches", "--core-spec", "-S", "--thread-spec"),
+        *("--network", "--power", "--prefer", "--use-min-nodes", "--delay-boot", "--time-min"),
+        *("--ignore-pbs", "--test-only", "--oversubscribe", "-s", "--extra", "--mcs-label", "-I"),
+        *("--extra-node-info", "-B", "--sockets-per-node", "--priority", "--ntasks-per-gpu"),
+        *("--kill-on-bad-exit", "--kill-on-invalid-dependency", "--immediate"),
     }
 )
 
@@ -76,7 +84,7 @@ def translated(lines: Sequence[Line], *, where: str, submit_dir: str) -> Transla
             request_line = request_line or line.number
         if words is None:
             text = f"{line.mark} {line.text} is ignored; {advice(line)}"
-            unknown.append(f"{where}:{line.number}: {text}")
+            unknown.append(f"{where}:{line.number}: {text}" if line.number else text)
         elif words:
             result.directives.append(Directive(line.number, words))
             joins = joins or (line.mark == SBATCH and "-o" in words)
@@ -86,8 +94,23 @@ def translated(lines: Sequence[Line], *, where: str, submit_dir: str) -> Transla
         result.directives.append(Directive(lines[0].number, ["-j", "oe"]))
     if any(line.mark == SBATCH for line in lines):
         result.environment = request.environment() | {"SLURM_SUBMIT_DIR": submit_dir}
+        result.environment |= _array_environment(result.directives)
     result.warnings = _warnings(lines, unknown, where)
     return result
+
+
+def _array_environment(directives: Sequence[Directive]) -> dict[str, str]:
+    """Return what Slurm tells each task of an array about all of them; empty: there is none."""
+    stated = [each.words[each.words.index("-t") + 1] for each in directives if "-t" in each.words]
+    if not stated:
+        return {}
+    try:
+        spans = read_array(stated[-1], most=INDICES).spans
+    except GschedError:
+        return {}  # it is refused where it is read for good
+    first, last = min(span.first for span in spans), max(span.last for span in spans)
+    numbers = {"MIN": first, "MAX": last, "COUNT": count(spans), "STEP": spans[0].step}
+    return {f"SLURM_ARRAY_TASK_{name}": str(number) for name, number in numbers.items()}
 
 
 def _warnings(lines: Sequence[Line], unknown: Sequence[str], where: str) -> list[str]:
@@ -119,7 +142,9 @@ def _read(line: Line, request: SlurmRequest) -> tuple[list[str] | None, bool]:
 
 def _named(line: Line, name: str, value: str) -> tuple[str, str]:
     """Return an option of Slurm by its long name where resources are read together."""
-    return (OPTIONS.get(name, name) if line.mark == SBATCH else name), value
+    if line.mark == SBATCH:
+        name = SYNONYMS.get(name, OPTIONS.get(name, name))
+    return name, value
 
 
 def _words(line: Line, options: Sequence[tuple[str, str]]) -> list[str] | None:

@@ -9,8 +9,12 @@ from gsched.errors import UsageError
 from gsched.model.limits import MAX_ENVIRONMENT_BYTES
 
 #: Taken along even without -V, so that the programs and the Python of an activated environment
-#: are those of the job. Only PATH would do for most; the others let pip and conda agree with it.
-ALWAYS_TAKEN = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
+#: are those of the job. Only PATH would do for most; the others let pip and conda agree with it,
+#: and commands in the job find the head to which it was submitted.
+ALWAYS_TAKEN = (
+    *("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"),
+    *("GSCHED_HEAD", "GSCHED_CONFIG"),
+)
 _VARIABLE = re.compile(
     r"""(?P<name>[^=,]*)(?:=(?:"(?P<double>[^"]*)"(?=,|$)|'(?P<single>[^']*)'(?=,|$)"""
     r"""|(?P<plain>(?:\\,|[^,])*)))?(?:,|$)"""

@@ -12,7 +12,7 @@ from gsched.model.training import Scaling, Urgency
 PRIORITY_LEAST, PRIORITY_MOST = -1024, 1023  # POSIX qsub
 # Terms of -l that say how many places there are: those of the command line replace, all together,
 # those of the script, because mixed ones would contradict each other.
-_PLACE_TERMS = frozenset({"nodes", "select", "place", "ncpus", "procs"})
+_PLACE_TERMS = frozenset({"nodes", "select", "ncpus", "procs"})  # place= is merged by its name
 _GPU_TERMS = frozenset({"gpus", "ngpus"})  # a range of GPUs replaces these, too
 
 
@@ -21,6 +21,7 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
 
     start_after: str | None = None
     account: str | None = None
+    project: str | None = None
     comment: str | None = None
     checkpoint: str | None = None
     stderr: str | None = None
@@ -265,6 +266,8 @@ _JOB_OPTIONS = (
     click.option("-p", "priority", default=None, metavar="PRIORITY",
                  type=click.IntRange(PRIORITY_LEAST, PRIORITY_MOST),
                  help="Priority, -1024 to 1023; higher starts first."),
+    _text("-P", metavar="PROJECT", text="Project: recorded as the account, unless -A is given.",
+          target="project"),
     _text("-q", metavar="QUEUE", text="Queue of the job.", target="queue"),
     _text("-r", metavar="y|n", text="Whether the job can be rerun from its start.",
           target="rerunnable"),

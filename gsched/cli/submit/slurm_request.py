@@ -21,6 +21,14 @@ OPTIONS: Final[Mapping[str, str]] = {
     "-G": "--gpus",
     "-w": "--nodelist",
     "-C": "--constraint",
+    "-L": "--licenses",
+}
+#: Names that Slurm reads, too.
+SYNONYMS: Final[Mapping[str, str]] = {
+    "--tasks-per-node": "--ntasks-per-node",
+    "--workdir": "--chdir",
+    "--tasks": "--ntasks",
+    "--licences": "--licenses",
 }
 
 
@@ -38,6 +46,7 @@ class SlurmRequest(Struct, kw_only=True):
     tasks: int = 0
     tasks_per_node: int = 0
     cpus_per_task: int = 1
+    cpus_per_gpu: int = 0
     gpus: Gpus = Gpus()
     gpus_per_node: Gpus = Gpus()
     gpus_per_task: Gpus = Gpus()
@@ -58,6 +67,8 @@ class SlurmRequest(Struct, kw_only=True):
         self.stated = True
         if name == "--gres":
             self._take_gres(value)
+        elif name == "--licenses":
+            self._take_licences(value)
         else:
             field, read = _READERS[name]
             setattr(self, field, read(name, value))
@@ -69,6 +80,13 @@ class SlurmRequest(Struct, kw_only=True):
                 self.gpus_per_node = _gpus("--gres", rest or "1")
             else:
                 self.generic += ((name, _count("--gres", rest or "1")),)
+
+    def _take_licences(self, value: str) -> None:
+        """Take in ``name[@server][:count]``; what no node declares is ignored with a warning."""
+        for item in filter(None, re.split(r"[,|]", value)):
+            name, _, count = item.partition(":")
+            amount = _count("--licenses", count or "1")
+            self.generic += ((name.partition("@")[0], amount),)
 
     @property
     def text(self) -> str:
@@ -82,6 +100,7 @@ class SlurmRequest(Struct, kw_only=True):
         count = self.tasks if spread else max(1, nodes)
         tasks = 1 if spread else self._tasks_on_each(count)
         cpus, gpus = tasks * self.cpus_per_task, self._gpus_on_each(count, tasks)
+        cpus = max(cpus, self.cpus_per_gpu * gpus.count)
         terms = [self._chunks(count, cpus, gpus, spread=spread)]
         memory_bytes = self.memory_bytes * count
         memory_bytes += self.memory_per_cpu_bytes * cpus * count
@@ -200,6 +219,7 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[str, str], object]]]] = {
     "--ntasks": ("tasks", _count),
     "--ntasks-per-node": ("tasks_per_node", _count),
     "--cpus-per-task": ("cpus_per_task", _count),
+    "--cpus-per-gpu": ("cpus_per_gpu", _count),
     "--gpus": ("gpus", _gpus),
     "--gpus-per-node": ("gpus_per_node", _gpus),
     "--gpus-per-task": ("gpus_per_task", _gpus),
@@ -209,4 +229,4 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[str, str], object]]]] = {
     "--nodelist": ("hosts", hosts_of),
     "--constraint": ("features", _features),
 }
-NAMES: Final = frozenset({*_READERS, "--gres"})
+NAMES: Final = frozenset({*_READERS, "--gres", "--licenses"})

@@ -20,7 +20,7 @@ from gsched.model.job import Labels
 from gsched.model.units import parse_duration_s, parse_size_bytes
 from gsched.protocol.api import SubmitJob
 
-_KEEP = frozenset({"e", "o", "eo", "oe", "n"})
+_KEEP = re.compile(r"n|[eo]{1,2}d?|d")
 _JOIN = {"o": "oe", "e": "eo", "n": "n"}
 _UMASK = re.compile(r"0?[0-7]{1,4}")
 _LAYOUT = frozenset({"nodes", "select", "procs", "ncpus", "gpus", "ngpus"})
@@ -159,6 +159,7 @@ def make_job(
 def _labels(options: SubmitOptions) -> dict[str, object]:
     """Return the labels that are given; an option has the name of its label."""
     stated = {name: getattr(options, name) for name in Labels.__struct_fields__}
+    stated["account"] = options.project if options.account is None else options.account
     return {name: value for name, value in stated.items() if value is not None}
 
 
@@ -262,9 +263,11 @@ def compatibility_notes(options: SubmitOptions, place: Place) -> list[str]:
     """
     notes = list(parse_extras(options.extras).notes)
     if options.keep is not None:
-        if options.keep not in _KEEP:
-            raise UsageError(f"-k: invalid value {options.keep!r}", hint="valid: e, o, eo, n")
-        if options.keep != "n":
+        if not _KEEP.fullmatch(options.keep):
+            raise UsageError(
+                f"-k: invalid value {options.keep!r}", hint="valid: e, o, eo, n; d behind them"
+            )
+        if options.keep != "n" and "d" not in options.keep:
             notes.append("-k has no effect: output is always written directly to its files")
     if options.checkpoint not in {None, "n", "u", "none"}:
         notes.append("-c has no effect: jobs write their own checkpoints")

@@ -1,0 +1,1 @@
+# conda is a function of site.sh here.
