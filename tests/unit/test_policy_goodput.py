@@ -143,7 +143,7 @@ def profile_with(model: GoodputModel):  # type: ignore[no-untyped-def] # never N
 
 def test_the_speed_of_a_job_counts_as_a_part_of_its_best() -> None:
     """By hand: 1, 2 and 4 GPUs of which two are known; the square roots of the parts."""
-    found = candidates((adaptive(1, goodput=HALF, reached=2, most=4), ()))
+    found = candidates((adaptive(1, goodput=HALF, reached=2, most=4, restart_s=0.0), ()))
     problem = problem_of(found, Settings(ageing=0.0))
     best = 2 / 2**0.1
 
@@ -171,10 +171,33 @@ def test_a_job_near_its_end_is_not_restarted_for_more_gpus() -> None:
     assert (moves(20.0), moves(2e4)) == (0, 1)
 
 
-def test_a_restart_takes_nothing_from_a_job_that_waits() -> None:
-    found = candidates((adaptive(1, goodput=EVEN, left=1.0, restarts=9, age_s=100.0), ()))
+def test_the_first_start_of_a_job_is_no_restart() -> None:
+    found = candidates((adaptive(1, goodput=EVEN, left=1.0, age_s=100.0), ()))
 
     assert restarted(found, found.goodput) == pytest.approx(found.goodput)
+
+
+def test_a_preempted_job_pays_for_its_next_start() -> None:
+    """By hand: as one that has GPUs and would change them."""
+    found = candidates((adaptive(1, goodput=HALF, reached=1, most=1, left=60.0), ()))
+
+    assert restarted(found, found.goodput) == pytest.approx([3600 / 3630 / (1 + 30 / 60)])
+
+
+@pytest.mark.parametrize(("reached", "swaps"), [(1, 0), (0, 1)])
+def test_a_preempted_job_does_not_take_turns_with_one_like_it(reached: int, swaps: int) -> None:
+    """It is a little shorter, and would gain less than its restart costs; a new job gains it."""
+    running = [(adaptive(1, goodput=EVEN, reached=1, most=1, left=1000.0), (on("n1", 0),))]
+    other = adaptive(2, goodput=EVEN, reached=reached, most=1, left=990.0)
+    plan = planned(seen(typed_nodes(n1=("a", 1)), [other], running))
+
+    assert len(plan.moves) == swaps
+
+
+def test_a_job_that_was_preempted_often_runs_where_gpus_are_idle() -> None:
+    preempted = adaptive(1, goodput=EVEN, reached=1, most=1, age_s=300.0, restarts=20)
+
+    assert gpus(seen(typed_nodes(n1=("a", 1)), [preempted])) == {1: 1}
 
 
 # --- short jobs first, within a bound ---

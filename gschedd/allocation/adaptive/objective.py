@@ -38,6 +38,29 @@ def restarting(candidates: Candidates) -> Flags:
     return changed
 
 
+def preempted(candidates: Candidates) -> Flags:
+    """Return which jobs have run and have no GPUs, shape ``(J,)``."""
+    has_run = np.array([each.profile.gpus_reached > 0 for each in candidates.jobs], dtype=bool)
+    found: Flags = has_run & ~holding(candidates)
+    return found
+
+
+def restart_factors(candidates: Candidates, paid: Floats, least: Floats | None = None) -> Floats:
+    """Return by what a restart reduces the goodput of each column, shape ``(K,)``.
+
+    A job that was preempted pays for its next start like one that has GPUs and would change them,
+    or else jobs would take turns on the same GPUs. The first start of a job is no restart.
+
+    Args:
+        paid: which part of its goodput a job has left after a restart there, shape ``(K,)``.
+        least: what is left at least of the goodput of a preempted job, shape ``(J,)``, so that it
+            does not wait beside idle GPUs; None: any objective prefers running to waiting.
+    """
+    waiting = paid if least is None else np.maximum(paid, np.minimum(least, 1.0)[candidates.job])
+    found: Floats = np.where(restarting(candidates), paid, 1.0)
+    return np.where(preempted(candidates)[candidates.job], waiting, found)
+
+
 def restart_factor(profile: AdaptiveProfile) -> float:
     """Return which part of its time a job would have run, had it restarted once more; 0 to 1."""
     if profile.age_s < profile.restart_s:

@@ -4,7 +4,7 @@ With goodput G of job i on configuration j of g GPUs, of at least N_i GPUs, h_i 
 has run, L_i its work left, S_i the time without progress of a restart, r_i as under ``sia``::
 
     G_ij <- G_ij / max(1, g_j / h_i)^caution
-    G_ij <- r_i G_ij / (1 + S_i G_ij / L_i)       where j is not what i has
+    G_ij <- r_i G_ij / (1 + S_i G_ij / L_i)       where j is not what i has, unless i never ran
     x_ij = G_ij / max_j G_ij                      speed, of the best that the job may have now
     T_i  = L_i / max_j G_ij                       predicted time left, seconds
     w_i  = (median T / T_i)^short_first           within 1 / weight_bound and weight_bound
@@ -27,7 +27,7 @@ from gschedd.allocation.adaptive.candidates import Candidates
 from gschedd.allocation.adaptive.objective import (
     problem_with,
     restart_factor,
-    restarting,
+    restart_factors,
 )
 from gschedd.allocation.adaptive.problem import Floats, Problem
 from gschedd.policies.training.goodput import Settings
@@ -66,7 +66,7 @@ def expected(candidates: Candidates, settings: Settings) -> Floats:
 
 
 def restarted(candidates: Candidates, goodput: Floats) -> Floats:
-    """Return goodputs, less where a job would be restarted; shape ``(K,)``."""
+    """Return goodputs, less where a job would be restarted, or was preempted; shape ``(K,)``."""
     profiles = [each.profile for each in candidates.jobs]
     factor = np.array([restart_factor(each) for each in profiles])
     restart_s = np.array([each.restart_s for each in profiles])
@@ -74,7 +74,7 @@ def restarted(candidates: Candidates, goodput: Floats) -> Floats:
     with np.errstate(divide="ignore"):
         paid = 1.0 / (1.0 + restart_s[candidates.job] / time_left_s)
     paid = np.where(np.isfinite(time_left_s), paid, 1.0) * factor[candidates.job]
-    result: Floats = goodput * np.where(restarting(candidates), paid, 1.0)
+    result: Floats = goodput * restart_factors(candidates, paid)
     return result
 
 

@@ -17,11 +17,10 @@ import numpy as np
 
 from gschedd.allocation.adaptive.candidates import Candidates
 from gschedd.allocation.adaptive.objective import (
-    holding,
     normalised,
     problem_with,
     restart_factor,
-    restarting,
+    restart_factors,
 )
 from gschedd.allocation.adaptive.problem import Floats, Problem
 from gschedd.policies.training.sia import Settings
@@ -42,28 +41,18 @@ def costs(candidates: Candidates, settings: Settings) -> Floats:
         return np.zeros(0)
     relative = normalised(candidates, candidates.goodput)
     if settings.restart_factor:
-        relative = relative * restart_factors(candidates, relative, settings)
+        relative = relative * paid_for(candidates, relative, settings)
     with np.errstate(divide="ignore"):
         power: Floats = relative**settings.p
     return power if settings.p < 0 else -power
 
 
-def restart_factors(candidates: Candidates, relative: Floats, settings: Settings) -> Floats:
-    """Return by what a restart reduces the goodput of each column, shape ``(K,)``.
-
-    A job that was preempted pays for its next start, too, or else jobs would take turns on the same
-    GPUs. But it never pays so much that it would wait beside idle GPUs.
-    """
+def paid_for(candidates: Candidates, relative: Floats, settings: Settings) -> Floats:
+    """Return by what restarts reduce the goodput of each column, shape ``(K,)``."""
     factors = np.array([restart_factor(each.profile) for each in candidates.jobs])
-    has_run = np.array([each.profile.gpus_reached > 0 for each in candidates.jobs], dtype=bool)
-    best = np.zeros(len(candidates.jobs))
-    np.maximum.at(best, candidates.job, relative)
+    least = None
     if settings.p < 0:
+        best = np.zeros(len(candidates.jobs))
+        np.maximum.at(best, candidates.job, relative)
         least = (WAITS_LESS * settings.lambda_n) ** (1.0 / settings.p) / np.maximum(best, 1e-300)
-        preempted = np.where(has_run, np.maximum(factors, np.minimum(least, 1.0)), 1.0)
-    else:
-        preempted = np.where(has_run, factors, 1.0)
-    changed = restarting(candidates)
-    waits = ~holding(candidates)[candidates.job]
-    found: Floats = np.where(changed, factors[candidates.job], 1.0)
-    return np.where(waits, preempted[candidates.job], found)
+    return restart_factors(candidates, factors[candidates.job], least)
