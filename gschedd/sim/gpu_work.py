@@ -1,9 +1,11 @@
-"""Jobs progress by what they get of their GPUs: a fluid model of GPUs that several jobs share.
+"""Jobs progress by what they get of their GPUs, of which several jobs may share one.
 
-A job that has a GPU for itself keeps it busy for a part of the time (`Program.gpu_use`). On a
-shared GPU the job of the class ``high`` runs as if it were alone. The jobs of the class ``low`` get
-the time that it leaves: all that they want if that is enough, else all of them slow down alike.
-Switching between jobs costs nothing here, and they do not disturb each other.
+A job that has a GPU for itself keeps it busy for a part of the time (`Program.gpu_use`).
+
+Without costs the model is a fluid: on a shared GPU the job of the class ``high`` runs as if it were
+alone. The jobs of the class ``low`` get the time that it leaves: all that they want if that is
+enough, else all of them slow down alike. Switching between jobs costs nothing, and they do not wait
+for each other: what comes out is a bound. With costs see `gschedd.sim.gpu_costs`.
 """
 
 from collections import deque
@@ -16,6 +18,7 @@ from gnode.core.task import AttemptKey
 from gsched.model.resources import WHOLE_PERCENT, GpuShare
 from gsched.model.states import ShareClass
 from gschedd.sim.agenda import FOREVER
+from gschedd.sim.gpu_costs import SharingCosts, shared_rates
 from gschedd.sim.program import Program
 
 #: Work that counts as none, seconds.
@@ -41,13 +44,17 @@ class _Job(Struct):
 class GpuWork:
     """The jobs of one machine.
 
+    Args:
+        costs: of sharing a GPU; None: the fluid.
+
     Attributes:
         busy_s: for how long each GPU was busy, by index.
     """
 
-    def __init__(self, cpus: float, speed: float) -> None:
+    def __init__(self, cpus: float, speed: float, costs: SharingCosts | None = None) -> None:
         self._cpus = cpus
         self._speed = speed
+        self._costs = costs
         self._jobs: dict[AttemptKey, _Job] = {}
         self._at_s = 0.0
         self._past: deque[tuple[float, dict[int, float]]] = deque()
@@ -128,7 +135,19 @@ class GpuWork:
         for sharers in on.values():
             high = [job for job, share in sharers if share.share_class is ShareClass.HIGH]
             low = [job for job, share in sharers if share.share_class is ShareClass.LOW]
-            left = max(0.0, 1.0 - sum(job.program.gpu_use for job in high))
-            wanted = sum(job.program.gpu_use for job in low)
-            for job in low:
-                job.rate = min(1.0, left / wanted) if wanted else 1.0
+            rates = self._rates(_uses(high), _uses(low))
+            for job, rate in zip([*high, *low], rates, strict=True):
+                job.rate = min(job.rate, rate)
+
+    def _rates(self, high: Sequence[float], low: Sequence[float]) -> list[float]:
+        """Return how fast the high and the low jobs of a GPU run, each of its speed alone."""
+        if self._costs is not None:
+            fast, slow = shared_rates(high, low, self._costs)
+            return fast + slow
+        left, wanted = max(0.0, 1.0 - sum(high)), sum(low)
+        rate = min(1.0, left / wanted) if wanted else 1.0
+        return [1.0] * len(high) + [rate] * len(low)
+
+
+def _uses(jobs: Sequence[_Job]) -> list[float]:
+    return [job.program.gpu_use for job in jobs]

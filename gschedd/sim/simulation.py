@@ -21,13 +21,15 @@ from gschedd.plan.training import Fabric
 from gschedd.sim.adaptive import Truth
 from gschedd.sim.agenda import FOREVER, Agenda
 from gschedd.sim.cluster import ClusterNode
+from gschedd.sim.gpu_costs import SharingCosts
+from gschedd.sim.gpu_work import GpuWork
 from gschedd.sim.head import HeadProcess
 from gschedd.sim.machine import Machine
 from gschedd.sim.node import NodeProcess
 from gschedd.sim.program import Program
 from gschedd.sim.recorder import JobResult, Recorder, Summary
 from gschedd.sim.trainings import Trainings
-from gschedd.sim.work import WORK_MODELS
+from gschedd.sim.work import WORK_MODELS, Work
 from gschedd.sim.workload import Classifier, TraceJob, Users
 
 #: When simulated time begins, seconds since the epoch: any moment that is not 0, which records
@@ -56,6 +58,7 @@ class Options(Struct, frozen=True, kw_only=True):
         planning_s: trainings are planned beside the head, so long for each plan, seconds; None: in
             the head's cycle, in no time.
         sharing: how jobs share GPUs.
+        sharing_costs: with the work ``gpus``: what that costs them; None: nothing.
         truth_of: how a job really behaves that is an adaptive training, whatever it is planned as;
             None where it is none. As its trace says, unless something else is named here.
     """
@@ -71,6 +74,7 @@ class Options(Struct, frozen=True, kw_only=True):
     predicted_times: bool = True
     planning_s: float | None = None
     sharing: SharingRules = DEFAULT_RULES
+    sharing_costs: SharingCosts | None = None
     truth_of: Callable[[TraceJob], Truth | None] = lambda job: job.behaviour
 
 
@@ -174,7 +178,7 @@ class Simulation:
             node.name,
             node.inventory,
             agenda=self.agenda,
-            work=WORK_MODELS[options.work](node.inventory.cores, node.speed),
+            work=_work(options, node),
             programs=self._programs,
         )
         machine.on_change = self.recorder.changed
@@ -252,3 +256,12 @@ class Simulation:
             cycles=self.head.cycles,
             oddities=self.head.oddities,
         )
+
+
+def _work(options: Options, node: ClusterNode) -> Work:
+    """Return the model of how the jobs of a node progress."""
+    cores, speed = node.inventory.cores, node.speed
+    if options.sharing_costs is not None:
+        assert options.work == "gpus", "only that model knows costs of sharing"
+        return GpuWork(cores, speed, options.sharing_costs)
+    return WORK_MODELS[options.work](cores, speed)

@@ -1,127 +1,83 @@
-"""12 jobs on 4 GPUs, each job with a GPU of its own and with a share of one: what sharing gains.
+"""What sharing GPUs gains and costs, beside the figures of the paper that the method is from.
 
-Modelled after the second experiment of Wang et al., "GPU sharing method for deep learning clusters
-with priorities", Computer Science 2023, 50(6): 86-91: 12 trainings of the class ``low`` arrive on 4
-GPUs. The paper does not publish the jobs, so they are drawn here: five kinds with the part of the
-time for which each keeps a GPU busy and the memory that it needs, chosen so that GPUs with one job
-each are about half busy, as in the paper. In the model (``gschedd.sim.gpu_work``) sharing costs
-nothing, so the gains are bounds, not predictions for a GPU. From the head's real core in simulated
-time.
+The experiments of Wang et al., "GPU sharing method for deep learning clusters with priorities",
+Computer Science 2023, 50(6): 86-91, from the head's real core in simulated time:
+
+1. 12 trainings of the class ``low`` arrive on 4 GPUs: completion and utilisation, with a GPU each
+   and with shares.
+2. What the set-up implies: with arrivals within so many minutes, durations chosen so that the jobs
+   with a GPU each take as long as published, and duty cycles so that these GPUs are as busy.
+3. A ``high`` job beside a ``low`` one: how much slower it gets, and how fast the low one runs; and
+   packed, without a token.
+
+The paper does not publish its jobs, so they are drawn here: five kinds of networks with the part of
+the time for which each keeps a GPU busy. Three models of what sharing costs (`gschedd.sim.gpu_work`
+and `gpu_costs`): ``bound``: nothing; ``measured``: as on the driver without a GPU, by
+``scripts/bench/gpushare``; ``fitted``: as the paper's own figures of its third experiment imply.
 """
 
 import argparse
 import json
-import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Final
 
-from msgspec import Struct, structs
 from rich.console import Console
 from rich.table import Table
 
 from gschedd.plan.sharing import SharingRules
-from gschedd.policies.registry import Tuning, choose
-from gschedd.sim.cluster import read_cluster
-from gschedd.sim.gpu_work import GpuWork
-from gschedd.sim.recorder import JobResult
-from gschedd.sim.simulation import Options, Simulation
-from gschedd.sim.workload import TraceJob
+from gschedd.sim.gpu_costs import SharingCosts
 from scripts.reproduce.arguments import seeds_of
-
-JOBS: Final = 12
-GPUS: Final = 4
-CLUSTER: Final = f"{GPUS}xcpus=8,gpus=1,gpu_memory=32gb"
-MINUTE_S: Final = 60.0
-#: Name, part of the time for which a GPU of its own is busy, percent of the memory.
-KINDS: Final = (
-    ("vgg11", 0.55, 30),
-    ("vgg16", 0.65, 35),
-    ("vgg19", 0.70, 40),
-    ("mobilenet", 0.35, 20),
-    ("squeezenet", 0.30, 15),
+from scripts.reproduce.sharing_model import (
+    BENCH_USE,
+    KINDS,
+    MEASURED,
+    MINUTE_S,
+    PAPER,
+    Group,
+    Outcome,
+    draw,
+    fitted_costs,
+    fitted_use,
+    measured_costs,
+    run_pair,
+    sharing,
+    simulate,
 )
-#: What the paper measured on four V100, as a reference.
-PAPER: Final = {"completion_percent": -19.49, "utilisation_points": 10.64}
+
+WIDTH: Final = 110
+#: Minutes in which the jobs arrive.
+WINDOWS: Final = (0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0)
+#: Halvings of the interval in which the scale of durations is looked for.
+HALVINGS: Final = 10
+DUTY_CYCLES: Final = (0.4, 0.6, BENCH_USE, 0.9)
+#: An endless low job.
+ENDLESS: Final = 1.0
+PARTS: Final = ("group", "sensitivity", "pairs")
+EXAMPLES: Final = """examples:
+  scripts/reproduce/sharing
+  scripts/reproduce/sharing --window 60 --low-max 2
+"""
+
+Gains = dict[str, list[float]]
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
-    """What one run came to.
-
-    Attributes:
-        completion_s: from the first submission to the last end.
-        utilisation: of all GPUs over that time, 0 to 1.
-        run_s: mean run time of a job.
-        wait_s: mean time from submission to start.
-    """
-
-    completion_s: float
-    utilisation: float
-    run_s: float
-    wait_s: float
+def models() -> Mapping[str, SharingCosts | None]:
+    """Return the models of what sharing costs low jobs among themselves, by name."""
+    return {"bound": None, "measured": measured_costs()}
 
 
-def draw(seed: int, *, window_s: float) -> list[TraceJob]:
-    """Return jobs of 10 to 20 minutes that arrive at random times of a window."""
-    chance = random.Random(f"{seed} sharing")
-    arrivals_s = sorted(chance.uniform(0.0, window_s) for _ in range(JOBS))
-    jobs: list[TraceJob] = []
-    for submit_s in arrivals_s:
-        name, use, percent = chance.choice(KINDS)
-        jobs.append(
-            TraceJob(
-                submit_s=submit_s - arrivals_s[0],
-                duration_s=chance.uniform(10.0, 20.0) * MINUTE_S,
-                name=f"{name}-{percent}",
-                kind=name,
-                gpus=1,
-                gpu_use=use,
-            )
-        )
-    return jobs
-
-
-def sharing(job: TraceJob) -> TraceJob:
-    """Return a job that shares a GPU: the class ``low``, memory as its kind needs."""
-    percent = job.name.rpartition("-")[2]
-    return structs.replace(job, gpus=0, resources=f"nodes=1,gpu_share={percent}%:low")
-
-
-def simulate(jobs: Sequence[TraceJob], rules: SharingRules) -> Outcome:
-    """Run a list of jobs."""
-    results: list[JobResult] = []
-    chosen = choose("balance", Tuning())
-    run = Simulation(
-        read_cluster(CLUSTER),
-        jobs,
-        chosen.plan,
-        options=Options(work="gpus", sharing=rules),
-        on_result=results.append,
-    )
-    run.run()
-    assert len(results) == len(jobs), "all jobs have ended"
-    completion_s = max(result.end_s for result in results)
-    busy_s = 0.0
-    for machine in run.machines:
-        assert isinstance(machine.work, GpuWork), "it was asked for"
-        busy_s += sum(machine.work.busy_s.values())
-    return Outcome(
-        completion_s=completion_s,
-        utilisation=busy_s / (GPUS * completion_s),
-        run_s=fmean(result.run_s for result in results),
-        wait_s=fmean(result.wait_s for result in results),
-    )
-
-
-def compare(seed: int, rules: SharingRules, window_s: float) -> tuple[Outcome, Outcome]:
+def compare(
+    seed: int, rules: SharingRules, group: Group, costs: SharingCosts | None = None
+) -> tuple[Outcome, Outcome]:
     """Return the outcomes of a list of jobs with a GPU each, and with shares."""
-    jobs = draw(seed, window_s=window_s)
-    return simulate(jobs, rules), simulate([sharing(job) for job in jobs], rules)
+    jobs = draw(seed, group)
+    return simulate(jobs, rules), simulate([sharing(job) for job in jobs], rules, costs)
 
 
-def gains(pairs: Sequence[tuple[Outcome, Outcome]]) -> dict[str, list[float]]:
+def gains(pairs: Sequence[tuple[Outcome, Outcome]]) -> Gains:
     """Return what sharing changes, for each pair."""
     return {
         "completion_percent": [100 * (b.completion_s / a.completion_s - 1) for a, b in pairs],
@@ -131,44 +87,194 @@ def gains(pairs: Sequence[tuple[Outcome, Outcome]]) -> dict[str, list[float]]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the comparison and print it."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seeds", type=seeds_of, default=range(30), metavar="A-B")
-    parser.add_argument("--low-max", type=int, default=3, metavar="N", help="jobs on one GPU")
-    parser.add_argument("--printed", action="store_true", help="compare as the paper's listing")
-    parser.add_argument(
-        "--assumed", type=float, default=0.3, metavar="U", help="utilisation of jobs just placed"
+def as_published(seeds: Sequence[int], window_s: float) -> Group:
+    """Return a group that takes as long and is as busy as published, with a GPU for each job.
+
+    The scale of durations is found by halving an interval; what sharing gains plays no part.
+    """
+
+    def alone(scale: float) -> list[Outcome]:
+        group = Group(window_s=window_s, scale=scale)
+        return [simulate(draw(seed, group), SharingRules()) for seed in seeds]
+
+    least, most = 0.02, 4.0
+    for _ in range(HALVINGS):
+        middle = (least + most) / 2
+        took_s = fmean(each.completion_s for each in alone(middle))
+        least, most = (middle, most) if took_s < PAPER.alone_minutes * 60 else (least, middle)
+    busy = fmean(each.utilisation for each in alone(middle))
+    use_scale = PAPER.utilisation_percent / 100.0 / busy
+    return Group(window_s=window_s, scale=middle, use_scale=use_scale)
+
+
+def print_group(asked: argparse.Namespace, rules: SharingRules, console: Console) -> object:
+    """Run the first experiment, print it and return its figures."""
+    group = Group(window_s=asked.window * MINUTE_S)
+    table = Table(
+        "model",
+        *("GPU each, min", "shares, min", "completion, %", "utilisation, points", "run time, %"),
+        title=f"12 low jobs on 4 GPUs, arrivals within {asked.window:g} minutes, "
+        f"{len(asked.seeds)} lists",
     )
-    parser.add_argument("--window", type=float, default=20.0, metavar="MIN", help="of arrivals")
-    parser.add_argument("--json", metavar="FILE", help="write all figures")
-    wanted = parser.parse_args(arguments)
-    rules = SharingRules(
-        low_max=wanted.low_max,
-        low_max_printed=wanted.printed,
-        utilisation_assumed=wanted.assumed,
-    )
-    pairs = [compare(seed, rules, wanted.window * MINUTE_S) for seed in wanted.seeds]
-    found = gains(pairs)
-    table = Table("figure", "mean", "standard deviation", "paper (4 V100)")
-    table.add_row("GPU each: minutes", _mean([a.completion_s / 60 for a, _ in pairs]), "", "59.8")
-    table.add_row("shares: minutes", _mean([b.completion_s / 60 for _, b in pairs]), "", "48.2")
+    found: dict[str, Gains] = {}
+    for name, costs in models().items():
+        pairs = [compare(seed, rules, group, costs) for seed in asked.seeds]
+        gained = found[name] = gains(pairs)
+        table.add_row(
+            name,
+            f"{fmean(a.completion_s for a, _ in pairs) / 60:.1f}",
+            f"{fmean(b.completion_s for _, b in pairs) / 60:.1f}",
+            *(_said(gained[key]) for key in list(gained)[:3]),
+        )
     table.add_row(
-        "GPU each: utilisation, %", _mean([100 * a.utilisation for a, _ in pairs]), "", "49.71"
+        "paper",
+        f"{PAPER.alone_minutes:.1f}",
+        f"{PAPER.shared_minutes:.1f}",
+        f"{PAPER.completion_percent:+.2f}",
+        f"{PAPER.utilisation_points:+.2f}",
+        "",
     )
-    for name, values in found.items():
-        deviation = f"{stdev(values):.2f}" if len(values) > 1 else ""
-        paper = f"{PAPER[name]:+.2f}" if name in PAPER else ""
-        table.add_row(name, f"{fmean(values):+.2f}", deviation, paper)
-    Console(width=100).print(table)
-    if wanted.json:
-        record = {"seeds": list(wanted.seeds), "gains": found}
-        Path(wanted.json).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    console.print(table)
+    return found
+
+
+def print_sensitivity(asked: argparse.Namespace, rules: SharingRules, console: Console) -> object:
+    """Run the second experiment, print it and return its figures."""
+    table = Table(
+        *("arrivals within, min", "job, min", "duty cycle", "GPU each: busy, %"),
+        *("completion: bound", "measured", "utilisation: bound", "measured"),
+        title=f"GPU each as published: {PAPER.alone_minutes:.1f} min, "
+        f"{PAPER.utilisation_percent:g} % busy. What shares change, % and points",
+    )
+    mean_use = fmean(kind.use for kind in KINDS)
+    rows: list[dict[str, float]] = []
+    for window in WINDOWS:
+        group = as_published(asked.seeds, window * MINUTE_S)
+        bound = [compare(seed, rules, group) for seed in asked.seeds]
+        costly = [compare(seed, rules, group, measured_costs()) for seed in asked.seeds]
+        row = {
+            "window_minutes": window,
+            "job_minutes": 15.0 * group.scale,
+            "duty_cycle": mean_use * group.use_scale,
+            "busy_percent": 100 * fmean(a.utilisation for a, _ in bound),
+            "bound_completion": fmean(gains(bound)["completion_percent"]),
+            "measured_completion": fmean(gains(costly)["completion_percent"]),
+            "bound_utilisation": fmean(gains(bound)["utilisation_points"]),
+            "measured_utilisation": fmean(gains(costly)["utilisation_points"]),
+        }
+        rows.append(row)
+        texts = [f"{value:+.1f}" for value in list(row.values())[4:]]
+        first = f"{window:g}", f"{row['job_minutes']:.1f}", f"{row['duty_cycle']:.2f}"
+        table.add_row(*first, f"{row['busy_percent']:.1f}", *texts)
+    table.add_row(
+        *("paper", "", "", f"{PAPER.utilisation_percent}"),
+        *(f"{PAPER.completion_percent:+.2f}", "", f"{PAPER.utilisation_points:+.2f}", ""),
+    )
+    console.print(table)
+    return rows
+
+
+def print_pairs(console: Console) -> object:
+    """Run the third experiment, print it and return its figures."""
+    packed = SharingCosts(packed=True)
+    table = Table(
+        *("high", "low", "model", "high slower, %", "low, % of alone", "packed: high slower, %"),
+        title="A high job beside a low one",
+    )
+    rows: list[dict[str, object]] = []
+
+    def add(high: float, low: float, name: str, costs: SharingCosts) -> None:
+        beside, alike = run_pair(high, low, costs), run_pair(high, low, packed)
+        row: dict[str, object] = {"high": high, "low": low, "model": name}
+        row |= {
+            "high_loss_percent": 100 * (1 / beside.high - 1),
+            "low_percent": 100 * beside.low,
+            "packed_loss_percent": 100 * (1 / alike.high - 1),
+        }
+        rows.append(row)
+        texts = [f"{row[key]:.2f}" for key in list(row)[3:]]
+        table.add_row(f"{high:.2f}", f"{low:.2f}", name, *texts)
+
+    for window in MEASURED:
+        name = f"measured, window {window}" if window else "measured, adapted window"
+        add(BENCH_USE, ENDLESS, name, measured_costs(window))
+    for use in DUTY_CYCLES:
+        for low in (0.3, 0.6, ENDLESS):
+            add(use, low, "measured", measured_costs())
+    use = fitted_use()
+    add(use, use, "measured", measured_costs())
+    add(use, use, "fitted", fitted_costs())
+    published = PAPER.high_loss_percent, PAPER.low_percent, PAPER.packed_loss_percent
+    table.add_row("", "", "paper", *(f"{value:.2f}" for value in published))
+    console.print(table)
+    return rows
+
+
+def _said(values: Sequence[float]) -> str:
+    if len(values) < 2:
+        return f"{values[0]:+.1f}"
+    return f"{fmean(values):+.1f} ± {stdev(values):.1f}"
+
+
+def _parts(text: str) -> list[str]:
+    """Return the names of parts of a list with commas."""
+    names = text.split(",")
+    for name in names:
+        if name not in PARTS:
+            raise argparse.ArgumentTypeError(f"no part {name!r}: there are {', '.join(PARTS)}")
+    return names
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the arguments."""
+    made = argparse.ArgumentParser(
+        prog="scripts/reproduce/sharing",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--seeds", type=seeds_of, metavar="A-B", help="lists of jobs [0-29]")
+    made.add_argument("--low-max", type=int, default=3, metavar="N", help="jobs on one GPU [3]")
+    made.add_argument("--printed", action="store_true", help="compare as the paper's listing")
+    made.add_argument(
+        "--assumed",
+        type=float,
+        default=0.3,
+        metavar="U",
+        help="utilisation of jobs just placed [0.3]",
+    )
+    made.add_argument(
+        "--window", type=float, default=20.0, metavar="MIN", help="of arrivals, in 1 [20]"
+    )
+    made.add_argument(
+        "--only",
+        type=_parts,
+        default=PARTS,
+        metavar="A,B",
+        help=f"of {', '.join(PARTS)} [all]",
+    )
+    made.add_argument("--json", metavar="FILE", help="write all figures")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the experiments and print them."""
+    asked = parser().parse_args(arguments)
+    rules = SharingRules(
+        low_max=asked.low_max, low_max_printed=asked.printed, utilisation_assumed=asked.assumed
+    )
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    asked.seeds = list(asked.seeds or range(30))
+    parts: dict[str, Callable[[], object]] = {
+        "group": lambda: print_group(asked, rules, console),
+        "sensitivity": lambda: print_sensitivity(asked, rules, console),
+        "pairs": lambda: print_pairs(console),
+    }
+    record: dict[str, object] = {"seeds": asked.seeds}
+    record |= {name: parts[name]() for name in asked.only}
+    if asked.json:
+        Path(asked.json).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return 0
-
-
-def _mean(values: Sequence[float]) -> str:
-    return f"{fmean(values):.2f}"
 
 
 if __name__ == "__main__":
