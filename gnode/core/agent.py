@@ -3,6 +3,8 @@
 The daemon drives it with real processes and a real connection, the simulator with modelled ones.
 """
 
+from dataclasses import replace
+
 from msgspec import structs
 
 from gnode.core import lives, orders, preparing, probe, trainings
@@ -19,6 +21,7 @@ from gnode.core.effects import (
     Warn,
 )
 from gnode.core.inputs import (
+    Admitted,
     AlarmRang,
     BindingChanged,
     Disconnected,
@@ -34,6 +37,7 @@ from gnode.core.inputs import (
     Measured,
     ProblemChanged,
     Recalled,
+    SharingEnded,
     SpoolFound,
     StopAllAsked,
     SurveyAsked,
@@ -57,6 +61,10 @@ from gsched.protocol.node import (
     Signal,
     Stop,
     Tune,
+)
+
+MachineEvent = (
+    Measured | InventoryChanged | ProblemChanged | BindingChanged | SharingEnded | StopAllAsked
 )
 
 #: How old the durable mark may be, seconds: each time costs a flush.
@@ -174,6 +182,7 @@ class Agent:
             case (
                 Measured()
                 | InventoryChanged()
+                | SharingEnded()
                 | ProblemChanged()
                 | BindingChanged()
                 | StopAllAsked()
@@ -205,10 +214,10 @@ class Agent:
         if isinstance(event, LauncherUp | LauncherDown):
             lives.supervisor_event(self._table, event, wall_s)
             self._prober.on_launcher_up()
-        elif event.key.job == probe.JOB:
-            self._prober.on_event(event)
-        else:
+        elif isinstance(event, Admitted) or event.key.job != probe.JOB:
             lives.supervisor_event(self._table, event, wall_s)
+        else:
+            self._prober.on_event(event)
 
     def _maybe_finish(self, now_s: float) -> None:
         if self._finished or self._table.live_of_job:
@@ -369,7 +378,7 @@ class Agent:
 
     def _on_machine(
         self,
-        event: Measured | InventoryChanged | ProblemChanged | BindingChanged | StopAllAsked,
+        event: MachineEvent,
         now_s: float,
         wall_s: float,
     ) -> None:
@@ -387,6 +396,8 @@ class Agent:
                 table.inventory = event.inventory
             case ProblemChanged() | BindingChanged():
                 self._on_condition(event, now_s)
+            case SharingEnded():
+                table.site = replace(table.site, sharing="")
             case StopAllAsked():
                 orders.stop_all(table, now_s, wall_s)
 

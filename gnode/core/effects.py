@@ -29,6 +29,15 @@ class AcceptTask(Struct, frozen=True, kw_only=True):
     task: Task
 
 
+class AdmitSharing(Struct, frozen=True, kw_only=True):
+    """Admit a task to the runtime by which jobs share GPUs; `Admitted` or `LaunchFailed` answers.
+
+    It may take seconds, and nothing of the attempt is on disk before.
+    """
+
+    task: Task
+
+
 class EndSharing(Struct, frozen=True, kw_only=True):
     """Nothing of an attempt is left on the GPUs that it shared."""
 
@@ -204,6 +213,7 @@ class Finish(Struct, frozen=True, kw_only=True):
 
 Effect = (
     AcceptTask
+    | AdmitSharing
     | EndSharing
     | KeepLaunched
     | AskLaunch

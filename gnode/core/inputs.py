@@ -134,6 +134,17 @@ class Launched(Struct, frozen=True, kw_only=True):
     start_ticks: int
 
 
+class Admitted(Struct, frozen=True, kw_only=True):
+    """A task was admitted to the runtime for shared GPUs, which has added to its environment."""
+
+    task: Task
+
+    @property
+    def key(self) -> AttemptKey:
+        """Return which attempt it is."""
+        return self.task.key
+
+
 class LaunchFailed(Struct, frozen=True, kw_only=True):
     """The launcher could not fork a supervisor, or gnode could not keep the task."""
 
@@ -221,6 +232,10 @@ class BindingChanged(Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class SharingEnded(Struct, frozen=True, kw_only=True):
+    """The runtime by which jobs share GPUs cannot be used: the head is told by a registration."""
+
+
 class InventoryChanged(Struct, frozen=True, kw_only=True):
     """What the machine has."""
 
@@ -248,6 +263,7 @@ Input = (
     | LauncherUp
     | LauncherDown
     | Launched
+    | Admitted
     | LaunchFailed
     | SupervisorSeen
     | SupervisorEnded
@@ -257,6 +273,7 @@ Input = (
     | ProblemChanged
     | BindingChanged
     | InventoryChanged
+    | SharingEnded
     | AlarmRang
     | StopAllAsked
 )

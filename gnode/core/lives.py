@@ -10,6 +10,7 @@ from gnode.core.effects import (
     WriteExit,
 )
 from gnode.core.inputs import (
+    Admitted,
     Found,
     Launched,
     LauncherDown,
@@ -21,6 +22,7 @@ from gnode.core.inputs import (
 )
 from gnode.core.orders import (
     OBEY_MARGIN_S,
+    admitted,
     ask_launch,
     attempt_of,
     end_by_record,
@@ -38,6 +40,7 @@ SupervisorEvent = (
     | LauncherDown
     | Launched
     | LaunchFailed
+    | Admitted
     | SupervisorSeen
     | SupervisorEnded
     | LeftoverGone
@@ -53,6 +56,8 @@ def supervisor_event(table: Table, event: SupervisorEvent, wall_s: float) -> Non
             supervisor_ended(table, event)
         case SupervisorSeen():
             supervisor_seen(table, event)
+        case Admitted():
+            admitted(table, event)
         case LaunchFailed():
             launch_failed(table, event, wall_s)
         case LeftoverGone():
@@ -99,6 +104,7 @@ def launch_failed(table: Table, event: LaunchFailed, wall_s: float) -> None:
     if attempt is None or attempt.phase is not Phase.ACCEPTED:
         table.drop("a failed launch that is none", event.key)
         return
+    attempt.admitting = False
     kind = OutcomeKind.LAUNCH_FAILED
     _end_by_own_record(table, attempt, kind, event.message, wall_s, failure=event.failure)
 

@@ -6,8 +6,10 @@ from typing import Final, NamedTuple
 from gnode.core.binding import bind
 from gnode.core.effects import (
     AcceptTask,
+    AdmitSharing,
     AskLaunch,
     Bury,
+    EndSharing,
     ReadFile,
     RecallEnded,
     RemoveFiles,
@@ -15,7 +17,7 @@ from gnode.core.effects import (
     Send,
     WriteExit,
 )
-from gnode.core.inputs import LaunchAsked, Recalled
+from gnode.core.inputs import Admitted, LaunchAsked, Recalled
 from gnode.core.supervisors import give, never_launched
 from gnode.core.table import Attempt, Table
 from gnode.core.task import AttemptKey, RetimeCommand, SignalCommand, StopCommand, Task
@@ -79,6 +81,22 @@ def launch(table: Table, order: LaunchAsked, now_s: float, wall_s: float) -> Non
     attempt = attempt_of(task)
     attempt.deferred = key.job in table.live_of_job
     table.add(attempt)
+    if task.gpu_shares:
+        attempt.admitting = True
+        table.out.append(AdmitSharing(task=task))
+        return
+    table.out.append(AcceptTask(task=task))
+    ask_launch(table, attempt)
+
+
+def admitted(table: Table, event: Admitted) -> None:
+    """Accept an attempt that shares a GPU, unless it was stopped while it was being admitted."""
+    task = event.task
+    attempt = table.attempts.get(task.key)
+    if attempt is None or not attempt.admitting:
+        table.out.append(EndSharing(key=task.key, shares=task.gpu_shares))
+        return
+    attempt.admitting = False
     table.out.append(AcceptTask(task=task))
     ask_launch(table, attempt)
 
@@ -127,7 +145,7 @@ def fence_older(table: Table, key: AttemptKey, now_s: float, wall_s: float) -> N
             continue
         attempt = table.attempts[older]
         stop_attempt(table, attempt, StopCommand(reason=StopReason.FENCED, grace_s=0.0), now_s)
-        if attempt.deferred:
+        if attempt.unasked:
             end_deferred(table, attempt, wall_s)
 
 
@@ -157,7 +175,7 @@ def attempt_of(task: Task) -> Attempt:
 
 def ask_launch(table: Table, attempt: Attempt) -> None:
     """Ask the launcher for an accepted attempt, if there is one and nothing is in the way."""
-    if table.launcher_up and not attempt.asked and not attempt.deferred:
+    if table.launcher_up and not attempt.asked and not attempt.unasked:
         attempt.asked = True
         table.out.append(AskLaunch(key=attempt.key))
 
@@ -306,7 +324,7 @@ def stop(table: Table, order: Stop, now_s: float, wall_s: float) -> None:
     elif attempt is not None:
         command = StopCommand(reason=order.reason, grace_s=order.grace_s)
         stop_attempt(table, attempt, command, now_s)
-        if attempt.deferred:
+        if attempt.unasked:
             end_deferred(table, attempt, wall_s)
     elif order.attempt <= table.latest.get(order.job, 0):
         table.drop("stop of an attempt that is over or replaced", key)
@@ -332,7 +350,7 @@ def end_deferred(table: Table, attempt: Attempt, wall_s: float) -> None:
         message="stopped before it was launched here",
         ended_s=wall_s,
     )
-    attempt.deferred = False
+    attempt.deferred = attempt.admitting = False
     table.out.append(WriteExit(record=record))  # its task is on disk, and must not be started
     end_by_record(table, attempt, record)
 
@@ -354,7 +372,7 @@ def stop_all(table: Table, now_s: float, wall_s: float) -> None:
     for attempt in table.live():
         reason = attempt.stop_reason or StopReason.NODE_STOP
         stop_attempt(table, attempt, StopCommand(reason=reason, grace_s=attempt.grace_s), now_s)
-        if attempt.deferred:
+        if attempt.unasked:
             end_deferred(table, attempt, wall_s)
 
 

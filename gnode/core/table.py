@@ -39,6 +39,7 @@ class Attempt:
     Attributes:
         has_spool: false for a refused launch or a tombstone: there is nothing on disk.
         deferred: not launched before an older attempt of the same job is over.
+        admitting: not launched before the runtime for shared GPUs has admitted it.
         asked: the launcher was asked for it.
         info: of its supervisor, once seen.
         waiting: commands for a supervisor that was not seen yet.
@@ -72,6 +73,7 @@ class Attempt:
     grace_s: float = 0.0
     has_spool: bool = True
     deferred: bool = False
+    admitting: bool = False
     asked: bool = False
     pid: int = 0
     start_ticks: int = 0
@@ -94,6 +96,11 @@ class Attempt:
     warm: bool = False
     launch: Launch | None = None
     account: Account | None = None
+
+    @property
+    def unasked(self) -> bool:
+        """Return whether something is in the way of asking the launcher for it."""
+        return self.deferred or self.admitting
 
     @property
     def live(self) -> bool:

@@ -135,6 +135,11 @@ class Channel:
         self._refusal = message
         self._wake.set()
 
+    def renew(self, why: str) -> None:
+        """Connect again, as the registration has changed."""
+        if self._registered:
+            self.refuse(f"{why}: registering again")
+
     async def run(self) -> None:
         """Connect again and again, with a growing and jittered pause between."""
         wait_s = BACKOFF_FIRST_S

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from msgspec import structs
@@ -18,26 +19,54 @@ _PATHS: Final = frozenset({"LD_PRELOAD", "LD_LIBRARY_PATH"})
 
 
 class Sharing:
-    """Who shares which GPU here.
+    """Who shares which GPU here. Its methods block: they are called in order, in a thread.
 
     Args:
         name: of the runtime, as the configuration has it.
         runtime: isolates the jobs; None: no GPU is shared.
         gpus: of this node.
+
+    Attributes:
+        offered: the runtime that the head is told of; empty: jobs share no GPU here.
+        words: how jobs share GPUs here, for people; empty: they do not, and nobody wants them to.
     """
 
     def __init__(self, name: str, runtime: Runtime | None, gpus: Iterable[Gpu]) -> None:
+        self._name = name
         self._runtime = runtime
         self._gpus = {gpu.index: gpu for gpu in gpus}
-        missing = runtime.missing() if runtime is not None else None
-        if missing is not None:
-            log.warning("jobs cannot share GPUs here (runtime %s): %s", name, missing)
-        self._offered = name if runtime is not None and missing is None and self._gpus else ""
+        self.offered = self.words = ""
+        if runtime is None or not self._gpus:
+            return
+        missing = runtime.missing()
+        if missing is None:
+            self.offered, self.words = name, f"{name}: it is being prepared"
+        else:
+            self._refuse(missing)
 
-    @property
-    def offered(self) -> str:
-        """Return the runtime that the head is told of; empty: jobs share no GPU here."""
-        return self._offered
+    def prepare(self, tasks: Iterable[Task] = ()) -> None:
+        """Make what the runtime needs, and let it know of the tasks that an earlier gnode admitted.
+
+        Where that fails, `offered` becomes empty.
+        """
+        if self._runtime is None:
+            for task in tasks:
+                self.admit_again(task)
+            return
+        try:
+            if self.offered:
+                self._runtime.prepare()
+                self.words = self._name
+        except ShareRefusedError as error:
+            self._refuse(str(error))
+        before = [(task, tuple(self._again(task))) for task in tasks]
+        self._runtime.keep(each for _, shared in before for each in shared)
+        for task, _ in before:
+            self.admit_again(task)
+
+    def _refuse(self, why: str) -> None:
+        log.warning("jobs cannot share GPUs here (runtime %s): %s", self._name, why)
+        self.offered, self.words = "", f"none: {' '.join(why.split())}"
 
     def admitted(self, task: Task) -> Task:
         """Return a task with the environment that the runtime gives its processes.
@@ -46,21 +75,29 @@ class Sharing:
             ShareRefusedError: it cannot share its GPU.
         """
         for shared in self._tasks(task.key, task.gpu_shares):
-            if self._runtime is None:
-                raise ShareRefusedError("this node has no runtime for shared GPUs")
-            environment = _merged(task.env, self._runtime.admit(shared))
+            environment = _merged(task.env, self._admit(shared))
             task = structs.replace(task, env=environment)
         return task
 
     def admit_again(self, task: Task) -> None:
         """Let the runtime know of a task that was admitted before gnode was started."""
         try:
-            self.admitted(task)
+            for shared in self._again(task):
+                self._admit(shared)
         except ShareRefusedError as error:
             log.warning("attempt %s shares a GPU without its runtime: %s", task.key.name, error)
 
+    def _admit(self, shared: SharedTask) -> Mapping[str, str]:
+        if self._runtime is None:
+            raise ShareRefusedError("this node has no runtime for shared GPUs")
+        return self._runtime.admit(shared)
+
+    def _again(self, task: Task) -> Iterator[SharedTask]:
+        for shared in self._tasks(task.key, task.gpu_shares):
+            yield replace(shared, visible=task.env.get("CUDA_VISIBLE_DEVICES", ""))
+
     def ended(self, effect: EndSharing) -> None:
-        """Let the runtime forget a task; it may block for a second."""
+        """Let the runtime forget a task."""
         if self._runtime is not None:
             for shared in self._tasks(effect.key, effect.shares):
                 self._runtime.release(shared)

@@ -12,6 +12,7 @@ from gnode.core import effects as do
 from gnode.core import probe
 from gnode.core.agent import Agent
 from gnode.core.inputs import (
+    Admitted,
     AlarmRang,
     BindingChanged,
     Found,
@@ -21,11 +22,12 @@ from gnode.core.inputs import (
     Measured,
     ProblemChanged,
     Recalled,
+    SharingEnded,
     SpoolFound,
     StopAllAsked,
     SupervisorEnded,
 )
-from gnode.core.task import AttemptKey
+from gnode.core.task import AttemptKey, Task
 from gnode.core.transitions import Phase
 from gnode.daemon import leftovers, starts
 from gnode.daemon.accounts import Accounts
@@ -33,6 +35,7 @@ from gnode.daemon.channel import Channel
 from gnode.daemon.doubts import Doubts
 from gnode.daemon.elastic import ElasticServer
 from gnode.daemon.ended import EndedLog
+from gnode.daemon.in_order import InOrder
 from gnode.daemon.launching import LauncherClient, Rules
 from gnode.daemon.neighbours import PREFIX, Neighbours
 from gnode.daemon.reading import Reader
@@ -140,6 +143,7 @@ class Shell:
         self._clock = clock
         self._meters = meters
         self._sharing = identity.sharing
+        self._in_order = InOrder("gpu-sharing")
         self._inputs: deque[Input] = deque()
         self._drain_planned = False
         self._alarm: asyncio.TimerHandle | None = None
@@ -178,9 +182,8 @@ class Shell:
     async def run(self) -> None:
         """Run until `finish`, or until the agent says that all its attempts have ended."""
         found = self._look(*self._spool.attempts())
-        for each in found:
-            if each.task is not None and each.task.gpu_shares and each.record is None:
-                self._sharing.admit_again(each.task)
+        sharing = [each.task for each in found if each.task is not None and each.record is None]
+        self._start(self._prepare_sharing([task for task in sharing if task.gpu_shares]))
         self._step(SpoolFound(found=found, ended=self._ended.keys()))
         for path in self._spool.scratch.abandoned({found.key.name for found in found}):
             if os.path.basename(path).startswith(TRASH_PREFIX):
@@ -364,14 +367,7 @@ class Shell:
     def _(self, effect: do.AcceptTask) -> None:
         key = effect.task.key
         try:
-            task = self._sharing.admitted(effect.task)
-        except ShareRefusedError as error:
-            message = f"node {self._identity.node} cannot share its GPU: {error.message}"
-            failure = LaunchFailure(stage=LaunchStage.DEVICE, subject=Subject.NODE)
-            self.post(LaunchFailed(key=key, message=message, failure=failure))
-            return
-        try:
-            self._spool.write_task(task, layout=self._launcher.layout)
+            self._spool.write_task(effect.task, layout=self._launcher.layout)
         except OSError as error:
             message = f"node {self._identity.node} cannot keep the job: {error}"
             failure = LaunchFailure(
@@ -382,8 +378,12 @@ class Shell:
         failpoint("node.launch.after_accepted")
 
     @_do.register
+    def _(self, effect: do.AdmitSharing) -> None:
+        self._start(self._admit(effect.task))
+
+    @_do.register
     def _(self, effect: do.EndSharing) -> None:
-        self._start(asyncio.to_thread(self._sharing.ended, effect))
+        self._start(self._end_sharing(effect))
 
     @_do.register
     def _(self, effect: do.AskLaunch) -> None:
@@ -548,6 +548,27 @@ class Shell:
         pieces = await asyncio.to_thread(lambda: tuple(known_pieces(self._ended.answer(effect))))
         for piece in pieces:
             self._channel.send(piece)
+
+    async def _admit(self, task: Task) -> None:
+        try:
+            admitted = await self._in_order.put(lambda: self._sharing.admitted(task))
+        except ShareRefusedError as error:
+            message = f"node {self._identity.node} cannot share its GPU: {error.message}"
+            failure = LaunchFailure(stage=LaunchStage.DEVICE, subject=Subject.NODE)
+            self.post(LaunchFailed(key=task.key, message=message, failure=failure))
+        else:
+            self.post(Admitted(task=admitted))
+
+    async def _end_sharing(self, effect: do.EndSharing) -> None:
+        await self._in_order.put(lambda: self._sharing.ended(effect))
+
+    async def _prepare_sharing(self, tasks: list[Task]) -> None:
+        """Prepare the runtime, which may take a compiler's time; launches that need it wait."""
+        offered = self._sharing.offered
+        await self._in_order.put(lambda: self._sharing.prepare(tasks))
+        if self._sharing.offered != offered:
+            self.post(SharingEnded())
+            self._channel.renew("jobs cannot share GPUs here")
 
     async def _kill(self, effect: do.KillLeftover) -> None:
         await leftovers.kill_leftover(effect)

@@ -1,9 +1,13 @@
-"""Addresses of Unix sockets in directories with long names."""
+"""Files of the token daemon, and addresses of Unix sockets in directories with long names."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
+
+CONTROL_SOCKET: Final = "control.sock"
+GROUPS_FILE: Final = "groups.json"
 
 
 @contextmanager

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from gnode.gpushare.errors import NativeBuildError
+from gsched.clock import SystemClock
 from gsched.config_gpu_share import SHARE_COMPILERS
 
 NATIVE: Final = Path(__file__).with_name("native")
 LIBRARY: Final = "libcuda.so.1"
 ALIAS: Final = "libcuda.so"
 COMPILE_TIMEOUT_S: Final = 300.0
+SCRATCH: Final = "build-"  # begins the names of directories in which something is compiled
 SUFFIXES: Final = {"-": 0, "_ptds": 2, "_ptsz": 2}  # CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
 _OWN: Final = frozenset({"alias.c"})
 FLAGS: Final = (
@@ -66,9 +68,21 @@ def sources(native: Path = NATIVE) -> Iterator[Path]:
             yield path
 
 
-def digest(compiler: str, flags: Sequence[str], native: Path = NATIVE) -> str:
-    """Return what names a build: the contents of all sources, the compiler and its flags."""
-    content = hashlib.sha256("\0".join([compiler, *flags]).encode())
+def version_of(compiler: str) -> str:
+    """Return what a compiler says of its version; empty: it says nothing.
+
+    Raises:
+        NativeBuildError: it cannot be run.
+    """
+    return _run([compiler, "--version"]).stdout
+
+
+def digest(compiler: str, version: str, flags: Sequence[str], native: Path = NATIVE) -> str:
+    """Return what names a build: the contents of all sources, the compiler and its flags.
+
+    The version is part of it, as an upgrade puts another compiler at the same path.
+    """
+    content = hashlib.sha256("\0".join([compiler, version, *flags]).encode())
     for path in sources(native):
         content.update(f"\0{path.name}\0".encode())
         content.update(path.read_bytes())
@@ -88,13 +102,14 @@ def build(cache: Path, compiler: str, *, extra_flags: Sequence[str] = ()) -> Pat
         OSError: the directory cannot be written.
     """
     flags = (*FLAGS, *extra_flags)
-    target = cache / digest(compiler, (*flags, *LINK_FLAGS))
+    target = cache / digest(compiler, version_of(compiler), (*flags, *LINK_FLAGS))
     if target.is_dir():
         return target
     if not cache.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
         cache.chmod(0o755)  # whatever the umask
-    with tempfile.TemporaryDirectory(dir=cache, prefix="build-") as folder:
+    _remove_abandoned(cache)
+    with tempfile.TemporaryDirectory(dir=cache, prefix=SCRATCH) as folder:
         work = Path(folder, "done")
         work.mkdir()
         _compile(Path(folder), work, compiler, flags)
@@ -123,7 +138,17 @@ def _compile(scratch: Path, done: Path, compiler: str, flags: Sequence[str]) -> 
     _run([*common, str(NATIVE / "alias.c"), "-shared", *alias, "-o", str(done / ALIAS)])
 
 
-def _run(command: Sequence[str]) -> None:
+def _remove_abandoned(cache: Path) -> None:
+    """Remove what is left of builds that were killed: older than any build may be."""
+    for path in cache.glob(f"{SCRATCH}*"):
+        try:
+            if SystemClock().wall_s() - path.stat().st_mtime > 2 * COMPILE_TIMEOUT_S:
+                shutil.rmtree(path, ignore_errors=True)
+        except FileNotFoundError:  # its build has just ended
+            continue
+
+
+def _run(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     try:
         ran = subprocess.run(
             command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False
@@ -138,3 +163,4 @@ def _run(command: Sequence[str]) -> None:
             f"{command[0]} cannot compile the library for GPU sharing:\n{lines}",
             hint="install a C compiler with its library headers (gcc and libc6-dev)",
         )
+    return ran

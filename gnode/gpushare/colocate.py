@@ -1,6 +1,6 @@
 """Sharing without isolation: the jobs see the same GPU, and the driver divides its time."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from gnode.gpushare.task import SharedTask
 
@@ -12,12 +12,18 @@ class ColocateRuntime:
         """Return None: nothing is needed."""
         return None
 
+    def prepare(self) -> None:
+        """Do nothing: nothing has to be made."""
+
     def admit(self, task: SharedTask) -> Mapping[str, str]:
         """Return the visible GPU."""
         return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": task.gpu_name}
 
     def release(self, task: SharedTask) -> None:
         """Do nothing."""
+
+    def keep(self, tasks: Iterable[SharedTask]) -> None:
+        """Do nothing: nothing is kept of tasks."""
 
     def close(self) -> None:
         """Do nothing."""

@@ -7,7 +7,7 @@ import logging
 import os
 import platform
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -68,6 +68,7 @@ class InterceptionRuntime:
         self._compiler = compiler
         self._driver = driver
         self._nvml = nvml
+        self._library: Path | None = None
         self._groups: dict[str, str] = {}
         self._sampler: Sampler | None = None
         drain = ("--drain-max", str(config.drain_max_s))
@@ -87,11 +88,14 @@ class InterceptionRuntime:
             )
         if self._compiler() is None:
             return "no C compiler: install gcc and libc6-dev, or choose another runtime"
+        return None
+
+    def prepare(self) -> None:
+        """Compile the library, unless it is there: that takes seconds."""
         try:
             self.library()
-        except (NativeBuildError, OSError) as error:
-            return str(error)
-        return None
+        except OSError as error:
+            raise self._unusable(error) from error
 
     def library(self) -> Path:
         """Return the directory with the library; it is compiled at the first call.
@@ -99,20 +103,26 @@ class InterceptionRuntime:
         Raises:
             NativeBuildError: there is no compiler, or it fails.
         """
+        if self._library is not None and self._library.is_dir():
+            return self._library
         compiler = self._compiler()
         if compiler is None:
             raise NativeBuildError("no C compiler", hint="install gcc and libc6-dev")
-        return build(self._directory / "lib", compiler)
+        self._library = build(self._directory / "lib", compiler)
+        return self._library
 
     def admit(self, task: SharedTask) -> Mapping[str, str]:
         """Admit a task at the token daemon, which is started if it does not run."""
         try:
             return self._admitted(task)
         except OSError as error:
-            raise ShareRefusedError(
-                f"{self._directory} cannot be used for GPU sharing: {error.strerror}",
-                hint="check its file system and permissions",
-            ) from error
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> ShareRefusedError:
+        return ShareRefusedError(
+            f"{self._directory} cannot be used for GPU sharing: {error.strerror}",
+            hint="check its file system and permissions",
+        )
 
     def _admitted(self, task: SharedTask) -> Mapping[str, str]:
         folder = self.library()
@@ -155,6 +165,14 @@ class InterceptionRuntime:
             self._groups.pop(hash_of(self._secret(task)), None)
         except (ShareRefusedError, OSError) as error:
             log.warning("the end of %s on a shared GPU cannot be told: %s", _group(task), error)
+
+    def keep(self, tasks: Iterable[SharedTask]) -> None:
+        """Remove all tasks but these: a gnode may end between an admission and its record."""
+        kept = {_group(task) for task in tasks}
+        try:
+            self.keeper.keep(kept)
+        except (ShareRefusedError, OSError) as error:
+            log.warning("the token daemon may know tasks that are over: %s", error)
 
     def metrics(self) -> Mapping[str, object]:
         """Return the token daemon's counters, as `TokenDaemon.metrics`."""

@@ -7,11 +7,11 @@ import select
 import socket
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
-from gnode.gpushare.addresses import address_of
+from gnode.gpushare.addresses import CONTROL_SOCKET, GROUPS_FILE, address_of
 from gnode.gpushare.errors import ShareRefusedError
 from gsched.config import full_environment
 
@@ -20,7 +20,6 @@ log = logging.getLogger(__name__)
 START_TIMEOUT_S: Final = 15.0
 ANSWER_TIMEOUT_S: Final = 5.0
 RESTART_PAUSE_S: Final = 0.2
-CONTROL_SOCKET: Final = "control.sock"
 _READY_FD: Final = 3
 LOG_FILE: Final = "tokend.log"
 _ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -73,6 +72,29 @@ class Keeper:
             raise ShareRefusedError(f"the token daemon refuses an order: {answer['error']}")
         return answer
 
+    def look(self) -> dict[str, object] | None:
+        """Return the daemon's metrics; None: it does not run, and is not started for that."""
+        try:
+            return self._exchange({"order": "metrics"})
+        except (OSError, ValueError):
+            return None
+
+    def keep(self, groups: Collection[str]) -> None:
+        """Remove all jobs but these from the daemon, or from its file where it does not run.
+
+        Raises:
+            ShareRefusedError: the daemon does not answer any more.
+            OSError: its file cannot be removed.
+        """
+        metrics = self.look()
+        if metrics is None:
+            (self._directory / GROUPS_FILE).unlink(missing_ok=True)
+            return
+        for group in cast("dict[str, object]", metrics["groups"]):
+            if group not in groups:
+                log.warning("job %s is over: its share of a GPU is given back", group)
+                self.ask(order="remove", group=group)
+
     def close(self) -> None:
         """Watch no longer; a daemon without jobs ends."""
         os.write(self._close_now, b"x")
@@ -109,10 +131,8 @@ class Keeper:
             return cast("dict[str, object]", json.loads(channel.recv(_ANSWER_BYTES_MAX)))
 
     def _pid(self) -> int | None:
-        try:
-            return int(cast("int", self._exchange({"order": "metrics"})["pid"]))
-        except (OSError, ValueError, KeyError):
-            return None
+        metrics = self.look()
+        return None if metrics is None else int(cast("int", metrics["pid"]))
 
     def _start(self) -> int:
         """Start the daemon and wait until it listens; return its process id."""

@@ -3,7 +3,7 @@
 gsched takes existing instances and never changes the partition of a GPU.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gnode.gpushare.errors import ShareRefusedError
@@ -35,6 +35,9 @@ class MigRuntime:
             "or choose another runtime in [gpu_share]"
         )
 
+    def prepare(self) -> None:
+        """Do nothing: nothing has to be made."""
+
     def admit(self, task: SharedTask) -> Mapping[str, str]:
         """Return the instance as the only visible device.
 
@@ -42,7 +45,7 @@ class MigRuntime:
             ShareRefusedError: no free instance of this GPU has that much memory.
         """
         key = (task.job, task.attempt)
-        chosen = self._taken.get(key) or self._choose(task)
+        chosen = self._taken.get(key) or task.visible or self._choose(task)
         self._taken[key] = chosen
         return {"CUDA_VISIBLE_DEVICES": chosen}
 
@@ -64,6 +67,11 @@ class MigRuntime:
     def release(self, task: SharedTask) -> None:
         """Free the task's instance."""
         self._taken.pop((task.job, task.attempt), None)
+
+    def keep(self, tasks: Iterable[SharedTask]) -> None:
+        """Free the instances of all tasks but these."""
+        kept = {(task.job, task.attempt) for task in tasks}
+        self._taken = {key: taken for key, taken in self._taken.items() if key in kept}
 
     def close(self) -> None:
         """Do nothing: instances belong to the site."""

@@ -7,7 +7,7 @@ limits are those of the CUDA documentation, "Multi-Process Service", chapters 4 
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gnode.gpushare.task import SharedTask
@@ -41,6 +41,9 @@ class MpsRuntime:
             )
         return None
 
+    def prepare(self) -> None:
+        """Do nothing: nothing has to be made."""
+
     def admit(self, task: SharedTask) -> Mapping[str, str]:
         """Return the client's variables; the limit of memory holds for each of its processes.
 
@@ -57,6 +60,9 @@ class MpsRuntime:
 
     def release(self, task: SharedTask) -> None:
         """Do nothing: the server notices that its clients have ended."""
+
+    def keep(self, tasks: Iterable[SharedTask]) -> None:
+        """Do nothing: nothing is kept of tasks."""
 
     def close(self) -> None:
         """Do nothing: the control daemon is the site's."""

@@ -1,6 +1,6 @@
 """What a runtime for GPU sharing is told about a task, and what it offers to the node."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +19,7 @@ class SharedTask:
         percent: share of the GPU, 1 to 100.
         memory_bytes: limit of GPU memory, of all processes of the job together.
         share_class: priority on this GPU.
+        visible: the device that it has already, as an earlier gnode has chosen it; empty: none.
     """
 
     job: str
@@ -28,6 +29,7 @@ class SharedTask:
     percent: int
     memory_bytes: int
     share_class: ShareClass
+    visible: str = ""
 
     @property
     def gpu_name(self) -> str:
@@ -39,7 +41,17 @@ class Runtime(Protocol):
     """Isolation of the jobs that share GPUs of this node; its methods may block for a second."""
 
     def missing(self) -> str | None:
-        """Return None if jobs can share GPUs here, else the reason and the remedy in words."""
+        """Return None if jobs can share GPUs here, else the reason and the remedy in words.
+
+        It is quick: nothing is compiled or started.
+        """
+
+    def prepare(self) -> None:
+        """Make what is needed before the first task; it may take many seconds.
+
+        Raises:
+            ShareRefusedError: jobs cannot share GPUs here.
+        """
 
     def admit(self, task: SharedTask) -> Mapping[str, str]:
         """Register a task before its launch; repeated calls for one task are harmless.
@@ -54,6 +66,9 @@ class Runtime(Protocol):
 
     def release(self, task: SharedTask) -> None:
         """Forget a task whose processes have ended; unknown tasks are ignored."""
+
+    def keep(self, tasks: Iterable[SharedTask]) -> None:
+        """Forget all tasks but these, which are admitted again later."""
 
     def close(self) -> None:
         """Let go of what gnode holds; admitted tasks keep running without it."""

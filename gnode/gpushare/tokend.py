@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final, Literal, cast
 
 from gnode.gpushare import wire
-from gnode.gpushare.addresses import address_of
+from gnode.gpushare.addresses import CONTROL_SOCKET, GROUPS_FILE, address_of
 from gnode.gpushare.gate import GatePage
 from gnode.gpushare.node_tokens import Admission, NodeTokens
 from gnode.gpushare.token_policy import AskIdle, CloseGate, Effect, OpenGate, Settings, SetWindow
@@ -34,8 +34,6 @@ from gsched.model.states import ShareClass
 log = logging.getLogger(__name__)
 
 JOBS_SOCKET: Final = "token.sock"
-CONTROL_SOCKET: Final = "control.sock"
-GROUPS_FILE: Final = "groups.json"
 RECOVERY_S: Final = 1.0  # for the claims of processes that outlived the last daemon
 NICENESS: Final = -10
 CLIENTS_MAX: Final = 4096

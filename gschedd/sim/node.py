@@ -11,6 +11,7 @@ from gnode.core.agent import Agent
 from gnode.core.binding import Site
 from gnode.core.inputs import (
     Account,
+    Admitted,
     AlarmRang,
     Disconnected,
     HeadOffered,
@@ -91,6 +92,7 @@ class NodeProcess:
         self._accounts: dict[Owner, Account] = {}
         self._doers: dict[type[do.Effect], Callable[..., None]] = {
             do.AcceptTask: self._accept_task,
+            do.AdmitSharing: self._admit_sharing,
             do.EndSharing: self._pass,
             do.KeepLaunched: self._keep_launched,
             do.AskLaunch: self._ask_launch,
@@ -346,6 +348,10 @@ class NodeProcess:
         self.machine.spool.tasks[effect.task.key] = effect.task
         if effect.task.lease_s:
             self.machine.spool.renewals[effect.task.key] = effect.task.lease_from_s
+
+    def _admit_sharing(self, effect: do.AdmitSharing) -> None:
+        """A modelled runtime refuses nobody."""
+        self.post(Admitted(task=effect.task))
 
     def _keep_launched(self, effect: do.KeepLaunched) -> None:
         task = effect.task

@@ -7,6 +7,7 @@ from gnode.core.agent import Agent
 from gnode.core.binding import Site
 from gnode.core.inputs import (
     Account,
+    Admitted,
     HeadSaid,
     Input,
     LaunchAsked,
@@ -106,6 +107,7 @@ class Driver:
         self.agent = Agent(site(**settings), inventory, mark=mark, heartbeat_s=300.0)
         self.now_s = 1000.0
         self.done: list[do.Effect] = []
+        self.admits = True
         self.step(SpoolFound(found=()))
         if launcher:
             self.step(LauncherUp())
@@ -122,8 +124,14 @@ class Driver:
     # --- short orders ---
 
     def launch(self, launch: Launch, account: Account | None = ALICE) -> list[do.Effect]:
-        """Order a launch."""
-        return self.step(LaunchAsked(launch=launch, account=account))
+        """Order a launch; a job that shares a GPU is admitted at once, unless `admits` is false."""
+        effects = self.step(LaunchAsked(launch=launch, account=account))
+        asked = only(effects, do.AdmitSharing) if self.admits else []
+        return [*effects, *(one for each in asked for one in self.admitted(each))]
+
+    def admitted(self, asked: do.AdmitSharing) -> list[do.Effect]:
+        """Let the runtime for shared GPUs admit a task."""
+        return self.step(Admitted(task=asked.task))
 
     def stop(
         self, job: int = 1, attempt: int = 1, reason: StopReason = StopReason.DELETE

@@ -58,6 +58,7 @@ class GnodeWorld:
         }
         self.gpus = 0
         self.share_runtime = ""
+        self.cuda_driver = ""
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
@@ -74,6 +75,7 @@ class GnodeWorld:
             lines += ["[[node.gpu]]", f"count = {self.gpus}"]
         if self.share_runtime:
             lines += ["[gpu_share]", f"runtime = {_toml(self.share_runtime)}"]
+            lines += [f"driver = {_toml(self.cuda_driver)}"]
         path = self.directory / "gnode.toml"
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return path

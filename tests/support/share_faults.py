@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
-from gnode.gpushare.addresses import address_of
+from gnode.gpushare.addresses import CONTROL_SOCKET, address_of
 from gnode.gpushare.interception import FOLDER
-from gnode.gpushare.keeper import CONTROL_SOCKET
 from gsched.client import Head, new_job
 from gsched.errors import GschedError, HeadUnreachableError, TryAgainError
 from gsched.model.ids import read_job_id

@@ -1,14 +1,18 @@
 """A real gnode whose GPUs several jobs share; the GPUs are declared."""
 
+import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gnode.gpushare.build import find_compiler
 from gsched.model.resources import GpuShare, Share
 from gsched.model.states import OutcomeKind, PartState, ShareClass
 from gsched.protocol.node import Register
 from tests.support.gnode_world import GnodeWorld
+from tests.support.gpu_fixtures import needs_compiler
 from tests.support.processes import attempts
 
 GIB = 2**30
@@ -91,6 +95,77 @@ def test_a_job_that_shares_is_told_to_the_runtime_of_a_restarted_gnode(world: Gn
 
     world.start()
 
-    assert "attempt 1.1 shares a GPU without its runtime" in world.log()
+    words = "attempt 1.1 shares a GPU without its runtime"
+    assert any(words in world.log() for _ in attempts(20.0))
     (world.work / "go").touch()
     assert world.head.wait_for_exit(1).record.exit_code == 0
+
+
+# ---- a library that has to be compiled ----
+
+
+def install_compiler(world: GnodeWorld, script: str) -> dict[str, str]:
+    """Put a compiler before all others; return the environment with it."""
+    programs = world.directory / "programs"
+    programs.mkdir()
+    (programs / "cc").write_text(f"#!/bin/sh\n{script}\n")
+    (programs / "cc").chmod(0o755)
+    world.share_runtime = "interception"
+    world.cuda_driver = str(world.directory / "cuda")
+    (world.directory / "cuda").touch()
+    return {"PATH": f"{programs}:{os.environ['PATH']}"}
+
+
+@needs_compiler
+def test_gnode_registers_and_serves_while_the_library_is_compiled(world: GnodeWorld) -> None:
+    """A job that shares a GPU waits for it, and others do not."""
+    real = find_compiler()
+    env = install_compiler(world, f'{waits_for(world, "compile")}\nexec {real} "$@"')
+
+    world.start(env=env)
+    assert world.head.wait_for(Register)[0].sharing == "interception"
+    share(world, 1, "exit 5", 50)
+    world.launch(2, "exit 3")
+    assert world.head.wait_for_exit(2).record.exit_code == 3
+    assert not (world.state / "attempts" / "1.1").exists()
+    (world.work / "compile").touch()
+
+    assert world.head.wait_for_exit(1).record.exit_code == 5
+    share(world, 3, "exit 4", 100)
+    assert world.head.wait_for_exit(3).record.exit_code == 4
+
+
+def test_where_the_library_cannot_be_compiled_the_head_hears_it_and_the_log_says_why(
+    world: GnodeWorld,
+) -> None:
+    env = install_compiler(world, f"{waits_for(world, 'compile')}\necho no stdio.h >&2; exit 1")
+    world.start(env=env)
+    share(world, 1, "true", 50)
+    (world.work / "compile").touch()
+
+    refused = world.head.wait_for_exit(1).record
+    assert refused.kind is OutcomeKind.LAUNCH_FAILED
+    assert "cannot share its GPU" in refused.message
+    assert "no stdio.h" in refused.message
+    assert [said.sharing for said in world.head.wait_for(Register, count=2)] == ["interception", ""]
+    assert "jobs cannot share GPUs here (runtime interception)" in world.log()
+    assert "no stdio.h" in world.log()
+
+
+def test_a_right_that_a_killed_gnode_has_left_ends_with_the_next_one(world: GnodeWorld) -> None:
+    """It died between the admission and the record of the task, so nothing else ends it."""
+    folder = world.state / "gpushare"
+    folder.mkdir(parents=True)
+    left = {
+        "group": "9.1",
+        "gpu": "0",
+        "share_class": "high",
+        "memory_bytes": GIB,
+        "secret_hash": "0" * 64,
+    }
+    (folder / "groups.json").write_text(json.dumps([left]))
+    env = install_compiler(world, "exit 0")
+
+    world.start(env=env)
+
+    assert any(not (folder / "groups.json").exists() for _ in attempts(20.0))

@@ -1,8 +1,9 @@
 """Tasks that share a GPU and the runtime that isolates them: told once, forgotten at the end."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pytest
+from msgspec import structs
 
 from gnode.core.binding import bind
 from gnode.core.effects import EndSharing
@@ -20,13 +21,24 @@ GPUS = (Gpu(index=0, uuid="GPU-0"), Gpu(index=1, uuid="GPU-1"))
 class Noted:
     """A runtime that notes what it is told."""
 
-    def __init__(self, *, missing: str | None = None, refuses: bool = False) -> None:
+    def __init__(
+        self, *, missing: str | None = None, broken: str = "", refuses: bool = False
+    ) -> None:
         self.told: list[tuple[str, SharedTask | None]] = []
+        self.kept: list[str] = []
         self._missing = missing
+        self._broken = broken
         self._refuses = refuses
 
     def missing(self) -> str | None:
         return self._missing
+
+    def prepare(self) -> None:
+        if self._broken:
+            raise ShareRefusedError(self._broken)
+
+    def keep(self, tasks: Iterable[SharedTask]) -> None:
+        self.kept.extend(f"{task.job}.{task.attempt}" for task in tasks)
 
     def admit(self, task: SharedTask) -> Mapping[str, str]:
         if self._refuses:
@@ -105,3 +117,28 @@ def test_without_runtime_or_gpus_nothing_is_offered(
 def test_without_a_runtime_no_task_is_admitted() -> None:
     with pytest.raises(ShareRefusedError, match="no runtime"):
         Sharing("none", None, GPUS).admitted(task())
+
+
+def test_what_an_earlier_gnode_admitted_is_kept_with_its_device() -> None:
+    """The task says which device it has: a MIG instance must not be chosen again."""
+    runtime = Noted()
+    sharing = Sharing("mig", runtime, GPUS)
+    assert sharing.words == "mig: it is being prepared"
+
+    before = task()
+    sharing.prepare([structs.replace(before, env={**before.env, "CUDA_VISIBLE_DEVICES": "MIG-3"})])
+
+    assert (sharing.offered, sharing.words) == ("mig", "mig")
+    assert runtime.kept == ["7.2"]
+    (told,) = runtime.told
+    assert told[1] is not None
+    assert told[1].visible == "MIG-3"
+
+
+def test_a_runtime_that_cannot_be_prepared_is_offered_no_longer() -> None:
+    sharing = Sharing("interception", Noted(broken="cc fails:\n  no stdio.h"), GPUS)
+    assert sharing.offered == "interception"
+
+    sharing.prepare()
+
+    assert (sharing.offered, sharing.words) == ("", "none: cc fails: no stdio.h")

@@ -3,10 +3,20 @@
 import pytest
 
 from gnode.core import effects as do
-from gnode.core.inputs import AlarmRang, Found, SpoolFound, Welcomed
+from gnode.core.inputs import (
+    AlarmRang,
+    Found,
+    LauncherDown,
+    LauncherUp,
+    LaunchFailed,
+    SharingEnded,
+    SpoolFound,
+    Welcomed,
+)
 from gnode.core.task import AttemptKey
+from gsched.model.job import LaunchFailure
 from gsched.model.resources import GpuShare, Share
-from gsched.model.states import ShareClass
+from gsched.model.states import LaunchStage, OutcomeKind, ShareClass, Subject
 from gsched.protocol.node import Heartbeat, Launch
 from tests.support.agent_driver import Driver, exits, only, order
 
@@ -131,3 +141,73 @@ def beats(node: Driver) -> bool:
     """Return whether the load is sent when the alarm rings."""
     sent = only(node.step(AlarmRang()), do.Send)
     return any(isinstance(each.message, Heartbeat) for each in sent)
+
+
+# ---- admission, which takes a while ----
+
+
+def admitting(**settings: object) -> tuple[Driver, do.AdmitSharing]:
+    """Return an agent whose runtime is about to admit attempt 1.1."""
+    node = driver(**settings)
+    node.admits = False
+    effects = node.launch(sharing(1, 60))
+    assert not only(effects, do.AcceptTask)
+    assert not only(effects, do.AskLaunch)
+    (asked,) = only(effects, do.AdmitSharing)
+    return node, asked
+
+
+def test_nothing_is_accepted_before_it_is_admitted_and_its_share_is_taken_at_once() -> None:
+    node, asked = admitting()
+    assert "shared by 1.1" in refused(node, sharing(2, 41))
+    assert not only(node.step(LauncherDown()) + node.step(LauncherUp()), do.AskLaunch)
+
+    effects = node.admitted(asked)
+
+    assert [type(effect) for effect in effects] == [do.AcceptTask, do.AskLaunch]
+    assert not node.admitted(asked)[:-1], "a second answer only ends the right that is left over"
+
+
+def test_a_job_that_is_stopped_while_it_is_admitted_never_starts() -> None:
+    """The right that it gets afterwards is given back."""
+    node, asked = admitting()
+
+    (record,) = exits(node.stop(1))
+    assert record.kind is OutcomeKind.CANCELLED
+    late = node.admitted(asked)
+
+    assert [type(effect) for effect in late] == [do.EndSharing]
+    assert only(node.launch(order(2, gpus=(0,))), do.AskLaunch)
+
+
+def test_a_job_that_is_not_admitted_has_failed_to_launch() -> None:
+    node, asked = admitting()
+    failure = LaunchFailure(stage=LaunchStage.DEVICE, subject=Subject.NODE)
+
+    effects = node.step(LaunchFailed(key=asked.task.key, message="no daemon", failure=failure))
+
+    (record,) = exits(effects)
+    assert (record.kind, record.message) == (OutcomeKind.LAUNCH_FAILED, "no daemon")
+    assert only(effects, do.EndSharing)
+    assert only(node.launch(order(2, gpus=(0,))), do.AskLaunch)
+
+
+def test_a_later_attempt_waits_for_the_end_of_an_earlier_one_and_for_its_admission() -> None:
+    node = driver()
+    node.launch(sharing(1, 60))
+    node.forked()
+    node.seen()
+    node.admits = False
+    launch = order(1, 2, share=sharing(1, 60).share)
+    (asked,) = only(node.launch(launch), do.AdmitSharing)
+
+    assert not only(node.admitted(asked), do.AskLaunch)
+    assert only(node.ended(), do.AskLaunch) == [do.AskLaunch(key=AttemptKey(1, 2))]
+
+
+def test_without_its_runtime_a_node_launches_no_further_job_that_shares() -> None:
+    node = driver()
+
+    node.step(SharingEnded())
+
+    assert "set runtime in [gpu_share]" in refused(node, sharing(1, 10))

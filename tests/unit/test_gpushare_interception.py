@@ -51,11 +51,12 @@ def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
     driver = program(tmp_path / "libcuda.so.1", "")
     compiler = program(tmp_path / "cc", "#!/bin/sh\necho 'stdio.h: no such file' >&2\nexit 1\n")
 
-    words = runtime(tmp_path, compiler=compiler, driver=driver).missing()
-
-    assert words is not None
-    assert "stdio.h: no such file" in words
-    assert os.listdir(tmp_path / "lib") == []
+    made = runtime(tmp_path, compiler=compiler, driver=driver)
+    assert made.missing() is None, "nothing is compiled before gnode has registered"
+    with pytest.raises(ShareRefusedError, match=r"stdio\.h: no such file") as refused:
+        made.prepare()
+    assert "install a C compiler" in (refused.value.hint or "")
+    assert not (tmp_path / "lib").exists() or os.listdir(tmp_path / "lib") == []
 
 
 def test_a_task_is_refused_in_words_where_the_directory_cannot_be_written(tmp_path: Path) -> None:

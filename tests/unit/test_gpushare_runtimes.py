@@ -1,5 +1,6 @@
 """Which runtime a node uses for shared GPUs, and what each tells the processes of a task."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -133,6 +134,17 @@ def test_mig_gives_the_smallest_free_instance_of_the_gpu_and_each_once() -> None
         runtime.admit(task(job="3"))
     runtime.release(task(job="1"))
     assert runtime.admit(task(job="3")) == {"CUDA_VISIBLE_DEVICES": "M10"}
+
+
+def test_after_a_restart_tasks_keep_the_instances_that_they_have() -> None:
+    """The smallest free one would be another job's."""
+    runtime = MigRuntime(lambda: [instance("M20", 20), instance("M10", 10)])
+    runtime.keep([])
+
+    assert runtime.admit(replace(task(job="1"), visible="M20")) == {"CUDA_VISIBLE_DEVICES": "M20"}
+    assert runtime.admit(task(job="2")) == {"CUDA_VISIBLE_DEVICES": "M10"}
+    runtime.keep([task(job="2")])
+    assert runtime.admit(task(job="3"))  # the instance of job 1
 
 
 def test_mig_without_instances_says_what_to_do() -> None:

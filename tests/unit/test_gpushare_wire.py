@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gnode.gpushare import wire
-from gnode.gpushare.build import NATIVE, digest, symbol_table
+from gnode.gpushare.build import NATIVE, build, digest, symbol_table
 from gnode.gpushare.gate import PAGE_BYTES, GatePage
 from gnode.gpushare.wire import BadMessageError, Kind, Message
 
@@ -96,10 +96,37 @@ def test_the_table_knows_hooks_and_streams() -> None:
 
 def test_another_source_compiler_or_flag_is_another_build(tmp_path: Path) -> None:
     (tmp_path / "a.c").write_text("int a;")
-    first = digest("cc", ("-O2",), tmp_path)
+    first = digest("cc", "cc 12.2", ("-O2",), tmp_path)
 
-    assert digest("cc", ("-O2",), tmp_path) == first
-    assert digest("gcc", ("-O2",), tmp_path) != first
-    assert digest("cc", ("-O1",), tmp_path) != first
+    assert digest("cc", "cc 12.2", ("-O2",), tmp_path) == first
+    assert digest("gcc", "cc 12.2", ("-O2",), tmp_path) != first
+    assert digest("cc", "cc 13.1", ("-O2",), tmp_path) != first
+    assert digest("cc", "cc 12.2", ("-O1",), tmp_path) != first
     (tmp_path / "a.c").write_text("int b;")
-    assert digest("cc", ("-O2",), tmp_path) != first
+    assert digest("cc", "cc 12.2", ("-O2",), tmp_path) != first
+
+
+def test_an_upgraded_compiler_at_the_same_path_compiles_again(tmp_path: Path) -> None:
+    """And what an interrupted build has left is removed, if it is old."""
+    compiler = tmp_path / "cc"
+
+    def install(version: str) -> None:
+        compiler.write_text(
+            f'#!/bin/sh\ncase "$1" in --version) echo "cc {version}"; exit;; esac\n'
+            'while [ "$1" != -o ]; do shift; done\n: > "$2"\n'
+        )
+        compiler.chmod(0o755)
+
+    cache = tmp_path / "lib"
+    old, young = cache / "build-old", cache / "build-young"
+    for path in (old, young):
+        path.mkdir(parents=True)
+    os.utime(old, (0, 0))
+    install("12.2")
+    first = build(cache, str(compiler))
+    assert build(cache, str(compiler)) == first
+
+    install("13.1")
+
+    assert build(cache, str(compiler)) != first
+    assert (old.exists(), young.exists()) == (False, True)
