@@ -135,6 +135,7 @@ class Head:
         states: Iterable[str] = (),
         finished: bool = False,
         elements: bool = False,
+        forecast: bool = False,
     ) -> api.JobList:
         """Return jobs: those of ``ids``, else all unfinished ones (with ``finished``, all).
 
@@ -145,6 +146,8 @@ class Head:
             states: only in these states (`gsched.model.states.JobState`).
             finished: also jobs that are done.
             elements: also those elements of unfinished arrays that are jobs.
+            forecast: predict when jobs start that wait (`gsched.protocol.api.StartRow`); not with
+                ``ids``.
         """
         wanted = [str(each) for each in ids]
         filters = {
@@ -152,6 +155,7 @@ class Head:
             "state": ",".join(states),
             "all": "1" if finished else "",
             "elements": "1" if elements else "",
+            "forecast": "1" if forecast else "",
         }
         if not wanted:
             return self._get(f"/v1/jobs{_query(filters)}", api.JobList)

@@ -2,15 +2,20 @@
 
 import re
 import time
+from typing import Final
 
 from gsched.errors import BadResourceError, UsageError
 from gsched.model.units import parse_duration_s
+from gsched.model.wording import counted
+from gsched.protocol.starts import StartRow
 
 _DATE = re.compile(r"(?P<digits>(?:[0-9]{2}){2,6})(?:\.(?P<seconds>[0-9]{2}))?")
 _DAY_S = 86400
 #: Not what a user wrote, which messages show between quotes.
 _UTC_MOMENT = re.compile(r"(?<!['\"])(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC")
 
+#: How a head begins that has no forecast yet.
+NOT_KNOWN: Final = "not known"
 #: The year 9999: a training whose numbers are wrong may be expected to end still later.
 LAST_S = 253_402_214_400.0
 
@@ -117,6 +122,78 @@ def _local_moment(match: re.Match[str]) -> str:
 def format_expected(at_s: float | None, *, now_s: float) -> str:
     """Return `format_clock` of a moment to come; what should have been by now may be any moment."""
     return "any moment" if at_s is not None and at_s <= now_s else format_clock(at_s, now_s=now_s)
+
+
+def format_start(start: StartRow | None, predicted_s: float | None, *, now_s: float) -> str:
+    """Return when a job starts, with its uncertainty, or why that is unknown.
+
+    ``14:20:00 (between 14:05:00 and 16:00:00)``, ``not before 18:00:00: ...``.
+
+    Args:
+        start: what is known; None: only ``predicted_s`` is.
+        predicted_s: seconds since the epoch; None: it is unknown.
+    """
+    if start is None:
+        return "" if predicted_s is None else format_expected(predicted_s, now_s=now_s)
+    because = f": {start.unknown}" if start.unknown else ""
+    if start.expected_s is not None:
+        return format_expected(start.expected_s, now_s=now_s) + _between(start, now_s)
+    if start.not_before_s is not None:
+        early_s = start.not_before_s if start.early_s is None else start.early_s
+        return f"not before {format_clock(early_s, now_s=now_s)}{because}"
+    if start.planned_s is not None:
+        return format_expected(start.planned_s, now_s=now_s)
+    if start.unknown.startswith(NOT_KNOWN):
+        return start.unknown
+    return f"cannot be predicted{because}"
+
+
+def short_start(start: StartRow | None, predicted_s: float | None, *, now_s: float) -> str:
+    """Return the same for a column: ``14:20 (14:05-16:00)``, ``after 18:00``, ``unknown``."""
+    if start is None:
+        return format_expected(predicted_s, now_s=now_s)
+    expected_s = start.planned_s if start.expected_s is None else start.expected_s
+    if start.expected_s is None and start.not_before_s is not None:
+        early_s = start.not_before_s if start.early_s is None else start.early_s
+        return f"after {_minutes(early_s, now_s)}"
+    if expected_s is None:
+        return "unknown"
+    if expected_s <= now_s:
+        return "any moment"
+    if start.early_s is None:
+        return _minutes(expected_s, now_s)
+    late = "?" if start.late_s is None else _minutes(start.late_s, now_s)
+    return f"{_minutes(expected_s, now_s)} ({_minutes(start.early_s, now_s)}-{late})"
+
+
+def _between(start: StartRow, now_s: float) -> str:
+    if start.early_s is None:
+        return ""
+    early = "now" if start.early_s <= now_s else format_clock(start.early_s, now_s=now_s)
+    if start.late_s is None:
+        return f" ({early} or later)"
+    if start.late_s <= now_s:
+        return ""
+    return f" (between {early} and {format_clock(start.late_s, now_s=now_s)})"
+
+
+def _minutes(at_s: float, now_s: float) -> str:
+    """Return ``14:20`` for a moment of today, with the date otherwise."""
+    return format_clock(max(at_s, now_s), now_s=now_s)[:-3]
+
+
+def basis_words(start: StartRow) -> str:
+    """Return on what a prediction stands: how many run times were learned."""
+    if not start.scenarios or not start.counted:
+        return ""
+    if start.learned == start.counted:
+        return f"from learned run times of {counted(start.counted, 'job')} ahead or running"
+    if not start.learned:
+        return "from walltimes alone: no run time of jobs ahead or running is learned"
+    return (
+        f"from learned run times of {start.learned} of {start.counted} jobs ahead or running, "
+        "and walltimes of the others"
+    )
 
 
 def _local(at_s: float) -> time.struct_time:

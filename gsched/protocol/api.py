@@ -15,6 +15,7 @@ from gsched.model.reports import Checkpoint, Progress
 from gsched.model.resources import Load, Usage
 from gsched.model.training import Training
 from gsched.protocol.shares import SharedGpuRow, ShareRow
+from gsched.protocol.starts import AheadRows, StartRow
 
 API_VERSION = 1
 MAX_BODY_BYTES = MAX_SUBMIT_BYTES
@@ -107,7 +108,8 @@ class SubmitResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The answer for one job: an id, or an error. Sent only after it is durable.
 
     Attributes:
-        predicted_start_s: of a dry run: by when it would start.
+        predicted_start_s: of a dry run: when it would start.
+        start: of a dry run: the same with its uncertainty.
         deadline_s: of a job that has one, as the head understood it.
         planned_gpus: how many GPUs it is planned to begin with; 0: unknown.
         predicted_end_s: when it is expected to be done; None: unknown.
@@ -118,6 +120,7 @@ class SubmitResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: int = 0
     warnings: tuple[str, ...] = ()
     predicted_start_s: float | None = None
+    start: StartRow | None = None
     error: ErrorBody | None = None
     deadline_s: float | None = None
     planned_gpus: int = 0
@@ -194,6 +197,7 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
         moves_lost: how often it was killed at its checkpoint signal and restarted instead.
         moves_cost_s: for how long that has kept it from working, seconds.
         array: of an array, how many of its elements are in which state; None: it is none.
+        start: when it is predicted to start, where that was asked for; None: it does not wait.
     """
 
     id: int
@@ -228,6 +232,7 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
     moves_lost: int = 0
     moves_cost_s: float = 0.0
     array: ArrayRow | None = None
+    start: StartRow | None = None
 
     def shown_id(self, server: str) -> str:
         """Return the job's identifier as users see it: ``12.server``; ``12[].server``: an array."""
@@ -332,6 +337,8 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
         resources: the request in PBS words, as it was understood.
         environment_names: names only; values are the owner's business.
         ahead: number of jobs before it in its queue, if it waits.
+        ahead_jobs: these jobs.
+        remedy: what its user can do to have it start earlier, in words.
         urgency: from which its deadline was computed, if it was.
         training: what its user said of its size.
         movable: it can migrate: stop at a checkpoint and resume on other nodes.
@@ -370,6 +377,8 @@ class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
     start_after_s: float = 0.0
     holds: tuple[str, ...] = ()
     ahead: int | None = None
+    ahead_jobs: AheadRows | None = None
+    remedy: str = ""
     urgency: str = ""
     training: Training | None = None
     movable: bool = False

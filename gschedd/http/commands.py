@@ -40,7 +40,7 @@ from gschedd.http.bodies import SMALL_BYTES, Bodies, read_body, read_submission
 from gschedd.http.callers import Callers
 from gschedd.http.contents import Content, content_of
 from gschedd.http.elements import meant
-from gschedd.http.forecasts import Forecasts, with_outlook
+from gschedd.http.forecasts import Forecasts, with_outlook, with_start
 from gschedd.http.launches import BlobCache
 from gschedd.http.pace import Pace
 from gschedd.http.past import EndedWell, past_of
@@ -341,7 +341,7 @@ class Commands:
                 promise_of(self._head.state.next_job, submission.spec, outlook, now_s=now_s)
         except GschedError as error:
             return api.SubmitResult(error=error_body(error))
-        result = api.SubmitResult(warnings=submission.warnings, predicted_start_s=outlook.start_s)
+        result = with_start(api.SubmitResult(warnings=submission.warnings), outlook)
         return with_outlook(result, submission.spec, outlook)
 
     async def _results(self, steps: Sequence[Step], caller: Caller) -> list[api.SubmitResult]:

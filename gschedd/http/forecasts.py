@@ -2,16 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+import math
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar, assert_never
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from gsched.clock import Clock
 from gsched.logs import Complaints
 from gsched.model.job import JobSpec
 from gsched.model.states import JobState
 from gsched.protocol import api
+from gschedd.core.arrays.elements import waiting_job
 from gschedd.core.cycle.rounds import Failed
 from gschedd.core.cycle.run import snapshot
 from gschedd.core.forecast.deadline import (
@@ -22,8 +24,10 @@ from gschedd.core.forecast.deadline import (
     is_planned,
     outlook_of,
 )
-from gschedd.core.forecast.start import AskStart, ForecastQuestion, Told, start_question, told
+from gschedd.core.forecast.question import questions_of
+from gschedd.core.forecast.start import AskStart, ForecastQuestion, StartForecast, Told, told
 from gschedd.core.head import Head
+from gschedd.core.views.jobs import start_row
 from gschedd.http.pace import Turns
 from gschedd.planner.process import Worker
 
@@ -37,10 +41,12 @@ FIRST_PATIENCE_S: Final = 20.0
 FRESH_S: Final = 30.0
 #: The same: how long one is shown while a new one is computed, seconds.
 KEPT_S: Final = 600.0
-MAX_KEPT: Final = 1000
+MAX_KEPT: Final = 2000
 #: Jobs of one request whose start is forecast where the policy does not say when they end; each
 #: costs up to some hundred questions to the policy.
 MAX_FORECASTS: Final = 8
+#: How long a forecast is shown again to whoever lists jobs, seconds.
+LIST_FRESH_S: Final = 2.0
 #: Jobs that are looked at before other requests get their turn.
 AT_ONCE: Final = 100
 
@@ -49,18 +55,6 @@ TOO_LONG: Final = "not known: the forecast takes too long"
 NOT_PLANNED: Final = "the job is not planned yet; see gstat later"
 
 T = TypeVar("T")
-
-
-class Start(Struct, frozen=True, kw_only=True):
-    """When a job starts.
-
-    Attributes:
-        at_s: seconds since the epoch; None: unknown.
-        why: in words, where it is not known although it might be.
-    """
-
-    at_s: float | None = None
-    why: str = ""
 
 
 class Forecasts:
@@ -87,7 +81,7 @@ class Forecasts:
         self._tasks: set[asyncio.Task[object]] = set()
         self._slow = False
         self._closed = False
-        self._kept: dict[int, tuple[float, Start]] = {}
+        self._kept: dict[int, tuple[float, StartForecast]] = {}
 
     @property
     def trouble(self) -> str:
@@ -104,8 +98,8 @@ class Forecasts:
 
     # --- jobs that wait ---
 
-    async def start_of(self, job: int, *, uid: int) -> Start:
-        """Return by when a waiting job starts, where its policy has not said so.
+    async def start_of(self, job: int, *, uid: int) -> StartForecast:
+        """Return when a job starts that waits.
 
         Args:
             uid: who asks.
@@ -122,39 +116,65 @@ class Forecasts:
             await asyncio.wait({task}, timeout=FIRST_PATIENCE_S)
         return asyncio.get_running_loop().time() + (0.0 if self._slow else PATIENCE_S)
 
-    async def _start_of(self, job: int, uid: int, until_s: float) -> Start:
-        kept_s, kept = self._kept.get(job, (0.0, Start(why=NOT_YET)))
+    async def _start_of(self, job: int, uid: int, until_s: float) -> StartForecast:
+        kept_s, kept = self._kept.get(job, (0.0, StartForecast(why=NOT_YET)))
         age_s = self._clock.monotonic_s() - kept_s
         if self._slow and job in self._kept and age_s < FRESH_S:
             return kept
-        start = await self._waited_for(lambda: self._forecast_start(job), uid, until_s)
-        if start is not None:
-            return start
-        is_over = kept.at_s is not None and kept.at_s < self._clock.wall_s()
-        return Start(why=NOT_YET) if is_over or age_s > KEPT_S else kept
+        starts = await self._waited_for(lambda: self._forecast_starts([job]), uid, until_s)
+        if starts is not None:
+            return starts.get(job, StartForecast())
+        return self._still_good(job)
 
-    async def _forecast_start(self, number: int) -> Start:
+    async def starts_of(self, jobs: Sequence[int], *, uid: int) -> dict[int, StartForecast]:
+        """Return when jobs start that wait, in one forecast for all of them.
+
+        Args:
+            uid: who asks.
+        """
+        now_s = self._clock.monotonic_s()
+        fresh_s = FRESH_S if self._slow else LIST_FRESH_S
+        old = [job for job in jobs if now_s - self._kept.get(job, (-math.inf,))[0] > fresh_s]
+        if old:
+            until_s = await self._until_s()
+            await self._waited_for(lambda: self._forecast_starts(jobs), uid, until_s)
+        return {job: self._still_good(job) for job in jobs}
+
+    def _still_good(self, job: int) -> StartForecast:
+        """Return the last forecast for a job, unless it is too old."""
+        kept_s, kept = self._kept.get(job, (-math.inf, StartForecast(why=NOT_YET)))
+        is_over = kept.planned_s is not None and kept.planned_s < self._clock.wall_s()
+        age_s = self._clock.monotonic_s() - kept_s
+        return StartForecast(why=NOT_YET) if is_over or age_s > KEPT_S else kept
+
+    async def _forecast_starts(self, numbers: Sequence[int]) -> dict[int, StartForecast]:
         """Ask, and keep what is told: whoever has asked may have gone."""
         head = self._head
-        job = head.state.jobs.get(number)
-        question = None
-        if job is not None and job.state is JobState.QUEUED:
-            seen = snapshot(head.state, head.settings, self._clock.wall_s(), head.model)
-            question = start_question(seen, number, head.state.order_key(job))
-        answer = None if question is None else await self._told(question)
-        match answer:
-            case None:
-                start = Start()
-            case Told():
-                start = Start(at_s=answer.start_s, why=TOO_LONG if answer.too_long else "")
-            case Failed():
-                start = Start(why=f"not known: {answer.why}")
-            case _:
-                assert_never(answer)
-        if len(self._kept) >= MAX_KEPT:
+        found = (waiting_job(head.state, number) for number in numbers)
+        jobs = [job for job in found if job is not None]
+        seen = snapshot(head.state, head.settings, self._clock.wall_s(), head.model)
+        question, meant, unknown = questions_of(
+            jobs, state=head.state, settings=head.settings, seen=seen
+        )
+        starts = {job: StartForecast(why=why) for job, why in unknown.items()}
+        if question is not None:
+            answer = await self._told(question)
+            match answer:
+                case Told(too_long=True):
+                    starts |= dict.fromkeys(meant, StartForecast(why=TOO_LONG))
+                case Told():
+                    none = StartForecast()
+                    starts |= {job: answer.starts.get(on, none) for job, on in meant.items()}
+                case Failed():
+                    failed = StartForecast(why=f"not known: {answer.why}")
+                    starts |= dict.fromkeys(meant, failed)
+                case _:
+                    assert_never(answer)
+        if len(self._kept) + len(starts) > MAX_KEPT:
             self._kept.clear()
-        self._kept[number] = (self._clock.monotonic_s(), start)
-        return start
+        now_s = self._clock.monotonic_s()
+        self._kept.update((job, (now_s, start)) for job, start in starts.items())
+        return starts
 
     async def outlooks(self, jobs: Iterable[int], *, uid: int) -> dict[int, Outlook]:
         """Return what is expected of training jobs that were just submitted, by job."""
@@ -168,10 +188,10 @@ class Forecasts:
             job = head.state.trainings.get(number)
             if job is None:
                 continue  # it was deleted meanwhile
-            start = Start()
+            start = StartForecast()
             if job.state is JobState.QUEUED and number not in head.verdicts and not head.safe_mode:
                 if is_planned(job.spec, head.state):
-                    start = Start(why=NOT_PLANNED)
+                    start = StartForecast(why=NOT_PLANNED)
                 elif forecasts < MAX_FORECASTS:
                     forecasts += 1
                     if until_s is None:
@@ -186,7 +206,7 @@ class Forecasts:
                 settings=head.settings,
                 verdicts=head.verdicts,
                 now_s=self._clock.wall_s(),
-                start_s=start.at_s,
+                start_s=start.planned_s,
             )
             if outlook.meets is None and not outlook.why:
                 outlook = structs.replace(outlook, why=start.why)
@@ -274,6 +294,15 @@ class Forecasts:
     def _failed(self, why: str) -> Failed:
         self._complaints.say("forecast", f"the policy failed when asked for a forecast: {why}")
         return Failed(number=0, why="the policy failed", raised=True)
+
+
+def with_start(result: api.SubmitResult, outlook: Outlook) -> api.SubmitResult:
+    """Return the answer to a dry run with when the job would start."""
+    unknown = outlook.start_unknown or (outlook.why if outlook.start_s is None else "")
+    start = StartForecast(planned_s=outlook.start_s, spread=outlook.spread, why=unknown)
+    row = start_row(start)
+    expected_s = row.planned_s if row.expected_s is None else row.expected_s
+    return structs.replace(result, predicted_start_s=expected_s, start=row)
 
 
 def with_outlook(result: api.SubmitResult, spec: JobSpec, outlook: Outlook) -> api.SubmitResult:

@@ -32,6 +32,7 @@ from gsched.model.limits import MAX_HISTORY_ROWS, MAX_PATTERN_WILDCARDS, MAX_WOR
 from gsched.model.states import JobState, NodeState, PartState
 from gsched.protocol import api
 from gschedd.core.decide import authorize
+from gschedd.core.forecast.start import StartForecast
 from gschedd.core.head import Head
 from gschedd.core.settings import Caller
 from gschedd.core.state import Job, Part
@@ -42,7 +43,7 @@ from gschedd.http.answers import answer, error_body
 from gschedd.http.bodies import Bodies
 from gschedd.http.callers import Callers
 from gschedd.http.elements import Past, found_job, to_read
-from gschedd.http.forecasts import Forecasts, Start
+from gschedd.http.forecasts import Forecasts
 from gschedd.http.links import Links
 from gschedd.http.pace import Pace
 from gschedd.store.reader import HistoryFilter, Reader
@@ -158,19 +159,34 @@ class Queries:
                 lambda: self._long_reader.history(HistoryFilter(user=user, limit=limit))
             )
             chosen = sorted([*done, *chosen], key=lambda job: job.id)
-        return await self._stream(request, chosen, warning)
+        starts: dict[int, StartForecast] = {}
+        if query.get("forecast", "") == "1":
+            teller = self._teller()
+            waiting = [job.id for job in chosen if teller.lacks_start(job)]
+            starts = await self._forecasts.starts_of(waiting, uid=caller.uid)
+            await self._engine.settled()
+        return await self._stream(request, chosen, warning, starts)
 
     async def _stream(
-        self, request: web.Request, jobs: list[Job], warning: str
+        self,
+        request: web.Request,
+        jobs: list[Job],
+        warning: str,
+        starts: Mapping[int, StartForecast],
     ) -> web.StreamResponse:
         """Send a list of any length, slice by slice, so that nobody else waits for it."""
         teller = self._teller()
+
+        def row(job: Job) -> api.JobRow:
+            start = starts.get(job.id)
+            return teller.row(job) if start is None else teller.row_with_start(job, start)
+
         if len(jobs) <= ROWS_PER_SLICE:
             return answer(
                 api.JobList(
                     server=self._head.settings.server,
                     now_s=self._clock.wall_s(),
-                    jobs=tuple(teller.row(job) for job in jobs),
+                    jobs=tuple(map(row, jobs)),
                     warning=warning,
                 )
             )
@@ -180,9 +196,7 @@ class Queries:
         now = _encoder.encode(self._clock.wall_s())
         await response.write(b'{"server":' + server + b',"now_s":' + now + b',"jobs":[')
         for begin in range(0, len(jobs), ROWS_PER_SLICE):
-            part = _encoder.encode(
-                [teller.row(job) for job in jobs[begin : begin + ROWS_PER_SLICE]]
-            )
+            part = _encoder.encode([row(job) for job in jobs[begin : begin + ROWS_PER_SLICE]])
             await response.write((b"," if begin else b"") + part[1:-1])
             await asyncio.sleep(0)
         await response.write(b'],"warning":' + _encoder.encode(warning) + b"}")
@@ -263,14 +277,16 @@ class Queries:
         caller = self._callers.of(request)
         await self._engine.settled()
         job = await self._find(request.match_info["id"])
-        start = Start()
+        start: StartForecast | None = None
         if self._teller().lacks_start(job):
             start = await self._forecasts.start_of(job.id, uid=caller.uid)
             await self._engine.settled()
             job = await self._find(request.match_info["id"])
         return answer(await self._story(job, caller, start))
 
-    async def _story(self, job: Job, caller: Caller, start: Start) -> api.JobStory:
+    async def _story(
+        self, job: Job, caller: Caller, start: StartForecast | None = None
+    ) -> api.JobStory:
         """Return all that is known; arguments may hold secrets and are the owner's business."""
         attempts, events = await self._read(
             lambda: (self._reader.attempts(job.id), self._reader.events(job.id))
@@ -280,8 +296,7 @@ class Queries:
             attempts=attempts,
             events=events,
             now_s=self._clock.wall_s(),
-            start_s=start.at_s,
-            start_unknown=start.why,
+            start=start,
         )
         if caller.owns(job.spec.owner) or caller.operator:
             return story
@@ -297,7 +312,7 @@ class Queries:
             job = await self._find(request.match_info["id"])
             left_s = end_s - self._clock.monotonic_s()
             if job.state is JobState.DONE or left_s <= 0:
-                return answer(await self._story(job, caller, Start()))
+                return answer(await self._story(job, caller))
             await self._engine.changed(left_s)
 
     async def output(self, request: web.Request) -> web.StreamResponse:

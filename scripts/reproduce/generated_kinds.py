@@ -126,20 +126,21 @@ def generate(seed: int, jobs: int = 4000) -> tuple[list[Machine], list[Run]]:
     """Return machines and what ran on them, in the order of the starts."""
     rng = random.Random(seed)
     nodes = machines(rng)
-    programs = list(_programs(rng))
-    popularity = [1 / (place + 1) ** 0.8 for place in range(len(programs))]
-    births = [0.0 if rng.random() < 0.5 else rng.uniform(0, 0.95) * jobs for _ in programs]
+    kinds = list(programs(rng))
+    popularity = [1 / (place + 1) ** 0.8 for place in range(len(kinds))]
+    births = [0.0 if rng.random() < 0.5 else rng.uniform(0, 0.95) * jobs for _ in kinds]
     runs: list[Run] = []
-    start_s, batch = 1e9, programs[0]
+    start_s, batch = 1e9, kinds[0]
     while len(runs) < jobs:
         start_s += rng.expovariate(1 / 60)
         if not runs or rng.random() < 0.6:
-            batch = _choose(rng, programs, popularity, births, len(runs))
+            batch = _choose(rng, kinds, popularity, births, len(runs))
         runs.append(batch.run(rng, rng.choice(nodes), start_s))
     return nodes, runs
 
 
-def _programs(rng: random.Random) -> Iterator[Program]:
+def programs(rng: random.Random) -> Iterator[Program]:
+    """Yield the kinds of twelve owners, in a random order."""
     made = []
     for owner in range(1001, 1013):
         for _ in range(rng.randint(1, 4)):

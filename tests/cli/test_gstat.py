@@ -140,7 +140,7 @@ def test_why_says_reason_place_and_start_of_one_job(head: Path, fake: FakeApi) -
     told = run_command("gstat", "--why", "1", head=head).stdout
 
     assert LONG_REASON in told
-    assert "7 jobs ahead in queue batch" in told
+    assert "position 8 in queue batch: 7 jobs ahead" in told
     assert "expected start: " in told
     assert "any moment" not in told
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gsched.protocol.api import JobStory
+from gsched.protocol.starts import StartRow
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran
 from tests.support.desk import PLENTY_S, Desk
@@ -61,9 +62,18 @@ class Queue:
 
     def start_is_told(self) -> None:
         """Wait until it is known when the last job starts: not before the first has ended."""
-        start_s = wait_until(lambda: self.story().row.predicted_start_s, PLENTY_S, what="a start")
-        assert start_s is not None
-        assert start_s > self.story().now_s + 1800
+        start = wait_until(self.known_start, PLENTY_S, what="a start")
+        assert start is not None
+        assert start.planned_s is not None
+        assert start.planned_s > self.story().now_s + 1800
+        assert start.early_s is not None
+        assert start.expected_s is not None
+        assert start.late_s is not None
+        assert start.early_s < start.expected_s < start.late_s <= start.planned_s
+
+    def known_start(self) -> StartRow | None:
+        start = self.story().row.start
+        return start if start is not None and start.expected_s is not None else None
 
     def forecaster(self) -> int:
         """Return the id of the process that computes forecasts; 0: there is none."""
@@ -84,7 +94,7 @@ def test_queries_and_jobs_go_on_while_a_forecast_is_being_computed(
     gate.touch()
 
     assert all("expected start: not known yet" in text for text in texts), texts
-    assert "predicted_start = not known yet" in full.stdout
+    assert "predicted_start_unknown = not known yet" in full.stdout
     queue.start_is_told()
 
 

@@ -3,8 +3,9 @@
 from gsched.model.states import HoldKind, JobState
 from gschedd.core import facts as f
 from gschedd.core.settings import QueueSettings
-from gschedd.core.views.reasons import Reasons, describe, jobs_ahead
-from tests.support.world import ADMIN, World, node, settings
+from gschedd.core.views.ahead import jobs_ahead
+from gschedd.core.views.reasons import Reasons, describe
+from tests.support.world import ADMIN, ALICE, World, node, settings
 
 
 def test_every_waiting_job_says_why() -> None:
@@ -48,7 +49,12 @@ def test_jobs_ahead_are_those_of_the_queue_that_go_first() -> None:
     world.submit(queue="other")
     jobs = world.head.state.jobs
 
-    assert [jobs_ahead(jobs[job], world.head.state) for job in (first, second, low)] == [0, 1, 2]
+    ahead = [jobs_ahead(jobs[job], world.head.state) for job in (first, second, low)]
+
+    assert [each.jobs for each in ahead] == [0, 1, 2]
+    assert [each.cpus for each in ahead] == [0, 2, 3]
+    assert [each.id for each in ahead[2].first] == [first, second]
+    assert {each.user for each in ahead[2].first} == {ALICE.user}
     assert jobs[low].state is JobState.QUEUED
 
 

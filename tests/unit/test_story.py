@@ -75,13 +75,13 @@ def test_a_start_that_should_have_been_is_expected_anew() -> None:
     def expected_s() -> float:
         state = world.head.state
         job = state.jobs[second]
-        start_s = None
+        start = None
         if teller(world).lacks_start(job):
             seen = snapshot(state, world.settings, world.now_s, world.head.model)
             question = start_question(seen, second, state.order_key(job))
             assert question is not None
-            start_s = told(question, world.policy).start_s
-        story = teller(world).story(job, attempts=(), events=(), now_s=world.now_s, start_s=start_s)
+            start = told(question, world.policy).starts[second]
+        story = teller(world).story(job, attempts=(), events=(), now_s=world.now_s, start=start)
         assert story.row.predicted_start_s is not None
         return story.row.predicted_start_s - begun_s
 

@@ -246,7 +246,7 @@ def _jobs(head: Head, jobs: Sequence[str], options: _Options) -> JobList:
     states = options.states or (_WAITING if options.why else ())
     user = next(iter(options.users)) if len(options.users) == 1 else ""
     sent = () if options.elements else states  # elements that are not jobs yet have no state
-    reply = head.jobs(jobs, user=user, states=sent, finished=options.finished)
+    reply = head.jobs(jobs, user=user, states=sent, finished=options.finished, forecast=options.why)
     if options.elements:
         from gsched.cli.show.arrays import all_elements  # late: few expand arrays
 

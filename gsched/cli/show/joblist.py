@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from gsched.cli.show.columns import Column
-from gsched.cli.times import format_clock, format_expected, local_times
+from gsched.cli.times import format_clock, local_times, short_start
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
 from gsched.model.wording import outcome_words
@@ -174,8 +174,10 @@ def array_summary(array: ArrayRow) -> str:
 def why_rows(reply: JobList) -> Iterator[Sequence[str]]:
     """Yield a row of WHY_COLUMNS for each job that waits."""
     for job in reply.jobs:
-        starts = format_expected(job.predicted_start_s, now_s=reply.now_s)
+        starts = short_start(job.start, job.predicted_start_s, now_s=reply.now_s)
         reason = reason_words(job)
+        if job.start is not None and job.start.unknown and job.start.unknown not in reason:
+            reason = f"{reason}; start unknown: {job.start.unknown}"
         yield (job.shown_id(reply.server), job.name, job.user, job.letter, starts, reason)
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from gsched.cli.common import printable
 from gsched.cli.show.joblist import array_summary, slack
 from gsched.cli.show.render import print_fields
-from gsched.cli.times import format_clock, format_expected, format_time, local_times
+from gsched.cli.times import basis_words, format_clock, format_start, format_time, local_times
+from gsched.model.ids import short_job_id
 from gsched.model.reports import Checkpoint, Progress
 from gsched.model.resources import Usage
 from gsched.model.signals import describe_signal
@@ -22,6 +23,7 @@ from gsched.protocol.api import (
     OutcomeRow,
     PartRow,
 )
+from gsched.protocol.starts import AheadRow
 
 
 def print_story(story: JobStory) -> None:
@@ -46,16 +48,63 @@ def print_why(story: JobStory) -> None:
         print(f"    {printable(local_times(row.reason))}")
     if story.advice:
         print(f"    {printable(story.advice)}")
+    if story.remedy:
+        print(f"    {printable(story.remedy)}")
     if story.ahead is not None and row.state == JobState.QUEUED:
-        many = counted(story.ahead, "job") if story.ahead else "no jobs"
-        print(f"    {many} ahead in queue {printable(row.queue)}")
-    if row.predicted_start_s is not None:
-        expected = format_expected(row.predicted_start_s, now_s=story.now_s)
-        print(f"    expected start: {expected}")
-    elif story.start_unknown:
-        print(f"    expected start: {story.start_unknown}")
+        for line in _ahead(story):
+            print(f"    {printable(line)}")
+    for line in _start_lines(story):
+        print(f"    {printable(line)}")
     if row.outcome is not None:
         print(f"    {_outcome(story, row.outcome)}")
+
+
+def _ahead(story: JobStory) -> Iterator[str]:
+    """Yield the position in the queue, and which jobs are ahead: who, and how much."""
+    row, ahead = story.row, story.ahead_jobs
+    if not story.ahead:
+        yield f"position 1 in queue {row.queue}: no jobs ahead"
+        return
+    if ahead is None:  # of a head that does not name them
+        many = counted(story.ahead, "job")
+        yield f"position {story.ahead + 1} in queue {row.queue}: {many} ahead"
+        return
+    gpus = f", {counted(ahead.gpus, 'GPU')}" if ahead.gpus else ""
+    total = f"{counted(ahead.cpus, 'CPU')}{gpus}"
+    yield (
+        f"position {story.ahead + 1} in queue {row.queue}: {counted(story.ahead, 'job')} ahead, "
+        f"{total} in total"
+    )
+    for each in ahead.first:
+        yield f"    {short_job_id(each.id)} {each.name} ({each.user}): {_request(each)}"
+    if story.ahead > len(ahead.first):
+        yield f"    and {story.ahead - len(ahead.first)} more"
+
+
+def _request(each: AheadRow) -> str:
+    words = [counted(each.cpus, "CPU")]
+    if each.gpus:
+        words.append(counted(each.gpus, "GPU"))
+    if each.places > 1:
+        words.append(counted(each.places, "chunk"))
+    if each.walltime_s:
+        words.append(f"walltime {format_duration(each.walltime_s)}")
+    if each.priority:
+        words.append(f"priority {each.priority}")
+    return ", ".join(words)
+
+
+def _start_lines(story: JobStory) -> Iterator[str]:
+    """Yield when the job starts, with the uncertainty, and on what that stands."""
+    row = story.row
+    words = format_start(row.start, row.predicted_start_s, now_s=story.now_s)
+    if not words:
+        return
+    yield f"expected start: {local_times(words)}"
+    if row.start is not None:
+        basis = basis_words(row.start)
+        if basis:
+            yield f"    {basis}"
 
 
 def _array_fields(array: ArrayRow | None) -> Iterator[tuple[str, str]]:
@@ -104,7 +153,8 @@ def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
         ("comment", local_times(row.reason)),
         ("user_comment", story.comment),
         ("jobs_ahead", "" if story.ahead is None else str(story.ahead)),
-        ("predicted_start", _predicted(story)),
+        ("remedy", story.remedy),
+        *_predicted(story),
         *_profile(story),
         *_course(story),
         ("exit_status", "" if row.outcome is None else str(row.outcome.exit_status)),
@@ -134,9 +184,22 @@ def _walltime_used(story: JobStory) -> str:
     return format_duration(max(0.0, (row.ended_s or story.now_s) - row.started_s))
 
 
-def _predicted(story: JobStory) -> str:
-    start_s = story.row.predicted_start_s
-    return story.start_unknown if start_s is None else format_time(start_s)
+def _predicted(story: JobStory) -> Iterator[tuple[str, str]]:
+    """Yield the predicted start, between what it lies in four of five cases, or why not."""
+    row, start = story.row, story.row.start
+    yield (
+        "predicted_start",
+        "" if row.predicted_start_s is None else format_time(row.predicted_start_s),
+    )
+    if start is None:
+        return
+    if start.early_s is not None:
+        late = "unknown" if start.late_s is None else format_time(start.late_s)
+        yield "predicted_start_between", f"{format_time(start.early_s)} and {late}"
+    if start.expected_s is None and start.not_before_s is not None:
+        yield "predicted_start_not_before", format_time(start.not_before_s)
+    yield "predicted_start_unknown", local_times(start.unknown)
+    yield "predicted_start_basis", basis_words(start)
 
 
 def _profile(story: JobStory) -> Iterator[tuple[str, str]]:

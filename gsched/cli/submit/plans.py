@@ -34,17 +34,20 @@ def report_dry_run(
         start_s = result.predicted_start_s
         print_json(
             {"dry_run": True, "job": job, "predicted_start_s": start_s, "warnings": warnings}
+            | {"start": result.start}
             | plan_of(result)
         )
         return 0
     print(f"would submit: {job.name} ({job.launch}) in {job.workdir}")
     print(f"resources: {','.join(job.resources) or 'defaults'}")
-    if result.predicted_start_s is not None:
-        from gsched.cli.times import format_time
+    if result.start is not None or result.predicted_start_s is not None:
+        from gsched.cli.times import basis_words, format_start
 
-        soon = SystemClock().wall_s() + 1
-        start_s = result.predicted_start_s
-        print(f"expected start: {'at once' if start_s <= soon else format_time(start_s)}")
+        now_s = SystemClock().wall_s()
+        words = format_start(result.start, result.predicted_start_s, now_s=now_s)
+        print(f"expected start: {words}")
+        if result.start is not None and (basis := basis_words(result.start)):
+            print(f"    {basis}")
     if _has_plan(result):
         from gsched.cli.submit.deadline import planned_words
 

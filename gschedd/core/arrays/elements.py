@@ -61,6 +61,14 @@ def unmade_element(array: Job, index: int) -> Job | None:
     return job
 
 
+def waiting_job(state: State, number: int) -> Job | None:
+    """Return a job that is not done, or an element that is no job yet, if it waits."""
+    job = state.jobs.get(number)
+    if job is None and array_of(number) in state.arrays:
+        job = unmade_element(state.arrays[array_of(number)].job, index_of(number))
+    return job if job is not None and job.state in RESTING else None
+
+
 def waiting_element(state: State, index: ArrayIndex) -> Job | None:
     """Return the first element of an array that is a job and waits; None: there is none."""
     waiting = (state.jobs[number] for number in sorted(index.made))

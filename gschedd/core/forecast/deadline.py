@@ -13,17 +13,18 @@ from msgspec import Struct, structs
 
 from gsched.errors import InvalidRequestError
 from gsched.model.job import JobSpec
-from gsched.model.states import AttemptState, JobState
+from gsched.model.states import AttemptState, HoldKind, JobState
 from gschedd.core import facts as f
 from gschedd.core.cycle.run import snapshot
+from gschedd.core.forecast.question import UnpredictableError, newcomers_question
 from gschedd.core.forecast.start import (
     NEW_JOB,
     AskAll,
     ForecastQuestion,
+    Spread,
+    StartForecast,
     Told,
-    start_question,
     told,
-    with_submission,
 )
 from gschedd.core.settings import Settings
 from gschedd.core.state import Job, State
@@ -54,9 +55,13 @@ class Outlook(Struct, frozen=True, kw_only=True):
         firm: the policy stays with that, so it may be kept as a promise.
         can_promise: the policy would keep the deadline if it were promised now.
         why: in words, why it will be late, or why nothing can be said.
+        spread: how uncertain the start is; None: unknown.
+        start_unknown: in words, why the start is unknown.
     """
 
     start_s: float | None = None
+    spread: Spread | None = None
+    start_unknown: str = ""
     end_s: float | None = None
     meets: bool | None = None
     gpus: int = 0
@@ -186,6 +191,7 @@ class Inquiry(Struct, frozen=True, kw_only=True):
     Attributes:
         outlook: what can be said without asking; None: it is to be asked.
         question: for the policy; None: there is nothing to ask, and no start can be said.
+        unknown: why the policy cannot be asked for its start.
         job, job_class: of one that a policy for trainings plans; None for all others.
     """
 
@@ -193,6 +199,7 @@ class Inquiry(Struct, frozen=True, kw_only=True):
     size: Size | None
     outlook: Outlook | None = None
     question: ForecastQuestion | None = None
+    unknown: str = ""
     job: Job | None = None
     job_class: JobClass | None = None
 
@@ -224,8 +231,19 @@ def inquire(
             job=job,
             job_class=state.class_of(job),
         )
-    found = with_submission(state, settings, spec=spec, now_s=now_s, predictor=predictor)
-    question = None if found is None else start_question(found[0], NEW_JOB, found[1])
+    job = Job(
+        id=NEW_JOB,
+        spec=spec,
+        state=JobState.HELD if spec.holds else JobState.QUEUED,
+        holds=spec.holds,
+        submitted_s=now_s,
+        eligible_s=now_s,
+    )
+    seen = snapshot(state, settings, now_s, predictor)
+    try:
+        question = newcomers_question(job, state=state, settings=settings, seen=seen)
+    except UnpredictableError as error:
+        return Inquiry(spec=spec, size=size, unknown=str(error))
     return Inquiry(spec=spec, size=size, question=question)
 
 
@@ -245,16 +263,29 @@ def concluded(
         assert answer is not None, "there was a question"
         assert answer.plan is not None, "which was for a plan"
         return _said(answer.plan, inquiry.job, inquiry.job_class)
-    start_s = None if answer is None else answer.start_s
+    start_s = spread = None
+    unknown = inquiry.unknown
+    if answer is not None:
+        start = answer.starts.get(NEW_JOB, StartForecast())
+        start_s, spread, unknown = start.planned_s, start.spread, start.why
     if size is None or not spec.is_training:
-        return Outlook(start_s=start_s, why="its run time is unknown")
+        why = "its run time is unknown"
+        return Outlook(start_s=start_s, spread=spread, start_unknown=unknown, why=why)
     if start_s is None:
-        return Outlook(why="its start time cannot be predicted")
+        why = "its start time cannot be predicted"
+        return Outlook(spread=spread, start_unknown=unknown, why=why)
     first_step_s = start_s + expected_startup_s(spec, size, state)
     end_s = _end_after(first_step_s, spec, size, state=state, settings=settings)
     meets = _meets(spec.deadline_s, end_s, now_s)
     why = "jobs ahead of it in the queue" if meets is False else ""
-    return Outlook(start_s=start_s, end_s=end_s, meets=meets, gpus=spec.request.gpus, why=why)
+    return Outlook(
+        start_s=start_s,
+        spread=spread,
+        end_s=end_s,
+        meets=meets,
+        gpus=spec.request.gpus,
+        why=why,
+    )
 
 
 def foresee(
@@ -285,10 +316,13 @@ def _silence(spec: JobSpec, *, state: State, settings: Settings, now_s: float) -
     queue = settings.queues.get(spec.queue)
     if queue is None or not queue.started:
         return f"queue {spec.queue} is stopped"
-    if spec.holds:
+    if any(kind is not HoldKind.DEPENDENCY for kind in spec.holds):
         return "the job is held"
-    if spec.start_after_s > now_s:
-        return "the job starts later, and the load at that time is unknown"
+    if is_planned(spec, state):
+        if spec.holds:
+            return "the job waits for other jobs, and the load at that time is unknown"
+        if spec.start_after_s > now_s:
+            return "the job starts later, and the load at that time is unknown"
     return "" if state.nodes else "no node has registered yet"
 
 

@@ -1,37 +1,38 @@
-"""When a waiting job will start, if nothing new comes and every job runs as long as is planned.
+"""When waiting jobs will start, if nothing new comes, and how uncertain that is.
 
 The policy itself is asked again at each end of a running job, on a copy of the queue; so a forecast
-follows whatever the policy does. It is bounded by what asking costs: where there is much to decide
-about, the policy is asked at some of the ends only, which tells a start later rather than earlier,
-and where that would be too few, nothing is said rather than something wrong.
+follows whatever the policy does. The queue is played forward once with every job running as long as
+is planned, and then in up to `SCENARIOS` scenarios in which jobs run as long as jobs like them did
+(`gschedd.core.forecast.runtimes`): the median of the starts is the expected one, and four in five
+lie between its 10th and 90th percentile.
+
+A forecast is bounded by what asking costs: where there is much to decide about, the policy is asked
+at some of the ends only, which tells a start later rather than earlier, and where that would be too
+few, nothing is said rather than something wrong.
 """
 
-import heapq
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, assert_never
 
 from msgspec import Struct, structs
 
-from gsched.model.job import JobSpec
-from gsched.model.states import JobState
-from gschedd.core.cycle.run import snapshot
-from gschedd.core.settings import Settings
-from gschedd.core.state import Job, State
-from gschedd.models.kinds import kind_of
-from gschedd.plan.load import Kind, Predictor
-from gschedd.plan.snapshot import (
-    Group,
-    JobClass,
-    OrderKey,
-    Plan,
-    Policy,
-    RunningJob,
-    Snapshot,
-    Start,
+from gsched.model.ids import short_job_id
+from gschedd.core.forecast.runtimes import learned
+from gschedd.core.forecast.simulate import (
+    Cast,
+    Played,
+    Scenario,
+    TooLongError,
+    play,
+    quantile,
 )
-from gschedd.plan.space import FreeNode, Spaces
+from gschedd.plan.load import Kind
+from gschedd.plan.snapshot import Group, OrderKey, Plan, Policy, Snapshot
 from gschedd.plan.times import JobPredictions
+
+__all__ = ["TooLongError"]
 
 #: How often the policy is asked at most; beyond, the forecast would cost more than it is worth.
 MAX_ASKED: Final = 200
@@ -39,16 +40,57 @@ MAX_ASKED: Final = 200
 LEAST_ASKED: Final = 8
 #: What all questions may cost together: classes to decide about. A second or so.
 MAX_COST: Final = 20_000
+#: The same of all scenarios together.
+SPREAD_COST: Final = 40_000
+#: Numbers of scenarios, the largest that is affordable: with 5 the extremes are the percentiles.
+SCENARIOS: Final = (20, 10, 5)
+#: The share of starts that lie between the early and the late one.
+COVERAGE: Final = 0.8
 #: A training is timed on every number of GPUs that it may have, and it is planned ahead whether it
 #: waits or runs: each counts as so many classes.
 TRAINING_COST: Final = 10
 #: Jobs before the one asked about; with more nothing is said.
 MAX_AHEAD: Final = 2000
 NEW_JOB: Final = 2**62  # behind every job there is
+MAX_NAMED: Final = 3  # jobs that a reason names
 
 
-class TooLongError(Exception):
-    """There is no time to ask the policy as often as a forecast needs."""
+class Spread(Struct, frozen=True, kw_only=True):
+    """When a job starts over all scenarios, seconds since the epoch.
+
+    Attributes:
+        expected_s: the median; None: it starts in fewer than half of them while they are played.
+        early_s, late_s: the 10th and the 90th percentile; None for late: it is beyond what was
+            played.
+        not_before_s: where a percentile is unknown: it is later than this.
+        scenarios: how many were played.
+        learned: of the jobs whose run times matter, how many have learned ones; of all ``counted``.
+    """
+
+    early_s: float
+    expected_s: float | None = None
+    late_s: float | None = None
+    not_before_s: float | None = None
+    scenarios: int = 0
+    learned: int = 0
+    counted: int = 0
+
+
+class StartForecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of the start of one job.
+
+    Attributes:
+        planned_s: by when it starts if all jobs run as planned, seconds since the epoch; None:
+            unknown.
+        spread: over scenarios; None: it was not asked for, or is unknown.
+        not_before_s: it starts later than this, where that is all that is known.
+        why: in words, why it is unknown.
+    """
+
+    planned_s: float | None = None
+    spread: Spread | None = None
+    not_before_s: float | None = None
+    why: str = ""
 
 
 def predict_start(
@@ -59,66 +101,187 @@ def predict_start(
     key: OrderKey,
     may_go_on: Callable[[], bool] = lambda: True,
 ) -> float | None:
-    """Return by when ``job`` starts, seconds since the epoch; None if that is unknown.
+    """Return by when ``job`` starts if every job runs as long as is planned; None: unknown.
 
     Args:
         seen: the present; jobs behind ``key`` are left out, as backfilling them delays nobody.
         key: the job's place in the order.
         may_go_on: whether there is time to ask the policy again.
 
+    Returns:
+        Seconds since the epoch.
+
     Raises:
         TooLongError: there is not.
     """
-    groups = {group.job_class: list(group.order) for group in _before(seen, key)}
-    if sum(map(len, groups.values())) > MAX_AHEAD:
-        return None
-    spaces = Spaces(seen.nodes)
-    running = {each.job: each for each in seen.running}
-    predictions = JobPredictions(seen)
-    now_s = seen.now_s
-    asks = _affordable(seen, groups)
-    for left in range(asks, 0, -1):
-        starts = policy(_moment(seen, now_s, spaces, groups, running)).starts
-        for start in starts:
-            if start.job == job:
-                return now_s
-            spaces.take(start.allocation)
-            running[start.job] = _started(start, predictions, now_s)
-            _remove(groups, start.job_class, start.job)
-        ends_s = [each.end_s for each in running.values() if each.end_s is not None]
-        if not ends_s:
-            return None
-        if not may_go_on():
-            raise TooLongError
-        # half of the questions for what is near, the others for all that is left
-        together = 1 if left > asks / 2 else math.ceil(len(ends_s) / max(left - 1, 1))
-        now_s = max(now_s, heapq.nsmallest(together, ends_s)[-1])
-        for each in [r for r in running.values() if r.end_s is not None and r.end_s <= now_s]:
-            spaces.give(each.allocation)
-            del running[each.job]
-    return None
+    question = AskStart(seen=seen, job=job, key=key)
+    return _Inquest(question, policy, may_go_on).planned()[job].planned_s
 
 
-def _affordable(seen: Snapshot, groups: Mapping[JobClass, list[OrderKey]]) -> int:
-    """Return how often the policy may be asked; 0 where that would be too few times."""
-    trainings = {job_class.training for job_class in groups if job_class.training} & set(
-        seen.profiles
+TOO_MANY: Final = f"more than {MAX_AHEAD} jobs are ahead of it in the queue"
+TOO_COSTLY: Final = "there are too many different jobs and training jobs to play the queue forward"
+TOO_FAR: Final = "the queue ahead of it is too long to be played to its start"
+
+
+def _stuck_words(played: Played) -> str:
+    """Return why a job never starts although the queue is played to its end."""
+    if not played.endless:
+        return "the nodes that accept jobs now do not hold it; it waits for others to return"
+    named = ", ".join(short_job_id(job) for job in sorted(played.endless)[:MAX_NAMED])
+    more = len(played.endless) - MAX_NAMED
+    named += f" and {more} more" if more > 0 else ""
+    one = len(played.endless) == 1
+    return (
+        f"{'job' if one else 'jobs'} {named} {'has' if one else 'have'} no walltime and no learned "
+        "run time, so nobody knows when resources become free"
     )
-    cost = len(groups)
+
+
+class _Inquest:
+    """A question while it is being answered; lives only inside `told`."""
+
+    def __init__(self, question: "AskStart", policy: Policy, may_go_on: Callable[[], bool]) -> None:
+        self._question = question
+        self._policy = policy
+        self._may_go_on = may_go_on
+        self._groups = _before(question.seen, question.key)
+        self._jobs = (question.job, *question.others)
+        self._cost = _cost(question, self._groups)
+        self._asked = 0
+
+    def planned(self) -> dict[int, StartForecast]:
+        """Return by when jobs start as planned, or why that is unknown.
+
+        Raises:
+            TooLongError: there was no time to ask the policy so often.
+        """
+        if sum(len(group.order) for group in self._groups) > MAX_AHEAD:
+            return dict.fromkeys(self._jobs, StartForecast(why=TOO_MANY))
+        asks = _affordable(self._cost, MAX_COST)
+        if not asks:
+            return dict.fromkeys(self._jobs, StartForecast(why=TOO_COSTLY))
+        played = self._play(Scenario(), asks)
+        self._asked = played.asked
+        missing = StartForecast(why=TOO_FAR, not_before_s=played.until_s)
+        if played.stuck:
+            missing = StartForecast(why=_stuck_words(played))
+        starts_s = played.starts_s
+        return {
+            job: StartForecast(planned_s=starts_s[job]) if job in starts_s else missing
+            for job in self._jobs
+        }
+
+    def spreads(self) -> dict[int, Spread]:
+        """Return when jobs start over scenarios, as far as that is known."""
+        each = max(self._asked, 1) * self._cost
+        scenarios = next((n for n in SCENARIOS if n * each <= SPREAD_COST), SCENARIOS[-1])
+        asks = _affordable(self._cost * scenarios, SPREAD_COST) if self._asked else 0
+        if not asks:
+            return {}
+        played: list[Played] = []
+        try:
+            played.extend(  # one by one: what was played in time counts
+                self._play(Scenario(number=number, of=scenarios), asks)
+                for number in range(scenarios)
+            )
+        except TooLongError:
+            if len(played) < SCENARIOS[-1]:
+                return {}
+        known = _knowledge(self._question, self._groups)
+        found = {job: _summary(job, played, known.get(job, (0, 0))) for job in self._jobs}
+        return {job: spread for job, spread in found.items() if spread is not None}
+
+    def _play(self, scenario: Scenario, asks: int) -> Played:
+        return play(
+            self._question.seen,
+            self._policy,
+            self._jobs,
+            groups=self._groups,
+            cast=self._question.cast,
+            scenario=scenario,
+            asks=asks,
+            may_go_on=self._may_go_on,
+        )
+
+
+def _summary(job: int, played: Sequence[Played], known: tuple[int, int]) -> Spread | None:
+    """Return when a job starts over scenarios; None: later than was played in nearly all."""
+    starts_s = sorted(each.starts_s.get(job, math.inf) for each in played)
+    if not math.isfinite(starts_s[0]):
+        return None
+    early_s, expected_s, late_s = (
+        quantile(starts_s, share) for share in ((1 - COVERAGE) / 2, 0.5, (1 + COVERAGE) / 2)
+    )
+    if not math.isfinite(early_s):
+        return None
+    until_s = min((each.until_s for each in played if job not in each.starts_s), default=math.inf)
+    return Spread(
+        early_s=early_s,
+        expected_s=expected_s if math.isfinite(expected_s) else None,
+        late_s=late_s if math.isfinite(late_s) else None,
+        not_before_s=until_s if math.isfinite(until_s) else None,
+        scenarios=len(played),
+        learned=known[0],
+        counted=known[1],
+    )
+
+
+def _knowledge(question: "AskStart", groups: Sequence[Group]) -> dict[int, tuple[int, int]]:
+    """Return by job of how many of those that run or are ahead the run time is learned.
+
+    Beside it: how many these are.
+    """
+    seen, runs = question.seen, question.cast.runs
+    predictions = JobPredictions(seen)
+    known = sum(each.median_s is not None for each in runs.values())
+    counted = len(runs)
+    node = next(iter(seen.loads), None)
+    found: dict[int, tuple[int, int]] = {}
+    keys = [key for group in groups for key in group.order]
+    keys += [each.key for each in question.cast.coming]
+    for _, job in sorted(keys):
+        found[job] = (known, counted)
+        said = None if node is None else predictions.prediction(job, node)
+        known += learned([said], None).median_s is not None
+        counted += 1
+    return found
+
+
+def _cost(question: "AskStart", groups: Sequence[Group]) -> int:
+    """Return what one question to the policy costs, in classes to decide about."""
+    seen = question.seen
+    classes = {group.job_class for group in groups}
+    classes |= {each.job_class for each in question.cast.coming}
+    trainings = {each.training for each in classes if each.training} & set(seen.profiles)
+    cost = len(classes)
     if trainings:
         cost += (TRAINING_COST - 1) * len(trainings)
         cost += TRAINING_COST * sum(each.job in seen.profiles for each in seen.running)
-    asks = min(MAX_ASKED, MAX_COST // max(cost, 1))
+    return max(cost, 1)
+
+
+def _affordable(cost: int, limit: int) -> int:
+    """Return how often the policy may be asked; 0 where that would be too few times."""
+    asks = min(MAX_ASKED, limit // cost)
     return asks if asks >= LEAST_ASKED else 0
 
 
 class AskStart(Struct, frozen=True, kw_only=True):
-    """By when does a waiting job start? ``key`` is its place in the order, ``seen`` detached."""
+    """When does a waiting job start? ``key`` is its place in the order, ``seen`` detached.
+
+    Attributes:
+        cast: what is known beside ``seen``.
+        spread: how uncertain that is, is to be told, too.
+        others: jobs at or before ``key`` of which the same is asked.
+    """
 
     seen: Snapshot
     job: int
     key: OrderKey
     number: int = 0
+    cast: Cast = Cast()
+    spread: bool = False
+    others: tuple[int, ...] = ()
 
 
 class AskAll(Struct, frozen=True, kw_only=True):
@@ -132,13 +295,13 @@ class Told(Struct, frozen=True, kw_only=True):
     """The answer to one of both.
 
     Attributes:
-        start_s: by when the job starts, seconds since the epoch; None: unknown.
+        starts: of the jobs in question, by job.
         too_long: there was no time to work that out.
         plan: for all jobs.
     """
 
     number: int = 0
-    start_s: float | None = None
+    starts: Mapping[int, StartForecast] = {}
     too_long: bool = False
     plan: Plan | None = None
 
@@ -155,29 +318,51 @@ def told(
         may_go_on: whether there is time to ask the policy again.
     """
     match question:
-        case AskStart(seen=seen, job=job, key=key):
+        case AskStart():
+            inquest = _Inquest(question, policy, may_go_on)
             try:
-                start_s = predict_start(seen, policy, job=job, key=key, may_go_on=may_go_on)
+                starts = inquest.planned()
             except TooLongError:
                 return Told(number=question.number, too_long=True)
-            return Told(number=question.number, start_s=start_s)
+            spreads = inquest.spreads() if question.spread else {}
+            starts |= {
+                job: structs.replace(starts[job], spread=spread) for job, spread in spreads.items()
+            }
+            return Told(number=question.number, starts=starts)
         case AskAll():
             return Told(number=question.number, plan=policy(question.seen))
         case _:
             assert_never(question)
 
 
-def start_question(seen: Snapshot, job: int, key: OrderKey) -> AskStart | None:
-    """Return what to ask for the start of a job elsewhere; None: that is unknown.
+def start_question(
+    seen: Snapshot,
+    job: int,
+    key: OrderKey,
+    *,
+    cast: Cast | None = None,
+    kinds: Mapping[int, Kind] | None = None,
+    others: tuple[int, ...] = (),
+) -> AskStart | None:
+    """Return what to ask for the start of a job elsewhere; None: too many are ahead of it.
 
     Args:
         seen: the present.
         key: the job's place in the order; of those behind it nothing is sent.
+        cast: what is known beside that; with it, the uncertainty is asked for, too.
+        kinds: of the jobs in it that are not in the queue yet.
+        others: further jobs in question.
     """
     groups = _before(seen, key)
     if sum(len(group.order) for group in groups) > MAX_AHEAD:
         return None
-    return AskStart(seen=structs.replace(seen, groups=groups).detach(), job=job, key=key)
+    if cast is None:
+        return AskStart(seen=structs.replace(seen, groups=groups).detach(), job=job, key=key)
+    coming = [Group(job_class=each.job_class, order=(each.key,)) for each in cast.coming]
+    known = ChainMap({}, dict(kinds or {}), seen.kinds)  # type: ignore[arg-type]  # it is only read
+    detached = structs.replace(seen, groups=[*groups, *coming], kinds=known).detach()
+    seen = structs.replace(detached, groups=tuple(groups))
+    return AskStart(seen=seen, job=job, key=key, cast=cast, spread=True, others=others)
 
 
 def _before(seen: Snapshot, key: OrderKey) -> list[Group]:
@@ -190,73 +375,3 @@ def _before(seen: Snapshot, key: OrderKey) -> list[Group]:
         for group in seen.groups
         if group.order[0] <= key
     ]
-
-
-def with_submission(
-    state: State,
-    settings: Settings,
-    *,
-    spec: JobSpec,
-    now_s: float,
-    predictor: Predictor | None = None,
-) -> tuple[Snapshot, OrderKey] | None:
-    """Return the present with one more job, `NEW_JOB`, and its place; None: it would not start."""
-    queue = settings.queues.get(spec.queue)
-    if queue is None or not queue.started or spec.holds or spec.start_after_s > now_s:
-        return None
-    job = Job(id=NEW_JOB, spec=spec, state=JobState.QUEUED, submitted_s=now_s, eligible_s=now_s)
-    key, job_class = state.order_key(job), state.class_of(job)
-    seen = snapshot(state, settings, now_s, predictor)
-    orders = {group.job_class: list(group.order) for group in seen.groups}
-    orders[job_class] = sorted([*orders.get(job_class, []), key])
-    groups = [Group(job_class=each, order=order) for each, order in orders.items()]
-    kinds = _OneMore(seen.kinds, kind_of(spec))
-    return structs.replace(seen, groups=groups, kinds=kinds), key
-
-
-class _OneMore(Mapping[int, Kind]):
-    """The kinds of all jobs, and of one that was not submitted."""
-
-    def __init__(self, kinds: Mapping[int, Kind], new: Kind) -> None:
-        self._kinds = kinds
-        self._new = new
-
-    def __getitem__(self, job: int) -> Kind:
-        return self._new if job == NEW_JOB else self._kinds[job]
-
-    def __iter__(self) -> Iterator[int]:
-        yield from self._kinds
-        yield NEW_JOB
-
-    def __len__(self) -> int:
-        return len(self._kinds) + 1
-
-
-def _moment(
-    seen: Snapshot,
-    now_s: float,
-    spaces: Spaces,
-    groups: Mapping[JobClass, list[OrderKey]],
-    running: Mapping[int, RunningJob],
-) -> Snapshot:
-    """Return the present moved to ``now_s``; loads and predictions stay what they are."""
-    nodes: dict[str, FreeNode] = {space.name: space for space in spaces}
-    return structs.replace(
-        seen,
-        now_s=now_s,
-        nodes=nodes,
-        groups=[
-            Group(job_class=job_class, order=order) for job_class, order in groups.items() if order
-        ],
-        running=list(running.values()),
-    )
-
-
-def _started(start: Start, predictions: JobPredictions, now_s: float) -> RunningJob:
-    run_time_s = predictions.run_time_s(start.job, start.job_class, start.allocation)
-    end_s = None if run_time_s is None else now_s + run_time_s
-    return RunningJob(job=start.job, allocation=start.allocation, started_s=now_s, end_s=end_s)
-
-
-def _remove(groups: dict[JobClass, list[OrderKey]], job_class: JobClass, job: int) -> None:
-    groups[job_class] = [key for key in groups[job_class] if key[1] != job]

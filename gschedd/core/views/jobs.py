@@ -10,8 +10,10 @@ from gsched.model.request import format_resources
 from gsched.model.resources import Request
 from gsched.model.states import AttemptState, JobState, NodeState
 from gsched.protocol import api
+from gsched.protocol.starts import StartRow
 from gschedd.core import facts as f
 from gschedd.core.forecast.deadline import Outlook, is_planned, outlook_of
+from gschedd.core.forecast.start import StartForecast
 from gschedd.core.head import Head
 from gschedd.core.nodes.admission import SHOWN, refused_words
 from gschedd.core.nodes.probation import recent_resumptions
@@ -20,9 +22,11 @@ from gschedd.core.state import Attempt, Job, Node, Part
 from gschedd.core.training.checkpoints import checkpoint_dir
 from gschedd.core.training.startups import expected_startup_s
 from gschedd.core.views.adaptive import advice
+from gschedd.core.views.ahead import jobs_ahead
 from gschedd.core.views.arrays import with_array
 from gschedd.core.views.migrations import checkpoint_row, move_row, progress_row
-from gschedd.core.views.reasons import Reasons, describe, jobs_ahead, unanswered_reason
+from gschedd.core.views.reasons import Reasons, describe, unanswered_reason
+from gschedd.core.views.remedies import Remedies
 from gschedd.core.views.shares import share_of, share_row, shared_gpus
 from gschedd.models.sizes import stated_size
 from gschedd.plan.training import gpu_count
@@ -43,6 +47,7 @@ class JobViews:
         self._safe_mode = head.safe_mode
         self._leases = head.leases
         self._reasons = Reasons(head.state, head.settings, head.waits, head.safe_mode)
+        self._remedies = Remedies(head.state, head.settings, head.safe_mode)
         self._sizes: dict[Request, tuple[int, int, int, int]] = {}
 
     def _size(self, request: Request) -> tuple[int, int, int, int]:
@@ -153,21 +158,17 @@ class JobViews:
         attempts: Iterable[Attempt],
         events: Iterable[tuple[int, f.AnyFact]],
         now_s: float,
-        start_s: float | None = None,
-        start_unknown: str = "",
+        start: StartForecast | None = None,
     ) -> api.JobStory:
         """Return all that is known of a job.
 
         Args:
-            start_s: when a job that `lacks_start` starts; None: that is not known.
-            start_unknown: why it is not known, in words; empty: it cannot be known.
+            start: when a job that waits starts; None: that was not asked for.
         """
         spec = job.spec
         told = tuple(attempts)
-        row = self.row(job)
-        lacks_start = self.lacks_start(job)
-        if lacks_start:
-            row = self._with_deadline(structs.replace(row, predicted_start_s=start_s), job)
+        row = self.row_with_start(job, start) if start is not None else self.row(job)
+        ahead = jobs_ahead(job, self._state) if self._is_in_queue(job) else None
         first = next(iter(told[-1].parts.values())) if told else None
         story = api.JobStory(
             server=self._settings.server,
@@ -190,7 +191,9 @@ class JobViews:
             start_after_s=spec.start_after_s,
             holds=tuple(hold.value for hold in job.holds),
             depends=format_dependencies(job.spec.depends),
-            ahead=jobs_ahead(job, self._state) if self._is_in_queue(job) else None,
+            ahead=None if ahead is None else ahead.jobs,
+            ahead_jobs=ahead,
+            remedy=self._remedies.of(job),
             urgency=spec.urgency.value if spec.urgency is not None else "",
             training=spec.training,
             movable=spec.movable,
@@ -207,7 +210,7 @@ class JobViews:
             restarts_max=spec.restarts_max,
             restarts=job.faults if spec.restarts_max else 0,
             lease_s=spec.lease_s,
-            start_unknown=start_unknown if lacks_start and start_s is None else "",
+            start_unknown=row.start.unknown if row.start is not None else "",
         )
         said = stated_of(spec) | {
             "stdout_path": story.stdout_path,
@@ -233,16 +236,25 @@ class JobViews:
         return self._outlook(job, row.predicted_start_s).why
 
     def lacks_start(self, job: Job) -> bool:
-        """Return whether the policy has not said when a waiting job starts, and can be asked."""
-        if job.state is not JobState.QUEUED or self._safe_mode:
-            return False
-        if job.id not in self._state.jobs or job.spec.array is not None:
-            return False  # no policy has seen it
-        if is_planned(job.spec, self._state):
-            return False  # who plans it has said what can be said
-        _, planned_s = self._reasons.with_start(job)
-        # else what runs has outlived the plan, and no cycle has noticed yet
-        return planned_s is None or planned_s <= self._now_s
+        """Return whether a job waits, and it can be asked when it starts."""
+        return job.state in WAITING_STATES and not self._safe_mode
+
+    def row_with_start(self, job: Job, start: StartForecast) -> api.JobRow:
+        """Return the line of a job that waits with when it starts."""
+        row = self.row(job)
+        if job.state not in WAITING_STATES:
+            return row
+        said_s = row.predicted_start_s
+        if said_s is not None and said_s <= self._now_s:
+            said_s = None  # what runs has outlived the plan, and no cycle has noticed yet
+        if said_s is None and not is_planned(job.spec, self._state):
+            planned = structs.replace(row, predicted_start_s=start.planned_s)
+            row = self._with_deadline(planned, job)
+        told = start_row(start, planned_s=said_s)
+        expected_s = told.expected_s
+        if expected_s is None and told.not_before_s is None:
+            expected_s = told.planned_s
+        return structs.replace(row, predicted_start_s=expected_s, start=told)
 
     def node(self, node: Node) -> api.NodeRow:
         """Return the line of a node."""
@@ -283,6 +295,33 @@ class JobViews:
             probes_failed=node.probation.failed,
             resumptions=recent_resumptions(node.probation, self._now_s),
         )
+
+
+def start_row(start: StartForecast, *, planned_s: float | None = None) -> StartRow:
+    """Return a forecast as users see it.
+
+    Args:
+        planned_s: when the policy itself plans the start, where it has said so.
+    """
+    spread = start.spread
+    planned_s = start.planned_s if planned_s is None else planned_s
+    if spread is None:
+        return StartRow(
+            planned_s=planned_s,
+            not_before_s=start.not_before_s,
+            unknown="" if planned_s is not None else start.why,
+        )
+    return StartRow(
+        expected_s=spread.expected_s,
+        early_s=spread.early_s,
+        late_s=spread.late_s,
+        not_before_s=spread.not_before_s if spread.expected_s is None else None,
+        planned_s=planned_s,
+        unknown=start.why if spread.expected_s is None else "",
+        scenarios=spread.scenarios,
+        learned=spread.learned,
+        counted=spread.counted,
+    )
 
 
 def _started_s(job: Job) -> float | None:

@@ -167,16 +167,6 @@ def describe_place(share: Share) -> str:
     return f"{share.node} ({words})"
 
 
-def jobs_ahead(job: Job, state: State) -> int:
-    """Return how many jobs of its queue would be considered before this one."""
-    key = state.order_key(job)
-    return sum(
-        group.position(key)
-        for group in state.groups.values()
-        if group.job_class.queue == job.spec.queue
-    )
-
-
 def describe(fact: f.AnyFact) -> str:
     """Return what happened, in words, for a job's or node's history."""
     if isinstance(fact, f.JobFact):

@@ -1,0 +1,308 @@
+"""What to ask for the start of any job that waits, or why it cannot be predicted."""
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Final
+
+from gsched.model.arrays import indices
+from gsched.model.dependency import Dependency, DependencyKind
+from gsched.model.ids import array_of, element_number, short_job_id
+from gsched.model.states import HoldKind, JobState
+from gsched.model.wording import counted
+from gschedd.core.arrays.elements import element_spec, waiting_element
+from gschedd.core.forecast.runtimes import of_running
+from gschedd.core.forecast.simulate import Cast, Coming
+from gschedd.core.forecast.start import MAX_AHEAD, TOO_MANY, AskStart, start_question
+from gschedd.core.settings import Settings
+from gschedd.core.state import ArrayIndex, Job, State
+from gschedd.models.kinds import kind_of
+from gschedd.plan.load import Kind
+from gschedd.plan.snapshot import OrderKey, Snapshot
+
+#: With more unfinished jobs, those that come later are not looked for.
+MAX_LOOKED: Final = 5000
+
+
+#: Jobs of one list of which the starts are predicted, the first ones of the queue.
+MAX_ASKED_AFTER: Final = 500
+TOO_MANY_ASKED: Final = (
+    f"starts of the first {MAX_ASKED_AFTER} jobs of a list are predicted; ask for the job itself"
+)
+
+
+class UnpredictableError(Exception):
+    """The start of a job cannot be predicted; the text says why."""
+
+
+def question_of(job: Job, *, state: State, settings: Settings, seen: Snapshot) -> AskStart:
+    """Return what to ask for the start of a job that waits.
+
+    Args:
+        job: queued, held or waiting; an array stands for the first of its elements that waits.
+        seen: the present.
+
+    Raises:
+        UnpredictableError: it cannot be predicted.
+    """
+    return _Question(state, settings).ask(job, seen)
+
+
+def questions_of(
+    jobs: Iterable[Job], *, state: State, settings: Settings, seen: Snapshot
+) -> tuple[AskStart | None, dict[int, int], dict[int, str]]:
+    """Return one question for the starts of many jobs that wait.
+
+    Returns:
+        The question, None where nothing is to be asked; which job of it stands for each of
+        ``jobs``; why the others cannot be predicted.
+    """
+    return _Question(state, settings).ask_all(jobs, seen)
+
+
+def newcomers_question(job: Job, *, state: State, settings: Settings, seen: Snapshot) -> AskStart:
+    """Return what to ask for the start of a job that was not submitted, and is not in ``seen``.
+
+    Raises:
+        UnpredictableError: it cannot be predicted.
+    """
+    return _Question(state, settings).ask(job, seen, is_new=True)
+
+
+class _Question:
+    """What a question is made of; lives only inside `question_of`."""
+
+    def __init__(self, state: State, settings: Settings) -> None:
+        self._state = state
+        self._settings = settings
+        self._coming: dict[int, Coming] = {}
+        self._kinds: dict[int, Kind] = {}
+        self._arrays: dict[int, ArrayIndex] = {}
+        self._waits: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # of arrays
+        self._last: OrderKey = (-(2**62), 0)
+
+    def ask(self, job: Job, seen: Snapshot, *, is_new: bool = False) -> AskStart:
+        return self._asked([self._meant(job, is_new=is_new)], seen)
+
+    def ask_all(
+        self, jobs: Iterable[Job], seen: Snapshot
+    ) -> tuple[AskStart | None, dict[int, int], dict[int, str]]:
+        meant: dict[int, Job] = {}
+        unknown: dict[int, str] = {}
+        for job in sorted(jobs, key=self._state.order_key):
+            if len(meant) >= MAX_ASKED_AFTER:
+                unknown[job.id] = TOO_MANY_ASKED
+                continue
+            kept, arrays, last = dict(self._coming), dict(self._arrays), self._last
+            try:
+                meant[job.id] = self._meant(job)
+            except UnpredictableError as error:
+                unknown[job.id] = str(error)
+                self._coming, self._arrays, self._last = kept, arrays, last
+        question = None
+        if meant:
+            try:
+                question = self._asked(list(meant.values()), seen)
+            except UnpredictableError as error:
+                unknown.update(dict.fromkeys(meant, str(error)))
+        return question, {number: job.id for number, job in meant.items()}, unknown
+
+    def _meant(self, job: Job, *, is_new: bool = False) -> Job:
+        """Return the job that a question about a job is about, and take in what it waits for."""
+        self._check_queue(job)
+        index = self._state.arrays.get(job.id)
+        if index is not None:
+            job = self._first_of(index)
+        if is_new or not self._is_queued(job):
+            self._add(job)
+        self._reach(self._state.order_key(job))
+        return job
+
+    def _asked(self, jobs: Sequence[Job], seen: Snapshot) -> AskStart:
+        state = self._state
+        if len(state.jobs) <= MAX_LOOKED:
+            self._add_others()
+        self._add_elements()
+        if len(self._coming) > MAX_AHEAD:
+            raise UnpredictableError(TOO_MANY)
+        running = state.running.items()
+        cast = Cast(
+            runs={number: of_running(each, self._settings) for number, each in running},
+            coming=tuple(sorted(self._coming.values(), key=lambda each: each.key)),
+            slots={
+                number: array.at_once
+                for number, each in self._arrays.items()
+                if (array := each.job.spec.array) is not None and array.at_once
+            },
+            elements={number: len(each.made) for number, each in self._arrays.items()},
+        )
+        first, *others = dict.fromkeys(job.id for job in jobs)
+        question = start_question(
+            *(seen, first, self._last), cast=cast, kinds=self._kinds, others=tuple(others)
+        )
+        if question is None:
+            raise UnpredictableError(TOO_MANY)
+        return question
+
+    def _is_queued(self, job: Job) -> bool:
+        return job.state is JobState.QUEUED and job.id in self._state.jobs
+
+    def _check_queue(self, job: Job) -> None:
+        """Raise UnpredictableError where jobs of its queue are not started."""
+        queue = self._settings.queues.get(job.spec.queue)
+        if queue is None:
+            raise UnpredictableError(f"queue {job.spec.queue} is no longer configured")
+        if not queue.started:
+            raise UnpredictableError(f"queue {job.spec.queue} is stopped")
+        if not self._state.nodes:
+            raise UnpredictableError("no node has registered yet")
+
+    def _reach(self, key: OrderKey) -> None:
+        self._last = max(self._last, key)
+
+    # --- jobs that come later ---
+
+    def _add(self, job: Job, of: Job | None = None) -> None:
+        """Add a job that is not in the queue yet, and all that it waits for."""
+        if job.id in self._coming:
+            return
+        holds = [kind for kind in job.holds if kind is not HoldKind.DEPENDENCY]
+        if holds:
+            raise UnpredictableError(_held_words(job, holds, of))
+        if job.spec.array is not None and job.id in self._state.arrays:
+            self._take_array(self._state.arrays[job.id])
+            return
+        index = self._state.arrays.get(array_of(job.id))
+        self._come(job)  # before its dependencies: no circle
+        ends, starts = self._waits_of(job) if index is None else self._waits_of_array(index)
+        self._come(job, ends, starts)
+        self._reach(self._state.order_key(job))
+
+    def _come(self, job: Job, ends: tuple[int, ...] = (), starts: tuple[int, ...] = ()) -> None:
+        state = self._state
+        self._kinds[job.id] = kind_of(job.spec)
+        self._coming[job.id] = Coming(
+            job=job.id,
+            job_class=state.class_of(job),
+            key=state.order_key(job),
+            at_s=max(job.start_after_s, job.eligible_s if array_of(job.id) else 0.0),
+            ends=ends,
+            starts=starts,
+        )
+
+    def _waits_of(self, job: Job) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the jobs that must have ended, and started, before a job may start."""
+        ends: list[int] = []
+        starts: list[int] = []
+        for each in job.spec.depends:
+            into = starts if each.kind is DependencyKind.AFTER else ends
+            into.extend(self._parents(each, job))
+        return tuple(ends), tuple(starts)
+
+    def _waits_of_array(self, index: ArrayIndex) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        number = index.job.id
+        if number not in self._waits:
+            self._waits[number] = ((), ())
+            self._waits[number] = self._waits_of(index.job)
+        return self._waits[number]
+
+    def _parents(self, dependency: Dependency, job: Job) -> Iterable[int]:
+        """Return the unfinished jobs that a dependency waits for, with all that they wait for."""
+        if dependency.kind is DependencyKind.ON:
+            more = counted(dependency.count, "more job")
+            raise UnpredictableError(f"it waits for {more} to name it with -W depend=before")
+        if dependency.kind is DependencyKind.AFTER_NOT_OK:
+            on = short_job_id(dependency.jobs[0])
+            raise UnpredictableError(f"it starts only if job {on} fails")
+        for number in dependency.jobs:
+            parent = self._state.jobs.get(number)
+            array = self._state.arrays.get(array_of(number) if parent is None else number)
+            if array is not None:
+                self._take_array(array, of=job)
+            elif parent is None:
+                continue  # it has ended, and that is about to be noted
+            elif self._is_queued(parent):
+                self._reach(self._state.order_key(parent))
+            elif parent.attempt is None:
+                self._add(parent, of=job)
+            yield number
+
+    def _add_others(self) -> None:
+        """Add the jobs that come later and are before it then."""
+        for job in self._state.jobs.values():
+            if job.state not in (JobState.HELD, JobState.WAITING) or job.id in self._coming:
+                continue
+            if self._state.order_key(job) > self._last or job.id in self._state.arrays:
+                continue
+            kept, arrays, last = dict(self._coming), dict(self._arrays), self._last
+            try:
+                self._check_queue(job)
+                self._add(job)
+            except UnpredictableError:
+                self._coming, self._arrays, self._last = kept, arrays, last
+
+    # --- arrays ---
+
+    def _first_of(self, index: ArrayIndex) -> Job:
+        """Return the element of an array that is to start next."""
+        waiting = waiting_element(self._state, index)
+        if waiting is not None:
+            return waiting
+        array, elements = index.job, index.job.elements
+        holds = [kind for kind in array.holds if kind is not HoldKind.DEPENDENCY]
+        if holds:
+            raise UnpredictableError(_held_words(array, holds, None))
+        self._waits_of_array(index)
+        left = next(iter(indices(elements.left)), None) if elements is not None else None
+        if left is None:
+            raise UnpredictableError("all of its elements that may start have started")
+        return _element(index, left)
+
+    def _take_array(self, index: ArrayIndex, of: Job | None = None) -> None:
+        """Reach to the end of an array on which a job depends."""
+        holds = [kind for kind in index.job.holds if kind is not HoldKind.DEPENDENCY]
+        elements = index.job.elements
+        if holds or (elements is not None and elements.held):
+            raise UnpredictableError(_held_words(index.job, holds or [HoldKind.USER], of))
+        self._arrays[index.job.id] = index
+        self._reach((self._state.order_key(index.job)[0], element_number(index.job.id + 1, 0)))
+
+    def _add_elements(self) -> None:
+        """Add the elements of arrays that are no jobs yet and are before it."""
+        state = self._state
+        for index in sorted(state.arrays.values(), key=lambda each: state.order_key(each.job)):
+            array, elements = index.job, index.job.elements
+            if elements is None or set(array.holds) - {HoldKind.DEPENDENCY}:
+                continue
+            room = MAX_AHEAD + 1 - len(self._coming)
+            try:
+                ends, starts = self._waits_of_array(index)
+            except UnpredictableError:
+                continue
+            added = False
+            for number in islice(indices(elements.left), max(room, 0)):
+                job = _element(index, number)
+                if state.order_key(job) > self._last:
+                    break
+                self._come(job, ends, starts)
+                added = True
+            if added or index.made:
+                self._arrays.setdefault(array.id, index)
+
+
+def _element(index: ArrayIndex, number: int) -> Job:
+    """Return the job that an element will be which is none yet."""
+    array = index.job
+    return Job(
+        id=element_number(array.id, number),
+        spec=element_spec(array.spec),
+        state=array.state,
+        submitted_s=array.submitted_s,
+        eligible_s=max(array.eligible_s, array.spec.start_after_s),
+    )
+
+
+def _held_words(job: Job, holds: Iterable[HoldKind], of: Job | None) -> str:
+    kinds = " and ".join(holds)
+    if of is None:
+        return f"the job is held by {kinds}; its start can be predicted once it is released"
+    return f"it waits for job {short_job_id(job.id)}, which is held by {kinds}"

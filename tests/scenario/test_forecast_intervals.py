@@ -1,0 +1,322 @@
+"""Every job that waits is told when it starts, with an interval, or why nobody can say so."""
+
+import pytest
+
+from gsched.model.ids import element_number
+from gsched.model.states import HoldKind
+from gsched.model.training import Adaptive, Training
+from gschedd.core.arrays.elements import waiting_job
+from gschedd.core.cycle.run import snapshot
+from gschedd.core.forecast.question import questions_of
+from gschedd.core.forecast.runtimes import RunTime, share_of
+from gschedd.core.forecast.start import StartForecast, told
+from gschedd.core.settings import QueueSettings
+from gschedd.core.state import State
+from gschedd.models.robust import RobustModel
+from gschedd.policies.queue import balance
+from gschedd.policies.registry import choose
+from tests.scenario.test_sharing_gpus import sharing_node
+from tests.support.world import ADMIN, BEGIN_S, World, node, settings
+
+
+def start_of(world: World, number: int) -> StartForecast:
+    """Return the forecast for a job that waits; moments are since the world began."""
+    head = world.head
+    job = waiting_job(head.state, number)
+    assert job is not None, "it does not wait"
+    seen = snapshot(head.state, head.settings, world.now_s, head.model)
+    question, meant, unknown = questions_of(
+        [job], state=head.state, settings=head.settings, seen=seen
+    )
+    if question is None:
+        return StartForecast(why=unknown[number])
+    return told(question, world.policy).starts[meant[number]]
+
+
+def spread_of(world: World, number: int) -> tuple[float, float, float]:
+    """Return the early, expected and late start, seconds since the world began."""
+    spread = start_of(world, number).spread
+    assert spread is not None
+    assert spread.expected_s is not None
+    assert spread.late_s is not None
+    return (spread.early_s - BEGIN_S, spread.expected_s - BEGIN_S, spread.late_s - BEGIN_S)
+
+
+def why(world: World, number: int) -> str:
+    """Return why the start of a job is unknown; it is."""
+    start = start_of(world, number)
+    assert start.planned_s is None
+    assert start.spread is None
+    return start.why
+
+
+def test_each_job_has_each_share_once_and_jobs_differ() -> None:
+    shares = {job: [share_of(job, n, 20) for n in range(20)] for job in range(1, 9)}
+
+    assert all(sorted(each) == [(n + 0.5) / 20 for n in range(20)] for each in shares.values())
+    assert len({tuple(each) for each in shares.values()}) == 8
+
+
+def test_quantiles_of_a_run_time_are_those_of_what_was_learned_and_of_what_is_left() -> None:
+    known = RunTime(median_s=100.0, sigma=0.5, limit_s=1000.0)
+    unknown = RunTime(limit_s=1000.0)
+
+    assert known.at(0.5) == pytest.approx(100.0)
+    assert known.at(0.999999) == 1000.0, "its walltime ends it"
+    assert known.at(0.5, age_s=100.0) == pytest.approx(140.1, abs=0.1), "of those that run longer"
+    assert known.at(0.5, age_s=500.0) == 1000.0, "it has outlived its kind: half done, again"
+    assert unknown.at(0.25) == 250.0
+    assert unknown.at(0.5, age_s=800.0) == 900.0
+    assert RunTime().at(0.5) is None
+
+
+def test_without_learned_run_times_a_start_lies_anywhere_within_the_walltime() -> None:
+    """One job of at most 1000 s is ahead: one in ten ends within 100 s, nine in ten within 900."""
+    world = World(node("n1", cpus=1))
+    world.submit("walltime=1000", runs_s=1000)
+    job = world.submit("walltime=10")
+
+    assert spread_of(world, job) == pytest.approx((100, 500, 900))
+    start = start_of(world, job)
+    assert start.planned_s == BEGIN_S + 1000
+    assert start.spread is not None
+    assert (start.spread.scenarios, start.spread.learned, start.spread.counted) == (20, 0, 1)
+
+
+def test_with_learned_run_times_it_is_narrow() -> None:
+    """Jobs of the kind took 95 to 105 s of 5000 that they request."""
+    world = World(node("n1", cpus=1))
+    world.head.model = RobustModel()
+    for number in range(20):
+        world.submit("walltime=5000", kind="known", runs_s=95 + number % 11)
+        world.run_for(200)
+    begun_s = world.elapsed_s
+    world.submit("walltime=5000", kind="known", runs_s=100)
+    job = world.submit("walltime=10")
+
+    early_s, expected_s, late_s = (at_s - begun_s for at_s in spread_of(world, job))
+
+    assert 80 < early_s < expected_s < late_s < 125
+    assert expected_s == pytest.approx(100, abs=5)
+
+
+def test_what_is_behind_a_job_without_any_limit_says_which_job() -> None:
+    world = World(node("n1", cpus=1))
+    endless = world.submit(runs_s=10)
+    job = world.submit("walltime=10")
+
+    assert why(world, job) == (
+        f"job {endless} has no walltime and no learned run time, so nobody knows when resources "
+        "become free"
+    )
+
+
+def test_a_job_that_no_node_can_hold_any_more_says_so() -> None:
+    """The large node has gone."""
+    world = World(node("n1", cpus=1), node("n2", cpus=8))
+    world.submit("ncpus=8,walltime=10", runs_s=10)
+    job = world.submit("ncpus=8,walltime=10")
+    world.lose_power("n2")
+    world.run_for(1)
+
+    assert "the nodes that accept jobs now do not hold it" in why(world, job)
+
+
+def test_a_job_with_a_start_time_waits_for_that_and_for_the_queue() -> None:
+    world = World(node("n1", cpus=1))
+    world.submit("walltime=1000", runs_s=1000)
+    soon = world.submit("walltime=10", start_after_s=BEGIN_S + 300)
+    late = world.submit("walltime=10", start_after_s=BEGIN_S + 5000)
+
+    assert spread_of(world, soon) == pytest.approx((300, 500, 900))
+    assert spread_of(world, late) == (5000, 5000, 5000)
+
+
+def test_jobs_that_come_later_and_are_ahead_then_count() -> None:
+    """A job of higher priority starts at 50 s and runs for 1000 s."""
+    world = World(node("n1", cpus=1))
+    world.submit("walltime=100", runs_s=100)
+    world.submit("walltime=1000", priority=5, start_after_s=BEGIN_S + 50)
+    job = world.submit("walltime=10")
+
+    early_s, _, late_s = spread_of(world, job)
+
+    assert early_s < 200, "where the first one ends within 50 s"
+    assert late_s > 400, "where it has not"
+    assert start_of(world, job).planned_s == BEGIN_S + 1100
+
+
+def test_a_job_with_dependencies_starts_after_them() -> None:
+    """After a job that waits itself, and after one that waits for that one."""
+    world = World(node("n1", cpus=4))
+    world.submit("ncpus=4,walltime=100", runs_s=100)
+    first = world.submit("ncpus=1,walltime=200")
+    second = world.submit("ncpus=1,walltime=400", depends=(f"afterok:{first}",))
+    third = world.submit("ncpus=1,walltime=10", depends=(f"afterany:{second}",))
+    begun = world.submit("ncpus=1,walltime=10", depends=(f"after:{first}",))
+
+    starts_s = [start_of(world, job).planned_s for job in (first, second, third, begun)]
+
+    assert starts_s == [BEGIN_S + 100, BEGIN_S + 300, BEGIN_S + 700, BEGIN_S + 100]
+    assert spread_of(world, second)[1] == pytest.approx(150, abs=30)
+
+
+def test_why_the_start_of_a_job_with_dependencies_is_unknown() -> None:
+    world = World(node("n1", cpus=1))
+    first = world.submit("walltime=100", runs_s=100)
+    held = world.submit("walltime=100", holds=("user",))
+    failed = world.submit(depends=(f"afternotok:{first}",))
+    behind = world.submit(depends=(f"afterok:{held}",))
+    counting = world.submit(depends=("on:2",))
+
+    assert why(world, failed) == f"it starts only if job {first} fails"
+    assert why(world, behind) == f"it waits for job {held}, which is held by user"
+    assert why(world, counting) == "it waits for 2 more jobs to name it with -W depend=before"
+    assert why(world, held) == (
+        "the job is held by user; its start can be predicted once it is released"
+    )
+
+
+def test_a_stopped_queue_and_an_operators_hold_are_reasons() -> None:
+    queues = {"batch": QueueSettings(), "shut": QueueSettings(started=False)}
+    world = World(node("n1", cpus=1), config=settings(queues=queues))
+    world.submit("walltime=10")
+    shut = world.submit("walltime=10", queue="shut")
+    job = world.submit("walltime=10")
+    world.hold(job, by=ADMIN, kind=HoldKind.OPERATOR)
+
+    assert why(world, shut) == "queue shut is stopped"
+    assert why(world, job).startswith("the job is held by operator")
+
+
+def test_elements_of_an_array_start_one_after_the_other() -> None:
+    """One at once: the fourth element is no job yet, and starts after three of 100 s."""
+    world = World(node("n1", cpus=4))
+    array = world.submit("walltime=100", array="0-5%1", runs_s=100)
+    fourth = element_number(array, 3)
+    after = world.submit("walltime=10", depends=(f"afterany:{array}",))
+
+    assert fourth not in world.head.state.jobs
+    assert start_of(world, fourth).planned_s == BEGIN_S + 300
+    assert start_of(world, array).planned_s == BEGIN_S + 100, "that of the next element"
+    assert start_of(world, after).planned_s == BEGIN_S + 600
+    early_s, expected_s, late_s = spread_of(world, fourth)
+    assert 50 < early_s < expected_s < late_s < 300
+    assert expected_s == pytest.approx(150, abs=30)
+
+
+def test_an_array_on_hold_says_so() -> None:
+    world = World(node("n1", cpus=1))
+    array = world.submit("walltime=100", array="0-5", holds=("user",))
+
+    for number in (array, element_number(array, 2)):
+        assert "held by user" in why(world, number)
+
+
+def test_a_job_that_asks_for_a_part_of_a_gpu_is_predicted() -> None:
+    world = World(sharing_node("n1"), policy=balance.plan)
+    world.submit("gpu_share=60%:4gb,walltime=100", runs_s=100)
+    job = world.submit("gpu_share=60%:4gb,walltime=100")
+
+    assert start_of(world, job).planned_s == BEGIN_S + 100
+    assert spread_of(world, job) == pytest.approx((10, 50, 90))
+
+
+def test_many_jobs_are_predicted_together_as_one_by_one() -> None:
+    """What is behind a job is not played when it alone is asked about."""
+    world = World(node("n1", cpus=1))
+    jobs = [world.submit("walltime=100", runs_s=100) for _ in range(6)][1:]
+    held = world.submit(holds=("user",))
+    head = world.head
+    seen = snapshot(head.state, head.settings, world.now_s, head.model)
+    asked = [head.state.jobs[job] for job in (*jobs, held)]
+
+    question, meant, unknown = questions_of(
+        asked, state=head.state, settings=head.settings, seen=seen
+    )
+
+    assert question is not None
+    assert list(unknown) == [held]
+    starts = told(question, world.policy).starts
+    for job in jobs:
+        alone, together = start_of(world, job), starts[meant[job]]
+        assert alone.planned_s == together.planned_s
+        assert alone.spread is not None
+        assert together.spread is not None
+        assert alone.spread.expected_s == pytest.approx(together.spread.expected_s, abs=30)
+
+
+def test_a_queue_too_long_to_be_played_tells_before_which_moment_nothing_happens() -> None:
+    """600 jobs, two at a time: half of the questions are spent on the first 100 ends."""
+    world = World(node("n1", cpus=2))
+    jobs = [world.submit(f"ncpus=1,walltime={10 + n % 7}") for n in range(600)]
+
+    start = start_of(world, jobs[-1])
+
+    assert start.planned_s is None
+    assert start.not_before_s is not None
+    assert start.not_before_s > BEGIN_S + 500
+    assert "too long to be played" in start.why
+
+
+@pytest.mark.parametrize("name", ["fifo", "balance"])
+def test_forecasts_do_not_change_what_they_are_about(name: str) -> None:
+    """Asked twice, the same is told, and the state is as it was."""
+    world = World(node("n1", cpus=2), policy=choose(name).plan)
+    jobs = [world.submit("ncpus=1,walltime=50", runs_s=30) for _ in range(8)]
+
+    first = [start_of(world, job) for job in jobs[2:]]
+    second = [start_of(world, job) for job in jobs[2:]]
+    world.run_until(1000)
+
+    assert first == second
+    assert all(world.state(job) == "done" for job in jobs)
+
+
+class Trainings(World):
+    """Two nodes with two GPUs each, under a policy that plans training jobs."""
+
+    def __init__(self, name: str) -> None:
+        self.chosen = choose(name)
+        machines = [node(each, cpus=8, gpu_types=("a100",) * 2) for each in "ab"]
+        super().__init__(*machines, policy=self.chosen.plan)
+
+    def _fresh_state(self) -> State:
+        chosen = self.chosen
+        return State({"batch": 0}, plans_training=True, plans_adaptive=chosen.plans_adaptive)
+
+    def training(self, **changes: object) -> int:
+        """Submit a training job of 100 s on two GPUs."""
+        said = Training(iterations=1000.0, rates=((1, 5.0), (2, 10.0)))
+        given = {"training": said, "movable": True, "runs_s": 100.0} | changes
+        return self.submit("select=1:ncpus=1:ngpus=2,place=free", **given)  # type: ignore[arg-type]  # passed on
+
+
+@pytest.mark.parametrize("name", ["drs", "deadline", "elasticflow", "sia", "goodput"])
+def test_training_jobs_are_predicted_under_every_policy(name: str) -> None:
+    """Two of 100 s run; the others start when these have ended, give or take a round."""
+    world = Trainings(name)
+    jobs = [world.training() for _ in range(4)]
+    world.run_for(1)
+
+    waiting = [job for job in jobs if world.state(job) == "queued"]
+    starts = {job: start_of(world, job) for job in waiting}
+
+    assert waiting
+    for job, start in starts.items():
+        assert start.planned_s is not None, (job, start.why)
+        assert 0 <= start.planned_s - BEGIN_S <= 300, (job, start)
+
+
+@pytest.mark.parametrize("name", ["sia", "goodput"])
+def test_an_adaptive_job_of_unknown_length_is_named(name: str) -> None:
+    """It never said how much work it has: who waits for it is told that, or starts beside it."""
+    world = Trainings(name)
+    for _ in range(6):
+        world.training(adaptive=Adaptive(batch=64, batch_max=4096), training=None, places_max=2)
+    world.run_for(1)
+    waiting = [job for job in world.head.state.jobs if world.state(job) == "queued"]
+
+    for job in waiting:
+        start = start_of(world, job)
+        assert start.planned_s is not None or start.why
