@@ -5,6 +5,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from gsched.errors import InvalidRequestError
+from gsched.model.job import EarlySignal
 from gsched.model.origin import Origin
 from gsched.model.resources import GpuShare
 from gsched.model.states import Join, StopReason
@@ -82,6 +83,7 @@ class Task(Struct, frozen=True, kw_only=True):
         origin: where it comes from, so that a head on a restored database can adopt it.
         lease_s: it is ended when the head was not reached for so long; 0: never.
         lease_from_s: when the head was reached last before it was accepted, CLOCK_BOOTTIME.
+        early_signal: sent before the walltime ends; None: there is none.
         lease_grace_s: from TERM to KILL when its lease has expired.
         cpus: CPUs that are the attempt's alone, ascending; empty: those of the node.
         cpuset: the control group that confines it to them; None: its processes' affinity does.
@@ -124,6 +126,7 @@ class Task(Struct, frozen=True, kw_only=True):
     lease_s: float = 0.0
     lease_from_s: float = 0.0
     lease_grace_s: float = 0.0
+    early_signal: EarlySignal | None = None
     gate: bool = False
     yields: bool = False
     cpus: tuple[int, ...] = ()

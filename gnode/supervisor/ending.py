@@ -18,6 +18,7 @@ class Do(enum.Enum):
     """What to do to the job's processes now."""
 
     NOTHING = "nothing"
+    EARLY = "early"
     TERM = "term"
     KILL = "kill"
 
@@ -33,6 +34,7 @@ class Ending:
         asked: the last move for which it was sent its own signal, 0 while there is none.
         asked_s: when that was.
         lease_until_s: when its lease is over unless that is renewed; None: it has none, or is over.
+        early_s: how long before the end of the walltime the job is told; None: it is not.
         launched_s: when an attempt that was prepared was launched; None: it was not.
     """
 
@@ -48,6 +50,7 @@ class Ending:
         "_walltime_s",
         "asked",
         "asked_s",
+        "early_s",
         "launched_s",
         "lease_until_s",
         "reason",
@@ -62,12 +65,14 @@ class Ending:
         leftover_grace_s: float = LEFTOVER_GRACE_S,
         lease_until_s: float | None = None,
         lease_grace_s: float = 0.0,
+        early_s: float | None = None,
     ) -> None:
         self.reason: str | None = None
         self.stopped_s: float | None = None
         self.asked = 0
         self.asked_s = 0.0
         self.launched_s: float | None = None
+        self.early_s = early_s
         self._started_s: float | None = None
         self._walltime_s = walltime_s
         self._over = False
@@ -101,6 +106,11 @@ class Ending:
         if self._walltime_s is None or self._started_s is None or self._over or self.reason:
             return None
         return self._started_s + self._walltime_s
+
+    def _early_due_s(self) -> float | None:
+        """Return when the job is told that its walltime ends, None if it is not, or was."""
+        limit_s = self._limit_s()
+        return None if limit_s is None or self.early_s is None else limit_s - self.early_s
 
     def stop(self, reason: str, grace_s: float, now_s: float) -> None:
         """Ask the job to end; a second request can only shorten the grace.
@@ -159,6 +169,10 @@ class Ending:
         limit_s = self._limit_s()
         if limit_s is not None and now_s >= limit_s:
             self.stop("walltime", self._grace_s, now_s)
+        early_due_s = self._early_due_s()
+        if early_due_s is not None and now_s >= early_due_s:
+            self.early_s = None
+            return Do.EARLY
         if self._kill_s is not None and now_s >= self._kill_s:
             self._term_due = False
             self._kill_s = now_s + self._kill_again_s
@@ -171,7 +185,9 @@ class Ending:
 
     def deadline_s(self) -> float | None:
         """Return when `step` has to be called at the latest, None if only an event can matter."""
-        due_s = self._limit_s() if self._kill_s is None else self._kill_s
+        early_due_s = self._early_due_s()
+        due_s = self._limit_s() if early_due_s is None else early_due_s
+        due_s = due_s if self._kill_s is None else self._kill_s
         if self.lease_until_s is None or due_s is None:
             return self.lease_until_s if due_s is None else due_s
         return min(due_s, self.lease_until_s)

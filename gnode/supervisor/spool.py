@@ -52,6 +52,14 @@ class CpusetCgroup(TypedDict):
     path: str
 
 
+class EarlySignal(TypedDict):
+    """A signal some seconds before the walltime ends: see `gsched.model.job.EarlySignal`."""
+
+    signal: int
+    before_s: NotRequired[float]
+    script_only: NotRequired[bool]
+
+
 class Task(TypedDict):
     """All that gnode says about one attempt's part on this node: the content of ``task.json``.
 
@@ -73,6 +81,7 @@ class Task(TypedDict):
             (CLOCK_BOOTTIME) or the last renewal; 0: for ever.
         lease_grace_s: from TERM to KILL when that is over.
         cpus: that the job may use, empty: all; ``cpuset``: the control group that enforces it.
+        early_signal: sent once, or again if its supervisor was lost meanwhile.
         gate: it was started before its attempt was launched, and waits for that; see `gate`.
         yields: until then it has a lower priority.
         detach_timeout_s: it runs on a terminal, and is hung up when nobody was attached for so
@@ -112,6 +121,7 @@ class Task(TypedDict):
     lease_s: NotRequired[float]
     lease_from_s: NotRequired[float]
     lease_grace_s: NotRequired[float]
+    early_signal: NotRequired[EarlySignal | None]
     gate: NotRequired[bool]
     yields: NotRequired[bool]
     detach_timeout_s: NotRequired[float | None]

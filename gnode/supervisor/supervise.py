@@ -16,6 +16,7 @@ from gnode.supervisor import (
     cgroup,
     child,
     direct,
+    early,
     kernel,
     last_words,
     lease,
@@ -108,6 +109,7 @@ class _Supervisor:
             leftover_grace_s=task.get("leftover_grace_s", LEFTOVER_GRACE_S),
             lease_until_s=lease.until_s(task),
             lease_grace_s=task.get("lease_grace_s", 0.0),
+            early_s=early.before_s(task),
         )
 
     def run(self, around: Surroundings) -> bytes:
@@ -463,6 +465,7 @@ class _Supervisor:
             lease.until_s(task, lease.read(self._directory)), task.get("lease_grace_s", 0.0)
         )
         affinity.confine(task, self._members)
+        self._ending.early_s = early.before_s(task)
         gate.raise_priority(self._job_pid, self._members(), task["nice"])
         gate.open(before, task["env"])
 
@@ -470,7 +473,9 @@ class _Supervisor:
         return proc.handlers_of(self._members(), number) if self._job_pid else set()
 
     def _act(self, what: Do) -> None:
-        if what is Do.TERM:
+        if what is Do.EARLY:
+            early.send(self._task, self._job_pid, self._members())
+        elif what is Do.TERM:
             proc.ask_to_end(self._members())
         elif what is Do.KILL:
             cgroup.kill(self._task)

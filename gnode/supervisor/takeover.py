@@ -13,7 +13,7 @@ import resource
 import signal
 import time
 
-from gnode.supervisor import cgroup, gate, kernel, lease, orders, proc, record, spool
+from gnode.supervisor import cgroup, early, gate, kernel, lease, orders, proc, record, spool
 from gnode.supervisor.ending import LEFTOVER_GRACE_S, Do, Ending
 from gnode.supervisor.errors import LaunchError
 from gnode.supervisor.journal import Journal, make_journal, open_journal
@@ -73,6 +73,7 @@ class LostAttempt:
             leftover_grace_s=task.get("leftover_grace_s", LEFTOVER_GRACE_S),
             lease_until_s=lease.until_s(task, lease.read(directory)),
             lease_grace_s=task.get("lease_grace_s", 0.0),
+            early_s=early.before_s(task),
         )
         self.job_pid = started["job_pid"] if started else 0
         self._ticks = started["job_start_ticks"] if started else 0
@@ -185,7 +186,9 @@ class LostAttempt:
         if gone and not self._members and cgroup.is_empty(self._task):
             return self._write_down()
         what = self._ending.step(now_s)
-        if what is Do.TERM:
+        if what is Do.EARLY:
+            early.send(self._task, self.job_pid, set(self._members))
+        elif what is Do.TERM:
             proc.ask_to_end(self._members)
         elif what is Do.KILL:
             cgroup.kill(self._task)

@@ -42,6 +42,20 @@ class Labels(Struct, frozen=True, kw_only=True, omit_defaults=True):
     comment: str = ""
 
 
+class EarlySignal(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A signal some time before the walltime ends, so that the job can save its state.
+
+    Attributes:
+        before_s: seconds before the end of the walltime.
+        script_only: it goes to the job's own process only; else to those of its other processes
+            that have a handler for it.
+    """
+
+    signal: Count
+    before_s: Amount = 60.0
+    script_only: bool = False
+
+
 class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
     """What a user states of a job and what stays as it was said: on the wire, in replies.
 
@@ -55,6 +69,8 @@ class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
         submit_dir: where it was submitted; empty: unknown.
         profile: it runs on its fewest GPUs until it is known what its steps take.
         adaptive: its batch and GPUs may be chosen for the best goodput; None: they may not.
+        early_signal: sent before the walltime ends; None: there is none.
+        append: write behind what the output files hold already.
     """
 
     rerunnable: bool = True
@@ -70,6 +86,8 @@ class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
     submit_dir: str = ""
     profile: bool = False
     adaptive: Adaptive | None = None
+    early_signal: EarlySignal | None = None
+    append: bool = False
 
 
 def labels_of(source: Labels) -> dict[str, object]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from gsched.model.job import ExitRecord, LaunchFailure, Owner
+from gsched.model.job import EarlySignal, ExitRecord, LaunchFailure, Owner
 from gsched.model.machine import Machine
 from gsched.model.numbers import Amount, Count, Number
 from gsched.model.origin import Origin
@@ -227,6 +227,8 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
         lease_s: the node ends the attempt when it has not reached the head for so long; 0: never.
         lease_grace_s: from TERM to KILL then, whatever the job's grace becomes.
         batching: how an adaptive training splits its samples here; None: it decides.
+        early_signal: sent by the node before the walltime ends; None: there is none.
+        append: write behind what the output files hold already, in the first attempt, too.
         profile_batches: an adaptive training measures its steps at several batch sizes first.
     """
 
@@ -266,6 +268,8 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
     lease_grace_s: Amount = 0.0
     batching: Batching | None = None
     profile_batches: bool = False
+    early_signal: EarlySignal | None = None
+    append: bool = False
 
     @property
     def token(self) -> str:

@@ -154,6 +154,8 @@ class Launches:
             checkpoint_interval_s=spec.checkpoint_interval_s,
             lease_s=attempt.lease_s,
             lease_grace_s=attempt.lease_grace_s,
+            early_signal=spec.early_signal,
+            append=spec.append,
             batching=attempt.batching,
             profile_batches=attempt.profile_batches,
             origin=Origin(

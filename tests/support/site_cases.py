@@ -200,9 +200,15 @@ CASES: Final = (
         says=("Normal termination", "integrals"),
     ),
     _slurm(
+        "requeue.sh",
+        "1 x 1 node, 1 CPU, 00:01:02: exit 0",
+        says=("begins\nsaved at restart 0\n", "complete\n"),
+    ),
+    _slurm(
         "timeout.sh",
         "1 x 1 node, 1 CPU, 00:00:10: exit 0",
         "1 x 1 node, 1 CPU, 00:00:10: walltime",
+        says=("from step 0\n",),
     ),
     _slurm(
         "cshell.sh",

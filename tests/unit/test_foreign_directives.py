@@ -90,7 +90,9 @@ def test_resources_of_slurm_are_read_together(lines: list[str], expected: str) -
         ("--gpu-bind=closest --contiguous", []),
         ("--nice=50", ["-p", "-50"]),
         ("--wait", ["-W", "block=true"]),
-        ("--qos=high --open-mode=append --wckey=x --signal=USR2@90 --mail-type=END", []),
+        ("--qos=high --wckey=x --mail-type=END", []),
+        ("--open-mode=append", ["--open-mode", "append"]),
+        ("--signal=B:USR2@90", ["--signal", "B:USR2@90"]),
     ],
 )
 def test_other_options_of_slurm_are_read_one_by_one(line: str, expected: list[str]) -> None:

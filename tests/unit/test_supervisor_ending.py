@@ -13,6 +13,25 @@ def started(walltime_s: float | None = None, grace_s: float = 30.0) -> Ending:
     return ending
 
 
+def test_the_early_signal_is_due_once_before_the_walltime_ends() -> None:
+    """It moves with the walltime, and a job that is being stopped is not told any more."""
+    ending = Ending(walltime_s=100, grace_s=10, early_s=30)
+    ending.started(1000)
+
+    assert ending.deadline_s() == 1070
+    ending.retime(200)
+    assert (ending.deadline_s(), ending.step(1070)) == (1170, Do.NOTHING)
+    assert [ending.step(1170), ending.step(1171)] == [Do.EARLY, Do.NOTHING]
+    assert (ending.deadline_s(), ending.step(1200)) == (1200, Do.TERM)
+
+    stopped = Ending(walltime_s=100, grace_s=10, early_s=30)
+    stopped.started(1000)
+    stopped.stop("delete", 100, 1001)
+    assert stopped.step(1001) is Do.TERM
+    assert (stopped.step(1070), stopped.deadline_s()) == (Do.NOTHING, 1101)
+    assert Ending(walltime_s=None, grace_s=10, early_s=30).deadline_s() is None
+
+
 def test_without_limit_and_orders_nothing_is_ever_due() -> None:
     ending = started()
 

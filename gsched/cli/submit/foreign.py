@@ -66,6 +66,10 @@ def _begin(value: str) -> Meaning:
     return Words(*[f"-a {year}{month}{day}{hour}{minute}.{second}"] * 2)
 
 
+def _open_mode(value: str) -> str:
+    return "append" if value.startswith("a") else "truncate"
+
+
 def _same(form: str) -> Reader:
     return lambda value: Words(form.format(value), form.format(value))
 
@@ -255,6 +259,8 @@ _SLURM: Final[Mapping[str, Reader]] = {
     "--nice": lambda value: Words(*[f"-p -{value or '100'}"] * 2),
     "--export": lambda value: Words(*[_export(value)] * 2),
     **dict.fromkeys(("--begin", "-b"), _begin),
+    "--signal": _same("--signal {}"),
+    "--open-mode": lambda value: Words(*[f"--open-mode {_open_mode(value)}"] * 2),
     "--requeue": _same("-r y"),
     "--no-requeue": _same("-r n"),
     **dict.fromkeys(("--nodelist", "-w"), _same("-l nodes={}")),

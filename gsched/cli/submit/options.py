@@ -83,6 +83,8 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
     checkpoint_signal: str | None = None
     requeue_on: str | None = None
     lease: str | None = None
+    signal: str | None = None
+    open_mode: str | None = None
     dependency: str | None = None
     array: str | None = None
     each_line: str | None = None
@@ -342,6 +344,10 @@ _JOB_OPTIONS = (
           target="checkpoint_interval"),
     _text("--checkpoint-signal", metavar="SIGNAL", target="checkpoint_signal",
           text="Signal at which the job saves a checkpoint and exits, within --grace."),
+    _text("--signal", metavar="[B:]SIGNAL[@TIME]", target="signal",
+          text="Signal some time before the walltime ends; B: only to the script [default: 60s]."),
+    click.option("--open-mode", default=None, type=click.Choice(["append", "truncate"]),
+                 help="Whether output is appended to an existing file [default: truncate]."),
     _text("--requeue-on", metavar="node-failure[:N]", target="requeue_on",
           text="Restart the job after a node or rank failure, at most N times in a row."),
     _text("--dependency", metavar="TYPE:JOB[:JOB...],...", target="dependency",

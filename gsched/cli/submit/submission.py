@@ -140,7 +140,11 @@ def make_job(
         reject_if_late=options.reject_if_late,
         depends=(*extras.depends, *([options.dependency] if options.dependency else ())),
     )
-    job = structs.replace(job, **_labels(options))
+    job = structs.replace(job, append=options.open_mode == "append", **_labels(options))
+    if options.signal is not None:
+        from gsched.cli.submit.early_signal import early_signal  # late: few ask for one
+
+        job = structs.replace(job, early_signal=early_signal(options.signal))
     if options.array is not None or options.each_line is not None:
         from gsched.cli.submit.array import with_array  # late: few submit arrays
 
@@ -231,6 +235,10 @@ def check_values(options: SubmitOptions, place: Place) -> None:
     for text in options.variables:
         parse_variables(text)
     check_range(options)
+    if options.signal is not None:
+        from gsched.cli.submit.early_signal import early_signal  # late, as above
+
+        early_signal(options.signal)
     if options.array is not None and not options.array.startswith("%"):
         from gsched.cli.submit.array import checked_array  # late: few submit arrays
 

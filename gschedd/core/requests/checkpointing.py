@@ -15,6 +15,7 @@ from gschedd.core.settings import Settings
 MAX_SIGNAL: Final = 64
 #: Signals that no program can take notice of: KILL and STOP.
 DEAF_SIGNALS: Final = frozenset({9, 19})
+EARLY_MOST_S: Final = 65_535.0  # of a signal before the end of the walltime: Slurm's limit
 MAX_RESTARTS: Final = 1000
 DEFAULT_RESTARTS: Final = 3
 MIN_INTERVAL_S: Final = 1.0
@@ -119,3 +120,26 @@ def lease_of(asked: SubmitJob, settings: Settings) -> float:
             hint="omit the lease or -r n",
         )
     return lease_s
+
+
+def early_notes(asked: SubmitJob, walltime_s: float | None) -> list[str]:
+    """Return what the user should know of the signal before the end of the walltime.
+
+    Raises:
+        InvalidRequestError: no such signal, or a time that is too long.
+    """
+    early = asked.early_signal
+    if early is None:
+        return []
+    _checked_signal(early.signal)
+    if not early.signal or early.before_s > EARLY_MOST_S:
+        raise InvalidRequestError(
+            f"signal {early.signal}, {early.before_s:g} s before the end of the walltime: at least "
+            f"signal 1, and at most {EARLY_MOST_S:g} s",
+            hint="write --signal USR1@60, for example",
+        )
+    if walltime_s is None:
+        return ["--signal has no effect: the job has no walltime"]
+    if early.before_s >= walltime_s:
+        return ["--signal is sent when the job starts: its walltime is not longer"]
+    return []

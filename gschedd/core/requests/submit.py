@@ -26,7 +26,7 @@ from gsched.protocol.api import SubmitJob
 from gschedd.core.apply import argument_bytes
 from gschedd.core.commands import Submit
 from gschedd.core.requests.adaptive import adaptive_notes
-from gschedd.core.requests.checkpointing import lease_of, saving_of
+from gschedd.core.requests.checkpointing import early_notes, lease_of, saving_of
 from gschedd.core.requests.deadline import aim_of
 from gschedd.core.requests.dependencies import (
     Depends,
@@ -106,6 +106,7 @@ def prepare(
     warnings.extend(notes)
     saving = saving_of(asked)
     warnings.extend(adaptive_notes(asked, aim.request, state))
+    warnings.extend(early_notes(asked, walltime_s))
     refusal = never_fits(resources.request, state)
     if refusal:
         raise RequestTooLargeError(refusal[0], hint=refusal[1])

@@ -1,0 +1,33 @@
+"""The signal that a job has asked for some time before its walltime ends."""
+
+from gnode.supervisor import proc, spool
+from gnode.supervisor.spool import Task
+
+DEFAULT_BEFORE_S = 60.0
+
+
+def before_s(task: Task) -> float | None:
+    """Return how many seconds before the end of the walltime the signal is due, None: never."""
+    asked = task.get("early_signal")
+    return None if asked is None else asked.get("before_s", DEFAULT_BEFORE_S)
+
+
+def send(task: Task, job_pid: int, members: set[int]) -> None:
+    """Send the signal to the job's own process, or to the others that have a handler for it.
+
+    Args:
+        task: of the attempt.
+        job_pid: the job's own process, such as the shell of its script; 0: unknown.
+        members: all processes of the job.
+    """
+    asked = task.get("early_signal")
+    if asked is None:
+        return
+    number = asked["signal"]
+    if asked.get("script_only", False):
+        proc.send(members & {job_pid}, number)
+        return
+    handlers = proc.handlers_of(members - {job_pid}, number)
+    if not handlers:
+        spool.log(f"no process of the job handles signal {number}: it is not sent")
+    proc.send(handlers, number)
