@@ -7,6 +7,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from gsched.config_gpu_share import GpuShareConfig
+from gsched.config_notify import NotifyConfig
 from gsched.errors import ConfigError
 from gsched.model.limits import MAX_LEASE_S
 
@@ -511,6 +512,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     deadline: DeadlineConfig | UnsetType = UNSET
     moves: MovesConfig = MovesConfig()
     gpu_share: GpuShareConfig = GpuShareConfig()
+    notify: NotifyConfig = NotifyConfig()
 
 
 def config_path(given: str | None) -> str:

@@ -80,6 +80,10 @@ def check(config: Config, tables: Container[str]) -> None:
     _check_balance(config.balance)
     _check_fabric(config.fabric)
     _check_gpu_share(config.gpu_share)
+    if "notify" in tables:
+        from gsched.config_rules_notify import check_notify  # late: few files have the table
+
+        check_notify(config.notify)
 
 
 def closest(word: str, known: Iterable[str]) -> str:
@@ -90,7 +94,12 @@ def closest(word: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else ""
 
 
-def _check_word(keys: Sequence[str | int], word: str, known: Sequence[str]) -> None:
+def check_word(keys: Sequence[str | int], word: str, known: Sequence[str]) -> None:
+    """Refuse an unknown value.
+
+    Raises:
+        BrokenRuleError: it is not.
+    """
     if word not in known:
         hint = closest(word, known) or f"valid: {', '.join(known)}"
         raise BrokenRuleError(keys, f": invalid value {word!r}", hint=hint)
@@ -111,8 +120,8 @@ def _check_bandwidth(keys: Sequence[str | int], text: str) -> None:
 
 
 def _check_gpu_share(share: GpuShareConfig) -> None:
-    _check_word(("gpu_share", "runtime"), share.runtime, SHARE_RUNTIMES)
-    _check_word(("gpu_share", "fail"), share.fail, SHARE_FAILURES)
+    check_word(("gpu_share", "runtime"), share.runtime, SHARE_RUNTIMES)
+    check_word(("gpu_share", "fail"), share.fail, SHARE_FAILURES)
     _check_size(("gpu_share", "context_memory"), share.context_memory)
     for key, path in (("mps_pipe_dir", share.mps_pipe_dir), ("driver", share.driver)):
         if not os.path.isabs(path) and (path or key != "driver"):
@@ -147,8 +156,8 @@ def _check_head(head: HeadConfig) -> None:
             f"is {head.node_host}, but the node channel is not encrypted",
             hint="use 127.0.0.1, or plaintext_node_channel = true on a network that you trust",
         )
-    _check_word(("head", "unknown_resource"), head.unknown_resource, ("refuse", "warn"))
-    _check_word(("head", "unsatisfiable"), head.unsatisfiable, ("cancel", "hold"))
+    check_word(("head", "unknown_resource"), head.unknown_resource, ("refuse", "warn"))
+    check_word(("head", "unsatisfiable"), head.unsatisfiable, ("cancel", "hold"))
     if 0 < head.lease_s < MIN_LEASE_S:
         raise BrokenRuleError(
             ("head", "lease_s"),
@@ -237,7 +246,7 @@ def _check_node(node: NodeConfig) -> None:
             f": invalid value {node.cgroup!r}",
             hint='use "auto", "none" or a full path',
         )
-    _check_word(("node", "cpu_binding"), node.cpu_binding, CPU_BINDINGS)
+    check_word(("node", "cpu_binding"), node.cpu_binding, CPU_BINDINGS)
     for feature in node.features:
         if not _WORD.fullmatch(feature):
             raise BrokenRuleError(
@@ -264,7 +273,7 @@ def _check_training(config: Config, tables: Container[str]) -> None:
     training, alias = config.training, config.deadline
     if alias is UNSET:
         _check_any_training("training", training)
-        _check_word(("training", "drs", "variant"), training.drs.variant, DRS_VARIANTS)
+        check_word(("training", "drs", "variant"), training.drs.variant, DRS_VARIANTS)
         _check_steps(training.deadline)
         _check_power(training.sia)
         return
@@ -275,11 +284,11 @@ def _check_training(config: Config, tables: Container[str]) -> None:
             hint="move the keys of [deadline] to [training], and remove [deadline]",
         )
     _check_any_training("deadline", alias)
-    _check_word(("deadline", "variant"), alias.variant, DRS_VARIANTS)
+    check_word(("deadline", "variant"), alias.variant, DRS_VARIANTS)
 
 
 def _check_any_training(table: str, training: AnyTrainingConfig) -> None:
-    _check_word((table, "profile"), training.profile, PROFILING)
+    check_word((table, "profile"), training.profile, PROFILING)
     name = training.policy
     if name in _SIMULATED:
         raise BrokenRuleError(
@@ -335,8 +344,8 @@ def deprecations(config: Config) -> tuple[str, ...]:
 
 
 def _check_balance(balance: BalanceConfig) -> None:
-    _check_word(("balance", "rule"), balance.rule, ("gsched", "paper"))
-    _check_word(("balance", "predictor"), balance.predictor, ("robust", "paper"))
+    check_word(("balance", "rule"), balance.rule, ("gsched", "paper"))
+    check_word(("balance", "predictor"), balance.predictor, ("robust", "paper"))
     if balance.weights.cpu + balance.weights.memory == 0:
         raise BrokenRuleError(
             ("balance", "weights"),

@@ -27,6 +27,7 @@ FAILPOINTS: tuple[str, ...] = (
     "head.move.after_commit",
     "head.mark.before_write",
     "head.migrate.before_commit",
+    "notify.after_delivery",
     "node.launch.received",
     "node.launch.after_accepted",
     "node.launch.after_spawn",

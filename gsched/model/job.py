@@ -67,6 +67,8 @@ class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
         python: the interpreter whose torch runs a TORCHRUN job.
         kind: of work, for predictions.
         submit_dir: where it was submitted; empty: unknown.
+        mail_points: letters of ``-m``; empty: nothing is stated. ``mail_to`` are the recipients.
+        notify_url: to which its events are posted; empty: to none.
         profile: it runs on its fewest GPUs until it is known what its steps take.
         adaptive: its batch and GPUs may be chosen for the best goodput; None: they may not.
         early_signal: sent before the walltime ends; None: there is none.
@@ -82,6 +84,7 @@ class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
     python: str = ""
     mail_points: str = ""
     mail_to: str = ""
+    notify_url: str = ""
     kind: str = ""
     submit_dir: str = ""
     profile: bool = False

@@ -43,6 +43,9 @@ MAX_WORD: Final = 255
 MAX_MESSAGE: Final = 1024
 MAX_ID: Final = 255
 MAX_NAMED_NODES: Final = 1000
+#: Recipients of a job's mail, and the longest: RFC 5321 allows no longer address.
+MAX_RECIPIENTS: Final = 8
+MAX_RECIPIENT: Final = 254
 MAX_RATES: Final = 256
 MAX_ARRAY_TEXT: Final = 16 * 1024
 MAX_ARRAY_SPANS: Final = 1000
@@ -149,6 +152,8 @@ LIMITS: Final = (
         "it is kept once for each job that an action names",
     ),
     _limit("job id as written", MAX_ID, "characters", "a number and the name of a server"),
+    _limit("recipients of a job's mail", MAX_RECIPIENTS, "count", "a mailing list holds more"),
+    _limit("recipient of mail", MAX_RECIPIENT, "characters", "the longest address in RFC 5321"),
     _limit("nodes that a migration names", MAX_NAMED_NODES, "count", "each is looked up"),
     _limit("rates of a training", MAX_RATES, "count", "one for each number of GPUs"),
     _limit("list of an array's indices", MAX_ARRAY_TEXT, "characters", "1,000 ranges"),
@@ -216,6 +221,7 @@ TEXTS: Final[Mapping[str, int]] = MappingProxyType(
         "mail_to": MAX_MESSAGE,
         "message": MAX_MESSAGE,
         "name": MAX_WORD,
+        "notify_url": MAX_MESSAGE,
         "python": MAX_PATH,
         "queue": MAX_WORD,
         "reason": MAX_MESSAGE,

@@ -36,6 +36,7 @@ class Alteration(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_u
     shell: str | None = None
     mail_points: str | None = None
     mail_to: str | None = None
+    notify_url: str | None = None
     grace_s: float | None = None
     holds: tuple[str, ...] | None = None
     deadline_s: float | None = None

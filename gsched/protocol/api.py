@@ -14,6 +14,7 @@ from gsched.model.limits import MAX_SUBMIT_BYTES
 from gsched.model.reports import Checkpoint, Progress
 from gsched.model.resources import Load, Usage
 from gsched.model.training import Training
+from gsched.protocol.notify import NotifyRow
 from gsched.protocol.shares import SharedGpuRow, ShareRow
 from gsched.protocol.starts import AheadRows, StartRow
 
@@ -554,6 +555,7 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
         quarantined: nodes that are refused for what they claim to know, and why.
         planner: what has befallen the process that plans training jobs, or empty.
         forecaster: the same of the process that computes forecasts.
+        notify: how mail and hooks work; None: the site has none.
     """
 
     server: str
@@ -582,6 +584,7 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     planner: str = ""
     forecaster: str = ""
     queue_rows: tuple[QueueRow, ...] = ()
+    notify: NotifyRow | None = None
 
 
 class Health(Struct, frozen=True, kw_only=True):

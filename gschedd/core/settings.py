@@ -20,6 +20,16 @@ class QueueSettings(Struct, frozen=True, kw_only=True):
     started: bool = True
 
 
+class NotifySettings(Struct, frozen=True, kw_only=True):
+    """Who can be told of jobs: see `gsched.config_notify.NotifyConfig` for the meaning of each."""
+
+    mail: bool = False
+    hook: bool = False
+    recipient_domains: frozenset[str] = frozenset()
+    mail_domain: str = ""
+    urls: frozenset[str] = frozenset()
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """Limits and permissions of this cluster.
 
@@ -52,6 +62,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             cancelled.
         lease_margin_s: for killing and for clocks that drift, beyond lease and grace.
         refuse_impossible: deadlines that an idle cluster could not meet are not taken.
+        notify: who can be told of jobs.
     """
 
     server: str
@@ -81,6 +92,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     master_port_first: int = 20000
     master_port_last: int = 29999
     master_port_begin: int = 0
+    notify: NotifySettings = NotifySettings()
 
     @property
     def default_queue(self) -> str:

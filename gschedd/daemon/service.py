@@ -5,6 +5,7 @@ import contextlib
 import gc
 import logging
 import os
+import pwd
 import signal
 import socket
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+import msgspec
 from aiohttp import web
 
 from gsched import file_systems, watchdog
@@ -22,6 +24,7 @@ from gsched.errors import FencedError, StorageError
 from gsched.logs import HANGUP, Complaints
 from gsched.model.ids import short_job_id
 from gsched.protocol import api
+from gsched.protocol.notify import NotifyRow
 from gsched.version import VERSION
 from gschedd.core.head import Head
 from gschedd.core.state import State
@@ -44,6 +47,7 @@ from gschedd.daemon.lock import HeadLock, write_file
 from gschedd.daemon.safemode import SafeMode
 from gschedd.daemon.setup import (
     keep_from,
+    mail_domain,
     make_state_dir,
     relearn,
     settings_from,
@@ -64,6 +68,9 @@ from gschedd.http.queries import Queries, up_nodes
 from gschedd.http.schema import openapi
 from gschedd.http.snapshots import Snapshots
 from gschedd.http.witnesses import Witnesses
+from gschedd.notify.process import Notifier
+from gschedd.notify.scan import Told
+from gschedd.notify.worker import Begin
 from gschedd.plan.compose import Composed
 from gschedd.planner.process import Worker
 from gschedd.policies.registry import Chosen
@@ -178,6 +185,8 @@ class Service:
         telling = asyncio.create_task(self._links.keep_told(), name="high water")
         alive = asyncio.create_task(watchdog.feed(), name="watchdog")
         work = {engine, keeping, checking, telling}
+        if self._notifier is not None:
+            work.add(asyncio.create_task(self._notifier.run(), name="notifier"))
         await asyncio.wait({*work, stopping}, return_when=asyncio.FIRST_COMPLETED)
         code = self._why_stopped(work)
         await self._shut(*work, stopping, alive)
@@ -200,6 +209,7 @@ class Service:
             clock=self._clock,
             keep=keep_from(self._config),
         )
+        self._notifier = self._make_notifier()
         self._check_reader = Reader(self._store.path)
         self._check = Check(self._check_reader, self._clock, self._damaged)
         self._blob_reader = Reader(self._store.path)
@@ -281,6 +291,21 @@ class Service:
                 forecasts=self._forecasts,
             )
         )
+
+    def _make_notifier(self) -> Notifier | None:
+        """Return the process that tells of jobs, not started yet; None where the site has none."""
+        config = self._config.notify
+        if not config.is_on:
+            return None
+        domain = mail_domain(self._config)
+        sender = config.sender or pwd.getpwuid(os.getuid()).pw_name
+        told = Told(
+            config=msgspec.structs.replace(config, mail_domain=domain),
+            server=self._head.settings.server,
+            sender=sender if "@" in sender or not domain else f"{sender}@{domain}",
+        )
+        ledger = os.path.join(self._config.head.state_dir, "notify.db")
+        return Notifier(Begin(told=told, database=self._store.path, ledger=ledger))
 
     def _worker(self, name: str) -> Worker | None:
         """Return a process in which policies run, not started yet; None where none do."""
@@ -366,6 +391,8 @@ class Service:
         for door in self._doors:
             door.close()
         await self._forecasts.close()
+        if self._notifier is not None:
+            await self._notifier.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SHUTDOWN_S):
                 await self._links.close()
@@ -380,6 +407,12 @@ class Service:
         self._check_reader.close()
         self._store.close()
         self._lock.release()
+
+    def _notify_row(self) -> NotifyRow | None:
+        if self._notifier is None:
+            return None
+        report = msgspec.to_builtins(self._notifier.report)
+        return NotifyRow(trouble=self._notifier.trouble, **report)
 
     def _status(self) -> api.StatusReply:
         head = self._head
@@ -415,6 +448,7 @@ class Service:
             dropped=dict(head.oddities),
             planner=self._planner.trouble if self._planner is not None else "",
             forecaster=self._forecasts.trouble,
+            notify=self._notify_row(),
             queues=tuple(head.settings.queues),
             queue_rows=tuple(
                 queue_row(name, queue, by_queue[name])

@@ -11,7 +11,7 @@ from gsched import trust
 from gsched.config import Config
 from gsched.errors import ConfigError
 from gsched.model.training import Profiling
-from gschedd.core.settings import QueueSettings, Settings
+from gschedd.core.settings import NotifySettings, QueueSettings, Settings
 from gschedd.models.predict import Model
 from gschedd.site import chosen_policy, fabric_from
 from gschedd.store.purge import Keep
@@ -63,7 +63,21 @@ def settings_from(config: Config) -> Settings:
         master_port_first=head.master_port_first,
         master_port_last=head.master_port_last,
         master_port_begin=zlib.crc32(os.fsencode(os.path.realpath(head.state_dir))),
+        notify=NotifySettings(
+            mail=config.notify.sends_mail,
+            hook=config.notify.has_hook,
+            recipient_domains=frozenset(map(str.lower, config.notify.recipient_domains)),
+            mail_domain=mail_domain(config).lower(),
+            urls=frozenset(config.notify.allow_urls),
+        ),
     )
+
+
+def mail_domain(config: Config) -> str:
+    """Return the domain of recipients who have none."""
+    if config.notify.mail_domain or not config.notify.sends_mail:
+        return config.notify.mail_domain
+    return socket.getfqdn()
 
 
 def _uid(name: str) -> int:

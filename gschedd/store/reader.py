@@ -129,6 +129,32 @@ class Reader:
 
         return list(_whole(read, self._db.execute(query, (job,))))
 
+    def newest_event(self) -> int:
+        """Return the number of the newest event, 0 if there is none."""
+        return int(self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
+
+    def events_between(
+        self, first: int, last: int, kinds: Sequence[str]
+    ) -> list[tuple[int, f.AnyFact]]:
+        """Return the events of some kinds, oldest first, with their numbers; damaged ones are not.
+
+        Args:
+            first: number of the first event that is looked at.
+            last: of the last one.
+        """
+        marks = ", ".join("?" * len(kinds))
+        query = f"{rows.SELECT_EVENTS}WHERE seq BETWEEN ? AND ? AND kind IN ({marks}) ORDER BY seq"
+
+        def read(row: rows.Row) -> tuple[int, f.AnyFact]:
+            return cast("int", row[0]), rows.read_event(row)
+
+        return list(_whole(read, self._db.execute(query, (first, last, *kinds))))
+
+    def states_any(self, job: int, fields: Sequence[bytes]) -> bool:
+        """Return whether a job's statement has one of some fields, without reading it."""
+        row = self._db.execute("SELECT spec FROM specs WHERE job = ?", (job,)).fetchone()
+        return row is not None and any(b'"%b":' % name in bytes(row[0]) for name in fields)
+
     def all_facts(self) -> list[f.AnyFact]:
         """Return every fact there is, oldest first."""
         query = rows.SELECT_EVENTS + "ORDER BY seq"

@@ -65,7 +65,9 @@ def test_a_script_for_several_schedulers_is_read_by_its_lines_for_us(bench: Benc
         ("--cpus-per-task 4 job.sh", "--cpus-per-task is an option of Slurm", "use --cpus 4"),
         ("--array=9-1 job.sh", "-t: array '9-1': the range 9-1 is reversed", "write 1-9"),
         ("-I", "-I: interactive jobs are not supported yet", "gsub --watch"),
-        ("--mail-type=ALL job.sh", "--mail-type is an option of Slurm: gsched sends no", "gsub(1)"),
+        ("--mail-type=ALL job.sh", "--mail-type is an option of Slurm", "use -m abef"),
+        ("-M me,a@b@c job.sh", "-M: invalid recipient 'a@b@c'", "write USER or USER@HOST"),
+        ("-M -oi job.sh", "-M: invalid recipient '-oi'", "write USER or USER@HOST"),
         ("sleep 5 --lr 0.1", "'sleep' looks like a command", "gsub -- sleep 5 --lr 0.1"),
         ("--gpus 1 sleep 5 --lr=1", "'sleep' looks like", "gsub --gpus 1 -- sleep 5 --lr=1"),
         ("sleep 5 --epochs 3", "'sleep' looks like a command", "gsub -- sleep 5 --epochs 3"),
@@ -73,8 +75,6 @@ def test_a_script_for_several_schedulers_is_read_by_its_lines_for_us(bench: Benc
         ("job.sh --lr 0.1", "--lr is not an option of gsub", "gsub job.sh -- --lr 0.1"),
         ("--lr 0.1 job.sh", "unknown option '--lr'\n", "see `gsub --help`"),
         ("--parms 0.1 job.sh", "unknown option '--parms'", "did you mean '--params'? see `gsub"),
-        ("-m abe job.sh", "-m abe: gsched sends no mail yet", "-m n"),
-        ("-M me job.sh", "-M me: gsched sends no mail yet", "-m n"),
         ("-m x job.sh", "-m: invalid mail points 'x'", "or n alone"),
         ("-m na job.sh", "-m: invalid mail points 'na'", "or n alone"),
         ("-v 1A=b job.sh", "-v: invalid variable name '1A'", "letters, digits and _"),
@@ -100,20 +100,15 @@ def test_no_mail_may_be_asked_for(bench: Bench, arguments: str) -> None:
     assert bench.gsub(*arguments.split()).stderr == ""
 
 
-def test_mail_in_a_script_is_ignored_with_a_warning(bench: Bench) -> None:
-    """Scripts are shared with Torque; what is ignored is not kept with the job."""
-    bench.write("mail.sh", "#PBS -m abe\n#PBS -M me@site\n#PBS -N x\ndate\n")
-    ran = bench.gsub("mail.sh")
+def test_a_script_and_the_command_line_ask_for_mail(bench: Bench) -> None:
+    """The command line wins; whether the site sends mail only the head knows."""
+    bench.write("mail.sh", "#PBS -m eab\n#PBS -M me@site\n#PBS -N x\ndate\n")
+    assert bench.gsub("mail.sh").status == 0
+    assert bench.gsub("-m", "n", "-M", "you", "mail.sh").status == 0
 
-    assert ran.status == 0
-    assert ran.stderr.splitlines() == [
-        "gsub: warning: mail.sh:1: -m abe is ignored: gsched sends no mail yet",
-        "gsub: warning: mail.sh:2: -M me@site is ignored: gsched sends no mail yet",
-    ]
-    job = bench.fake.submitted[-1]
-    assert (job.mail_points, job.mail_to, job.name) == ("", "", "x")
-
-    assert bench.gsub("-m", "n", "mail.sh").stderr == ""
+    first, second = bench.fake.submitted
+    assert (first.mail_points, first.mail_to, first.name) == ("abe", "me@site", "x")
+    assert (second.mail_points, second.mail_to) == ("n", "you")
 
 
 @pytest.mark.parametrize(

@@ -329,19 +329,22 @@ def test_a_qsub_starts_at_home_and_leaves_its_output_here(
     assert (job.submit_dir, other.workdir) == (f"{tmp_path}/here", f"{tmp_path}/here")
     assert len(qsub.stdout.split()) == 1, "the id and nothing else"
     assert qsub.stderr.splitlines() == [
-        "qsub: warning: job.sh:1: -m ae is ignored: gsched sends no mail yet",
         f"qsub: warning: -W group_list has no effect: {GROUPS}",
         "qsub: warning: -W odd is unknown and ignored",
     ]
     assert gsub.status == 0, gsub.stderr
 
 
-def test_qsub_ignores_mail_and_gsub_refuses_it(head: Path, fake: FakeApi) -> None:
-    qsub = run_here("qsub", "-m", "abe", "--", "date", head=head)
-    gsub = run_here("gsub", "-m", "abe", "--", "date", head=head)
+def test_qsub_leaves_odd_recipients_to_the_head_and_gsub_refuses_them(
+    head: Path, fake: FakeApi
+) -> None:
+    """Scripts for Torque hold such: there mail just never arrives."""
+    qsub = run_here("qsub", "-m", "abe", "-M", "$USER@site", "--", "date", head=head)
+    gsub = run_here("gsub", "-m", "abe", "-M", "$USER@site", "--", "date", head=head)
 
     assert (qsub.status, gsub.status, len(fake.submitted)) == (0, 2, 1)
-    assert "gsched sends no mail yet" in qsub.stderr
+    assert (fake.submitted[0].mail_to, fake.submitted[0].warn_unknown) == ("$USER@site", True)
+    assert "-M: invalid recipient '$USER@site'" in gsub.stderr
 
 
 @pytest.mark.parametrize(

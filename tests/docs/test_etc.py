@@ -30,6 +30,7 @@ from gsched.config import (
     parse_config,
 )
 from gsched.config_gpu_share import GpuShareConfig
+from gsched.config_notify import NotifyConfig
 
 ETC = Path(__file__).resolve().parents[2] / "etc"
 TEXT = (ETC / "gsched.toml").read_text(encoding="utf-8")
@@ -72,6 +73,7 @@ def test_each_commented_default_is_the_real_one() -> None:
         ("[training.themis]", ThemisConfig),
         ("[moves]", MovesConfig),
         ("[gpu_share]", GpuShareConfig),
+        ("[notify]", NotifyConfig),
         ("[node]", NodeConfig),
         ("[[node.gpu]]", GpuConfig),
     ],

@@ -30,6 +30,7 @@ from gsched.config import (
     TrainingConfig,
 )
 from gsched.config_gpu_share import GpuShareConfig
+from gsched.config_notify import NotifyConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 MAN = ROOT / "man"
@@ -213,6 +214,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "[TRAINING.THEMIS]": ThemisConfig,
         "[MOVES]": MovesConfig,
         "[GPU_SHARE]": GpuShareConfig,
+        "[NOTIFY]": NotifyConfig,
         "[NODE]": NodeConfig,
         "[[NODE.GPU]]": GpuConfig,
     }
@@ -235,6 +237,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "training",
         "moves",
         "gpu_share",
+        "notify",
     } | {
         "deadline"  # deprecated: described in [TRAINING]
     }

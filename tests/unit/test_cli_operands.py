@@ -102,12 +102,13 @@ def test_galter_sends_only_what_was_said() -> None:
     assert alter(start_after="202611220800").start_after_s == NOW_S + 14.5 * 3600
 
 
-def test_galter_refuses_a_request_for_mail() -> None:
-    """None is sent; that none is wanted may be said."""
-    for points, users in (("abe", None), (None, "me"), ("e", "me")):
-        with pytest.raises(UsageError, match="gsched sends no mail yet"):
-            alter(mail_points=points, mail_to=users)
+def test_galter_reads_mail_points_and_recipients() -> None:
+    assert alter(mail_points="eb") == Alteration(mail_points="be")
     assert alter(mail_points="n", mail_to="me") == Alteration(mail_points="n", mail_to="me")
+    assert alter(mail_to="") == Alteration(mail_to="")
+    for wrong in ({"mail_points": "x"}, {"mail_points": "j"}, {"mail_to": "a b"}):
+        with pytest.raises(UsageError, match="invalid"):
+            alter(**wrong)
 
 
 def test_galter_without_anything_to_change_is_an_error() -> None:

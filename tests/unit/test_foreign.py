@@ -46,8 +46,8 @@ OWN = ("#PBS", "#GSUB", "#GSCHED")
         ("#SBATCH --dependency=afterok:1", "use #PBS -W depend=afterok:1 / gsub --dependency aft"),
         ("#BSUB -w done(1)", "use #PBS -W depend=afterok:JOB / gsub --dependency afterok:JOB"),
         ("#$ -hold_jid 1,2", "use #PBS -W depend=afterany:1:2 / gsub --dependency afterany:1:2"),
-        ("#SBATCH --mail-type=END", "gsched sends no mail yet"),
-        ("#SBATCH --mail-user=me", "gsched sends no mail yet"),
+        ("#SBATCH --mail-type=END", "use #PBS -m e / gsub -m e"),
+        ("#SBATCH --mail-user=me", "use #PBS -M me / gsub -M me"),
         ("#SBATCH --wckey=k", "for --wckey, see gsub(1)"),
         ("#SBATCH -n 4 -p long", "use #PBS -l procs=4 -q long / gsub -l procs=4 -q long"),
         ("#SBATCH --nodes=2 # two of them", "use #PBS -l nodes=2 / gsub --nodes 2"),
@@ -71,7 +71,7 @@ OWN = ("#PBS", "#GSUB", "#GSCHED")
         ("#$ -e err", "use #PBS -e err / gsub -e err"),
         ("#$ -q long.q", "use #PBS -q long.q / gsub -q long.q"),
         ("#$ -t 1-10", "#PBS -t 1-10 / gsub -t 1-10"),
-        ("#$ -m bea", "gsched sends no mail yet"),
+        ("#$ -m bea", "use #PBS -m bea / gsub -m bea"),
     ],
 )
 def test_a_line_is_told_with_what_to_write(line: str, expected: str) -> None:

@@ -90,7 +90,10 @@ def test_resources_of_slurm_are_read_together(lines: list[str], expected: str) -
         ("--gpu-bind=closest --contiguous", []),
         ("--nice=50", ["-p", "-50"]),
         ("--wait", ["-W", "block=true"]),
-        ("--qos=high --wckey=x --mail-type=END", []),
+        ("--qos=high --wckey=x", []),
+        ("--mail-type=END,FAIL --mail-user=me@b.c", ["-m", "aef", "-M", "me@b.c"]),
+        ("--mail-type=ALL,ARRAY_TASKS", ["-m", "abefj"]),
+        ("--mail-type=NONE", ["-m", "n"]),
         ("--open-mode=append", ["--open-mode", "append"]),
         ("--signal=B:USR2@90", ["--signal", "B:USR2@90"]),
     ],
@@ -100,6 +103,14 @@ def test_other_options_of_slurm_are_read_one_by_one(line: str, expected: list[st
 
     assert [word for each in result.directives for word in each.words] == expected
     assert result.warnings == []
+
+
+def test_mail_types_of_slurm_that_gsched_does_not_have_are_named() -> None:
+    result = read("--mail-type=END,TIME_LIMIT_80")
+
+    assert [each.words for each in result.directives] == [["-m", "e"]]
+    (warning,) = result.warnings
+    assert "--mail-type TIME_LIMIT_80 is ignored" in warning
 
 
 def test_the_lines_of_a_whole_script_keep_their_numbers() -> None:

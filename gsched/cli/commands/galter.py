@@ -17,7 +17,7 @@ from gsched.cli.operands import (
     tasks_option,
     with_tasks,
 )
-from gsched.cli.submit.mail import refuse_mail
+from gsched.cli.submit.mail import check_recipients, mail_points
 from gsched.cli.submit.submission import refuse_other_user
 from gsched.cli.times import parse_start_time, read_duration_s
 from gsched.client import Head
@@ -71,9 +71,12 @@ Examples:
     "-m",
     "mail_points",
     metavar="POINTS",
-    help="Mail points: only n (never); gsched sends no mail yet.",
+    help="When to send mail: a abort, b begin, e end, f failure, j each element; n never.",
 )
-@click.option("-M", "mail_to", metavar="USERS", help="Mail recipients: only with -m n.")
+@click.option("-M", "mail_to", metavar="USERS", help="Mail recipients; '' for yourself.")
+@click.option(
+    "--notify", "notify_url", metavar="URL", help="URL to which events are posted; '' for none."
+)
 @click.option("-N", "name", metavar="NAME", help="Job name.")
 @click.option("-o", "stdout_path", metavar="PATH", help="File for standard output.")
 @click.option(
@@ -143,12 +146,12 @@ def make_alteration(options: dict[str, Value], *, now_s: float, directory: str) 
         directory: to which relative paths of ``-o`` and ``-e`` belong.
 
     Raises:
-        UsageError: nothing at all is to be changed, a value cannot be read, or mail is wanted.
+        UsageError: nothing at all is to be changed, or a value cannot be read.
     """
     if options.get("_users") is not None:
         refuse_other_user(str(options["_users"]))
-    mail = (options.get(name) for name in ("mail_points", "mail_to"))
-    refuse_mail(*(None if value is None else str(value) for value in mail))
+    if options.get("mail_to") is not None:
+        check_recipients(str(options["mail_to"]))
     given = {name: value for name, value in options.items() if value is not None and value != ()}
     stated = bool(given)
     given = {name: value for name, value in given.items() if not name.startswith("_")}
@@ -177,6 +180,7 @@ def _readers(now_s: float, directory: str) -> dict[str, Callable[[str], tuple[st
         "rerunnable": lambda text: ("rerunnable", text == "y"),
         "grace": lambda text: ("grace_s", read_duration_s("--grace", text)),
         "deadline": lambda text: _deadline(text, now_s),
+        "mail_points": lambda text: ("mail_points", mail_points(text)),
     }
 
 

@@ -20,7 +20,6 @@ from gsched.cli.common import (
 from gsched.cli.dialect import spoken
 from gsched.cli.submit.checks import check_output, check_training_script, check_workdir
 from gsched.cli.submit.job_environment import job_environment
-from gsched.cli.submit.mail import NO_MAIL, refuse_mail, wanted_mail
 from gsched.cli.submit.options import SubmitOptions, job_options, merged
 from gsched.cli.submit.place import Place, absolute
 from gsched.cli.submit.plans import plan_of, report_dry_run, tell_plan
@@ -135,13 +134,11 @@ def gsub(head: Head, /, **given: object) -> int:
     warnings = _Warnings(silent=request.as_json)
     options = request.options
     check_values(options, place)
-    options = _without_mail(options, warnings)
     read = ScriptOptions()
     if script:
         warnings.add(script.warnings)
         read = read_directives(script, prefix=request.prefix, place=place, params=gsub.params)
         warnings.add(read.warnings)
-        warnings.add(read.mail if options.mail_points is None else ())
         options = merged(options, read.said)
     if options.workdir is None and spoken().starts_at_home:
         options = msgspec.structs.replace(options, workdir="~")
@@ -172,22 +169,6 @@ def gsub(head: Head, /, **given: object) -> int:
     from gsched.cli.follow import wait_for_one  # late: most only submit
 
     return wait_for_one(head, result.id, watch=request.watch, as_json=request.as_json)
-
-
-def _without_mail(options: SubmitOptions, warnings: "_Warnings") -> SubmitOptions:
-    """Return the options without a request for mail, which is refused or, as qsub, ignored.
-
-    Raises:
-        UsageError: there is one, and this is gsub.
-    """
-    if not spoken().ignores_unknown:
-        refuse_mail(options.mail_points, options.mail_to)
-        return options
-    wanted = wanted_mail(options.mail_points, options.mail_to)
-    if not wanted:
-        return options
-    warnings.add([f"{wanted} is ignored: {NO_MAIL}"])
-    return msgspec.structs.replace(options, mail_points="n", mail_to=None)
 
 
 class _Warnings:

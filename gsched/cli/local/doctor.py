@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gsched.cli.common import color_option, head_option, print_json, printable, wants_color
-from gsched.cli.local import head_checks, machine_checks
+from gsched.cli.local import head_checks, machine_checks, notify_checks
 from gsched.cli.local.findings import Finding, Level, ok
 from gsched.cli.local.layout import ClusterLayout, layout_of
 from gsched.cli.local.options import subcommand
@@ -115,6 +115,8 @@ def examine(
     if config is not None:
         findings.append(machine_checks.check_cpu_binding(config))
         findings.extend(machine_checks.check_gpu_share(config))
+        if layout is not None or _is_head_here(config):
+            findings.extend(notify_checks.check_ways(config.notify))
         spool = Path(config.node.state_dir or DEFAULT_NODE_STATE_DIR)
         findings.extend(machine_checks.check_spool(spool))
     if layout is not None:

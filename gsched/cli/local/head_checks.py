@@ -8,11 +8,20 @@ from gsched.cli.local.findings import Finding, fail, ok, warn
 from gsched.client import Head
 from gsched.clock import SystemClock
 from gsched.errors import GschedError, HeadUnreachableError
+from gsched.model.wording import counted
 from gsched.protocol.api import API_VERSION, NodeRow, StatusReply
+from gsched.protocol.notify import NotifyRow
 from gsched.version import VERSION
 
 SKEW_WARN_S = 2.0
 HEARTBEATS_LATE_S = 900.0  # three heartbeats
+#: Ways of notifications, in words.
+WAYS = {
+    "mail": "mail",
+    "command": "the command",
+    "url": "the URL",
+    "user-url": "URLs of users",
+}
 #: Of what the head counts, what is no late or repeated message, in words.
 FAULTS = {
     "policy_failed": "the scheduling policy failed {} times",
@@ -124,7 +133,29 @@ def check_status(status: StatusReply, *, now_s: float) -> list[Finding]:
                 "see the head's log; planning_limit_s in gsched.toml is its time limit, too",
             )
         )
+    findings.extend(check_notify(status.notify))
     findings.extend(_check_oddities(status.dropped))
+    return findings
+
+
+def check_notify(row: NotifyRow | None) -> list[Finding]:
+    """Judge how mail and hooks work: ways that are down, and what was dropped."""
+    if row is None:
+        return []
+    see = "see the head's log, and [notify] in gsched.toml(5)"
+    if row.trouble:
+        return [fail("notify", f"nobody is told of jobs: the notifier {row.trouble}", see)]
+    findings = []
+    for way, why in sorted(row.down.items()):
+        waiting = counted(row.waiting.get(way, 0), "notification")
+        text = f"{WAYS.get(way, way)}: {waiting} waiting; the last try failed: {why}"
+        findings.append(warn("notify", text, see))
+    for way, count in sorted(row.dropped.items()):
+        was = "was" if count == 1 else "were"
+        text = f"{WAYS.get(way, way)}: {counted(count, 'notification')} {was} dropped; the last: "
+        findings.append(warn("notify", text + row.reasons.get(way, "unknown"), see))
+    if not findings:
+        findings.append(ok("notify", f"{counted(sum(row.sent.values()), 'notification')} sent"))
     return findings
 
 

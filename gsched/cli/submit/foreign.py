@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from gsched.cli.submit.mail import NO_MAIL
 from gsched.errors import UsageError
+from gsched.model.mail import points_of_slurm
 
 _NAMED_TIMES: Final = {"midnight": "00:00", "noon": "12:00", "elevenses": "11:00",
                        "fika": "15:00", "teatime": "16:00"}  # fmt: skip
@@ -19,10 +19,14 @@ NO_NAMED_ARRAYS: Final = "an array is not stated with its name: use #PBS -t RANG
 
 
 class Words(NamedTuple):
-    """How gsched says it: in a ``#PBS`` line, and on gsub's command line."""
+    """How gsched says it: in a ``#PBS`` line, and on gsub's command line.
+
+    ``note`` tells what of it gsched does not have.
+    """
 
     pbs: str
     gsub: str
+    note: str = ""
 
 
 Meaning = Words | str  # a text is a remark: there is nothing to write
@@ -222,7 +226,26 @@ def _sge_slots(value: str) -> Meaning:
 _GPUS: Final = _resource("gpus", "--gpus")
 _CPUS: Final = _resource("ncpus", "--cpus")
 _PROCESSES: Final = _same("-l procs={}")
-_MAIL: Final = _remark(NO_MAIL)
+_MAIL_TO: Final = _same("-M {}")
+
+
+def _slurm_mail(value: str) -> Meaning:
+    """Read ``--mail-type``; types of Slurm that have no mail point are named."""
+    points, unknown = points_of_slurm(value)
+    note = ""
+    if unknown:
+        note = f"--mail-type {','.join(unknown)} is ignored: gsched sends no such mail"
+    if not points:
+        return note or "use #PBS -m abe / gsub -m abe for mail"
+    return Words(f"-m {points}", f"-m {points}", note)
+
+
+def _sge_mail(value: str) -> Meaning:
+    """Read ``-m beas``: Grid Engine's ``s`` is for suspended jobs."""
+    points = "".join(each for each in value if each in "aben")
+    return Words(f"-m {points}", f"-m {points}") if points else "gsched suspends no jobs"
+
+
 _ARRAY: Final = _same("-t {}")
 _LSF_DEPENDENCY: Final = _remark("use #PBS -W depend=afterok:JOB / gsub --dependency afterok:JOB")
 _DIRECTORY: Final = _same("-d {}")
@@ -243,7 +266,8 @@ _SLURM: Final[Mapping[str, Reader]] = {
     **dict.fromkeys(("--error", "-e"), _output("e")),
     **dict.fromkeys(("--array", "-a"), _ARRAY),
     **dict.fromkeys(("--dependency", "-d"), slurm_dependency),
-    **dict.fromkeys(("--mail-type", "--mail-user"), _MAIL),
+    "--mail-type": _slurm_mail,
+    "--mail-user": _MAIL_TO,
     **dict.fromkeys(
         ("--exclude", "-x"), _remark("nodes cannot be excluded: an operator can drain them")
     ),
@@ -281,7 +305,9 @@ _LSF: Final[Mapping[str, Reader]] = {
     "-w": _LSF_DEPENDENCY,
     "-P": _same("-A {}"),
     "-cwd": _DIRECTORY,
-    **dict.fromkeys(("-B", "-N", "-u"), _MAIL),
+    "-B": lambda _: Words("-m b", "-m b"),
+    "-N": lambda _: Words("-m e", "-m e"),
+    "-u": _MAIL_TO,
     "-x": _same("--exclusive"),
     "-r": _same("-r y"),
 }
@@ -298,7 +324,8 @@ _GRID_ENGINE: Final[Mapping[str, Reader]] = {
     "-P": _same("-A {}"),
     "-t": _ARRAY,
     **dict.fromkeys(("-hold_jid", "-hold_jid_ad"), _dependency("afterany:{}")),
-    **dict.fromkeys(("-m", "-M"), _MAIL),
+    "-m": _sge_mail,
+    "-M": _MAIL_TO,
     "-S": _same("-S {}"),
     "-V": _same("-V"),
     "-v": _same("-v {}"),

@@ -34,7 +34,7 @@ _WITHOUT_EFFECT: Final = frozenset(
             "-k",
         ),
         *("--kill-on-invalid-dep", "--threads-per-core", "--hint", "--verbose", "-v"),
-        *("--mail-type", "--mail-user", "--propagate", "--ntasks-per-core", "--ntasks-per-socket"),
+        *("--propagate", "--ntasks-per-core", "--ntasks-per-socket"),
         *("--cores-per-socket", "--distribution", "-m", "--overcommit", "-O", "--quiet", "-Q"),
         *("--cpu-freq", "--profile", "--reboot", "--spread-job", "--clusters", "-M", "--bell"),
         *("--gpu-bind", "--gpu-freq", "--mem-bind", "--cpu-bind", "--accel-bind", "--gres-flags"),
@@ -73,9 +73,11 @@ def translated(lines: Sequence[Line], *, where: str, submit_dir: str) -> Transla
     result = Translated([], [], {})
     request, request_line, joins = SlurmRequest(), 0, False
     unknown: list[str] = []
+    notes: list[str] = []
     for line in lines:
         try:
             words, resources = _read(line, request)
+            notes += _notes(line, where)
         except GschedError as error:
             message = f"{where}:{line.number}: {error.message}"
             raise BadScriptError(message, hint=error.hint) from None
@@ -94,7 +96,8 @@ def translated(lines: Sequence[Line], *, where: str, submit_dir: str) -> Transla
     if any(line.mark == SBATCH for line in lines):
         result.environment = request.environment() | {"SLURM_SUBMIT_DIR": submit_dir}
         result.environment |= _array_environment(result.directives)
-    result.warnings = _warnings(lines, unknown, where)
+    _join_points(lines, result.directives)
+    result.warnings = _warnings(lines, unknown, where) + notes
     return result
 
 
@@ -110,6 +113,23 @@ def _array_environment(directives: Sequence[Directive]) -> dict[str, str]:
     first, last = min(span.first for span in spans), max(span.last for span in spans)
     numbers = {"MIN": first, "MAX": last, "COUNT": count(spans), "STEP": spans[0].step}
     return {f"SLURM_ARRAY_TASK_{name}": str(number) for name, number in numbers.items()}
+
+
+def _notes(line: Line, where: str) -> list[str]:
+    """Return what gsched does not have of a line that it reads."""
+    meanings = (meaning_of(line.mark, *_named(line, *each)) for each in options_of(line))
+    notes = (each.note for each in meanings if isinstance(each, Words) and each.note)
+    return [f"{where}:{line.number}: {note}" for note in notes]
+
+
+def _join_points(lines: Sequence[Line], directives: Sequence[Directive]) -> None:
+    """Let mail points of LSF add up: ``-B`` and ``-N`` are lines of their own there."""
+    if not any(line.mark == "#BSUB" for line in lines):
+        return
+    stated = [each for each in directives if each.words[:1] == ["-m"]]
+    points = "".join(sorted({each.words[1] for each in stated}))
+    for each in stated:
+        each.words[1] = points
 
 
 def _warnings(lines: Sequence[Line], unknown: Sequence[str], where: str) -> list[str]:

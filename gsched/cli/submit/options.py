@@ -30,6 +30,7 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
     keep: str | None = None
     mail_points: str | None = None
     mail_to: str | None = None
+    notify: str | None = None
     name: str | None = None
     stdout: str | None = None
     priority: int | None = None
@@ -260,9 +261,9 @@ _JOB_OPTIONS = (
           target="keep"),
     _list("-l", metavar="LIST", text="Resources, such as nodes=2:ppn=4:gpus=1,walltime=1:00:00.",
           target="resources"),
-    _text("-m", metavar="POINTS", text="Mail points: only n (never); gsched sends no mail yet.",
-          target="mail_points"),
-    _text("-M", metavar="USERS", text="Mail recipients: only with -m n.", target="mail_to"),
+    _text("-m", metavar="POINTS", target="mail_points",
+          text="When to send mail: a abort, b begin, e end, f failure, j each element; n never."),
+    _text("-M", metavar="USERS", text="Mail recipients [default: you].", target="mail_to"),
     _text("-N", metavar="NAME", text="Job name.", target="name"),
     _text("-o", metavar="PATH", text="File or directory for stdout.", target="stdout"),
     click.option("-p", "priority", default=None, metavar="PRIORITY",
@@ -305,6 +306,8 @@ _JOB_OPTIONS = (
     _text("--kind", metavar="NAME", text="Kind of work, for predicting the run time.",
           target="kind"),
     _text("--python", metavar="PATH", text="Interpreter for --torchrun.", target="python"),
+    _text("--notify", metavar="URL", target="notify",
+          text="URL to which the job's events are posted as JSON, if the site allows it."),
     _text("--comment", metavar="TEXT", text="Text to keep with the job.", target="comment"),
     _text("--deadline", metavar="WHEN", text="Deadline: 8h from now, or '2027-03-01 08:00'.",
           target="deadline"),

@@ -7,7 +7,6 @@ import msgspec
 
 from gsched.cli.common import QuickCommand, usage_message
 from gsched.cli.submit.directives import Directive, Scan, prefixes_for, scan
-from gsched.cli.submit.mail import NO_MAIL, wanted_mail
 from gsched.cli.submit.options import SubmitOptions, merged
 from gsched.cli.submit.place import Place
 from gsched.cli.submit.scripts import Script
@@ -20,27 +19,21 @@ class ScriptOptions:
     """The directives of a script, read.
 
     Attributes:
-        said: what they state together; requests for mail are left out.
+        said: what they state together.
         warnings: about lines without effect.
-        mail: a sentence for each directive that asks for mail.
         environment: variables for the job, of a script for Slurm.
     """
 
-    __slots__ = ("_resources", "environment", "mail", "said", "warnings")
+    __slots__ = ("_resources", "environment", "said", "warnings")
 
     def __init__(self) -> None:
         self.said = SubmitOptions()
         self.warnings: list[str] = []
-        self.mail: list[str] = []
         self.environment: dict[str, str] = {}
         self._resources: list[tuple[str, tuple[str, ...]]] = []  # where, and texts of -l
 
     def add(self, where: str, stated: SubmitOptions) -> None:
         """Add what one directive states; later ones win."""
-        mail = wanted_mail(stated.mail_points, stated.mail_to)
-        if mail:
-            self.mail.append(f"{where}: {mail} is ignored: {NO_MAIL}")
-            stated = msgspec.structs.replace(stated, mail_points=None, mail_to=None)
         self._resources.append((where, stated.layout_texts))
         self.said = merged(stated, self.said)
 

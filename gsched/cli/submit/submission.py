@@ -9,7 +9,7 @@ from msgspec import structs
 
 from gsched.cli.dialect import spoken
 from gsched.cli.submit.job_environment import parse_variables
-from gsched.cli.submit.mail import mail_points
+from gsched.cli.submit.mail import check_recipients, mail_points
 from gsched.cli.submit.options import SubmitOptions
 from gsched.cli.submit.place import Place, absolute
 from gsched.cli.submit.scripts import Script
@@ -31,7 +31,7 @@ _WITHOUT_EFFECT = {
     "sandbox": "jobs start in their working directory",
     "stagein": "nodes share the file system with the submitting machine",
     "stageout": "nodes share the file system with the submitting machine",
-    "suppress_email": "gsched sends no mail yet",
+    "suppress_email": "it counts mails of one deletion; write -m n for no mail",
     "x": "no scheduler extension reads it",
 }
 _NAME_LENGTH_MOST = 236  # PBS's own limit
@@ -129,6 +129,7 @@ def make_job(
         grace_s=None if options.grace is None else parse_duration_s(options.grace),
         mail_points=mail_points(options.mail_points),
         mail_to=options.mail_to or "",
+        notify_url=options.notify or "",
         kind=options.kind or "",
         submit_dir=place.cwd,
         warn_unknown=spoken().ignores_unknown,
@@ -231,6 +232,8 @@ def check_values(options: SubmitOptions, place: Place) -> None:
     _rerunnable(options.rerunnable)
     _join(options.join)
     mail_points(options.mail_points)
+    if not spoken().ignores_unknown:  # else the head warns of them
+        check_recipients(options.mail_to)
     compatibility_notes(options, place)
     for text in options.variables:
         parse_variables(text)

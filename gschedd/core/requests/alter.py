@@ -28,6 +28,7 @@ from gschedd.core.requests.dependencies import (
     checked_dependencies,
     made_to_wait,
 )
+from gschedd.core.requests.notify import altered_notify
 from gschedd.core.requests.sharing import check_sharing
 from gschedd.core.requests.submit import (
     check_name,
@@ -56,7 +57,7 @@ _STATED: Final = tuple(
 #: What can still change once the job runs.
 WHILE_RUNNING: Final = frozenset(
     {*Labels.__struct_fields__}
-    | {"resources", "mail_points", "mail_to", "rerunnable", "grace_s", "holds"}
+    | {"resources", "mail_points", "mail_to", "notify_url", "rerunnable", "grace_s", "holds"}
     | {"deadline_s", "deadline_after_s", "urgency"}
 )
 #: Terms that say anew how many places there are and what each is like.
@@ -155,6 +156,7 @@ def _altered(
     if asked.name is not None:
         check_name(asked.name)
     stated = {name: value for name in _STATED if (value := getattr(asked, name)) is not None}
+    stated |= altered_notify(asked, settings.notify)
     check_texts(*(value for value in stated.values() if isinstance(value, str)))
     queue = spec.queue if asked.queue is None else asked.queue
     spec = structs.replace(

@@ -34,6 +34,7 @@ from gschedd.core.requests.dependencies import (
     with_dependencies,
 )
 from gschedd.core.requests.dependencies import Stated as StatedDependencies
+from gschedd.core.requests.notify import checked_notify
 from gschedd.core.requests.sharing import check_sharing
 from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import State, client_key
@@ -154,7 +155,9 @@ def prepare(
         restarts_max=saving.restarts_max,
         lease_s=lease_of(asked, settings),
     )
-    spec = structs.replace(spec, **stated_of(asked))
+    notify = checked_notify(asked, settings.notify)
+    warnings.extend(notify.warnings)
+    spec = structs.replace(spec, **(stated_of(asked) | notify.stated))
     check_sharing(spec)
     depends = Depends()
     if asked.depends:

@@ -17,6 +17,7 @@ from gschedd.core.forecast.start import StartForecast
 from gschedd.core.head import Head
 from gschedd.core.nodes.admission import SHOWN, refused_words
 from gschedd.core.nodes.probation import recent_resumptions
+from gschedd.core.requests.notify import origin_of
 from gschedd.core.settings import QueueSettings
 from gschedd.core.state import Attempt, Job, Node, Part
 from gschedd.core.training.checkpoints import checkpoint_dir
@@ -215,6 +216,7 @@ class JobViews:
         said = stated_of(spec) | {
             "stdout_path": story.stdout_path,
             "stderr_path": story.stderr_path,
+            "notify_url": origin_of(spec.notify_url),
         }
         return structs.replace(story, **said)
 

@@ -1,0 +1,86 @@
+"""What the doctor finds of ``[notify]``: programs, the mail server, and the host of the URL."""
+
+import os
+import smtplib
+import socket
+import ssl
+from urllib.parse import urlsplit
+
+from gsched.cli.local.findings import Finding, fail, ok, warn
+from gsched.config_notify import NotifyConfig
+
+PATIENCE_S = 5.0
+
+
+def check_ways(notify: NotifyConfig) -> list[Finding]:
+    """Check every way that is configured; nothing is sent."""
+    findings: list[Finding] = []
+    for key in ("sendmail", "command"):
+        path = getattr(notify, key)
+        if path:
+            findings.append(check_program(key, path))
+    if notify.smtp_password_file:
+        findings.append(check_password(notify.smtp_password_file))
+    if notify.smtp_host:
+        findings.append(check_mail_server(notify))
+    if notify.url:
+        findings.append(check_url(notify.url))
+    return findings
+
+
+def check_program(key: str, path: str) -> Finding:
+    """Say whether a program can be run."""
+    if not os.path.isfile(path):
+        return fail(f"notify {key}", f"{path}: no such file", f"correct [notify] {key}")
+    if not os.access(path, os.X_OK):
+        return fail(f"notify {key}", f"{path} cannot be run", f"chmod 755 {path}")
+    status = os.stat(path)
+    if status.st_mode & 0o002:
+        return fail(f"notify {key}", f"{path} can be changed by every user", f"chmod o-w {path}")
+    return ok(f"notify {key}", f"{path} can be run")
+
+
+def check_password(path: str) -> Finding:
+    """Say whether the password of the mail server is there, and private."""
+    try:
+        status = os.stat(path)
+    except PermissionError:
+        return ok("notify password", f"{path} is private")
+    except OSError as error:
+        return fail("notify password", f"{path}: {error.strerror}", "create it with mode 0600")
+    if status.st_mode & 0o077:
+        text = f"{path} can be read by other users"
+        return fail("notify password", text, f"chmod 600 {path}")
+    return ok("notify password", f"{path} is private")
+
+
+def check_mail_server(notify: NotifyConfig) -> Finding:
+    """Say whether the mail server answers, with the encryption that is configured."""
+    address = f"{notify.smtp_host}:{notify.smtp_port}"
+    context = ssl.create_default_context() if notify.smtp_tls != "none" else None
+    limit_s = min(PATIENCE_S, notify.timeout_s)
+    try:
+        with (
+            smtplib.SMTP_SSL(notify.smtp_host, notify.smtp_port, timeout=limit_s, context=context)
+            if notify.smtp_tls == "tls"
+            else smtplib.SMTP(notify.smtp_host, notify.smtp_port, timeout=limit_s)
+        ) as server:
+            if notify.smtp_tls == "starttls":
+                server.starttls(context=context)
+            server.noop()
+    except (OSError, smtplib.SMTPException) as error:
+        text = f"{address} does not answer: {str(error) or type(error).__name__}"
+        return fail("notify smtp_host", text, "check [notify] smtp_host, smtp_port and smtp_tls")
+    return ok("notify smtp_host", f"{address} answers")
+
+
+def check_url(url: str) -> Finding:
+    """Say whether the host of the URL accepts connections."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname or "", port), PATIENCE_S).close()
+    except OSError as error:
+        text = f"{parts.hostname}:{port}: {error.strerror or error}"
+        return warn("notify url", text, "check [notify] url and the network")
+    return ok("notify url", f"{parts.hostname}:{port} accepts connections")

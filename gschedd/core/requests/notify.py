@@ -1,0 +1,114 @@
+"""What a job says of mail and hooks, checked against what the site has."""
+
+from typing import Final
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from gsched.errors import InvalidRequestError
+from gsched.model import limits
+from gsched.model.mail import checked_points, checked_recipients, domain_of, wants_mail
+from gsched.protocol.actions import Alteration
+from gsched.protocol.api import SubmitJob
+from gschedd.core.settings import NotifySettings
+
+SENDS_NO_MAIL: Final = "this site sends no mail"
+
+
+class Notify(Struct, frozen=True, kw_only=True):
+    """What a job states of it, in one form, and what its user should be told."""
+
+    stated: dict[str, object]
+    warnings: tuple[str, ...] = ()
+
+
+def checked_notify(asked: SubmitJob, settings: NotifySettings) -> Notify:
+    """Return mail points, recipients and URL of a submission.
+
+    Raises:
+        InvalidRequestError: one cannot be, or the site does not allow it.
+    """
+    points = checked_points(asked.mail_points)
+    warnings: tuple[str, ...] = ()
+    try:
+        recipients = _recipients(asked.mail_to, settings)
+    except InvalidRequestError as error:
+        if not asked.warn_unknown:
+            raise
+        recipients = ""
+        warnings = (f"{error.message}: -M is ignored",)
+    if wants_mail(points, asked.mail_to) and not (settings.mail or settings.hook):
+        option = f"-m {points}" if points else f"-M {asked.mail_to}"
+        text = f"{limits.shown(option)[1:-1]} has no effect: {SENDS_NO_MAIL}"
+        warnings = (f"{text}; gwait returns when a job has ended",)
+    elif recipients and not settings.mail:
+        warnings = (f"-M has no effect: {SENDS_NO_MAIL}, only its hook is called",)
+    stated: dict[str, object] = {"mail_points": points, "mail_to": recipients}
+    stated["notify_url"] = _url(asked.notify_url, settings)
+    return Notify(stated=stated, warnings=warnings)
+
+
+def altered_notify(asked: Alteration, settings: NotifySettings) -> dict[str, object]:
+    """Return what an alteration changes of it.
+
+    Raises:
+        InvalidRequestError: as above, or the site sends no mail.
+    """
+    changes: dict[str, object] = {}
+    points = None if asked.mail_points is None else checked_points(asked.mail_points)
+    if points is not None:
+        changes["mail_points"] = points
+    if asked.mail_to is not None:
+        changes["mail_to"] = _recipients(asked.mail_to, settings)
+    if asked.notify_url is not None:
+        changes["notify_url"] = _url(asked.notify_url, settings)
+    wanted = wants_mail(points or "", asked.mail_to or "") if points != "n" else False
+    if wanted and not (settings.mail or settings.hook):
+        raise InvalidRequestError(
+            f"{SENDS_NO_MAIL}: it would wait for mail that never comes",
+            hint="omit -m and -M, or write -m n; gwait returns when a job has ended",
+        )
+    return changes
+
+
+def origin_of(url: str) -> str:
+    """Return what everybody may see of a URL: what follows is often a secret."""
+    return "/".join([*url.split("/")[:3], "..."]) if url else ""
+
+
+def _recipients(stated: str, settings: NotifySettings) -> str:
+    names = checked_recipients(stated)
+    allowed = settings.recipient_domains
+    for name in names:
+        domain = domain_of(name) or settings.mail_domain
+        if allowed and domain not in allowed:
+            raise InvalidRequestError(
+                f"-M: this site sends no mail to {domain}",
+                hint=f"domains to which it does: {', '.join(sorted(allowed))}",
+            )
+    return ",".join(names)
+
+
+def _url(stated: str, settings: NotifySettings) -> str:
+    """Return a URL whose origin the site allows: the head's machine opens it, not the user's."""
+    if not stated:
+        return ""
+    if not settings.urls:
+        raise InvalidRequestError(
+            "--notify: this site allows no URLs of users",
+            hint="ask an administrator for allow_urls in [notify] of gsched.toml, or use gwait",
+        )
+    allowed = ", ".join(sorted(settings.urls))
+    try:
+        parts = urlsplit(stated)
+        origin = f"{parts.scheme}://{parts.netloc}".lower()
+    except ValueError:
+        origin = ""
+    if not stated.isascii() or not stated.isprintable() or set(' \\"<>') & set(stated):
+        origin = ""
+    if origin not in settings.urls:
+        raise InvalidRequestError(
+            f"--notify: {limits.shown(stated)} is not allowed at this site",
+            hint=f"allowed are URLs that begin with: {allowed}",
+        )
+    return stated

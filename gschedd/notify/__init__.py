@@ -1,0 +1,1 @@
+"""Mail and hooks when jobs begin and end: a process beside the head that reads committed events."""

@@ -1,0 +1,124 @@
+"""From committed events to deliveries that wait."""
+
+import logging
+from typing import Final
+
+from msgspec import Struct
+
+from gsched.config_notify import NotifyConfig
+from gsched.errors import StorageError
+from gsched.model.ids import array_of
+from gschedd.core import facts as f
+from gschedd.core.state import Job
+from gschedd.notify.ledger import Ledger
+from gschedd.notify.notices import BEGIN, MAIL, WAYS, Address, Notice, addresses_of, notice_of
+from gschedd.notify.texts import json_of, mail_of
+from gschedd.store.reader import Reader
+
+log = logging.getLogger("gschedd.notify")
+
+#: Events that are looked at in one transaction.
+EVENTS_MOST: Final = 2000
+#: Of a head that was away for longer, events are too old to be told.
+STALE_S: Final = 86400.0
+_KINDS: Final = ("PartStarted", "JobEnded")
+_STATED: Final = (b"mail_points", b"mail_to", b"notify_url")
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    """What the site's configuration says, with what the head knows of itself."""
+
+    config: NotifyConfig
+    server: str
+    sender: str
+
+
+class Scanner:
+    """Reads events in their order, each once."""
+
+    def __init__(self, reader: Reader, ledger: Ledger, told: Told) -> None:
+        self._reader = reader
+        self._ledger = ledger
+        self._told = told
+        config = told.config
+        self._all = config.hook_jobs == "all" or config.default_points not in {"n", "p", ""}
+
+    def begin(self) -> None:
+        """Begin with the events to come, where nothing was ever read or events are gone."""
+        newest, cursor = self._reader.newest_event(), self._ledger.cursor
+        if cursor is not None and cursor <= newest:
+            return
+        if cursor is not None:
+            log.warning("events to %d are gone: notifications go on after %d", cursor, newest)
+        with self._ledger.transaction():
+            self._ledger.move_cursor(newest)
+
+    def step(self, now_s: float) -> bool:
+        """Put down what is to be told of the next events; return whether there may be more."""
+        cursor, newest = self._ledger.cursor or 0, self._reader.newest_event()
+        if cursor >= newest:
+            return False
+        last = min(newest, cursor + EVENTS_MOST)
+        found = self._reader.events_between(cursor + 1, last, _KINDS)
+        with self._ledger.transaction():
+            for seq, fact in found:
+                assert isinstance(fact, f.PartStarted | f.JobEnded), "only these were asked for"
+                try:
+                    self._tell(seq, fact, now_s)
+                except StorageError as error:
+                    self._ledger.count("dropped mail", error.message)
+                    log.error("event %d is not told: %s", seq, error.message)
+            self._ledger.move_cursor(last)
+        return last < newest
+
+    def _tell(self, seq: int, fact: f.PartStarted | f.JobEnded, now_s: float) -> None:
+        ended = isinstance(fact, f.JobEnded)
+        if not (self._all or self._reader.states_any(fact.job, _STATED)):
+            return
+        self._tell_of(fact.job, seq, fact, now_s)
+        array = array_of(fact.job)
+        if array and not ended:  # an array begins with the first of its elements
+            self._tell_of(array, seq, fact, now_s)
+        if ended:
+            self._ledger.ended(fact.job)
+
+    def _tell_of(
+        self, number: int, seq: int, fact: f.PartStarted | f.JobEnded, now_s: float
+    ) -> None:
+        jobs = self._reader.jobs([number])
+        if not jobs:
+            return
+        job, attempts = jobs[0], self._reader.attempts(fact.job)
+        notice = notice_of(fact, seq, job, attempts, self._told.server)
+        if notice is None:
+            return
+        addresses = addresses_of(notice, job.spec, self._told.config)
+        if not addresses or (notice.event == BEGIN and not self._ledger.begins(number)):
+            return
+        if now_s - fact.at_s > STALE_S:
+            for address in addresses:
+                self._ledger.count(f"dropped {address.way}", "older than a day")
+            return
+        for address in addresses:
+            self._put(notice, address, job, now_s)
+
+    def _put(self, notice: Notice, address: Address, job: Job, now_s: float) -> None:
+        why = ""
+        if address.way == MAIL:
+            most = self._told.config.mails_per_user_hour
+            count = self._ledger.mails_in_hour(job.spec.owner.uid, now_s)
+            body = mail_of(
+                notice,
+                sender=self._told.sender,
+                recipients=address.target,
+                last_of_hour=most if count == most else 0,
+            )
+            if count > most:
+                why = f"more than {most} mails in an hour about jobs of {notice.user}"
+        else:
+            body = json_of(notice)
+        if not why and not self._ledger.put(address, body, now_s):
+            why = "too many wait to be delivered"
+        if why:
+            self._ledger.count(f"dropped {address.way}", why)
+            log.warning("%s: %s is not told: %s", notice.job_id, WAYS[address.way], why)

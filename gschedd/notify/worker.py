@@ -1,0 +1,270 @@
+"""The process that tells of jobs: ``python -m gschedd.notify.worker``, a child of the head.
+
+Its first line of standard input is a `Begin`; the end of that input is the end of the head, after
+which it finishes the deliveries under way and exits. It writes a `Report` as a line when one
+differs from the last. It reads the head's database and writes its own, so it can neither block nor
+harm the head, and another one goes on where it was killed.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import sqlite3
+import sys
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from gsched.clock import Clock, SystemClock
+from gsched.failpoint import failpoint
+from gsched.logs import LineFormatter
+from gschedd.notify.ledger import Ledger, Waiting, open_ledger
+from gschedd.notify.notices import USER_URL, WAYS
+from gschedd.notify.scan import Scanner, Told
+from gschedd.notify.ways import LaterError, RefusedError, Ways
+from gschedd.store.reader import Reader
+
+log = logging.getLogger("gschedd.notify")
+
+#: How often new events are looked for, seconds.
+PERIOD_S: Final = 0.5
+#: After an error of a database, as a full disk.
+PAUSE_S: Final = 5.0
+LAST_RETRY_S: Final = 3600.0
+#: Lanes of URLs of users that are delivered at once.
+USER_LANES: Final = 16
+NICENESS: Final = 5
+
+
+class Begin(Struct, frozen=True, kw_only=True):
+    """What the head tells the process; ``database`` and ``ledger`` are paths."""
+
+    told: Told
+    database: str
+    ledger: str
+
+
+class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How deliveries go, by way: waiting, sent and dropped ones, and why a way is down."""
+
+    waiting: dict[str, int] = {}
+    sent: dict[str, int] = {}
+    dropped: dict[str, int] = {}
+    reasons: dict[str, str] = {}
+    down: dict[str, str] = {}
+
+
+class Lane:
+    """What is known of one lane: whether it is down, since when it is tried, and how often."""
+
+    __slots__ = ("failures", "paused_until_s", "task", "why")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.paused_until_s = 0.0
+        self.task: asyncio.Task[None] | None = None
+        self.why = ""
+
+    @property
+    def is_active(self) -> bool:
+        """Return whether something of it is being delivered."""
+        return self.task is not None and not self.task.done()
+
+
+class Deliverer:
+    """Delivers what waits: the lanes beside each other, each in its order."""
+
+    def __init__(self, ledger: Ledger, ways: Ways, told: Told, clock: Clock) -> None:
+        self._ledger = ledger
+        self._ways = ways
+        self._config = told.config
+        self._clock = clock
+        self._lanes: dict[str, Lane] = {}
+        self.stopping = False
+
+    def start_due(self) -> None:
+        """Begin with every lane in which something is due."""
+        now_s = self._clock.wall_s()
+        waiting = dict(self._ledger.lanes())
+        for name in [each for each in self._lanes if each not in waiting]:
+            if not self._lanes[name].is_active:
+                del self._lanes[name]
+        users = sum(lane.is_active for name, lane in self._lanes.items() if _is_of_user(name))
+        for name, due_s in waiting.items():
+            lane = self._lanes.setdefault(name, Lane())
+            if lane.is_active or max(due_s, lane.paused_until_s) > now_s:
+                continue
+            if _is_of_user(name):
+                users += 1
+                if users > USER_LANES:
+                    continue
+            lane.task = asyncio.create_task(self._deliver(name, lane))
+
+    async def finish(self) -> None:
+        """Wait for what is under way, and begin nothing else."""
+        self.stopping = True
+        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def down(self) -> dict[str, str]:
+        """Return why ways do not work now, by way."""
+        found: dict[str, str] = {}
+        for name, lane in self._lanes.items():
+            if lane.failures:
+                found[name.partition(" ")[0]] = lane.why
+        return found
+
+    async def _deliver(self, name: str, lane: Lane) -> None:
+        while not self.stopping:
+            each = self._ledger.due(name, self._clock.wall_s())
+            if each is None:
+                return
+            try:
+                await self._ways.deliver(each)
+            except RefusedError as error:
+                self._drop(each, str(error))
+            except LaterError as error:
+                self._postpone(each, lane, error)
+                if error.is_down:
+                    return
+            else:
+                failpoint("notify.after_delivery")
+                lane.failures, lane.why = 0, ""
+                self._ledger.delivered(each)
+
+    def _drop(self, each: Waiting, why: str) -> None:
+        log.error("notification %d by %s is dropped: %s", each.id, WAYS[each.way], why)
+        self._ledger.dropped(each, why)
+
+    def _postpone(self, each: Waiting, lane: Lane, error: LaterError) -> None:
+        now_s = self._clock.wall_s()
+        if error.is_down:
+            if not lane.failures:
+                log.error("%s does not work: %s", WAYS[each.way], error)
+            lane.why = str(error)
+            lane.paused_until_s = now_s + self._pause_s(lane.failures)
+            lane.failures += 1
+        if each.tries + 1 >= self._config.tries:
+            self._drop(each, f"{each.tries + 1} tries failed; the last: {error}")
+            return
+        self._ledger.postponed(each, now_s + self._pause_s(each.tries))
+
+    def _pause_s(self, failures: int) -> float:
+        return float(min(self._config.retry_s * 4 ** min(failures, 30), LAST_RETRY_S))
+
+
+def _is_of_user(lane: str) -> bool:
+    return lane.startswith(USER_URL)
+
+
+async def work(begin: Begin, clock: Clock) -> None:
+    """Tell of jobs until the head has ended."""
+    ended = asyncio.Event()
+    watching = asyncio.create_task(_watch_input(ended))
+    with contextlib.ExitStack() as opened:
+        lock = opened.enter_context(open(f"{begin.ledger}.lock", "ab"))  # noqa: ASYNC230 - a local file
+        if not await _locked(lock.fileno(), ended):
+            return
+        ledger, trouble = open_ledger(begin.ledger)
+        opened.callback(ledger.close)
+        if trouble:
+            log.error("%s; what waited there is not delivered", trouble)
+        reader = Reader(begin.database)
+        opened.callback(reader.close)
+        ways = Ways(begin.told.config)
+        deliverer = Deliverer(ledger, ways, begin.told, clock)
+        scanner = Scanner(reader, ledger, begin.told)
+        scanner.begin()
+        last: Report | None = None
+        while not ended.is_set():
+            try:
+                more = scanner.step(clock.wall_s())
+                deliverer.start_due()
+                report = _report(ledger, deliverer)
+            except sqlite3.OperationalError as error:
+                log.error("notifications wait: %s", error)
+                await _pause(ended, PAUSE_S)
+                continue
+            if report != last:
+                _say(report)
+                last = report
+            await _pause(ended, 0.0 if more else PERIOD_S)
+        await deliverer.finish()
+        await ways.close()
+    watching.cancel()
+
+
+async def _locked(descriptor: int, ended: asyncio.Event) -> bool:
+    """Wait for the process of the head before, which may still deliver something."""
+    while not ended.is_set():
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            await _pause(ended, PERIOD_S)
+        else:
+            return True
+    return False
+
+
+async def _pause(ended: asyncio.Event, pause_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(ended.wait(), pause_s)
+
+
+async def _watch_input(ended: asyncio.Event) -> None:
+    """Set the event at the end of standard input."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while await reader.read(4096):
+        pass
+    ended.set()
+
+
+def _report(ledger: Ledger, deliverer: Deliverer) -> Report:
+    counts = ledger.counts()
+
+    def of(what: str) -> dict[str, int]:
+        names = (name for name in counts if name.startswith(what))
+        return {name.removeprefix(what): counts[name][0] for name in names}
+
+    reasons = {
+        name.removeprefix("dropped "): text
+        for name, (_, text) in counts.items()
+        if name.startswith("dropped ")
+    }
+    return Report(
+        waiting=ledger.waiting(),
+        sent=of("sent "),
+        dropped=of("dropped "),
+        reasons=reasons,
+        down=deliverer.down(),
+    )
+
+
+def _say(report: Report) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the head has died: the end of the input follows
+        sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def main() -> None:
+    """Run the process."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)-8s %(name)s: %(message)s"))
+    logging.basicConfig(level="INFO", handlers=[handler])
+    os.nice(NICENESS)
+    line = b""
+    while not line.endswith(b"\n"):
+        part = os.read(0, 1)  # unbuffered: what follows is waited for in the event loop
+        if not part:
+            return
+        line += part
+    asyncio.run(work(msgspec.json.decode(line, type=Begin), SystemClock()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,309 @@
+"""Mail points, recipients, texts of mail, and what waits to be delivered."""
+
+import email
+import email.policy
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gsched.config import parse_config
+from gsched.config_notify import NotifyConfig
+from gsched.errors import ConfigError, GschedError, InvalidRequestError
+from gsched.model.job import Outcome
+from gsched.model.mail import checked_points, checked_recipients, points_of_slurm, wants_mail
+from gsched.model.resources import Usage
+from gsched.model.states import OutcomeKind
+from gsched.protocol.actions import Alteration
+from gschedd.core.requests.notify import altered_notify, checked_notify
+from gschedd.core.settings import NotifySettings
+from gschedd.notify.ledger import USER_LANE_MOST, open_ledger
+from gschedd.notify.notices import (
+    Address,
+    Notice,
+    addresses_of,
+    event_of,
+    points_of,
+    recipients_of,
+)
+from gschedd.notify.texts import json_of, mail_of, variables_of
+from tests.support.books import spec_of
+from tests.support.world import submission
+
+MAILS = NotifySettings(mail=True)
+
+
+def notice(**changes: object) -> Notice:
+    plain = Notice(
+        event="end", seq=9, at_s=1e9, job=7, job_id="7.head", name="train", user="ann", uid=1000,
+        queue="batch", server="head", outcome="well",
+    )  # fmt: skip
+    return msgspec.structs.replace(plain, **changes)
+
+
+def told(points: str, each: Notice, **config: object) -> list[str]:
+    """Return the ways by which a job with these mail points tells of an event."""
+    spec = spec_of(mail_points=points)
+    site = msgspec.structs.replace(NotifyConfig(smtp_host="mx"), **config)
+    return [address.way for address in addresses_of(each, spec, site)]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "by", "event", "points"),
+    [
+        (Outcome(kind=OutcomeKind.EXITED, exit_code=0), "", "end", "e"),
+        (Outcome(kind=OutcomeKind.EXITED, exit_code=1), "", "fail", "ef"),
+        (Outcome(kind=OutcomeKind.SIGNALLED, signal=9), "", "fail", "ef"),
+        (Outcome(kind=OutcomeKind.WALLTIME), "", "abort", "aef"),
+        (Outcome(kind=OutcomeKind.NODE_LOST), "", "abort", "aef"),
+        (Outcome(kind=OutcomeKind.CANCELLED), "root", "abort", "ae"),
+        (Outcome(kind=OutcomeKind.CANCELLED), "ann", "abort", "e"),
+    ],
+)
+def test_an_end_is_told_at_these_points(outcome: Outcome, by: str, event: str, points: str) -> None:
+    assert event_of(outcome) == event
+    of = notice(event=event, kind=outcome.kind.value, by=by)
+    assert points_of(of) == set(points)
+    for letter in "abef":
+        assert told(letter, of) == (["mail"] if letter in points else []), letter
+    assert told("n", of) == told("p", of) == told("", of) == []
+
+
+def test_an_array_is_told_as_a_whole_or_by_its_elements() -> None:
+    whole, element = notice(is_array=True), notice(array_index=3)
+
+    assert (told("e", whole), told("e", element)) == (["mail"], [])
+    assert (told("ej", whole), told("ej", element)) == ([], ["mail"])
+
+
+def test_hooks_get_what_is_requested_or_everything() -> None:
+    ways = {"command": "/bin/hook", "url": "http://site/x"}
+    assert told("e", notice(), **ways) == ["mail", "command", "url"]
+    assert told("b", notice(), **ways) == []
+    assert told("n", notice(), **ways, hook_jobs="all") == ["command", "url"]
+    assert told("", notice(), **ways, hook_jobs="all", hook_points="af") == []
+    assert told("", notice(event="fail"), **ways, hook_jobs="all", hook_points="af") == [
+        *("command", "url")
+    ]
+    assert told("", notice(), default_points="e") == ["mail"]
+
+
+def test_a_url_of_a_user_has_a_lane_of_its_own_and_needs_the_sites_leave() -> None:
+    spec = spec_of(notify_url="https://h.example/secret")
+    config = NotifyConfig(allow_urls=("https://h.example",))
+    (address,) = addresses_of(notice(), spec, config)
+
+    assert (address.way, address.target) == ("user-url", "https://h.example/secret")
+    assert address.lane == f"user-url {spec.owner.uid} h.example"
+    assert addresses_of(notice(), spec, NotifyConfig(command="/x")) == []
+    assert (
+        addresses_of(notice(), spec_of(notify_url="https://h.example/", mail_points="n"), config)
+        == []
+    )
+
+
+def test_recipients_get_the_sites_domain() -> None:
+    config = NotifyConfig(mail_domain="site.test")
+    assert recipients_of(spec_of(mail_to="me,you@b.c"), config) == "me@site.test,you@b.c"
+    owner = spec_of().owner.user
+    assert recipients_of(spec_of(), config) == f"{owner}@site.test"
+
+
+def test_mail_has_the_format_of_torque_and_what_was_used() -> None:
+    used = Usage(wall_s=90, cpu_s=45, memory_peak_bytes=3 * 1024**2, cpu_peak_cores=1.5, samples=2)
+    of = notice(
+        event="abort", kind="walltime", nodes=("n1", "n2"), exit_status=-11, used=used, cpus=4,
+        outcome="terminated: exceeded its walltime limit of 00:01:30", walltime_s=90.0,
+        stdout_path="/data/train.o7", stderr_path="/data/train.e7",
+    )  # fmt: skip
+    content = mail_of(of, sender="gsched@site", recipients="a@b.c,d@e.f")
+    message = email.message_from_bytes(content, policy=email.policy.SMTP)
+
+    assert message["Subject"] == "PBS JOB 7.head"
+    assert message["To"] == "a@b.c, d@e.f"
+    assert message["Precedence"] == "bulk"
+    assert message.get_content().splitlines() == [
+        "PBS Job Id: 7.head",
+        "Job Name:   train",
+        "Exec host:  n1/0+n2/0",
+        "Aborted by PBS Server",
+        "Exit_status=-11",
+        "resources_used.cput=00:00:45",
+        "resources_used.mem=3mb",
+        "resources_used.walltime=00:01:30",
+        "Error_Path: /data/train.e7",
+        "Output_Path: /data/train.o7",
+        "",
+        "job 7.head (train) of ann: terminated: exceeded its walltime limit of 00:01:30.",
+        "",
+        "            requested         used",
+        "CPUs        4                 0.5 on average, 1.5 at most",
+        "Memory      -                 3mb at most",
+        "Walltime    00:01:30          00:01:30",
+    ]
+
+
+def test_nothing_that_a_user_chooses_makes_a_header_or_a_variable() -> None:
+    evil = "x\r\nBcc: all@world\r\n\r\nspam"
+    of = notice(name=evil, outcome=evil, user=evil, stdout_path=evil, server=evil)
+    message = email.message_from_bytes(
+        mail_of(of, sender="g@s", recipients="a@b"), policy=email.policy.SMTP
+    )
+
+    assert message["Bcc"] is None
+    assert set(message.keys()) == {
+        *("From", "To", "Subject", "Date", "Message-ID", "Precedence", "Auto-Submitted"),
+        *("Content-Type", "Content-Transfer-Encoding", "MIME-Version"),
+    }
+    assert not any(line.startswith("Bcc") for line in message.get_content().splitlines())
+    assert all("\n" not in value and "\0" not in value for value in variables_of(of).values())
+    assert msgspec.json.decode(json_of(of))["name"] == evil  # JSON escapes it
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        *("a b", "a\nBcc: x@y", "a@b\r\nx", "-t", "a@", "@b", "a@b@c", "a;b", "<a@b>", "a@b c"),
+        *(",".join(f"u{number}" for number in range(9)), "x" * 250 + "@b.cd", '"|/bin/sh"'),
+    ],
+)
+def test_a_recipient_that_is_no_address_is_refused(stated: str) -> None:
+    with pytest.raises(InvalidRequestError, match="-M: "):
+        checked_recipients(stated)
+
+
+def test_recipients_and_points_come_in_one_form() -> None:
+    assert checked_recipients("me, you@b.c,me,") == ("me", "you@b.c")
+    assert checked_points("e,b") == "be"
+    assert points_of_slurm("begin,END,TIME_LIMIT_50") == ("be", ["TIME_LIMIT_50"])
+    assert points_of_slurm("NONE,FAIL") == ("af", [])
+    assert wants_mail("", "me")
+    assert not wants_mail("n", "me")
+
+
+def test_a_job_is_told_when_its_site_sends_no_mail() -> None:
+    asked = submission(mail_points="e", mail_to="me")
+    (warning,) = checked_notify(asked, NotifySettings()).warnings
+    assert warning.startswith("-m e has no effect: this site sends no mail")
+    assert checked_notify(asked, MAILS).warnings == ()
+    assert checked_notify(submission(mail_points="n"), NotifySettings()).warnings == ()
+    with pytest.raises(InvalidRequestError, match="sends no mail"):
+        altered_notify(Alteration(mail_points="e"), NotifySettings())
+    assert altered_notify(Alteration(mail_points="n"), NotifySettings()) == {"mail_points": "n"}
+
+
+def test_odd_recipients_of_a_script_for_torque_are_ignored() -> None:
+    asked = submission(mail_points="e", mail_to="$USER@x", warn_unknown=True)
+    found = checked_notify(asked, MAILS)
+    assert found.stated["mail_to"] == ""
+    assert "-M is ignored" in found.warnings[0]
+
+
+def test_a_site_limits_recipients_to_its_domains() -> None:
+    site = NotifySettings(
+        mail=True, recipient_domains=frozenset({"site.test"}), mail_domain="site.test"
+    )
+    assert checked_notify(submission(mail_to="me,you@SITE.test"), site).warnings == ()
+    with pytest.raises(InvalidRequestError, match=r"no mail to evil\.test"):
+        checked_notify(submission(mail_to="me,x@evil.test"), site)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("https://hooks.test.evil.com/x", "https://hooks.test@evil.com/x", "file:///etc/passwd"),
+        *("http://hooks.test/x", "https://hooks.test:81/x", "https://127.0.0.1/", "hooks.test"),
+        *("https://hooks.test/a b", "https://hooks.test/\r\nX: y", "https://[", "//hooks.test/x"),
+    ],
+)
+def test_a_url_of_another_origin_is_refused(url: str) -> None:
+    site = NotifySettings(urls=frozenset({"https://hooks.test"}))
+    assert checked_notify(submission(notify_url="https://hooks.test/a?b=1"), site).stated[
+        "notify_url"
+    ]
+    with pytest.raises(InvalidRequestError, match="is not allowed at this site"):
+        checked_notify(submission(notify_url=url), site)
+    with pytest.raises(InvalidRequestError, match="allows no URLs"):
+        checked_notify(submission(notify_url=url), MAILS)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ('sendmail = "/x"\nsmtp_host = "y"', "mutually exclusive"),
+        ('smtp_tls = "ssl"', "invalid value 'ssl'"),
+        ('smtp_user = "me"', "belong together"),
+        ('smtp_user = "me"\nsmtp_password_file = "/x"', "encrypted"),
+        ('command = "hook"', "'hook'"),
+        ('url = "ftp://x"', "invalid URL"),
+        ('allow_urls = ["https://x/path"]', "invalid origin"),
+        ('default_points = "x"', "invalid mail points"),
+        ('hook_jobs = "some"', "invalid value"),
+        ('sender = "a b"', "sender"),
+        ('recipient_domains = ["x y"]', "invalid domain"),
+        ("tries = 0", "tries"),
+    ],
+)
+def test_a_mistake_in_the_table_is_named(keys: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_config(f"[notify]\n{keys}\n", where="x.toml")
+
+
+def test_what_waits_survives_a_restart_and_an_unreadable_file_is_set_aside(tmp_path: Path) -> None:
+    path = str(tmp_path / "notify.db")
+    ledger, trouble = open_ledger(path)
+    assert (trouble, ledger.cursor) == ("", None)
+    with ledger.transaction():
+        assert ledger.put(Address(way="mail", lane="mail", target="a@b"), b"x", 5.0)
+        assert ledger.begins(7)
+        ledger.move_cursor(12)
+    ledger.close()
+
+    ledger, _ = open_ledger(path)
+    each = ledger.due("mail", 6.0)
+    assert each is not None
+    assert (ledger.cursor, each.body, each.tries) == (12, b"x", 0)
+    with ledger.transaction():
+        assert not ledger.begins(7)
+    ledger.postponed(each, 20.0)
+    assert ledger.due("mail", 19.0) is None
+    again = ledger.due("mail", 20.0)
+    assert again is not None
+    assert again.tries == 1
+    ledger.dropped(again, "no such user")
+    assert ledger.counts() == {"dropped mail": (1, "no such user")}
+    assert ledger.waiting() == {}
+    ledger.close()
+
+    Path(path).write_bytes(b"no database" * 1000)
+    ledger, trouble = open_ledger(path)
+    assert "cannot be read" in trouble
+    assert ledger.cursor is None
+    assert (tmp_path / "notify.db.damaged").exists()
+    ledger.close()
+
+
+def test_a_transaction_that_fails_puts_nothing_down(tmp_path: Path) -> None:
+    ledger, _ = open_ledger(str(tmp_path / "notify.db"))
+
+    def fail() -> None:
+        with ledger.transaction():
+            ledger.put(Address(way="mail", lane="mail"), b"x", 5.0)
+            ledger.move_cursor(3)
+            raise GschedError("killed")
+
+    with pytest.raises(GschedError):
+        fail()
+    assert (ledger.cursor, ledger.waiting()) == (None, {})
+    ledger.close()
+
+
+def test_a_lane_of_a_user_is_bounded_and_mails_are_counted_by_the_hour(tmp_path: Path) -> None:
+    ledger, _ = open_ledger(str(tmp_path / "notify.db"))
+    address = Address(way="user-url", lane="user-url 1 https://x", target="https://x/y")
+    with ledger.transaction():
+        taken = [ledger.put(address, b"", 0.0) for _ in range(USER_LANE_MOST + 2)]
+        counts = [ledger.mails_in_hour(5, now_s) for now_s in (0.0, 10.0, 3599.0, 3600.0)]
+    assert taken == [True] * USER_LANE_MOST + [False] * 2
+    assert counts == [1, 2, 3, 1]
+    ledger.close()
