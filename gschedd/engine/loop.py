@@ -22,6 +22,7 @@ from gschedd.core.learning import Run
 from gschedd.core.step import Step
 from gschedd.engine.inbox import Action, FullError, Inbox, Input
 from gschedd.engine.space import DiskSpace
+from gschedd.engine.watches import Watches
 from gschedd.store.rows import Batch
 from gschedd.store.sqlite import DiskFullError, Store
 
@@ -63,6 +64,9 @@ class Engine:
 
     Args:
         planner: answers the questions of a head that plans trainings elsewhere.
+
+    Attributes:
+        watches: of jobs of which somebody reads; told when a commit with changes of them begins.
     """
 
     def __init__(
@@ -88,6 +92,7 @@ class Engine:
         self._asking: asyncio.Task[None] | None = None
         self._await_plan: list[tuple[int, asyncio.Future[None]]] = []
         self._unanswered: list[asyncio.Future[Sequence[Step]]] = []
+        self.watches = Watches()
         self.sink: EffectSink | None = None
         self.last_cycle_s = 0.0
         self._gathered_s = 0.0
@@ -297,6 +302,7 @@ class Engine:
         facts = [fact for step in steps for fact in step.facts]
         if not facts:
             return
+        self.watches.note(self.head.state.unstored.jobs)
         batch = self._batch(facts, [run for step in steps for run in step.runs])
         _failpoints(facts, "before_commit")
         self._settled.clear()

@@ -46,6 +46,7 @@ from gschedd.http.elements import Past, found_job, to_read
 from gschedd.http.forecasts import Forecasts
 from gschedd.http.links import Links
 from gschedd.http.pace import Pace
+from gschedd.http.stories import Recorded, at_one_moment
 from gschedd.store.reader import HistoryFilter, Reader
 
 T = TypeVar("T")
@@ -280,27 +281,31 @@ class Queries:
         start: StartForecast | None = None
         if self._teller().lacks_start(job):
             start = await self._forecasts.start_of(job.id, uid=caller.uid)
-            await self._engine.settled()
-            job = await self._find(request.match_info["id"])
-        return answer(await self._story(job, caller, start))
+        return answer(await self._story(request.match_info["id"], caller, start))
 
     async def _story(
-        self, job: Job, caller: Caller, start: StartForecast | None = None
+        self, text: str, caller: Caller, start: StartForecast | None = None
     ) -> api.JobStory:
         """Return all that is known; arguments may hold secrets and are the owner's business."""
-        attempts, events = await self._read(
-            lambda: (self._reader.attempts(job.id), self._reader.events(job.id))
+        job, past = await at_one_moment(
+            self._engine,
+            lambda: self._find(text),
+            lambda number: self._read(partial(self._past, number)),
         )
         story = self._teller().story(
             job,
-            attempts=attempts,
-            events=events,
+            attempts=past.attempts,
+            events=past.events,
             now_s=self._clock.wall_s(),
             start=start,
         )
         if caller.owns(job.spec.owner) or caller.operator:
             return story
         return structs.replace(story, arguments=())
+
+    def _past(self, job: int) -> Recorded:
+        """Return what the database has of a job."""
+        return Recorded(self._reader.attempts(job), self._reader.events(job))
 
     async def wait(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/jobs/ID/wait``: answers when the job is done, or the time is over."""
@@ -312,7 +317,7 @@ class Queries:
             job = await self._find(request.match_info["id"])
             left_s = end_s - self._clock.monotonic_s()
             if job.state is JobState.DONE or left_s <= 0:
-                return answer(await self._story(job, caller))
+                return answer(await self._story(request.match_info["id"], caller))
             await self._engine.changed(left_s)
 
     async def output(self, request: web.Request) -> web.StreamResponse:

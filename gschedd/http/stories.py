@@ -1,0 +1,43 @@
+"""What is known of a job at one moment: its state in memory, and its past in the database."""
+
+from collections.abc import Awaitable, Callable
+
+from msgspec import Struct
+
+from gschedd.core import facts as f
+from gschedd.core.state import Attempt, Job
+from gschedd.engine.loop import Engine
+
+READS = 10  # of a job that changes whenever its events are read
+
+
+class Recorded(Struct, frozen=True):
+    """What the database has of a job: all attempts, and all events with their numbers."""
+
+    attempts: list[Attempt]
+    events: list[tuple[int, f.AnyFact]]
+
+
+async def at_one_moment(
+    engine: Engine,
+    find: Callable[[], Awaitable[Job]],
+    read: Callable[[int], Awaitable[Recorded]],
+) -> tuple[Job, Recorded]:
+    """Return a job and its past, which is read again if the job changes meanwhile.
+
+    Whoever shows the job must do so before anything else is awaited.
+
+    Args:
+        find: returns the job.
+        read: returns its past, by its id.
+    """
+    reads = 0
+    while True:
+        await engine.settled()
+        job = await find()
+        with engine.watches.of(job.id) as watch:
+            await engine.settled()
+            past = await read(job.id)
+        reads += 1
+        if not watch.changed or reads == READS:
+            return job, past
