@@ -341,6 +341,7 @@ def _replay(
         jobs,
         chosen.plan,
         options=Options(
+            policy=policy,
             work=wanted.work,
             make_model=chosen.make_model,
             heartbeats=chosen.reads_loads,

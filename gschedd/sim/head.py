@@ -20,6 +20,7 @@ from gschedd.core.step import NOTHING, Step
 from gschedd.http.launches import BlobCache, Launches
 from gschedd.http.orders import order
 from gschedd.sim.agenda import Agenda
+from gschedd.sim.stillness import Stillness
 
 CLUSTER: Final = "sim"
 
@@ -66,6 +67,7 @@ class HeadProcess:
     Args:
         commit_s: how long a commit takes, seconds; None: no time at all.
         plan_s: how long the planner of a head that has one takes, seconds; None: it fails.
+        stillness: looks whether the policy comes to rest at each moment.
     """
 
     def __init__(
@@ -75,7 +77,9 @@ class HeadProcess:
         watcher: Watcher,
         commit_s: Callable[[], float] | None = None,
         plan_s: Callable[[], float | None] | None = None,
+        stillness: Stillness | None = None,
     ) -> None:
+        self.stillness = stillness
         self.head: Head | None = None
         self.epoch = 0
         self.skew_s = 0.0
@@ -247,7 +251,10 @@ class HeadProcess:
             self._commit(steps, replies)
             return True
         if head.state.dirty.any and not head.safe_mode:
-            self._commit([head.cycle(now_s)], [])
+            step = head.cycle(now_s)
+            if self.stillness is not None:
+                self.stillness.check(self._agenda.now_s, head.cycles, head.state.jobs, step.facts)
+            self._commit([step], [])
             return True
         return False
 

@@ -28,6 +28,7 @@ from gschedd.sim.machine import Machine
 from gschedd.sim.node import NodeProcess
 from gschedd.sim.program import Program
 from gschedd.sim.recorder import JobResult, Recorder, Summary
+from gschedd.sim.stillness import Stillness
 from gschedd.sim.trainings import Trainings
 from gschedd.sim.work import WORK_MODELS, Work
 from gschedd.sim.workload import Classifier, TraceJob, Users
@@ -46,6 +47,7 @@ class Options(Struct, frozen=True, kw_only=True):
     """How a run is modelled.
 
     Attributes:
+        policy: the name of the policy, for errors.
         work: the model of how jobs progress, by its name in `WORK_MODELS`.
         make_model: makes the predictor that learns from jobs; None: nothing is learned.
         heartbeats: nodes tell how busy they are, as some policies need.
@@ -63,6 +65,7 @@ class Options(Struct, frozen=True, kw_only=True):
             None where it is none. As its trace says, unless something else is named here.
     """
 
+    policy: str = ""
     work: str = "fixed"
     make_model: Callable[[], Model] | None = None
     heartbeats: bool = False
@@ -165,7 +168,10 @@ class Simulation:
             next_watcher=self.recorder,
         )
         self.daemon = HeadProcess(
-            agenda=self.agenda, watcher=trainings, plan_s=lambda: options.planning_s
+            agenda=self.agenda,
+            watcher=trainings,
+            plan_s=lambda: options.planning_s,
+            stillness=Stillness(options.policy or _name_of(policy), BEGIN_S),
         )
         self.daemon.start(self.head)
         self.machines: list[Machine] = []
@@ -256,6 +262,10 @@ class Simulation:
             cycles=self.head.cycles,
             oddities=self.head.oddities,
         )
+
+
+def _name_of(policy: Policy) -> str:
+    return str(getattr(policy, "__name__", type(policy).__name__))
 
 
 def _work(options: Options, node: ClusterNode) -> Work:
