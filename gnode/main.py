@@ -53,6 +53,10 @@ log = logging.getLogger(__name__)
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 PROBE_USER = "nobody"
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+#: Isolated (-I), so that nothing of the user's is imported; so it must be told where gsched lies.
+STEP_AGENT_BOOT = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from gnode.steps.agent import main; main()"
+)
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
 
@@ -164,6 +168,8 @@ def _compose(
         cpu_binding=binding.words,
         cpuset_root=roots.cpuset if binding.method == "cpuset" else None,
         cpu_count=inventory.cpus,
+        step_agent=(sys.executable, "-I", "-c", STEP_AGENT_BOOT, _own_root()),
+        launch_agent=_launch_agent(),
         remove_delay_s=float(environment("GSCHED_TEST_REMOVE_DELAY_S") or REMOVE_DELAY_S),
     )
     agent = Agent(site, inventory, mark=state.read_mark(), heartbeat_s=node.heartbeat_s)
@@ -216,6 +222,20 @@ def _compose(
         clock=clock,
         has_spool=has_spool,
     )
+
+
+def _own_root() -> str:
+    """Return the directory of this very gsched, for programs that are started isolated."""
+    return str(Path(supervisor_file).resolve().parent.parent.parent)
+
+
+def _launch_agent() -> str:
+    """Return the path of gsched-launch-agent beside this Python; empty: it is not there.
+
+    MPI takes a path with blanks for several words.
+    """
+    path = Path(sys.executable).with_name("gsched-launch-agent")
+    return str(path) if path.exists() and " " not in str(path) else ""
 
 
 def _sharing(config: GpuShareConfig, state: Spool, nvml: Nvml, inventory: Inventory) -> Sharing:

@@ -47,7 +47,7 @@ ABOUT: tuple[tuple[str, str, Moves, tuple[StrEnum, ...]], ...] = (
     ),
     (
         "Parts",
-        "An attempt on one of its nodes. Where nothing is started, it is passive for good.",
+        "An attempt on one of its nodes. It is passive while nothing is started there.",
         t.PART_MOVES,
         (PartState.PENDING, PartState.PASSIVE),
     ),

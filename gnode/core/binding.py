@@ -7,6 +7,7 @@ from msgspec import structs
 
 from gnode.core.cpus import Cpu
 from gnode.core.inputs import Account
+from gnode.core.job_steps import mpi_variables, step_variables
 from gnode.core.ranks import ranks_on_hosts, threads_of
 from gnode.core.slurm import SLURM_MARK, slurm_variables
 from gnode.core.task import AttemptKey, CpusetCgroup, MemoryCgroup, Task, TaskFile
@@ -31,6 +32,7 @@ TMPDIR_BYTES_MAX = 64  # programs put Unix sockets (at most 107 bytes) below TMP
 #: prepared in less. Slurm's MinRAMSpace (30 MB) is there for the same reason.
 LEAST_MEMORY_LIMIT_BYTES = 32 * 1024 * 1024
 SCRIPT_NAME = "script"
+NOWHERE = "/dev/null"
 NODEFILE_NAME = "nodefile"
 GPUFILE_NAME = "gpufile"
 FAILURE_NAME = "failure.json"
@@ -76,6 +78,8 @@ class Site:
         cpu_binding: how attempts are bound to CPUs, in words; empty: nothing is said of it.
         cpuset_root: version and directory below which CPUs are limited; None: by affinity.
         cpu_count: CPUs that the node offers; 0: unknown.
+        step_agent: the command that runs a step agent.
+        launch_agent: path of gsched-launch-agent, by which MPI starts its daemons; empty: none.
         remove_delay_s: how long the records of an acknowledged attempt stay: a repeated launch
             still gets its exit.
     """
@@ -98,6 +102,8 @@ class Site:
     cpu_binding: str = ""
     cpuset_root: tuple[int, str] | None = None
     cpu_count: int = 0
+    step_agent: tuple[str, ...] = ()
+    launch_agent: str = ""
     remove_delay_s: float = REMOVE_DELAY_S
 
 
@@ -145,6 +151,8 @@ def bind(
     key = AttemptKey(launch.job, launch.attempt)
     user_dir = posixpath.join(site.user_root, key.name)
     stdout_path, stderr_path = _output_paths(launch, account)
+    if launch.step_agent:
+        stdout_path = stderr_path = NOWHERE  # its tasks write to the program that wants them
     switch_user = site.uid == 0 and account.uid != 0
     return Task(
         job=launch.job,
@@ -272,6 +280,8 @@ def _output_path(launch: Launch, account: Account, asked: str, letter: str) -> s
 
 
 def _argv(launch: Launch, account: Account, site: Site, user_dir: str) -> tuple[str, ...]:
+    if launch.step_agent:
+        return site.step_agent
     match launch.launch:
         case LaunchKind.COMMAND:
             return launch.arguments
@@ -366,6 +376,11 @@ def _environment(launch: Launch, account: Account, site: Site, user_dir: str) ->
     )
     environment.update(_pbs(launch, site, user_dir))
     environment.update(_gsched(launch, site, user_dir))
+    if len(launch.hosts) > 1:
+        environment.update(step_variables(launch, site.elastic_socket))
+        nodefile = f"{user_dir}/{NODEFILE_NAME}"
+        for name, value in mpi_variables(launch, site.launch_agent, nodefile).items():
+            environment.setdefault(name, value)
     if SLURM_MARK in launch.environment:
         environment.update(slurm_variables(launch, account, node_cpus=site.cpu_count))
     if len(launch.hosts) > 1 or launch.launch is LaunchKind.TORCHRUN:
@@ -499,7 +514,7 @@ def _files(launch: Launch) -> tuple[TaskFile, ...]:
     files = [TaskFile(name=NODEFILE_NAME, mode=0o400, content=_nodefile(launch))]
     if any(launch.gpus):
         files.append(TaskFile(name=GPUFILE_NAME, mode=0o400, content=_gpufile(launch)))
-    if launch.launch is LaunchKind.SCRIPT:
+    if launch.launch is LaunchKind.SCRIPT and not launch.step_agent:
         files.append(TaskFile(name=SCRIPT_NAME, mode=0o500, content=launch.script))
     return tuple(files)
 

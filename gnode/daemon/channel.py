@@ -26,6 +26,7 @@ from gnode.daemon.peer import NotTheHeadError, check_directory, check_peer, sock
 from gsched.failpoint import failpoint
 from gsched.protocol.endpoint import endpoint
 from gsched.protocol.framing import frames
+from gsched.protocol.job_steps import StepOrder, StepRefused
 from gsched.protocol.node import (
     KEEPALIVE_S,
     MAX_FRAME_BYTES,
@@ -88,10 +89,11 @@ class Channel:
         node: this node's name.
         key: the cluster's key.
         post: takes inputs for the agent.
+        on_step: takes orders for step agents, and their failures.
         lookup: finds the owners of launches.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what the shell puts together
         self,
         *,
         head: str,
@@ -99,6 +101,7 @@ class Channel:
         node: str,
         key: bytes,
         post: Callable[[Input], None],
+        on_step: Callable[[StepOrder | StepRefused], None],
         lookup: Lookup,
     ) -> None:
         self._path, self._trusted = socket_path(head), trusted
@@ -106,6 +109,7 @@ class Channel:
         self._shown = head
         self._node, self._key = node, key
         self._post = post
+        self._on_step = on_step
         self._arrivals = Arrivals(lookup, post)
         self._out: list[NodeMessage] = []
         self._wake = asyncio.Event()
@@ -335,7 +339,9 @@ class Channel:
             HeadOffered(cluster=message.cluster, epoch=message.epoch, epoch_id=message.epoch_id)
         )
 
-    def _on_orders(self, messages: Sequence[HeadMessage]) -> None:
+    def _on_orders(  # noqa: C901 # one line a message
+        self, messages: Sequence[HeadMessage]
+    ) -> None:
         for message in messages:
             match message:
                 case Launch():
@@ -353,6 +359,8 @@ class Channel:
                     self._post(LeaseRenewed(number=message.number))
                 case Ping():
                     self.send(Pong(number=message.number))
+                case StepOrder() | StepRefused():
+                    self._on_step(message)
                 case Challenge() | Welcome():
                     log.warning("%s in the middle of a connection: ignored", type(message).__name__)
                 case _:

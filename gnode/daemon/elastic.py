@@ -1,5 +1,8 @@
 """The socket on which elastic trainings talk to gnode: orders down, checkpoints and progress up.
 
+Programs that start tasks on other nodes of their job, and step agents, come by it, too: they are
+`gnode.daemon.steps`'s.
+
 Any process of this machine can connect, so that nothing of what comes in is believed before the
 kernel has said whose process it is, and nothing can make gnode wait, grow or fall: lines,
 connections and their rate are bounded, and who breaks the rules is cut off with a word why.
@@ -23,6 +26,7 @@ from gnode.core.effects import TellJob
 from gnode.core.inputs import Input, JobSaid
 from gnode.core.table import Attempt
 from gnode.core.task import AttemptKey
+from gnode.daemon.steps import StepServer
 from gsched.clock import Clock
 from gsched.logs import Complaints
 from gsched.protocol import training as wire
@@ -83,6 +87,9 @@ def listen(path: str) -> socket.socket:
     return listener
 
 
+Introduction = wire.Hello | wire.Ready | wire.StepCall | wire.StepAgentHello
+
+
 class _RefusedError(Exception):
     """The peer is not talked to; the message says why."""
 
@@ -132,6 +139,7 @@ class ElasticServer:
         path: of the socket, as `socket_path` gives it.
         attempts: what gnode knows of its attempts; only read.
         post: takes inputs for the agent.
+        steps: serves programs that start tasks on other nodes, and step agents.
         clock: for the age of attempts and the rate of lines.
     """
 
@@ -141,11 +149,13 @@ class ElasticServer:
         path: str,
         attempts: Mapping[AttemptKey, Attempt],
         post: Callable[[Input], None],
+        steps: StepServer,
         clock: Clock,
     ) -> None:
         self._path = path
         self._attempts = attempts
         self._post = post
+        self._steps = steps
         self._clock = clock
         self._begun_s = clock.monotonic_s()
         self._peers: dict[AttemptKey, _Peer] = {}
@@ -278,6 +288,14 @@ class ElasticServer:
         if first.ready is not None:
             self._hear_ready(first.ready, uid)
             return
+        if first.step is not None:
+            key = self._key_of(first.step, uid)
+            await self._steps.serve_call(key, first.step, reader, writer)
+            return
+        if first.agent is not None:
+            key = self._key_of(first.agent, uid)
+            await self._steps.serve_agent(key, reader, writer)
+            return
         if first.hello is None:
             raise _RefusedError("the first line is no hello")
         peer = self._admit(first.hello, writer, uid)
@@ -318,7 +336,7 @@ class ElasticServer:
             self._send(peer, self._tunes[key])
         return peer
 
-    def _key_of(self, said: wire.Hello | wire.Ready, uid: int) -> AttemptKey:
+    def _key_of(self, said: Introduction, uid: int) -> AttemptKey:
         """Return the attempt that somebody says to be of.
 
         Raises:
@@ -331,7 +349,7 @@ class ElasticServer:
             raise _RefusedError(f"attempt {key.name} of uid {uid} does not run here")
         if said.version != wire.VERSION:
             raise _RefusedError(
-                f"this gnode speaks version {wire.VERSION}, the training {said.version}: "
+                f"this gnode speaks version {wire.VERSION}, the job {said.version}: "
                 "install the same gsched for both"
             )
         return key

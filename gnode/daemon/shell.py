@@ -44,6 +44,7 @@ from gnode.daemon.removals import TRASH_PREFIX, Remover
 from gnode.daemon.sharing import Sharing
 from gnode.daemon.space import LOOK_S, SpoolSpace
 from gnode.daemon.spool import Spool
+from gnode.daemon.steps import StepServer
 from gnode.daemon.writes import Writes
 from gnode.gpushare import ShareRefusedError
 from gnode.hw.load import LoadMeter
@@ -162,8 +163,19 @@ class Shell:
         self._carry_out = self._do  # looking it up each time would build a function each time
         self._starts = starts.Starts(spool, self.post)
         self._launcher = LauncherClient(spool.state_dir, self.post, self._on_ended, identity.rules)
+        self._steps = StepServer(
+            node=identity.node,
+            attempts=agent.attempts,
+            send=lambda message: self._channel.send(message),  # noqa: PLW0108 # it is made below
+            is_connected=lambda: agent.welcomed,
+            clock=clock,
+        )
         self._elastic = ElasticServer(
-            path=identity.elastic_socket, attempts=agent.attempts, post=self.post, clock=clock
+            path=identity.elastic_socket,
+            attempts=agent.attempts,
+            post=self.post,
+            steps=self._steps,
+            clock=clock,
         )
         self._neighbours = Neighbours(
             identity.cpus, self._on_neighbours, prefix=identity.neighbours
@@ -174,6 +186,7 @@ class Shell:
             node=identity.node,
             key=identity.key,
             post=self.post,
+            on_step=self._steps.take,
             lookup=Accounts(clock),
         )
 
@@ -216,6 +229,7 @@ class Shell:
         self._starts.close()
         self._sharing.close()
         self._neighbours.close()
+        self._steps.close()
         self._doubts.close()
         if self._alarm is not None:
             self._alarm.cancel()
@@ -494,6 +508,7 @@ class Shell:
                 prepares=True,
                 sharing=self._sharing.offered,
                 cpu_binding=effect.cpu_binding,
+                steps=True,
             )
 
         self._channel.register(register)

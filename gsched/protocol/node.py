@@ -20,6 +20,7 @@ from gsched.model.reports import CheckpointReport, ProgressReport
 from gsched.model.resources import Inventory, Load, Share, Usage
 from gsched.model.states import Join, LaunchKind, PartState, StopReason
 from gsched.model.training import Batching
+from gsched.protocol.job_steps import StepOrder, StepRefused, StepReport
 
 PROTOCOL_VERSION = 2
 MAX_FRAME_BYTES = 32 * 1024 * 1024
@@ -110,6 +111,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
         leases: this node ends attempts whose lease has expired.
         prepares: this node understands `Prepare`.
         sharing: the runtime by which jobs share GPUs here; empty: it launches no job that does.
+        steps: this node runs step agents, and understands `StepOrder` and `StepRefused`.
         problem: why the node takes no new jobs, in words; empty: it does.
         epoch_id: of the head of ``highest_epoch``: no two starts of a head have the same one.
         seq, next_job: how far the head of that epoch had come, as it said last.
@@ -138,6 +140,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
     prepares: bool = False
     sharing: str = ""
     cpu_binding: str = ""
+    steps: bool = False
 
 
 class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=True):
@@ -230,6 +233,8 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
         early_signal: sent by the node before the walltime ends; None: there is none.
         append: write behind what the output files hold already, in the first attempt, too.
         profile_batches: an adaptive training measures its steps at several batch sizes first.
+        step_agent: the part is a step agent, which starts tasks that programs of the job on other
+            nodes request; sent only to nodes that have said ``steps`` in `Register`.
     """
 
     job: Count
@@ -270,6 +275,7 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
     profile_batches: bool = False
     early_signal: EarlySignal | None = None
     append: bool = False
+    step_agent: bool = False
 
     @property
     def token(self) -> str:
@@ -409,6 +415,8 @@ HeadMessage = (
     | Checkpoint
     | GoOn
     | Tune
+    | StepOrder
+    | StepRefused
     | Probe
     | Ping
 )
@@ -558,6 +566,7 @@ NodeMessage = (
     | UnknownAttempt
     | Probed
     | AttemptMessage
+    | StepReport
 )
 
 _head_decoder = msgspec.json.Decoder(list[HeadMessage])

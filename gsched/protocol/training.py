@@ -52,14 +52,48 @@ class Ready(Struct, frozen=True, kw_only=True):
     attempt: _Count
 
 
+class StepCall(Struct, frozen=True, kw_only=True):
+    """A program of an attempt wants the step agents of these nodes to connect to it.
+
+    It says nothing else, and closes when they have, or when it has given up. It is answered by a
+    line ``failed`` for each node where that is not possible.
+    """
+
+    version: _Count
+    job: _Count
+    attempt: _Count
+    nodes: Annotated[tuple[Text, ...], Meta(max_length=10_000)]
+    port: Annotated[int, Meta(ge=1, le=65535)]
+    secret: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+
+
+class StepAgentHello(Struct, frozen=True, kw_only=True):
+    """The first line of a step agent. It gets a line ``step`` for each program that wants it."""
+
+    version: _Count
+    job: _Count
+    attempt: _Count
+
+
+class StepAgentFailed(Struct, frozen=True, kw_only=True):
+    """A step agent cannot connect to a program."""
+
+    origin: Text
+    step: _Count
+    message: Text = ""
+
+
 class Line(Struct, frozen=True, kw_only=True):
-    """One line of a training."""
+    """One line of a training, of a program that starts tasks, or of a step agent."""
 
     hello: Hello | None = None
     ready: Ready | None = None
     checkpointed: CheckpointReport | None = None
     checkpoint_failed: Failed | None = None
     progress: ProgressReport | None = None
+    step: StepCall | None = None
+    agent: StepAgentHello | None = None
+    failed: StepAgentFailed | None = None
 
 
 class BadLineError(Exception):

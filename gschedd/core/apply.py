@@ -247,6 +247,16 @@ def _new_part(share: Share, fact: f.AttemptAssigned) -> Part:
     )
 
 
+def _part_opened(state: State, fact: f.PartOpened) -> None:
+    job = state.jobs[fact.job]
+    attempt = touch_attempt(state, job)
+    part = attempt.parts[fact.node]
+    part.state = next_part_state(part.state, fact, PartState.PENDING)
+    attempt.state = next_attempt_state(attempt.state, fact, AttemptState.RUNNING)
+    attempt.boot_ids[fact.node] = fact.boot_id
+    move(state, job, fact, job.state)
+
+
 def _part_started(state: State, fact: f.PartStarted) -> None:
     job = state.jobs[fact.job]
     attempt = touch_attempt(state, job)
@@ -261,8 +271,8 @@ def _part_started(state: State, fact: f.PartStarted) -> None:
     state.note_moved(job.id)
     waits = any(each.state is PartState.PENDING for each in attempt.parts.values())
     wanted = AttemptState.STARTING if waits else AttemptState.RUNNING
-    if attempt.state is AttemptState.EXITING:
-        wanted = AttemptState.EXITING
+    if attempt.state in {AttemptState.RUNNING, AttemptState.EXITING}:
+        wanted = attempt.state  # a step agent has started
     attempt.state = next_attempt_state(attempt.state, fact, wanted)
     move(state, job, fact, job.state)
     apply_arrays.note_started(state, job)
@@ -419,6 +429,7 @@ _APPLIERS: Final[Mapping[type[f.Fact], Applier]] = MappingProxyType(
             _on(f.StepsMeasured, apply_moves.steps_measured),
             _on(f.MoveMeasured, apply_moves.move_measured),
             _on(f.DeadlineJudged, apply_moves.judged),
+            _on(f.PartOpened, _part_opened),
             _on(f.PartStarted, _part_started),
             _on(f.StopRequested, _stop_requested),
             _on(f.PartEnded, _part_ended),

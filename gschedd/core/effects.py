@@ -79,6 +79,24 @@ class SendTune(NodeEffect, frozen=True, kw_only=True):
     batching: Batching
 
 
+class SendStepOrder(NodeEffect, frozen=True, kw_only=True):
+    """Let the attempt's step agent there connect to a program of the job on ``origin``."""
+
+    origin: str
+    step: int
+    address: str
+    port: int
+    secret: str
+
+
+class SendStepRefused(NodeEffect, frozen=True, kw_only=True):
+    """Tell a program there that the step agent on ``agent`` cannot connect to it."""
+
+    agent: str
+    step: int
+    message: str
+
+
 class SendProbe(Struct, frozen=True, kw_only=True):
     """Let a node find out whether it can start jobs; what is lost is asked again."""
 
@@ -97,4 +115,6 @@ AnyEffect = (
     | SendCheckpoint
     | SendGoOn
     | SendTune
+    | SendStepOrder
+    | SendStepRefused
 )

@@ -302,6 +302,13 @@ class PartStarted(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, ta
     warm: bool = False
 
 
+class PartOpened(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """A program of the attempt wants to start tasks on this node: a step agent starts there."""
+
+    node: str
+    boot_id: str = ""
+
+
 class StopRequested(AttemptFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """The attempt is to end; asking twice is allowed, the first reason stands."""
 
@@ -362,8 +369,8 @@ class NodeRegistered(NodeFact, frozen=True, kw_only=True, omit_defaults=True, ta
     ``highest_job`` is the highest number it has seen; ``probes``: it can probe itself;
     ``tunes``: it passes batch sizes on; ``leases``: it ends attempts whose lease has expired;
     ``prepares``: it prepares attempts; ``sharing``: the runtime by which jobs share its GPUs,
-    empty for none. From its first registration on, the node's name belongs to
-    ``identity``, on ``machine``.
+    empty for none; ``steps``: it runs step agents. From its first registration on, the node's name
+    belongs to ``identity``, on ``machine``.
     """
 
     inventory: Inventory
@@ -381,6 +388,7 @@ class NodeRegistered(NodeFact, frozen=True, kw_only=True, omit_defaults=True, ta
     leases: bool = False
     prepares: bool = False
     sharing: str = ""
+    steps: bool = False
 
 
 class NodeProblemChanged(NodeFact, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -482,6 +490,7 @@ AnyFact = (
     | StepsMeasured
     | MoveMeasured
     | DeadlineJudged
+    | PartOpened
     | PartStarted
     | StopRequested
     | PartEnded

@@ -21,13 +21,14 @@ from gsched.model.job import JobSpec
 from gsched.model.resources import Load, Request, Usage
 from gsched.model.states import HoldKind, NodeState
 from gsched.protocol import node as n
+from gsched.protocol.job_steps import StepFailed, StepReport, StepRequest
 from gschedd.core import commands as c
 from gschedd.core import decide
 from gschedd.core import effects as e
 from gschedd.core import facts as f
 from gschedd.core.apply import apply, note_heartbeat
 from gschedd.core.arrays.elements import more_elements
-from gschedd.core.attempts import reports
+from gschedd.core.attempts import reports, steps
 from gschedd.core.attempts.assign import Assigner
 from gschedd.core.attempts.overtaken import is_overtaken
 from gschedd.core.attempts.settle import follow
@@ -227,7 +228,7 @@ class Head:
             self.oddities["node_refused"] += 1
         return refusal
 
-    def reported(self, node: str, said: n.AttemptMessage, now_s: float) -> Step:
+    def reported(self, node: str, said: n.AttemptMessage | StepReport, now_s: float) -> Step:
         """Take in what a node reports of an attempt; in safe mode it is to say it again later.
 
         The database may be wrong then: whatever is concluded from it may be, too.
@@ -248,6 +249,8 @@ class Head:
                 return self._hear(reports.on_checkpoint_failed(self.state, node, said, now_s))
             case n.Progress():
                 return self._hear(reports.on_progress(self.state, node, said, now_s))
+            case StepRequest() | StepFailed():
+                return self._hear(steps.on_step(self.state, node, said, now_s))
             case _:
                 assert_never(said)
 

@@ -40,6 +40,8 @@ def _because_of(state: State, fact: f.AnyFact) -> Iterator[e.AnyEffect]:
         case f.AttemptAssigned():
             for node in fact.active:
                 yield e.SendLaunch(node=node, job=fact.job, attempt=fact.attempt)
+        case f.PartOpened():
+            yield e.SendLaunch(node=fact.node, job=fact.job, attempt=fact.attempt)
         case f.NodeProbeAsked():
             yield e.SendProbe(node=fact.node, request=fact.request)
         case f.PartEnded():

@@ -327,6 +327,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
         leases: it ends attempts whose lease has expired.
         prepares: it prepares attempts that may be launched soon.
         sharing: the runtime by which jobs share its GPUs; empty: they cannot.
+        steps: it runs step agents.
         problem: why it takes no new jobs by its own word; empty: it does.
         identity: to whom the name belongs; empty: it has registered before nodes had one.
         machine: on which it runs.
@@ -355,6 +356,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
     leases: bool = False
     prepares: bool = False
     sharing: str = ""
+    steps: bool = False
     probation: Probation = Probation()
     load: Load | None = None
     heartbeat_s: float | None = None

@@ -52,6 +52,7 @@ JOB_MOVES: Final[Mapping[tuple[J, type[f.Fact]], frozenset[J]]] = MappingProxyTy
         (J.RUNNING, f.JobReleased): frozenset({J.RUNNING}),
         (J.RUNNING, f.JobAltered): frozenset({J.RUNNING}),
         (J.RUNNING, f.JobSignalled): frozenset({J.RUNNING}),
+        (J.RUNNING, f.PartOpened): frozenset({J.RUNNING}),
         (J.RUNNING, f.PartStarted): frozenset({J.RUNNING}),
         (J.RUNNING, f.PartEnded): frozenset({J.RUNNING}),
         (J.RUNNING, f.MoveRequested): frozenset({J.MIGRATING}),
@@ -104,6 +105,8 @@ ATTEMPT_MOVES: Final[Mapping[tuple[A, type[f.Fact]], frozenset[A]]] = MappingPro
         (A.STARTING, f.PartEnded): frozenset({A.EXITING}),
         (A.STARTING, f.StopRequested): frozenset({A.EXITING}),
         (A.STARTING, f.AttemptRecovered): frozenset({A.ENDED}),
+        (A.RUNNING, f.PartOpened): frozenset({A.RUNNING}),
+        (A.RUNNING, f.PartStarted): frozenset({A.RUNNING}),  # of a step agent
         (A.RUNNING, f.PartEnded): frozenset({A.EXITING}),
         (A.RUNNING, f.StopRequested): frozenset({A.EXITING}),
         (A.RUNNING, f.AttemptRecovered): frozenset({A.ENDED}),
@@ -117,6 +120,7 @@ ATTEMPT_MOVES: Final[Mapping[tuple[A, type[f.Fact]], frozenset[A]]] = MappingPro
 
 PART_MOVES: Final[Mapping[tuple[P, type[f.Fact]], frozenset[P]]] = MappingProxyType(
     {
+        (P.PASSIVE, f.PartOpened): frozenset({P.PENDING}),
         (P.PENDING, f.PartStarted): frozenset({P.RUNNING}),
         (P.PENDING, f.PartEnded): frozenset({P.ENDED}),
         (P.RUNNING, f.PartEnded): frozenset({P.ENDED}),
@@ -163,7 +167,7 @@ def next_attempt_state(state: A, fact: f.AttemptFact, wanted: A) -> A:
     return _follow(ATTEMPT_MOVES, state, fact, wanted, subject=subject)
 
 
-def next_part_state(state: P, fact: f.PartStarted | f.PartEnded, wanted: P) -> P:
+def next_part_state(state: P, fact: f.PartOpened | f.PartStarted | f.PartEnded, wanted: P) -> P:
     """Return ``wanted`` if a part in ``state`` may go there by ``fact``, else raise.
 
     Raises:

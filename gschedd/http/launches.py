@@ -10,6 +10,7 @@ from gsched.model.origin import Origin
 from gsched.model.states import AttemptState, LaunchKind, PartState
 from gsched.protocol import node as n
 from gschedd.core import effects as e
+from gschedd.core.attempts.steps import is_step_agent
 from gschedd.core.attempts.walltime import walltime_left_s
 from gschedd.core.state import Attempt, Job, Part, State
 from gschedd.core.training.checkpoints import checkpoint_dir
@@ -158,6 +159,7 @@ class Launches:
             append=spec.append,
             batching=attempt.batching,
             profile_batches=attempt.profile_batches,
+            step_agent=is_step_agent(job, shares, node),
             origin=Origin(
                 token=attempt.token,
                 spec=spec,

@@ -22,6 +22,7 @@ from gsched.model.resources import Load, Usage
 from gsched.model.states import LaunchStage, NodeState, OutcomeKind, Subject
 from gsched.protocol import node as n
 from gsched.protocol.framing import frames
+from gsched.protocol.job_steps import StepFailed, StepReport, StepRequest
 from gsched.protocol.sealing import Opener, Sealer, SealError
 from gschedd.core import effects as e
 from gschedd.core.attempts.reports import MAX_PROBLEM
@@ -454,7 +455,7 @@ class Links:
             Whether the connection is to end.
         """
         node = link.node
-        reports: list[n.AttemptMessage] = []
+        reports: list[n.AttemptMessage | StepReport] = []
         over = False
         for message in messages:
             match message:
@@ -465,6 +466,8 @@ class Links:
                     | n.Checkpointed()
                     | n.CheckpointFailed()
                     | n.Progress()
+                    | StepRequest()
+                    | StepFailed()
                 ):
                     reports.append(message)
                 case n.Known():
@@ -521,7 +524,9 @@ class Links:
         if known is not None and known.problem != problem[:MAX_PROBLEM]:
             await self._engine.tell(lambda now_s: (head.has_problem(node, problem, now_s),))
 
-    def _report(self, node: str, reports: list[n.AttemptMessage], now_s: float) -> Sequence[Step]:
+    def _report(
+        self, node: str, reports: list[n.AttemptMessage | StepReport], now_s: float
+    ) -> Sequence[Step]:
         return [self._engine.head.reported(node, report, now_s) for report in reports]
 
     def _probed(self, node: str, said: n.Probed, now_s: float) -> Sequence[Step]:

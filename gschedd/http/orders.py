@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from gsched.protocol import node as n
+from gsched.protocol.job_steps import StepOrder, StepRefused
 from gschedd.core import effects as e
 
 
@@ -53,6 +54,28 @@ def _tune(effect: e.SendTune) -> n.Tune:
     return n.Tune(job=effect.job, attempt=effect.attempt, batching=effect.batching)
 
 
+def _step_order(effect: e.SendStepOrder) -> StepOrder:
+    return StepOrder(
+        job=effect.job,
+        attempt=effect.attempt,
+        node=effect.origin,
+        step=effect.step,
+        address=effect.address,
+        port=effect.port,
+        secret=effect.secret,
+    )
+
+
+def _step_refused(effect: e.SendStepRefused) -> StepRefused:
+    return StepRefused(
+        job=effect.job,
+        attempt=effect.attempt,
+        node=effect.agent,
+        step=effect.step,
+        message=effect.message,
+    )
+
+
 def _probe(effect: e.SendProbe) -> n.Probe:
     return n.Probe(request=effect.request)
 
@@ -66,6 +89,8 @@ _MESSAGES: Final[Mapping[type[e.AnyEffect], Callable[[Any], n.HeadMessage]]] = M
         e.SendCheckpoint: _checkpoint,
         e.SendGoOn: _go_on,
         e.SendTune: _tune,
+        e.SendStepOrder: _step_order,
+        e.SendStepRefused: _step_refused,
         e.SendProbe: _probe,
     }
 )

@@ -10,6 +10,7 @@ from typing import Final, Protocol, assert_never
 
 from gsched.model.states import NodeState
 from gsched.protocol import node as n
+from gsched.protocol.job_steps import StepFailed, StepRequest
 from gschedd.core import commands as c
 from gschedd.core import effects as e
 from gschedd.core import facts as f
@@ -159,6 +160,8 @@ class HeadProcess:
                 | n.Checkpointed()
                 | n.CheckpointFailed()
                 | n.Progress()
+                | StepRequest()
+                | StepFailed()
             ):
                 said = message
                 self._inbox.append((lambda now_s: head.reported(name, said, now_s), None))

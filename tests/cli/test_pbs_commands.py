@@ -429,9 +429,12 @@ def test_pbsdsh_runs_a_program_on_the_slots_of_its_job(
     assert shown("-u") == (0, ["slot 0"])
     assert shown("-n", "1") == (1, ["slot 1"])
     assert shown("-s", "-c", "2", "-h", "n1") == (1, ["slot 0", "slot 1"])
-    for options, message in ((["-n", "3"], "the job has 3 slots"), (["-h", "n2"], "is on n1")):
+    for options, message in (
+        (["-n", "3"], "the job has 3 slots"),
+        (["-h", "n2"], "n2 is no node of this job"),
+    ):
         assert message in run_here("pbsdsh", *options, "true", head="").stderr
     (tmp_path / "nodes").write_text("n1\nn2\n", encoding="utf-8")
-    assert "on one node only" in run_here("pbsdsh", "true", head="").stderr
+    assert "the gnode of this node is too old" in run_here("pbsdsh", "true", head="").stderr
     monkeypatch.delenv("PBS_JOBID")
     assert "inside a job only" in run_here("pbsdsh", "true", head="").stderr

@@ -253,8 +253,7 @@ def test_srun_starts_the_tasks_of_its_job(tmp_path: Path, monkeypatch: pytest.Mo
         "0/3\n", "1/3\n", "2/3\n",
     ]  # fmt: skip
     assert (alone.returncode, alone.stdout) == (0, "0/1\n")
-    monkeypatch.setenv("SLURM_NNODES", "2")
-    assert "on one node only" in slurm("srun", "true").stderr
+    assert "--nodes=2: the step can have 1 nodes" in slurm("srun", "-N2", "true").stderr
 
 
 def test_a_job_that_has_ended_is_no_error_for_scancel(

@@ -32,6 +32,7 @@ from gsched.model.states import (
     Subject,
 )
 from gsched.model.training import Batching
+from gsched.protocol.job_steps import StepFailed, StepOrder, StepRefused, StepRequest
 from gsched.protocol.node import (
     MAX_FRAME_BYTES,
     AttemptReport,
@@ -84,6 +85,10 @@ HEAD_MESSAGES: list[HeadMessage] = [
     Challenge(version=2, cluster="c", epoch=2, nonce="ab", epoch_id="ef"),
     Welcome(cluster="c", epoch=2, epoch_id="ef", seq=5, next_job=3),
     HighWater(seq=7, next_job=4),
+    StepOrder(
+        job=1, attempt=1, node="n1", step=2, address="10.0.0.1", port=40000, secret="0f" * 16
+    ),
+    StepRefused(job=1, attempt=1, node="n2", step=2, message="too old"),
     Renewed(number=4),
     Survey(first_unknown=7, unfinished=(2, 3)),
     Refused(message="no", fatal=True),
@@ -136,6 +141,8 @@ NODE_MESSAGES: list[NodeMessage] = [
     Checkpointed(job=1, attempt=1, request=3, step=4, work_done=5.0, path="/c", waits=True),
     CheckpointFailed(job=1, attempt=1, request=3, message="no room"),
     Progress(job=1, attempt=1, step=4, work_done=5.0, at_s=6.0, step_s=0.5, gpus=2),
+    StepRequest(job=1, attempt=1, step=2, nodes=("n2", "n3"), port=40000, secret="0f" * 16),
+    StepFailed(job=1, attempt=1, node="n2", origin="n1", step=2, message="no route to host"),
 ]
 
 

@@ -9,6 +9,7 @@ from gsched.model.resources import Gpu, Inventory
 from gsched.model.states import PartState
 from gsched.model.training import Batching
 from gsched.protocol import node as n
+from gschedd.core import effects as e
 from tests.support.evidence import FORK
 from tests.support.saving import Running
 
@@ -73,6 +74,8 @@ class Machine:
         self.launches: list[tuple[int, int]] = []
         self.going_on: list[int] = []
         self.tunes: list[tuple[int, Batching]] = []
+        self.can_step = True
+        self.steps: list[e.SendStepOrder | e.SendStepRefused] = []
         self.preparing: list[tuple[int, int]] = []
         self.yielding: set[tuple[int, int]] = set()
 

@@ -188,6 +188,7 @@ class World:
             tunes=machine.can_tune,
             leases=True,
             prepares=machine.can_prepare,
+            steps=machine.can_step,
             sharing=machine.sharing,
             identity=machine.identity,
             machine=machine.marks,
@@ -376,7 +377,7 @@ class World:
 
     # --- what machines do with orders ---
 
-    def _obey(self, effect: e.AnyEffect) -> None:  # one line an order
+    def _obey(self, effect: e.AnyEffect) -> None:  # noqa: C901 # one line an order
         machine = self.machines[effect.node]
         if not machine.connected:
             return
@@ -397,6 +398,8 @@ class World:
                 machine.going_on.append(effect.request)
             case e.SendTune() | e.SendProbe() | e.SendPrepare():
                 self._told(machine, effect)
+            case e.SendStepOrder() | e.SendStepRefused():
+                machine.steps.append(effect)
 
     def _told(self, machine: Machine, order: e.SendTune | e.SendProbe | e.SendPrepare) -> None:
         match order:

@@ -28,7 +28,7 @@ TABLES = pytest.mark.parametrize(
     [
         (JOB_MOVES, {JobState.QUEUED, JobState.HELD, JobState.WAITING}, {JobState.DONE}),
         (ATTEMPT_MOVES, {AttemptState.ASSIGNED}, {AttemptState.ENDED}),
-        (PART_MOVES, {PartState.PENDING, PartState.PASSIVE}, {PartState.ENDED, PartState.PASSIVE}),
+        (PART_MOVES, {PartState.PENDING, PartState.PASSIVE}, {PartState.ENDED}),
         (NODE_MOVES, {NodeState.UP}, set()),
     ],
     ids=["job", "attempt", "part", "node"],
@@ -163,7 +163,8 @@ NEVER = [
     (ATTEMPT_MOVES, AttemptState.ENDED, None),
     (ATTEMPT_MOVES, AttemptState.RUNNING, f.AttemptEnded),
     (PART_MOVES, PartState.ENDED, None),
-    (PART_MOVES, PartState.PASSIVE, None),
+    (PART_MOVES, PartState.PASSIVE, f.PartStarted),
+    (PART_MOVES, PartState.PASSIVE, f.PartEnded),
     (PART_MOVES, PartState.RUNNING, f.PartStarted),
 ]
 

@@ -1,44 +1,59 @@
-"""``srun`` inside a job on one node: starts the tasks, with their variables and output files."""
+"""``srun`` inside a job: starts a job step on its nodes, with Slurm's variables and files."""
 
+import fcntl
+import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from typing import IO, Final
+from typing import Final
 
 from gsched.cli.slurm import words as w
+from gsched.cli.steps.job import JobNodes, job_nodes
+from gsched.cli.steps.tasks import Tasks, Wanted, write_through
 from gsched.config import environment, full_environment
 from gsched.errors import UsageError
 
 _FLAGS: Final = {
     **dict.fromkeys(("-u", "--unbuffered"), "unbuffered"),
     **dict.fromkeys(("-l", "--label"), "label"),
-    **dict.fromkeys(("-K", "--kill-on-bad-exit"), "kill"),
     **dict.fromkeys(("-v", "--verbose"), "verbose"),
     **dict.fromkeys(("-Q", "--quiet"), "quiet"),
-    **dict.fromkeys(("--exclusive", "--exact", "--overlap", "--pty"), "ignored"),
+    **dict.fromkeys(("--exclusive", "--exact", "--overlap", "--pty", "-O"), "ignored"),
+    "--overcommit": "ignored",
 }
 _VALUED: Final = {
     **dict.fromkeys(("-n", "--ntasks"), "tasks"),
     **dict.fromkeys(("-N", "--nodes"), "nodes"),
+    **dict.fromkeys(("-w", "--nodelist"), "nodelist"),
+    **dict.fromkeys(("-x", "--exclude"), "exclude"),
+    "--ntasks-per-node": "per_node",
+    **dict.fromkeys(("-i", "--input"), "input"),
     **dict.fromkeys(("-o", "--output"), "output"),
     **dict.fromkeys(("-e", "--error"), "error"),
     **dict.fromkeys(("-D", "--chdir"), "chdir"),
-    **dict.fromkeys(("-c", "--cpus-per-task", "--cpu-bind", "--mpi", "--export"), "ignored"),
-    **dict.fromkeys(
-        ("-J", "--job-name", "--gres", "--gpus", "--mem", "--ntasks-per-node"), "other"
-    ),
+    **dict.fromkeys(("-c", "--cpus-per-task"), "cpus"),
+    **dict.fromkeys(("--cpu-bind", "--mpi", "--export"), "ignored"),
+    **dict.fromkeys(("-m", "--distribution", "--gres-flags", "--gpu-bind", "-t"), "ignored"),
+    **dict.fromkeys(("--time", "--mem-bind", "--mem-per-cpu", "--gpus-per-task"), "ignored"),
+    **dict.fromkeys(("-J", "--job-name", "--gres", "--gpus", "--mem", "-G"), "other"),
     "--open-mode": "open_mode",
     "--jobid": "other",
 }
+#: ``-K`` takes a value only with ``=``, so it is read apart.
+_KILL: Final = re.compile(r"-K|--kill-on-bad-exit(=(?P<value>[01]))?")
 #: gsched sends signals to all processes of a job, tasks included: srun only waits for them.
 _LEFT_TO_TASKS: Final = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+_STEP_FILE: Final = "srun-steps"
 
 
 def srun(arguments: Sequence[str]) -> int:
-    """Start a command as many times as the job has tasks; return the largest exit code."""
-    options, command = w.parse(arguments, flags=_FLAGS, valued=_VALUED, operands_end_options=True)
+    """Start a command as many times as the step has tasks; return the highest exit code.
+
+    Raises:
+        GschedError: it does not run in a job, or a task cannot be started.
+    """
+    rest, kills = _without_kill(arguments)
+    options, command = w.parse(rest, flags=_FLAGS, valued=_VALUED, operands_end_options=True)
     if not command:
         raise UsageError("no command given to execute")
     variables = full_environment()
@@ -46,78 +61,235 @@ def srun(arguments: Sequence[str]) -> int:
         raise UsageError(
             "srun runs inside a job only", hint="submit the command: gsub --watch -- COMMAND"
         )
-    if environment("SLURM_NNODES", "1") != "1":
-        raise UsageError(
-            "srun starts tasks on one node only, and the job has several",
-            hint="use gsub --torchrun or --every-node for jobs on several nodes",
-        )
-    tasks = _count(options.get("tasks") or environment("SLURM_NTASKS", "1"))
-    for number in _LEFT_TO_TASKS:
-        signal.signal(number, lambda *_: None)
-    running = [_start(command, task, tasks, options, variables) for task in range(tasks)]
-    return max(_exit_code(process.wait()) for process in running)
+    job = _job(variables)
+    counts = layout(job, options)
+    step = _Step(job, counts, command, options, variables, number=_step_number(variables))
+    return step.run(kills=kills)
 
 
-def _count(text: str) -> int:
+def _job(variables: Mapping[str, str]) -> JobNodes:
+    """Return the nodes of the job; one without a node file of ours has this node only."""
+    if variables.get("PBS_NODEFILE"):
+        return job_nodes(variables, command="srun")
+    here = variables.get("SLURMD_NODENAME") or os.uname().nodename
+    return JobNodes(here=here, hosts=(here,), slots=(here,))
+
+
+def _without_kill(arguments: Sequence[str]) -> tuple[list[str], bool]:
+    """Return the arguments without ``-K``, and whether a failing task ends the others."""
+    rest: list[str] = []
+    kills = False
+    for index, word in enumerate(arguments):
+        if word == "--" or not word.startswith("-"):
+            previous = rest[-1] if rest else ""
+            if previous not in _VALUED:  # else it is that option's value
+                return [*rest, *arguments[index:]], kills
+        found = _KILL.fullmatch(word)
+        if found is None:
+            rest.append(word)
+        else:
+            kills = found["value"] != "0"
+    return rest, kills
+
+
+def _count(text: str, option: str) -> int:
     if not re.fullmatch(r"[0-9]{1,5}", text) or not int(text):
-        raise UsageError(f"--ntasks: invalid number {text!r}")
+        raise UsageError(f"{option}: invalid number {text!r}")
     return int(text)
 
 
-def _start(
-    command: Sequence[str],
-    task: int,
-    tasks: int,
-    options: Mapping[str, str],
-    variables: Mapping[str, str],
-) -> "subprocess.Popen[bytes]":
-    own = {
-        **variables,
-        "SLURM_PROCID": str(task),
-        "SLURM_LOCALID": str(task),
-        "SLURM_NTASKS": str(tasks),
-        "SLURM_STEP_NUM_TASKS": str(tasks),
-        "SLURM_STEP_ID": "0",
-        "SLURM_STEPID": "0",
-    }
-    mode = "ab" if options.get("open_mode", "truncate").startswith("a") else "wb"
-    out = _opened(options.get("output", ""), task, variables, mode)
-    err = _opened(options.get("error", ""), task, variables, mode)
+def layout(job: JobNodes, options: Mapping[str, str]) -> dict[str, int]:
+    """Return how many tasks of a step run on each node, in the order of their ranks.
+
+    As with Slurm's block distribution, each node gets one task and then as many as its CPUs allow;
+    ranks are consecutive on a node.
+
+    Raises:
+        UsageError: there are no such nodes, or too few.
+    """
+    hosts = _step_hosts(job, options)
+    per_node = options.get("per_node")
+    if per_node is None and "tasks" not in options:
+        per_node = environment("SLURM_NTASKS_PER_NODE").partition("(")[0] or None
+    stated = options.get("tasks")
+    if per_node is not None:
+        each = _count(per_node, "--ntasks-per-node")
+        total = _count(stated, "--ntasks") if stated else each * len(hosts)
+        if total > each * len(hosts):
+            raise UsageError(
+                f"--ntasks={total}: {len(hosts)} nodes with {each} tasks each are fewer"
+            )
+        return _filled(hosts, total, dict.fromkeys(hosts, each))
+    default = environment("SLURM_NTASKS", "1") if "nodes" not in options else str(len(hosts))
+    total = _count(stated or default, "--ntasks")
+    cpus = _count(options.get("cpus") or environment("SLURM_CPUS_PER_TASK", "1"), "--cpus-per-task")
+    room = {host: max(1, job.slots.count(host) // cpus) for host in hosts}
+    return _filled(hosts, total, room)
+
+
+def _step_hosts(job: JobNodes, options: Mapping[str, str]) -> list[str]:
+    hosts = list(job.hosts)
+    if "nodelist" in options:
+        hosts = [job.find(name) for name in options["nodelist"].split(",") if name]
+        hosts = list(dict.fromkeys(hosts))
+    if "exclude" in options:
+        left_out = {job.find(name) for name in options["exclude"].split(",") if name}
+        hosts = [host for host in hosts if host not in left_out]
+    if "nodes" in options:
+        wanted = _count(options["nodes"].partition("-")[0], "--nodes")
+        if wanted > len(hosts):
+            raise UsageError(
+                f"--nodes={wanted}: the step can have {len(hosts)} nodes",
+                hint=f"nodes of the job: {', '.join(job.hosts)}",
+            )
+        hosts = hosts[:wanted]
+    if not hosts:
+        raise UsageError("no node is left for the step")
+    return hosts
+
+
+def _filled(hosts: Sequence[str], total: int, room: Mapping[str, int]) -> dict[str, int]:
+    """Spread tasks over nodes: one after another while there is room, then beyond it."""
+    counts = dict.fromkeys(hosts[: min(total, len(hosts))], 1)
+    left = total - len(counts)
+    while left:
+        free = [host for host in counts if counts[host] < room[host]] or list(counts)
+        for host in free[:left]:
+            counts[host] += 1
+        left -= len(free[:left])
+    return counts
+
+
+def _step_number(variables: Mapping[str, str]) -> int:
+    """Return the number of this step among those of the job on this node."""
+    directory = variables.get("GSCHED_JOB_DIR", "")
+    if not directory:
+        return 0
     try:
-        return subprocess.Popen(
-            list(command),
-            env=own,
-            cwd=options.get("chdir"),
-            stdin=subprocess.DEVNULL if task else None,
-            stdout=out,
-            stderr=err if err is not None else (subprocess.STDOUT if out is not None else None),
-        )
-    except OSError as error:
-        raise UsageError(f"execve(): {command[0]}: {error.strerror}") from None
+        fd = os.open(os.path.join(directory, _STEP_FILE), os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:
+        return 0
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        number = int(os.read(fd, 20) or b"0")
+        os.pwrite(fd, str(number + 1).encode(), 0)
+    except (OSError, ValueError):
+        return 0
+    else:
+        return number
     finally:
-        for stream in (out, err):
-            if stream is not None:
-                stream.close()
+        os.close(fd)
 
 
-def _opened(pattern: str, task: int, variables: Mapping[str, str], mode: str) -> "IO[bytes] | None":
-    if not pattern:
-        return None
-    names = {
-        "t": str(task),
-        "n": "0",
-        "N": variables.get("SLURMD_NODENAME", ""),
-        "u": variables.get("USER", ""),
-        "x": variables.get("SLURM_JOB_NAME", ""),
-        "a": variables.get("SLURM_ARRAY_TASK_ID", "0"),
-        "A": variables.get("SLURM_ARRAY_JOB_ID", variables["SLURM_JOB_ID"]),
-        **dict.fromkeys(("j", "J"), variables["SLURM_JOB_ID"]),
-        "%": "%",
-    }
-    path = re.sub(r"%([tnNuxaAjJ%])", lambda match: names[match[1]], pattern)
-    sys.stdout.flush()
-    return open(path, mode)
+class _Step:
+    """One call of srun."""
 
+    def __init__(
+        self,
+        job: JobNodes,
+        counts: Mapping[str, int],
+        command: Sequence[str],
+        options: Mapping[str, str],
+        variables: Mapping[str, str],
+        *,
+        number: int,
+    ) -> None:
+        self._job = job
+        self._command = tuple(command)
+        self._options = options
+        self._variables = variables
+        self._number = number
+        self._places = [
+            (node, rank, local) for rank, node in enumerate(counts) for local in range(counts[node])
+        ]
+        self._counts = counts
+        self._begun: dict[tuple[int, bytes], bool] = {}
 
-def _exit_code(status: int) -> int:
-    return 128 - status if status < 0 else status
+    def run(self, *, kills: bool) -> int:
+        label = "label" in self._options
+        tasks = Tasks(
+            self._job,
+            on_output=self._label if label else write_through,
+            on_end=self._on_end if kills else None,
+            relay=label,
+        )
+        self._tasks = tasks
+        for number in _LEFT_TO_TASKS:
+            signal.signal(number, lambda *_: None)
+        tasks.open(self._counts)
+        try:
+            for task in range(len(self._places)):
+                tasks.start(self._wanted(task))
+            tasks.wait()
+            return max(tasks.codes.values())
+        finally:
+            tasks.close()
+
+    def _on_end(self, _task: int, code: int) -> None:
+        if code:
+            self._tasks.signal(signal.SIGTERM)
+
+    def _label(self, task: int, kind: bytes, data: bytes) -> None:
+        """Write what a task says with its number before each line."""
+        prefix = f"{task:>{len(str(len(self._places) - 1))}}: ".encode()
+        begun = self._begun.get((task, kind), False)
+        lines = data.splitlines(keepends=True)
+        text = b"".join((b"" if begun and not i else prefix) + line for i, line in enumerate(lines))
+        self._begun[task, kind] = not data.endswith(b"\n")
+        write_through(task, kind, text)
+
+    def _wanted(self, task: int) -> Wanted:
+        node, rank, local = self._places[task]
+        own = {**self._variables, **self._own_variables(task, rank, local)}
+        stated = self._options.get("input", "")
+        return Wanted(
+            number=task,
+            node=node,
+            argv=self._command,
+            env=own,
+            cwd=self._options.get("chdir", ""),
+            has_input=task == (int(stated) if stated.isdecimal() else 0) and stated != "none",
+            stdout_path=self._path("output", task, rank, node),
+            stderr_path=self._path("error", task, rank, node),
+            append=self._options.get("open_mode", "truncate").startswith("a"),
+        )
+
+    def _own_variables(self, task: int, rank: int, local: int) -> dict[str, str]:
+        total, nodes = str(len(self._places)), list(self._counts)
+        first = sum(self._counts[each] for each in nodes[:rank])
+        per_node = ",".join(str(count) for count in self._counts.values())
+        return {
+            "SLURM_PROCID": str(task),
+            "SLURM_LOCALID": str(local),
+            "SLURM_NODEID": str(rank),
+            "SLURM_GTIDS": ",".join(str(first + i) for i in range(self._counts[nodes[rank]])),
+            "SLURM_NTASKS": total,
+            "SLURM_NPROCS": total,
+            "SLURM_NNODES": str(len(nodes)),
+            "SLURM_TASKS_PER_NODE": per_node,
+            "SLURM_STEP_NUM_TASKS": total,
+            "SLURM_STEP_NUM_NODES": str(len(nodes)),
+            "SLURM_STEP_NODELIST": ",".join(nodes),
+            "SLURM_STEP_TASKS_PER_NODE": per_node,
+            "SLURM_STEP_ID": str(self._number),
+            "SLURM_STEPID": str(self._number),
+        }
+
+    def _path(self, option: str, task: int, rank: int, node: str) -> str:
+        pattern = self._options.get(option, "")
+        if not pattern:
+            return ""
+        variables = self._variables
+        names = {
+            "t": str(task),
+            "n": str(rank),
+            "N": node,
+            "s": str(self._number),
+            "u": variables.get("USER", ""),
+            "x": variables.get("SLURM_JOB_NAME", ""),
+            "a": variables.get("SLURM_ARRAY_TASK_ID", "0"),
+            "A": variables.get("SLURM_ARRAY_JOB_ID", variables["SLURM_JOB_ID"]),
+            **dict.fromkeys(("j", "J"), variables["SLURM_JOB_ID"]),
+            "%": "%",
+        }
+        return re.sub(r"%([tnNsuxaAjJ%])", lambda match: names[match[1]], pattern)

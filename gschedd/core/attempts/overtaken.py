@@ -7,6 +7,7 @@ nodes that are both gone. It happens once.
 
 from gsched.model.states import JobState
 from gschedd.core import facts as f
+from gschedd.core.attempts.steps import part_opened
 from gschedd.core.state import Job, State
 
 _GOES_ON = frozenset({JobState.MIGRATING, JobState.EXITING})
@@ -21,6 +22,8 @@ def is_overtaken(state: State, fact: f.AnyFact) -> bool:
         case f.MovePrepared():
             job = state.jobs.get(fact.job)
             return job is None or job.move is None or not job.move.prepare
+        case f.PartOpened():
+            return not part_opened(state, fact)
         case f.PlaceLost():
             job = state.jobs.get(fact.job)
             return job is None or job.move is None or not job.move.allocation

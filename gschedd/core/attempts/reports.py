@@ -86,6 +86,7 @@ def registration(node: str, said: n.Register, now_s: float) -> f.NodeRegistered:
         leases=said.leases,
         prepares=said.prepares,
         sharing=said.sharing,
+        steps=said.steps,
         problem=said.problem[:MAX_PROBLEM],
         identity=said.identity,
         machine=said.machine,

@@ -18,6 +18,7 @@ from gschedd.core.arrays.elements import after_element
 from gschedd.core.attempts.blame import suspect
 from gschedd.core.attempts.leaving import has_left, lost_by
 from gschedd.core.attempts.requeue import LOST, after_fault
+from gschedd.core.attempts.steps import counts_for_outcome, is_script_over
 from gschedd.core.ledger import crowded_out
 from gschedd.core.migration.warm import lost_with_node
 from gschedd.core.state import Attempt, Job, State
@@ -81,6 +82,10 @@ def _after_part(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
     left = [p for p in attempt.parts.values() if p.state in {PartState.PENDING, PartState.RUNNING}]
     if not left:
         facts.append(attempt_ended(job, fact.at_s))
+    elif attempt.stop is None and is_script_over(job, attempt):
+        facts.append(_stop_agents(job, fact.at_s))
+    elif not counts_for_outcome(job, attempt, fact.node):
+        pass  # a step agent that could not be started: the program that wanted it is told
     elif _failed(fact.record) and attempt.stop is None and not _leaves_by_itself(job):
         ending = outcome_words(fact.record.outcome())
         facts.append(
@@ -95,6 +100,19 @@ def _after_part(state: State, fact: f.PartEnded) -> list[f.AnyFact]:
             )
         )
     return facts
+
+
+def _stop_agents(job: Job, at_s: float) -> f.StopRequested:
+    """Return the stop of what is left on other nodes of a job whose script has ended."""
+    return f.StopRequested(
+        at_s=at_s,
+        job=job.id,
+        attempt=job.attempts,
+        reason=StopReason.PEER_FAILED,
+        grace_s=min(job.spec.grace_s, PEER_GRACE_S),
+        by="gsched",
+        message="its script has ended",
+    )
 
 
 def attempt_ended(job: Job, at_s: float) -> f.AttemptEnded:
@@ -140,7 +158,7 @@ def _outcome(job: Job, attempt: Attempt) -> Outcome:
             kind=OutcomeKind.MOVED,
             message=f"migrated, after it ended at its checkpoint signal{why}",
         )
-    outcome = attempt_outcome(attempt)
+    outcome = attempt_outcome(_without_agents(job, attempt))
     if outcome.kind in _DIED and not outcome.succeeded and _has_saved_to_move(job, attempt):
         return Outcome(kind=OutcomeKind.MOVED, message="exited after its migration checkpoint")
     return outcome
@@ -155,6 +173,14 @@ def _has_saved_to_move(job: Job, attempt: Attempt) -> bool:
 
 def _failed(record: ExitRecord) -> bool:
     return record.kind is not OutcomeKind.EXITED or record.exit_code != 0
+
+
+def _without_agents(job: Job, attempt: Attempt) -> Attempt:
+    """Return an attempt without the parts that say nothing of how it has ended."""
+    told = {
+        node: part for node, part in attempt.parts.items() if counts_for_outcome(job, attempt, node)
+    }
+    return attempt if len(told) == len(attempt.parts) else structs.replace(attempt, parts=told)
 
 
 def attempt_outcome(attempt: Attempt) -> Outcome:

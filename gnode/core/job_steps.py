@@ -1,0 +1,50 @@
+"""Variables of jobs on several nodes with which their programs start tasks on the other nodes."""
+
+from gnode.core.task import AttemptKey
+from gsched.model.states import LaunchKind
+from gsched.protocol.node import Launch
+
+
+def step_variables(launch: Launch, socket: str) -> dict[str, str]:
+    """Return what programs of a job on several nodes need to start tasks on its other nodes."""
+    if not socket:
+        return {}
+    return {
+        "GSCHED_NODE_SOCKET": socket,
+        "GSCHED_ATTEMPT_KEY": AttemptKey(launch.job, launch.attempt).name,
+    }
+
+
+def mpi_variables(launch: Launch, agent: str, nodefile: str) -> dict[str, str]:
+    """Return variables with which mpirun uses the job's nodes, unless the user has set them.
+
+    Its daemons are started by gsched-launch-agent. Programs on all nodes of a job have no step
+    agents, so mpirun is left as it is there.
+
+    Args:
+        agent: path of gsched-launch-agent; empty: it is not installed.
+    """
+    everywhere = launch.origin is not None and launch.origin.spec.every_node
+    if everywhere or not agent or launch.launch is LaunchKind.TORCHRUN:
+        return {}
+    return {
+        # Open MPI up to 4
+        "OMPI_MCA_plm": "rsh",
+        "OMPI_MCA_plm_rsh_agent": agent,
+        "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+        "OMPI_MCA_ras": "^slurm,tm",
+        "OMPI_MCA_orte_default_hostfile": nodefile,
+        # Open MPI 5
+        "PRTE_MCA_plm": "ssh",
+        "PRTE_MCA_plm_ssh_agent": agent,
+        "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+        "PRTE_MCA_ras": "^slurm,pbs",
+        "PRTE_MCA_prte_default_hostfile": nodefile,
+        # MPICH and Intel MPI
+        "HYDRA_LAUNCHER": "ssh",
+        "HYDRA_LAUNCHER_EXEC": agent,
+        "HYDRA_HOST_FILE": nodefile,
+        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": agent,
+        "I_MPI_HYDRA_HOST_FILE": nodefile,
+    }

@@ -1,0 +1,249 @@
+"""Job steps over several nodes: between programs of jobs, their step agents and the head.
+
+Both come by the node's socket (`gnode.daemon.elastic`), where the kernel says whose they are. A
+program names nodes of its job; the head starts step agents there and tells their gnodes, which tell
+the agents to connect to the program. The tasks' input and output never pass gnode or the head.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gnode.core.table import Attempt
+from gnode.core.task import AttemptKey
+from gsched.clock import Clock
+from gsched.protocol import training as wire
+from gsched.protocol.job_steps import StepFailed, StepOrder, StepRefused, StepReport, StepRequest
+
+log = logging.getLogger(__name__)
+
+AGENT_S = 60.0  # until a step agent that was ordered has started and come to the socket
+LOOK_S = 0.5  # how often one that cannot start any more is noticed
+ORDERS_OF_ONE = 256  # of an attempt, while its agent starts
+ORDERS_MAX = 4096
+CALLS_AT_ONCE = 200.0  # of an attempt; then
+CALLS_PER_S = 20.0
+UNSENT_BYTES_MAX = 64 * 1024
+
+
+@dataclass(slots=True)
+class _Waiting:
+    order: StepOrder
+    until_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class _Call:
+    """A program that waits for step agents."""
+
+    key: AttemptKey
+    writer: asyncio.StreamWriter
+
+
+@dataclass(slots=True, kw_only=True)
+class _Allowance:
+    """How many calls of an attempt may still be passed on at once."""
+
+    at_s: float
+    left: float = CALLS_AT_ONCE
+
+
+@dataclass(slots=True, kw_only=True)
+class StepServer:
+    """Passes on who wants step agents, and who can be one.
+
+    Attributes:
+        node: this node's name.
+        attempts: what gnode knows of its attempts; only read.
+        send: sends a message to the head, where one is connected.
+        is_connected: whether one is.
+        clock: for how long an agent may take to start.
+    """
+
+    node: str
+    attempts: Mapping[AttemptKey, Attempt]
+    send: Callable[[StepReport], None]
+    is_connected: Callable[[], bool]
+    clock: Clock
+    _agents: dict[AttemptKey, asyncio.StreamWriter] = field(default_factory=dict)
+    _waiting: dict[AttemptKey, list[_Waiting]] = field(default_factory=dict)
+    _calls: dict[int, _Call] = field(default_factory=dict)
+    _allowed: dict[AttemptKey, _Allowance] = field(default_factory=dict)
+    _next_call: int = 1
+    _look: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        """Forget what waits: gnode ends."""
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+
+    # --- the head's side ---
+
+    def take(self, message: StepOrder | StepRefused) -> None:
+        """Take a message of the head."""
+        if isinstance(message, StepOrder):
+            self._order(message)
+            return
+        call = self._calls.get(message.step)
+        if call is not None and call.key == AttemptKey(message.job, message.attempt):
+            _write(call.writer, {"failed": {"node": message.node, "message": message.message}})
+
+    def _order(self, order: StepOrder) -> None:
+        key = AttemptKey(order.job, order.attempt)
+        agent = self._agents.get(key)
+        if agent is not None:
+            self._tell(agent, order)
+            return
+        waiting = self._waiting.setdefault(key, [])
+        if len(waiting) >= ORDERS_OF_ONE or len(self._waiting) >= ORDERS_MAX:
+            self._fail(order, f"too many programs wait for the step agent on {self.node}")
+            return
+        waiting.append(_Waiting(order, self.clock.monotonic_s() + AGENT_S))
+        self._look_later()
+
+    def _tell(self, agent: asyncio.StreamWriter, order: StepOrder) -> None:
+        if agent.transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+            self._fail(order, f"the step agent on {self.node} does not answer")
+            return
+        _write(
+            agent,
+            {
+                "step": {
+                    "node": order.node,
+                    "step": order.step,
+                    "address": order.address,
+                    "port": order.port,
+                    "secret": order.secret,
+                }
+            },
+        )
+
+    def _fail(self, order: StepOrder, why: str) -> None:
+        self.send(
+            StepFailed(
+                job=order.job,
+                attempt=order.attempt,
+                node=self.node,
+                origin=order.node,
+                step=order.step,
+                message=why,
+            )
+        )
+
+    def _look_later(self) -> None:
+        if self._look is None:
+            loop = asyncio.get_running_loop()
+            self._look = loop.call_later(LOOK_S, self._look_at_waiting)
+
+    def _look_at_waiting(self) -> None:
+        """Give up what no agent will answer any more."""
+        self._look = None
+        now_s = self.clock.monotonic_s()
+        for key, waiting in list(self._waiting.items()):
+            why = self._end_of(key)
+            kept = []
+            for each in waiting:
+                if why or each.until_s <= now_s:
+                    late = f"the step agent on {self.node} has not started within {AGENT_S:.0f} s"
+                    self._fail(each.order, why or late)
+                else:
+                    kept.append(each)
+            if kept:
+                self._waiting[key] = kept
+            else:
+                del self._waiting[key]
+        if self._waiting:
+            self._look_later()
+
+    def _end_of(self, key: AttemptKey) -> str:
+        """Return why an attempt has no agent here any more; empty: it may come yet."""
+        attempt = self.attempts.get(key)
+        if attempt is None or attempt.live:
+            return ""
+        record = attempt.record
+        return (record.message if record else "") or f"the step agent on {self.node} has ended"
+
+    # --- the node's side ---
+
+    async def serve_agent(
+        self, key: AttemptKey, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Serve a step agent until its connection ends."""
+        older = self._agents.get(key)
+        if older is not None:
+            older.transport.abort()
+        self._agents[key] = writer
+        for each in self._waiting.pop(key, ()):
+            self._tell(writer, each.order)
+        try:
+            while line := await reader.readline():
+                failed = wire.decode_line(line).failed
+                if failed is not None:
+                    self.send(
+                        StepFailed(
+                            job=key.job,
+                            attempt=key.attempt,
+                            node=self.node,
+                            origin=failed.origin,
+                            step=failed.step,
+                            message=failed.message,
+                        )
+                    )
+        finally:
+            if self._agents.get(key) is writer:
+                del self._agents[key]
+
+    async def serve_call(
+        self,
+        key: AttemptKey,
+        call: wire.StepCall,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        """Pass on that a program wants step agents, and tell it which cannot come."""
+        pause_s = self._pause_s(key)
+        if pause_s:
+            await asyncio.sleep(pause_s)
+        number, self._next_call = self._next_call, self._next_call + 1
+        if not self.is_connected():
+            for node in call.nodes:
+                why = f"{self.node} is not connected to the head, which tells other nodes"
+                _write(writer, {"failed": {"node": node, "message": why}})
+            return
+        self._calls[number] = _Call(key=key, writer=writer)
+        self.send(
+            StepRequest(
+                job=key.job,
+                attempt=key.attempt,
+                step=number,
+                nodes=call.nodes,
+                port=call.port,
+                secret=call.secret,
+            )
+        )
+        try:
+            with contextlib.suppress(OSError):
+                await reader.read(1)  # it closes when all agents have come, or it has given up
+        finally:
+            del self._calls[number]
+
+    def _pause_s(self, key: AttemptKey) -> float:
+        """Count a call and return how long to wait before it is passed on, seconds."""
+        now_s = self.clock.monotonic_s()
+        if len(self._allowed) > ORDERS_MAX:
+            self._allowed.clear()
+        allowed = self._allowed.setdefault(key, _Allowance(at_s=now_s))
+        allowed.left += CALLS_PER_S * (now_s - allowed.at_s)
+        allowed.left = min(CALLS_AT_ONCE, allowed.left) - 1.0
+        allowed.at_s = now_s
+        return 0.0 if allowed.left >= 0 else -allowed.left / CALLS_PER_S
+
+
+def _write(writer: asyncio.StreamWriter, said: dict[str, dict[str, object]]) -> None:
+    with contextlib.suppress(ConnectionError):
+        writer.write(msgspec.json.encode(said) + b"\n")

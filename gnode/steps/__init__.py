@@ -1,0 +1,1 @@
+"""The step agent: starts tasks on its node for programs of its job on other nodes."""

@@ -1,0 +1,158 @@
+"""Job steps over several nodes: step agents are started where a program of the job wants them.
+
+A script runs on the first node of its job. The other nodes are only reserved (`PartState.PASSIVE`)
+until a program of the job, as pbsdsh or mpirun, wants to start tasks there. Then the part of such a
+node becomes a *step agent*: an ordinary part of the attempt, under a supervisor, in the attempt's
+control group and with its limits. It ends with the script.
+"""
+
+from gsched.model.resources import Allocation
+from gsched.model.states import JobState, LaunchKind, NodeState, OutcomeKind, PartState, StopReason
+from gsched.protocol.job_steps import StepFailed, StepRequest
+from gschedd.core import effects as e
+from gschedd.core import facts as f
+from gschedd.core.attempts.reports import Heard, nothing
+from gschedd.core.state import Attempt, Job, State
+
+
+def runs_everywhere(job: Job) -> bool:
+    """Return whether a job's own program runs on each of its nodes, and not on the first only."""
+    return job.spec.launch is LaunchKind.TORCHRUN or job.spec.every_node
+
+
+def is_step_agent(job: Job, allocation: Allocation, node: str) -> bool:
+    """Return whether the part on a node is a step agent, and not the job's program."""
+    return not runs_everywhere(job) and allocation[0].node != node
+
+
+def on_step(state: State, node: str, said: StepRequest | StepFailed, now_s: float) -> Heard:
+    """Take in what a node says of a job step."""
+    if isinstance(said, StepFailed):
+        return on_step_failed(state, node, said)
+    return on_step_request(state, node, said, now_s)
+
+
+def on_step_request(state: State, node: str, said: StepRequest, now_s: float) -> Heard:
+    """A program of a job wants the step agents of some nodes to connect to it."""
+    heard = nothing()
+    job = state.jobs.get(said.job)
+    attempt = job.attempt if job is not None else None
+    if job is None or attempt is None or attempt.number != said.attempt:
+        heard.oddities.append("step_of_no_attempt")
+        return heard
+    here = attempt.parts.get(node)
+    if here is None or here.state is not PartState.RUNNING:
+        heard.oddities.append("step_of_no_attempt")
+        return heard
+    for name in dict.fromkeys(said.nodes):
+        refused = _refusal(state, job, attempt, name)
+        if refused:
+            heard.effects.append(
+                e.SendStepRefused(
+                    node=node,
+                    job=job.id,
+                    attempt=attempt.number,
+                    agent=name,
+                    step=said.step,
+                    message=refused,
+                )
+            )
+            continue
+        if attempt.parts[name].state is PartState.PASSIVE:
+            heard.facts.append(
+                f.PartOpened(
+                    at_s=now_s,
+                    job=job.id,
+                    attempt=attempt.number,
+                    node=name,
+                    boot_id=state.nodes[name].boot_id,
+                )
+            )
+        heard.effects.append(
+            e.SendStepOrder(
+                node=name,
+                job=job.id,
+                attempt=attempt.number,
+                origin=node,
+                step=said.step,
+                address=state.nodes[node].address,
+                port=said.port,
+                secret=said.secret,
+            )
+        )
+    return heard
+
+
+def _refusal(state: State, job: Job, attempt: Attempt, name: str) -> str:
+    """Return why no step agent of an attempt on a node can be asked; empty: one can."""
+    part, node = attempt.parts.get(name), state.nodes.get(name)
+    if part is None or node is None:
+        return f"{name} is not a node of the job"
+    if not is_step_agent(job, attempt.allocation, name):
+        if runs_everywhere(job):
+            return "the job's program runs on each of its nodes, so no step agent runs there"
+        return f"{name} is the first node of the job: it runs the script and has no step agent"
+    if job.state is not JobState.RUNNING or attempt.stop is not None:
+        return f"the job is {job.state}: it can start no more tasks"
+    if part.state is PartState.ENDED:
+        why = f": {part.record.message}" if part.record and part.record.message else ""
+        return f"the step agent on {name} has ended{why}"
+    if node.state is not NodeState.UP:
+        return f"node {name} is not connected to the head"
+    if not node.steps:
+        return f"the gnode of {name} is too old to start tasks of other nodes: upgrade it"
+    return ""
+
+
+def on_step_failed(state: State, node: str, said: StepFailed) -> Heard:
+    """A step agent could not be reached, or could not connect."""
+    heard = nothing()
+    job = state.jobs.get(said.job)
+    attempt = job.attempt if job is not None else None
+    if attempt is None or attempt.number != said.attempt or said.origin not in attempt.parts:
+        heard.oddities.append("step_of_no_attempt")
+        return heard
+    heard.effects.append(
+        e.SendStepRefused(
+            node=said.origin,
+            job=said.job,
+            attempt=said.attempt,
+            agent=node,
+            step=said.step,
+            message=said.message,
+        )
+    )
+    return heard
+
+
+def part_opened(state: State, fact: f.PartOpened) -> bool:
+    """Return whether a step agent may still be opened: its attempt may have ended meanwhile."""
+    job = state.jobs.get(fact.job)
+    attempt = job.attempt if job is not None else None
+    if job is None or attempt is None or attempt.number != fact.attempt:
+        return False
+    part = attempt.parts.get(fact.node)
+    return job.state is JobState.RUNNING and part is not None and part.state is PartState.PASSIVE
+
+
+def is_script_over(job: Job, attempt: Attempt) -> bool:
+    """Return whether only step agents are left of an attempt: its script has ended."""
+    if runs_everywhere(job):
+        return False
+    first = next(iter(attempt.parts.values()))
+    return first.state is PartState.ENDED
+
+
+def counts_for_outcome(job: Job, attempt: Attempt, node: str) -> bool:
+    """Return whether the end of a part says how the attempt has ended.
+
+    A step agent that was stopped as the script had ended, or that could not be started, does not:
+    the program that requested it has been told.
+    """
+    part = attempt.parts[node]
+    record = part.record
+    if record is None or not is_step_agent(job, attempt.allocation, node):
+        return True
+    return not (
+        record.kind is OutcomeKind.LAUNCH_FAILED or record.stop_reason is StopReason.PEER_FAILED
+    )
