@@ -132,6 +132,9 @@ class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         priority: added to the priority of its jobs.
         max_walltime_s: jobs that ask for more are refused; 0: no limit.
         default_walltime_s: limit of jobs that state none; 0: no limit.
+        walltime_extension: by how much users can extend a running job in all, as ``4:00:00`` or
+            ``50%`` of its walltime; ``0``: not at all; empty: up to ``max_walltime_s``.
+        walltime_extensions_per_user: running jobs that a user can have extended; 0: any number.
         enabled: whether it takes jobs.
         started: whether its jobs are started.
     """
@@ -141,6 +144,8 @@ class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     priority: Annotated[int, msgspec.Meta(ge=-1_000_000, le=1_000_000)] = 0
     max_walltime_s: Seconds = 0.0
     default_walltime_s: Seconds = 0.0
+    walltime_extension: str = ""
+    walltime_extensions_per_user: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     enabled: bool = True
     started: bool = True
 

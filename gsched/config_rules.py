@@ -34,7 +34,7 @@ from gsched.config_gpu_share import SHARE_FAILURES, SHARE_RUNTIMES, GpuShareConf
 from gsched.errors import BadResourceError
 from gsched.model.limits import MIN_LEASE_S
 from gsched.model.node_name import NODE_NAME_RULE, is_node_name
-from gsched.model.units import parse_bandwidth_bytes_s, parse_size_bytes
+from gsched.model.units import parse_bandwidth_bytes_s, parse_duration_s, parse_size_bytes
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _SOCKET_BYTES: Final = 107  # sun_path of unix(7), less its closing zero
@@ -43,6 +43,7 @@ _SIMULATED: Final = {"drs-paper": 'variant = "paper"', "drs-still": "moves_max =
 #: Keys of the deprecated ``[deadline]`` that are keys of ``[training.drs]``.
 _OF_DRS: Final = DrsConfig.__struct_fields__
 _WORD: Final = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
+_PERCENT: Final = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,3})?%")
 _SERVER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _ADDRESS: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
 
@@ -172,6 +173,20 @@ def _check_head(head: HeadConfig) -> None:
         )
 
 
+def _check_extension(at: int, text: str) -> None:
+    """Check by how much running jobs of a queue can be extended."""
+    if text in {"", "0"} or _PERCENT.fullmatch(text):
+        return
+    try:
+        parse_duration_s(text)
+    except BadResourceError:
+        raise BrokenRuleError(
+            ("queue", at, "walltime_extension"),
+            f": invalid value {text!r}",
+            hint='write a time such as "4:00:00", a part such as "50%", or "0"',
+        ) from None
+
+
 def _check_queues(queues: Sequence[QueueConfig]) -> None:
     if not queues:
         raise BrokenRuleError(
@@ -201,6 +216,7 @@ def _check_queues(queues: Sequence[QueueConfig]) -> None:
                 f"queue {queues[0].name!r}: all queues must use the same policy",
                 hint="use the same policy in every [[queue]]; priorities and limits can differ",
             )
+        _check_extension(at, queue.walltime_extension)
         if 0 < queue.max_walltime_s < queue.default_walltime_s:
             raise BrokenRuleError(
                 ("queue", at, "default_walltime_s"),

@@ -110,6 +110,7 @@ class JobSpec(Stated, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         walltime_s: the limit in seconds, or None for the queue's default of "no limit".
+        extended_s: by how much of it users have extended the job while it ran.
         start_after_s: seconds since the epoch before which the job does not start; 0 if any.
         client_key: the client's own id of this submission, so that a retry gives the same job.
         deadline_s: by when it is to be done, seconds since the epoch; 0: there is no deadline.
@@ -133,6 +134,7 @@ class JobSpec(Stated, frozen=True, kw_only=True, omit_defaults=True):
     request: Request
     workdir: str
     walltime_s: float | None = None
+    extended_s: float = 0.0
     priority: Number = 0
     start_after_s: float = 0.0
     join: Join = Join.NO

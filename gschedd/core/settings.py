@@ -11,13 +11,21 @@ from gschedd.plan.training import Fabric
 
 
 class QueueSettings(Struct, frozen=True, kw_only=True):
-    """One queue: see `gsched.config.QueueConfig` for the meaning of each."""
+    """One queue: see `gsched.config.QueueConfig` for the meaning of each.
+
+    Attributes:
+        extension_s, extension_part: by how much users can extend a running job, seconds or a part
+            of its walltime; None: by any time.
+    """
 
     priority: int = 0
     max_walltime_s: float = 0.0
     default_walltime_s: float = 0.0
     enabled: bool = True
     started: bool = True
+    extension_s: float | None = None
+    extension_part: float | None = None
+    extensions_per_user: int = 0
 
 
 class NotifySettings(Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from gsched import trust
 from gsched.config import Config
 from gsched.errors import ConfigError
 from gsched.model.training import Profiling
+from gsched.model.units import parse_duration_s
 from gschedd.core.settings import NotifySettings, QueueSettings, Settings
 from gschedd.models.predict import Model
 from gschedd.site import chosen_policy, fabric_from
@@ -35,8 +36,12 @@ def settings_from(config: Config) -> Settings:
                     default_walltime_s=queue.default_walltime_s,
                     enabled=queue.enabled,
                     started=queue.started,
+                    extension_s=extension[0],
+                    extension_part=extension[1],
+                    extensions_per_user=queue.walltime_extensions_per_user,
                 )
                 for queue in config.queue
+                for extension in (read_extension(queue.walltime_extension),)
             }
         ),
         operator_uids=frozenset({0, os.getuid(), *(_uid(name) for name in head.operators)}),
@@ -71,6 +76,17 @@ def settings_from(config: Config) -> Settings:
             urls=frozenset(config.notify.allow_urls),
         ),
     )
+
+
+def read_extension(text: str) -> tuple[float | None, float | None]:
+    """Return ``walltime_extension`` of a queue: seconds, or a part of the walltime."""
+    if not text:
+        return None, None
+    if text == "0":
+        return 0.0, None
+    if text.endswith("%"):
+        return None, float(text[:-1]) / 100
+    return parse_duration_s(text), None
 
 
 def mail_domain(config: Config) -> str:

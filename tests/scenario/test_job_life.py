@@ -450,7 +450,7 @@ def test_priority_and_queue_change_the_place_in_line() -> None:
     first = world.submit(runs_s=10)
     second = world.submit(runs_s=10)
 
-    world.alter(second, priority=5, name="fast", join="oe", mail_points="abe")
+    world.alter(second, priority=5, name="fast", join="oe", mail_points="n")
     command = c.ActOnJob(
         caller=ALICE, job=first, asked=a.AlterJob(alteration=Alteration(queue="nowhere"))
     )

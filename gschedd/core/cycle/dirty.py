@@ -1,16 +1,11 @@
 """What a scheduling cycle must look at: what has changed since the last one, and little else."""
 
-from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from gsched.model.states import AttemptState, JobState, PartState
-from gschedd.core.attempts.walltime import walltime_left_s
-from gschedd.core.settings import Settings
-from gschedd.core.state import Job, State
-from gschedd.core.transient import Ends, WaitingGroup
+from gschedd.core.state import State
+from gschedd.core.transient import WaitingGroup
 from gschedd.plan.fit import may_help
-from gschedd.plan.snapshot import ByEnd, JobClass, RunningJob, Wait, end_order
-from gschedd.plan.times import planned_end_s, predicted_s
+from gschedd.plan.snapshot import JobClass, Wait
 
 
 def due_groups(
@@ -97,79 +92,3 @@ def noted(
             doubtful.add(job_class)
     kept.update(new)
     return kept, doubtful
-
-
-class Running(ByEnd):
-    """What runs, brought up to date when a policy first looks: most cycles have no need of it.
-
-    What a job was predicted when it was assigned decides when it is planned to end; only those that
-    have outlived that are planned anew.
-    """
-
-    def __init__(self, state: State, settings: Settings, now_s: float) -> None:
-        self._state = state
-        self._settings = settings
-        self._now_s = now_s
-
-    def _ends(self) -> Ends:
-        ends, running = self._state.dirty.ends, self._state.running
-        for never, end_s, number in ends.order:
-            if never or end_s > self._now_s:
-                break
-            ends.moved.add(number)
-        for number in ends.moved:
-            before = ends.known.pop(number, None)
-            if before is not None:
-                key = end_order(before)
-                del ends.order[bisect_left(ends.order, key)]
-            job = running.get(number)
-            if job is not None:
-                seen = ends.known[number] = _running(job, self._settings, self._now_s)
-                insort(ends.order, end_order(seen))
-        ends.moved.clear()
-        return ends
-
-    def __contains__(self, job: object) -> bool:
-        return job in self._ends().known.values()
-
-    def __iter__(self) -> Iterator[RunningJob]:
-        ends = self._ends()
-        return (ends.known[number] for _, _, number in ends.order)
-
-    def __len__(self) -> int:
-        return len(self._state.running)
-
-    def on(self, node: str) -> list[RunningJob]:
-        """Return the jobs that own something on a node, by id."""
-        ends = self._ends()
-        return [ends.known[number] for number in sorted(self._state.by_node.get(node, ()))]
-
-
-def _running(job: Job, settings: Settings, now_s: float) -> RunningJob:
-    attempt = job.attempt
-    assert attempt is not None, "a running job has an attempt"
-    started_s = attempt.started_s or attempt.assigned_s
-    expected_s = None
-    if settings.predicted_times:
-        parts = attempt.parts.values()
-        expected_s = predicted_s(p.prediction for p in parts if p.state is not PartState.PASSIVE)
-    if expected_s is None and job.spec.walltime_s is None:
-        expected_s = settings.default_walltime_s or None
-    return RunningJob(
-        job=job.id,
-        allocation=attempt.allocation,
-        started_s=started_s,
-        leaving=job.state is not JobState.RUNNING,
-        starting=attempt.state in (AttemptState.ASSIGNED, AttemptState.STARTING),
-        uses={
-            name: part.prediction.use
-            for name, part in attempt.parts.items()
-            if part.prediction is not None
-        },
-        end_s=planned_end_s(
-            started_s=started_s,
-            expected_s=expected_s,
-            walltime_s=walltime_left_s(job),
-            now_s=now_s,
-        ),
-    )

@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 from gsched.model.states import JobState
 from gschedd.core import facts as f
 from gschedd.core.attempts.assign import Assigner
-from gschedd.core.cycle.dirty import Running
+from gschedd.core.attempts.running import Running
 from gschedd.core.cycle.other_nodes import elsewhere
 from gschedd.core.learning import Kinds, Loads
 from gschedd.core.migration.progress import judged, movable, moved

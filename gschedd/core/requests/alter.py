@@ -28,6 +28,7 @@ from gschedd.core.requests.dependencies import (
     checked_dependencies,
     made_to_wait,
 )
+from gschedd.core.requests.extension import extended_s
 from gschedd.core.requests.notify import altered_notify
 from gschedd.core.requests.sharing import check_sharing
 from gschedd.core.requests.submit import (
@@ -99,7 +100,9 @@ def alter_job(
                 hint="when it runs: walltime, deadline, account, mail, rerunnable, grace, holds",
             )
     _check_priority(job, asked.alteration.priority, command.caller, settings)
-    spec = _altered(job, asked.alteration, state=state, settings=settings, now_s=now_s)
+    spec = _altered(
+        job, asked.alteration, command.caller, state=state, settings=settings, now_s=now_s
+    )
     depends = None
     if asked.alteration.depends is not None:
         stated = StatedDependencies(
@@ -150,7 +153,7 @@ def _holds(job: Job, wanted: tuple[str, ...], caller: Caller, now_s: float) -> l
 
 
 def _altered(
-    job: Job, asked: Alteration, *, state: State, settings: Settings, now_s: float
+    job: Job, asked: Alteration, caller: Caller, *, state: State, settings: Settings, now_s: float
 ) -> JobSpec:
     spec = job.spec
     if asked.name is not None:
@@ -178,6 +181,8 @@ def _altered(
         spec = _with_resources(
             job, spec, asked.resources, state=state, settings=settings, now_s=now_s
         )
+        more_s = extended_s(job, spec.walltime_s, caller, state, settings, now_s)
+        spec = structs.replace(spec, extended_s=more_s)
     spec = _with_deadline(job, spec, asked, state=state, settings=settings, now_s=now_s)
     check_sharing(spec)
     return spec
