@@ -256,7 +256,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tmp_dir: str = ""
     least_spool: str = "32mb"
     heartbeat_s: Period = 300.0
-    sample_s: Period = 10.0
+    sample_s: Period = 5.0
     enforce_memory: bool = True
     no_new_privileges: bool = False
     job_open_files: Annotated[int, msgspec.Meta(ge=64, le=1_048_576)] = 1024

@@ -43,6 +43,7 @@ from gnode.core.inputs import (
     SurveyAsked,
     Welcomed,
 )
+from gnode.core.live import LiveReports
 from gnode.core.mark import HeadMark, objection_to
 from gnode.core.table import Attempt, Table
 from gnode.core.task import AttemptKey
@@ -102,6 +103,7 @@ class Agent:
             cpu_map=CpuMap(site.cpus),
         )
         self._save_at_s: float | None = None
+        self._live = LiveReports()
         self._prober = probe.Prober(self._table)
         self._heartbeat_s = heartbeat_s
         self._heartbeat_at_s: float | None = None
@@ -314,6 +316,7 @@ class Agent:
         table.welcomed = True
         self._beaten_s, self._heartbeat_at_s = now_s, now_s + self._heartbeat_s
         table.out.extend(table.leases.connected(offered=event.leases, now_s=now_s))
+        self._live.connected(wanted=event.uses)
         for attempt in table.attempts.values():
             if attempt.phase is not Phase.ACKED:
                 orders.answer_state(table, attempt)
@@ -385,13 +388,7 @@ class Agent:
         table = self._table
         match event:
             case Measured():
-                table.load = event.load
-                for key, usage in event.usage.items():
-                    attempt = table.attempts.get(key)
-                    if attempt is not None and attempt.live:
-                        attempt.usage = usage
-                if table.welcomed and event.usage:
-                    self._tell_young(now_s)
+                self._on_measured(event, now_s)
             case InventoryChanged():
                 table.inventory = event.inventory
             case ProblemChanged() | BindingChanged():
@@ -400,6 +397,20 @@ class Agent:
                 table.site = replace(table.site, sharing="")
             case StopAllAsked():
                 orders.stop_all(table, now_s, wall_s)
+
+    def _on_measured(self, event: Measured, now_s: float) -> None:
+        table = self._table
+        table.load = event.load
+        for key, usage in event.usage.items():
+            attempt = table.attempts.get(key)
+            if attempt is not None and attempt.live:
+                attempt.usage = usage
+        if table.welcomed and event.usage:
+            self._tell_young(now_s)
+        if table.welcomed and event.live is not None:
+            news = self._live.due(event.live, event.load, now_s)
+            if news is not None:
+                table.out.append(Send(message=news))
 
     def _on_condition(self, event: ProblemChanged | BindingChanged, now_s: float) -> None:
         """Take in what the head is to hear at once."""

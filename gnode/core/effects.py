@@ -21,6 +21,7 @@ from gsched.protocol.node import (
     Tune,
     UnknownAttempt,
 )
+from gsched.protocol.uses import Uses
 
 
 class AcceptTask(Struct, frozen=True, kw_only=True):
@@ -157,7 +158,7 @@ class RefuseHead(Struct, frozen=True, kw_only=True):
 class Send(Struct, frozen=True, kw_only=True):
     """Send a message to the head."""
 
-    message: Heartbeat | OutputRead | UnknownAttempt | Probed | Renew | AttemptMessage
+    message: Heartbeat | Uses | OutputRead | UnknownAttempt | Probed | Renew | AttemptMessage
 
 
 class TellJob(Struct, frozen=True, kw_only=True):

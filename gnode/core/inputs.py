@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from gnode.core.task import AttemptKey, SupervisorInfo, Task
 from gsched.model.job import ExitRecord, LaunchFailure
-from gsched.model.resources import Inventory, Load, Usage
+from gsched.model.resources import Inventory, LiveUse, Load, Usage
 from gsched.protocol.node import (
     Checkpoint,
     Checkpointed,
@@ -48,7 +48,7 @@ class HeadOffered(Struct, frozen=True, kw_only=True):
 
 
 class Welcomed(Struct, frozen=True, kw_only=True):
-    """The head has let this node in; ``leases``: it renews them."""
+    """The head has let this node in; ``leases``: it renews them; ``uses``: it takes those."""
 
     cluster: str
     epoch: int
@@ -56,6 +56,7 @@ class Welcomed(Struct, frozen=True, kw_only=True):
     seq: int = 0
     next_job: int = 0
     leases: bool = False
+    uses: bool = False
 
 
 class Disconnected(Struct, frozen=True, kw_only=True):
@@ -214,10 +215,14 @@ class SpoolFound(Struct, frozen=True, kw_only=True):
 
 
 class Measured(Struct, frozen=True, kw_only=True):
-    """How busy the machine is, and what each sampled attempt has used so far."""
+    """How busy the machine is, and what each sampled attempt has used so far.
+
+    ``live``: what it uses at the moment; None: attempts were not sampled.
+    """
 
     load: Load
     usage: dict[AttemptKey, Usage]
+    live: dict[AttemptKey, LiveUse] | None = None
 
 
 class ProblemChanged(Struct, frozen=True, kw_only=True):

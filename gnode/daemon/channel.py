@@ -312,6 +312,7 @@ class Channel:
                             seq=message.seq,
                             next_job=message.next_job,
                             leases=message.leases,
+                            uses=message.uses,
                         )
                     )
                     self._on_orders(messages[number + 1 :])

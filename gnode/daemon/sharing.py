@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import structs
 
 from gnode.core.effects import EndSharing
-from gnode.core.task import AttemptKey, Task
+from gnode.core.task import AttemptKey, Task, parse_key
 from gnode.gpushare import Runtime, SharedTask, ShareRefusedError
 from gsched.model.resources import Gpu, GpuShare
 
@@ -101,6 +101,12 @@ class Sharing:
         if self._runtime is not None:
             for shared in self._tasks(effect.key, effect.shares):
                 self._runtime.release(shared)
+
+    def held_s(self) -> dict[AttemptKey, float]:
+        """Return for how long attempts have held the token of their GPU; it may block a second."""
+        if self._runtime is None:
+            return {}
+        return {parse_key(name): held_s for name, held_s in self._runtime.held_s().items()}
 
     def close(self) -> None:
         """Let go of what this process holds."""

@@ -28,7 +28,6 @@ from gnode.core.inputs import (
     SupervisorEnded,
 )
 from gnode.core.task import AttemptKey, Task
-from gnode.core.transitions import Phase
 from gnode.daemon import leftovers, starts
 from gnode.daemon.accounts import Accounts
 from gnode.daemon.channel import Channel
@@ -37,18 +36,17 @@ from gnode.daemon.elastic import ElasticServer
 from gnode.daemon.ended import EndedLog
 from gnode.daemon.in_order import InOrder
 from gnode.daemon.launching import LauncherClient, Rules
+from gnode.daemon.measuring import Meters, measure
 from gnode.daemon.neighbours import PREFIX, Neighbours
 from gnode.daemon.reading import Reader
 from gnode.daemon.record_removal import RecordRemoval
 from gnode.daemon.removals import TRASH_PREFIX, Remover
 from gnode.daemon.sharing import Sharing
-from gnode.daemon.space import LOOK_S, SpoolSpace
+from gnode.daemon.space import LOOK_S
 from gnode.daemon.spool import Spool
 from gnode.daemon.steps import StepServer
 from gnode.daemon.writes import Writes
 from gnode.gpushare import ShareRefusedError
-from gnode.hw.load import LoadMeter
-from gnode.hw.sampling import Sampler, Target
 from gsched import watchdog
 from gsched.clock import Clock
 from gsched.failpoint import failpoint
@@ -99,21 +97,6 @@ class Identity:
     sharing: Sharing
     cpus: tuple[int, ...] = ()
     neighbours: str = PREFIX
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meters:
-    """What measures the node and its attempts.
-
-    Attributes:
-        sample_s: seconds between two samples of the attempts.
-        space: what is left of the spool's file system.
-    """
-
-    load: LoadMeter
-    attempts: Sampler[AttemptKey]
-    sample_s: float
-    space: SpoolSpace
 
 
 class Shell:
@@ -210,7 +193,9 @@ class Shell:
                 group.create_task(self._launcher.run()),
                 group.create_task(self._channel.run()),
                 group.create_task(self._elastic.run()),
-                group.create_task(self._sample()),
+                group.create_task(
+                    measure(self._agent, self._meters, self._sharing, self._clock, self.post)
+                ),
                 group.create_task(self._remover.run()),
                 group.create_task(self._watch_spool()),
                 group.create_task(self._watch_space()),
@@ -351,25 +336,6 @@ class Shell:
         self.post(Measured(load=meter.load(), usage={}))
         info = self._spool.read_info(key) if self._starts.forget(key) else None
         self.post(SupervisorEnded(key=key, record=record, info=info))
-
-    async def _sample(self) -> None:
-        while True:
-            await asyncio.sleep(self._meters.sample_s)
-            wall_s = self._clock.wall_s()
-            targets = [
-                Target(
-                    key=attempt.key,
-                    supervisor_pid=attempt.pid,
-                    cgroup=attempt.cgroup,
-                    gpu_indices=attempt.gpu_indices,
-                    wall_s=max(0.0, wall_s - attempt.info.started_s),
-                )
-                for attempt in self._agent.live()
-                if attempt.phase is Phase.RUNNING and attempt.info is not None
-            ]
-            usage, gpus = await asyncio.to_thread(self._meters.attempts.sample, targets)
-            self._meters.load.note_gpus(gpus)
-            self.post(Measured(load=self._meters.load.load(), usage=usage))
 
     # --- effects ---
 

@@ -9,7 +9,7 @@ import platform
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from gnode.gpushare.build import ALIAS, LIBRARY, build, find_compiler
 from gnode.gpushare.errors import NativeBuildError, ShareRefusedError
@@ -177,6 +177,17 @@ class InterceptionRuntime:
     def metrics(self) -> Mapping[str, object]:
         """Return the token daemon's counters, as `TokenDaemon.metrics`."""
         return self.keeper.ask(order="metrics")
+
+    def held_s(self) -> Mapping[str, float]:
+        """Return for how long each task has held the token, as the token daemon counts it."""
+        if not self._groups:
+            return {}
+        try:
+            groups = cast("Mapping[str, Mapping[str, float]]", self.metrics()["groups"])
+        except ShareRefusedError as error:
+            log.debug("the token daemon does not tell who held the token: %s", error)
+            return {}
+        return {name: float(group["held_s"]) for name, group in groups.items()}
 
     def close(self) -> None:
         """Watch the token daemon no longer; it ends if it has no task."""

@@ -73,5 +73,9 @@ class MigRuntime:
         kept = {(task.job, task.attempt) for task in tasks}
         self._taken = {key: taken for key, taken in self._taken.items() if key in kept}
 
+    def held_s(self) -> Mapping[str, float]:
+        """Return nothing: there are no tokens."""
+        return {}
+
     def close(self) -> None:
         """Do nothing: instances belong to the site."""

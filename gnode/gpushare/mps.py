@@ -64,5 +64,9 @@ class MpsRuntime:
     def keep(self, tasks: Iterable[SharedTask]) -> None:
         """Do nothing: nothing is kept of tasks."""
 
+    def held_s(self) -> Mapping[str, float]:
+        """Return nothing: there are no tokens."""
+        return {}
+
     def close(self) -> None:
         """Do nothing: the control daemon is the site's."""

@@ -70,5 +70,11 @@ class Runtime(Protocol):
     def keep(self, tasks: Iterable[SharedTask]) -> None:
         """Forget all tasks but these, which are admitted again later."""
 
+    def held_s(self) -> Mapping[str, float]:
+        """Return how long each task, by ``JOB.ATTEMPT``, has held its GPU's token, seconds.
+
+        Empty where there are no tokens.
+        """
+
     def close(self) -> None:
         """Let go of what gnode holds; admitted tasks keep running without it."""

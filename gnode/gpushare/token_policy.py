@@ -196,6 +196,13 @@ class TokenPolicy:
             usage_s += now_s - max(self._grant.since_s, one.usage_at_s)
         return usage_s
 
+    def held_s(self, group: str, now_s: float) -> float:
+        """Return the time for which the group has held the token until now, seconds."""
+        held_s = self.groups[group].held_s
+        if self._grant is not None and self._grant.group == group:
+            held_s += now_s - self._grant.since_s
+        return held_s
+
     # ---- events ----
 
     def attach(self, group: str, share_class: ShareClass, now_s: float) -> list[Effect]:

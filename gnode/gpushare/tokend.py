@@ -349,7 +349,7 @@ class TokenDaemon:
             "launches": tokens.launches.get(group, 0),
             "waiting": attached is not None and attached.wants_since_s is not None,
             "usage_s": 0.0 if attached is None else policy.usage_s(group, now_s),
-            "held_s": 0.0 if attached is None else attached.held_s,
+            "held_s": 0.0 if attached is None else policy.held_s(group, now_s),
             "window": 0 if attached is None else attached.window,
             "overlaps": 0 if attached is None else attached.overlaps,
         }

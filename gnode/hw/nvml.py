@@ -1,6 +1,7 @@
 """NVIDIA's management library, where there is one: what GPUs there are and how busy they are."""
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Final
@@ -20,11 +21,17 @@ _CORES_OF_ONE_BEFORE: Final = 192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSample:
-    """How busy one GPU is now; ``process_memory_bytes`` is by process id."""
+    """How busy one GPU is now.
+
+    Attributes:
+        process_memory_bytes: by process id.
+        process_util_percent: likewise, since the sample before; None: the GPU does not tell.
+    """
 
     util_percent: float
     memory_used_bytes: int
     process_memory_bytes: dict[int, int]
+    process_util_percent: dict[int, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +53,7 @@ class Nvml:
     def __init__(self, library: ModuleType = pynvml) -> None:
         self._library = library
         self._open = False
+        self._seen_us: dict[int, int] = {}  # the newest sample of processes, by GPU
         try:
             library.nvmlInit()
             self._open = True
@@ -88,17 +96,25 @@ class Nvml:
             return 0.0
         return cores // _cores_of_one(*capability) * clock_mhz
 
-    def samples(self) -> tuple[GpuSample, ...]:
+    def samples(self, *, by_process: Collection[int] = ()) -> tuple[GpuSample, ...]:
         """Return how busy each GPU is, by index; none where there is no NVML.
 
         It may take milliseconds, and on a broken driver much longer: call it in a thread.
+
+        Args:
+            by_process: GPUs of which the utilisation of each process is asked for. What is told is
+                what has come since the call before, so one caller alone may ask.
         """
         if not self._open:
             return ()
         library = self._library
         try:
             count = int(library.nvmlDeviceGetCount())
-            return tuple(self._sample(library.nvmlDeviceGetHandleByIndex(i)) for i in range(count))
+            handles = [library.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+            return tuple(
+                self._sample(handle, self._process_util(index, handle, wanted=index in by_process))
+                for index, handle in enumerate(handles)
+            )
         except library.NVMLError as error:
             log.warning("NVML does not answer: %s", error)
             return ()
@@ -130,7 +146,25 @@ class Nvml:
                 )
         return tuple(found)
 
-    def _sample(self, handle: object) -> GpuSample:
+    def _process_util(self, index: int, handle: object, *, wanted: bool) -> dict[int, float] | None:
+        """Return the mean utilisation by process since the call before; None: it is not told."""
+        if not wanted:
+            return None
+        library, found = self._library, dict[int, list[float]]()
+        since_us = self._seen_us.get(index, 0)
+        try:
+            samples = library.nvmlDeviceGetProcessUtilization(handle, since_us)
+        except library.NVMLError as error:
+            # Nothing new is an error, too: then nothing ran. Others: MIG, old GPUs, no right to.
+            nothing = getattr(library, "NVML_ERROR_NOT_FOUND", None)
+            return {} if nothing is not None and getattr(error, "value", None) == nothing else None
+        for sample in samples:
+            if int(sample.timeStamp) > since_us:
+                found.setdefault(int(sample.pid), []).append(float(sample.smUtil))
+                self._seen_us[index] = max(self._seen_us.get(index, 0), int(sample.timeStamp))
+        return {pid: sum(each) / len(each) for pid, each in found.items()}
+
+    def _sample(self, handle: object, process_util: dict[int, float] | None) -> GpuSample:
         library = self._library
         try:
             util_percent = float(library.nvmlDeviceGetUtilizationRates(handle).gpu)
@@ -148,6 +182,7 @@ class Nvml:
                 for process in processes
                 if process.usedGpuMemory is not None
             },
+            process_util_percent=process_util,
         )
 
 

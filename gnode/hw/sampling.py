@@ -1,14 +1,14 @@
 """How busy the machine is, and what each attempt uses, over all its processes."""
 
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 import psutil
 
 from gnode.hw import cgroups
 from gnode.hw.nvml import GpuSample, Nvml
-from gsched.model.resources import Usage
+from gsched.model.resources import LiveUse, Usage
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 
@@ -25,6 +25,7 @@ class Target(Generic[KeyT]):
         supervisor_pid: whose descendants the job's processes are.
         cgroup: the group they are in, or None: then descent alone counts.
         wall_s: seconds since the start.
+        shared_gpus: of which the attempt has a part, by index.
     """
 
     key: KeyT
@@ -32,6 +33,7 @@ class Target(Generic[KeyT]):
     cgroup: str | None
     gpu_indices: tuple[int, ...]
     wall_s: float
+    shared_gpus: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -50,6 +52,9 @@ class _Sum:
     gpu_memory_sum_bytes: int = 0
     read_bytes: int = 0
     write_bytes: int = 0
+    live: LiveUse = field(default_factory=LiveUse)
+    live_mark: tuple[float, float] = (0.0, 0.0)  # wall and CPU seconds of the sample before
+    held_mark: tuple[float, float] | None = None  # wall and token seconds of the sample before
 
     def note_cpu(self, cpu_s: float, wall_s: float) -> None:
         """Take in the CPU time so far; what was used stays used, though the sum may fall."""
@@ -60,6 +65,29 @@ class _Sum:
             self.cpu_peak_cores = max(self.cpu_peak_cores, (self.cpu_s - used_s) / interval_s)
         if interval_s >= PEAK_INTERVAL_S or interval_s < 0:  # the clock was set back
             self.peak_mark = (wall_s, self.cpu_s)
+
+    def note_live(self, wall_s: float, memory_bytes: int, gpus: float, gpu_bytes: int) -> None:
+        """Note what is in use at this sample, after its CPU time."""
+        marked_s, used_s = self.live_mark
+        interval_s = wall_s - marked_s
+        cores = max(0.0, self.cpu_s - used_s) / interval_s if interval_s > 0 else 0.0
+        self.live_mark = (wall_s, self.cpu_s)
+        self.live = LiveUse(
+            cpu_s=self.cpu_s,
+            cpu_cores=cores,
+            memory_bytes=memory_bytes,
+            gpus=gpus,
+            gpu_memory_bytes=gpu_bytes,
+        )
+
+    def held_part(self, held_s: float, wall_s: float) -> float:
+        """Return for which part of the time since the sample before the token was held, 0 to 1."""
+        before, self.held_mark = self.held_mark, (wall_s, held_s)
+        marked_s, held_before_s = before or (0.0, 0.0)
+        if held_s < held_before_s:  # another token daemon counts from 0
+            held_before_s = 0.0
+        interval_s = wall_s - marked_s
+        return min(1.0, (held_s - held_before_s) / interval_s) if interval_s > 0 else 0.0
 
     def usage(self, wall_s: float) -> Usage:
         return Usage(
@@ -84,22 +112,35 @@ class Sampler(Generic[KeyT]):
         self._nvml = nvml
         self._sums: dict[KeyT, _Sum] = {}
 
+    @property
+    def live(self) -> dict[KeyT, LiveUse]:
+        """Return what each target of the last sample used then."""
+        return {key: total.live for key, total in self._sums.items()}
+
     def sample(
-        self, targets: Sequence[Target[KeyT]]
+        self, targets: Sequence[Target[KeyT]], held_s: Mapping[KeyT, float] | None = None
     ) -> tuple[dict[KeyT, Usage], tuple[GpuSample, ...]]:
         """Take one sample of each target.
+
+        Args:
+            targets: attempts that run.
+            held_s: for how long they have held the token of their shared GPU, as far as one is
+                used; it tells their part of that GPU where NVML does not.
 
         Returns:
             What each target has used since its start, and how busy each GPU is. An attempt that
             is no longer among the targets is forgotten.
         """
-        gpus = self._nvml.samples()
+        shared = {index for target in targets for index in target.shared_gpus}
+        gpus = self._nvml.samples(by_process=shared)
+        tokens = held_s or {}
         self._sums = {target.key: self._sums.get(target.key, _Sum()) for target in targets}
         below = _descendants_of() if targets else {}
         usage: dict[KeyT, Usage] = {}
         for target in targets:
             total = self._sums[target.key]
-            self._add(total, target, _processes(target, below), gpus)
+            pids = _processes(target, below)
+            self._add(total, target, pids, gpus, tokens.get(target.key))
             usage[target.key] = total.usage(target.wall_s)
         return usage, gpus
 
@@ -109,6 +150,7 @@ class Sampler(Generic[KeyT]):
         target: Target[KeyT],
         pids: set[int],
         gpus: tuple[GpuSample, ...],
+        held_s: float | None,
     ) -> None:
         reaped_cpu_s = _reaped_cpu_s(target.supervisor_pid)
         if total.samples == 0:
@@ -129,17 +171,44 @@ class Sampler(Generic[KeyT]):
         total.memory_peak_bytes = max(total.memory_peak_bytes, memory_bytes)
         total.memory_sum_bytes += memory_bytes
         own = [gpus[index] for index in target.gpu_indices if index < len(gpus)]
-        if own:
-            total.gpu_util_sum_percent += sum(gpu.util_percent for gpu in own) / len(own)
-            gpu_memory_bytes = sum(_gpu_memory_bytes(gpu, pids) for gpu in own)
-            total.gpu_memory_peak_bytes = max(total.gpu_memory_peak_bytes, gpu_memory_bytes)
-            total.gpu_memory_sum_bytes += gpu_memory_bytes
+        shared = [gpus[index] for index in target.shared_gpus if index < len(gpus)]
+        held_part = None if held_s is None else total.held_part(held_s, target.wall_s)
+        percents = [gpu.util_percent for gpu in own]
+        percents += [_shared_percent(gpu, pids, held_part) for gpu in shared]
+        if not shared and held_part is not None and target.shared_gpus:
+            percents.append(100.0 * held_part)  # a declared GPU, of which NVML knows nothing
+        gpu_memory_bytes = sum(_gpu_memory_bytes(gpu, pids) for gpu in own)
+        gpu_memory_bytes += sum(_named_bytes(gpu, pids) for gpu in shared)
+        if percents:
+            total.gpu_util_sum_percent += sum(percents) / len(percents)
+        total.gpu_memory_peak_bytes = max(total.gpu_memory_peak_bytes, gpu_memory_bytes)
+        total.gpu_memory_sum_bytes += gpu_memory_bytes
+        total.note_live(target.wall_s, memory_bytes, sum(percents) / 100.0, gpu_memory_bytes)
 
 
 def _gpu_memory_bytes(gpu: GpuSample, pids: Iterable[int]) -> int:
     """Return what these processes hold; in another pid namespace NVML cannot name them: all."""
     named = [gpu.process_memory_bytes[pid] for pid in pids if pid in gpu.process_memory_bytes]
     return sum(named) if named else gpu.memory_used_bytes
+
+
+def _named_bytes(gpu: GpuSample, pids: Iterable[int]) -> int:
+    """Return what these processes hold of a shared GPU; the rest of it is others'."""
+    return sum(gpu.process_memory_bytes.get(pid, 0) for pid in pids)
+
+
+def _shared_percent(gpu: GpuSample, pids: Iterable[int], held_part: float | None) -> float:
+    """Return the part of a shared GPU that these processes keep busy, percent.
+
+    NVML says it, unless it cannot tell the processes apart (MIG, old GPUs) or names none of them
+    (another pid namespace). Then it is the time for which the job held the GPU's token: a little
+    more than its kernels took.
+    """
+    own = set(pids)
+    named = gpu.process_memory_bytes.keys() | (gpu.process_util_percent or {}).keys()
+    if gpu.process_util_percent is not None and (own & named or held_part is None):
+        return min(100.0, sum(gpu.process_util_percent.get(pid, 0.0) for pid in own))
+    return 0.0 if held_part is None else 100.0 * held_part
 
 
 def _descendants_of() -> dict[int, list[int]]:

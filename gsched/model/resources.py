@@ -236,6 +236,24 @@ class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     samples: Count = 0
 
 
+class LiveUse(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an attempt uses on one node at the moment, or over all its nodes when added up.
+
+    Attributes:
+        cpu_s: CPU time since its start.
+        cpu_cores: busy between the last two samples.
+        memory_bytes: in use at the last sample.
+        gpus: busy GPUs: the sum of the utilisations of its own, and its own part of a shared one.
+        gpu_memory_bytes: in use at the last sample.
+    """
+
+    cpu_s: Amount = 0.0
+    cpu_cores: Amount = 0.0
+    memory_bytes: Count = 0
+    gpus: Amount = 0.0
+    gpu_memory_bytes: Count = 0
+
+
 class Load(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How busy a node is, from its heartbeat.
 

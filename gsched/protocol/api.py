@@ -14,9 +14,11 @@ from gsched.model.limits import MAX_SUBMIT_BYTES
 from gsched.model.reports import Checkpoint, Progress
 from gsched.model.resources import Load, Usage
 from gsched.model.training import Training
+from gsched.protocol.moves import MoveRow
 from gsched.protocol.notify import NotifyRow
 from gsched.protocol.shares import SharedGpuRow, ShareRow
 from gsched.protocol.starts import AheadRows, StartRow
+from gsched.protocol.uses import LiveRow
 
 API_VERSION = 1
 MAX_BODY_BYTES = MAX_SUBMIT_BYTES
@@ -199,6 +201,8 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
         moves_cost_s: for how long that has kept it from working, seconds.
         array: of an array, how many of its elements are in which state; None: it is none.
         start: when it is predicted to start, where that was asked for; None: it does not wait.
+        live: what it uses at the moment; None: it does not run, or nothing was told yet.
+        memory_peak_bytes, memory_mean_bytes: of the present (or last) attempt, from samples.
     """
 
     id: int
@@ -234,6 +238,9 @@ class JobRow(Labels, frozen=True, kw_only=True, omit_defaults=True):
     moves_cost_s: float = 0.0
     array: ArrayRow | None = None
     start: StartRow | None = None
+    live: LiveRow | None = None
+    memory_peak_bytes: int = 0
+    memory_mean_bytes: int = 0
 
     def shown_id(self, server: str) -> str:
         """Return the job's identifier as users see it: ``12.server``; ``12[].server``: an array."""
@@ -255,7 +262,7 @@ class JobList(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PartRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An attempt on one of its nodes."""
+    """An attempt on one of its nodes; ``live``: what it uses there at the moment."""
 
     node: str
     state: str
@@ -267,6 +274,7 @@ class PartRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended_s: float | None = None
     usage: Usage | None = None
     outcome: OutcomeRow | None = None
+    live: LiveRow | None = None
 
 
 class AttemptRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -290,45 +298,6 @@ class EventRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     at_s: float
     kind: str
     text: str
-
-
-class MoveRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A move of a running job: the one under way, or the last.
-
-    Moments are seconds since the epoch, None while they are to come.
-
-    Attributes:
-        to: the nodes that it goes to; empty once it is there, or if it goes to its queue.
-        phase: ``requested``, ``prepared``, ``checkpointed``, ``stopped``, ``placed`` or ``done``.
-        asked_s: when it was decided.
-        prepared_s: when the processes of its next attempt waited for the launch; None: they do not.
-        start: of that attempt: ``warm``, or ``cold:`` and why; empty: it is not known.
-        saved_s: when its checkpoint was published.
-        left_s: when nothing of it was left at its old place.
-        placed_s: when it had its new place.
-        resumed_s: when its first step there was done.
-        save_s, restore_s: what writing and reading the checkpoint took, seconds.
-        cost_s: time without progress: from the checkpoint, or from the order to a job that knows
-            only its signal, to the first step at the new place.
-        lost: how the job was killed at its checkpoint signal: it restarts, and has not moved.
-    """
-
-    phase: str
-    asked_s: float
-    to: tuple[str, ...] = ()
-    why: str = ""
-    by: str = ""
-    prepared_s: float | None = None
-    start: str = ""
-    saved_s: float | None = None
-    left_s: float | None = None
-    placed_s: float | None = None
-    resumed_s: float | None = None
-    save_s: float = 0.0
-    restore_s: float = 0.0
-    size_bytes: int = 0
-    cost_s: float | None = None
-    lost: str = ""
 
 
 class JobStory(Stated, frozen=True, kw_only=True, omit_defaults=True):
@@ -443,6 +412,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         gpus_free: GPUs of which no job has anything.
         shared_gpus: GPUs on which jobs have shares.
         sharing: the runtime by which jobs share its GPUs; empty: they cannot.
+        load_s: when ``load`` was told: with a heartbeat, or since.
         cpu_binding: how it binds jobs to CPUs: ``cpuset``, ``affinity``, or ``none: `` and why;
             empty: it does not tell.
         faults: starts in a row that failed through the node's own fault.
@@ -479,6 +449,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     since_s: float = 0.0
     heartbeat_s: float | None = None
     load: Load | None = None
+    load_s: float | None = None
     identity: str = ""
     refused: str = ""
     jobs: tuple[int, ...] = ()

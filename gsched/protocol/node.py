@@ -21,12 +21,13 @@ from gsched.model.resources import Inventory, Load, Share, Usage
 from gsched.model.states import Join, LaunchKind, PartState, StopReason
 from gsched.model.training import Batching
 from gsched.protocol.job_steps import StepOrder, StepRefused, StepReport
+from gsched.protocol.uses import Uses
 
 PROTOCOL_VERSION = 2
 MAX_FRAME_BYTES = 32 * 1024 * 1024
 KEEPALIVE_S = 5.0  # ping interval of the open connection: a lost peer is known in 2 of these
 HEARTBEAT_S = 300.0
-SAMPLE_S = 10.0
+SAMPLE_S = 5.0
 
 # --- handshake: each side's first sealed frame proves that it knows the cluster's key ---
 
@@ -115,8 +116,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
         problem: why the node takes no new jobs, in words; empty: it does.
         epoch_id: of the head of ``highest_epoch``: no two starts of a head have the same one.
         seq, next_job: how far the head of that epoch had come, as it said last.
-        cpu_binding: how jobs are bound to CPUs here: ``cpuset``, ``affinity``, or ``none: `` and
-            why; empty: not told.
+        cpu_binding: how jobs are bound to CPUs, and why they are not; empty: not told.
     """
 
     boot_id: str
@@ -151,6 +151,7 @@ class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=Tr
         seq: of the newest event that is durable on the head.
         next_job: the id that the next job gets.
         leases: this head answers `Renew`.
+        uses: this head takes `Uses`.
     """
 
     cluster: str
@@ -159,6 +160,7 @@ class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=Tr
     seq: Count = 0
     next_job: Count = 0
     leases: bool = False
+    uses: bool = False
 
 
 class Refused(Struct, frozen=True, kw_only=True, tag="refused"):
@@ -562,6 +564,7 @@ NodeMessage = (
     | Pong
     | Renew
     | Heartbeat
+    | Uses
     | OutputRead
     | UnknownAttempt
     | Probed

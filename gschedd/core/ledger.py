@@ -39,6 +39,7 @@ def own(state: State, job: Job, attempt: Attempt) -> None:
 def disown(state: State, job: Job, attempt: Attempt) -> None:
     """Let an attempt give its allocation back."""
     del state.running[job.id]
+    state.volatile.live.pop(job.id, None)
     state.note_moved(job.id)
     state.ports.discard(attempt.master_port)
     for name, part in attempt.parts.items():

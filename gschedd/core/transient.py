@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from gsched.model.ids import short_job_id
 from gsched.model.machine import Machine
-from gsched.model.resources import Request
+from gsched.model.resources import LiveUse, Load, Request
 from gschedd.plan.snapshot import JobClass, OrderKey, RunningJob
 from gschedd.plan.training import Size
 
@@ -88,6 +88,21 @@ class PreparedThere(Struct, kw_only=True):
     attempt: int
     nodes: tuple[str, ...]
     missing: set[str]
+
+
+class LiveParts:
+    """What the parts of an attempt use at the moment.
+
+    Attributes:
+        attempt: its number.
+        parts: what was told last, and when, by node.
+    """
+
+    __slots__ = ("attempt", "parts")
+
+    def __init__(self, attempt: int) -> None:
+        self.attempt = attempt
+        self.parts: dict[str, tuple[LiveUse, float]] = {}
 
 
 class Dirty:
@@ -174,6 +189,8 @@ class Volatile:
             again as soon as one can be made.
         quarantined: why a node is refused that claims to know more than the database, by node; the
             shell fills it.
+        live: what running jobs use at the moment, by job.
+        loads: how busy nodes are and when they said so, by node; policies see heartbeats alone.
         cpu_bindings: how nodes bind jobs to CPUs, by node, in their words.
         ended: whether jobs that have ended lately succeeded, by number; the oldest first.
     """
@@ -187,6 +204,8 @@ class Volatile:
         self.prepared: dict[int, PreparedThere] = {}
         self.moves_left = False
         self.quarantined: dict[str, str] = {}
+        self.live: dict[int, LiveParts] = {}
+        self.loads: dict[str, tuple[Load, float]] = {}
         self.cpu_bindings: dict[str, str] = {}
         self.ended: dict[int, bool] = {}
 

@@ -24,9 +24,10 @@ from gsched.protocol import node as n
 from gsched.protocol.framing import frames
 from gsched.protocol.job_steps import StepFailed, StepReport, StepRequest
 from gsched.protocol.sealing import Opener, Sealer, SealError
+from gsched.protocol.uses import Uses
 from gschedd.core import effects as e
 from gschedd.core.attempts.reports import MAX_PROBLEM
-from gschedd.core.nodes.live import note_binding
+from gschedd.core.nodes.live import note_binding, note_uses
 from gschedd.core.step import Step
 from gschedd.engine.loop import Engine
 from gschedd.http.door import Visitor
@@ -373,6 +374,7 @@ class Links:
                 seq=self._reached[0],
                 next_job=self._reached[1],
                 leases=True,
+                uses=True,
             )
         )
         return True
@@ -472,7 +474,7 @@ class Links:
                     reports.append(message)
                 case n.Known():
                     over = self.recovery is None or await self.recovery.told(node, message)
-                case n.Heartbeat():
+                case n.Heartbeat() | Uses():
                     await self._take_load(node, message)
                 case n.OutputRead():
                     self._answer_request(node, message)
@@ -508,9 +510,12 @@ class Links:
         if waiting is not None and not waiting.done():
             waiting.set_result(message)
 
-    async def _take_load(self, node: str, said: n.Heartbeat) -> None:
+    async def _take_load(self, node: str, said: n.Heartbeat | Uses) -> None:
         """Let the head hear how busy a node is, and what its attempts use."""
         head = self._engine.head
+        if isinstance(said, Uses):
+            note_uses(head.state, node, said, self._clock.wall_s())
+            return
         head.heard_from(node, said.load, self._clock.wall_s(), said.usage)
         if head.state.dirty.any:  # jobs may have waited until a shared GPU is less busy
             await self._engine.tell(lambda _: ())  # a cycle follows

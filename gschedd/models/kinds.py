@@ -32,9 +32,11 @@ def kind_of(spec: JobSpec) -> Kind:
 @lru_cache(MAX_KEPT)
 def _kind(uid: int, named: Named, request: Request, walltime_s: float) -> Kind:
     chunks = request.chunks
+    # What a job does beside others on a GPU says nothing of what it does with one of its own.
+    where = "shared:" if request.gpu_share is not None else ""
     return Kind(
-        key=f"{uid}:{_label(named)}",
-        program=f"{uid}:{_program(named)}",
+        key=f"{uid}:{where}{_label(named)}",
+        program=f"{uid}:{where}{_program(named)}",
         owner_uid=uid,
         cpus=max(chunk.cpus for chunk in chunks),
         gpus=max(chunk.gpus for chunk in chunks),

@@ -1,6 +1,6 @@
 """What is remembered of an attempt on one of its nodes."""
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gsched.model.resources import Share, Usage
 from gschedd.plan.load import Kind, NodeRates, Use
@@ -45,6 +45,10 @@ def record_of(
     """Return the record of a part that has ended, or None if it ran too short to say anything."""
     if usage.wall_s <= 0:
         return None
+    if not share.gpu_indices:
+        # A part of a GPU is what the others on it have left: it says nothing of what a job of this
+        # kind would do with a whole one.
+        usage = structs.replace(usage, gpu_memory_mean_bytes=0, gpu_memory_peak_bytes=0)
     return Record(
         kind=kind,
         node=share.node,

@@ -13,6 +13,7 @@ from gsched.cli.dialect import GSCHED, speak
 from gsched.cli.slurm.commands import run_slurm
 from gsched.protocol import actions as a
 from gsched.protocol import api
+from gsched.protocol.uses import LiveRow
 from tests.support.canned_head import node
 from tests.support.commands import Ran
 from tests.support.fake_api import NOW_S, FakeApi, make_row, serve
@@ -271,3 +272,34 @@ def test_a_job_that_has_ended_is_no_error_for_scancel(
         other = api.ActionReply(results=(api.ActionResult(id="2", error=running),))
         canned.answers["POST /v1/jobs/actions"] = other
         assert slurm("scancel", "2").status == 1
+
+
+def test_sstat_tells_what_running_jobs_use(fake: FakeApi) -> None:
+    live = LiveRow(
+        at_s=NOW_S, cpu_cores=3.5, memory_bytes=3 << 20, gpus=1.5, gpus_held=2,
+        gpu_memory_bytes=1 << 20,
+    )  # fmt: skip
+    fake.add(row(7, state="running", letter="R", nodes=("n1", "n2"), started_s=NOW_S - 60,
+                 cpu_s=200.0, live=live, memory_peak_bytes=5 << 20))  # fmt: skip
+    ran = slurm("sstat", "-P", "-j", "7.batch", "-o", "JobID,NTasks,AveCPU,AveRSS,MaxRSS")
+    assert ran.stdout.splitlines() == [
+        "JobID|NTasks|AveCPU|AveRSS|MaxRSS",
+        "7.batch|2|00:01:40|1536K|5120K",
+    ]
+    ran = slurm("sstat", "-n", "-P", "-j", "7", "-o", "TRESUsageInTot")
+    assert ran.stdout == "cpu=00:03:20,mem=3072K,gres/gpumem=1024K,gres/gpuutil=150\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "sstat: error: You didn't give me any jobs to stat."),
+        (["-j", "3"], "sstat: error: no steps running for the jobs named"),
+        (["-j", "2", "-o", "Rss"], "sstat: error: Invalid field requested: 'Rss'"),
+    ],
+)
+def test_sstat_says_what_is_wrong(fake: FakeApi, arguments: list[str], message: str) -> None:
+    del fake
+    ran = slurm("sstat", *arguments)
+    assert ran.status == 1
+    assert message.removeprefix("sstat: ") in ran.stderr

@@ -60,3 +60,40 @@ def test_jobs_of_both_classes_get_their_limit_and_launch(
         assert text.splitlines()[1:] == ["0", f"[0, {64 * MIB}]", "2", "0", "0", "0"], text
     assert len(device.log()) == 10
     assert len({ran.pid for ran in device.log()}) == 2
+
+
+def test_a_job_on_a_shared_gpu_is_charged_with_its_time_on_it(
+    cluster: Cluster, fake_driver: Path, tmp_path: Path
+) -> None:
+    """There is no NVML that names processes: the token daemon tells how long it held the token."""
+    device = Device(tmp_path / "device")
+    cluster.cuda_driver = str(fake_driver)
+    cluster.share_runtimes["n1"] = "interception"
+    cluster.start_head()
+    cluster.start_node("n1", cpus=4, gpus=1, sample_s=0.3)
+    work = "cuda.launch(400000)\ncuda.synchronize()\n"
+    (tmp_path / "steps").write_text("cuda.start()\n" + 8 * work)
+    job = new_job(
+        name="shares",
+        workdir=str(cluster.jobs),
+        script=(
+            f"#!/bin/sh\nexport GSCHED_FAKE_STATE={device.path}\n"
+            f"{sys.executable} {JOB} < {tmp_path / 'steps'}\n"
+        ),
+        resources=("gpu_share=40%:64mb:low",),
+    )
+    (result,) = cluster.head.submit([job]).results
+    assert result.error is None, result.error
+    number = str(result.id)
+
+    def percent() -> float:
+        (row,) = cluster.head.jobs([number]).jobs
+        return row.live.gpu_percent if row.live is not None else 0.0
+
+    assert 5 < wait_until(percent, what="the live use of its GPU") <= 100
+    wait_until(
+        lambda: cluster.head.jobs([number]).jobs[0].state == "done", timeout_s=60, what="its end"
+    )
+    (attempt,) = cluster.head.job(number).attempts
+    assert attempt.usage is not None
+    assert 5 < attempt.usage.gpu_util_mean_percent <= 100

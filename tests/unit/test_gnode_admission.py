@@ -53,6 +53,9 @@ class Noted:
     def release(self, task: SharedTask) -> None:
         self.told.append(("release", task))
 
+    def held_s(self) -> Mapping[str, float]:
+        return {"7.2": 1.5}
+
     def close(self) -> None:
         self.told.append(("close", None))
 

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -189,7 +189,8 @@ class Replay(Nvml):
         super().__init__()
         self._left = memory_bytes
 
-    def samples(self) -> tuple[GpuSample, ...]:
+    def samples(self, *, by_process: Collection[int] = ()) -> tuple[GpuSample, ...]:
+        del by_process
         return tuple(
             GpuSample(util_percent=0.0, memory_used_bytes=used, process_memory_bytes={})
             for used in self._left.pop(0)

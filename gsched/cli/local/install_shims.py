@@ -12,7 +12,16 @@ from gsched.cli.pbs.shim import COMMANDS
 from gsched.errors import CannotWriteError
 
 SLURM: Final = "slurm"
-SLURM_COMMANDS: Final = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
+SLURM_COMMANDS: Final = (
+    "sacct",
+    "sbatch",
+    "scancel",
+    "scontrol",
+    "sinfo",
+    "squeue",
+    "srun",
+    "sstat",
+)
 MARK: Final = "made by gsched install-shims"
 _MODE: Final = 0o755
 

@@ -106,7 +106,9 @@ def _used(story: JobStory) -> Iterator[Attribute]:
         return
     usage = _usage(story)
     yield Attribute("resources_used", "cput", format_duration(row.cpu_s))
-    peak = usage.memory_peak_bytes if usage is not None else 0
+    peak = max(usage.memory_peak_bytes if usage is not None else 0, row.memory_peak_bytes)
+    if row.live is not None:
+        yield Attribute("resources_used", "cpupercent", f"{100.0 * row.live.cpu_cores:.0f}")
     yield Attribute("resources_used", "mem", f"{-(-peak // 1024)}kb")
     yield Attribute("resources_used", "vmem", f"{-(-peak // 1024)}kb")
     yield Attribute("resources_used", "walltime", format_duration(walltime_s(story)))

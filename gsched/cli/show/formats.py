@@ -43,6 +43,15 @@ FIELDS: Final[Mapping[str, Reader]] = MappingProxyType(
         "elapsed": lambda row, reply: elapsed(row, reply.now_s),
         "limit": lambda row, _: format_duration(row.walltime_s) if row.walltime_s else "",
         "cputime": lambda row, _: cpu_time(row),
+        "cpu_use": lambda row, _: f"{row.live.cpu_cores:.1f}" if row.live else "",
+        "memory_use": lambda row, _: format_size(row.live.memory_bytes) if row.live else "",
+        "gpu_use": lambda row, _: _gpu_use(row),
+        "gpu_memory_use": lambda row, _: (
+            format_size(row.live.gpu_memory_bytes) if row.live and row.live.gpus_held else ""
+        ),
+        "use_age": lambda row, reply: (
+            f"{max(0.0, reply.now_s - row.live.at_s):.0f}s" if row.live else ""
+        ),
         "attempt": lambda row, _: row.attempt,
         "reason": lambda row, _: reason_words(row),
         "start": lambda row, _: _moment(row.predicted_start_s),
@@ -65,6 +74,11 @@ _SORTED: Final[Mapping[str, Callable[[JobRow, JobList], float | str]]] = Mapping
         ),
         "limit": lambda row, _: row.walltime_s or 0.0,
         "cputime": lambda row, _: row.cpu_s,
+        "cpu_use": lambda row, _: row.live.cpu_cores if row.live else -1.0,
+        "memory_use": lambda row, _: row.live.memory_bytes if row.live else -1,
+        "gpu_use": lambda row, _: row.live.gpu_percent if row.live else -1.0,
+        "gpu_memory_use": lambda row, _: row.live.gpu_memory_bytes if row.live else -1,
+        "use_age": lambda row, reply: reply.now_s - row.live.at_s if row.live else -1.0,
         "start": lambda row, _: row.predicted_start_s or 0.0,
         "deadline": lambda row, _: row.deadline_s or 0.0,
         "slack": lambda row, _: row.slack_s or 0.0,
@@ -79,8 +93,16 @@ NAMED: Final[Mapping[str, str]] = MappingProxyType(
         "long": "{id:<20} {name:<16} {user:<12} {letter} {queue:<10} {cpus:>5} {gpus:>5} "
         "{elapsed:>9} {limit:>9} {nodes} {reason}",
         "start": "{id:<20} {name:<16} {letter} {start:<24} {reason}",
+        "usage": "{id:<20} {name:<16} {user:<12} {letter} {elapsed:>9} {cpus:>5} {cpu_use:>7} "
+        "{memory:>8} {memory_use:>8} {gpus:>5} {gpu_use:>5} {gpu_memory_use:>8} {use_age:>5}",
     }
 )
+
+
+def _gpu_use(row: JobRow) -> str:
+    """Return the mean utilisation of a job's GPUs: ``85%``."""
+    live = row.live
+    return f"{live.gpu_percent:.0f}%" if live is not None and live.gpus_held else ""
 
 
 def _moment(at_s: float | None) -> str:

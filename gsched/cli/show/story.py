@@ -19,11 +19,12 @@ from gsched.protocol.api import (
     AttemptRow,
     JobRow,
     JobStory,
-    MoveRow,
     OutcomeRow,
     PartRow,
 )
+from gsched.protocol.moves import MoveRow
 from gsched.protocol.starts import AheadRow
+from gsched.protocol.uses import LiveRow
 
 
 def print_story(story: JobStory) -> None:
@@ -127,6 +128,7 @@ def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
         ("resources_used.cput", format_duration(row.cpu_s) if row.started_s else ""),
         ("resources_used.walltime", _walltime_used(story)),
         ("job_state", row.letter),
+        ("live_use", "" if row.live is None else live_words(row.live, row, story.now_s)),
         *_array_fields(row.array),
         ("queue", row.queue),
         ("server", story.server),
@@ -387,9 +389,20 @@ def _part(part: PartRow, story: JobStory) -> str:
     text = f"on {printable(part.node)}: {', '.join(words)}; {state}"
     if part.usage is not None:
         text += f"; used {_usage(part.usage)}"
+    if part.live is not None and len(story.row.nodes) > 1:
+        text += f"; uses {live_words(part.live, part, story.now_s)}"
     if part.outcome is not None:
         text += f"; {_outcome(story, part.outcome)}"
     return text
+
+
+def live_words(live: LiveRow, of: JobRow | PartRow, now_s: float) -> str:
+    """Return ``1.9 of 2 cores, 512mb, GPUs 85 %, GPU memory 12gb (3 s ago)``."""
+    words = [f"{live.cpu_cores:.1f} of {counted(of.cpus, 'core')}", format_size(live.memory_bytes)]
+    if live.gpus_held:
+        words.append(f"GPU{'s' * (live.gpus_held != 1)} {live.gpu_percent:.0f} %")
+        words.append(f"GPU memory {format_size(live.gpu_memory_bytes)}")
+    return f"{', '.join(words)} ({max(0.0, now_s - live.at_s):.0f} s ago)"
 
 
 def _usage(usage: Usage) -> str:

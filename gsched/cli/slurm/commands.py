@@ -11,6 +11,7 @@ from gsched.cli.dialect import Dialect, speak
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.sbatch import sbatch
 from gsched.cli.slurm.srun import srun
+from gsched.cli.slurm.sstat import sstat
 from gsched.client import Head, error_from
 from gsched.config import environment
 from gsched.errors import GschedError, UnknownJobError, UsageError
@@ -121,14 +122,7 @@ def sacct(words: Sequence[str]) -> int:
         rows = tuple(row for row in rows if row.name in options["name"].split(","))
     lines = [[title for title, _, _ in fields]] if "noheader" not in options else []
     lines += [[read(row, reply) for _, read, _ in fields] for row in rows]
-    for line in lines:
-        if "parsable2" in options or "parsable" in options:
-            end = "|" if "parsable" in options else ""
-            print("|".join(line) + end)
-        else:
-            widths = [width for _, _, width in fields]
-            cells = zip(line, widths, strict=True)
-            print(" ".join(f"{text[:width]:>{width}}" for text, width in cells) + " ")
+    w.print_table(lines, [width for _, _, width in fields], options)
     return 0
 
 
@@ -270,6 +264,7 @@ COMMANDS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
     "sinfo": sinfo,
     "squeue": squeue,
     "srun": srun,
+    "sstat": sstat,
 }
 _command = [""]
 

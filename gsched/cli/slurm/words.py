@@ -1,7 +1,7 @@
 """What the commands of Slurm share: their options, ids, states and fields. Pure."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from gsched.errors import UsageError
@@ -155,6 +155,21 @@ SQUEUE: Final[Mapping[str, tuple[str, Field]]] = {
 #: sacct -o: values by name in lower case.
 SACCT: Final[Mapping[str, tuple[str, Field]]] = {
     "account": ("Account", lambda row, _: row.account),
+    "avecpu": (
+        "AveCPU",
+        lambda row, _: format_duration(row.cpu_s / max(1, len(row.nodes))),
+    ),
+    "averss": (
+        "AveRSS",
+        lambda row, _: kib(row.memory_mean_bytes // max(1, len(row.nodes))),
+    ),
+    "cputimeraw": ("CPUTimeRAW", lambda row, reply: str(round(_held_cpu_s(row, reply)))),
+    "cputime": ("CPUTime", lambda row, reply: format_duration(_held_cpu_s(row, reply))),
+    "maxrss": ("MaxRSS", lambda row, _: kib(row.memory_peak_bytes)),
+    "maxvmsize": ("MaxVMSize", lambda row, _: kib(row.memory_peak_bytes)),
+    "ncpus": ("NCPUS", lambda row, _: str(row.cpus)),
+    "reqmem": ("ReqMem", lambda row, _: kib(row.memory_bytes)),
+    "totalcpu": ("TotalCPU", lambda row, _: format_duration(row.cpu_s)),
     "alloccpus": ("AllocCPUS", lambda row, _: str(row.cpus)),
     "elapsed": (
         "Elapsed",
@@ -172,6 +187,36 @@ SACCT: Final[Mapping[str, tuple[str, Field]]] = {
     "state": ("State", lambda row, _: state_of(row)[0]),
     "user": ("User", lambda row, _: row.user),
 }
+
+
+def kib(size_bytes: int) -> str:
+    """Return a size as Slurm's accounting has it: ``1024K``; empty for none."""
+    return f"{-(-size_bytes // 1024)}K" if size_bytes else ""
+
+
+def live_bytes(row: JobRow) -> int:
+    """Return the memory that a running job uses."""
+    return row.live.memory_bytes if row.live is not None else row.memory_mean_bytes
+
+
+def _held_cpu_s(row: JobRow, reply: JobList) -> float:
+    """Return for how long a job has had its CPUs, times their number: Slurm's CPUTime."""
+    wall_s = row.wall_s
+    if not wall_s and row.started_s is not None:
+        wall_s = (row.ended_s or reply.now_s) - row.started_s
+    return row.cpus * wall_s
+
+
+def print_table(
+    lines: Iterable[Sequence[str]], widths: Sequence[int], options: Mapping[str, str]
+) -> None:
+    """Print lines in columns or, with -p or -P, with bars between their fields."""
+    for line in lines:
+        if "parsable2" in options or "parsable" in options:
+            print("|".join(line) + ("|" if "parsable" in options else ""))
+        else:
+            cells = zip(line, widths, strict=True)
+            print(" ".join(f"{text[:width]:>{width}}" for text, width in cells) + " ")
 
 
 def _exit_code(row: JobRow) -> str:

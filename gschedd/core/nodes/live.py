@@ -1,10 +1,79 @@
-"""What nodes say of the present moment. No facts: it is not durable, and comes again."""
+"""What nodes say of the present moment. No facts: it is not durable, and comes again.
 
+A use is kept for jobs that run, of the nodes on which their attempts are, and nothing else: so it
+is as much as there are parts of running attempts, whatever nodes say.
+"""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from gsched.model.resources import LiveUse, Load
+from gsched.protocol.uses import Uses
 from gschedd.core.attempts.reports import MAX_PROBLEM
-from gschedd.core.state import State
+from gschedd.core.state import Attempt, Node, State
+from gschedd.core.transient import LiveParts
+
+
+class LiveTotal(Struct, frozen=True, kw_only=True):
+    """What an attempt uses on all its nodes that have told; ``at_s``: the oldest of them."""
+
+    use: LiveUse
+    at_s: float
 
 
 def note_binding(state: State, node: str, words: str) -> None:
     """Note how a node binds jobs to CPUs, in its words."""
     if node in state.nodes:
         state.volatile.cpu_bindings[node] = words[:MAX_PROBLEM]
+
+
+def note_uses(state: State, node: str, said: Uses, now_s: float) -> None:
+    """Note what attempts on a node use at the moment, and how busy it is."""
+    if node not in state.nodes:
+        return
+    if said.load is not None:
+        state.volatile.loads[node] = (said.load, now_s)
+    for job_id, number, use in said.uses:
+        job = state.running.get(job_id)
+        attempt = job.attempt if job is not None else None
+        if attempt is None or attempt.number != number or node not in attempt.parts:
+            continue
+        known = state.volatile.live.get(job_id)
+        if known is None or known.attempt != number:
+            known = state.volatile.live[job_id] = LiveParts(number)
+        known.parts[node] = (use, now_s)
+
+
+def uses_of(state: State, job: int, attempt: Attempt | None) -> dict[str, tuple[LiveUse, float]]:
+    """Return what an attempt uses, and since when that is known, by node."""
+    known = state.volatile.live.get(job)
+    if known is None or attempt is None or known.attempt != attempt.number:
+        return {}
+    return known.parts
+
+
+def total_of(parts: Iterable[tuple[LiveUse, float]]) -> LiveTotal | None:
+    """Return the sum of what an attempt uses on its nodes, None if nothing is known."""
+    told = list(parts)
+    if not told:
+        return None
+    uses = [use for use, _ in told]
+    return LiveTotal(
+        use=LiveUse(
+            cpu_s=sum(use.cpu_s for use in uses),
+            cpu_cores=sum(use.cpu_cores for use in uses),
+            memory_bytes=sum(use.memory_bytes for use in uses),
+            gpus=sum(use.gpus for use in uses),
+            gpu_memory_bytes=sum(use.gpu_memory_bytes for use in uses),
+        ),
+        at_s=min(at_s for _, at_s in told),
+    )
+
+
+def newest_load(state: State, node: Node) -> tuple[Load | None, float | None]:
+    """Return the newest load that a node has told, and when."""
+    told = state.volatile.loads.get(node.name)
+    if told is not None and (node.heartbeat_s is None or told[1] >= node.heartbeat_s):
+        return told
+    return node.load, node.heartbeat_s

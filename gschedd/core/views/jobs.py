@@ -16,6 +16,7 @@ from gschedd.core.forecast.deadline import Outlook, is_planned, outlook_of
 from gschedd.core.forecast.start import StartForecast
 from gschedd.core.head import Head
 from gschedd.core.nodes.admission import SHOWN, refused_words
+from gschedd.core.nodes.live import newest_load
 from gschedd.core.nodes.probation import recent_resumptions
 from gschedd.core.requests.notify import origin_of
 from gschedd.core.settings import QueueSettings
@@ -25,6 +26,7 @@ from gschedd.core.training.startups import expected_startup_s
 from gschedd.core.views.adaptive import advice
 from gschedd.core.views.ahead import jobs_ahead
 from gschedd.core.views.arrays import with_array
+from gschedd.core.views.live import live_parts, live_row, used_so_far
 from gschedd.core.views.migrations import checkpoint_row, move_row, progress_row
 from gschedd.core.views.reasons import Reasons, describe, unanswered_reason
 from gschedd.core.views.remedies import Remedies
@@ -111,6 +113,7 @@ class JobViews:
             reason, predicted_start_s = self._reasons.with_start(job)
         else:
             reason, predicted_start_s = self._unanswered(job), None
+        used = used_so_far(self._state, job.id, attempt)
         row = api.JobRow(
             gpu_share=share_of(job),
             id=job.id,
@@ -130,7 +133,8 @@ class JobViews:
             ended_s=job.ended_s,
             attempt=job.attempts,
             nodes=tuple(attempt.parts) if attempt is not None else (),
-            cpu_s=job.cpu_s + _present_cpu_s(attempt),
+            cpu_s=job.cpu_s
+            + (0.0 if attempt is None or attempt.ended_s is not None else used.cpu_s),
             wall_s=job.wall_s + self._present_wall_s(attempt),
             reason=reason,
             predicted_start_s=predicted_start_s,
@@ -138,6 +142,9 @@ class JobViews:
             moves=job.moves,
             moves_lost=job.moves_lost,
             moves_cost_s=job.moves_cost_s,
+            live=live_row(self._state, job.id, attempt),
+            memory_peak_bytes=used.memory_peak_bytes,
+            memory_mean_bytes=used.memory_mean_bytes,
         )
         labels = labels_of(spec)
         return structs.replace(row, **labels) if any(labels.values()) else row
@@ -175,7 +182,7 @@ class JobViews:
             server=self._settings.server,
             now_s=now_s,
             row=row,
-            attempts=tuple(attempt_row(attempt) for attempt in told),
+            attempts=tuple(self._attempt(job, attempt) for attempt in told),
             events=tuple(
                 api.EventRow(seq=seq, at_s=fact.at_s, kind=type(fact).__name__, text=describe(fact))
                 for seq, fact in events
@@ -220,6 +227,14 @@ class JobViews:
         }
         return structs.replace(story, **said)
 
+    def _attempt(self, job: Job, attempt: Attempt) -> api.AttemptRow:
+        live = live_parts(self._state, job.id, attempt)
+        row = attempt_row(attempt)
+        if not live:
+            return row
+        parts = (structs.replace(part, live=live.get(part.node)) for part in row.parts)
+        return structs.replace(row, parts=tuple(parts))
+
     def _is_in_queue(self, job: Job) -> bool:
         """Return whether a job may start: arrays, and elements that are no jobs yet, may not."""
         is_array = job.spec.array is not None
@@ -262,6 +277,7 @@ class JobViews:
         """Return the line of a node."""
         inventory = node.inventory
         space = self._state.spaces[node.name]
+        load, load_s = newest_load(self._state, node)
         return api.NodeRow(
             name=node.name,
             state=node.state.value,
@@ -287,7 +303,8 @@ class JobViews:
             version=node.version,
             since_s=node.since_s,
             heartbeat_s=node.heartbeat_s,
-            load=node.load,
+            load=load,
+            load_s=load_s,
             identity=node.identity[:SHOWN],
             refused=refused_words(self._state, node.name, self._now_s),
             jobs=tuple(sorted(self._state.by_node.get(node.name, {}))),
@@ -331,13 +348,6 @@ def _started_s(job: Job) -> float | None:
     if job.state is JobState.DONE:
         return job.started_s
     return None if job.attempt is None else job.attempt.started_s
-
-
-def _present_cpu_s(attempt: Attempt | None) -> float:
-    """Return the CPU time of an attempt that is not over, as the last heartbeat told it."""
-    if attempt is None or attempt.ended_s is not None:
-        return 0.0
-    return sum(part.usage.cpu_s for part in attempt.parts.values() if part.usage is not None)
 
 
 def outcome_row(outcome: Outcome | None) -> api.OutcomeRow | None:

@@ -1,17 +1,17 @@
 """A job's checkpoints, moves and progress as users see them."""
 
 from gsched.model.reports import Checkpoint, Progress, made_of
-from gsched.protocol import api
+from gsched.protocol.moves import MoveRow
 from gschedd.core.state import Job, MigrationProgress, Reached
 
 
-def move_row(job: Job) -> api.MoveRow | None:
+def move_row(job: Job) -> MoveRow | None:
     """Return the move under way, or the last one; None if there was none, or it came to nothing."""
     migration = job.migration
     if migration is None:
         return None
     move = job.move
-    return api.MoveRow(
+    return MoveRow(
         phase=_phase(migration),
         asked_s=migration.asked_s,
         to=tuple(share.node for share in move.allocation) if move is not None else (),

@@ -1,0 +1,64 @@
+"""Measures the node and what its attempts use, again and again."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gnode.core.agent import Agent
+from gnode.core.inputs import Input, Measured
+from gnode.core.task import AttemptKey
+from gnode.core.transitions import Phase
+from gnode.daemon.sharing import Sharing
+from gnode.daemon.space import SpoolSpace
+from gnode.hw.load import LoadMeter
+from gnode.hw.nvml import GpuSample
+from gnode.hw.sampling import Sampler, Target
+from gsched.clock import Clock
+from gsched.model.resources import Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meters:
+    """What measures the node and its attempts.
+
+    Attributes:
+        sample_s: seconds between two samples of the attempts.
+        space: what is left of the spool's file system.
+    """
+
+    load: LoadMeter
+    attempts: Sampler[AttemptKey]
+    sample_s: float
+    space: SpoolSpace
+
+
+async def measure(
+    agent: Agent, meters: Meters, sharing: Sharing, clock: Clock, post: Callable[[Input], None]
+) -> None:
+    """Post `Measured` every ``sample_s`` seconds, until it is cancelled."""
+    while True:
+        await asyncio.sleep(meters.sample_s)
+        wall_s = clock.wall_s()
+        targets = [
+            Target(
+                key=attempt.key,
+                supervisor_pid=attempt.pid,
+                cgroup=attempt.cgroup,
+                gpu_indices=attempt.gpu_indices,
+                wall_s=max(0.0, wall_s - attempt.info.started_s),
+                shared_gpus=tuple(share.index for share in attempt.gpu_shares),
+            )
+            for attempt in agent.live()
+            if attempt.phase is Phase.RUNNING and attempt.info is not None
+        ]
+        usage, gpus = await asyncio.to_thread(_sample, meters, sharing, targets)
+        meters.load.note_gpus(gpus)
+        post(Measured(load=meters.load.load(), usage=usage, live=meters.attempts.live))
+
+
+def _sample(
+    meters: Meters, sharing: Sharing, targets: Sequence[Target[AttemptKey]]
+) -> tuple[dict[AttemptKey, Usage], tuple[GpuSample, ...]]:
+    """Take one sample, in a thread."""
+    shares = any(target.shared_gpus for target in targets)
+    return meters.attempts.sample(targets, sharing.held_s() if shares else {})

@@ -1,0 +1,43 @@
+"""What running attempts use at the moment, as nodes tell it and as users see it."""
+
+from msgspec import Struct
+
+from gsched.model.numbers import Count
+from gsched.model.resources import LiveUse, Load
+
+
+class Uses(Struct, frozen=True, kw_only=True, tag="uses", omit_defaults=True):
+    """What running attempts use at the moment, where that has changed; not kept by the head.
+
+    Sent only to heads that have said in `gsched.protocol.node.Welcome` that they take it.
+
+    Attributes:
+        uses: job, attempt and its use.
+        load: how busy the node is; None: as told before.
+    """
+
+    uses: tuple[tuple[Count, Count, LiveUse], ...] = ()
+    load: Load | None = None
+
+
+class LiveRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a running job uses at the moment, on all its nodes together.
+
+    Attributes:
+        at_s: when its nodes have told it; of several the oldest, seconds since the epoch.
+        cpu_cores: busy.
+        gpus: busy GPUs: the sum of the utilisations, of a shared one the job's own part.
+        gpus_held: whole GPUs that it has, and shared ones.
+    """
+
+    at_s: float
+    cpu_cores: float = 0.0
+    memory_bytes: int = 0
+    gpus: float = 0.0
+    gpus_held: int = 0
+    gpu_memory_bytes: int = 0
+
+    @property
+    def gpu_percent(self) -> float:
+        """Return the mean utilisation of its GPUs, percent."""
+        return 100.0 * self.gpus / self.gpus_held if self.gpus_held else 0.0
