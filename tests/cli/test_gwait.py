@@ -103,3 +103,19 @@ def test_a_time_that_is_none_is_refused(head: Path) -> None:
 
     assert ran.status == 2
     assert "invalid time 'soon'" in ran.stderr
+
+
+def test_progress_is_written_as_lines_to_stderr_and_the_end_to_stdout(
+    head: Path, fake: FakeApi
+) -> None:
+    """Also of several jobs; a line that says nothing new is not repeated."""
+    ran = run_command("gwait", "--progress", "1", "2", head=head)
+
+    assert ran.status == 5
+    assert [line.split("\t")[0] for line in ran.stdout.splitlines()] == ["1.fake", "2.fake"]
+    lines = [line for line in ran.stderr.splitlines() if "\t" in line]
+    assert lines == [
+        "1.fake\tfinished with exit code 0",
+        "2.fake\tfailed with exit code 5",
+    ]
+    assert run_command("gwait", "--progress", "--timeout", "0.2", "9", head=head).status == 124

@@ -1,6 +1,7 @@
 """gwait: wait for jobs to end."""
 
 import sys
+from collections.abc import Sequence
 
 import click
 
@@ -13,6 +14,7 @@ from gsched.cli.common import (
     print_json,
     print_note,
     run,
+    wants_color,
 )
 from gsched.cli.follow import ending_words, exit_status, report_failure
 from gsched.cli.times import local_times, read_duration_s
@@ -28,6 +30,7 @@ _EPILOG = """\b
 Examples:
   gwait 12 && gsub next.sh               submit the second job only if the first succeeded
   gwait --timeout 1h 12 13 14
+  gwait --progress 12 '15[]'              steps of a training job, elements of an array
   gwait $(gsub train.sh)
 """
 
@@ -37,10 +40,21 @@ Examples:
 @click.option(
     "--timeout", default=None, metavar="TIME", help="Give up after TIME and exit with 124."
 )
+@click.option(
+    "--progress",
+    is_flag=True,
+    help="Show on stderr how far the jobs are: bars on a terminal, else lines.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing about the jobs.")
 @connected
 def gwait(
-    head: Head, jobs: tuple[str, ...], timeout: str | None, *, quiet: bool, as_json: bool
+    head: Head,
+    jobs: tuple[str, ...],
+    timeout: str | None,
+    *,
+    progress: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> int:
     """Wait until all JOBs have ended; exit with the code of the first JOB given that failed.
 
@@ -53,6 +67,8 @@ def gwait(
     status = 0
     stories: list[JobStory] = []
     try:
+        if progress:
+            _show_progress(head, [job for job in jobs if job not in errors], deadline_s, clock)
         for job in jobs:
             if job in errors:
                 status = status or UnknownJobError.exit_code
@@ -68,6 +84,21 @@ def gwait(
     if as_json:
         print_json({"exit_status": status, "jobs": stories, "errors": errors})
     return status
+
+
+def _show_progress(
+    head: Head, jobs: list[str], deadline_s: float | None, clock: SystemClock
+) -> None:
+    """Show how far the jobs are until they have ended."""
+    from gsched.cli.show.progress import view_for, watch_progress  # late: most only wait
+
+    def look(left: Sequence[str], wait_s: float) -> list[JobStory]:
+        if wait_s:
+            head.wait(left[:1], timeout_s=wait_s)
+        return head.wait(left, timeout_s=0.0)
+
+    view, period_s = view_for(sys.stderr, colored=wants_color("auto", sys.stderr))
+    watch_progress(look, jobs, view=view, period_s=period_s, deadline_s=deadline_s, clock=clock)
 
 
 def _unknown(head: Head, jobs: tuple[str, ...], *, as_json: bool) -> dict[str, ErrorBody]:
