@@ -25,11 +25,12 @@ from gsched.errors import (
     UnknownJobError,
     UsageError,
 )
-from gsched.model.ids import read_job_id
-from gsched.model.limits import MAX_DRY_RUN_JOBS, MAX_REQUEST_BYTES
+from gsched.model.ids import read_job_id, short_job_id
+from gsched.model.limits import MAX_DRY_RUN_JOBS, MAX_REQUEST_BYTES, MAX_STORIES
 from gsched.model.states import JobState
 from gsched.protocol import api
 from gsched.protocol.actions import AnyJobAction, AnyNodeAction
+from gsched.protocol.stories import JobStories
 from gsched.transport import (
     DEFAULT_TIMEOUT_S,
     Answer,
@@ -192,6 +193,35 @@ class Head:
             UnknownJobError: the id is unknown.
         """
         return self._get(f"/v1/jobs/{_named(job)}", api.JobStory)
+
+    def stories(self, jobs: Iterable[int | str], *, forecast: bool = False) -> JobStories:
+        """Return all that is known of some jobs, in their order, with a request for each hundred.
+
+        Args:
+            jobs: numbers, or as users write them; an unknown one stands in ``errors`` under the
+                text given here.
+            forecast: predict when jobs start that wait.
+        """
+        errors: dict[str, api.ErrorBody] = {}
+        texts: dict[str, str] = {}  # what the head gets -> what the user wrote
+        for job in jobs:
+            text = short_job_id(job) if isinstance(job, int) else job
+            try:
+                texts.setdefault(str(read_job_id(text)), text)
+            except UnknownJobError as error:
+                errors[text] = body_of(error)
+        found: list[api.JobStory] = []
+        wanted = list(texts)
+        server, now_s = "", 0.0
+        for begin in range(0, len(wanted), MAX_STORIES):
+            for part in _bounded(wanted[begin : begin + MAX_STORIES]):
+                query = _query({"ids": part, "forecast": "1" if forecast else ""})
+                reply = self._get(f"/v1/stories{query}", JobStories)
+                server, now_s = reply.server, reply.now_s
+                found += reply.jobs
+                errors.update({texts.get(key, key): body for key, body in reply.errors.items()})
+        unique = {story.row.id: story for story in found}  # 17 and 17.server are one job
+        return JobStories(server=server, now_s=now_s, jobs=tuple(unique.values()), errors=errors)
 
     def act(self, request: AnyJobAction) -> api.ActionReply:
         """Delete, hold, release, signal, rerun or alter jobs: one result for each, in order."""

@@ -24,6 +24,7 @@ MAX_SUBMIT_BYTES: Final = 16 * MIB
 MAX_REQUEST_BYTES: Final = MIB
 MAX_JOBS_PER_REQUEST: Final = 10_000
 MAX_DRY_RUN_JOBS: Final = 100
+MAX_STORIES: Final = 100
 MAX_NODES_PER_REQUEST: Final = 10_000
 #: Counted before a body is decoded, as what decoding costs is the number of objects.
 MAX_REQUEST_TEXTS: Final = 12_000
@@ -126,6 +127,7 @@ LIMITS: Final = (
         "count",
         "each asks the policy up to some hundred times",
     ),
+    _limit("jobs with all details in an answer", MAX_STORIES, "count", "about 10 MB at most"),
     _limit("nodes in an action on nodes", MAX_NODES_PER_REQUEST, "count", "every node there is"),
     _limit("script", MAX_SCRIPT_BYTES, "bytes", "twice Slurm's max_script_size"),
     _limit("environment, names and values", MAX_ENVIRONMENT_BYTES, "bytes", "half of ARG_MAX"),

@@ -1,8 +1,8 @@
 """Which job, or which elements of an array, an identifier means to the head."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from gsched.errors import StorageError, UnknownJobError
+from gsched.errors import GschedError, StorageError, UnknownJobError
 from gsched.model.arrays import Spans, read_spans
 from gsched.model.ids import (
     JobId,
@@ -66,6 +66,22 @@ def found_job(text: str, state: State, past: Past, server: str) -> Job:
         raise UnknownJobError(f"Unknown Job Id {name}", hint="see gstat and ghist")
     check_array(own_job(text, server=server), job)
     return job
+
+
+def found_jobs(
+    texts: Iterable[str], state: State, past: Past, server: str
+) -> tuple[dict[int, Job], dict[str, GschedError]]:
+    """Return the jobs that some ids mean, each once, and why the others mean none."""
+    jobs: dict[int, Job] = {}
+    errors: dict[str, GschedError] = {}
+    for text in texts:
+        try:
+            job = found_job(text, state, past, server)
+        except (UnknownJobError, StorageError) as error:
+            errors[text] = error
+            continue
+        jobs[job.id] = job
+    return jobs, errors
 
 
 def _known(number: int, state: State, past: Past) -> Job | None:

@@ -28,9 +28,16 @@ from gsched.model.ids import (
     own_job_number,
     short_job_id,
 )
-from gsched.model.limits import MAX_HISTORY_ROWS, MAX_PATTERN_WILDCARDS, MAX_WORD, shown
+from gsched.model.limits import (
+    MAX_HISTORY_ROWS,
+    MAX_PATTERN_WILDCARDS,
+    MAX_STORIES,
+    MAX_WORD,
+    shown,
+)
 from gsched.model.states import JobState, NodeState, PartState
 from gsched.protocol import api
+from gsched.protocol.stories import JobStories
 from gschedd.core.decide import authorize
 from gschedd.core.forecast.start import StartForecast
 from gschedd.core.head import Head
@@ -42,11 +49,11 @@ from gschedd.engine.loop import Engine
 from gschedd.http.answers import answer, error_body
 from gschedd.http.bodies import Bodies
 from gschedd.http.callers import Callers
-from gschedd.http.elements import Past, found_job, to_read
+from gschedd.http.elements import Past, found_job, found_jobs, to_read
 from gschedd.http.forecasts import Forecasts
 from gschedd.http.links import Links
 from gschedd.http.pace import Pace
-from gschedd.http.stories import Recorded, at_one_moment
+from gschedd.http.stories import Recorded, all_at_one_moment, at_one_moment
 from gschedd.store.reader import HistoryFilter, Reader
 
 T = TypeVar("T")
@@ -98,6 +105,7 @@ class Queries:
             web.get("/v1/status", self.status),
             web.get("/v1/jobs", self.jobs),
             web.get("/v1/jobs/{id}", self.story),
+            web.get("/v1/stories", self.stories),
             web.get("/v1/jobs/{id}/wait", self.wait),
             web.get("/v1/jobs/{id}/output", self.output),
             web.get("/v1/nodes", self.nodes),
@@ -283,15 +291,57 @@ class Queries:
             start = await self._forecasts.start_of(job.id, uid=caller.uid)
         return answer(await self._story(request.match_info["id"], caller, start))
 
+    async def stories(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v1/stories?ids=ID,ID``: the details of many jobs, with one read for all."""
+        caller = self._callers.of(request)
+        texts = list(dict.fromkeys(t for t in _COMMA.split(request.query.get("ids", "")) if t))
+        if len(texts) > MAX_STORIES:
+            raise InvalidRequestError(
+                f"{len(texts)} jobs with all details: {MAX_STORIES} in one request are the limit",
+                hint="ask for fewer at a time",
+            )
+        await self._engine.settled()
+        done = await self._read_jobs(self._wanted(texts))
+        find = partial(found_jobs, texts, self._head.state, done, self._head.settings.server)
+        starts: dict[int, StartForecast] = {}
+        if request.query.get("forecast", "") == "1":
+            teller = self._teller()
+            waiting = [job.id for job in find()[0].values() if teller.lacks_start(job)]
+            starts = await self._forecasts.starts_of(waiting, uid=caller.uid)
+        past = await all_at_one_moment(
+            self._engine,
+            lambda: find()[0],
+            lambda numbers: self._read_long(partial(self._pasts, numbers)),
+        )
+        jobs, errors = find()
+        found = [
+            self._seen_by(caller, job, past.get(job.id, Recorded([], [])), starts.get(job.id))
+            for job in jobs.values()
+        ]
+        return answer(
+            JobStories(
+                server=self._head.settings.server,
+                now_s=self._clock.wall_s(),
+                jobs=tuple(found),
+                errors={text: error_body(error) for text, error in errors.items()},
+            )
+        )
+
     async def _story(
         self, text: str, caller: Caller, start: StartForecast | None = None
     ) -> api.JobStory:
-        """Return all that is known; arguments may hold secrets and are the owner's business."""
+        """Return all that is known of a job."""
         job, past = await at_one_moment(
             self._engine,
             lambda: self._find(text),
             lambda number: self._read(partial(self._past, number)),
         )
+        return self._seen_by(caller, job, past, start)
+
+    def _seen_by(
+        self, caller: Caller, job: Job, past: Recorded, start: StartForecast | None
+    ) -> api.JobStory:
+        """Return all that is known; arguments may hold secrets and are the owner's business."""
         story = self._teller().story(
             job,
             attempts=past.attempts,
@@ -306,6 +356,11 @@ class Queries:
     def _past(self, job: int) -> Recorded:
         """Return what the database has of a job."""
         return Recorded(self._reader.attempts(job), self._reader.events(job))
+
+    def _pasts(self, jobs: Sequence[int]) -> dict[int, Recorded]:
+        """Return what the database has of some jobs."""
+        reader = self._long_reader
+        return {job: Recorded(reader.attempts(job), reader.events(job)) for job in jobs}
 
     async def wait(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/jobs/ID/wait``: answers when the job is done, or the time is over."""

@@ -9,6 +9,7 @@ from aiohttp import web
 from gsched.protocol import actions as a
 from gsched.protocol import api, recover
 from gsched.protocol import predictions as p
+from gsched.protocol.stories import JobStories
 from gsched.version import VERSION
 from gschedd.http.answers import answer
 from gschedd.models.saved import Saved
@@ -20,6 +21,7 @@ ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
     ("post", "/v1/jobs", "queue jobs", api.SubmitRequest, api.SubmitReply),
     ("get", "/v1/jobs", "list jobs", None, api.JobList),
     ("get", "/v1/jobs/{id}", "one job's story", None, api.JobStory),
+    ("get", "/v1/stories", "the stories of many jobs", None, JobStories),
     ("get", "/v1/jobs/{id}/wait", "wait until a job is done", None, api.JobStory),
     ("get", "/v1/jobs/{id}/output", "read a running job's output", None, api.OutputChunk),
     ("post", "/v1/jobs/actions", "act on jobs", a.JOB_ACTION, api.ActionReply),

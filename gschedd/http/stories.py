@@ -1,6 +1,7 @@
-"""What is known of a job at one moment: its state in memory, and its past in the database."""
+"""What is known of jobs at one moment: their state in memory, and their past in the database."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
 
 from msgspec import Struct
 
@@ -41,3 +42,30 @@ async def at_one_moment(
         reads += 1
         if not watch.changed or reads == READS:
             return job, past
+
+
+async def all_at_one_moment(
+    engine: Engine,
+    find: Callable[[], Mapping[int, Job]],
+    read: Callable[[Sequence[int]], Awaitable[Mapping[int, Recorded]]],
+) -> dict[int, Recorded]:
+    """Return the past of some jobs, of which what changes meanwhile is read again.
+
+    Whoever shows the jobs must do so before anything else is awaited.
+
+    Args:
+        find: returns the jobs, by id.
+        read: returns the past of some of them.
+    """
+    jobs = list(find())
+    wanted = jobs
+    past: dict[int, Recorded] = {}
+    for _ in range(READS):
+        with ExitStack() as stack:
+            watches = {job: stack.enter_context(engine.watches.of(job)) for job in jobs}
+            await engine.settled()
+            past.update(await read(wanted))
+        wanted = [job for job, watch in watches.items() if watch.changed]
+        if not wanted:
+            break
+    return past

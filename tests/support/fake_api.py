@@ -17,6 +17,7 @@ from msgspec import Struct, structs
 from gsched.model.ids import read_job_id
 from gsched.protocol import actions as a
 from gsched.protocol import api
+from gsched.protocol.stories import JobStories
 
 SERVER = "fake"
 NOW_S = 1_790_000_000.0
@@ -93,6 +94,7 @@ class FakeApi:
         app.router.add_post("/v1/jobs", self._submit)
         app.router.add_get("/v1/jobs", self._jobs)
         app.router.add_get("/v1/jobs/{id}", self._job)
+        app.router.add_get("/v1/stories", self._stories)
         app.router.add_get("/v1/jobs/{id}/wait", self._wait)
         app.router.add_get("/v1/jobs/{id}/output", self._output)
         app.router.add_post("/v1/jobs/actions", self._act)
@@ -144,6 +146,19 @@ class FakeApi:
         if number not in self.stories:
             return _answer(api.ErrorReply(error=_unknown(number)), status=404)
         return _answer(self.stories[number])
+
+    async def _stories(self, request: web.Request) -> web.StreamResponse:
+        ids = [text for text in request.query["ids"].split(",") if text]
+        numbers = {text: read_job_id(text).number for text in ids}
+        known = dict.fromkeys(number for number in numbers.values() if number in self.stories)
+        return _answer(
+            JobStories(
+                server=SERVER,
+                now_s=NOW_S,
+                jobs=tuple(self.stories[number] for number in known),
+                errors={t: _unknown(n) for t, n in numbers.items() if n not in self.stories},
+            )
+        )
 
     async def _wait(self, request: web.Request) -> web.StreamResponse:
         self.on_wait(read_job_id(request.match_info["id"]).number)

@@ -21,9 +21,9 @@ from gsched.cli.show.joblist import WHY_COLUMNS, plain_list, terminal_list, why_
 from gsched.cli.show.render import drawn_table, print_table, terminal_lines, write_plain
 from gsched.client import Head, body_of
 from gsched.config import environment
-from gsched.errors import GschedError, UnknownQueueError, UsageError
+from gsched.errors import UnknownQueueError, UsageError
 from gsched.model.states import JobState
-from gsched.protocol.api import ErrorBody, JobList, JobRow, JobStory
+from gsched.protocol.api import JobList, JobRow
 
 NAME = "gstat"
 _WAITING = (JobState.QUEUED, JobState.HELD, JobState.WAITING)
@@ -269,22 +269,12 @@ def _jobs(head: Head, jobs: Sequence[str], options: _Options) -> JobList:
 def _stories(head: Head, jobs: Sequence[str], options: _Options) -> int:
     """Print the full story of each job; the reasons only, with --why."""
     wanted: Iterable[int | str] = jobs or [row.id for row in _jobs(head, (), options).jobs]
-    stories: list[JobStory] = []
-    errors: dict[str, ErrorBody] = {}
     from gsched.cli.show.story import print_story, print_why  # late: the list is what must be quick
 
-    for job in wanted:
-        try:
-            story = head.job(job)
-        except GschedError as error:
-            errors[str(job)] = body_of(error)
-            continue
-        if options.as_json:
-            stories.append(story)
-        elif options.why:
-            print_why(story)
-        else:
-            print_story(story)
+    reply = head.stories(wanted, forecast=True)
+    stories, errors = reply.jobs, reply.errors
+    for story in () if options.as_json else stories:
+        (print_why if options.why else print_story)(story)
     if options.as_json:
         print_json({"jobs": stories, "errors": errors})
     return report_errors(errors.items(), as_json=options.as_json)

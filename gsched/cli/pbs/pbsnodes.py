@@ -172,12 +172,12 @@ def _slots(row: NodeRow, head: Head, server: str) -> list[str]:
     """Return ``0-3/12.head``: the CPUs of the node that each job has, numbered one by one."""
     found: list[str] = []
     first = 0
-    for job in row.jobs:
-        parts = [part for each in head.job(job).attempts[-1:] for part in each.parts]
+    for story in head.stories(row.jobs).jobs:
+        parts = [part for each in story.attempts[-1:] for part in each.parts]
         cpus = sum(part.cpus for part in parts if part.node == row.name) or 1
         last = first + cpus - 1
         slots = str(first) if cpus == 1 else f"{first}-{last}"
-        found.append(f"{slots}/{format_job_id(job, server)}")
+        found.append(f"{slots}/{format_job_id(story.row.id, server)}")
         first = last + 1
     return found
 

@@ -23,9 +23,9 @@ from gsched.cli.pbs.queues import (
 )
 from gsched.cli.show.arrays import all_elements
 from gsched.cli.times import local_times
-from gsched.client import Head, body_of, error_from
+from gsched.client import Head, error_from
 from gsched.errors import GschedError, UnknownQueueError, UsageError
-from gsched.model.ids import job_number, read_job_id, short_job_id
+from gsched.model.ids import job_number, read_job_id
 from gsched.model.states import JobState
 from gsched.model.units import format_duration
 from gsched.protocol.api import JobList, JobRow, JobStory, StatusReply
@@ -324,7 +324,7 @@ def _find(head: Head, asked: Asked) -> _Found:
             queues, result = _named_queues(destinations, head.status())
             found.result = found.result or result
         states = (JobState.DONE,) if asked.history_only else ()
-        listed = head.jobs(states=states, finished=asked.with_history)
+        listed = head.jobs(states=states, finished=asked.with_history, forecast=asked.start)
         found.server, found.now_s = listed.server, listed.now_s
         rest = [row for row in listed.jobs if not destinations or row.queue in queues]
     found.rows = [*named.values(), *rest]
@@ -365,11 +365,11 @@ def _lines(
     head: Head, asked: Asked, found: _Found, rows: Sequence[JobRow]
 ) -> Iterator[listing.Line]:
     """Yield the jobs with what only their details tell; these are fetched where they are shown."""
+    started = [row.id for row in rows if asked.nodes and row.started_s is not None]
+    hosts_of = {story.row.id: exec_host(story) for story in head.stories(started).jobs}
     for row in rows:
         shown = _as_shown(row, asked)
-        hosts = ""
-        if asked.nodes and row.started_s is not None:
-            hosts = exec_host(head.job(row.id))
+        hosts = hosts_of.get(row.id, "")
         start = ""
         if asked.start and row.predicted_start_s is not None:
             start = format_duration(max(0.0, row.predicted_start_s - found.now_s))
@@ -400,14 +400,12 @@ def _full(head: Head, asked: Asked, found: _Found, rows: Sequence[JobRow]) -> in
     """Print all attributes of the jobs, as text, XML, JSON or DSV."""
     finished_as_f = asked.as_openpbs
     jobs = []
-    for row in rows:
-        try:
-            story = head.job(row.id)
-        except GschedError as error:  # it was removed meanwhile
-            print_error(body_of(error), command="qstat", operand=short_job_id(row.id))
-            found.result = found.result or spoken().exit_code(error)
-            continue
-        openpbs = asked.openpbs or bool(asked.form)
+    reply = head.stories(row.id for row in rows)
+    for text, gone in reply.errors.items():  # it was removed meanwhile
+        print_error(gone, command="qstat", operand=text)
+        found.result = found.result or spoken().exit_code(error_from(gone))
+    openpbs = asked.openpbs or bool(asked.form)
+    for story in reply.jobs:
         fields = attributes_of(story, openpbs=openpbs, finished_as_f=finished_as_f)
         jobs.append((story, fields))
     if asked.form == "json":
