@@ -30,6 +30,7 @@ from gsched.model.limits import MAX_DRY_RUN_JOBS, MAX_REQUEST_BYTES, MAX_STORIES
 from gsched.model.states import JobState
 from gsched.protocol import api
 from gsched.protocol.actions import AnyJobAction, AnyNodeAction
+from gsched.protocol.queues import QueueChange, QueueRequest
 from gsched.protocol.stories import JobStories
 from gsched.transport import (
     DEFAULT_TIMEOUT_S,
@@ -222,6 +223,10 @@ class Head:
                 errors.update({texts.get(key, key): body for key, body in reply.errors.items()})
         unique = {story.row.id: story for story in found}  # 17 and 17.server are one job
         return JobStories(server=server, now_s=now_s, jobs=tuple(unique.values()), errors=errors)
+
+    def change_queues(self, changes: Sequence[QueueChange]) -> api.ActionReply:
+        """Change queues or scheduling: all changes, or none; raises what the head refuses."""
+        return self._post("/v1/queues", QueueRequest(changes=tuple(changes)), api.ActionReply)
 
     def act(self, request: AnyJobAction) -> api.ActionReply:
         """Delete, hold, release, signal, rerun or alter jobs: one result for each, in order."""

@@ -525,6 +525,7 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
         damaged: rows of the database that cannot be read, in words; at most 100.
         quarantined: nodes that are refused for what they claim to know, and why.
         planner: what has befallen the process that plans training jobs, or empty.
+        scheduling: jobs are started; False: an operator has stopped that.
         forecaster: the same of the process that computes forecasts.
         notify: how mail and hooks work; None: the site has none.
     """
@@ -556,6 +557,7 @@ class StatusReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     forecaster: str = ""
     queue_rows: tuple[QueueRow, ...] = ()
     notify: NotifyRow | None = None
+    scheduling: bool = True
 
 
 class Health(Struct, frozen=True, kw_only=True):

@@ -44,6 +44,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     Attributes:
         server: the part of a job id behind the dot.
         queues: by name; the first is the default one.
+        scheduling: jobs are started; an operator has stopped that else.
         operator_uids: who may do everything; root is always among them.
         operator_names: the names of those that the configuration names, by uid: a uid that was
             given to another user since is no operator's.
@@ -75,6 +76,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     server: str
     queues: Mapping[str, QueueSettings]
+    scheduling: bool = True
     operator_uids: frozenset[int] = frozenset({0})
     operator_names: Mapping[int, str] = MappingProxyType({})
     min_uid: int = 0

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -27,6 +28,7 @@ from gsched.protocol import api
 from gsched.protocol.notify import NotifyRow
 from gsched.version import VERSION
 from gschedd.core.head import Head
+from gschedd.core.queues import overridden
 from gschedd.core.state import State
 from gschedd.core.views.jobs import queue_row
 from gschedd.daemon.housekeeping import Check, Housekeeping
@@ -65,6 +67,7 @@ from gschedd.http.launches import BlobCache, Launches
 from gschedd.http.links import Links
 from gschedd.http.predictions import Predictions
 from gschedd.http.queries import Queries, up_nodes
+from gschedd.http.queues import Queues
 from gschedd.http.schema import openapi
 from gschedd.http.snapshots import Snapshots
 from gschedd.http.witnesses import Witnesses
@@ -75,6 +78,7 @@ from gschedd.plan.compose import Composed
 from gschedd.planner.process import Worker
 from gschedd.policies.registry import Chosen
 from gschedd.site import sharing_from
+from gschedd.store.queues import read_overrides, write_overrides
 from gschedd.store.reader import Reader
 from gschedd.store.sqlite import Opened, Store
 
@@ -106,8 +110,10 @@ class Service:
         self._policy_name = chosen.name
         self._clock = SystemClock()
         self._started_s = self._clock.wall_s()
-        settings = settings_from(config)
+        self._configured = settings_from(config)
         make_state_dir(config.head.state_dir)
+        self._overrides = read_overrides(config.head.state_dir)
+        settings = overridden(self._configured, self._overrides)
         objection = file_systems.objection(Path(config.head.state_dir))
         if objection:
             log.error("%s: jobs may be lost; choose a state directory on a local disk", objection)
@@ -275,6 +281,14 @@ class Service:
             policy=self._policy_name,
             tuning=self._tuning,
         )
+        self._queues = Queues(
+            engine=self._engine,
+            callers=callers,
+            bodies=self._bodies,
+            configured=self._configured,
+            overrides=self._overrides,
+            write=partial(write_overrides, self._config.head.state_dir),
+        )
         self._commands = Commands(
             Parts(
                 engine=self._engine,
@@ -319,7 +333,10 @@ class Service:
         head = self._config.head
         open_files = raise_open_files()
         commands = web.Application(middlewares=[watched(self._bodies), errors], logger=log)
-        for part in (self._queries, self._predictions, self._snapshots, self._commands):
+        for part in (
+            *(self._queries, self._predictions, self._snapshots),
+            *(self._queues, self._commands),
+        ):
             commands.add_routes(part.routes())
         commands.router.add_get("/v1/openapi.json", openapi)
         await self._serve(
@@ -446,6 +463,7 @@ class Service:
             node_address=f"{config.node_host}:{self._node_port}",
             database=self._store.path,
             dropped=dict(head.oddities),
+            scheduling=head.settings.scheduling,
             planner=self._planner.trouble if self._planner is not None else "",
             forecaster=self._forecasts.trouble,
             notify=self._notify_row(),

@@ -9,6 +9,7 @@ from aiohttp import web
 from gsched.protocol import actions as a
 from gsched.protocol import api, recover
 from gsched.protocol import predictions as p
+from gsched.protocol.queues import QueueRequest
 from gsched.protocol.stories import JobStories
 from gsched.version import VERSION
 from gschedd.http.answers import answer
@@ -28,6 +29,7 @@ ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
     ("get", "/v1/nodes", "list nodes", None, api.NodeList),
     ("post", "/v1/nodes/actions", "act on nodes", a.NODE_ACTION, api.ActionReply),
     ("get", "/v1/nodes/predictions", "nodes beside predictions", None, p.NodePredictions),
+    ("post", "/v1/queues", "change queues", QueueRequest, api.ActionReply),
     ("get", "/v1/history", "past jobs and totals", None, api.HistoryReply),
     ("get", "/v1/history/predictions", "predicted and measured", None, p.PredictionsReply),
     ("get", "/v1/snapshot", "what the policies see, to be replayed", None, Saved),

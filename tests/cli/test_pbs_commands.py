@@ -275,8 +275,14 @@ def test_qmgr_sets_nodes_offline_and_free(
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["-c", "create queue new"], 156, "queues are configured in gsched.toml"),
-        (["-c", "set server scheduling = False"], 156, "the server is configured in gsched.toml"),
+        (["-c", "set queue long max_running = 4"], 156, "gsched has no limit of the running jobs"),
+        (["-c", "set queue long Priority = 4"], 156, "change priority of its [[queue]]"),
+        (["-c", "set queue long enabled = maybe"], 2, "not a truth value"),
+        (["-c", "set queue long resources_max.walltime = soon"], 2, "is not a time"),
+        (["-c", "set queue none enabled = True"], 172, "Unknown queue"),
+        (["-c", "set server managers += root@head"], 2, "syntax error"),
+        (["-c", "set server query_other_jobs = True"], 156, "a running head cannot change it"),
+        (["-c", "set node n1 comment = x"], 156, "a note is kept only with a drain"),
         (["-c", "set node n1 np = 9"], 156, "nodes register themselves"),
         (["-c", "delete node n1"], 156, "nodes register themselves"),
         (["-c", "destroy queue x"], 2, "illegal directive: destroy"),

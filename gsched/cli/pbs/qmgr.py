@@ -1,30 +1,34 @@
-"""``qmgr``: list server, queues and nodes; set nodes offline and online.
+"""``qmgr``: list server, queues and nodes; change queues, scheduling, and the state of nodes.
 
-Queues and the server are configured in gsched.toml, which the head reads at its start, so that
-``create``, ``delete`` and ``set`` of them are refused with the key to change.
+What a running head can change counts at once and after a restart. All else is configured in
+gsched.toml, which the head reads at its start; it is refused with the key to change.
 """
 
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import click
+from msgspec import structs
 
-from gsched.cli.common import connected, gsched_command, is_terminal, print_error
+from gsched.cli.common import connected, gsched_command, is_terminal, print_error, print_note
 from gsched.cli.dialect import spoken
 from gsched.cli.pbs.pbsnodes import attributes_of
 from gsched.cli.pbs.queues import queue_attributes, server_attributes
 from gsched.client import Head, error_from
 from gsched.errors import (
+    BadResourceError,
     GschedError,
     InvalidRequestError,
     UnknownNodeError,
     UnknownQueueError,
     UsageError,
 )
-from gsched.model.units import format_duration
+from gsched.model.units import format_duration, parse_duration_s
 from gsched.protocol.actions import AnyNodeAction, DrainNode, ResumeNode
+from gsched.protocol.api import QueueRow, StatusReply
+from gsched.protocol.queues import QueueChange
 
 _VERBS: Final = ("active", "create", "delete", "help", "list", "print", "quit", "set", "unset")
 _OBJECTS: Final = ("node", "queue", "server")
@@ -62,8 +66,9 @@ def qmgr(  # noqa: PLR0913 - one parameter for each option
 ) -> int:
     """Carry out commands of Torque's queue manager, from -c or stdin.
 
-    list, print and set node NAME state = offline work. Queues and the server are configured in
-    gsched.toml.
+    list and print server, queues and nodes; create and delete queues; set enabled, started,
+    resources_max.walltime and resources_default.walltime of a queue, scheduling of the server, and
+    state of a node. All else is configured in gsched.toml.
     """
     del as_json
     own = head.status().server
@@ -200,7 +205,7 @@ def _print(head: Head, order: _Order) -> None:
             sys.stdout.write(f"create queue {name}\n")
             sys.stdout.write("".join(f"set queue {name} {each}\n" for each in sets))
     if order.kind == "server":
-        sys.stdout.write(f"set server scheduling = {not status.safe_mode}\n")
+        sys.stdout.write(f"set server scheduling = {status.scheduling}\n")
         sys.stdout.write(f"set server default_queue = {next(iter(status.queues), '')}\n")
     if order.kind == "node":
         for node in head.nodes().nodes:
@@ -213,45 +218,146 @@ _ALL: Final = _Order("print", "queue", (), "")
 
 
 def _change(head: Head, order: _Order) -> None:
+    """Carry out ``create``, ``delete``, ``set`` and ``unset``.
+
+    Raises:
+        InvalidRequestError: only the configuration can change this.
+    """
+    if order.kind == "node":
+        _change_nodes(head, order)
+    elif order.kind == "queue" and order.verb in {"create", "delete"}:
+        _make_queues(head, order)
+    else:
+        _set(head, order)
+
+
+def _make_queues(head: Head, order: _Order) -> None:
+    """Create or delete queues; ``create queue X a = b, c = d`` sets attributes, too."""
+    verb: Literal["create", "delete"] = "create" if order.verb == "create" else "delete"
+    known = head.status().queues
+    for name in order.names:
+        if verb == "create" and name in known:
+            print_note(f"queue {name} exists already", command="qmgr")
+        else:
+            head.change_queues([QueueChange(verb=verb, queue=name)])
+    if verb == "create" and order.rest:
+        for term in order.rest.split(","):
+            _set(head, order._replace(verb="set", rest=term.strip()))
+
+
+def _set(head: Head, order: _Order) -> None:
+    """Set or unset an attribute of queues or of the server."""
+    name, operator, value = _assignment(order.rest)
+    if order.verb == "set" and operator != "=":
+        raise UsageError(f"syntax error: {order.rest}", hint="set queue NAME ATTRIBUTE = VALUE")
+    status = head.status()
+    names = ("",) if order.kind == "server" else _queues(order, status.queues)
+    rows = {row.name: row for row in status.queue_rows}
+    for queue in names:
+        if order.verb == "set" and _is_so(name, value, rows.get(queue), status):
+            continue
+        attribute = _CHANGEABLE[order.kind].get(name.lower())
+        if attribute is None:
+            key = _CONFIGURED.get((order.kind, name.lower()), f"see {_WHERE[order.kind]}")
+            raise InvalidRequestError(
+                f"{order.verb} {order.kind} {name}: a running head cannot change it: {key}"
+            )
+        verb: Literal["set", "unset"] = "set" if order.verb == "set" else "unset"
+        change = QueueChange(verb=verb, queue=queue, attribute=attribute)
+        if verb == "set":
+            change = structs.replace(change, value=_value(attribute, value))
+        head.change_queues([change])
+
+
+def _is_so(name: str, value: str, row: QueueRow | None, status: StatusReply) -> bool:
+    """Return whether an attribute has a value already that only the configuration can change."""
+    so = {"queue_type": ("execution", "e"), "default_queue": (next(iter(status.queues), ""),)}
+    if row is not None:
+        so["priority"] = (str(row.priority),)
+    return value.lower() in so.get(name.lower(), ())
+
+
+def _value(attribute: str, text: str) -> bool | float:
+    """Return a value for the head.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if attribute.endswith("_s"):
+        try:
+            return parse_duration_s(text)
+        except BadResourceError:
+            raise UsageError(f"{text!r} is not a time", hint="write HH:MM:SS") from None
+    words = {"true": True, "t": True, "1": True, "y": True}
+    words |= {"false": False, "f": False, "0": False, "n": False}
+    if text.lower() not in words:
+        raise UsageError(f"{attribute} = {text!r} is not a truth value", hint="True or False")
+    return words[text.lower()]
+
+
+def _change_nodes(head: Head, order: _Order) -> None:
     """Carry out ``set node NAME state = offline`` and the like; refuse all other changes.
 
     Raises:
         InvalidRequestError: only the configuration can change this.
     """
-    if order.kind != "node" or order.verb in {"create", "delete"}:
+    if order.verb in {"create", "delete"}:
         raise InvalidRequestError(
-            f"{order.verb} {order.kind}: {_WHERE[order.kind]}", hint="see gsched.toml(5)"
+            f"{order.verb} node: {_WHERE['node']}",
+            hint="start gnode on the machine; gnodes remove NODE forgets one",
         )
     attribute, operator, value = _assignment(order.rest)
-    if attribute == "note":
-        raise InvalidRequestError(
-            "set node note: a note is kept only with a drain",
-            hint='pbsnodes -o -N "NOTE" NODE',
-        )
-    if attribute != "state":
+    asked: AnyNodeAction
+    if attribute in {"note", "comment"}:
+        drained = {row.name for row in head.nodes().nodes if row.drained}
+        if not set(order.names) <= drained or order.verb != "set":
+            raise InvalidRequestError(
+                f"{order.verb} node {attribute}: a note is kept only with a drain",
+                hint='pbsnodes -o -N "NOTE" NODE',
+            )
+        asked = DrainNode(nodes=order.names, reason=value)
+    elif attribute != "state":
         raise InvalidRequestError(
             f"set node {attribute}: {_WHERE['node']}", hint="see gsched.toml(5), [node]"
         )
-    offline = (operator == "-=") != (value.lower() == "offline") and value.lower() in {
-        "offline",
-        "free",
-        "down",
-    }
-    offline = offline and order.verb == "set"
-    asked: AnyNodeAction = (
-        DrainNode(nodes=order.names, reason="qmgr: state = offline")
-        if offline
-        else ResumeNode(nodes=order.names)
-    )
+    else:
+        offline = (operator == "-=") != (value.lower() == "offline")
+        offline = offline and value.lower() in {"offline", "free", "down"} and order.verb == "set"
+        asked = (
+            DrainNode(nodes=order.names, reason="qmgr: state = offline")
+            if offline
+            else ResumeNode(nodes=order.names)
+        )
     for each in head.node_action(asked).results:
         if each.error is not None:
             raise error_from(each.error)
 
 
 _WHERE: Final = {
-    "server": "the server is configured in gsched.toml",
-    "queue": "queues are configured in gsched.toml, [[queue]]",
+    "server": "gsched.toml(5), [head] and [limits]",
+    "queue": "gsched.toml(5), [[queue]]",
     "node": "nodes register themselves",
+}
+#: What a running head can change, by the names of PBS.
+_CHANGEABLE: Final = {
+    "server": {"scheduling": "scheduling"},
+    "queue": {
+        "enabled": "enabled",
+        "started": "started",
+        "resources_max.walltime": "max_walltime_s",
+        "resources_default.walltime": "default_walltime_s",
+    },
+}
+#: Where else an attribute is configured.
+_CONFIGURED: Final = {
+    ("queue", "priority"): "change priority of its [[queue]] in gsched.toml, and restart gschedd",
+    ("queue", "max_running"): "gsched has no limit of the running jobs of a queue",
+    ("queue", "max_user_run"): "gsched has no limit of the running jobs of a user",
+    ("queue", "max_queuable"): "change max_queued_per_user in [limits] of gsched.toml",
+    ("server", "default_queue"): "the first [[queue]] of gsched.toml is the default one",
+    ("server", "managers"): "change operators in [head] of gsched.toml",
+    ("server", "operators"): "change operators in [head] of gsched.toml",
+    ("server", "node_fail_requeue"): "change node_timeout_s in [head] of gsched.toml",
 }
 
 

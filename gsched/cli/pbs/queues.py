@@ -163,7 +163,7 @@ def server_list(status: StatusReply, *, openpbs: bool) -> Iterator[str]:
 
 
 def _server_state(status: StatusReply) -> str:
-    return "Idle" if status.safe_mode else "Active"
+    return "Idle" if status.safe_mode or not status.scheduling else "Active"
 
 
 def server_attributes(status: StatusReply, *, openpbs: bool) -> Iterator[str]:
@@ -172,7 +172,7 @@ def server_attributes(status: StatusReply, *, openpbs: bool) -> Iterator[str]:
     counts = state_counts(status.jobs, complete=not openpbs)
     fields = (
         Attribute("server_state", "", _server_state(status)),
-        Attribute("scheduling", "", str(not status.safe_mode)),
+        Attribute("scheduling", "", str(status.scheduling and not status.safe_mode)),
         Attribute("total_jobs", "", str(sum(status.jobs.values()))),
         Attribute("state_count", "", _count_text(counts)),
         Attribute("default_queue", "", next(iter(status.queues), "")),

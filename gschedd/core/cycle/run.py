@@ -98,7 +98,7 @@ def snapshot(
 
 def _started(settings: Settings, queue: str) -> bool:
     config = settings.queues.get(queue)
-    return config is not None and config.started
+    return settings.scheduling and config is not None and config.started
 
 
 def run_cycle(

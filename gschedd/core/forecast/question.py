@@ -153,6 +153,8 @@ class _Question:
             raise UnpredictableError(f"queue {job.spec.queue} is no longer configured")
         if not queue.started:
             raise UnpredictableError(f"queue {job.spec.queue} is stopped")
+        if not self._settings.scheduling:
+            raise UnpredictableError("an operator has stopped scheduling")
         if not self._state.nodes:
             raise UnpredictableError("no node has registered yet")
 

@@ -22,6 +22,10 @@ from gschedd.plan.load import Basis, Prediction
 
 _NORMAL: Final = NormalDist()
 _HIGH_Z: Final = _NORMAL.inv_cdf(0.9)
+#: By what learned spreads are multiplied: runs of one kind are more alike than the next ones are,
+#: and some end early or straggle. Chosen on seeds 100 to 103 of ``prediction starts``, where 1
+#: covered 71 % and 78 % (fifo, balance), 1.3 76 % and 78 %, 1.6 76 % and 79 % with too many early.
+WIDENED: Final = 1.3
 #: Bases of predictions that were learned from past runs.
 LEARNED: Final = frozenset({Basis.KIND, Basis.PROGRAM, Basis.REQUEST, Basis.OWNER, Basis.ALL})
 #: A job that has outlived this share of its distribution has left it: see `RunTime.at`.
@@ -86,7 +90,7 @@ def learned(said: Iterable[Prediction | None], limit_s: float | None) -> RunTime
     if slowest is None or not slowest.wall_s:
         return RunTime(limit_s=limit_s)
     high_s = max(slowest.wall_high_s or slowest.wall_s, slowest.wall_s)
-    sigma = math.log(high_s / slowest.wall_s) / _HIGH_Z
+    sigma = WIDENED * math.log(high_s / slowest.wall_s) / _HIGH_Z
     return RunTime(median_s=slowest.wall_s, sigma=sigma, limit_s=limit_s)
 
 

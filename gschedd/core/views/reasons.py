@@ -18,6 +18,7 @@ from gschedd.core.state import ArrayIndex, Job, State
 from gschedd.plan.moments import moment
 from gschedd.plan.snapshot import JobClass, Wait
 
+SCHEDULING_STOPPED: Final = "an operator has stopped scheduling: no job is started"
 MAX_SHOWN: Final = 200  # characters of a list of indices
 
 
@@ -63,18 +64,15 @@ class Reasons:
             case _:
                 return "", None
 
-    def _of_queued(  # noqa: PLR0911 # a line a reason
+    def _of_queued(  # a line a reason
         self, job: Job
     ) -> tuple[str, float | None]:
         state = self._state
         if self._safe_mode:
             return f"no job is started: {self._safe_mode}", None
-        queue = self._settings.queues.get(job.spec.queue)
-        if queue is None:
-            gone = f"queue {job.spec.queue} is no longer configured; galter -q moves the job"
-            return gone, None
-        if not queue.started:
-            return f"queue {job.spec.queue} is stopped", None
+        closed = self._closed(job.spec.queue)
+        if closed:
+            return closed, None
         if not state.nodes:
             return "no node has registered yet", None
         index = state.arrays.get(job.id)
@@ -97,6 +95,15 @@ class Reasons:
         jobs = "job" if ahead == 1 else "jobs"
         before = f"{ahead} {jobs} with the same request ahead in the queue"
         return f"{before} (next: job {short_job_id(group.order[0][1])}); {words}", start_s
+
+    def _closed(self, name: str) -> str:
+        """Return why no job of a queue is started, or nothing."""
+        queue = self._settings.queues.get(name)
+        if queue is None:
+            return f"queue {name} is no longer configured; galter -q moves the job"
+        if not queue.started:
+            return f"queue {name} is stopped"
+        return "" if self._settings.scheduling else SCHEDULING_STOPPED
 
     def _of_array(self, index: ArrayIndex) -> tuple[str, float | None]:
         first = waiting_element(self._state, index)

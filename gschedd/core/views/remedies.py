@@ -52,6 +52,8 @@ class Remedies:
             others = [n for n, q in self._settings.queues.items() if q.started and q.enabled]
             move = f"move it with gmove {others[0]} {name}, or " if others else ""
             return f"{move}ask an operator to start the queue"
+        if not self._settings.scheduling:
+            return "an operator starts it again: qmgr -c 'set server scheduling = True'"
         if not state.nodes:
             return "an operator starts gnode on a machine; see gnodes"
         if not any(space.open for space in state.spaces.values()):

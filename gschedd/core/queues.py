@@ -1,0 +1,155 @@
+"""Queues as operators have changed them on a running head, beside the configuration. Pure.
+
+The configuration says how queues are; what an operator changes counts until it is changed again or
+unset, also after a restart, whatever the configuration says then.
+"""
+
+from msgspec import Struct, structs
+
+from gsched.errors import InvalidRequestError, UnknownQueueError
+from gsched.model.limits import MAX_WORD
+from gsched.protocol.queues import QUEUE_ATTRIBUTES, QueueChange
+from gschedd.core.settings import QueueSettings, Settings
+from gschedd.core.state import State
+
+#: Queues that operators can create beside those of the configuration.
+MAX_CREATED = 1000
+
+
+class QueueOverride(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was changed of one queue; None: it is as configured.
+
+    Attributes:
+        created: it is not in the configuration.
+    """
+
+    enabled: bool | None = None
+    started: bool | None = None
+    max_walltime_s: float | None = None
+    default_walltime_s: float | None = None
+    created: bool = False
+
+
+class Overrides(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All that operators have changed."""
+
+    scheduling: bool = True
+    queues: dict[str, QueueOverride] = {}
+
+
+def overridden(configured: Settings, overrides: Overrides) -> Settings:
+    """Return the settings with what operators have changed."""
+    queues = dict(configured.queues)
+    for name, each in overrides.queues.items():
+        queue = queues.get(name)
+        if queue is None:
+            if not each.created:
+                continue  # it is no longer configured
+            queue = QueueSettings(enabled=False, started=False)
+        changes = {n: getattr(each, n) for n in QUEUE_ATTRIBUTES}
+        queues[name] = structs.replace(
+            queue, **{name: value for name, value in changes.items() if value is not None}
+        )
+    return structs.replace(configured, queues=queues, scheduling=overrides.scheduling)
+
+
+def changed(
+    overrides: Overrides, change: QueueChange, *, configured: Settings, state: State
+) -> Overrides:
+    """Return what operators have changed, with one change more.
+
+    Raises:
+        UnknownQueueError: there is no such queue.
+        InvalidRequestError: it cannot be changed so.
+    """
+    if not change.queue:
+        return _with_scheduling(overrides, change)
+    match change.verb:
+        case "create":
+            return _created(overrides, change.queue, configured)
+        case "delete":
+            return _deleted(overrides, change.queue, configured, state)
+        case _:
+            return _altered(overrides, change, configured)
+
+
+def _with_scheduling(overrides: Overrides, change: QueueChange) -> Overrides:
+    if change.attribute != "scheduling" or change.verb not in {"set", "unset"}:
+        raise InvalidRequestError(
+            f"{change.verb} {change.attribute or 'server'}: not possible on a running head",
+            hint="only scheduling can be set; all else is in gsched.toml(5)",
+        )
+    value = True if change.verb == "unset" else _flag(change)
+    return structs.replace(overrides, scheduling=value)
+
+
+def _created(overrides: Overrides, name: str, configured: Settings) -> Overrides:
+    if name in configured.queues or name in overrides.queues:
+        raise InvalidRequestError(f"queue {name} exists already", hint="see gstat -Q")
+    if not name.replace("-", "").replace("_", "").isalnum() or len(name) > MAX_WORD:
+        raise InvalidRequestError(
+            f"queue name {name[:50]!r} is not possible", hint="use letters, digits, - and _"
+        )
+    if sum(each.created for each in overrides.queues.values()) >= MAX_CREATED:
+        raise InvalidRequestError(f"{MAX_CREATED} queues were created", hint="delete some first")
+    return _with_queue(overrides, name, QueueOverride(created=True))
+
+
+def _deleted(overrides: Overrides, name: str, configured: Settings, state: State) -> Overrides:
+    if name in configured.queues:
+        raise InvalidRequestError(
+            f"queue {name} is configured: a running head cannot delete it",
+            hint=f"remove its [[queue]] from gsched.toml, or: set queue {name} enabled = False",
+        )
+    if name not in overrides.queues:
+        raise _unknown(name)
+    jobs = sum(job.spec.queue == name for job in state.jobs.values())
+    if jobs:
+        raise InvalidRequestError(
+            f"queue {name} has {jobs} unfinished jobs", hint="move them with gmove, or delete them"
+        )
+    queues = {other: each for other, each in overrides.queues.items() if other != name}
+    return structs.replace(overrides, queues=queues)
+
+
+def _altered(overrides: Overrides, change: QueueChange, configured: Settings) -> Overrides:
+    name = change.queue
+    if name not in configured.queues and name not in overrides.queues:
+        raise _unknown(name)
+    if change.attribute not in QUEUE_ATTRIBUTES:
+        raise InvalidRequestError(
+            f"{change.attribute}: not an attribute that a running head can change",
+            hint=f"valid: {', '.join(QUEUE_ATTRIBUTES)}; all else is in gsched.toml(5), [[queue]]",
+        )
+    value: bool | float | None = None
+    if change.verb == "set":
+        flags = {"enabled", "started"}
+        value = _flag(change) if change.attribute in flags else _seconds(change)
+    before = overrides.queues.get(name, QueueOverride())
+    return _with_queue(overrides, name, structs.replace(before, **{change.attribute: value}))
+
+
+def _with_queue(overrides: Overrides, name: str, override: QueueOverride) -> Overrides:
+    queues = dict(overrides.queues)
+    if override == QueueOverride():
+        queues.pop(name, None)
+    else:
+        queues[name] = override
+    return structs.replace(overrides, queues=queues)
+
+
+def _flag(change: QueueChange) -> bool:
+    if not isinstance(change.value, bool):
+        raise InvalidRequestError(f"{change.attribute} is true or false, not {change.value}")
+    return change.value
+
+
+def _seconds(change: QueueChange) -> float:
+    value = change.value
+    if isinstance(value, bool) or not 0 <= value < 2**53:
+        raise InvalidRequestError(f"{change.attribute} is a time in seconds, not {value}")
+    return float(value)
+
+
+def _unknown(name: str) -> UnknownQueueError:
+    return UnknownQueueError(f"unknown queue {name[:100]!r}", hint="see gstat -Q")

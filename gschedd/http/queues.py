@@ -1,0 +1,89 @@
+"""Changes of queues and of scheduling on a running head (operators only)."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from aiohttp import web
+
+from gsched.errors import NotPermittedError, StorageError
+from gsched.protocol import api
+from gsched.protocol.queues import QueueRequest
+from gschedd.core.queues import Overrides, changed, overridden
+from gschedd.core.settings import Settings
+from gschedd.core.step import Step
+from gschedd.engine.loop import Engine
+from gschedd.http.answers import answer
+from gschedd.http.bodies import Bodies, read_body
+from gschedd.http.callers import Callers
+
+log = logging.getLogger("gschedd.queues")
+
+
+class Queues:
+    """Handler of the route.
+
+    Args:
+        engine: of this head.
+        callers: who asks.
+        bodies: of requests.
+        configured: the settings without what operators have changed.
+        overrides: what they have changed so far.
+        write: makes it durable; raises OSError where it cannot.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        callers: Callers,
+        bodies: Bodies,
+        configured: Settings,
+        overrides: Overrides,
+        write: Callable[[Overrides], None],
+    ) -> None:
+        self._engine = engine
+        self._callers = callers
+        self._bodies = bodies
+        self._configured = configured
+        self._overrides = overrides
+        self._write = write
+        self._turn = asyncio.Lock()
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [web.post("/v1/queues", self.change)]
+
+    async def change(self, request: web.Request) -> web.StreamResponse:
+        """``POST /v1/queues``: all changes are durable before any of them counts."""
+        caller = self._callers.of(request)
+        if not caller.operator:
+            raise NotPermittedError("only an operator changes queues")
+        asked = await read_body(request, self._bodies, QueueRequest)
+        head = self._engine.head
+        async with self._turn:
+            overrides = self._overrides
+            for each in asked.changes:
+                overrides = changed(overrides, each, configured=self._configured, state=head.state)
+            try:
+                await asyncio.get_running_loop().run_in_executor(None, self._write, overrides)
+            except OSError as error:
+                raise StorageError(f"the change cannot be written: {error.strerror}") from None
+            self._overrides = overrides
+
+            def take(_now_s: float) -> list[Step]:
+                head.settings = overridden(self._configured, overrides)
+                head.state.dirty.mark_all()
+                return []
+
+            await self._engine.tell(take)
+        for each in asked.changes:
+            log.info("%s by %s: %s", each.verb, caller.user, each)
+        return answer(
+            api.ActionReply(
+                results=tuple(
+                    api.ActionResult(id=each.queue, text=f"{each.verb}: done")
+                    for each in asked.changes
+                )
+            )
+        )
