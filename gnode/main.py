@@ -23,10 +23,11 @@ from gnode.daemon.elastic import socket_path
 from gnode.daemon.identity import own_identity
 from gnode.daemon.launching import Rules
 from gnode.daemon.measuring import Meters
+from gnode.daemon.parts import Identity
 from gnode.daemon.peer import trusted_uids
 from gnode.daemon.scratch import DEFAULT_TMP_DIR
 from gnode.daemon.sharing import Sharing
-from gnode.daemon.shell import Identity, Shell
+from gnode.daemon.shell import Shell
 from gnode.daemon.space import SpoolSpace
 from gnode.daemon.spool import Spool
 from gnode.gpushare import make_runtime

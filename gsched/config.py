@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 from gsched.config_gpu_share import GpuShareConfig
 from gsched.config_notify import NotifyConfig
 from gsched.errors import ConfigError
-from gsched.model.limits import MAX_LEASE_S
+from gsched.model.limits import MAX_DETACH_TIMEOUT_S, MAX_LEASE_S
 
 DEFAULT_CONFIG = "/etc/gsched/gsched.toml"
 DEFAULT_SOCKET = "/run/gsched/head.sock"
@@ -70,6 +70,9 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         max_user_priority: the highest priority that users can give their own jobs; operators may
             give any.
         lease_s: of rerunnable jobs that say nothing of a lease; 0: they have none.
+        detach_timeout_s: interactive jobs end when nobody was attached for so long; 0: they do not.
+        operators_enter_jobs: whether operators may have a terminal in the jobs of others, and so
+            act as these; root may in any case, and nobody in jobs of root.
         unsatisfiable: jobs whose dependency can never be satisfied: ``cancel`` or ``hold``.
     """
 
@@ -95,6 +98,8 @@ class HeadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_array_elements: Annotated[int, msgspec.Meta(ge=1, le=1_048_576)] = 100_000
     max_user_priority: Annotated[int, msgspec.Meta(ge=-1024, le=1023)] = 0
     lease_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_LEASE_S)] = 0.0
+    detach_timeout_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_DETACH_TIMEOUT_S)] = 3600.0
+    operators_enter_jobs: bool = False
     unsatisfiable: str = "cancel"
 
 
@@ -137,6 +142,7 @@ class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         walltime_extensions_per_user: running jobs that a user can have extended; 0: any number.
         enabled: whether it takes jobs.
         started: whether its jobs are started.
+        detach_timeout_s: as in ``[head]``, for its jobs; unset: that of ``[head]``.
     """
 
     name: str
@@ -148,6 +154,7 @@ class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     walltime_extensions_per_user: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     enabled: bool = True
     started: bool = True
+    detach_timeout_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_DETACH_TIMEOUT_S)] | None = None
 
 
 class WeightsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -235,3 +235,19 @@ class Keyboard:
         if plain:
             found.append(bytes(plain))
         return found
+
+
+class Allowance:
+    """How fast a session may be passed on: bytes/s on average, and a burst at once."""
+
+    __slots__ = ("_burst_s", "_rate", "_until_s")
+
+    def __init__(self, rate_bytes_per_s: float, burst_bytes: int = MAX_CONTENT_BYTES) -> None:
+        self._rate = rate_bytes_per_s
+        self._burst_s = burst_bytes / rate_bytes_per_s
+        self._until_s = 0.0
+
+    def spend(self, count: int, now_s: float) -> float:
+        """Return how long to wait after ``count`` bytes, seconds."""
+        self._until_s = max(self._until_s, now_s - self._burst_s) + count / self._rate
+        return max(0.0, self._until_s - now_s)

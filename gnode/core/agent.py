@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from gnode.core import lives, orders, preparing, probe, trainings
+from gnode.core import lives, orders, preparing, probe, sessions, trainings
 from gnode.core.binding import Site
 from gnode.core.cpus import CpuMap
 from gnode.core.effects import (
@@ -63,6 +63,7 @@ from gsched.protocol.node import (
     Stop,
     Tune,
 )
+from gsched.protocol.sessions import OpenSession
 
 MachineEvent = (
     Measured | InventoryChanged | ProblemChanged | BindingChanged | SharingEnded | StopAllAsked
@@ -368,8 +369,8 @@ class Agent:
                 orders.command(table, message)
             case ExitAck():
                 orders.acknowledge(table, message, now_s)
-            case ReadOutput():
-                orders.read_output(table, message)
+            case ReadOutput() | OpenSession():
+                _on_question(table, message)
             case Checkpoint() | GoOn() | Tune():
                 trainings.order(table, message)
             case Probe():
@@ -492,3 +493,11 @@ class Agent:
             cpu_binding=table.cpu_binding,
         )
         table.out.append(Send(message=message))
+
+
+def _on_question(table: Table, order: ReadOutput | OpenSession) -> None:
+    """Have what a user wants to see of a job shown."""
+    if isinstance(order, ReadOutput):
+        orders.read_output(table, order)
+    else:
+        sessions.open_session(table, order)

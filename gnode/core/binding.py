@@ -26,6 +26,8 @@ DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 FALLBACK_SHELL = "/bin/sh"
 #: Shells that read the user's profile when they are started with -l; csh takes it alone only.
 LOGIN_SHELLS = frozenset({"bash", "dash", "ksh", "sh", "zsh"})
+#: Further ones that do so if they run no script.
+INTERACTIVE_LOGIN_SHELLS = frozenset({"csh", "fish", "tcsh"})
 SHELLS_THAT_REFUSE = frozenset({"nologin", "false", "sync", ""})
 TMPDIR_BYTES_MAX = 64  # programs put Unix sockets (at most 107 bytes) below TMPDIR
 #: The least memory limit that is enforced, whatever was asked for: a process cannot even be
@@ -195,6 +197,7 @@ def bind(
         gate=gate,
         cpus=cpus,
         cpuset=_cpuset(site, key),
+        detach_timeout_s=_detach_timeout_s(launch),
     )
 
 
@@ -204,6 +207,13 @@ def _cpuset(site: Site, key: AttemptKey) -> CpusetCgroup | None:
         return None
     version, root = site.cpuset_root
     return CpusetCgroup(version=version, path=posixpath.join(root, key.name))
+
+
+def _detach_timeout_s(launch: Launch) -> float | None:
+    """Return the time-out of the part's terminal, None if it has none: agents have output files."""
+    if launch.interactive is None or launch.step_agent:
+        return None
+    return launch.interactive.detach_timeout_s or 0.0
 
 
 def _without_launch(env: dict[str, str]) -> dict[str, str]:
@@ -243,6 +253,8 @@ def _default_name(launch: Launch, letter: str) -> str:
 
 
 def _output_paths(launch: Launch, account: Account) -> tuple[str, str]:
+    if launch.interactive is not None:
+        return "/dev/null", "/dev/null"  # it has a terminal
     return (
         _output_path(launch, account, launch.stdout_path, "o"),
         _output_path(launch, account, launch.stderr_path, "e"),
@@ -283,6 +295,10 @@ def _argv(launch: Launch, account: Account, site: Site, user_dir: str) -> tuple[
     if launch.step_agent:
         return site.step_agent
     match launch.launch:
+        case LaunchKind.COMMAND if launch.interactive is not None and not launch.arguments:
+            shell = launch.shell or _login_shell(account)
+            is_login = posixpath.basename(shell) in LOGIN_SHELLS | INTERACTIVE_LOGIN_SHELLS
+            return (shell, "-l") if is_login else (shell,)
         case LaunchKind.COMMAND:
             return launch.arguments
         case LaunchKind.SCRIPT:
@@ -429,7 +445,7 @@ def _is_users(name: str, value: str) -> bool:
 
 def _pbs(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
     names = {
-        "PBS_ENVIRONMENT": "PBS_BATCH",
+        "PBS_ENVIRONMENT": "PBS_BATCH" if launch.interactive is None else "PBS_INTERACTIVE",
         "PBS_JOBID": format_job_id(launch.job, launch.server),
         "PBS_JOBNAME": launch.name,
         "PBS_QUEUE": launch.queue,

@@ -21,6 +21,7 @@ from gsched.protocol.node import (
     Tune,
     UnknownAttempt,
 )
+from gsched.protocol.sessions import OpenSession, SessionFailed
 from gsched.protocol.uses import Uses
 
 
@@ -158,7 +159,16 @@ class RefuseHead(Struct, frozen=True, kw_only=True):
 class Send(Struct, frozen=True, kw_only=True):
     """Send a message to the head."""
 
-    message: Heartbeat | Uses | OutputRead | UnknownAttempt | Probed | Renew | AttemptMessage
+    message: (
+        Heartbeat
+        | Uses
+        | OutputRead
+        | UnknownAttempt
+        | Probed
+        | SessionFailed
+        | Renew
+        | AttemptMessage
+    )
 
 
 class TellJob(Struct, frozen=True, kw_only=True):
@@ -202,6 +212,13 @@ class ReadFile(Struct, frozen=True, kw_only=True):
     max_bytes: int
 
 
+class ConnectTerminal(Struct, frozen=True, kw_only=True):
+    """Connect a terminal of an attempt with the head, or send `SessionFailed`."""
+
+    key: AttemptKey
+    order: OpenSession
+
+
 class Warn(Struct, frozen=True, kw_only=True):
     """Log a warning."""
 
@@ -236,6 +253,7 @@ Effect = (
     | SaveMark
     | KeepRenewal
     | ReadFile
+    | ConnectTerminal
     | Warn
     | Finish
 )

@@ -24,6 +24,7 @@ from gsched.protocol.node import (
     Survey,
     Tune,
 )
+from gsched.protocol.sessions import OpenSession
 
 
 class Account(Struct, frozen=True, kw_only=True):
@@ -100,7 +101,17 @@ class HeadSaid(Struct, frozen=True, kw_only=True):
     """Any other order of the head."""
 
     message: (
-        Stop | Signal | Retime | ExitAck | ReadOutput | Checkpoint | GoOn | Tune | HighWater | Probe
+        Stop
+        | Signal
+        | Retime
+        | ExitAck
+        | ReadOutput
+        | Checkpoint
+        | GoOn
+        | Tune
+        | HighWater
+        | Probe
+        | OpenSession
     )
 
 

@@ -89,6 +89,8 @@ class Task(Struct, frozen=True, kw_only=True):
         cpuset: the control group that confines it to them; None: its processes' affinity does.
         gate: it is started before its attempt is launched, and waits for that.
         yields: it has a lower priority until then.
+        detach_timeout_s: it runs on a terminal, and is hung up when nobody was attached for so
+            long; 0: never; None: it has no terminal.
     """
 
     job: int
@@ -131,6 +133,7 @@ class Task(Struct, frozen=True, kw_only=True):
     yields: bool = False
     cpus: tuple[int, ...] = ()
     cpuset: CpusetCgroup | None = None
+    detach_timeout_s: float | None = None
 
     @property
     def key(self) -> AttemptKey:
@@ -185,4 +188,20 @@ class LaunchCommand(Struct, frozen=True, kw_only=True, tag_field="do", tag="laun
     walltime_s: float | None
 
 
-Command = StopCommand | SignalCommand | RetimeCommand | LaunchCommand
+class ShellCommand(Struct, frozen=True, kw_only=True, tag_field="do", tag="shell"):
+    """Start a further shell of the job on a terminal.
+
+    Attributes:
+        session: 32 hex digits that name its terminal.
+        argv: what it runs; none: its user's shell.
+        env: variables beside those of the job.
+        linger_s: how long it waits for its user when the connection is lost.
+    """
+
+    session: str
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    linger_s: float
+
+
+Command = StopCommand | SignalCommand | RetimeCommand | LaunchCommand | ShellCommand

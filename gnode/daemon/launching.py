@@ -56,6 +56,7 @@ class Line(Struct, frozen=True):
 
     Attributes:
         layout: of the attempts that its supervisors expect; said once, by launchers since 2.
+        terminals: they know interactive jobs; said beside it.
         record: the exit record of an attempt that has ended, if it is known.
     """
 
@@ -63,6 +64,7 @@ class Line(Struct, frozen=True):
     failed: str = ""
     ended: str = ""
     layout: int = 0
+    terminals: bool = False
     record: msgspec.Raw = msgspec.Raw()
     pid: int = 0
     start_ticks: int = 0
@@ -88,6 +90,7 @@ class LauncherClient:
 
     Attributes:
         layout: which files its supervisors expect of an attempt; 1 while that is not known.
+        terminals: its supervisors know interactive jobs; true while that is not known.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class LauncherClient:
         rules: Rules,
     ) -> None:
         self.layout = 1
+        self.terminals = True
         self._rules = b'{"rules":%s}\n' % msgspec.json.encode(rules)
         self._state_dir = state_dir
         self._post = post
@@ -137,13 +141,13 @@ class LauncherClient:
             self._post(LauncherUp())
             await gone
             self._transport = None
-            self.layout = 1
+            self.layout, self.terminals = 1, True
             self._pending.clear()
             log.warning("the launcher is gone; starting another")
             self._post(LauncherDown())
 
-    def _learn_layout(self, layout: int) -> None:
-        self.layout = layout
+    def _learn_layout(self, layout: int, terminals: bool) -> None:  # noqa: FBT001 - of its line
+        self.layout, self.terminals = layout, terminals
 
     def stop(self) -> None:
         """Have the launcher leave once it has nothing to look after any more."""
@@ -218,7 +222,7 @@ class _Lines(asyncio.Protocol):
         post: Callable[[Input], None],
         on_ended: Callable[[AttemptKey, bytes], None],
         gone: "asyncio.Future[None]",
-        on_layout: Callable[[int], None],
+        on_layout: Callable[[int, bool], None],
     ) -> None:
         self._on_layout = on_layout
         self._post = post
@@ -253,6 +257,6 @@ class _Lines(asyncio.Protocol):
             elif line.ended:
                 self._on_ended(parse_key(line.ended), bytes(line.record))
             elif line.layout:
-                self._on_layout(line.layout)
+                self._on_layout(line.layout, line.terminals)
         except (msgspec.MsgspecError, InvalidRequestError) as error:
             log.warning("the launcher said something odd: %s", error)

@@ -5,7 +5,6 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from functools import partial, singledispatchmethod
 
 from gnode.core import effects as do
@@ -15,6 +14,7 @@ from gnode.core.inputs import (
     Admitted,
     AlarmRang,
     BindingChanged,
+    Disconnected,
     Found,
     Input,
     LaunchFailed,
@@ -35,13 +35,14 @@ from gnode.daemon.doubts import Doubts
 from gnode.daemon.elastic import ElasticServer
 from gnode.daemon.ended import EndedLog
 from gnode.daemon.in_order import InOrder
-from gnode.daemon.launching import LauncherClient, Rules
+from gnode.daemon.launching import LauncherClient
 from gnode.daemon.measuring import Meters, measure
-from gnode.daemon.neighbours import PREFIX, Neighbours
+from gnode.daemon.neighbours import Neighbours
+from gnode.daemon.parts import Identity
 from gnode.daemon.reading import Reader
 from gnode.daemon.record_removal import RecordRemoval
 from gnode.daemon.removals import TRASH_PREFIX, Remover
-from gnode.daemon.sharing import Sharing
+from gnode.daemon.sessions import Sessions
 from gnode.daemon.space import LOOK_S
 from gnode.daemon.spool import Spool
 from gnode.daemon.steps import StepServer
@@ -51,8 +52,6 @@ from gsched import watchdog
 from gsched.clock import Clock
 from gsched.failpoint import failpoint
 from gsched.model.job import LaunchFailure
-from gsched.model.machine import Machine
-from gsched.model.resources import Inventory
 from gsched.model.states import LaunchStage, Subject
 from gsched.protocol.framing import known_pieces
 from gsched.protocol.node import Register
@@ -61,42 +60,6 @@ log = logging.getLogger(__name__)
 
 INPUTS_AT_ONCE = 500  # then the loop serves connections again
 SPOOL_LOOK_S = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Who this node is.
-
-    Attributes:
-        head: the head's node channel, ``host:port`` or ``unix:/path``.
-        trusted: uids whose head is obeyed on a Unix socket.
-        identity: of this node, beside its name, for ever.
-        machine: on which it runs.
-        address: where other nodes reach this one; empty: the connection's own.
-        elastic_socket: on which trainings talk to this gnode.
-        incarnation: of this start of gnode.
-        rules: whose jobs run here.
-        sharing: how they share its GPUs.
-        cpus: to which its jobs are bound; empty: they are not.
-        neighbours: how names of sockets begin on which nodes of this machine find each other.
-    """
-
-    node: str
-    head: str
-    trusted: frozenset[int]
-    key: bytes
-    identity: str
-    machine: Machine
-    address: str
-    boot_id: str
-    incarnation: str
-    version: str
-    inventory: Inventory
-    elastic_socket: str
-    rules: Rules
-    sharing: Sharing
-    cpus: tuple[int, ...] = ()
-    neighbours: str = PREFIX
 
 
 class Shell:
@@ -171,6 +134,14 @@ class Shell:
             post=self.post,
             on_step=self._steps.take,
             lookup=Accounts(clock),
+        )
+        self._sessions = Sessions(
+            head=identity.head,
+            trusted=identity.trusted,
+            node=identity.node,
+            key=identity.key,
+            directory=spool.directory,
+            send=self._channel.send,
         )
 
     # --- life ---
@@ -282,6 +253,8 @@ class Shell:
             asyncio.get_running_loop().call_soon(self._drain)
 
     def _step(self, event: Input) -> None:
+        if isinstance(event, Disconnected):
+            self._sessions.close_all()
         for effect in self._agent.step(event, self._clock.monotonic_s(), self._clock.wall_s()):
             self._carry_out(effect)
 
@@ -347,6 +320,14 @@ class Shell:
     def _(self, effect: do.AcceptTask) -> None:
         key = effect.task.key
         try:
+            if effect.task.detach_timeout_s is not None and not self._launcher.terminals:
+                message = (
+                    f"node {self._identity.node} cannot run interactive jobs before its older jobs "
+                    "have ended: they were started by an older version of gnode"
+                )
+                failure = LaunchFailure(stage=LaunchStage.ORDER, subject=Subject.NODE)
+                self.post(LaunchFailed(key=key, message=message, failure=failure))
+                return
             self._spool.write_task(effect.task, layout=self._launcher.layout)
         except OSError as error:
             message = f"node {self._identity.node} cannot keep the job: {error}"
@@ -475,6 +456,7 @@ class Shell:
                 sharing=self._sharing.offered,
                 cpu_binding=effect.cpu_binding,
                 steps=True,
+                sessions=True,
             )
 
         self._channel.register(register)
@@ -499,6 +481,10 @@ class Shell:
     @_do.register
     def _(self, effect: do.ReadFile) -> None:
         self._start(self._read(effect))
+
+    @_do.register
+    def _(self, effect: do.ConnectTerminal) -> None:
+        self._start(self._sessions.connect(effect))
 
     @_do.register
     def _(self, effect: do.Warn) -> None:

@@ -146,12 +146,10 @@ def _hold(
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             start_program(task, os.execve)
         except LaunchError as error:
-            if channel >= 0:
-                _report(channel, error)
-            else:
-                os.write(2, f"{error.message}\r\n".encode("utf-8", "surrogateescape"))
+            os.write(2, f"{error.message}\r\n".encode("utf-8", "surrogateescape"))
+            os._exit(127 if error.errno == errno.ENOENT else 126)  # as a shell says it
         finally:
-            os._exit(_NEVER_STARTED if channel >= 0 else 126)
+            os._exit(_NEVER_STARTED)
 
     terminal.hold(listener, start, channel=channel, detach_timeout_s=detach_timeout_s)
 

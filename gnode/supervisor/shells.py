@@ -15,7 +15,14 @@ from gnode.supervisor.errors import reason
 from gnode.supervisor.spool import Task
 
 SHELLS_MAX = 16  # at once in one attempt's part
+_REFUSING = frozenset({"", "false", "nologin", "sync"})
 _SESSION = re.compile(r"[0-9a-f]{32}")
+
+
+def _shell_of(task: Task) -> str:
+    """Return the shell of the job's owner; some accounts have a program that refuses instead."""
+    shell = task["env"].get("SHELL", "")
+    return "/bin/sh" if os.path.basename(shell) in _REFUSING else shell
 
 
 class Shells:
@@ -55,12 +62,13 @@ class Shells:
             match order:
                 case {
                     "session": str(session),
-                    "argv": [str(), *_] as argv,
+                    "argv": list(argv),
                     "env": dict(env),
                     "linger_s": int() | float() as linger_s,
-                } if _SESSION.fullmatch(session):
+                } if _SESSION.fullmatch(session) and all(isinstance(each, str) for each in argv):
                     changed = task["env"] | {str(name): str(env[name]) for name in env}
-                    own: Task = {**task, "argv": list(map(str, argv)), "env": changed}
+                    words = argv or [_shell_of(task)]
+                    own: Task = {**task, "argv": words, "env": changed}
                     self._start(own, session, float(linger_s))
                 case _:
                     spool.log(f"not an order for a shell: {order!r}")

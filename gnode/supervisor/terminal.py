@@ -37,6 +37,8 @@ _UNTYPED_BYTES_MAX = t.MAX_CONTENT_BYTES  # then the user waits
 _LAST_WORDS_S = 10.0  # how long the end of the output may take to reach the user
 _CLOSING_S = 2.0  # for gnode to read what was sent last
 _HANG_UP_S = 10.0  # from the hang-up to KILL
+_PATIENCE_S = 10.0  # for the first to attach; then the program starts without
+_USUAL_SIZE = (24, 80)  # rows and columns, until somebody attaches
 _TOO_LATE_S = 1e9
 _LAST_BYTES_MAX = 2 * 64 * 1024  # what a terminal holds; others may still write into it
 _NEVER_STARTED = 254  # of a process that nobody asks for its code
@@ -83,35 +85,46 @@ def close_all_but(*kept: int) -> None:
 def hold(
     listener: socket.socket, start: Callable[[], NoReturn], *, channel: int, detach_timeout_s: float
 ) -> NoReturn:
-    """Start a program on a terminal, keep that, and end as the program does.
+    """Keep a terminal, start a program on it, and end as the program does.
+
+    The program starts when somebody has attached, so that it knows the window and nothing that it
+    shows is missed; if nobody comes, it starts soon all the same.
 
     Args:
         listener: where gnode connects.
-        start: becomes the program; says itself why that fails.
-        channel: closed here once the program has it, so that its exec closes the last one.
+        start: becomes the program; says itself on the terminal why that fails.
+        channel: closed as soon as the terminal is there; negative: there is none.
         detach_timeout_s: the program is hung up when nobody was attached for so long; 0: never.
+
+    Raises:
+        OSError: there is no terminal to be had.
     """
     master, slave = os.openpty()
+    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", *_USUAL_SIZE, 0, 0))
     # What a user has no business with, as the signals that the supervisor takes one by one.
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
     signals = kernel.open_signalfd((signal.SIGCHLD, signal.SIGTERM))
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.login_tty(slave)
-            start()
-        finally:
-            os._exit(_NEVER_STARTED)
-    os.close(slave)
     if channel >= 0:
         os.close(channel)
     null = os.open("/dev/null", os.O_RDWR)
     for number in range(3):
         os.dup2(null, number)
     os.close(null)
-    os.chdir("/")  # or the user's file system would stay busy
     kernel.set_name(b"gtty")
-    status = _Keeper(listener, master, pid, signals, detach_timeout_s).run()
+
+    def begin() -> int:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.login_tty(slave)
+                start()
+            finally:
+                os._exit(_NEVER_STARTED)
+        os.close(slave)
+        os.chdir("/")  # or the user's file system would stay busy
+        return pid
+
+    status = _Keeper(listener, master, begin, signals, detach_timeout_s).run()
     _end_as(status)
 
 
@@ -185,11 +198,18 @@ class _Keeper:
     """One terminal, from the start of its program to its end."""
 
     def __init__(
-        self, listener: socket.socket, master: int, pid: int, signals: int, detach_timeout_s: float
+        self,
+        listener: socket.socket,
+        master: int,
+        begin: Callable[[], int],
+        signals: int,
+        detach_timeout_s: float,
     ) -> None:
         self._listener = listener
         self._master = master
-        self._pid = pid
+        self._begin = begin
+        self._pid = 0
+        self._begin_s = time.monotonic() + _PATIENCE_S
         self._signals = signals
         self._detach_timeout_s = detach_timeout_s
         self._history = t.History()
@@ -242,7 +262,7 @@ class _Keeper:
         return (0 if full else select.POLLIN) | (select.POLLOUT if client.unsent else 0)
 
     def _patience_ms(self) -> int | None:
-        due_s = self._kill_s
+        due_s = self._kill_s if self._pid else self._begin_s
         if self._client is None and self._detach_timeout_s:
             due_s = min(due_s, self._left_s + self._detach_timeout_s)
         if due_s >= _TOO_LATE_S:
@@ -257,12 +277,21 @@ class _Keeper:
             if int.from_bytes(records[start : start + 4], sys.byteorder) == signal.SIGTERM:
                 self._note(_STOPPED)
                 self._hang_up()
-        pid, status = os.waitpid(self._pid, os.WNOHANG)
-        if pid:
-            self._status = status
+        if self._pid:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if pid:
+                self._status = status
+
+    def _start(self) -> None:
+        """Start the program, unless it was."""
+        if not self._pid:
+            self._pid = self._begin()
 
     def _hang_up(self) -> None:
         """Tell the program that its terminal goes: a shell does not end by TERM."""
+        if not self._pid:
+            self._status = int(signal.SIGHUP)
+            return
         groups = {self._pid}
         with contextlib.suppress(OSError):
             groups.add(os.tcgetpgrp(self._master))
@@ -274,6 +303,8 @@ class _Keeper:
 
     def _look_at_the_clock(self) -> None:
         now_s = time.monotonic()
+        if not self._pid and self._begin_s <= now_s and self._status is None:
+            self._start()
         if self._kill_s <= now_s:
             self._kill_s = now_s + _HANG_UP_S
             with contextlib.suppress(OSError):
@@ -380,6 +411,7 @@ class _Keeper:
         for start in range(0, len(seen), t.MAX_CONTENT_BYTES):
             client.send(t.frame(Kind.DATA, seen[start : start + t.MAX_CONTENT_BYTES]))
         self._resize(window)
+        self._start()
         with contextlib.suppress(OSError):  # also if the size is the same: programs draw again
             os.killpg(os.tcgetpgrp(self._master), signal.SIGWINCH)
 

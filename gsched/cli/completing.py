@@ -51,6 +51,7 @@ _STATES: Final[dict[str, frozenset[JobState]]] = {
     "gmsg": frozenset({JobState.RUNNING}),
     "grls": frozenset({JobState.HELD}),
     "gsig": frozenset({JobState.RUNNING}),
+    "gshell": frozenset({JobState.RUNNING}),
 }
 _PAST: Final = frozenset({"ghist", "gpeek", "gseff"})  # these also take jobs that have ended
 _RESOURCES: Final = (

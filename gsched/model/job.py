@@ -31,6 +31,17 @@ class Owner(Struct, frozen=True, kw_only=True):
     host: str = ""
 
 
+class Interactive(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What makes a job interactive: its program has a terminal instead of output files.
+
+    Attributes:
+        detach_timeout_s: it is hung up when nobody was attached for so long, seconds; 0: never;
+            None: as its queue or the head says.
+    """
+
+    detach_timeout_s: Amount | None = None
+
+
 class Labels(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a user writes on a job for people and their accounts; it decides nothing.
 
@@ -73,6 +84,7 @@ class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
         adaptive: its batch and GPUs may be chosen for the best goodput; None: they may not.
         early_signal: sent before the walltime ends; None: there is none.
         append: write behind what the output files hold already.
+        interactive: its program has a terminal; a command without arguments is its user's shell.
     """
 
     rerunnable: bool = True
@@ -91,6 +103,7 @@ class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
     adaptive: Adaptive | None = None
     early_signal: EarlySignal | None = None
     append: bool = False
+    interactive: Interactive | None = None
 
 
 def labels_of(source: Labels) -> dict[str, object]:

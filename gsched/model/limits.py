@@ -58,6 +58,9 @@ MAX_FIELD_BYTES: Final = MIB // 4
 MIN_LEASE_S: Final = 30
 MAX_LEASE_S: Final = 7 * 86_400
 
+#: Of an interactive job, seconds: longer is better said as none.
+MAX_DETACH_TIMEOUT_S: Final = 30 * 86_400
+
 # --- one resource list ---
 
 MAX_RESOURCE_TEXTS: Final = 64
@@ -172,6 +175,12 @@ LIMITS: Final = (
         MAX_LEASE_S,
         "seconds",
         f"a week; and at least {MIN_LEASE_S} s, as a lost connection is noticed after some 15 s",
+    ),
+    _limit(
+        "detach timeout of an interactive job",
+        MAX_DETACH_TIMEOUT_S,
+        "seconds",
+        "30 days; a job that is to wait longer states none",
     ),
     _limit("texts of a resource list", MAX_RESOURCE_TEXTS, "count", "one for each -l"),
     _limit(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from gsched.model.job import EarlySignal, ExitRecord, LaunchFailure, Owner
+from gsched.model.job import EarlySignal, ExitRecord, Interactive, Owner
 from gsched.model.machine import Machine
 from gsched.model.numbers import Amount, Count, Number
 from gsched.model.origin import Origin
@@ -21,6 +21,9 @@ from gsched.model.resources import Inventory, Load, Share, Usage
 from gsched.model.states import Join, LaunchKind, PartState, StopReason
 from gsched.model.training import Batching
 from gsched.protocol.job_steps import StepOrder, StepRefused, StepReport
+from gsched.protocol.probes import Probe as Probe  # noqa: PLC0414 - a message as all others
+from gsched.protocol.probes import Probed as Probed  # noqa: PLC0414 - as above
+from gsched.protocol.sessions import OpenSession, SessionFailed
 from gsched.protocol.uses import Uses
 
 PROTOCOL_VERSION = 2
@@ -40,6 +43,7 @@ class Hello(Struct, frozen=True, kw_only=True, tag="hello", omit_defaults=True):
     Attributes:
         here, there: the connection's two ends as the node sees them, ``host:port``; empty on a
             Unix socket. On loopback the head sees the same, or somebody is between.
+        session: the terminal session that this connection is for; empty: it is the node channel.
     """
 
     version: Count
@@ -47,6 +51,7 @@ class Hello(Struct, frozen=True, kw_only=True, tag="hello", omit_defaults=True):
     nonce: str
     here: str = ""
     there: str = ""
+    session: str = ""
 
 
 class Challenge(Struct, frozen=True, kw_only=True, tag="challenge"):
@@ -113,6 +118,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
         prepares: this node understands `Prepare`.
         sharing: the runtime by which jobs share GPUs here; empty: it launches no job that does.
         steps: this node runs step agents, and understands `StepOrder` and `StepRefused`.
+        sessions: this node understands `OpenSession`, and can run interactive jobs.
         problem: why the node takes no new jobs, in words; empty: it does.
         epoch_id: of the head of ``highest_epoch``: no two starts of a head have the same one.
         seq, next_job: how far the head of that epoch had come, as it said last.
@@ -141,6 +147,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
     sharing: str = ""
     cpu_binding: str = ""
     steps: bool = False
+    sessions: bool = False
 
 
 class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=True):
@@ -237,6 +244,7 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
         profile_batches: an adaptive training measures its steps at several batch sizes first.
         step_agent: the part is a step agent, which starts tasks that programs of the job on other
             nodes request; sent only to nodes that have said ``steps`` in `Register`.
+        interactive: it runs on a terminal; only to nodes whose `Register` has ``sessions``.
     """
 
     job: Count
@@ -278,6 +286,7 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
     early_signal: EarlySignal | None = None
     append: bool = False
     step_agent: bool = False
+    interactive: Interactive | None = None
 
     @property
     def token(self) -> str:
@@ -391,15 +400,6 @@ class Tune(Struct, frozen=True, kw_only=True, tag="tune"):
     batching: Batching
 
 
-class Probe(Struct, frozen=True, kw_only=True, tag="probe"):
-    """Find out whether this node can start jobs. Answered by `Probed` with the same request.
-
-    Sent only to nodes that have said in `Register` that they understand it.
-    """
-
-    request: Count
-
-
 HeadMessage = (
     Challenge
     | Welcome
@@ -420,6 +420,7 @@ HeadMessage = (
     | StepOrder
     | StepRefused
     | Probe
+    | OpenSession
     | Ping
 )
 
@@ -541,20 +542,6 @@ class Progress(ProgressReport, frozen=True, kw_only=True, tag="progress"):
     attempt: Count
 
 
-class Probed(Struct, frozen=True, kw_only=True, tag="probed", omit_defaults=True):
-    """Whether a program that does nothing could be started here, by the way that jobs take.
-
-    Attributes:
-        message: why not, in words.
-        failure: the evidence.
-    """
-
-    request: Count
-    passed: bool
-    message: str = ""
-    failure: LaunchFailure | None = None
-
-
 #: Reports about one attempt.
 AttemptMessage = Started | Prepared | Exited | Checkpointed | CheckpointFailed | Progress
 NodeMessage = (
@@ -568,6 +555,7 @@ NodeMessage = (
     | OutputRead
     | UnknownAttempt
     | Probed
+    | SessionFailed
     | AttemptMessage
     | StepReport
 )

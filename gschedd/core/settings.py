@@ -26,6 +26,7 @@ class QueueSettings(Struct, frozen=True, kw_only=True):
     extension_s: float | None = None
     extension_part: float | None = None
     extensions_per_user: int = 0
+    detach_timeout_s: float | None = None
 
 
 class NotifySettings(Struct, frozen=True, kw_only=True):
@@ -70,6 +71,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         keep_unsatisfiable: a job whose dependency can never be satisfied stays on hold; else it is
             cancelled.
         lease_margin_s: for killing and for clocks that drift, beyond lease and grace.
+        detach_timeout_s: of interactive jobs that say nothing of it; 0: none.
+        operators_enter_jobs: operators other than root may have a terminal in others' jobs.
         refuse_impossible: deadlines that an idle cluster could not meet are not taken.
         notify: who can be told of jobs.
     """
@@ -99,6 +102,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     lease_s: float = 0.0
     keep_unsatisfiable: bool = False
     lease_margin_s: float = 30.0
+    detach_timeout_s: float = 3600.0
+    operators_enter_jobs: bool = False
     master_port_first: int = 20000
     master_port_last: int = 29999
     master_port_begin: int = 0

@@ -69,6 +69,7 @@ from gschedd.http.predictions import Predictions
 from gschedd.http.queries import Queries, up_nodes
 from gschedd.http.queues import Queues
 from gschedd.http.schema import openapi
+from gschedd.http.sessions import Sessions
 from gschedd.http.snapshots import Snapshots
 from gschedd.http.witnesses import Witnesses
 from gschedd.notify.process import Notifier
@@ -189,8 +190,9 @@ class Service:
         keeping = asyncio.create_task(self._housekeeping.run(), name="housekeeping")
         checking = asyncio.create_task(self._check.run(), name="check of the database")
         telling = asyncio.create_task(self._links.keep_told(), name="high water")
+        waiting = asyncio.create_task(self._sessions.waiting.run(), name="interactive jobs")
         alive = asyncio.create_task(watchdog.feed(), name="watchdog")
-        work = {engine, keeping, checking, telling}
+        work = {engine, keeping, checking, telling, waiting}
         if self._notifier is not None:
             work.add(asyncio.create_task(self._notifier.run(), name="notifier"))
         await asyncio.wait({*work, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -229,13 +231,14 @@ class Service:
         witnesses = Witnesses(
             self._opened.cluster, self._opened.lineage, head.state.volatile.quarantined
         )
+        handshake = Handshake(
+            key=self._key, witnesses=witnesses, tunnel=self._config.head.node_tunnel
+        )
         self._links = Links(
             engine=self._engine,
             launches=launches,
             clock=self._clock,
-            handshake=Handshake(
-                key=self._key, witnesses=witnesses, tunnel=self._config.head.node_tunnel
-            ),
+            handshake=handshake,
             witnesses=witnesses,
             timeout_s=self._config.head.node_timeout_s,
         )
@@ -259,6 +262,14 @@ class Service:
             bodies=self._bodies,
             forecasts=self._forecasts,
             status=self._status,
+        )
+        self._sessions = Sessions(
+            engine=self._engine,
+            callers=callers,
+            links=self._links,
+            handshake=handshake,
+            find=self._queries.find,
+            clock=self._clock,
         )
         self._safe_mode = SafeMode(
             engine=self._engine,
@@ -303,6 +314,7 @@ class Service:
                 jobs_of_keys=self._queries.jobs_of_keys,
                 safe_mode=self._safe_mode,
                 forecasts=self._forecasts,
+                expect_client=self._sessions.waiting.expect,
             )
         )
 
@@ -334,7 +346,7 @@ class Service:
         open_files = raise_open_files()
         commands = web.Application(middlewares=[watched(self._bodies), errors], logger=log)
         for part in (
-            *(self._queries, self._predictions, self._snapshots),
+            *(self._queries, self._predictions, self._snapshots, self._sessions),
             *(self._queues, self._commands),
         ):
             commands.add_routes(part.routes())
@@ -362,6 +374,7 @@ class Service:
     def _nodes_app(self) -> web.Application:
         app = web.Application(logger=log)
         app.router.add_get("/v1/node", self._links.handle)
+        app.router.add_get("/v1/session", self._sessions.node)
         return app
 
     async def _serve(
@@ -412,6 +425,7 @@ class Service:
             await self._notifier.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SHUTDOWN_S):
+                await self._sessions.close()
                 await self._links.close()
                 for runner in self._runners:
                     await runner.cleanup()

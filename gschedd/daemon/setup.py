@@ -39,6 +39,7 @@ def settings_from(config: Config) -> Settings:
                     extension_s=extension[0],
                     extension_part=extension[1],
                     extensions_per_user=queue.walltime_extensions_per_user,
+                    detach_timeout_s=queue.detach_timeout_s,
                 )
                 for queue in config.queue
                 for extension in (read_extension(queue.walltime_extension),)
@@ -64,6 +65,8 @@ def settings_from(config: Config) -> Settings:
         warm=config.moves.warm,
         prepare_timeout_s=config.moves.prepare_timeout_s,
         lease_s=head.lease_s,
+        detach_timeout_s=head.detach_timeout_s,
+        operators_enter_jobs=head.operators_enter_jobs,
         keep_unsatisfiable=head.unsatisfiable == "hold",
         master_port_first=head.master_port_first,
         master_port_last=head.master_port_last,

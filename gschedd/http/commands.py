@@ -78,6 +78,7 @@ class Parts:
         jobs_of_keys: the jobs of a user's client keys that the database knows.
         safe_mode: what operators see and do where the database may be an old copy.
         forecasts: what would become of jobs.
+        expect_client: takes interactive jobs, whose clients are about to wait for them.
     """
 
     engine: Engine
@@ -92,6 +93,7 @@ class Parts:
     jobs_of_keys: Callable[[int, Sequence[str]], Awaitable[Mapping[str, int]]]
     safe_mode: "SafeModeLike"
     forecasts: Forecasts
+    expect_client: Callable[[int], None]
 
 
 _Received = tuple[api.SubmitJob, Content, Mapping[int, bool]]
@@ -151,6 +153,9 @@ class Commands:
             steps = [] if forecast else await self._queue(pairs, caller, known)
         if forecast:  # which may take long; others get the turn meanwhile
             steps = await self._queue_unless_late(pairs, caller, known)
+        for job, step in zip(asked.jobs, steps, strict=True):
+            if job.interactive is not None and step.job:
+                self._parts.expect_client(step.job)
         results = await self._results(steps, caller)
         response = answer(self._reply(results))
         await response.prepare(request)

@@ -4,13 +4,14 @@ What comes out of it is authentic: the node knows the cluster's key, and so does
 is opened from then on. See `gsched.protocol.sealing`.
 """
 
+import contextlib
 import os
 import secrets
 import socket
 import struct
 from typing import Final, Protocol, TypeVar
 
-from aiohttp import WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType, web
 from msgspec import Struct
 
 from gsched.model.node_name import NODE_NAME_RULE, is_node_name
@@ -19,6 +20,7 @@ from gsched.protocol.endpoint import endpoint, is_on_loopback
 from gsched.protocol.sealing import NONCE_BYTES, Opener, Sealer, challenge_key, session_keys
 from gschedd.http.witnesses import Witnesses
 
+MAX_CLOSE_BYTES: Final = 120  # of the reason in a closing frame, which WebSocket limits to 123
 MAX_HELLO: Final = 4096  # characters that are decoded before anything is proven
 
 _UCRED = struct.Struct("3i")  # pid, uid, gid: struct ucred of unix(7)
@@ -74,6 +76,28 @@ class Handshake:
             HandshakeRefusedError: it is not let in, for a reason that it can be told.
             ValueError, msgspec.DecodeError, RecursionError: something else than a handshake came.
         """
+        hello, sealer, opener = await self._introduce(channel, names)
+        if hello.session:
+            raise ValueError("the hello is that of a terminal session")
+        said = _only(n.decode_from_node(opener.open(await _sealed(channel))), n.Register)
+        return Introduced(node=hello.node, said=said, sealer=sealer, opener=opener)
+
+    async def shake_session(
+        self, channel: web.WebSocketResponse, names: Names | None
+    ) -> tuple[n.Hello, Sealer, Opener]:
+        """Return whose connection for a terminal session it is; its first frame has to prove it.
+
+        Raises:
+            HandshakeRefusedError, ValueError, msgspec.DecodeError, RecursionError: as `shake`.
+        """
+        hello, sealer, opener = await self._introduce(channel, names)
+        if not hello.session:
+            raise ValueError("the hello names no terminal session")
+        return hello, sealer, opener
+
+    async def _introduce(
+        self, channel: web.WebSocketResponse, names: Names | None
+    ) -> tuple[n.Hello, Sealer, Opener]:
         text = await _text(channel)
         hello = _only(n.decode_from_node(text), n.Hello)
         self._check(hello, names)
@@ -89,9 +113,7 @@ class Handshake:
         sealed = Sealer(challenge_key(self._key, plain)).seal(n.encode([challenge]))
         from_node, from_head = session_keys(self._key, plain, sealed)
         await channel.send_bytes(sealed)
-        opener = Opener(from_node)
-        said = _only(n.decode_from_node(opener.open(await _sealed(channel))), n.Register)
-        return Introduced(node=hello.node, said=said, sealer=Sealer(from_head), opener=opener)
+        return hello, Sealer(from_head), Opener(from_node)
 
     def _check(self, hello: n.Hello, names: Names | None) -> None:
         if hello.version != n.PROTOCOL_VERSION:
@@ -164,3 +186,11 @@ def _only(messages: list[n.NodeMessage], kind: type[M]) -> M:
     if len(messages) != 1 or not isinstance(messages[0], kind):
         raise ValueError(f"{kind.__name__} expected, got something else")
     return messages[0]
+
+
+async def close_badly(socket: web.WebSocketResponse, why: str) -> None:
+    """Close a connection on which something came that must not; the node's log says why."""
+    with contextlib.suppress(ConnectionError):
+        await socket.close(
+            code=WSCloseCode.POLICY_VIOLATION, message=why.encode()[:MAX_CLOSE_BYTES]
+        )

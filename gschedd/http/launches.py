@@ -160,6 +160,7 @@ class Launches:
             batching=attempt.batching,
             profile_batches=attempt.profile_batches,
             step_agent=is_step_agent(job, shares, node),
+            interactive=spec.interactive,
             origin=Origin(
                 token=attempt.token,
                 spec=spec,

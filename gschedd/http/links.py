@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, assert_never
+from typing import assert_never
 
 import msgspec
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import WSMsgType, web
 
 from gsched.clock import Clock
 from gsched.errors import BadStateError, GschedError, StorageError, TryAgainError
@@ -24,6 +24,7 @@ from gsched.protocol import node as n
 from gsched.protocol.framing import frames
 from gsched.protocol.job_steps import StepFailed, StepReport, StepRequest
 from gsched.protocol.sealing import Opener, Sealer, SealError
+from gsched.protocol.sessions import SessionFailed
 from gsched.protocol.uses import Uses
 from gschedd.core import effects as e
 from gschedd.core.attempts.reports import MAX_PROBLEM
@@ -31,9 +32,15 @@ from gschedd.core.nodes.live import note_binding, note_uses
 from gschedd.core.step import Step
 from gschedd.engine.loop import Engine
 from gschedd.http.door import Visitor
-from gschedd.http.handshake import Handshake, HandshakeRefusedError, Introduced
+from gschedd.http.handshake import (
+    Handshake,
+    HandshakeRefusedError,
+    Introduced,
+    close_badly,
+)
 from gschedd.http.launches import Launches
-from gschedd.http.orders import order
+from gschedd.http.orders import check_sessions, order
+from gschedd.http.recovery import Recovery
 from gschedd.http.witnesses import OnOlder, Witnesses, claim_of
 
 log = logging.getLogger("gschedd.nodes")
@@ -42,7 +49,6 @@ HANDSHAKE_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 20.0
 PING_TIMEOUT_RATIO = 1.5  # a ping every T, and half of T for its answer: aiohttp's heartbeat
 ANSWER_TIMEOUT_S = 5.0  # for a connected gnode, when another one wants its place
-MAX_CLOSE_BYTES = 120  # of the reason in a closing frame, which WebSocket limits to 123
 #: So many nodes hear of each commit at once, before it is answered; all others soon after.
 PROMPT_WITNESSES = 3
 HIGH_WATER_S = 2.0
@@ -59,6 +65,7 @@ class Link:
         told: how far the head had come when the node heard of it last: event and next job.
         late: the node comes from a history whose loss was accepted.
         asked: the node is asked what it knows, and does not obey.
+        sessions: the node can run interactive jobs.
     """
 
     def __init__(self, who: Introduced, socket: web.WebSocketResponse, *, call: int) -> None:
@@ -67,6 +74,7 @@ class Link:
         self.call = call
         self.told = (0, 0)
         self.asked = False
+        self.sessions = who.said.sessions
         self.late = False
         self.socket = socket
         self.opener: Opener = who.opener
@@ -142,19 +150,6 @@ class Link:
         await self.socket.close()
 
 
-class Recovery(Protocol):
-    """What is done where the database may be an old copy; see `gschedd.daemon.safemode`."""
-
-    async def heard_older(self, why: str) -> None:
-        """Enter safe mode for what nodes know better."""
-
-    def question(self, node: str, *, late: bool) -> n.Survey | None:
-        """Return what a node that registers is to be asked; None: it is let in at once."""
-
-    async def told(self, node: str, said: n.Known) -> bool:
-        """Take in what a node knows; return whether it is to come again, to be let in."""
-
-
 class Links:
     """All connected nodes."""
 
@@ -184,6 +179,8 @@ class Links:
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_fenced: OnOlder = _log_older
         self.recovery: Recovery | None = None
+        self.on_session_failed: Callable[[str, SessionFailed], None] = lambda *_: None
+        self.on_parted: Callable[[str], None] = lambda _: None
 
     # --- effects ---
 
@@ -219,8 +216,10 @@ class Links:
     def _launch(self, effect: e.SendLaunch | e.SendPrepare) -> n.Launch | n.Prepare | None:
         """Return the order; where the job's script is damaged, let the attempt fail instead."""
         try:
-            return self._launches.order(effect)
-        except StorageError as error:
+            launch = self._launches.order(effect)
+            if isinstance(launch, n.Launch) and launch.interactive is not None:
+                check_sessions(effect.node, self._links.get(effect.node))
+        except (BadStateError, StorageError) as error:
             log.critical("job %s cannot be started: %s", short_job_id(effect.job), error)
             record = ExitRecord(
                 job=effect.job,
@@ -237,6 +236,7 @@ class Links:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return None
+        return launch
 
     def _message(self, effect: e.AnyEffect) -> n.HeadMessage | None:
         if isinstance(effect, e.SendLaunch | e.SendPrepare):
@@ -284,7 +284,7 @@ class Links:
             if isinstance(request.protocol, Visitor):
                 request.protocol.prove()
             return who
-        await _close_badly(socket, "the handshake failed: the head's log says why")
+        await close_badly(socket, "the handshake failed: the head's log says why")
         return None
 
     async def _admit(self, link: Link, said: n.Register) -> bool:
@@ -435,7 +435,7 @@ class Links:
             with contextlib.suppress(asyncio.CancelledError, ConnectionError):
                 await sender
             if is_fault:
-                await _close_badly(link.socket, reason)
+                await close_badly(link.socket, reason)
             await link.socket.close()
             await self._part(link, reason)
 
@@ -444,11 +444,12 @@ class Links:
         if self._links.get(link.node) is not link:
             return
         del self._links[link.node]
+        self.on_parted(link.node)
         log.warning("%s disconnected: %s", link.node, reason)
         head = self._engine.head
         await self._engine.tell(lambda now_s: (head.disconnected(link.node, reason, now_s),))
 
-    async def _hear(  # noqa: C901 # one line a message
+    async def _hear(  # noqa: C901, PLR0912 # one line a message
         self, link: Link, messages: list[n.NodeMessage]
     ) -> bool:
         """Take in one frame: all of its reports become one input.
@@ -484,6 +485,8 @@ class Links:
                     self._renew(link, message)
                 case n.Pong():
                     link.heard(message)
+                case SessionFailed():
+                    self.on_session_failed(node, message)
                 case n.UnknownAttempt():
                     self._engine.head.oddities["unknown_attempt"] += 1
                 case n.Hello() | n.Register():
@@ -539,6 +542,11 @@ class Links:
 
     # --- output of running jobs ---
 
+    def link(self, node: str) -> Link | None:
+        """Return the connection of a node that is there and obeys."""
+        link = self._links.get(node)
+        return None if link is None or link.asked else link
+
     async def read_output(
         self, node: str, *, job: int, attempt: int, stream: str, window: tuple[int, int]
     ) -> n.OutputRead:
@@ -582,11 +590,3 @@ class Links:
 
 async def _log_older(text: str) -> None:
     log.critical("%s", text)
-
-
-async def _close_badly(socket: web.WebSocketResponse, why: str) -> None:
-    """Close a connection on which something came that must not; the node's log says why."""
-    with contextlib.suppress(ConnectionError):
-        await socket.close(
-            code=WSCloseCode.POLICY_VIOLATION, message=why.encode()[:MAX_CLOSE_BYTES]
-        )

@@ -41,6 +41,7 @@ from gsched.protocol.stories import JobStories
 from gschedd.core.decide import authorize
 from gschedd.core.forecast.start import StartForecast
 from gschedd.core.head import Head
+from gschedd.core.requests.interactive import check_has_files
 from gschedd.core.settings import Caller
 from gschedd.core.state import Job, Part
 from gschedd.core.views.arrays import shown_state
@@ -270,7 +271,7 @@ class Queries:
             await self._read_long(partial(read, wanted[begin : begin + IDS_PER_READ]))
         return found
 
-    async def _find(self, text: str) -> Job:
+    async def find(self, text: str) -> Job:
         """Return a job, done or not.
 
         Raises:
@@ -285,7 +286,7 @@ class Queries:
         """``GET /v1/jobs/ID``."""
         caller = self._callers.of(request)
         await self._engine.settled()
-        job = await self._find(request.match_info["id"])
+        job = await self.find(request.match_info["id"])
         start: StartForecast | None = None
         if self._teller().lacks_start(job):
             start = await self._forecasts.start_of(job.id, uid=caller.uid)
@@ -333,7 +334,7 @@ class Queries:
         """Return all that is known of a job."""
         job, past = await at_one_moment(
             self._engine,
-            lambda: self._find(text),
+            lambda: self.find(text),
             lambda number: self._read(partial(self._past, number)),
         )
         return self._seen_by(caller, job, past, start)
@@ -369,7 +370,7 @@ class Queries:
         end_s = self._clock.monotonic_s() + limit_s
         while True:
             await self._engine.settled()
-            job = await self._find(request.match_info["id"])
+            job = await self.find(request.match_info["id"])
             left_s = end_s - self._clock.monotonic_s()
             if job.state is JobState.DONE or left_s <= 0:
                 return answer(await self._story(request.match_info["id"], caller))
@@ -386,8 +387,9 @@ class Queries:
         if abs(offset) > MAX_OFFSET:
             raise InvalidRequestError(f"offset {offset} lies beyond any file")
         limit = int(_number(query.get("max", str(api.MAX_OUTPUT_CHUNK_BYTES)), "max"))
-        job = await self._find(request.match_info["id"])
+        job = await self.find(request.match_info["id"])
         authorize(caller, job)
+        check_has_files(job)
         node, part = _output_part(job, query.get("node", ""))
         window = (offset, max(1, min(limit, api.MAX_OUTPUT_CHUNK_BYTES)))
         return answer(await self._output(job, node, part, stream=stream, window=window))

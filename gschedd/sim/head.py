@@ -11,6 +11,7 @@ from typing import Final, Protocol, assert_never
 from gsched.model.states import NodeState
 from gsched.protocol import node as n
 from gsched.protocol.job_steps import StepFailed, StepRequest
+from gsched.protocol.sessions import SessionFailed
 from gsched.protocol.uses import Uses
 from gschedd.core import commands as c
 from gschedd.core import effects as e
@@ -180,7 +181,7 @@ class HeadProcess:
                 self._renew(head, link, message)
             case n.UnknownAttempt():
                 head.oddities["unknown_attempt"] += 1
-            case n.Hello() | Uses() | n.OutputRead() | n.Known() | n.Pong():
+            case n.Hello() | Uses() | n.OutputRead() | n.Known() | n.Pong() | SessionFailed():
                 pass
             case _:
                 assert_never(message)

@@ -15,6 +15,7 @@ from gnode.core.task import (
     Command,
     LaunchCommand,
     RetimeCommand,
+    ShellCommand,
     SignalCommand,
     StopCommand,
     SupervisorInfo,
@@ -227,6 +228,8 @@ class Machine:
                 process.ending.launch(command.at_s, command.walltime_s)
                 self._open_gate(key, process)
                 self._plan()
+            case ShellCommand():
+                pass  # nobody sits at a modelled machine
             case SignalCommand():
                 if (
                     process.info is not None

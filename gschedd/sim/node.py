@@ -37,6 +37,7 @@ from gsched.model.job import Owner
 from gsched.model.resources import Load
 from gsched.protocol import node as n
 from gsched.protocol.job_steps import StepOrder, StepRefused
+from gsched.protocol.sessions import OpenSession
 from gschedd.sim.agenda import FOREVER, Agenda
 from gschedd.sim.machine import Machine
 
@@ -258,6 +259,7 @@ class NodeProcess:
                 | n.Tune()
                 | n.Probe()
                 | n.HighWater()
+                | OpenSession()
             ):
                 self.post(HeadSaid(message=message))
             case n.Renewed():

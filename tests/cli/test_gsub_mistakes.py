@@ -64,7 +64,7 @@ def test_a_script_for_several_schedulers_is_read_by_its_lines_for_us(bench: Benc
         ("--partition=long job.sh", "--partition is an option of Slurm", "use -q long"),
         ("--cpus-per-task 4 job.sh", "--cpus-per-task is an option of Slurm", "use --cpus 4"),
         ("--array=9-1 job.sh", "-t: array '9-1': the range 9-1 is reversed", "write 1-9"),
-        ("-I", "-I: interactive jobs are not supported yet", "gsub --watch"),
+        ("-I", "an interactive job (-I) needs a terminal", "ssh -t"),
         ("--mail-type=ALL job.sh", "--mail-type is an option of Slurm", "use -m abef"),
         ("-M me,a@b@c job.sh", "-M: invalid recipient 'a@b@c'", "write USER or USER@HOST"),
         ("-M -oi job.sh", "-M: invalid recipient '-oi'", "write USER or USER@HOST"),

@@ -76,6 +76,7 @@ from gsched.protocol.node import (
     decode_from_node,
     encode,
 )
+from gsched.protocol.sessions import OpenSession, SessionFailed
 from tests.support.agent_driver import Driver, info, only, order, record
 
 LOAD = Load(load1=1.5, cpu_percent=20.0, gpu_util_percent=(5.0,))
@@ -103,6 +104,16 @@ HEAD_MESSAGES: list[HeadMessage] = [
     GoOn(job=1, attempt=2, request=3),
     Tune(job=1, attempt=2, batching=Batching(per_gpu=64, accumulation=1)),
     Probe(request=4),
+    OpenSession(
+        session="0a" * 16,
+        job=1,
+        attempt=2,
+        token="t",
+        terminal="0b" * 16,
+        start=True,
+        arguments=("sh", "-c", "true"),
+        variables={"TERM": "xterm"},
+    ),
     Ping(number=4),
 ]
 NODE_MESSAGES: list[NodeMessage] = [
@@ -132,6 +143,7 @@ NODE_MESSAGES: list[NodeMessage] = [
     Heartbeat(load=LOAD, usage=((1, 1, USAGE),)),
     OutputRead(request=3, path="/x", data=bytes(range(256)), size_bytes=256),
     UnknownAttempt(job=1, attempt=1),
+    SessionFailed(session="0a" * 16, message="there is no such terminal"),
     Probed(
         request=4,
         passed=False,

@@ -38,6 +38,8 @@ COMMANDS = (
     *("gsub", "gstat", "gdel", "ghold", "grls", "gsig", "grerun", "galter"),
     *(
         "gpeek",
+        "gattach",
+        "gshell",
         "gwait",
         "gnodes",
         "ghist",

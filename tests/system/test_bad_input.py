@@ -87,7 +87,7 @@ def test_an_unknown_option_or_command_is_met_with_the_one_meant(
         (["-W", "depend=afterok:1"], 208, ["afterok:1: Unknown Job Id 1", "gstat"]),
         (["--dependency", "afterfoo:1"], 208, ["unknown dependency type 'afterfoo'", "afternotok"]),
         (["-t", "3-1"], 2, ["-t", "the range 3-1 is reversed", "write 1-3"]),
-        (["-I"], 2, ["-I", "interactive", "not supported yet"]),
+        (["-I"], 2, ["-I", "interactive", "needs a terminal"]),
         (["-j", "xx"], 2, ["-j: invalid value 'xx'"]),
         (["-m", "zz"], 2, ["-m: invalid mail points 'zz'", "a (abort)"]),
         (["-r", "maybe"], 2, ["-r: invalid value 'maybe'"]),

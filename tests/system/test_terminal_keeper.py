@@ -66,6 +66,7 @@ def test_a_shell_on_a_terminal_and_its_exit_code(launcher: Launcher, job: int) -
 def test_the_keeper_has_nothing_of_the_supervisor(launcher: Launcher, job: int) -> None:
     """Neither lock, nor journal, nor the way to the launcher: it runs as the job's owner."""
     user = start(launcher, job)
+    user.until("$ ")
     keeper = launcher.started(job)["job_pid"]
     fds = pathlib.Path(f"/proc/{keeper}/fd")
     names = {os.readlink(fd) for fd in fds.iterdir()}
@@ -85,13 +86,26 @@ def test_a_killed_program_ends_the_job_by_its_signal(launcher: Launcher, job: in
     assert launcher.exit(job)["signal"] == 9
 
 
-def test_a_program_that_does_not_exist_is_a_failed_launch(launcher: Launcher, job: int) -> None:
-    task = launcher.task(job, ["/no/such/shell"], detach_timeout_s=0.0)
-    launcher.launch(task)
+def test_why_a_program_cannot_start_is_said_on_its_terminal(launcher: Launcher, job: int) -> None:
+    user = start(launcher, job, ["/no/such/shell"])
 
-    record = launcher.exit(job)
-    assert record["kind"] == "launch_failed"
-    assert "/no/such/shell" in record["message"]
+    assert user.ended() == 127
+    assert b"cannot run /no/such/shell" in user.seen
+    assert launcher.exit(job)["exit_code"] == 127
+
+
+def test_a_program_starts_also_if_nobody_comes(launcher: Launcher, job: int) -> None:
+    launcher.launch(launcher.task(job, ["/bin/sh", "-c", "exit 9"], detach_timeout_s=0.0))
+
+    assert launcher.exit(job)["exit_code"] == 9
+
+
+def test_a_stop_before_the_program_has_started(launcher: Launcher, job: int) -> None:
+    launcher.launch(launcher.task(job, ["/bin/sh"], detach_timeout_s=0.0, grace_s=30.0))
+    launcher.started(job)
+    launcher._order(f"{job}.1", {"do": "stop", "reason": "delete", "grace_s": 30})
+
+    assert launcher.exit(job)["signal"] == signal.SIGHUP
 
 
 def test_who_attaches_again_sees_the_last_output_and_goes_on(launcher: Launcher, job: int) -> None:
@@ -249,7 +263,7 @@ def test_the_exit_code_of_a_shell_is_its_own(launcher: Launcher, job: int) -> No
     other = secrets.token_hex(16)
     launcher._order(f"{job}.1", shell_order(other, "/no/such/program"))
     user = Attached(launcher.directory(job), other)
-    assert user.ended() == 126
+    assert user.ended() == 127
     assert b"/no/such/program" in user.seen
     assert process_is_there(launcher.started(job)["job_pid"])
 
@@ -272,7 +286,6 @@ def test_orders_that_make_no_sense_start_no_shell(launcher: Launcher, job: int) 
     launcher.started(job)
     odds: list[dict[str, object]] = [
         {"session": "../x"},
-        {"argv": []},
         {"argv": [7]},
         {"env": []},
         {"linger_s": "1"},

@@ -134,3 +134,15 @@ def _joined(found: list[bytes | Escape]) -> list[bytes | Escape]:
         else:
             joined.append(each)
     return joined
+
+
+# --- the allowance ---
+
+
+def test_a_burst_is_free_and_a_flood_has_to_wait() -> None:
+    allowance = t.Allowance(1000.0, burst_bytes=500)
+
+    assert allowance.spend(500, 10.0) == 0.0
+    assert allowance.spend(1000, 10.0) == pytest.approx(1.0)
+    assert allowance.spend(1000, 11.0) == pytest.approx(1.0)
+    assert allowance.spend(500, 100.0) == 0.0  # what was not used is not saved up

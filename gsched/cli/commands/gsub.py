@@ -38,7 +38,7 @@ from gsched.clock import SystemClock
 from gsched.config import full_environment
 from gsched.errors import UsageError
 from gsched.model.ids import format_array_id, format_job_id
-from gsched.protocol.api import SubmitJob
+from gsched.protocol.api import SubmitJob, SubmitResult
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -52,6 +52,7 @@ Examples:
   gsub -l nodes=2:ppn=1:gpus=2 --torchrun train.py --lr 0.1
   gsub --deadline 8h --gpus 1..8 --elastic --training size.toml --torchrun train.py
   echo 'date; hostname' | gsub -N now
+  gsub -I --gpus 1                       a shell with a GPU in this terminal
 """
 
 
@@ -112,6 +113,19 @@ def split_tail(args: Sequence[str]) -> tuple[list[str], list[str]]:
     "--torchrun", default=None, metavar="SCRIPT", help="Start SCRIPT under torchrun on all nodes."
 )
 @click.option(
+    "-I",
+    "--interactive",
+    "interactive",
+    is_flag=True,
+    help="Run a shell in this terminal, or the command after --.",
+)
+@click.option(
+    "-x",
+    "executes",
+    is_flag=True,
+    help="With -I: run the script or command there instead of a shell.",
+)
+@click.option(
     "--dry-run",
     "--test-only",
     is_flag=True,
@@ -129,6 +143,7 @@ def gsub(head: Head, /, **given: object) -> int:
     its first command; options on the command line take precedence.
     """
     request = _Request.from_click(given)
+    _check_interactive(request, given)
     place = _place()
     script = _script(request)
     warnings = _Warnings(silent=request.as_json)
@@ -152,10 +167,30 @@ def gsub(head: Head, /, **given: object) -> int:
     if request.dry_run:
         return report_dry_run(job, result, warnings.texts, as_json=request.as_json)
     job_id = (format_array_id if job.array else format_job_id)(result.id, reply.server)
+    return _after_submission(
+        head, request, options, job_id=job_id, result=result, server=reply.server, warnings=warnings
+    )
+
+
+def _after_submission(  # noqa: PLR0913 - what is known of the job
+    head: Head,
+    request: "_Request",
+    options: SubmitOptions,
+    *,
+    job_id: str,
+    result: SubmitResult,
+    server: str,
+    warnings: "_Warnings",
+) -> int:
+    """Print the job's id and do what the user waits for; return the exit code."""
+    if request.interactive:
+        from gsched.cli.session.attaching import attach  # late: most submit batch jobs
+
+        return attach(head, result.id, shown=job_id, is_own=True)
     follows = request.wait or request.watch or parse_extras(options.extras).block
     if request.as_json and not follows:
         print_json(
-            {"id": result.id, "job_id": job_id, "server": reply.server, "warnings": warnings.texts}
+            {"id": result.id, "job_id": job_id, "server": server, "warnings": warnings.texts}
             | plan_of(result)
         )
     elif request.as_json:
@@ -169,6 +204,28 @@ def gsub(head: Head, /, **given: object) -> int:
     from gsched.cli.follow import wait_for_one  # late: most only submit
 
     return wait_for_one(head, result.id, watch=request.watch, as_json=request.as_json)
+
+
+def _check_interactive(request: "_Request", given: dict[str, object]) -> None:
+    """Refuse what does not go with an interactive job, or only with one.
+
+    Raises:
+        UsageError: there is something.
+    """
+    if request.interactive:
+        from gsched.cli.session.console import require_terminal  # late: most submit batch jobs
+        from gsched.cli.submit.interactive import check_combination
+
+        check_combination(given)
+        if not request.dry_run:
+            require_terminal("an interactive job (-I)")
+        return
+    for option, is_given in (
+        ("-x", request.executes),
+        ("--detach-timeout", request.options.detach_timeout is not None),
+    ):
+        if is_given:
+            raise UsageError(f"{option} is for interactive jobs", hint="add -I")
 
 
 class _Warnings:
@@ -203,6 +260,8 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str | None
     torchrun: str | None
     dry_run: bool
+    interactive: bool
+    executes: bool
     wait: bool
     watch: bool
     as_json: bool
@@ -245,8 +304,13 @@ def _script(request: _Request) -> Script | None:
                 hint="give one of them; arguments of the training script follow its name",
             )
         return None
-    if not operands and request.tail:
+    if not operands and (request.tail or request.interactive):
         return None
+    if request.interactive:
+        from gsched.cli.submit.interactive import is_command  # late: most submit batch jobs
+
+        is_program = request.executes and is_command(operands, full_environment().get("PATH", ""))
+        return None if is_program else read_script(operands[0])
     if len(operands) > 1:
         from gsched.cli.submit.refusals import (  # late: a mistake
             command_without_dashes,
@@ -274,6 +338,12 @@ def _work(
     tail = request.tail[1:] if request.tail[:1] == ("--",) else request.tail
     if request.torchrun is not None:
         return _torchrun_work(request.torchrun, request.tail, options, place, workdir)
+    if request.interactive:
+        from gsched.cli.submit.interactive import interactive_work  # late, as above
+
+        return interactive_work(
+            executes=request.executes, operands=request.operands, tail=tail, script=script
+        )
     if script is None:
         if not tail:
             raise UsageError("no command after --", hint="write: gsub -- COMMAND ARGUMENTS")
@@ -348,6 +418,10 @@ def _job(
         from gsched.cli.submit.elastic_program import elastic_notes  # late: few can migrate
 
         warnings.add(elastic_notes(job))
+    if request.interactive:
+        from gsched.cli.submit.interactive import with_terminal  # late, as above
+
+        return with_terminal(job, options.detach_timeout)
     check_output(job, place, stdout=options.stdout, stderr=options.stderr)
     return job
 

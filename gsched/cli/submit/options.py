@@ -86,6 +86,7 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
     lease: str | None = None
     signal: str | None = None
     open_mode: str | None = None
+    detach_timeout: str | None = None
     dependency: str | None = None
     array: str | None = None
     each_line: str | None = None
@@ -357,6 +358,8 @@ _JOB_OPTIONS = (
           text="Start after other jobs: afterok:12, afterany:12:13, singleton."),
     _text("--lease", metavar="TIME|none", target="lease",
           text="Longest time for which the job runs while its node cannot reach the head."),
+    _text("--detach-timeout", metavar="TIME|none", target="detach_timeout",
+          text="With -I: end the job when nobody was attached for so long."),
     _text("--training", metavar="FILE", target="training",
           text="TOML file with a [training] table that describes the workload."),
     _text("--params", metavar="N", text="Number of model parameters, such as 138M.",

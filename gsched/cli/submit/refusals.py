@@ -9,13 +9,6 @@ from gsched.cli.submit.submission import find_program
 from gsched.config import environment
 from gsched.errors import UsageError
 
-_NOT_YET = {  # of qsub's options
-    "-I": (
-        "-I: interactive jobs are not supported yet",
-        "submit the command and follow its output with gsub --watch",
-    ),
-}
-
 
 def refusal_of(name: str, words: Sequence[str], operand: str) -> UsageError | None:
     """Return why an option is refused and what to do, or None if it just does not exist.
@@ -28,9 +21,6 @@ def refusal_of(name: str, words: Sequence[str], operand: str) -> UsageError | No
     at = words.index(operand) if operand in words else len(words)
     if operand and names_command(operand) and name in _names(words[at:]):
         return command_without_dashes(words, operand)
-    if name in _NOT_YET:
-        message, hint = _NOT_YET[name]
-        return UsageError(message, hint=hint)
     slurm = slurm_option(name, _value_of(name, words))
     if slurm is not None:
         return UsageError(slurm[0], hint=slurm[1])

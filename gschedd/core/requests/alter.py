@@ -158,6 +158,7 @@ def _altered(
     spec = job.spec
     if asked.name is not None:
         check_name(asked.name)
+    _check_rerunnable(job, asked)
     stated = {name: value for name in _STATED if (value := getattr(asked, name)) is not None}
     stated |= altered_notify(asked, settings.notify)
     check_texts(*(value for value in stated.values() if isinstance(value, str)))
@@ -186,6 +187,18 @@ def _altered(
     spec = _with_deadline(job, spec, asked, state=state, settings=settings, now_s=now_s)
     check_sharing(spec)
     return spec
+
+
+def _check_rerunnable(job: Job, asked: Alteration) -> None:
+    """Refuse to let an interactive job run again: its user would sit at another terminal.
+
+    Raises:
+        BadStateError: that is asked.
+    """
+    if asked.rerunnable and job.spec.interactive is not None:
+        raise BadStateError(
+            f"job {short_job_id(job.id)} is interactive, so it cannot be rerun", hint="omit -r y"
+        )
 
 
 def _kept_lease_s(job: Job, asked: Alteration) -> float:

@@ -34,6 +34,7 @@ from gschedd.core.requests.dependencies import (
     with_dependencies,
 )
 from gschedd.core.requests.dependencies import Stated as StatedDependencies
+from gschedd.core.requests.interactive import with_terminal
 from gschedd.core.requests.notify import checked_notify
 from gschedd.core.requests.sharing import check_sharing
 from gschedd.core.settings import Caller, Settings
@@ -88,6 +89,7 @@ def prepare(
     asked, caller, digests = command.asked, command.caller, command.digests
     _check_caller(caller, state, settings)
     check_size(asked)
+    asked = with_terminal(asked, settings)
     _check_content(asked)
     held_bytes = state.argument_bytes_by_user.get(caller.uid, 0) + argument_bytes(asked.arguments)
     most_bytes = limits.MAX_USER_ARGUMENT_BYTES
@@ -285,7 +287,8 @@ def _check_content(asked: SubmitJob) -> None:
         )
     if asked.launch == LaunchKind.SCRIPT and not asked.script.strip():
         raise InvalidRequestError("the script is empty", hint="give a script with commands")
-    if asked.launch != LaunchKind.SCRIPT and not asked.arguments:
+    is_shell = asked.interactive is not None and asked.launch == LaunchKind.COMMAND
+    if asked.launch != LaunchKind.SCRIPT and not asked.arguments and not is_shell:
         raise InvalidRequestError(f"a {asked.launch} job without anything to run")
     _check_environment(asked)
 

@@ -1,0 +1,1 @@
+"""The user's side of terminal sessions: gsub -I, gattach and gshell."""

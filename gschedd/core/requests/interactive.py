@@ -1,0 +1,105 @@
+"""Interactive jobs: what they can be, and who may enter a job that runs."""
+
+from msgspec import structs
+
+from gsched.errors import InvalidRequestError, NotPermittedError
+from gsched.model.ids import short_job_id
+from gsched.model.job import Interactive
+from gsched.model.limits import MAX_DETACH_TIMEOUT_S
+from gsched.model.states import LaunchKind
+from gsched.model.units import format_duration
+from gsched.protocol.api import SubmitJob
+from gschedd.core.settings import Caller, Settings
+from gschedd.core.state import Job
+
+
+def with_terminal(asked: SubmitJob, settings: Settings) -> SubmitJob:
+    """Return a submission with what follows from being interactive; another one as it is.
+
+    Raises:
+        InvalidRequestError: it says something that an interactive job cannot be.
+    """
+    if asked.interactive is None:
+        return asked
+    refused = _refused(asked)
+    if refused:
+        raise InvalidRequestError(
+            f"an interactive job cannot {refused[0]}", hint=f"omit -I or {refused[1]}"
+        )
+    timeout_s = asked.interactive.detach_timeout_s
+    if timeout_s is None:
+        queue = settings.queues.get(asked.queue or settings.default_queue)
+        of_queue = queue.detach_timeout_s if queue is not None else None
+        timeout_s = settings.detach_timeout_s if of_queue is None else of_queue
+    elif not 0 <= timeout_s <= MAX_DETACH_TIMEOUT_S:
+        raise InvalidRequestError(
+            f"a detach timeout of {timeout_s:g} s is not between 0 and "
+            f"{format_duration(MAX_DETACH_TIMEOUT_S)}",
+            hint="specify a time within these limits, or none",
+        )
+    return structs.replace(
+        asked, rerunnable=False, interactive=Interactive(detach_timeout_s=timeout_s)
+    )
+
+
+def _refused(asked: SubmitJob) -> tuple[str, str] | None:
+    """Return what contradicts being interactive, and the option that says it."""
+    found = (
+        (asked.array, "be an array: it has one terminal", "-t"),
+        (asked.launch == LaunchKind.TORCHRUN, "be started by torchrun", "--torchrun"),
+        (asked.places_max, "have a range of GPUs", "the range of --gpus"),
+        (
+            asked.movable or asked.checkpoint_signal,
+            "migrate: its user would lose the terminal",
+            "--elastic or --checkpoint-signal",
+        ),
+        (asked.adaptive or asked.training, "be a training job", "the options of the training"),
+        (
+            asked.deadline_s or asked.deadline_after_s or asked.urgency,
+            "have a deadline: nobody knows how long its user needs",
+            "--deadline or --urgency",
+        ),
+        (asked.every_node, "run on every node: it has one terminal", "--every-node"),
+        (asked.requeue_on or asked.lease_s, "be restarted", "--requeue-on or --lease"),
+    )
+    return next(((what, option) for is_so, what, option in found if is_so), None)
+
+
+def may_enter(caller: Caller, job: Job, settings: Settings) -> None:
+    """Refuse who may not have a terminal in a job: whoever has one acts as the job's owner.
+
+    Root is not refused, as root can become that user anyway. Other operators are, unless the site
+    allows it, and always where the owner is root.
+
+    Raises:
+        NotPermittedError: the caller may not.
+    """
+    owner = job.spec.owner
+    if caller.owns(owner) or caller.uid == 0:
+        return
+    name = short_job_id(job.id)
+    if not caller.operator:
+        raise NotPermittedError(
+            f"job {name} belongs to {owner.user}", hint="only its owner can have a terminal in it"
+        )
+    if owner.uid == 0:
+        raise NotPermittedError(f"job {name} belongs to root, whom no operator becomes")
+    if not settings.operators_enter_jobs:
+        raise NotPermittedError(
+            f"job {name} belongs to {owner.user}, and operators do not enter the jobs of others "
+            "here",
+            hint="root can, or set operators_enter_jobs = true in [head]",
+        )
+
+
+def check_has_files(job: Job) -> None:
+    """Refuse to look for the output of a job that has a terminal.
+
+    Raises:
+        InvalidRequestError: it has.
+    """
+    if job.spec.interactive is not None:
+        name = short_job_id(job.id)
+        raise InvalidRequestError(
+            f"job {name} is interactive: its output is on its terminal", hint=f"gattach {name}"
+        )
