@@ -142,7 +142,7 @@ class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         walltime_extensions_per_user: running jobs that a user can have extended; 0: any number.
         enabled: whether it takes jobs.
         started: whether its jobs are started.
-        detach_timeout_s: as in ``[head]``, for its jobs; unset: that of ``[head]``.
+        detach_timeout_s: as in ``[head]``, for its jobs; -1: that of ``[head]``.
     """
 
     name: str
@@ -154,7 +154,7 @@ class QueueConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     walltime_extensions_per_user: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     enabled: bool = True
     started: bool = True
-    detach_timeout_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_DETACH_TIMEOUT_S)] | None = None
+    detach_timeout_s: Annotated[float, msgspec.Meta(ge=-1, le=MAX_DETACH_TIMEOUT_S)] = -1.0
 
 
 class WeightsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -26,7 +26,7 @@ class QueueSettings(Struct, frozen=True, kw_only=True):
     extension_s: float | None = None
     extension_part: float | None = None
     extensions_per_user: int = 0
-    detach_timeout_s: float | None = None
+    detach_timeout_s: float = -1.0
 
 
 class NotifySettings(Struct, frozen=True, kw_only=True):

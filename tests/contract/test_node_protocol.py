@@ -21,7 +21,7 @@ from gnode.supervisor import spool as reader
 from gnode.supervisor.ending import Do, Ending
 from gsched.model.job import ExitRecord, LaunchFailure, Owner
 from gsched.model.machine import Machine
-from gsched.model.resources import Gpu, Inventory, Load, Share, Usage
+from gsched.model.resources import Gpu, Inventory, LiveUse, Load, Share, Usage
 from gsched.model.states import (
     Join,
     LaunchKind,
@@ -77,6 +77,7 @@ from gsched.protocol.node import (
     encode,
 )
 from gsched.protocol.sessions import OpenSession, SessionFailed
+from gsched.protocol.uses import Uses
 from tests.support.agent_driver import Driver, info, only, order, record
 
 LOAD = Load(load1=1.5, cpu_percent=20.0, gpu_util_percent=(5.0,))
@@ -143,6 +144,7 @@ NODE_MESSAGES: list[NodeMessage] = [
     Heartbeat(load=LOAD, usage=((1, 1, USAGE),)),
     OutputRead(request=3, path="/x", data=bytes(range(256)), size_bytes=256),
     UnknownAttempt(job=1, attempt=1),
+    Uses(uses=((1, 2, LiveUse(cpu_cores=1.5, memory_bytes=1)),), load=Load()),
     SessionFailed(session="0a" * 16, message="there is no such terminal"),
     Probed(
         request=4,

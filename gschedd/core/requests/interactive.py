@@ -29,8 +29,8 @@ def with_terminal(asked: SubmitJob, settings: Settings) -> SubmitJob:
     timeout_s = asked.interactive.detach_timeout_s
     if timeout_s is None:
         queue = settings.queues.get(asked.queue or settings.default_queue)
-        of_queue = queue.detach_timeout_s if queue is not None else None
-        timeout_s = settings.detach_timeout_s if of_queue is None else of_queue
+        of_queue = queue.detach_timeout_s if queue is not None else -1.0
+        timeout_s = settings.detach_timeout_s if of_queue < 0 else of_queue
     elif not 0 <= timeout_s <= MAX_DETACH_TIMEOUT_S:
         raise InvalidRequestError(
             f"a detach timeout of {timeout_s:g} s is not between 0 and "
