@@ -11,6 +11,8 @@ SHARE_RUNTIMES: Final = ("none", "colocate", "interception", "mig", "mps")
 SHARE_COMPILERS: Final = ("cc", "gcc", "clang")
 #: What ``[gpu_share] fail`` may say.
 SHARE_FAILURES: Final = ("closed", "open")
+#: What ``[gpu_share] overlap_action`` may say.
+SHARE_ACTIONS: Final = ("demote", "kill")
 
 
 class GpuShareConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,8 +24,12 @@ class GpuShareConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         fail: whether launches pass (``open``) or are refused (``closed``) without token daemon.
         patience_s: how long a job waits for the token daemon before ``fail`` applies, seconds.
         drain_max_s: a job that keeps the GPU busy so long after it lost the token is overtaken.
+        overlaps_max: a job that is overtaken so often in a row is demoted or killed; 0: never.
+        overlap_action: which of the two: one of `SHARE_ACTIONS`.
         watchdog_s: how often NVML is compared with what jobs may use; 0: never.
         context_memory: GPU memory of a process that interception does not see, as ``1gb``.
+        context_reserve: GPU memory of each process that is taken from its job's share, for what
+            interception does not see; ``0``: none.
         mps_pipe_dir: directory of the pipes of the MPS control daemon (runtime ``mps``).
         low_max: jobs of the class ``low`` on one GPU.
         low_max_printed: as the listing of the published algorithm compares, one more.
@@ -37,8 +43,11 @@ class GpuShareConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     fail: str = "open"
     patience_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 60.0
     drain_max_s: Annotated[float, msgspec.Meta(ge=0.01, le=3600)] = 0.5
+    overlaps_max: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 3
+    overlap_action: str = "demote"
     watchdog_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 5.0
     context_memory: str = "1gb"
+    context_reserve: str = "0"
     mps_pipe_dir: str = "/tmp/nvidia-mps"  # noqa: S108 - NVIDIA's default
     low_max: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 3
     low_max_printed: bool = False

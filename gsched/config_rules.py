@@ -30,7 +30,12 @@ from gsched.config import (
     SiaConfig,
     TrainingConfig,
 )
-from gsched.config_gpu_share import SHARE_FAILURES, SHARE_RUNTIMES, GpuShareConfig
+from gsched.config_gpu_share import (
+    SHARE_ACTIONS,
+    SHARE_FAILURES,
+    SHARE_RUNTIMES,
+    GpuShareConfig,
+)
 from gsched.errors import BadResourceError
 from gsched.model.limits import MIN_LEASE_S
 from gsched.model.node_name import NODE_NAME_RULE, is_node_name
@@ -123,7 +128,9 @@ def _check_bandwidth(keys: Sequence[str | int], text: str) -> None:
 def _check_gpu_share(share: GpuShareConfig) -> None:
     check_word(("gpu_share", "runtime"), share.runtime, SHARE_RUNTIMES)
     check_word(("gpu_share", "fail"), share.fail, SHARE_FAILURES)
+    check_word(("gpu_share", "overlap_action"), share.overlap_action, SHARE_ACTIONS)
     _check_size(("gpu_share", "context_memory"), share.context_memory)
+    _check_size(("gpu_share", "context_reserve"), share.context_reserve)
     for key, path in (("mps_pipe_dir", share.mps_pipe_dir), ("driver", share.driver)):
         if not os.path.isabs(path) and (path or key != "driver"):
             keys = ("gpu_share", key)

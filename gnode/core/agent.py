@@ -37,7 +37,9 @@ from gnode.core.inputs import (
     Measured,
     ProblemChanged,
     Recalled,
+    ShareAbused,
     SharingEnded,
+    SharingTold,
     SpoolFound,
     StopAllAsked,
     SurveyAsked,
@@ -48,6 +50,7 @@ from gnode.core.mark import HeadMark, objection_to
 from gnode.core.table import Attempt, Table
 from gnode.core.task import AttemptKey
 from gnode.core.transitions import Phase
+from gsched.model.gpu_tokens import sharing_state
 from gsched.model.resources import Inventory, Usage
 from gsched.protocol.node import (
     HEARTBEAT_S,
@@ -66,7 +69,14 @@ from gsched.protocol.node import (
 from gsched.protocol.sessions import OpenSession
 
 MachineEvent = (
-    Measured | InventoryChanged | ProblemChanged | BindingChanged | SharingEnded | StopAllAsked
+    Measured
+    | InventoryChanged
+    | ProblemChanged
+    | BindingChanged
+    | SharingTold
+    | ShareAbused
+    | SharingEnded
+    | StopAllAsked
 )
 
 #: How old the durable mark may be, seconds: each time costs a flush.
@@ -185,6 +195,8 @@ class Agent:
             case (
                 Measured()
                 | InventoryChanged()
+                | SharingTold()
+                | ShareAbused()
                 | SharingEnded()
                 | ProblemChanged()
                 | BindingChanged()
@@ -285,6 +297,7 @@ class Agent:
                 tunes=True,
                 problem=table.problem,
                 cpu_binding=table.cpu_binding,
+                gpu_sharing=table.gpu_sharing,
             )
         )
 
@@ -392,8 +405,10 @@ class Agent:
                 self._on_measured(event, now_s)
             case InventoryChanged():
                 table.inventory = event.inventory
-            case ProblemChanged() | BindingChanged():
+            case ProblemChanged() | BindingChanged() | SharingTold():
                 self._on_condition(event, now_s)
+            case ShareAbused():
+                orders.note_abuse(table, event)
             case SharingEnded():
                 table.site = replace(table.site, sharing="")
             case StopAllAsked():
@@ -413,8 +428,10 @@ class Agent:
             if news is not None:
                 table.out.append(Send(message=news))
 
-    def _on_condition(self, event: ProblemChanged | BindingChanged, now_s: float) -> None:
-        """Take in what the head is to hear at once."""
+    def _on_condition(
+        self, event: ProblemChanged | BindingChanged | SharingTold, now_s: float
+    ) -> None:
+        """Take in what the head is to hear at once: of sharing GPUs, that it is another state."""
         table = self._table
         match event:
             case ProblemChanged():
@@ -422,6 +439,10 @@ class Agent:
                 self._remove_due(now_s)
             case BindingChanged():
                 table.unbound = event.reason
+            case SharingTold():
+                known, table.gpu_sharing = table.gpu_sharing, event.sharing
+                if known is not None and sharing_state(known) == sharing_state(event.sharing):
+                    return
         if table.welcomed:
             self._beat(now_s)
 
@@ -491,6 +512,7 @@ class Agent:
             usage=usage,
             problem=table.problem,
             cpu_binding=table.cpu_binding,
+            gpu_sharing=table.gpu_sharing,
         )
         table.out.append(Send(message=message))
 

@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from gnode.core.mark import HeadMark
 from gnode.core.task import AttemptKey, Command, Task
+from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.job import ExitRecord
 from gsched.model.resources import GpuShare
 from gsched.protocol.node import (
@@ -148,6 +149,7 @@ class SendRegister(Struct, frozen=True, kw_only=True):
     tunes: bool = False
     problem: str = ""
     cpu_binding: str = ""
+    gpu_sharing: GpuSharing | None = None
 
 
 class RefuseHead(Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from gnode.core.task import AttemptKey, SupervisorInfo, Task
+from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.job import ExitRecord, LaunchFailure
 from gsched.model.resources import Inventory, LiveUse, Load, Usage
 from gsched.protocol.node import (
@@ -248,6 +249,19 @@ class BindingChanged(Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class SharingTold(Struct, frozen=True, kw_only=True):
+    """How jobs share GPUs here at the moment."""
+
+    sharing: GpuSharing
+
+
+class ShareAbused(Struct, frozen=True, kw_only=True):
+    """Processes of an attempt are about to be killed, as it broke the rules of a shared GPU."""
+
+    key: AttemptKey
+    why: str
+
+
 class SharingEnded(Struct, frozen=True, kw_only=True):
     """The runtime by which jobs share GPUs cannot be used: the head is told by a registration."""
 
@@ -289,6 +303,8 @@ Input = (
     | ProblemChanged
     | BindingChanged
     | InventoryChanged
+    | SharingTold
+    | ShareAbused
     | SharingEnded
     | AlarmRang
     | StopAllAsked

@@ -3,6 +3,8 @@
 import errno
 from typing import Final, NamedTuple
 
+from msgspec import structs
+
 from gnode.core.binding import bind
 from gnode.core.effects import (
     AcceptTask,
@@ -15,9 +17,10 @@ from gnode.core.effects import (
     RemoveFiles,
     RemoveSpool,
     Send,
+    Warn,
     WriteExit,
 )
-from gnode.core.inputs import Admitted, LaunchAsked, Recalled
+from gnode.core.inputs import Admitted, LaunchAsked, Recalled, ShareAbused
 from gnode.core.supervisors import give, never_launched
 from gnode.core.table import Attempt, Table
 from gnode.core.task import AttemptKey, RetimeCommand, SignalCommand, StopCommand, Task
@@ -454,6 +457,14 @@ def read_output(table: Table, order: ReadOutput) -> None:
     )
 
 
+def note_abuse(table: Table, event: ShareAbused) -> None:
+    """Remember why an attempt is about to end, and say it in the log."""
+    attempt = table.attempts.get(event.key)
+    if attempt is not None and attempt.live and not attempt.abuse:
+        attempt.abuse = event.why
+        table.out.append(Warn(text=event.why))
+
+
 # --- ends ---
 
 
@@ -467,6 +478,8 @@ def end_by_record(table: Table, attempt: Attempt, record: ExitRecord) -> None:
     if attempt.prepared:
         # a head on a restored database must not take it for the job's newest attempt
         record, attempt.buried = never_launched(record), True
+    if attempt.abuse and not record.message:
+        record = structs.replace(record, message=attempt.abuse)
     attempt.record = record
     attempt.waiting.clear()
     table.tell_exit(attempt)

@@ -13,6 +13,7 @@ from gnode.core.leases import Leases
 from gnode.core.mark import HeadMark
 from gnode.core.task import AttemptKey, Command, SupervisorInfo
 from gnode.core.transitions import LIVE, PART_STATES, Happening, Phase, next_phase
+from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.ids import submitted_number
 from gsched.model.job import ExitRecord
 from gsched.model.origin import Origin
@@ -40,6 +41,7 @@ class Attempt:
         has_spool: false for a refused launch or a tombstone: there is nothing on disk.
         deferred: not launched before an older attempt of the same job is over.
         admitting: not launched before the runtime for shared GPUs has admitted it.
+        abuse: why processes of it were killed: it broke the rules of a shared GPU.
         asked: the launcher was asked for it.
         info: of its supervisor, once seen.
         waiting: commands for a supervisor that was not seen yet.
@@ -74,6 +76,7 @@ class Attempt:
     has_spool: bool = True
     deferred: bool = False
     admitting: bool = False
+    abuse: str = ""
     asked: bool = False
     pid: int = 0
     start_ticks: int = 0
@@ -212,6 +215,7 @@ class Table:
         mark: of the heads that were obeyed; ``saved_mark`` is what of it is durable.
         removals: when which spool is removed, in order of time.
         problem: why the machine takes no new jobs; empty: it does.
+        gpu_sharing: how jobs share GPUs here; None: nothing is known of it.
         leases: how far the leases of attempts reach.
         out: effects of the step that is going on.
         launches: prepared attempts whose launch has waited for an end that has just come.
@@ -236,6 +240,7 @@ class Table:
     ending: bool = False
     load: Load = field(default_factory=Load)
     problem: str = ""
+    gpu_sharing: GpuSharing | None = None
     leases: Leases = field(default_factory=Leases)
     out: list[Effect] = field(default_factory=list)
     launches: list[AttemptKey] = field(default_factory=list)

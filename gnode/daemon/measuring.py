@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gnode.core.agent import Agent
-from gnode.core.inputs import Input, Measured
+from gnode.core.inputs import Input, Measured, SharingTold
 from gnode.core.task import AttemptKey
 from gnode.core.transitions import Phase
 from gnode.daemon.sharing import Sharing
@@ -54,6 +54,14 @@ async def measure(
         usage, gpus = await asyncio.to_thread(_sample, meters, sharing, targets)
         meters.load.note_gpus(gpus)
         post(Measured(load=meters.load.load(), usage=usage, live=meters.attempts.live))
+        await look_at_sharing(sharing, post)
+
+
+async def look_at_sharing(sharing: Sharing, post: Callable[[Input], None]) -> None:
+    """Post how jobs share GPUs here, if any does or is to."""
+    told = await asyncio.to_thread(sharing.look)
+    if told is not None:
+        post(SharingTold(sharing=told))
 
 
 def _sample(

@@ -1,7 +1,7 @@
 """The GPUs of this node that jobs share: admission of tasks to the runtime that isolates them."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -10,6 +10,7 @@ from msgspec import structs
 from gnode.core.effects import EndSharing
 from gnode.core.task import AttemptKey, Task, parse_key
 from gnode.gpushare import Runtime, SharedTask, ShareRefusedError
+from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.resources import Gpu, GpuShare
 
 log = logging.getLogger(__name__)
@@ -107,6 +108,22 @@ class Sharing:
         if self._runtime is None:
             return {}
         return {parse_key(name): held_s for name, held_s in self._runtime.held_s().items()}
+
+    def notify(self, call: Callable[[str, str], None]) -> None:
+        """Have each attempt that is about to be killed told, with the reason, from any thread."""
+        if self._runtime is not None:
+            self._runtime.notify(call)
+
+    def look(self) -> GpuSharing | None:
+        """Return how jobs share GPUs here, and end those that do not keep to their turns."""
+        if self._runtime is None:
+            return None
+        tokens = self._runtime.look()
+        if tokens is None:
+            return GpuSharing(words=self.words) if self.words else None
+        self._runtime.punish(tokens)
+        indices = {gpu.uuid or str(gpu.index): gpu.index for gpu in self._gpus.values()}
+        return tokens.report(self.words, indices)
 
     def close(self) -> None:
         """Let go of what this process holds."""

@@ -22,12 +22,13 @@ from gnode.core.inputs import (
     Measured,
     ProblemChanged,
     Recalled,
+    ShareAbused,
     SharingEnded,
     SpoolFound,
     StopAllAsked,
     SupervisorEnded,
 )
-from gnode.core.task import AttemptKey, Task
+from gnode.core.task import AttemptKey, Task, parse_key
 from gnode.daemon import leftovers, starts
 from gnode.daemon.accounts import Accounts
 from gnode.daemon.channel import Channel
@@ -36,7 +37,7 @@ from gnode.daemon.elastic import ElasticServer
 from gnode.daemon.ended import EndedLog
 from gnode.daemon.in_order import InOrder
 from gnode.daemon.launching import LauncherClient
-from gnode.daemon.measuring import Meters, measure
+from gnode.daemon.measuring import Meters, look_at_sharing, measure
 from gnode.daemon.neighbours import Neighbours
 from gnode.daemon.parts import Identity
 from gnode.daemon.reading import Reader
@@ -148,6 +149,13 @@ class Shell:
 
     async def run(self) -> None:
         """Run until `finish`, or until the agent says that all its attempts have ended."""
+        loop = asyncio.get_running_loop()
+
+        def note(name: str, why: str) -> None:  # called in another thread
+            event = ShareAbused(key=parse_key(name), why=why)
+            asyncio.run_coroutine_threadsafe(self._note(event), loop)
+
+        self._sharing.notify(note)
         found = self._look(*self._spool.attempts())
         sharing = [each.task for each in found if each.task is not None and each.record is None]
         self._start(self._prepare_sharing([task for task in sharing if task.gpu_shares]))
@@ -457,6 +465,7 @@ class Shell:
                 cpu_binding=effect.cpu_binding,
                 steps=True,
                 sessions=True,
+                gpu_sharing=effect.gpu_sharing,
             )
 
         self._channel.register(register)
@@ -526,6 +535,9 @@ class Shell:
         else:
             self.post(Admitted(task=admitted))
 
+    async def _note(self, event: Input) -> None:
+        self.post(event)
+
     async def _end_sharing(self, effect: do.EndSharing) -> None:
         await self._in_order.put(lambda: self._sharing.ended(effect))
 
@@ -533,6 +545,7 @@ class Shell:
         """Prepare the runtime, which may take a compiler's time; launches that need it wait."""
         offered = self._sharing.offered
         await self._in_order.put(lambda: self._sharing.prepare(tasks))
+        await look_at_sharing(self._sharing, self.post)
         if self._sharing.offered != offered:
             self.post(SharingEnded())
             self._channel.renew("jobs cannot share GPUs here")

@@ -1,8 +1,9 @@
 """Sharing without isolation: the jobs see the same GPU, and the driver divides its time."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from gnode.gpushare.task import SharedTask
+from gnode.gpushare.tokens import Tokens
 
 
 class ColocateRuntime:
@@ -28,6 +29,15 @@ class ColocateRuntime:
     def held_s(self) -> Mapping[str, float]:
         """Return nothing: there are no tokens."""
         return {}
+
+    def look(self) -> None:
+        """Return None: there are no turns."""
+
+    def notify(self, call: Callable[[str, str], None]) -> None:
+        """Do nothing: nobody is killed."""
+
+    def punish(self, tokens: Tokens) -> None:
+        """Do nothing: nobody is demoted."""
 
     def close(self) -> None:
         """Do nothing."""

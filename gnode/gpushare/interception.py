@@ -9,15 +9,17 @@ import platform
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from gnode.gpushare.build import ALIAS, LIBRARY, build, find_compiler
+from gnode.gpushare.culprits import Culprits
 from gnode.gpushare.errors import NativeBuildError, ShareRefusedError
 from gnode.gpushare.keeper import Keeper
 from gnode.gpushare.node_tokens import hash_of
 from gnode.gpushare.sampler import Sampler
 from gnode.gpushare.task import SharedTask
-from gnode.gpushare.watchdog import Watchdog
+from gnode.gpushare.tokens import Tokens
+from gnode.gpushare.watchdog import Offence, Watchdog
 from gnode.hw.nvml import Nvml
 from gsched.config_gpu_share import GpuShareConfig
 from gsched.model.units import parse_size_bytes
@@ -71,8 +73,11 @@ class InterceptionRuntime:
         self._library: Path | None = None
         self._groups: dict[str, str] = {}
         self._sampler: Sampler | None = None
-        drain = ("--drain-max", str(config.drain_max_s))
-        self.keeper = Keeper(directory, (*drain, *daemon_options))
+        self.culprits = Culprits(self._groups)
+        self._context_bytes = parse_size_bytes(config.context_reserve)
+        rules = ("--drain-max", str(config.drain_max_s), "--overlaps-max", str(config.overlaps_max))
+        contexts = ("--context-bytes", str(self._context_bytes))
+        self.keeper = Keeper(directory, (*rules, *contexts, *daemon_options))
 
     def missing(self) -> str | None:
         """Return why jobs cannot share GPUs by interception here, or None."""
@@ -150,7 +155,7 @@ class InterceptionRuntime:
             "GSCHED_SHARE_SOCKET": self._socket(),
             "GSCHED_SHARE_SECRET": secret,
             "GSCHED_SHARE_CLASS": str(task.share_class),
-            "GSCHED_SHARE_MEMORY_BYTES": str(task.memory_bytes),
+            "GSCHED_SHARE_MEMORY_BYTES": str(max(1, task.memory_bytes - self._context_bytes)),
             "GSCHED_SHARE_FAIL": self._config.fail,
             "GSCHED_SHARE_PATIENCE_MS": str(int(self._config.patience_s * 1000)),
         }
@@ -180,14 +185,29 @@ class InterceptionRuntime:
 
     def held_s(self) -> Mapping[str, float]:
         """Return for how long each task has held the token, as the token daemon counts it."""
-        if not self._groups:
-            return {}
-        try:
-            groups = cast("Mapping[str, Mapping[str, float]]", self.metrics()["groups"])
-        except ShareRefusedError as error:
-            log.debug("the token daemon does not tell who held the token: %s", error)
-            return {}
-        return {name: float(group["held_s"]) for name, group in groups.items()}
+        tokens = self.look() if self._groups else None
+        return {} if tokens is None else tokens.held_s()
+
+    def look(self) -> Tokens | None:
+        """Return how jobs take turns; None: the token daemon does not run."""
+        metrics = self.keeper.look()
+        return None if metrics is None else Tokens(metrics, self.keeper.restarts)
+
+    def notify(self, call: Callable[[str, str], None]) -> None:
+        """Have each task that is about to be killed told, with the reason."""
+        self.culprits.notify = lambda offence: call(offence.group, offence.reason)
+
+    def punish(self, tokens: Tokens) -> None:
+        """Kill the jobs that have been demoted, where the site wants that."""
+        if self._config.overlap_action != "kill":
+            return
+        for group, pids in tokens.demoted():
+            words = (
+                f"job {group} has not left the shared GPU to others within "
+                f"{self._config.drain_max_s:g} s, {self._config.overlaps_max} times in a row: "
+                "shorter kernels, or a whole GPU"
+            )
+            self.culprits.kill(Offence(group=group, pids=pids, reason=words))
 
     def close(self) -> None:
         """Watch the token daemon no longer; it ends if it has no task."""
@@ -201,9 +221,9 @@ class InterceptionRuntime:
             return
         self._sampler = Sampler(
             self._nvml,
-            Watchdog(parse_size_bytes(self._config.context_memory)),
+            Watchdog(max(0, parse_size_bytes(self._config.context_memory) - self._context_bytes)),
             metrics=self.metrics,
-            secrets=self._groups,
+            culprits=self.culprits,
             period_s=self._config.watchdog_s,
         )
         self._sampler.start()

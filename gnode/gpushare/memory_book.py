@@ -9,7 +9,12 @@ class MemoryBook:
 
     A process says before an allocation how much it needs, so two processes of a job cannot both get
     the last bytes. What it says of memory that is in use already counts whatever the limit is.
+
+    Attributes:
+        context_bytes: that each process has of the limit for its CUDA context, beside what it says.
     """
+
+    context_bytes: int = 0
 
     limits_bytes: dict[str, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
@@ -27,11 +32,14 @@ class MemoryBook:
 
     def used_bytes(self, group: str) -> int:
         """Return what all processes of the job use."""
-        return sum(self._used[group].values())
+        used = self._used[group]
+        return sum(used.values()) + self.context_bytes * len(used)
 
     def reserve(self, group: str, client: int, wanted_bytes: int, *, forced: bool = False) -> bool:
         """Charge bytes to a process; return whether the job may have them."""
-        if not forced and self.used_bytes(group) + wanted_bytes > self.limits_bytes[group]:
+        context_bytes = 0 if client in self._used[group] else self.context_bytes
+        total_bytes = self.used_bytes(group) + wanted_bytes + context_bytes
+        if not forced and total_bytes > self.limits_bytes[group]:
             self.refused[group] = self.refused.get(group, 0) + 1
             return False
         used = self._used[group]
@@ -41,7 +49,8 @@ class MemoryBook:
     def free(self, group: str, client: int, freed_bytes: int) -> None:
         """Take bytes off a process; no more than it has."""
         used = self._used[group]
-        used[client] = max(0, used.get(client, 0) - freed_bytes)
+        if client in used:
+            used[client] = max(0, used[client] - freed_bytes)
 
     def drop(self, group: str, client: int) -> None:
         """Forget a process that has ended: the driver has freed its memory."""

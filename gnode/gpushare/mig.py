@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from gnode.gpushare.errors import ShareRefusedError
 from gnode.gpushare.task import SharedTask
+from gnode.gpushare.tokens import Tokens
 from gnode.hw.nvml import MigInstance
 from gsched.model.units import format_size
 
@@ -76,6 +77,15 @@ class MigRuntime:
     def held_s(self) -> Mapping[str, float]:
         """Return nothing: there are no tokens."""
         return {}
+
+    def look(self) -> None:
+        """Return None: there are no turns."""
+
+    def notify(self, call: Callable[[str, str], None]) -> None:
+        """Do nothing: nobody is killed."""
+
+    def punish(self, tokens: Tokens) -> None:
+        """Do nothing: nobody is demoted."""
 
     def close(self) -> None:
         """Do nothing: instances belong to the site."""

@@ -7,10 +7,11 @@ limits are those of the CUDA documentation, "Multi-Process Service", chapters 4 
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from gnode.gpushare.task import SharedTask
+from gnode.gpushare.tokens import Tokens
 from gsched.model.states import ShareClass
 
 CONTROL_PROGRAM: Final = "nvidia-cuda-mps-control"
@@ -67,6 +68,15 @@ class MpsRuntime:
     def held_s(self) -> Mapping[str, float]:
         """Return nothing: there are no tokens."""
         return {}
+
+    def look(self) -> None:
+        """Return None: there are no turns."""
+
+    def notify(self, call: Callable[[str, str], None]) -> None:
+        """Do nothing: nobody is killed."""
+
+    def punish(self, tokens: Tokens) -> None:
+        """Do nothing: nobody is demoted."""
 
     def close(self) -> None:
         """Do nothing: the control daemon is the site's."""

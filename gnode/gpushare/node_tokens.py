@@ -82,7 +82,9 @@ class NodeTokens:
         effects: list[Effect] = []
         for client in [one.client for one in self.members.values() if one.group == group]:
             effects += self.leave(client, now_s)
-        self.admissions.pop(group, None)
+        admission = self.admissions.pop(group, None)
+        if admission is not None:
+            self.policies[admission.gpu].forget(group)
         self.memory.remove(group)
         self.launches.pop(group, None)
         return effects

@@ -3,19 +3,15 @@
 import logging
 import os
 import select
-import signal
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
-from gnode.gpushare.node_tokens import hash_of
+from gnode.gpushare.culprits import Culprits
 from gnode.gpushare.watchdog import Offence, SharedJob, Watchdog
 from gnode.hw.nvml import Nvml
 
 log = logging.getLogger(__name__)
-
-_SECRET: Final = b"GSCHED_SHARE_SECRET="
 
 
 class Sampler:
@@ -25,7 +21,7 @@ class Sampler:
         nvml: the library for measurements.
         watchdog: the rule.
         metrics: the token daemon's metrics.
-        secrets: jobs by the hash of their secret.
+        culprits: knows the jobs of processes, and kills them.
         period_s: time between two looks, seconds.
     """
 
@@ -35,13 +31,13 @@ class Sampler:
         watchdog: Watchdog,
         *,
         metrics: Callable[[], Mapping[str, object]],
-        secrets: Mapping[str, str],
+        culprits: Culprits,
         period_s: float,
     ) -> None:
         self._nvml = nvml
         self._watchdog = watchdog
         self._metrics = metrics
-        self._secrets = secrets
+        self._culprits = culprits
         self._period_s = period_s
         self._closing, self._close_now = os.pipe2(os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="gpushare-watchdog", daemon=True)
@@ -61,7 +57,7 @@ class Sampler:
         while not poll.poll(self._period_s * 1000):
             try:
                 for offence in self.look():
-                    self._punish(offence)
+                    self._culprits.kill(offence)
             except Exception:  # the next sample may work, and the node must go on
                 log.exception("the watchdog of shared GPUs could not look")
 
@@ -84,32 +80,4 @@ class Sampler:
             )
             for group, row in groups.items()
         ]
-        return self._watchdog.look(memory, jobs, self.group_of)
-
-    def group_of(self, pid: int) -> str | None:
-        """Return the shared job whose secret is in the environment of a process."""
-        try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes()
-        except OSError:
-            return None
-        for entry in environment.split(b"\0"):
-            if entry.startswith(_SECRET):
-                secret = entry.removeprefix(_SECRET).decode("ascii", "replace")
-                return self._secrets.get(hash_of(secret))
-        return None
-
-    def _punish(self, offence: Offence) -> None:
-        """Kill the processes, as long as they are of that job."""
-        for pid in offence.pids:
-            try:
-                process = os.pidfd_open(pid)
-            except ProcessLookupError:
-                continue
-            try:
-                if self.group_of(pid) == offence.group:
-                    log.warning("killed process %d: %s", pid, offence.reason)
-                    signal.pidfd_send_signal(process, signal.SIGKILL)
-            except ProcessLookupError:
-                log.debug("process %d has ended by itself", pid)
-            finally:
-                os.close(process)
+        return self._watchdog.look(memory, jobs, self._culprits.group_of)

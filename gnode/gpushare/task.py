@@ -1,9 +1,10 @@
 """What a runtime for GPU sharing is told about a task, and what it offers to the node."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from gnode.gpushare.tokens import Tokens
 from gsched.model.states import ShareClass
 
 
@@ -75,6 +76,18 @@ class Runtime(Protocol):
 
         Empty where there are no tokens.
         """
+
+    def look(self) -> Tokens | None:
+        """Return how the jobs take turns; None: that cannot be told. It starts nothing."""
+
+    def notify(self, call: Callable[[str, str], None]) -> None:
+        """Have a task's name (``JOB.ATTEMPT``) and the reason told before it is killed.
+
+        The call may come from any thread.
+        """
+
+    def punish(self, tokens: Tokens) -> None:
+        """Kill jobs that do not keep to their turns, where the site wants that."""
 
     def close(self) -> None:
         """Let go of what gnode holds; admitted tasks keep running without it."""

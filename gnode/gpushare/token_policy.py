@@ -30,6 +30,7 @@ class Settings:
         slice_first_s, slice_max_s: slices of low jobs among themselves: the first, doubled with
             each further grant up to the longest.
         drain_max_s: a job that has not drained by then is overtaken.
+        overlaps_max: a job that was overtaken so often in a row is demoted; 0: none is.
         half_life_s: after this time half of a job's usage is forgotten.
         window_first, window_max: unfinished launches of a process of a low job beside a high one.
         window_fixed: instead of an adapted window; None: adapted; 0: no window.
@@ -40,6 +41,7 @@ class Settings:
     slice_first_s: float = 0.1
     slice_max_s: float = 2.0
     drain_max_s: float = 0.5
+    overlaps_max: int = 0
     half_life_s: float = 10.0
     window_first: int = 4
     window_max: int = 64
@@ -99,6 +101,7 @@ class Counters:
     revokes: int = 0
     preemptions: int = 0
     overlaps: int = 0
+    demotions: int = 0
     drains: int = 0
     drain_s_max: float = 0.0
     drain_s_sum: float = 0.0
@@ -106,7 +109,12 @@ class Counters:
 
 @dataclass(slots=True)
 class Group:
-    """One job on the GPU."""
+    """One job on the GPU.
+
+    Attributes:
+        overlaps_in_row: times that it was overtaken since it has drained in time.
+        demoted: it counts as a low job, and gets no token while a high job is attached.
+    """
 
     name: str
     share_class: ShareClass
@@ -118,11 +126,13 @@ class Group:
     held_s: float = 0.0
     window: int = 0
     overlaps: int = 0
+    overlaps_in_row: int = 0
+    demoted: bool = False
 
     @property
     def high(self) -> bool:
-        """Return whether this is a high job."""
-        return self.share_class is ShareClass.HIGH
+        """Return whether this is a high job that has not been demoted."""
+        return self.share_class is ShareClass.HIGH and not self.demoted
 
 
 @dataclass(slots=True)
@@ -145,12 +155,15 @@ class TokenPolicy:
         settings: durations.
         quiet_until_s: before this time only claims are granted: a daemon that was restarted waits
             for the job that held the token.
+        groups: jobs with processes on this GPU.
+        gone: jobs that have none at the moment: what they have used, and whether they are demoted.
     """
 
     settings: Settings = field(default_factory=Settings)
     quiet_until_s: float = 0.0
     counters: Counters = field(default_factory=Counters)
     groups: dict[str, Group] = field(default_factory=dict)
+    gone: dict[str, Group] = field(default_factory=dict)
     _grant: _Grant | None = None
     _overtaken: dict[str, int] = field(default_factory=dict)
     _epoch: int = 0
@@ -197,8 +210,9 @@ class TokenPolicy:
         return usage_s
 
     def held_s(self, group: str, now_s: float) -> float:
-        """Return the time for which the group has held the token until now, seconds."""
-        held_s = self.groups[group].held_s
+        """Return for how long the group has held the token in all, seconds."""
+        one = self.groups.get(group) or self.gone[group]
+        held_s = one.held_s
         if self._grant is not None and self._grant.group == group:
             held_s += now_s - self._grant.since_s
         return held_s
@@ -206,18 +220,15 @@ class TokenPolicy:
     # ---- events ----
 
     def attach(self, group: str, share_class: ShareClass, now_s: float) -> list[Effect]:
-        """A job has its first process on this GPU."""
+        """A job has its first process on this GPU; one that had some before keeps its account."""
         if group in self.groups:
             return []
         self._arrivals += 1
-        self.groups[group] = Group(
-            group,
-            share_class,
-            self._arrivals,
-            usage_at_s=now_s,
-            window=self.settings.window_first,
-        )
-        if share_class is ShareClass.HIGH:
+        one = self.gone.pop(group, None) or Group(group, share_class, 0, usage_at_s=now_s)
+        one.arrived, one.window = self._arrivals, self.settings.window_first
+        one.wants_since_s, one.idle = None, False
+        self.groups[group] = one
+        if one.high:
             self._low_grants = 0
         return [*self._windows(), *self._decide(now_s)]
 
@@ -233,8 +244,12 @@ class TokenPolicy:
             self._charge(grant, now_s)
             self._grant = None
         self._overtaken.pop(group, None)
-        del self.groups[group]
+        self.gone[group] = self.groups.pop(group)
         return [*effects, *self._windows(), *self._decide(now_s)]
+
+    def forget(self, group: str) -> None:
+        """A job without processes is over."""
+        self.gone.pop(group, None)
 
     def request(self, group: str, now_s: float) -> list[Effect]:
         """A process of the job waits for the token, or is not idle any more."""
@@ -288,6 +303,7 @@ class TokenPolicy:
         ):
             return []
         self._count_drain(drain_s)
+        one.overlaps_in_row = 0
         effects = self._adapt(one, drain_s)
         self._charge(grant, now_s)
         self._grant = None
@@ -349,7 +365,16 @@ class TokenPolicy:
         self._overtaken[grant.group] = grant.epoch
         self._charge(grant, now_s)
         self._grant = None
-        return effects
+        return [*effects, *self._demoted(one)]
+
+    def _demoted(self, one: Group) -> list[Effect]:
+        """Count an overlap, and demote a job that has had too many in a row."""
+        one.overlaps_in_row += 1
+        if one.demoted or not 0 < self.settings.overlaps_max <= one.overlaps_in_row:
+            return []
+        one.demoted = True
+        self.counters.demotions += 1
+        return self._windows()  # of the others, where a high job has become a low one
 
     def _rival(self, grant: _Grant) -> Group | None:
         """Return the first waiting group besides the holder, high ones first."""
@@ -361,7 +386,10 @@ class TokenPolicy:
         return rival is not None and rival.high == self.groups[grant.group].high
 
     def _waiting(self) -> Iterator[Group]:
+        beside_high = self._has_high()
         for one in self.groups.values():
+            if one.demoted and beside_high:
+                continue
             if one.wants_since_s is not None and one.name not in self._overtaken:
                 yield one
 

@@ -25,6 +25,7 @@ from typing import Final, Literal, cast
 from gnode.gpushare import wire
 from gnode.gpushare.addresses import CONTROL_SOCKET, GROUPS_FILE, address_of
 from gnode.gpushare.gate import GatePage
+from gnode.gpushare.memory_book import MemoryBook
 from gnode.gpushare.node_tokens import Admission, NodeTokens
 from gnode.gpushare.token_policy import AskIdle, CloseGate, Effect, OpenGate, Settings, SetWindow
 from gnode.gpushare.wire import BadMessageError, Kind, Message
@@ -323,6 +324,7 @@ class TokenDaemon:
                     "revokes": policy.counters.revokes,
                     "preemptions": policy.counters.preemptions,
                     "overlaps": policy.counters.overlaps,
+                    "demotions": policy.counters.demotions,
                     "drains": policy.counters.drains,
                     "drain_s_max": policy.counters.drain_s_max,
                     "drain_s_sum": policy.counters.drain_s_sum,
@@ -339,6 +341,7 @@ class TokenDaemon:
         tokens, group = self.tokens, admission.group
         policy = tokens.policies[admission.gpu]
         attached = policy.groups.get(group)
+        known = attached or policy.gone.get(group)
         return {
             "gpu": admission.gpu,
             "share_class": str(admission.share_class),
@@ -349,9 +352,11 @@ class TokenDaemon:
             "launches": tokens.launches.get(group, 0),
             "waiting": attached is not None and attached.wants_since_s is not None,
             "usage_s": 0.0 if attached is None else policy.usage_s(group, now_s),
-            "held_s": 0.0 if attached is None else policy.held_s(group, now_s),
+            "held_s": 0.0 if known is None else policy.held_s(group, now_s),
             "window": 0 if attached is None else attached.window,
-            "overlaps": 0 if attached is None else attached.overlaps,
+            "overlaps": 0 if known is None else known.overlaps,
+            "overlaps_in_row": 0 if known is None else known.overlaps_in_row,
+            "demoted": known is not None and known.demoted,
         }
 
     # ---- the file of admissions ----
@@ -419,17 +424,24 @@ def main() -> None:
     parser.add_argument("--drain-max", type=float, default=Settings().drain_max_s, metavar="S")
     parser.add_argument("--ready-fd", type=int, default=-1, help="is closed when it listens")
     parser.add_argument("--window", type=int, default=None, metavar="N", help="for benchmarks")
+    parser.add_argument("--overlaps-max", type=int, default=Settings().overlaps_max, metavar="N")
+    parser.add_argument("--context-bytes", type=int, default=0, metavar="B")
     given = parser.parse_args()
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
-    settings = Settings(drain_max_s=given.drain_max, window_fixed=given.window)
+    settings = Settings(
+        drain_max_s=given.drain_max,
+        overlaps_max=given.overlaps_max,
+        window_fixed=given.window,
+    )
     lock = os.open(Path(given.dir, "tokend.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         sys.exit(f"another token daemon runs in {given.dir}")
-    daemon = TokenDaemon(Path(given.dir), NodeTokens(settings))
+    tokens = NodeTokens(settings, memory=MemoryBook(context_bytes=given.context_bytes))
+    daemon = TokenDaemon(Path(given.dir), tokens)
     with contextlib.suppress(PermissionError):  # jobs with many threads must not delay a grant
         os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
 

@@ -7,6 +7,7 @@ it from the kernel. Times are seconds since the epoch, sizes bytes, durations se
 
 from msgspec import Struct
 
+from gsched.model.gpu_tokens import GpuSharing, TokenUse
 from gsched.model.ids import format_array_id, format_job_id
 from gsched.model.job import Labels, Stated
 from gsched.model.limits import MAX_JOBS_PER_REQUEST as MAX_JOBS_PER_REQUEST  # noqa: PLC0414 - also said here
@@ -262,7 +263,12 @@ class JobList(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PartRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An attempt on one of its nodes; ``live``: what it uses there at the moment."""
+    """An attempt on one of its nodes.
+
+    Attributes:
+        live: what it uses there at the moment.
+        gpu_tokens: how it takes turns on the GPU that it shares, as the node has told last.
+    """
 
     node: str
     state: str
@@ -275,6 +281,7 @@ class PartRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     usage: Usage | None = None
     outcome: OutcomeRow | None = None
     live: LiveRow | None = None
+    gpu_tokens: TokenUse | None = None
 
 
 class AttemptRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -413,6 +420,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         shared_gpus: GPUs on which jobs have shares.
         sharing: the runtime by which jobs share its GPUs; empty: they cannot.
         load_s: when ``load`` was told: with a heartbeat, or since.
+        gpu_tokens: how jobs take turns on its shared GPUs, as it has told last.
         cpu_binding: how it binds jobs to CPUs: ``cpuset``, ``affinity``, or ``none: `` and why;
             empty: it does not tell.
         faults: starts in a row that failed through the node's own fault.
@@ -459,6 +467,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     probes_failed: int = 0
     resumptions: int = 0
     cpu_binding: str = ""
+    gpu_tokens: GpuSharing | None = None
 
 
 class NodeList(Struct, frozen=True, kw_only=True, omit_defaults=True):

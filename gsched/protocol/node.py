@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.job import EarlySignal, ExitRecord, Interactive, Owner
 from gsched.model.machine import Machine
 from gsched.model.numbers import Amount, Count, Number
@@ -24,6 +25,7 @@ from gsched.protocol.job_steps import StepOrder, StepRefused, StepReport
 from gsched.protocol.probes import Probe as Probe  # noqa: PLC0414 - a message as all others
 from gsched.protocol.probes import Probed as Probed  # noqa: PLC0414 - as above
 from gsched.protocol.sessions import OpenSession, SessionFailed
+from gsched.protocol.uses import Heartbeat as Heartbeat  # noqa: PLC0414 - also said here
 from gsched.protocol.uses import Uses
 
 PROTOCOL_VERSION = 2
@@ -122,6 +124,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
         problem: why the node takes no new jobs, in words; empty: it does.
         epoch_id: of the head of ``highest_epoch``: no two starts of a head have the same one.
         seq, next_job: how far the head of that epoch had come, as it said last.
+        gpu_sharing: how jobs share GPUs here; None: nobody wants to share any.
         cpu_binding: how jobs are bound to CPUs, and why they are not; empty: not told.
     """
 
@@ -148,6 +151,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
     cpu_binding: str = ""
     steps: bool = False
     sessions: bool = False
+    gpu_sharing: GpuSharing | None = None
 
 
 class Welcome(Struct, frozen=True, kw_only=True, tag="welcome", omit_defaults=True):
@@ -480,20 +484,6 @@ class Renew(Struct, frozen=True, kw_only=True, tag="renew"):
     """
 
     number: Count
-
-
-class Heartbeat(Struct, frozen=True, kw_only=True, tag="heartbeat", omit_defaults=True):
-    """How busy the node is, and what each running attempt has used so far.
-
-    Attributes:
-        usage: job, attempt and its use.
-        problem, cpu_binding: as in `Register`; a change of them is told at once.
-    """
-
-    load: Load
-    usage: tuple[tuple[Count, Count, Usage], ...]
-    problem: str = ""
-    cpu_binding: str = ""
 
 
 class OutputRead(Struct, frozen=True, kw_only=True, tag="output_read", omit_defaults=True):

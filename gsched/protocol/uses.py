@@ -2,8 +2,25 @@
 
 from msgspec import Struct
 
+from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.numbers import Count
-from gsched.model.resources import LiveUse, Load
+from gsched.model.resources import LiveUse, Load, Usage
+
+
+class Heartbeat(Struct, frozen=True, kw_only=True, tag="heartbeat", omit_defaults=True):
+    """How busy the node is, and what each running attempt has used so far.
+
+    Attributes:
+        usage: job, attempt and its use.
+        problem, cpu_binding: as in `gsched.protocol.node.Register`; a change is told at once.
+        gpu_sharing: likewise; a change of its words or of demoted jobs is told at once.
+    """
+
+    load: Load
+    usage: tuple[tuple[Count, Count, Usage], ...]
+    problem: str = ""
+    cpu_binding: str = ""
+    gpu_sharing: GpuSharing | None = None
 
 
 class Uses(Struct, frozen=True, kw_only=True, tag="uses", omit_defaults=True):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.ids import short_job_id
 from gsched.model.machine import Machine
 from gsched.model.resources import LiveUse, Load, Request
@@ -192,6 +193,7 @@ class Volatile:
         live: what running jobs use at the moment, by job.
         loads: how busy nodes are and when they said so, by node; policies see heartbeats alone.
         cpu_bindings: how nodes bind jobs to CPUs, by node, in their words.
+        gpu_sharing: how jobs share GPUs on nodes, by node, as these have told last.
         ended: whether jobs that have ended lately succeeded, by number; the oldest first.
     """
 
@@ -207,6 +209,7 @@ class Volatile:
         self.live: dict[int, LiveParts] = {}
         self.loads: dict[str, tuple[Load, float]] = {}
         self.cpu_bindings: dict[str, str] = {}
+        self.gpu_sharing: dict[str, GpuSharing] = {}
         self.ended: dict[int, bool] = {}
 
 

@@ -28,7 +28,7 @@ from gsched.protocol.sessions import SessionFailed
 from gsched.protocol.uses import Uses
 from gschedd.core import effects as e
 from gschedd.core.attempts.reports import MAX_PROBLEM
-from gschedd.core.nodes.live import note_binding, note_uses
+from gschedd.core.nodes.live import note_binding, note_sharing, note_uses
 from gschedd.core.step import Step
 from gschedd.engine.loop import Engine
 from gschedd.http.door import Visitor
@@ -317,6 +317,7 @@ class Links:
         if not link.asked:
             self.witnesses.note_obeyed(link.node)
         note_binding(self._engine.head.state, link.node, said.cpu_binding)
+        note_sharing(self._engine.head.state, link.node, said.gpu_sharing)
         log.info("%s registered: %d attempts in its spool", link.node, len(said.attempts))
         return True
 
@@ -523,6 +524,7 @@ class Links:
         if head.state.dirty.any:  # jobs may have waited until a shared GPU is less busy
             await self._engine.tell(lambda _: ())  # a cycle follows
         note_binding(head.state, node, said.cpu_binding)
+        note_sharing(head.state, node, said.gpu_sharing)
         await self._take_problem(node, said.problem)
 
     async def _take_problem(self, node: str, problem: str) -> None:

@@ -8,6 +8,7 @@ from gnode.gpushare.token_policy import (
     AskIdle,
     CloseGate,
     Effect,
+    Group,
     OpenGate,
     Settings,
     SetWindow,
@@ -26,14 +27,13 @@ class Tokens(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now_s = 100.0
-        self.tokens = NodeTokens(Settings(drain_max_s=DRAIN_MAX_S))
+        self.tokens = NodeTokens(Settings(drain_max_s=DRAIN_MAX_S, overlaps_max=2))
         self.open: set[str] = set()
         self.closed_at_s: dict[str, float] = {}
         self.asked: set[str] = set()
         self.windows: dict[str, int] = {}
         self.epoch = 0
         self.clients = 0
-        self.held_by_gone_s = 0.0
 
     @initialize(restarted=st.booleans())
     def begin(self, *, restarted: bool) -> None:
@@ -128,7 +128,6 @@ class Tokens(RuleBasedStateMachine):
         group = self.tokens.members[client].group
         last = sum(1 for _ in self.tokens.members_of(group)) == 1
         before_s = sum(one.held_s for one in self.policy.groups.values())
-        held_s = self.policy.groups[group].held_s
         usage = self.policy.holder == group or self.policy.draining == group
         self.obey(self.tokens.leave(client, self.now_s))
         if last:
@@ -136,7 +135,6 @@ class Tokens(RuleBasedStateMachine):
             self.closed_at_s.pop(group, None)
             after_s = sum(one.held_s for one in self.policy.groups.values())
             assert after_s <= before_s + 1e-6
-            self.held_by_gone_s += held_s
             assert group not in {self.policy.holder, self.policy.draining}, usage
 
     @rule(elapsed_s=st.sampled_from([0.001, 0.02, 0.06, 0.2, 0.6, 3.0]))
@@ -154,6 +152,21 @@ class Tokens(RuleBasedStateMachine):
         self.now_s = end_s
         self.obey(self.tokens.tick(self.now_s))
 
+    def has_high(self) -> bool:
+        """Return whether a high job is connected that has not been demoted."""
+        high = self.policy.groups.get("high")
+        return high is not None and not high.demoted
+
+    def may_run(self, one: Group) -> bool:
+        """Return whether a job waits that may get the token."""
+        return one.wants_since_s is not None and not (one.demoted and self.has_high())
+
+    @invariant()
+    def a_demoted_job_has_not_drained_in_time(self) -> None:
+        """Twice in a row, and it runs beside no high job."""
+        for one in self.policy.groups.values():
+            assert not one.demoted or one.overlaps >= 2
+
     @invariant()
     def one_holder(self) -> None:
         """Gates are as the policy says, and only those of jobs that are connected."""
@@ -167,6 +180,8 @@ class Tokens(RuleBasedStateMachine):
         high = self.policy.groups.get("high")
         if high is None or high.wants_since_s is None or self.now_s < self.tokens.quiet_until_s:
             return
+        if high.demoted or ("high" in self.closed_at_s and self.policy.draining != "high"):
+            return  # it was overtaken, and drains still
         assert self.policy.holder is None
         draining = self.policy.draining
         if "high" not in self.closed_at_s:
@@ -181,7 +196,7 @@ class Tokens(RuleBasedStateMachine):
         waiting = {
             one.name
             for one in self.policy.groups.values()
-            if one.wants_since_s is not None and one.name not in self.closed_at_s
+            if self.may_run(one) and one.name not in self.closed_at_s
         }
         assert not waiting or self.policy.holder is not None
 
@@ -192,22 +207,21 @@ class Tokens(RuleBasedStateMachine):
         waiting = [
             one.name
             for one in self.policy.groups.values()
-            if one.wants_since_s is not None and one.name not in {holder, *self.closed_at_s}
+            if self.may_run(one) and one.name not in {holder, *self.closed_at_s}
         ]
         assert holder is None or not waiting or holder in self.asked
 
     @invariant()
     def usage_is_conserved(self) -> None:
         """What jobs were charged is at most the time that has passed."""
-        charged_s = (
-            sum(one.held_s for one in self.policy.groups.values()) if self.tokens.policies else 0.0
-        )
-        assert charged_s + self.held_by_gone_s <= self.now_s - 100.0 + 1e-6
+        known = {**self.policy.groups, **self.policy.gone} if self.tokens.policies else {}
+        charged_s = sum(self.policy.held_s(name, self.now_s) for name in known)
+        assert charged_s <= self.now_s - 100.0 + 1e-6
 
     @invariant()
     def windows_are_limited_beside_a_high_job(self) -> None:
         """And only then, and only for low jobs."""
-        has_high = "high" in self.policy.groups
+        has_high = self.has_high()
         for group in self.policy.groups:
             window = self.windows.get(group, 0)
             assert (1 <= window <= 64) if has_high and group != "high" else window == 0

@@ -61,6 +61,7 @@ class Cluster:
         self.queues: str = ""  # [[queue]] tables, as TOML text
         self.wrapper: list[str] = []  # words before each daemon's command
         self.share_runtimes: dict[str, str] = {}
+        self.share_settings: dict[str, object] = {}  # more of [gpu_share] of these nodes
         self.cuda_driver = ""  # of nodes that share GPUs by interception
         self.head_module = "gschedd.main"
         self._marker = marker
@@ -183,6 +184,7 @@ class Cluster:
         if name in self.share_runtimes:
             text += f'[gpu_share]\nruntime = "{self.share_runtimes[name]}"\n'
             text += f'driver = "{self.cuda_driver}"\n'
+            text += "".join(f"{key} = {_toml(each)}\n" for key, each in self.share_settings.items())
         config = self.directory / f"{name}.toml"
         config.write_text(text, encoding="utf-8")
         process = self._spawn("gnode.main", config, f"{name}.log", env)

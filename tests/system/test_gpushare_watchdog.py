@@ -8,9 +8,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from gnode.gpushare.culprits import Culprits
 from gnode.gpushare.node_tokens import hash_of
 from gnode.gpushare.sampler import Sampler
-from gnode.gpushare.watchdog import Watchdog
+from gnode.gpushare.watchdog import Offence, Watchdog
 from gnode.hw.nvml import Nvml
 
 GIB = 1 << 30
@@ -57,11 +58,14 @@ def test_a_process_around_the_library_is_killed_and_others_are_not(
     known, stranger, foreign = processes
     memory = {process.pid: GIB for process in processes}
     row = {"gpu": "GPU-1", "memory_bytes": 8 * GIB, "pids": [known.pid]}
+    culprits = Culprits({hash_of("secret of 7"): "7.1"})
+    told: list[Offence] = []
+    culprits.notify = told.append
     sampler = Sampler(
         nvml_with(memory),
         Watchdog(GIB),
         metrics=lambda: {"groups": {"7.1": row}},
-        secrets={hash_of("secret of 7"): "7.1"},
+        culprits=culprits,
         period_s=0.05,
     )
     sampler.start()
@@ -71,3 +75,5 @@ def test_a_process_around_the_library_is_killed_and_others_are_not(
         sampler.close()
 
     assert (known.poll(), foreign.poll()) == (None, None)
+    assert [offence.group for offence in told[:1]] == ["7.1"]
+    assert "around gsched's library" in told[0].reason

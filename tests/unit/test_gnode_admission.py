@@ -1,6 +1,6 @@
 """Tasks that share a GPU and the runtime that isolates them: told once, forgotten at the end."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import pytest
 from msgspec import structs
@@ -10,6 +10,8 @@ from gnode.core.effects import EndSharing
 from gnode.core.task import AttemptKey, Task
 from gnode.daemon.sharing import Sharing
 from gnode.gpushare import SharedTask, ShareRefusedError
+from gnode.gpushare.tokens import Tokens
+from gsched.model.gpu_tokens import GpuSharing, TokenGpu, TokenUse
 from gsched.model.resources import Gpu, GpuShare, Share
 from gsched.model.states import ShareClass
 from tests.support.agent_driver import ALICE, order, site
@@ -26,6 +28,7 @@ class Noted:
     ) -> None:
         self.told: list[tuple[str, SharedTask | None]] = []
         self.kept: list[str] = []
+        self.tokens: Tokens | None = None
         self._missing = missing
         self._broken = broken
         self._refuses = refuses
@@ -39,6 +42,15 @@ class Noted:
 
     def keep(self, tasks: Iterable[SharedTask]) -> None:
         self.kept.extend(f"{task.job}.{task.attempt}" for task in tasks)
+
+    def look(self) -> Tokens | None:
+        return self.tokens
+
+    def notify(self, call: Callable[[str, str], None]) -> None:
+        call("7.2", "a reason")
+
+    def punish(self, tokens: Tokens) -> None:
+        self.kept.extend(f"killed {group}" for group, _ in tokens.demoted())
 
     def admit(self, task: SharedTask) -> Mapping[str, str]:
         if self._refuses:
@@ -145,3 +157,70 @@ def test_a_runtime_that_cannot_be_prepared_is_offered_no_longer() -> None:
     sharing.prepare()
 
     assert (sharing.offered, sharing.words) == ("", "none: cc fails: no stdio.h")
+
+
+GPU_ROW = {
+    "holder": "7.2",
+    "grants": 9,
+    "preemptions": 2,
+    "drains": 4,
+    "drain_s_max": 0.5,
+    "drain_s_sum": 0.6,
+    "overlaps": 3,
+}
+JOB_ROW = {
+    "gpu": "GPU-1",
+    "pids": [10, 11],
+    "held_s": 1.5,
+    "launches": 100,
+    "overlaps": 3,
+    "used_bytes": 64,
+    "refused_allocations": 1,
+    "demoted": True,
+}
+
+
+def test_the_head_is_told_how_jobs_take_turns() -> None:
+    """By the indices of the GPUs; what the daemon says of a GPU that is gone is left out."""
+    runtime = Noted()
+    sharing = Sharing("interception", runtime, GPUS)
+    sharing.prepare()
+    assert sharing.look() == GpuSharing(words="interception")
+    gone = {**JOB_ROW, "gpu": "GPU-9"}
+    runtime.tokens = Tokens(
+        {
+            "unhooked_symbols": 5,
+            "gpus": {"GPU-1": GPU_ROW, "GPU-9": GPU_ROW},
+            "groups": {"7.2": JOB_ROW, "8.1": gone},
+        },
+        restarts=2,
+    )
+
+    told = sharing.look()
+
+    gpu = TokenGpu(
+        index=1,
+        holder=7,
+        switches=9,
+        preemptions=2,
+        drains=4,
+        drain_s_max=0.5,
+        drain_s_sum=0.6,
+        overlaps=3,
+    )
+    use = TokenUse(
+        job=7,
+        attempt=2,
+        index=1,
+        held_s=1.5,
+        launches=100,
+        overlaps=3,
+        memory_bytes=64,
+        refused=1,
+        demoted=True,
+    )
+    assert told == GpuSharing(
+        words="interception", gpus=(gpu,), jobs=(use,), unhooked_symbols=5, restarts=2
+    )
+    assert "killed 7.2" in runtime.kept
+    assert Sharing("none", None, GPUS).look() is None

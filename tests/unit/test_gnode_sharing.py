@@ -1,6 +1,7 @@
 """The node's agent and GPUs that jobs share: what it refuses and remembers."""
 
 import pytest
+from msgspec import structs
 
 from gnode.core import effects as do
 from gnode.core.inputs import (
@@ -9,11 +10,14 @@ from gnode.core.inputs import (
     LauncherDown,
     LauncherUp,
     LaunchFailed,
+    ShareAbused,
     SharingEnded,
+    SharingTold,
     SpoolFound,
     Welcomed,
 )
 from gnode.core.task import AttemptKey
+from gsched.model.gpu_tokens import GpuSharing, TokenUse
 from gsched.model.job import LaunchFailure
 from gsched.model.resources import GpuShare, Share
 from gsched.model.states import LaunchStage, OutcomeKind, ShareClass, Subject
@@ -211,3 +215,41 @@ def test_without_its_runtime_a_node_launches_no_further_job_that_shares() -> Non
     node.step(SharingEnded())
 
     assert "set runtime in [gpu_share]" in refused(node, sharing(1, 10))
+
+
+# ---- what the head hears ----
+
+
+def sharing_told(node: Driver, sharing: GpuSharing) -> list[Heartbeat]:
+    """Let the node look at its token daemon; return what it tells the head at once."""
+    sent = only(node.step(SharingTold(sharing=sharing)), do.Send)
+    return [each.message for each in sent if isinstance(each.message, Heartbeat)]
+
+
+def test_a_demoted_job_is_told_at_once_and_counts_with_the_next_heartbeat() -> None:
+    node = driver()
+    use = TokenUse(job=1, attempt=1, index=0)
+    first = GpuSharing(words="interception", jobs=(use,))
+    assert [beat.gpu_sharing for beat in sharing_told(node, first)] == [first]
+
+    counted = structs.replace(first, jobs=(structs.replace(use, held_s=5.0, overlaps=2),))
+    assert sharing_told(node, counted) == []
+    demoted = structs.replace(first, jobs=(structs.replace(use, demoted=True),))
+    assert [beat.gpu_sharing for beat in sharing_told(node, demoted)] == [demoted]
+
+
+def test_a_job_that_is_killed_for_its_turns_ends_with_the_reason() -> None:
+    """It is the message of its outcome, which gstat -f shows."""
+    node = driver()
+    node.launch(sharing(1, 60))
+    node.forked()
+    node.seen()
+    why = "job 1.1 has not left the shared GPU to others"
+
+    effects = node.step(ShareAbused(key=AttemptKey(1, 1), why=why))
+
+    assert [each.text for each in only(effects, do.Warn)] == [why]
+    assert node.step(ShareAbused(key=AttemptKey(1, 1), why="again")) == []
+    (record,) = exits(node.ended(code=137))
+    assert (record.exit_code, record.message) == (137, why)
+    assert node.step(ShareAbused(key=AttemptKey(1, 1), why="too late")) == []

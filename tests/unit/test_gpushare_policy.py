@@ -143,6 +143,74 @@ def test_a_job_that_does_not_drain_is_overtaken_and_counted() -> None:
     assert token.idle("h", 1.9) == [CloseGate("h", 2, Why.IDLE)]
 
 
+def overtaken(token: TokenPolicy, by: str, at_s: float) -> None:
+    """Let low job a be overtaken by another job, and drain much later."""
+    token.request("a", at_s)
+    epoch = token.epoch_of("a")
+    assert epoch, "it holds the token"
+    token.request(by, at_s + 0.1)
+    token.tick(at_s + 0.7)
+    assert token.holder == by
+    token.released("a", epoch, at_s + 1.0)
+    token.request("a", at_s + 1.1)
+    token.idle(by, at_s + 1.2)
+    token.released(by, token.epoch_of(by), at_s + 1.3)
+
+
+def test_a_low_job_that_does_not_drain_again_and_again_runs_beside_no_high_job() -> None:
+    """It keeps what was counted when its last process ends, and runs when the high job has left."""
+    token = policy("a", "b", high="h", drain_max_s=0.5, overlaps_max=2)
+    overtaken(token, "h", 0.0)
+    assert (token.groups["a"].demoted, token.holder) == (False, "a")
+    overtaken(token, "h", 2.0)
+
+    assert token.groups["a"].demoted
+    assert (token.counters.demotions, token.groups["a"].overlaps_in_row) == (1, 2)
+    assert token.holder == "h", "nobody waits that may run beside it"
+    token.request("b", 4.0)
+    token.idle("h", 4.1)
+    token.released("h", token.epoch_of("h"), 4.2)
+    assert token.holder == "b"
+    token.detach("a", 5.0)
+    token.attach("a", LOW, 5.1)
+    assert token.groups["a"].demoted
+    token.request("a", 5.2)
+    token.detach("b", 5.3)
+    assert token.epoch_of("a") == 0
+    token.detach("h", 6.0)
+    assert token.epoch_of("a") > 0
+    token.forget("h")
+    assert set(token.gone) == {"b"}
+
+
+def test_a_drain_in_time_is_forgiven() -> None:
+    token = policy("a", high="h", drain_max_s=0.5, overlaps_max=2)
+    overtaken(token, "h", 0.0)
+    token.request("h", 2.0)
+    token.released("a", token.epoch_of("a"), 2.1, drain_s=0.1)
+    token.idle("h", 2.3)
+    token.released("h", token.epoch_of("h"), 2.4)
+
+    assert token.groups["a"].overlaps_in_row == 0
+    token.detach("h", 3.0)
+    assert token.groups["a"].overlaps == 1
+
+
+def test_a_high_job_that_does_not_drain_becomes_a_low_one() -> None:
+    """So windows end as well: nobody else is high."""
+    token = policy("a", "b", high="h", drain_max_s=0.5, overlaps_max=1)
+    token.request("h", 0.0)
+    token.request("a", 0.1)
+    token.idle("h", 0.2)
+    effects = token.tick(0.8)
+
+    assert token.groups["h"].demoted
+    assert SetWindow("a", 0) in effects
+    assert token.holder == "a"
+    token.request("h", 0.9)
+    assert token.holder == "a", "it does not preempt any more"
+
+
 def test_the_end_of_a_holder_frees_the_token_at_once() -> None:
     token = policy("a", "b")
     token.request("a", 0.0)
@@ -209,3 +277,19 @@ def test_memory_in_use_already_counts_beyond_the_limit() -> None:
     assert not book.reserve("a", 1, 1)
     book.free("a", 1, 1000)
     assert book.used_bytes("a") == 0
+
+
+def test_contexts_of_processes_are_part_of_the_limit() -> None:
+    """So the sum of all limits on a card counts them as well."""
+    book = MemoryBook(context_bytes=10)
+    book.set_limit("a", 100)
+
+    assert book.reserve("a", 1, 0, forced=True)  # a process says hello
+    assert book.used_bytes("a") == 10
+    assert not book.reserve("a", 1, 91)
+    assert book.reserve("a", 1, 70)
+    assert not book.reserve("a", 2, 11), "with its context that is one byte too much"
+    assert book.reserve("a", 2, 10)
+    book.free("a", 3, 50)
+    book.drop("a", 1)
+    assert book.used_bytes("a") == 20

@@ -6,9 +6,11 @@ from gsched.cli.common import printable
 from gsched.cli.show.columns import Column
 from gsched.cli.show.render import print_fields, print_table
 from gsched.cli.times import format_time
+from gsched.model.gpu_tokens import GpuSharing, TokenGpu
 from gsched.model.ids import short_job_id
 from gsched.model.states import NodeState
 from gsched.model.units import format_size
+from gsched.model.wording import counted
 from gsched.protocol.api import NodeRow
 from gsched.protocol.shares import SharedGpuRow
 
@@ -71,6 +73,34 @@ def _shared(shared: SharedGpuRow) -> str:
     return f"{shared.percent} % of 100 %, {memory}, job{'s' * (len(shared.jobs) != 1)} {jobs}"
 
 
+def _token_fields(sharing: GpuSharing | None) -> list[tuple[str, str]]:
+    """Return how jobs take turns on each shared GPU, and what is wrong with that."""
+    if sharing is None:
+        return []
+    fields = [(f"gpu_{each.index}_tokens", token_words(each)) for each in sharing.gpus]
+    demoted = [f"{each.job}" for each in sharing.jobs if each.demoted]
+    if demoted:
+        fields.append(("gpu_demoted", f"jobs {' '.join(demoted)}: too slow to leave the GPU"))
+    if sharing.unhooked_symbols:
+        count = sharing.unhooked_symbols
+        fields.append(("gpu_unhooked", f"{count} functions of the driver are not controlled"))
+    if sharing.restarts:
+        fields.append(("token_daemon", f"started again {counted(sharing.restarts, 'time')}"))
+    return fields
+
+
+def token_words(gpu: TokenGpu) -> str:
+    """Return ``held by job 7, 120 switches, 30 preemptions, drains 0.8 ms on average, ...``."""
+    words = [f"held by job {gpu.holder}" if gpu.holder else "free"]
+    words.append(counted(gpu.switches, "switch", "switches"))
+    words.append(counted(gpu.preemptions, "preemption"))
+    if gpu.drains:
+        mean_ms, most_ms = 1000 * gpu.drain_s_sum / gpu.drains, 1000 * gpu.drain_s_max
+        words.append(f"drains {mean_ms:.1f} ms on average, {most_ms:.1f} ms at most")
+    words.append(counted(gpu.overlaps, "overlap"))
+    return ", ".join(words)
+
+
 def _used_memory(row: NodeRow) -> str:
     used_bytes = row.memory_bytes - row.memory_free_bytes
     return format_size(used_bytes) if used_bytes > 0 else "0"
@@ -122,7 +152,8 @@ def _fields(row: NodeRow, now_s: float) -> list[tuple[str, str]]:
         ("cpu_binding", row.cpu_binding),
         ("gpus", f"{row.gpus - row.gpus_free} of {row.gpus} in use"),
         *((f"gpu_{each.index}", _shared(each)) for each in row.shared_gpus),
-        ("gpu_sharing", row.sharing),
+        ("gpu_sharing", (row.gpu_tokens and row.gpu_tokens.words) or row.sharing),
+        *_token_fields(row.gpu_tokens),
         ("gpu_types", ",".join(row.gpu_types)),
         ("memory", f"{_used_memory(row)} of {format_size(row.memory_bytes)} in use"),
         ("features", ",".join(row.features)),

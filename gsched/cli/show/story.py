@@ -6,6 +6,7 @@ from gsched.cli.common import printable
 from gsched.cli.show.joblist import array_summary, slack
 from gsched.cli.show.render import print_fields
 from gsched.cli.times import basis_words, format_clock, format_start, format_time, local_times
+from gsched.model.gpu_tokens import TokenUse
 from gsched.model.ids import short_job_id
 from gsched.model.reports import Checkpoint, Progress
 from gsched.model.resources import Usage
@@ -391,6 +392,8 @@ def _part(part: PartRow, story: JobStory) -> str:
         text += f"; used {_usage(part.usage)}"
     if part.live is not None and len(story.row.nodes) > 1:
         text += f"; uses {live_words(part.live, part, story.now_s)}"
+    if part.gpu_tokens is not None:
+        text += f"; {_turns(part.gpu_tokens)}"
     if part.outcome is not None:
         text += f"; {_outcome(story, part.outcome)}"
     return text
@@ -403,6 +406,22 @@ def live_words(live: LiveRow, of: JobRow | PartRow, now_s: float) -> str:
         words.append(f"GPU{'s' * (live.gpus_held != 1)} {live.gpu_percent:.0f} %")
         words.append(f"GPU memory {format_size(live.gpu_memory_bytes)}")
     return f"{', '.join(words)} ({max(0.0, now_s - live.at_s):.0f} s ago)"
+
+
+def _turns(use: TokenUse) -> str:
+    """Return how a job takes turns on the GPU that it shares."""
+    words = [
+        f"held the GPU's token for {use.held_s:.1f} s",
+        counted(use.launches, "launch", "launches"),
+        f"{format_size(use.memory_bytes)} of GPU memory",
+    ]
+    if use.refused:
+        words.append(f"{counted(use.refused, 'allocation')} beyond its share refused")
+    if use.overlaps:
+        words.append(f"{counted(use.overlaps, 'overlap')} with the next job")
+    if use.demoted:
+        words.append("demoted: it did not leave the GPU to others in time again and again")
+    return ", ".join(words)
 
 
 def _usage(usage: Usage) -> str:

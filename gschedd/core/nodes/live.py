@@ -6,8 +6,9 @@ is as much as there are parts of running attempts, whatever nodes say.
 
 from collections.abc import Iterable
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from gsched.model.gpu_tokens import MAX_TOKEN_ROWS, GpuSharing
 from gsched.model.resources import LiveUse, Load
 from gsched.protocol.uses import Uses
 from gschedd.core.attempts.reports import MAX_PROBLEM
@@ -77,3 +78,17 @@ def newest_load(state: State, node: Node) -> tuple[Load | None, float | None]:
     if told is not None and (node.heartbeat_s is None or told[1] >= node.heartbeat_s):
         return told
     return node.load, node.heartbeat_s
+
+
+def note_sharing(state: State, node: str, sharing: GpuSharing | None) -> None:
+    """Note how jobs share GPUs on a node, of those that have an attempt there."""
+    if node not in state.nodes:
+        return
+    if sharing is None:
+        state.volatile.gpu_sharing.pop(node, None)
+        return
+    here = state.by_node.get(node, {})
+    jobs = tuple(each for each in sharing.jobs[:MAX_TOKEN_ROWS] if each.job in here)
+    state.volatile.gpu_sharing[node] = structs.replace(
+        sharing, gpus=sharing.gpus[:MAX_TOKEN_ROWS], jobs=jobs
+    )

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from gsched.model.dependency import format_dependencies
+from gsched.model.gpu_tokens import TokenUse
 from gsched.model.job import Outcome, labels_of, stated_of
 from gsched.model.request import format_resources
 from gsched.model.resources import Request
@@ -30,7 +31,7 @@ from gschedd.core.views.live import live_parts, live_row, used_so_far
 from gschedd.core.views.migrations import checkpoint_row, move_row, progress_row
 from gschedd.core.views.reasons import Reasons, describe, unanswered_reason
 from gschedd.core.views.remedies import Remedies
-from gschedd.core.views.shares import share_of, share_row, shared_gpus
+from gschedd.core.views.shares import share_of, share_row, shared_gpus, tokens_of
 from gschedd.models.sizes import stated_size
 from gschedd.plan.training import gpu_count
 
@@ -229,7 +230,7 @@ class JobViews:
 
     def _attempt(self, job: Job, attempt: Attempt) -> api.AttemptRow:
         live = live_parts(self._state, job.id, attempt)
-        row = attempt_row(attempt)
+        row = attempt_row(attempt, tokens_of(self._state, job).get(attempt.number))
         if not live:
             return row
         parts = (structs.replace(part, live=live.get(part.node)) for part in row.parts)
@@ -290,6 +291,7 @@ class JobViews:
             shared_gpus=shared_gpus(self._state, space),
             sharing=node.sharing,
             cpu_binding=self._state.volatile.cpu_bindings.get(node.name, ""),
+            gpu_tokens=self._state.volatile.gpu_sharing.get(node.name),
             gpu_types=tuple(sorted({gpu.type for gpu in inventory.gpus if gpu.type})),
             features=inventory.features,
             generic=dict(inventory.generic),
@@ -366,13 +368,13 @@ def outcome_row(outcome: Outcome | None) -> api.OutcomeRow | None:
     )
 
 
-def attempt_row(attempt: Attempt) -> api.AttemptRow:
-    """Return an attempt as users see it."""
+def attempt_row(attempt: Attempt, tokens: TokenUse | None = None) -> api.AttemptRow:
+    """Return an attempt as users see it; ``tokens``: how it takes turns on a shared GPU."""
     return api.AttemptRow(
         attempt=attempt.number,
         state=attempt.state.value,
         assigned_s=attempt.assigned_s,
-        parts=tuple(part_row(node, part) for node, part in attempt.parts.items()),
+        parts=tuple(part_row(node, part, tokens) for node, part in attempt.parts.items()),
         started_s=attempt.started_s,
         ended_s=attempt.ended_s,
         usage=attempt.usage,
@@ -381,7 +383,7 @@ def attempt_row(attempt: Attempt) -> api.AttemptRow:
     )
 
 
-def part_row(node: str, part: Part) -> api.PartRow:
+def part_row(node: str, part: Part, tokens: TokenUse | None = None) -> api.PartRow:
     """Return a part as users see it."""
     record = part.record
     return api.PartRow(
@@ -395,6 +397,7 @@ def part_row(node: str, part: Part) -> api.PartRow:
         ended_s=record.ended_s if record is not None else None,
         usage=part.usage,
         outcome=None if record is None else outcome_row(record.outcome(node)),
+        gpu_tokens=tokens if part.share.gpu_shares else None,
     )
 
 

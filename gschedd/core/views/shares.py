@@ -1,5 +1,6 @@
 """Shares of GPUs as users see them."""
 
+from gsched.model.gpu_tokens import TokenUse
 from gsched.model.resources import WHOLE_PERCENT, GpuShare
 from gsched.protocol.shares import SharedGpuRow, ShareRow
 from gschedd.core.state import Job, State
@@ -27,6 +28,19 @@ def share_of(job: Job) -> ShareRow | None:
     return ShareRow(
         percent=asked.percent, memory_bytes=asked.memory_bytes, share_class=asked.share_class
     )
+
+
+def tokens_of(state: State, job: Job) -> dict[int, TokenUse]:
+    """Return how the attempts of a job take turns on the GPU that they share, by number."""
+    if job.spec.request.gpu_share is None or job.attempt is None:
+        return {}
+    return {
+        each.attempt: each
+        for node in job.attempt.parts
+        if (sharing := state.volatile.gpu_sharing.get(node)) is not None
+        for each in sharing.jobs
+        if each.job == job.id
+    }
 
 
 def shared_gpus(state: State, space: FreeNode) -> tuple[SharedGpuRow, ...]:
