@@ -30,7 +30,8 @@ from gsched.cli.dialect import spoken
 from gsched.client import Head, body_of, error_from
 from gsched.config import environment
 from gsched.errors import GschedError, InternalError, UsageError
-from gsched.protocol.api import ActionResult, ErrorBody, ErrorReply
+from gsched.model.ids import short_job_id
+from gsched.protocol.api import ActionResult, ErrorBody, ErrorReply, JobRow
 
 if TYPE_CHECKING:
     from click.parser import _OptionParser, _ParsingState
@@ -163,12 +164,50 @@ def print_json(document: msgspec.Struct | dict[str, object], *, out: IO[str] | N
     that reads ``.jobs[].gpus`` need not know what absence means.
     """
     stream = out or sys.stdout
-    body = msgspec.json.encode(_whole(document))
-    comma = b"," if body != b"{}" else b""
-    body = b'{"schema":%d%s' % (JSON_SCHEMA, comma) + body[1:]
+    whole = {"schema": JSON_SCHEMA, **_whole_fields(document)}
+    context = click.get_current_context(silent=True)
+    if context is not None and SHAPE in context.meta and stream is sys.stdout:
+        from gsched.cli.show.shape import write_shaped  # late: few choose fields
+
+        write_shaped(whole, context.meta[SHAPE], stream)
+        return
+    body = msgspec.json.encode(whole)
     if stream.isatty():
         body = msgspec.json.format(body, indent=2)
     stream.write(body.decode() + "\n")
+
+
+def _whole_fields(document: msgspec.Struct | dict[str, object]) -> dict[str, object]:
+    whole = _whole(document)
+    assert isinstance(whole, dict)
+    if isinstance(document, dict) and isinstance(now_s := document.get("now_s"), float):
+        whole["now_iso"] = iso_time(now_s)
+    return whole
+
+
+#: Fields that are moments: each has a second one, with ``_iso`` for ``_s``.
+MOMENTS = frozenset(
+    {
+        *("now_s", "submitted_s", "started_s", "ended_s", "assigned_s", "at_s", "start_after_s"),
+        *("predicted_start_s", "predicted_end_s", "deadline_s", "expected_s", "early_s", "late_s"),
+        *("not_before_s", "planned_s", "asked_s", "prepared_s", "saved_s", "left_s", "placed_s"),
+        *("resumed_s", "heartbeat_s", "since_s", "probe_due_s"),
+    }
+)
+#: Where a command keeps what of a document is asked for.
+SHAPE = "gsched.shape"
+
+
+def iso_time(at_s: float | None) -> str | None:
+    """Return a moment as ISO 8601 in local time, ``2026-11-23T14:20:00+01:00``; 0 is none."""
+    if not at_s:
+        return None
+    from datetime import UTC, datetime  # late: only --json needs it
+
+    try:
+        return datetime.fromtimestamp(at_s, UTC).astimezone().isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return None  # beyond any calendar
 
 
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None)})  # quick: there are 100,000 rows
@@ -177,11 +216,16 @@ _PLAIN = frozenset({str, int, float, bool, bytes, type(None)})  # quick: there a
 def _whole(value: object) -> object:
     """Return an API message as mappings and lists with all of their fields."""
     if isinstance(value, msgspec.Struct):
-        return {
+        whole = {
             name: each if type(each) in _PLAIN else _whole(each)
             for name in value.__struct_fields__
             if (each := getattr(value, name)) is not msgspec.UNSET
         }
+        for name in MOMENTS.intersection(whole):
+            whole[f"{name[:-2]}_iso"] = iso_time(whole[name])  # type: ignore[arg-type]  # a moment
+        if isinstance(value, JobRow):
+            whole["job_id"] = f"{value.id}[]" if value.array else short_job_id(value.id)
+        return whole
     if isinstance(value, dict):
         return {key: _whole(each) for key, each in value.items()}
     if isinstance(value, (tuple, list)):
@@ -370,7 +414,8 @@ def _option_meant(error: click.NoSuchOption) -> str:
 def _wants_json(arguments: Sequence[str]) -> bool:
     """Return whether ``--json`` was given, even if parsing failed before it was reached."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    return "--json" in options
+    names = {each.partition("=")[0] for each in options}
+    return bool(names & {"--json", "--jq", "--template"})
 
 
 def is_terminal(stream: IO[str]) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct, structs
 
-from gsched.model.ids import read_job_id
+from gsched.model.ids import job_number, read_job_id
 from gsched.protocol import actions as a
 from gsched.protocol import api
 from gsched.protocol.stories import JobStories
@@ -130,7 +130,7 @@ class FakeApi:
     async def _jobs(self, request: web.Request) -> web.StreamResponse:
         self.targets.append(request.path_qs)
         texts = [each for each in request.query.get("ids", "").split(",") if each]
-        ids = [read_job_id(each).number for each in texts]
+        ids = [job_number(read_job_id(each)) for each in texts]
         rows = [s.row for n, s in self.stories.items() if n in ids or not ids]
         if not ids and "all" not in request.query:
             rows = [row for row in rows if row.state != "done"]
@@ -149,7 +149,7 @@ class FakeApi:
 
     async def _stories(self, request: web.Request) -> web.StreamResponse:
         ids = [text for text in request.query["ids"].split(",") if text]
-        numbers = {text: read_job_id(text).number for text in ids}
+        numbers = {text: job_number(read_job_id(text)) for text in ids}
         known = dict.fromkeys(number for number in numbers.values() if number in self.stories)
         return _answer(
             JobStories(

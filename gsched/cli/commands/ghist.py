@@ -11,13 +11,15 @@ from gsched.cli.common import (
     run,
 )
 from gsched.cli.moments import parse_moment
+from gsched.cli.show.fields import fields_of, shape_options, shaped
 from gsched.cli.show.history import print_history, totals_of
 from gsched.client import Head
 from gsched.clock import SystemClock
 from gsched.errors import UnknownJobError, UsageError
 from gsched.model.ids import read_job_id
 from gsched.model.states import OutcomeKind
-from gsched.protocol.api import ErrorBody, HistoryReply
+from gsched.protocol.api import ErrorBody, HistoryReply, JobRow
+from gsched.protocol.predictions import PredictionRow
 
 DEFAULT_LIMIT = 50
 NO_LIMIT = 10**9  # the head gives as many as it can in one answer
@@ -32,8 +34,9 @@ Examples:
 """
 
 
-@gsched_command("ghist", epilog=EPILOG)
+@gsched_command("ghist", cls=shaped("Ghist", fields_of(JobRow, PredictionRow)), epilog=EPILOG)
 @click.argument("jobs", nargs=-1, metavar="[JOB...]")
+@shape_options
 @click.option("-u", "--user", metavar="USER", help="Show only jobs of this user.")
 @click.option(
     "--since",

@@ -19,11 +19,13 @@ from gsched.cli.common import (
     report_results,
     run,
 )
+from gsched.cli.show.fields import fields_of, shape_options, shaped
 from gsched.cli.show.nodelist import node_fields, print_nodes, print_state_list
 from gsched.client import Head, body_of
 from gsched.errors import UnknownNodeError, UsageError
 from gsched.protocol.actions import NODE_ACTIONS, AnyNodeAction, DrainNode, ReplaceNode
 from gsched.protocol.api import ErrorBody, NodeList, NodeRow
+from gsched.protocol.predictions import NodePredictionRow
 
 EPILOG = """\b
 Examples:
@@ -51,7 +53,12 @@ def _reason_option(function: Callback) -> Callback:
     )(function)
 
 
-@gsched_command("gnodes", epilog=EPILOG)
+@gsched_command(
+    "gnodes",
+    cls=shaped("Gnodes", fields_of(NodeRow, NodePredictionRow), operands=True),
+    epilog=EPILOG,
+)
+@shape_options
 @click.argument(
     "operands", nargs=-1, metavar="[drain|resume|confirm-dead|remove|replace] [NODE...]"
 )

@@ -17,13 +17,14 @@ from gsched.cli.common import (
     run,
 )
 from gsched.cli.show.columns import Column
+from gsched.cli.show.fields import fields_of, shape_options, shaped
 from gsched.cli.show.joblist import WHY_COLUMNS, plain_list, terminal_list, why_rows
 from gsched.cli.show.render import drawn_table, print_table, terminal_lines, write_plain
 from gsched.client import Head, body_of
 from gsched.config import environment
 from gsched.errors import UnknownQueueError, UsageError
 from gsched.model.states import JobState
-from gsched.protocol.api import JobList, JobRow
+from gsched.protocol.api import JobList, JobRow, JobStory, QueueRow
 
 NAME = "gstat"
 _WAITING = (JobState.QUEUED, JobState.HELD, JobState.WAITING)
@@ -37,11 +38,12 @@ Examples:
   gstat --sort -gpus --format '{id} {gpus} {name}'
   gstat --why                            why each waiting job waits
   gstat -f 12                            all details of one job
-  gstat -x 12 --json | jq .jobs[0].outcome
+  gstat -x 12 --jq .jobs[0].outcome
+  gstat --json job_id,state,start.expected_iso
 """
 
 
-@gsched_command(NAME, epilog=_EPILOG)
+@gsched_command(NAME, cls=shaped("Gstat", fields_of(JobRow, JobStory, QueueRow)), epilog=_EPILOG)
 @click.argument("jobs", nargs=-1, metavar="[JOB...]")
 @click.option("-f", "--full", is_flag=True, help="Show all details: attempts, usage, events.")
 @click.option(
@@ -70,6 +72,7 @@ Examples:
 @click.option("--plain", is_flag=True, help="Print TAB-separated lines, also on a terminal.")
 @click.option("--no-pager", is_flag=True, help="Do not show long lists with a pager.")
 @click.option("--why", is_flag=True, help="Show only waiting jobs: reason and expected start.")
+@shape_options
 @click.option("--watch", is_flag=True, help="Refresh the list every 2 s, until Ctrl-C.")
 @color_option
 @connected
@@ -80,6 +83,10 @@ def gstat(head: Head, /, jobs: tuple[str, ...], **given: object) -> int:
     job, separated by TABs, and nothing is truncated.
     """
     options = _Options(given)
+    if any("[" in each for each in jobs):
+        from gsched.cli.show.arrays import expanded_ids  # late: few name elements
+
+        jobs = tuple(expanded_ids(jobs))
     if options.queues:
         return _queues(head, jobs, options)
     if options.watch:

@@ -5,8 +5,10 @@ from collections.abc import Iterator, Sequence
 from msgspec import structs
 
 from gsched.client import Head
-from gsched.model.arrays import indices, read_spans
-from gsched.model.ids import array_of, element_number
+from gsched.errors import UnknownJobError, UsageError
+from gsched.model.arrays import count, indices, read_spans
+from gsched.model.ids import array_of, element_number, read_job_id
+from gsched.model.limits import MAX_JOBS_PER_REQUEST
 from gsched.model.states import JobState
 from gsched.protocol.api import JobList, JobRow
 
@@ -27,6 +29,33 @@ def all_elements(head: Head, reply: JobList, *, user: str = "") -> JobList:
         if array_of(row.id) in made:
             made[array_of(row.id)].append(row)
     return structs.replace(reply, jobs=tuple(_expanded(reply.jobs, made)))
+
+
+def expanded_ids(jobs: Sequence[str]) -> Sequence[str]:
+    """Return operands, with those that name several elements of an array one by one.
+
+    Raises:
+        UsageError: they are too many.
+    """
+    if not any("[" in each for each in jobs):
+        return jobs
+    found: list[str] = []
+    for text in jobs:
+        try:
+            job = read_job_id(text)
+        except UnknownJobError:
+            found.append(text)  # the head, or the client, says what is wrong
+            continue
+        if job.element is not None or job.elements in {"", "[]"}:
+            found.append(text)
+            continue
+        spans = read_spans(job.elements[1:-1])
+        if len(found) + count(spans) > MAX_JOBS_PER_REQUEST:
+            raise UsageError(
+                f"{text}: more than {MAX_JOBS_PER_REQUEST} jobs are named", hint="name fewer"
+            )
+        found += [str(job._replace(elements=f"[{index}]")) for index in indices(spans)]
+    return found
 
 
 def _expanded(rows: Sequence[JobRow], made: dict[int, list[JobRow]]) -> Iterator[JobRow]:
