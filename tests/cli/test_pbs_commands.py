@@ -12,7 +12,7 @@ from tests.support.canned_head import node
 from tests.support.fake_api import NOW_S, FakeApi, make_row, serve
 from tests.support.in_process import run_here
 
-GROUPS = "jobs run with the group of the submitting process"
+GROUPS = "jobs run with the group of the submitting process; submit with newgrp or sg"
 LONG = a.Alteration(queue="long")
 BUSY = api.PartRow(node="n1", state="running", cpus=3)
 

@@ -50,7 +50,10 @@ QSUB: list[tuple[str, list[str], Effect, object]] = [
     ("-a", ["-a", "209912312359.30"], lambda job: job.start_after_s,
      moment(2099, 12, 31, 23, 59, 30)),
     ("-A", ["-A", "lab 7"], lambda job: job.account, "lab 7"),
-    ("-c", ["-c", "n"], lambda job: job.name, "named"),  # kept for compatibility, no effect
+    ("-c", ["-c", "c=5", "--elastic"], lambda job: (job.movable, job.checkpoint_interval_s),
+     (True, 300.0)),
+    ("-c interval", ["-c", "periodic,interval=7", "--elastic"],
+     lambda job: job.checkpoint_interval_s, 420.0),
     ("-C", ["-C", "#ODD"], lambda job: job.name, "odd"),
     ("-C ''", ["-C", ""], lambda job: job.name, "job.sh"),
     ("-e", ["-e", "err"], lambda job: job.stderr_path, f"{HERE}/err"),
@@ -59,9 +62,12 @@ QSUB: list[tuple[str, list[str], Effect, object]] = [
     ("-j oe", ["-joe"], lambda job: job.join, "oe"),
     ("-j eo", ["-j", "eo"], lambda job: job.join, "eo"),
     ("-j n", ["-j", "n"], lambda job: job.join, "n"),
-    ("-k", ["-k", "oe"], lambda job: job.name, "named"),
-    ("-m", ["-m", "n"], lambda job: job.mail_points, "n"),
-    ("-M", ["-m", "n", "-M", "me@x"], lambda job: job.mail_to, "me@x"),
+    ("-k oe", ["-k", "oe"], lambda job: (job.stdout_path, job.stderr_path), ("~/", "~/")),
+    ("-k o", ["-ko", "-e", "/err"], lambda job: (job.stdout_path, job.stderr_path),
+     ("~/", "/err")),
+    ("-k d", ["-k", "doe"], lambda job: "~/" in (job.stdout_path, job.stderr_path), False),
+    ("-m", ["-m", "eba"], lambda job: job.mail_points, "abe"),
+    ("-M", ["-M", "me@x,you"], lambda job: job.mail_to, "me@x,you"),
     ("-N", ["-N", "parsl.parsl.g.block-0.1795261406.4335232"], lambda job: job.name,
      "parsl.parsl.g.block-0.1795261406.4335232"),
     ("-o", ["-o", "/abs/"], lambda job: job.stdout_path, None),
@@ -147,7 +153,8 @@ ALTER: list[tuple[list[str], a.Alteration]] = [
     (["-h", "uo"], a.Alteration(holds=("user", "operator"))),
     (["-j", "oe"], a.Alteration(join="oe")),
     (["-l", "walltime=+1:00:00"], a.Alteration(resources=("walltime=+1:00:00",))),
-    (["-m", "n"], a.Alteration(mail_points="n")),
+    (["-m", "eb"], a.Alteration(mail_points="be")),
+    (["-M", "me@x"], a.Alteration(mail_to="me@x")),
     (["-N", "new"], a.Alteration(name="new")),
     (["-o", "/out"], a.Alteration(stdout_path="/out")),
     (["-p", "-100"], a.Alteration(priority=-100)),
@@ -157,7 +164,9 @@ ALTER: list[tuple[list[str], a.Alteration]] = [
     (["-W", "kill_delay=5"], a.Alteration(grace_s=5.0)),
     (["-W", "depend=afterok:1,on:2"], a.Alteration(depends=("afterok:1,on:2",))),
     (["-W", "depend="], a.Alteration(depends=())),
-    (["-c", "n", "-k", "o", "-p", "1"], a.Alteration(priority=1)),
+    (["-k", "o"], a.Alteration(stdout_path="~/")),
+    (["-k", "oe"], a.Alteration(stdout_path="~/", stderr_path="~/")),
+    (["-c", "n", "-k", "n", "-p", "1"], a.Alteration(priority=1)),
     (["-u", user_name(), "-p", "1"], a.Alteration(priority=1)),
 ]
 
@@ -176,7 +185,7 @@ def test_an_option_of_qalter_has_its_effect(
 def test_options_of_qalter_without_effect_still_tell_of_unknown_jobs(
     head: Path, fake: FakeApi
 ) -> None:
-    ran = run_here("qalter", "-k", "oe", "-c", "s", "1", "99", head=head)
+    ran = run_here("qalter", "-k", "n", "-c", "s", "1", "99", head=head)
 
     assert (ran.status, fake.acted) == (153, [])
     assert ran.stderr == "qalter: Unknown Job Id Error 99\n"
@@ -187,6 +196,7 @@ def test_options_of_qalter_without_effect_still_tell_of_unknown_jobs(
     [
         (["ghold", "1"], a.HoldJob(ids=("1",))),
         (["ghold", "-h", "n", "1"], None),
+        (["ghold", "-h", "us", "1"], a.HoldJob(ids=("1",), holds=("user", "system"))),
         (
             ["grls", "-h", "uos", "1"],
             a.ReleaseJob(ids=("1",), holds=("user", "operator", "system")),
@@ -216,3 +226,69 @@ def test_h_is_never_help(head: Path, name: str) -> None:
     ran = run_here(name, "-h", head=head)
 
     assert "Usage:" not in ran.stdout + ran.stderr
+
+
+#: The options of POSIX.1-2008's batch utilities; qdel, qmove and qrerun have none.
+POSIX = {
+    "qsub": "aAcCehjkmMNopqrSuvVz",
+    "qalter": "aAcehjklmMNoprSu",
+    "qdel": "",
+    "qhold": "h",
+    "qrls": "h",
+    "qmove": "",
+    "qmsg": "EO",
+    "qrerun": "",
+    "qsig": "s",
+    "qselect": "aAchlNpqrsu",
+    "qstat": "fQB",
+}
+#: Options whose effect has a test of its own here.
+#: (``qstat -f``: in tests/cli/test_qstat.py.)
+ALONE = {"qsub": {"o", "z", "u"}, "qalter": {"c"}, "qstat": {"f"}}
+_WITH_VALUE = {"qselect": "aAchlNpqrsu", "qsub": "aAcCejkmMNopqrSuv", "qalter": "aAcehjklmMNoprSu"}
+
+
+def rows_of(test: object) -> list[list[str]]:
+    """Return the command lines of a parametrized test: the lists of texts in its rows."""
+    marks = getattr(test, "pytestmark", [])
+    values = [each for mark in marks if mark.name == "parametrize" for each in mark.args[1]]
+    rows = [each if isinstance(each, tuple) else (each,) for each in values]
+    return [part for row in rows for part in row if isinstance(part, list)]
+
+
+def letters_of(utility: str, words: list[str]) -> set[str]:
+    """Return the options on a command line, ``-EO`` as two."""
+    found: set[str] = set()
+    for word in words:
+        if word.startswith("-") and not word.startswith("--") and word[1:2].isalpha():
+            takes = word[1] in _WITH_VALUE.get(utility, "")
+            found |= {word[1]} if takes else set(word[1:])
+    return found
+
+
+def test_every_option_of_posix_has_a_test_of_its_effect() -> None:
+    """The tables of these tests name each of them; -c of qalter changes nothing, and says so."""
+    from tests.cli import test_pbs_commands as pbs
+    from tests.cli import test_qstat as qstat
+
+    lines: list[list[str]] = [["qsub", *row[1]] for row in QSUB]
+    lines += [["qalter", *row[0]] for row in ALTER]
+    elsewhere = {
+        "qselect": pbs.test_qselect_prints_the_jobs_that_meet_all_criteria,
+        "qmsg": pbs.test_qmsg_writes_into_the_files_of_a_running_job,
+        "qstat": qstat.test_queues_and_the_server,
+    }
+    lines += [[name, *row] for name, test in elsewhere.items() for row in rows_of(test)]
+    others = rows_of(test_the_other_commands_ask_for_what_they_are_told)
+    lines += [[f"q{name[1:]}", *words] for name, *words in others]
+    tested: dict[str, set[str]] = {}
+    for utility, *words in lines:
+        tested.setdefault(utility, set(ALONE.get(utility, ()))).update(letters_of(utility, words))
+
+    missing = {
+        utility: sorted(set(options) - tested[utility])
+        for utility, options in POSIX.items()
+        if set(options) - tested.get(utility, set())
+    }
+    assert missing == {}
+    assert set(POSIX) - set(tested) == set()

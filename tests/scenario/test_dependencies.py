@@ -74,6 +74,33 @@ def test_a_job_waits_for_all_jobs_that_it_names() -> None:
     assert world.started_s(job) == 40
 
 
+def test_a_job_starts_so_many_minutes_after_another_has_started() -> None:
+    """Slurm's after:JOB+MINUTES; both in the future and of a job that runs already."""
+    world = World(node("n1", cpus=1), node("n2", cpus=2))
+    world.submit("nodes=n1", runs_s=1000)
+    second = world.submit("nodes=n1", runs_s=1000)  # starts at 1000 s
+    begun = depend(world, "after:1+5")
+    later = depend(world, f"after:1+2:{second}+1,afterany:1")
+
+    world.run_until(250)
+    assert world.state(begun) == "waiting"
+    assert world.why(later).startswith(f"waits for its dependencies: after:{second}+1,afterany:1")
+    world.run_until(3000)
+
+    assert world.started_s(begun) == 300
+    assert world.started_s(later) == 1060
+
+
+def test_of_a_job_that_has_ended_the_delay_counts_from_now() -> None:
+    world = World(node("n1", cpus=2))
+    world.submit(runs_s=10)
+    world.run_until(100)
+    job = depend(world, "after:1+1")
+    world.run_until(1000)
+
+    assert world.started_s(job) == 160
+
+
 @pytest.mark.parametrize(
     ("text", "program"), [("afterok:1", FAILS), ("afternotok:1", Program(runs_s=30))]
 )
@@ -235,7 +262,8 @@ def test_a_job_that_has_just_ended_is_remembered() -> None:
         ("on:0", "the number of jobs is missing"),
         ("on:many", "the number of jobs is missing"),
         ("singleton:1", "singleton has no job ids"),
-        ("after:1+5", "a delay after a start is not supported"),
+        ("afterok:1+5", "only after has a delay"),
+        ("after:1+x", "invalid number of minutes"),
         ("afterok:" + ":".join(map(str, range(1, 1500))), "more than 1000 jobs"),
         ("afterok:" + "1" * 40_000, "more than 32768 characters"),
     ],

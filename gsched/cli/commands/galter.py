@@ -17,6 +17,7 @@ from gsched.cli.operands import (
     tasks_option,
     with_tasks,
 )
+from gsched.cli.submit.habits import kept_streams
 from gsched.cli.submit.mail import check_recipients, mail_points
 from gsched.cli.submit.submission import refuse_other_user
 from gsched.cli.times import parse_start_time, read_duration_s
@@ -44,7 +45,7 @@ Examples:
 )
 @click.option("-A", "account", metavar="ACCOUNT", help="Account to charge.")
 @click.option("-c", "_checkpoint", metavar="WHEN", help="Accepted for compatibility; no effect.")
-@click.option("-k", "_keep", metavar="KEEP", help="Accepted for compatibility; no effect.")
+@click.option("-k", "keep", metavar="o|e|oe|n", help="Keep stdout (o) or stderr (e) in ~.")
 @click.option("-u", "_users", metavar="USER", help="User to run the job as: only yourself.")
 @click.option("-e", "stderr_path", metavar="PATH", help="File for standard error.")
 @click.option(
@@ -153,7 +154,8 @@ def make_alteration(options: dict[str, Value], *, now_s: float, directory: str) 
     if options.get("mail_to") is not None:
         check_recipients(str(options["mail_to"]))
     given = {name: value for name, value in options.items() if value is not None and value != ()}
-    stated = bool(given)
+    kept = kept_streams(str(given.pop("keep"))) if "keep" in given else None
+    stated = bool(given) or kept is not None
     given = {name: value for name, value in given.items() if not name.startswith("_")}
     if not stated:
         raise UsageError("nothing to change", hint="see `galter --help`")
@@ -166,6 +168,11 @@ def make_alteration(options: dict[str, Value], *, now_s: float, directory: str) 
         if name in given:
             field, value = read(str(given[name]))
             changes[field] = value
+    changes |= {
+        field: "~/"
+        for letter, field in (("o", "stdout_path"), ("e", "stderr_path"))
+        if letter in (kept or "")
+    }
     changes |= _attributes(_texts(given.get("attributes")))
     return msgspec.convert(changes, Alteration)
 

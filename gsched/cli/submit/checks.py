@@ -43,6 +43,8 @@ def check_output(job: SubmitJob, place: Place, *, stdout: str | None, stderr: st
 
 
 def _check_writable(option: str, path: str) -> None:
+    if path == "~/":  # on the node: the home directory there
+        return
     if "$" in path:  # $PBS_JOBID: only what stands before it is known now
         path = os.path.dirname(path.partition("$")[0] + "x") + "/"
     directory = path if path.endswith("/") or os.path.isdir(path) else os.path.dirname(path)

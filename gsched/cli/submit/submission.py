@@ -8,6 +8,7 @@ from collections.abc import Callable
 from msgspec import structs
 
 from gsched.cli.dialect import spoken
+from gsched.cli.submit.habits import KEPT, kept_streams, notes_of, own_group, with_interval
 from gsched.cli.submit.job_environment import parse_variables
 from gsched.cli.submit.mail import check_recipients, mail_points
 from gsched.cli.submit.options import SubmitOptions
@@ -20,13 +21,12 @@ from gsched.model.job import Labels
 from gsched.model.units import parse_duration_s, parse_size_bytes
 from gsched.protocol.api import SubmitJob
 
-_KEEP = re.compile(r"n|[eo]{1,2}d?|d")
 _JOIN = {"o": "oe", "e": "eo", "n": "n"}
 _UMASK = re.compile(r"0?[0-7]{1,4}")
 _LAYOUT = frozenset({"nodes", "select", "procs", "ncpus", "gpus", "ngpus"})
 #: Attributes of Torque and OpenPBS that ``-W`` takes, and why they change nothing.
 _WITHOUT_EFFECT = {
-    "group_list": "jobs run with the group of the submitting process",
+    "group_list": "jobs run with the group of the submitting process; submit with newgrp or sg",
     "run_count": "attempts are counted from 1",
     "sandbox": "jobs start in their working directory",
     "stagein": "nodes share the file system with the submitting machine",
@@ -100,8 +100,10 @@ def make_job(
     refuse_other_user(options.users)
     extras = parse_extras(options.extras)
     workdir = absolute(options.workdir, place) if options.workdir else place.cwd
-    stdout_path = output_path(options.stdout, place)
-    stderr_path = output_path(options.stderr, place)
+    kept = kept_streams(options.keep)
+    stdout_path = KEPT if "o" in kept else output_path(options.stdout, place)
+    stderr_path = KEPT if "e" in kept else output_path(options.stderr, place)
+    options = with_interval(options)
     if workdir != place.cwd:
         # Output belongs to where the user submits, wherever the job starts.
         stdout_path = stdout_path or place.cwd.rstrip("/") + "/"
@@ -273,15 +275,7 @@ def compatibility_notes(options: SubmitOptions, place: Place) -> list[str]:
         UsageError: ``-k`` with a value that nobody knows.
     """
     notes = list(parse_extras(options.extras).notes)
-    if options.keep is not None:
-        if not _KEEP.fullmatch(options.keep):
-            raise UsageError(
-                f"-k: invalid value {options.keep!r}", hint="valid: e, o, eo, n; d behind them"
-            )
-        if options.keep != "n" and "d" not in options.keep:
-            notes.append("-k has no effect: output is always written directly to its files")
-    if options.checkpoint not in {None, "n", "u", "none"}:
-        notes.append("-c has no effect: jobs write their own checkpoints")
+    notes += notes_of(options)
     if options.start_after is not None and _start_after_s(options.start_after, place) < place.now_s:
         notes.append(f"-a {options.start_after} is in the past: the job can start at once")
     return notes
@@ -417,6 +411,8 @@ def parse_extras(texts: tuple[str, ...]) -> Extras:
             block = value.lower() in {"true", "t", "y", "1"}
         elif name == "depend":
             depends.append(value)
+        elif name == "group_list" and own_group() in re.split("[@,]", value):
+            pass  # it runs with that one
         elif name in _WITHOUT_EFFECT:
             notes.append(f"-W {name} has no effect: {_WITHOUT_EFFECT[name]}")
         elif spoken().ignores_unknown:

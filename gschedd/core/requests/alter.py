@@ -27,6 +27,7 @@ from gschedd.core.requests.dependencies import (
     altered_holds,
     checked_dependencies,
     made_to_wait,
+    with_start,
 )
 from gschedd.core.requests.extension import extended_s
 from gschedd.core.requests.notify import altered_notify
@@ -111,9 +112,11 @@ def alter_job(
             name=spec.name,
             past=command.past,
             own=job.id,
+            now_s=now_s,
         )
         depends = checked_dependencies(stated, state, settings)
         spec = structs.replace(spec, depends=depends.waits_for)
+        spec = with_start(spec, depends.start_after_s)
     facts: list[f.AnyFact] = []
     changed = tuple(sorted(set(wanted) - {"holds"}))
     if changed:

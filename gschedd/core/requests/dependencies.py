@@ -41,6 +41,7 @@ class Stated(Struct, frozen=True, kw_only=True):
         name: of the job.
         past: whether jobs that are done succeeded, as far as the database was asked.
         own: the number of the job, if it has one already.
+        now_s: seconds since the epoch.
     """
 
     texts: Sequence[str]
@@ -48,6 +49,7 @@ class Stated(Struct, frozen=True, kw_only=True):
     name: str
     past: Mapping[int, bool]
     own: int = 0
+    now_s: float = 0.0
 
 
 class Depends(Struct, frozen=True, kw_only=True):
@@ -56,10 +58,12 @@ class Depends(Struct, frozen=True, kw_only=True):
     Attributes:
         waits_for: those that have not come about yet.
         before: jobs that are to wait for this one, and how.
+        start_after_s: until when it waits for jobs that have started, seconds since the epoch.
     """
 
     waits_for: tuple[Dependency, ...] = ()
     before: tuple[tuple[int, DependencyKind], ...] = ()
+    start_after_s: float = 0.0
 
 
 def checked_dependencies(stated: Stated, state: State, settings: Settings) -> Depends:
@@ -71,6 +75,7 @@ def checked_dependencies(stated: Stated, state: State, settings: Settings) -> De
     caller, name, own, past = stated.caller, stated.name, stated.own, stated.past
     waits_for: list[Dependency] = []
     before: list[tuple[int, DependencyKind]] = []
+    start_s = 0.0
     for each in parse_dependencies(stated.texts, server=settings.server):
         if each.kind in REVERSED:
             for job in each.jobs:
@@ -83,11 +88,20 @@ def checked_dependencies(stated: Stated, state: State, settings: Settings) -> De
             if each.kind is DependencyKind.SINGLETON:
                 jobs = _namesakes(state, caller, name, own)
             left = tuple(job for job in jobs if not _is_met(each.kind, job, state, past))
+            if each.delay_s:
+                met = (_begun_s(job, state, stated.now_s) for job in jobs if job not in left)
+                start_s = max([start_s, *(begun_s + each.delay_s for begun_s in met)])
             if left:
                 waits_for.append(structs.replace(each, jobs=left))
     if own:
         _check_circle(waits_for, own, state)
-    return Depends(waits_for=tuple(waits_for), before=tuple(before))
+    return Depends(waits_for=tuple(waits_for), before=tuple(before), start_after_s=start_s)
+
+
+def _begun_s(number: int, state: State, now_s: float) -> float:
+    """Return when a job began; of one that has ended already it is as if that were now."""
+    job = state.jobs.get(number)
+    return now_s if job is None or job.started_s is None else job.started_s
 
 
 def _namesakes(state: State, caller: Caller, name: str, own: int) -> tuple[int, ...]:
@@ -184,10 +198,18 @@ def _check_circle(waits_for: Sequence[Dependency], own: int, state: State) -> No
 
 def with_dependencies(spec: JobSpec, depends: Depends) -> JobSpec:
     """Return a job's statement with what it waits for, on hold for that."""
+    spec = with_start(spec, depends.start_after_s)
     if not depends.waits_for:
         return spec
     holds = tuple(sorted({*spec.holds, HoldKind.DEPENDENCY}))
     return structs.replace(spec, depends=depends.waits_for, holds=holds)
+
+
+def with_start(spec: JobSpec, start_after_s: float) -> JobSpec:
+    """Return a job's statement with a start that is not before a time, seconds since the epoch."""
+    if start_after_s <= spec.start_after_s:
+        return spec
+    return structs.replace(spec, start_after_s=start_after_s)
 
 
 def made_to_wait(
@@ -287,6 +309,7 @@ def _come_about(settings: Settings, job: Job, event: _Event) -> list[f.AnyFact]:
     """Return what becomes of a job when one that it depends on has started or ended."""
     on, succeeded, at_s = event.job, event.succeeded, event.at_s
     left: list[Dependency] = []
+    start_s = 0.0
     for each in job.spec.depends:
         if on not in each.jobs or (succeeded is None and each.kind is not DependencyKind.AFTER):
             left.append(each)
@@ -294,9 +317,11 @@ def _come_about(settings: Settings, job: Job, event: _Event) -> list[f.AnyFact]:
         if succeeded is not None and not _verdict(each.kind, succeeded=succeeded):
             return _never(settings, job, each.kind, event)
         jobs = tuple(number for number in each.jobs if number != on)
+        if each.delay_s:
+            start_s = max(start_s, at_s + each.delay_s)
         if jobs:
             left.append(structs.replace(each, jobs=jobs))
-    spec = structs.replace(job.spec, depends=tuple(left))
+    spec = with_start(structs.replace(job.spec, depends=tuple(left)), start_s)
     if spec == job.spec:
         return []
     facts: list[f.AnyFact] = [

@@ -164,7 +164,7 @@ def prepare(
     depends = Depends()
     if asked.depends:
         stated = StatedDependencies(
-            texts=asked.depends, caller=caller, name=spec.name, past=command.past
+            texts=asked.depends, caller=caller, name=spec.name, past=command.past, now_s=now_s
         )
         depends = checked_dependencies(stated, state, settings)
         spec = with_dependencies(spec, depends)
