@@ -9,6 +9,14 @@ from msgspec import Struct
 SHARE_RUNTIMES: Final = ("none", "colocate", "interception", "mig", "mps")
 #: C compilers for the runtime ``interception``, the first that there is.
 SHARE_COMPILERS: Final = ("cc", "gcc", "clang")
+#: Where NVIDIA's driver puts its library, for the runtime ``interception``.
+SHARE_DRIVERS: Final = (
+    "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+    "/usr/lib/aarch64-linux-gnu/libcuda.so.1",
+    "/usr/lib64/libcuda.so.1",
+    "/usr/local/nvidia/lib64/libcuda.so.1",
+    "/usr/lib/libcuda.so.1",
+)
 #: What ``[gpu_share] fail`` may say.
 SHARE_FAILURES: Final = ("closed", "open")
 #: What ``[gpu_share] overlap_action`` may say.

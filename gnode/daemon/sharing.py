@@ -10,7 +10,7 @@ from msgspec import structs
 from gnode.core.effects import EndSharing
 from gnode.core.task import AttemptKey, Task, parse_key
 from gnode.gpushare import Runtime, SharedTask, ShareRefusedError
-from gsched.model.gpu_tokens import GpuSharing
+from gsched.model.gpu_tokens import MAX_WORDS, UNSHARED, GpuSharing
 from gsched.model.resources import Gpu, GpuShare
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Sharing:
 
     def _refuse(self, why: str) -> None:
         log.warning("jobs cannot share GPUs here (runtime %s): %s", self._name, why)
-        self.offered, self.words = "", f"none: {' '.join(why.split())}"
+        self.offered, self.words = "", f"{UNSHARED}{' '.join(why.split())}"[:MAX_WORDS]
 
     def admitted(self, task: Task) -> Task:
         """Return a task with the environment that the runtime gives its processes.

@@ -21,26 +21,19 @@ from gnode.gpushare.task import SharedTask
 from gnode.gpushare.tokens import Tokens
 from gnode.gpushare.watchdog import Offence, Watchdog
 from gnode.hw.nvml import Nvml
-from gsched.config_gpu_share import GpuShareConfig
+from gsched.config_gpu_share import SHARE_DRIVERS, GpuShareConfig
 from gsched.model.units import parse_size_bytes
 
 log = logging.getLogger(__name__)
 
 FOLDER: Final = "gpushare"
 MACHINES: Final = frozenset({"x86_64", "aarch64"})
-DRIVER_PLACES: Final = (
-    "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
-    "/usr/lib/aarch64-linux-gnu/libcuda.so.1",
-    "/usr/lib64/libcuda.so.1",
-    "/usr/local/nvidia/lib64/libcuda.so.1",
-    "/usr/lib/libcuda.so.1",
-)
 _KEY_BYTES: Final = 32
 
 
 def find_driver() -> str | None:
     """Return the path of the CUDA driver's library, or None."""
-    return next((path for path in DRIVER_PLACES if os.access(path, os.R_OK)), None)
+    return next((path for path in SHARE_DRIVERS if os.access(path, os.R_OK)), None)
 
 
 class InterceptionRuntime:

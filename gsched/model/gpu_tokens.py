@@ -8,7 +8,10 @@ from gsched.model.numbers import Amount, Count, Number
 
 #: Jobs and GPUs of one node that its reports name at most; further ones are left out.
 MAX_TOKEN_ROWS: Final = 1024
-_Words = Annotated[str, Meta(max_length=1000)]
+#: Begins the words of a node whose GPUs cannot be shared, though its configuration wants that.
+UNSHARED: Final = "none: "
+MAX_WORDS: Final = 1000
+_Words = Annotated[str, Meta(max_length=MAX_WORDS)]
 
 
 class TokenGpu(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -111,6 +111,8 @@ def test_jobs_share_a_gpu_and_all_commands_show_it(desk: Desk) -> None:
         (["--gpu-share", "120%"], "a GPU has 100 %", "gpus=N"),
         (["--gpu-share", "40%,17gb"], "no node can provide that", "has 16gb"),
         (["--gpu-share", "40%", "--gpus", "2"], "not of 2", "omit gpus="),
+        (["-l", "nodes=2,gpu_share=40%"], "for one chunk", ""),
+        (["--gpu-share", "0%"], "must be at least 1 %", "--gpu-share PERCENT%"),
         (["--share-class", "low"], "without --gpu-share", "--gpu-share 40%"),
         (
             ["--gpu-share", "40%", "-l", "nodes=n2"],
@@ -147,3 +149,28 @@ def test_a_restarted_head_knows_what_is_shared(desk: Desk) -> None:
     assert desk.state(third) == "queued"
     shared = desk.shared()
     assert (shared["percent"], shared["jobs"]) == (100, [int(first), int(second)])
+
+
+def test_a_node_whose_library_is_missing_is_named_with_what_to_install(cluster: Cluster) -> None:
+    """At submission, by gnodes and by the doctor."""
+    cluster.share_runtimes["n1"] = "interception"
+    cluster.cuda_driver = str(cluster.directory / "no-driver")
+    cluster.start_head()
+    cluster.start_node("n1", cpus=2, gpus=1)
+    words = "no CUDA driver (libcuda.so.1)"
+    (cluster.jobs / "job.sh").write_text("true\n")
+
+    def run(name: str, *arguments: str) -> Ran:
+        return run_command(name, *arguments, head=cluster.socket, cwd=cluster.jobs)
+
+    wait_until(lambda: words in run("gnodes", "n1").stdout, what="the reason of n1")
+    refused = run("gsub", "--gpu-share", "40%,1gb", "job.sh")
+
+    assert refused.status != 0
+    assert "no node can provide that" in refused.stderr
+    said = " ".join(refused.stderr.split())
+    assert f"n1 cannot share its GPUs ({words}" in said
+    assert "name its path with driver in [gpu_share]" in said
+    assert "request a whole GPU, with gpus=1" in said
+    doctor = run("gsched", "doctor").stdout
+    assert f"cannot share its GPUs: {words}" in " ".join(doctor.split())

@@ -10,6 +10,7 @@ from gsched.cli.local import head_checks, machine_checks
 from gsched.cli.local.findings import Finding, Level, fail
 from gsched.config import Config, NodeConfig
 from gsched.config_gpu_share import GpuShareConfig
+from gsched.model.gpu_tokens import GpuSharing
 from gsched.protocol.api import API_VERSION
 from gsched.version import VERSION
 from tests.support.canned_head import node, status
@@ -201,15 +202,40 @@ def test_a_socket_in_a_directory_open_to_all_is_broken(tmp_path: Path) -> None:
 
 
 def test_doctor_says_whether_gpus_can_be_shared(tmp_path: Path) -> None:
-    """By interception with a compiler only; other runtimes need none."""
+    """By interception with a compiler and a driver only; other runtimes need none."""
     wanted = Config(gpu_share=GpuShareConfig(runtime="interception"))
     without = machine_checks.check_gpu_share(wanted, path=str(tmp_path))
     (tmp_path / "gcc").write_text("#!/bin/sh\n")
     (tmp_path / "gcc").chmod(0o755)
-    with_one = machine_checks.check_gpu_share(wanted, path=str(tmp_path))
+    no_driver = machine_checks.check_gpu_share(wanted, path=str(tmp_path), drivers=["/nowhere"])
+    driver = tmp_path / "libcuda.so.1"
+    named = Config(gpu_share=GpuShareConfig(runtime="interception", driver=str(driver)))
+    wrong_name = machine_checks.check_gpu_share(named, path=str(tmp_path))
+    driver.touch()
+    with_one = machine_checks.check_gpu_share(named, path=str(tmp_path))
     other = machine_checks.check_gpu_share(Config(gpu_share=GpuShareConfig(runtime="mps")))
 
     assert [finding.level for finding in without] == [Level.WARN]
     assert "install gcc" in without[0].todo
+    for finding in (*no_driver, *wrong_name):
+        assert finding.level is Level.WARN
+        assert "no CUDA driver" in finding.text
+        assert "driver in [gpu_share]" in finding.todo
     assert [finding.level for finding in with_one] == [Level.OK]
     assert other == []
+
+
+def test_doctor_names_nodes_that_cannot_share_their_gpus() -> None:
+    rows = [
+        node("n1", gpu_tokens=GpuSharing(words="none: no C compiler: install gcc")),
+        node("n2", gpu_tokens=GpuSharing(words="interception")),
+    ]
+
+    findings = head_checks.check_nodes(rows, now_s=0.0)
+
+    (warned,) = [finding for finding in findings if finding.level is Level.WARN]
+    assert (warned.subject, warned.text) == (
+        "node n1",
+        "cannot share its GPUs: no C compiler: install gcc",
+    )
+    assert "2 of 2 accept jobs" in [finding.text for finding in findings]

@@ -8,6 +8,7 @@ from gsched.cli.local.findings import Finding, fail, ok, warn
 from gsched.client import Head
 from gsched.clock import SystemClock
 from gsched.errors import GschedError, HeadUnreachableError
+from gsched.model.gpu_tokens import UNSHARED
 from gsched.model.wording import counted
 from gsched.protocol.api import API_VERSION, NodeRow, StatusReply
 from gsched.protocol.notify import NotifyRow
@@ -249,4 +250,21 @@ def check_nodes(nodes: Iterable[NodeRow], *, now_s: float) -> list[Finding]:
     good = len(rows) - len(findings)
     if good:
         findings.append(ok("nodes", f"{good} of {len(rows)} accept jobs"))
+    return findings + _check_sharing(rows)
+
+
+def _check_sharing(rows: Iterable[NodeRow]) -> list[Finding]:
+    """Say which nodes cannot share their GPUs, though they are to, and why."""
+    findings = []
+    for row in rows:
+        words = row.gpu_tokens.words if row.gpu_tokens is not None else ""
+        if words.startswith(UNSHARED):
+            reason = words.removeprefix(UNSHARED)
+            findings.append(
+                warn(
+                    f"node {row.name}",
+                    f"cannot share its GPUs: {reason}",
+                    "mend that and restart gnode, or set another runtime in [gpu_share]",
+                )
+            )
     return findings

@@ -16,7 +16,7 @@ from gsched.cli.local.daemons import Daemon, read_pid, running_process
 from gsched.cli.local.findings import Finding, fail, ok, warn
 from gsched.cli.local.layout import ClusterLayout
 from gsched.config import Config, load_config
-from gsched.config_gpu_share import SHARE_COMPILERS
+from gsched.config_gpu_share import SHARE_COMPILERS, SHARE_DRIVERS
 from gsched.config_rules import deprecations
 from gsched.errors import ConfigError
 from gsched.model.units import format_size
@@ -235,8 +235,15 @@ def check_gpus() -> Finding:
     return ok("GPUs", f"{count}: {', '.join(sorted(set(map(str, names))))}")
 
 
-def check_gpu_share(config: Config, path: str | None = None) -> list[Finding]:
-    """Say whether jobs can share GPUs as the configuration wants; ``path`` replaces $PATH."""
+def check_gpu_share(
+    config: Config, path: str | None = None, drivers: Sequence[str] = SHARE_DRIVERS
+) -> list[Finding]:
+    """Say whether jobs can share GPUs as the configuration wants.
+
+    Args:
+        path: replaces $PATH.
+        drivers: where the CUDA driver's library may be, if the configuration does not name it.
+    """
     if config.gpu_share.runtime != "interception":
         return []
     subject = "GPU sharing"
@@ -248,6 +255,16 @@ def check_gpu_share(config: Config, path: str | None = None) -> list[Finding]:
                 subject,
                 "no C compiler: this node cannot run jobs that share a GPU by interception",
                 "install gcc and libc6-dev, or choose another runtime in [gpu_share]",
+            )
+        ]
+    places = [config.gpu_share.driver] if config.gpu_share.driver else drivers
+    if not any(os.access(place, os.R_OK) for place in places):
+        return [
+            warn(
+                subject,
+                f"no CUDA driver ({' or '.join(places)}): this node cannot run jobs that share a "
+                "GPU by interception",
+                "install NVIDIA's driver, or name its libcuda.so.1 with driver in [gpu_share]",
             )
         ]
     return [ok(subject, f"by interception; its library is compiled with {found}")]

@@ -1,8 +1,22 @@
 """Jobs that share a GPU: what such a job cannot be."""
 
 from gsched.errors import InvalidRequestError
+from gsched.model.gpu_tokens import UNSHARED
 from gsched.model.job import JobSpec
 from gsched.model.states import LaunchKind
+from gschedd.core.state import State
+
+
+def with_node_words(hint: str, state: State) -> str:
+    """Return a hint for a share that no node can give, with why nodes that were to share do not."""
+    if any(node.sharing for node in state.nodes.values()):
+        return hint
+    told = (
+        f"{name} cannot share its GPUs ({sharing.words.removeprefix(UNSHARED)})"
+        for name, sharing in sorted(state.volatile.gpu_sharing.items())
+        if sharing.words.startswith(UNSHARED)
+    )
+    return "; ".join(filter(None, (next(told, ""), hint)))
 
 
 def check_sharing(spec: JobSpec) -> None:

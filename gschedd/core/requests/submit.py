@@ -36,7 +36,7 @@ from gschedd.core.requests.dependencies import (
 from gschedd.core.requests.dependencies import Stated as StatedDependencies
 from gschedd.core.requests.interactive import with_terminal
 from gschedd.core.requests.notify import checked_notify
-from gschedd.core.requests.sharing import check_sharing
+from gschedd.core.requests.sharing import check_sharing, with_node_words
 from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import State, client_key
 from gschedd.plan.fit import NoFit, place
@@ -493,4 +493,5 @@ def never_fits(request: Request, state: State) -> tuple[str, str] | None:
             state.caches.possible.clear()
         state.caches.possible.add(request)
         return None
-    return explain_never(request, idle)
+    message, hint = explain_never(request, idle)
+    return message, hint if request.gpu_share is None else with_node_words(hint, state)
