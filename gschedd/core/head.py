@@ -61,7 +61,8 @@ from gschedd.core.recovery.adopt import (
     is_adoptable,
 )
 from gschedd.core.requests.actions import act_on_job, act_on_node
-from gschedd.core.requests.dependencies import made_to_wait, resolved
+from gschedd.core.requests.dependencies import made_to_wait
+from gschedd.core.requests.followers import begin_step, more_followers, resolved
 from gschedd.core.requests.submit import first_state, known_submission, prepare
 from gschedd.core.settings import Settings
 from gschedd.core.state import State
@@ -129,9 +130,8 @@ class Head:
         Without it a node that died while no head ran would be "up" for ever and be given jobs.
         """
         up = [name for name, node in self.state.nodes.items() if node.state is NodeState.UP]
-        reason = "the head restarted"
         return self._advance(
-            f.NodeDisconnected(at_s=now_s, node=name, reason=reason) for name in up
+            f.NodeDisconnected(at_s=now_s, node=name, reason="the head restarted") for name in up
         )
 
     def command(self, command: c.AnyCommand, now_s: float, outlook: Outlook | None = None) -> Step:
@@ -306,6 +306,7 @@ class Head:
             *decide.due_jobs(self.state, now_s),
             *due_probes(self.state, now_s),
             *coalescing.due(self.state, now_s),
+            *more_followers(self.state, self.settings, now_s),
         ]
         step = self._advance([*facts, *overdue(self.state, self.settings, now_s)])
         if self.rounds is not None and self.rounds.lose_patience(now_s):
@@ -343,9 +344,9 @@ class Head:
             next_asked_again_s(state) if state.volatile.stuck else None,
             coalescing.next_due_s(state) if state.volatile.unwritten else None,
             next_probe_s(state) if state.on_probation else None,
+            0.0 if state.volatile.coming.events else None,
         )
-        alarms_s.extend([at_s for at_s in rare if at_s is not None])
-        return min(alarms_s, default=None)
+        return min([*alarms_s, *(at_s for at_s in rare if at_s is not None)], default=None)
 
     def cycle(self, now_s: float) -> Step:
         """Run a cycle if anything has changed; after an ``unfinished`` one another is to follow."""
@@ -504,12 +505,10 @@ class Head:
                 assert_never(answer)
 
     def _hear(self, heard: reports.Heard) -> Step:
-        if heard.oddities:
-            self.oddities.update(heard.oddities)
+        self.oddities.update(heard.oddities)
         step = self._advance(heard.facts)
-        if not heard.effects:
-            return step
-        return structs.replace(step, effects=(*step.effects, *heard.effects))
+        more = heard.effects
+        return structs.replace(step, effects=(*step.effects, *more)) if more else step
 
     def adopt(self, survey: Survey, now_s: float, *, hold: Hold = Hold.NOTHING) -> Step:
         """Take back what nodes know: the ends of what is known here, then what is not."""
@@ -579,6 +578,7 @@ class Head:
         applied: list[f.AnyFact] = []
         effects: list[e.AnyEffect] = []
         runs: list[Run] = []
+        begin_step(self.state)
         pending = list(facts)
         while pending:
             following: list[f.AnyFact] = []

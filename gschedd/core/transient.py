@@ -5,7 +5,7 @@ it; the durable part is written by `gschedd.core.apply` alone.
 """
 
 from bisect import bisect_left, insort
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -176,6 +176,31 @@ class Caches:
         self.total_gpus = None
 
 
+class Followed(Struct, frozen=True, kw_only=True):
+    """A job has ended, and whether it succeeded, or (None) has started.
+
+    Attributes:
+        after: its dependants up to this number have been told.
+    """
+
+    job: int
+    at_s: float
+    succeeded: bool | None = None
+    after: int = 0
+
+
+class Coming:
+    """Starts and ends of jobs of which not all dependants have been told.
+
+    Attributes:
+        room: so many dependants the present step may still take.
+    """
+
+    def __init__(self) -> None:
+        self.events: deque[Followed] = deque()
+        self.room = 0
+
+
 class Volatile:
     """What a head may lose: it comes again, or only tells who is next.
 
@@ -194,6 +219,7 @@ class Volatile:
         loads: how busy nodes are and when they said so, by node; policies see heartbeats alone.
         cpu_bindings: how nodes bind jobs to CPUs, by node, in their words.
         gpu_sharing: how jobs share GPUs on nodes, by node, as these have told last.
+        coming: what jobs have not been told yet of those that they depend on.
         ended: whether jobs that have ended lately succeeded, by number; the oldest first.
     """
 
@@ -210,6 +236,7 @@ class Volatile:
         self.loads: dict[str, tuple[Load, float]] = {}
         self.cpu_bindings: dict[str, str] = {}
         self.gpu_sharing: dict[str, GpuSharing] = {}
+        self.coming = Coming()
         self.ended: dict[int, bool] = {}
 
 

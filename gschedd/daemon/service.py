@@ -29,6 +29,7 @@ from gsched.protocol.notify import NotifyRow
 from gsched.version import VERSION
 from gschedd.core.head import Head
 from gschedd.core.queues import overridden
+from gschedd.core.requests.followers import awaited, recall
 from gschedd.core.state import State
 from gschedd.core.views.jobs import queue_row
 from gschedd.daemon.housekeeping import Check, Housekeeping
@@ -175,6 +176,8 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         loop.add_signal_handler(signal.SIGHUP, Complaints(log, self._clock).say, "SIGHUP", HANGUP)
+        state = self._engine.head.state
+        recall(state, await self._queries.ended_well(awaited(state)), self._clock.wall_s())
         engine = asyncio.create_task(self._engine.run(), name="engine")
         await self._listen()
         log.info(

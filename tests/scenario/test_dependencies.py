@@ -7,8 +7,10 @@ from gsched.model.states import OutcomeKind
 from gsched.protocol import actions as a
 from gschedd.core import commands as c
 from gschedd.core import facts as f
+from gschedd.core.requests.followers import MOST_AT_ONCE
 from tests.support.world import ADMIN, ALICE, BOB, Program, World, node, settings, submission
 
+FOLLOWS = (f.JobAltered, f.JobEnded)
 FAILS = Program(runs_s=30, exit_code=3)
 
 
@@ -58,6 +60,31 @@ def test_a_job_starts_when_what_it_depends_on_has_come_about(
     world.run_until(100)
 
     assert world.started_s(job) == starts_s
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(("kind", "left"), [("afterany", "queued"), ("afterok", "")])
+def test_many_dependants_follow_in_bounded_steps(*, kind: str, left: str, restarts: bool) -> None:
+    """Each step of the head takes some; a head that starts meanwhile takes the others."""
+    world = World(node("n1", cpus=1))
+    world.submit(runs_s=1000)  # keeps the node busy
+    first = world.submit(runs_s=30)
+    jobs = [depend(world, f"{kind}:{first}") for _ in range(2 * MOST_AT_ONCE + 50)]
+    world.run_until(1)
+    before = len(world.facts)
+
+    world.delete(first)
+    told = {fact.job for fact in world.facts[before:] if isinstance(fact, FOLLOWS)} - {first}
+    assert len(told) == MOST_AT_ONCE
+    if restarts:
+        world.restart_head()
+    world.run_until(5)
+
+    state = world.head.state
+    states = {state.jobs[job].state.value for job in jobs if job in state.jobs}
+    assert states == ({left} if left else set())
+    assert not state.volatile.coming.events
+    assert not state.dependants
 
 
 def test_a_job_waits_for_all_jobs_that_it_names() -> None:

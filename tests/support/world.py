@@ -31,6 +31,7 @@ from gschedd.core import facts as f
 from gschedd.core.apply import apply
 from gschedd.core.attempts.walltime import walltime_left_s
 from gschedd.core.head import Head
+from gschedd.core.requests.followers import awaited, recall
 from gschedd.core.settings import Caller, QueueSettings, Settings
 from gschedd.core.state import Job, Node, State
 from gschedd.core.step import Step
@@ -236,6 +237,11 @@ class World:
             apply(state, fact)
         state.unstored.finished.clear()
         self.head = Head(state=state, settings=self.settings, policy=self.policy)
+        past = {
+            number: self.done[number].outcome for number in awaited(state) if number in self.done
+        }
+        known = {number: outcome.succeeded for number, outcome in past.items() if outcome}
+        recall(state, known, self.now_s)
         self._take(self.head.begin(self.now_s))
         for name, machine in self.machines.items():
             if machine.connected:

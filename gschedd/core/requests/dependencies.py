@@ -12,7 +12,6 @@ from typing import Final
 from msgspec import Struct, structs
 
 from gsched.errors import BadDependencyError
-from gsched.model.arrays import holds
 from gsched.model.dependency import (
     REVERSED,
     Dependency,
@@ -20,16 +19,15 @@ from gsched.model.dependency import (
     format_dependencies,
     parse_dependencies,
 )
-from gsched.model.ids import array_of, format_job_id, index_of, short_job_id
-from gsched.model.job import JobSpec, Outcome
-from gsched.model.states import HoldKind, OutcomeKind
+from gsched.model.ids import array_of, index_of, short_job_id
+from gsched.model.job import JobSpec
+from gsched.model.states import HoldKind
 from gschedd.core import facts as f
 from gschedd.core.arrays.elements import unmade_element
 from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import Job, State
 
-_HELD: Final = (HoldKind.DEPENDENCY,)
-MAX_ENDED: Final = 10_000  # jobs that ended lately and are remembered
+HELD: Final = (HoldKind.DEPENDENCY,)
 
 
 class Stated(Struct, frozen=True, kw_only=True):
@@ -137,7 +135,7 @@ def _is_met(kind: DependencyKind, number: int, state: State, past: Mapping[int, 
             f"{kind}:{short_job_id(number)}: Unknown Job Id {short_job_id(number)}",
             hint="see gstat for jobs, ghist for past",
         )
-    met = _verdict(kind, succeeded=succeeded)
+    met = is_met_by_end(kind, succeeded=succeeded)
     if not met:
         how = "succeeded" if succeeded else "failed or was cancelled"
         raise BadDependencyError(
@@ -148,7 +146,7 @@ def _is_met(kind: DependencyKind, number: int, state: State, past: Mapping[int, 
     return True
 
 
-def _verdict(kind: DependencyKind, *, succeeded: bool) -> bool:
+def is_met_by_end(kind: DependencyKind, *, succeeded: bool) -> bool:
     """Return whether the end of a job is what the dependency waits for."""
     if kind is DependencyKind.AFTER_OK:
         return succeeded
@@ -241,106 +239,10 @@ def made_to_wait(
 def altered_holds(job: Job, depends: Depends, *, by: str, now_s: float) -> list[f.AnyFact]:
     """Return the hold or release that follows from other dependencies of a job that waits."""
     if depends.waits_for and HoldKind.DEPENDENCY not in job.holds:
-        return [f.JobHeld(at_s=now_s, job=job.id, holds=_HELD, by=by)]
+        return [f.JobHeld(at_s=now_s, job=job.id, holds=HELD, by=by)]
     if not depends.waits_for and HoldKind.DEPENDENCY in job.holds:
-        return [f.JobReleased(at_s=now_s, job=job.id, holds=_HELD, by=by)]
+        return [f.JobReleased(at_s=now_s, job=job.id, holds=HELD, by=by)]
     return []
-
-
-# --- what follows from starts and ends ---
-
-
-def resolved(state: State, settings: Settings, fact: f.AnyFact) -> list[f.AnyFact]:
-    """Return what a start or an end means to the jobs that depend on the job."""
-    match fact:
-        case f.JobEnded():
-            event = _Event(job=fact.job, at_s=fact.at_s, succeeded=fact.outcome.succeeded)
-        case f.JobDiscarded():
-            event = _Event(job=fact.job, at_s=fact.at_s, succeeded=False)
-        case f.PartStarted():
-            event = _Event(job=fact.job, at_s=fact.at_s)
-        case f.ElementsDropped():
-            gone = [on for on in state.dependants if _is_dropped(on, fact)]
-            events = (_Event(job=on, at_s=fact.at_s, succeeded=False) for on in gone)
-            return [each for event in events for each in _of_event(state, settings, event)]
-        case _:
-            return []
-    array = array_of(event.job)
-    if array and event.succeeded is None:  # an array has started with its first element
-        begun = structs.replace(event, job=array)
-        return [*_of_event(state, settings, event), *_of_event(state, settings, begun)]
-    return _of_event(state, settings, event)
-
-
-def _is_dropped(number: int, fact: f.ElementsDropped) -> bool:
-    """Return whether a job is an element of an array that was deleted before it was made."""
-    return array_of(number) == fact.job and holds(fact.elements, index_of(number))
-
-
-def _of_event(state: State, settings: Settings, event: "_Event") -> list[f.AnyFact]:
-    """Return what becomes of the jobs that depend on a job."""
-    if event.succeeded is not None:
-        _remember(state, event.job, succeeded=event.succeeded)
-    facts: list[f.AnyFact] = []
-    for number in sorted(state.dependants.get(event.job, ())):
-        job = state.jobs.get(number)
-        if job is not None and HoldKind.DEPENDENCY in job.holds and job.attempt is None:
-            facts.extend(_come_about(settings, job, event))
-    return facts
-
-
-class _Event(Struct, frozen=True, kw_only=True):
-    """A job has ended, and whether it succeeded, or (None) has started."""
-
-    job: int
-    at_s: float
-    succeeded: bool | None = None
-
-
-def _remember(state: State, number: int, *, succeeded: bool) -> None:
-    """Note how a job ended: who submits a job that depends on it may have read before that."""
-    ended = state.volatile.ended
-    ended[number] = succeeded
-    if len(ended) > MAX_ENDED:
-        del ended[next(iter(ended))]
-
-
-def _come_about(settings: Settings, job: Job, event: _Event) -> list[f.AnyFact]:
-    """Return what becomes of a job when one that it depends on has started or ended."""
-    on, succeeded, at_s = event.job, event.succeeded, event.at_s
-    left: list[Dependency] = []
-    start_s = 0.0
-    for each in job.spec.depends:
-        if on not in each.jobs or (succeeded is None and each.kind is not DependencyKind.AFTER):
-            left.append(each)
-            continue
-        if succeeded is not None and not _verdict(each.kind, succeeded=succeeded):
-            return _never(settings, job, each.kind, event)
-        jobs = tuple(number for number in each.jobs if number != on)
-        if each.delay_s:
-            start_s = max(start_s, at_s + each.delay_s)
-        if jobs:
-            left.append(structs.replace(each, jobs=jobs))
-    spec = with_start(structs.replace(job.spec, depends=tuple(left)), start_s)
-    if spec == job.spec:
-        return []
-    facts: list[f.AnyFact] = [
-        f.JobAltered(at_s=at_s, job=job.id, spec=spec, by="gsched", changed=("dependencies",))
-    ]
-    if not left:
-        facts.append(f.JobReleased(at_s=at_s, job=job.id, holds=_HELD, by="gsched"))
-    return facts
-
-
-def _never(settings: Settings, job: Job, kind: DependencyKind, event: _Event) -> list[f.AnyFact]:
-    on, at_s = event.job, event.at_s
-    how = "succeeded" if kind is DependencyKind.AFTER_NOT_OK else "failed or was cancelled"
-    name = format_job_id(on, settings.server)
-    why = f"its dependency {kind}:{short_job_id(on)} can never be satisfied: job {name} {how}"
-    if settings.keep_unsatisfiable:
-        return [f.JobHeld(at_s=at_s, job=job.id, holds=_HELD, by="gsched", reason=why)]
-    outcome = Outcome(kind=OutcomeKind.CANCELLED, message=f"cancelled: {why}")
-    return [f.JobEnded(at_s=at_s, job=job.id, outcome=outcome, ended_s=at_s, by="gsched")]
 
 
 def dependency_reason(job: Job) -> str:
