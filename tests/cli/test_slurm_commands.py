@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 
 from gsched.cli.dialect import GSCHED, speak
 from gsched.cli.slurm.commands import run_slurm
+from gsched.model.ids import element_number
 from gsched.protocol import actions as a
 from gsched.protocol import api
 from gsched.protocol.uses import LiveRow
@@ -110,6 +112,52 @@ def test_sinfo_lists_partitions_by_the_states_of_nodes(fake: FakeApi) -> None:
         "batch* up infinite 1 idle n2",
         "batch* up infinite 1 down n3",
     ]
+
+
+def test_sinfo_has_the_fields_of_single_nodes_too(fake: FakeApi) -> None:
+    ran = slurm("sinfo", "-n", "n1,n3", "-o", "%6n|%.8t|%T|%R|%F|%G")
+    assert ran.stdout.splitlines() == [
+        "HOSTNA|   STATE|STATE|PARTITION|NODES(A/I/O/T)|GRES",
+        "n1    |     mix|mixed|batch|1/0/0/1|(null)",
+        "n3    |    down|down|batch|0/0/1/1|(null)",
+    ]
+    assert "unknown field %Z" in slurm("sinfo", "-o", "%Z").stderr
+
+
+def test_squeue_knows_long_names_and_json(fake: FakeApi) -> None:
+    ran = slurm("squeue", "-h", "-j", "2", "-O", "JobID:5,State:9,TimeLeft:.10")
+    assert ran.stdout == "2    RUNNING    23:58:59\n"
+
+    document = json.loads(slurm("squeue", "--json", "-j", "2").stdout)
+    (job,) = document["jobs"]
+    assert (job["job_id"], job["user_name"], job["job_state"]) == (2, "bob", ["RUNNING"])
+    assert job["time_limit"] == {"set": True, "infinite": False, "number": 1500}
+    assert document["errors"] == []
+
+
+def test_the_number_of_an_element_is_an_id_for_every_command(fake: FakeApi) -> None:
+    """That is SLURM_JOB_ID in its environment; users see ``7_3``."""
+    number = element_number(7, 3)
+    fake.add(row(number, state="running", letter="R", nodes=("n1",), reason=""))
+
+    assert slurm("squeue", "-h", "-j", str(number), "-o", "%i %A %F %K").stdout.split() == [
+        *("7_3", str(number), "7", "3")
+    ]
+    assert slurm("sacct", "-nPX", "-j", str(number), "-o", "JobID,JobIDRaw").stdout == (
+        f"7_3|{number}\n"
+    )
+    shown = slurm("scontrol", "show", "job", "7_3").stdout
+    assert shown.startswith(f"JobId={number} ArrayJobId=7 ArrayTaskId=3 JobName=")
+    slurm("scancel", str(number), "7_[4-5]")
+    assert fake.acted == [a.DeleteJob(ids=("7[3]", "7[4-5]"))]
+
+
+def test_scontrol_shows_nodes_and_partitions(fake: FakeApi) -> None:
+    shown = slurm("scontrol", "show", "node", "n1").stdout
+    assert shown.startswith("NodeName=n1 ")
+    assert "State=MIX" in shown
+    assert "PartitionName=batch\n   Default=YES" in slurm("scontrol", "show", "partition").stdout
+    assert "Node n9 not found" in slurm("scontrol", "show", "node", "n9").stderr
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ class FakeApi:
         return _answer(api.JobList(server=SERVER, now_s=NOW_S, jobs=tuple(rows), errors=errors))
 
     async def _job(self, request: web.Request) -> web.StreamResponse:
-        number = read_job_id(request.match_info["id"]).number
+        number = job_number(read_job_id(request.match_info["id"]))
         if number not in self.stories:
             return _answer(api.ErrorReply(error=_unknown(number)), status=404)
         return _answer(self.stories[number])

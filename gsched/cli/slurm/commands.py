@@ -6,8 +6,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NoReturn
 
+import msgspec
+from msgspec import structs
+
 from gsched.cli.common import print_error
 from gsched.cli.dialect import Dialect, speak
+from gsched.cli.show.arrays import all_elements
 from gsched.cli.slurm import words as w
 from gsched.cli.slurm.sbatch import sbatch
 from gsched.cli.slurm.srun import srun
@@ -15,9 +19,11 @@ from gsched.cli.slurm.sstat import sstat
 from gsched.client import Head, error_from
 from gsched.config import environment
 from gsched.errors import GschedError, UnknownJobError, UsageError
+from gsched.model.ids import array_of
+from gsched.model.limits import MAX_HISTORY_ROWS
 from gsched.model.states import JobState, NodeState
 from gsched.protocol.actions import DeleteJob, HoldJob, ReleaseJob, RerunJob, SignalJob
-from gsched.protocol.api import JobList, JobRow
+from gsched.protocol.api import JobList, JobRow, NodeRow
 
 _Action = DeleteJob | SignalJob | RerunJob | HoldJob | ReleaseJob
 _DEFAULT_FORM: Final = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
@@ -48,10 +54,16 @@ def squeue(words: Sequence[str]) -> int:
     """List unfinished jobs."""
     flags = {"-h": "noheader", "--noheader": "noheader", "--me": "me", "-a": "all", "--all": "all"}
     flags |= {"-r": "array", "--array": "array", "-l": "long", "--long": "long"}
+    flags |= {"--json": "json", "--start": "start"}
     valued = {
         **dict.fromkeys(("-j", "--job", "--jobs"), "jobs"),
         **dict.fromkeys(("-u", "--user", "--users"), "users"),
         **dict.fromkeys(("-o", "--format"), "format"),
+        **dict.fromkeys(("-O", "--Format"), "long_format"),
+        **dict.fromkeys(("-S", "--sort"), "sort"),
+        **dict.fromkeys(("-M", "--clusters"), "clusters"),
+        **dict.fromkeys(("-A", "--account"), "account"),
+        **dict.fromkeys(("-w", "--nodelist"), "nodelist"),
         **dict.fromkeys(("-t", "--states"), "states"),
         **dict.fromkeys(("-n", "--name"), "name"),
         **dict.fromkeys(("-p", "--partition"), "partition"),
@@ -61,13 +73,22 @@ def squeue(words: Sequence[str]) -> int:
         raise UsageError(f"unexpected operand {operands[0]!r}")
     head = Head()
     named = w.job_ids([options["jobs"]]) if "jobs" in options else []
-    reply = head.jobs(named)
+    reply = head.jobs(named, forecast="start" in options)
+    if "array" in options:
+        reply = all_elements(head, reply)
+    elif any(row.array is not None for row in reply.jobs):
+        reply = _with_running_elements(head, reply)
     if named and len(named) == len(reply.errors):
         raise UnknownJobError("Invalid job id specified")
     rows = [row for row in reply.jobs if row.state != JobState.DONE]
     rows = [row for row in rows if _is_wanted(row, options)]
-    form = options.get("format") or environment("SQUEUE_FORMAT") or _DEFAULT_FORM
     shown = JobList(server=reply.server, now_s=reply.now_s, jobs=tuple(rows))
+    if "json" in options:
+        print(msgspec.json.encode(w.squeue_json(shown)).decode())
+        return 0
+    form = options.get("format") or environment("SQUEUE_FORMAT") or _DEFAULT_FORM
+    if "long_format" in options:
+        form = w.long_form(options["long_format"])
     sys.stdout.write("".join(w.squeue_lines(shown, form, header="noheader" not in options)))
     return 0
 
@@ -79,12 +100,49 @@ def _is_wanted(row: JobRow, options: Mapping[str, str]) -> bool:
     states = {each.upper() for each in options.get("states", "").split(",")} - {"", "ALL"}
     names = set(options.get("name", "").split(",")) - {""}
     queues = set(options.get("partition", "").split(",")) - {""}
+    accounts = set(options.get("account", "").split(",")) - {""}
+    nodes = set(options.get("nodelist", "").split(",")) - {""}
     return (
         (not users or row.user in users)
+        and (not accounts or row.account in accounts)
+        and (not nodes or bool(nodes & set(row.nodes)))
         and (not states or bool(states & set(w.state_of(row))))
         and (not names or row.name in names)
         and (not queues or row.queue in queues)
     )
+
+
+def _with_running_elements(head: Head, reply: JobList) -> JobList:
+    """Return a list with the elements of its arrays that run; the array stands for the others."""
+    arrays = {row.id for row in reply.jobs if row.array is not None}
+    every = head.jobs(elements=True).jobs
+    running = [r for r in every if array_of(r.id) in arrays and r.state not in _RESTING]
+    rows = [
+        structs.replace(row, state=JobState.QUEUED.value) if _has_waiting(row) else row
+        for row in reply.jobs
+        if row.array is None or row.state == JobState.DONE or _has_waiting(row)
+    ]
+    return structs.replace(reply, jobs=(*rows, *running))
+
+
+def _has_waiting(row: JobRow) -> bool:
+    return row.array is not None and row.state == JobState.RUNNING and row.array.waiting > 0
+
+
+_RESTING: Final = (JobState.QUEUED, JobState.HELD, JobState.WAITING)
+
+
+def _with_elements(head: Head, reply: JobList) -> JobList:
+    """Return a list in which the elements of arrays stand beside those that still wait."""
+    arrays = [row for row in reply.jobs if row.array is not None]
+    if not arrays:
+        return reply
+    past = head.history(ids=",".join(f"{row.id}[]" for row in arrays), limit=str(MAX_HISTORY_ROWS))
+    ended = sorted((r for r in past.jobs if array_of(r.id)), key=lambda each: each.id)
+    seen = _with_running_elements(head, reply)
+    known = {array_of(row.id) for row in ended}
+    rows = [r for r in seen.jobs if r.state != JobState.DONE or r.id not in known]
+    return structs.replace(reply, jobs=(*rows, *ended))
 
 
 def _own_name() -> str:
@@ -120,6 +178,8 @@ def sacct(words: Sequence[str]) -> int:
         rows = tuple(row for row in rows if row.user == options.get("users", _own_name()))
     if "name" in options:
         rows = tuple(row for row in rows if row.name in options["name"].split(","))
+    reply = _with_elements(head, structs.replace(reply, jobs=tuple(rows)))
+    rows = reply.jobs
     lines = [[title for title, _, _ in fields]] if "noheader" not in options else []
     lines += [[read(row, reply) for _, read, _ in fields] for row in rows]
     w.print_table(lines, [width for _, _, width in fields], options)
@@ -140,31 +200,54 @@ def _sacct_fields(text: str) -> list[tuple[str, w.Field, int]]:
 def sinfo(words: Sequence[str]) -> int:
     """List partitions with their nodes."""
     flags = dict.fromkeys(("-h", "--noheader"), "noheader") | dict.fromkeys(("-s",), "summary")
-    options, _ = w.parse(words, flags=flags, valued=dict.fromkeys(("-o", "--format"), "format"))
-    form = options.get("format", "%P %a %l %D %t %N")
-    titles = {"P": "PARTITION", "a": "AVAIL", "l": "TIMELIMIT", "D": "NODES", "t": "STATE",
-              "N": "NODELIST"}  # fmt: skip
+    flags |= dict.fromkeys(("-N", "--Node"), "nodes") | dict.fromkeys(("-l", "--long"), "long")
+    flags |= dict.fromkeys(("-a", "--all"), "all")
+    valued = {
+        **dict.fromkeys(("-o", "--format"), "format"),
+        **dict.fromkeys(("-p", "--partition"), "partition"),
+        **dict.fromkeys(("-n", "--nodes"), "names"),
+        **dict.fromkeys(("-t", "--states"), "states"),
+        **dict.fromkeys(("-M", "--clusters"), "clusters"),
+    }
+    options, _ = w.parse(words, flags=flags, valued=valued)
+    usual = "%N %D %P %t" if "nodes" in options else "%P %a %l %D %t %N"
+    form = options.get("format", usual)
     head = Head()
     status, nodes = head.status(), head.nodes().nodes
-    lines = [] if "noheader" in options else [titles]
-    for index, queue in enumerate(status.queue_rows):
-        states: dict[str, list[str]] = {}
-        for node in nodes:
-            states.setdefault(_node_state(node.state, node.drained, node.jobs), []).append(
-                node.name
-            )
-        limit = w.slurm_duration(int(queue.max_walltime_s)) if queue.max_walltime_s else "infinite"
-        for state, names in states.items():
-            lines.append(
-                {"P": queue.name + "*" * (index == 0), "a": "up" if queue.started else "inact",
-                 "l": limit, "D": str(len(names)), "t": state, "N": ",".join(names)}
-            )  # fmt: skip
-    for line in lines:
-        text = form
-        for letter, value in line.items():
-            text = text.replace(f"%{letter}", value)
-        print(text)
+    wanted = {each for each in options.get("names", "").split(",") if each}
+    states = {each.lower() for each in options.get("states", "").split(",") if each}
+    queues = {each for each in options.get("partition", "").split(",") if each}
+    chosen = [
+        node
+        for node in nodes
+        if (not wanted or node.name in wanted) and (not states or _state_of(node) in states)
+    ]
+    lines = [
+        line
+        for index, queue in enumerate(status.queue_rows)
+        if not queues or queue.name in queues
+        for line in w.sinfo_rows(
+            queue, _grouped(chosen, form, each="nodes" in options), is_default=index == 0
+        )
+    ]
+    sys.stdout.write("".join(w.sinfo_lines(lines, form, header="noheader" not in options)))
     return 0
+
+
+def _grouped(
+    nodes: Sequence[NodeRow], form: str, *, each: bool
+) -> list[tuple[str, Sequence[NodeRow]]]:
+    """Return nodes by state; one by one where the format tells of single nodes."""
+    if each or "%n" in form or "%O" in form:
+        return [(_state_of(node), [node]) for node in nodes]
+    found: dict[str, list[NodeRow]] = {}
+    for node in nodes:
+        found.setdefault(_state_of(node), []).append(node)
+    return list(found.items())
+
+
+def _state_of(node: NodeRow) -> str:
+    return _node_state(node.state, node.drained, node.jobs)
 
 
 def _node_state(state: str, drained: bool, jobs: Sequence[int]) -> str:  # noqa: FBT001 - a field
@@ -230,7 +313,12 @@ def scontrol(words: Sequence[str]) -> int:
         story = head.job(*w.job_ids(operands[1:2]))
         row = story.row
         listing = JobList(server=story.server, now_s=story.now_s, jobs=(row,))
-        print(f"JobId={row.id} JobName={row.name}")
+        array = array_of(row.id)
+        if array:
+            print(f"JobId={row.id} ArrayJobId={array} ArrayTaskId={w.task_id(row)}", end=" ")
+        else:
+            print(f"JobId={row.id}", end=" ")
+        print(f"JobName={row.name}")
         print(f"   UserId={row.user} Account={row.account or '(null)'} Priority={row.priority}")
         print(f"   JobState={w.state_of(row)[0]} Reason={w.reason_of(row).strip('()')}")
         print(f"   RunTime={w.elapsed_of(row, listing.now_s)} TimeLimit={w.limit_of(row)}")
@@ -239,10 +327,44 @@ def scontrol(words: Sequence[str]) -> int:
         print(f"   WorkDir={story.workdir}\n   StdErr={story.stderr_path}")
         print(f"   StdOut={story.stdout_path}\n")
         return 0
+    if verb == "show" and operands[0] in {"node", "nodes"}:
+        return _show_nodes(operands[1])
+    if verb == "show" and operands[0] in {"partition", "partitions"}:
+        return _show_partitions(operands[1])
     raise UsageError(
         f"unknown request: {' '.join(words)}",
-        hint="valid: requeue, hold, release JOB; show hostnames LIST; show job JOB",
+        hint="valid: requeue, hold, release JOB; show hostnames LIST, job JOB, node or partition",
     )
+
+
+def _show_nodes(name: str) -> int:
+    rows = [row for row in Head().nodes().nodes if not name or row.name == name]
+    if not rows:
+        raise UsageError(f"Node {name} not found")
+    for row in rows:
+        load = f"{row.load.load1:.2f}" if row.load is not None else "N/A"
+        print(f"NodeName={row.name} Arch=x86_64 CPUAlloc={row.cpus - row.cpus_free}")
+        print(f"   CPUTot={row.cpus} CPULoad={load} AvailableFeatures={','.join(row.features)}")
+        print(f"   Gres={'gpu:' + str(row.gpus) if row.gpus else '(null)'} NodeAddr={row.address}")
+        print(f"   RealMemory={row.memory_bytes >> 20} FreeMem={row.memory_free_bytes >> 20}")
+        print(f"   State={_state_of(row).upper()} Reason={row.reason or '(null)'}\n")
+    return 0
+
+
+def _show_partitions(name: str) -> int:
+    head = Head()
+    nodes = head.nodes().nodes
+    rows = [row for row in head.status().queue_rows if not name or row.name == name]
+    if not rows:
+        raise UsageError(f"Partition {name} not found")
+    for index, row in enumerate(rows):
+        limit = w.slurm_duration(int(row.max_walltime_s)) if row.max_walltime_s else "UNLIMITED"
+        state = "UP" if row.enabled and row.started else "DRAIN" if row.started else "INACTIVE"
+        print(f"PartitionName={row.name}\n   Default={'YES' if not (index or name) else 'NO'}")
+        print(f"   MaxTime={limit} Nodes={','.join(node.name for node in nodes)}")
+        print(f"   State={state} TotalCPUs={sum(node.cpus for node in nodes)}")
+        print(f"   TotalNodes={len(nodes)} PriorityTier={row.priority}\n")
+    return 0
 
 
 def _report(head: Head, request: _Action) -> int:

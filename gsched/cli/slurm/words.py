@@ -1,13 +1,15 @@
 """What the commands of Slurm share: their options, ids, states and fields. Pure."""
 
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from gsched.errors import UsageError
+from gsched.model.ids import ELEMENT_BASE, array_of, index_of, short_job_id
 from gsched.model.states import JobState, OutcomeKind
 from gsched.model.units import format_duration
-from gsched.protocol.api import JobList, JobRow
+from gsched.protocol.api import JobList, JobRow, NodeRow, QueueRow
 
 _OUTCOMES: Final[Mapping[str, tuple[str, str]]] = {
     OutcomeKind.CANCELLED: ("CANCELLED", "CA"),
@@ -81,10 +83,37 @@ def parse(
 def job_ids(texts: Sequence[str]) -> list[str]:
     """Return ids of ``12,13``, of the element ``12_3`` of an array, and of ``12.batch``.
 
-    gsched has no steps, so a job stands for them.
+    gsched has no steps, so a job stands for them. An element has a number of its own, too, which is
+    its ``SLURM_JOB_ID``; ``12_[3-5]`` names several.
     """
-    words = [word for text in texts for word in text.split(",") if word]
-    return [re.sub(r"_([0-9]+)$", r"[\1]", word.partition(".")[0]) for word in words]
+    words = [word for text in texts for word in re.split(r",(?![^\[]*\])", text) if word]
+    return [_job_id(word.partition(".")[0]) for word in words]
+
+
+def _job_id(word: str) -> str:
+    if word.isdecimal() and int(word) >= ELEMENT_BASE:
+        return short_job_id(int(word))
+    return re.sub(r"_(?:([0-9]+)|(\[[-0-9,:]+\]))$", lambda m: m[2] or f"[{m[1]}]", word)
+
+
+def slurm_id(row: JobRow) -> str:
+    """Return ``12``, ``12_3`` of an element, or ``12_[4-9]`` of the elements that wait."""
+    if row.array is not None and row.state != JobState.DONE:
+        return f"{row.id}_[{row.array.left or row.array.indices}]"
+    array = array_of(row.id)
+    return f"{array}_{index_of(row.id)}" if array else str(row.id)
+
+
+def array_id(row: JobRow) -> str:
+    """Return the number of the array of an element, else of the job itself."""
+    return str(array_of(row.id) or row.id)
+
+
+def task_id(row: JobRow) -> str:
+    """Return the index of an element, those of the waiting elements of an array, or ``N/A``."""
+    if row.array is not None:
+        return row.array.left or row.array.indices
+    return str(index_of(row.id)) if array_of(row.id) else "N/A"
 
 
 def state_of(row: JobRow) -> tuple[str, str]:
@@ -124,6 +153,33 @@ def slurm_duration(whole: int) -> str:
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
+def slurm_time(at_s: float | None, *, none: str = "N/A") -> str:
+    """Return ``2026-11-23T14:20:00`` in local time."""
+    return none if at_s is None else time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_s))
+
+
+def _end_time(row: JobRow) -> str:
+    started_s = row.started_s
+    return slurm_time(started_s + row.walltime_s if started_s and row.walltime_s else None)
+
+
+def _elapsed_s(row: JobRow, now_s: float) -> float:
+    if row.started_s is None:
+        return 0.0
+    return row.wall_s or max(0.0, (row.ended_s or now_s) - row.started_s)
+
+
+def _left_of(row: JobRow, now_s: float) -> str:
+    if not row.walltime_s:
+        return "UNLIMITED"
+    return slurm_duration(int(max(0.0, row.walltime_s - _elapsed_s(row, now_s))))
+
+
+def _dependency(row: JobRow) -> str:
+    waits = "waits for its dependencies: "
+    return row.reason.removeprefix(waits) if row.reason.startswith(waits) else "(null)"
+
+
 Field = Callable[[JobRow, JobList], str]
 
 
@@ -138,8 +194,18 @@ SQUEUE: Final[Mapping[str, tuple[str, Field]]] = {
     "A": ("JOBID", lambda row, _: str(row.id)),
     "C": ("CPUS", lambda row, _: str(row.cpus)),
     "D": ("NODES", lambda row, _: str(len(row.nodes) or row.places)),
-    "i": ("JOBID", lambda row, _: str(row.id)),
-    "F": ("ARRAY_JOB_ID", lambda row, _: str(row.id)),
+    "b": ("TRES_PER_NODE", lambda row, _: f"gres/gpu:{row.gpus}" if row.gpus else "N/A"),
+    "e": ("END_TIME", lambda row, _: _end_time(row)),
+    "E": ("DEPENDENCY", lambda row, _: _dependency(row)),
+    "F": ("ARRAY_JOB_ID", lambda row, _: array_id(row)),
+    "i": ("JOBID", lambda row, _: slurm_id(row)),
+    "K": ("ARRAY_TASK_ID", lambda row, _: task_id(row)),
+    "L": ("TIME_LEFT", lambda row, reply: _left_of(row, reply.now_s)),
+    "m": ("MIN_MEMORY", lambda row, _: f"{row.memory_bytes >> 20}M" if row.memory_bytes else "0"),
+    "n": ("REQ_NODES", lambda _row, _: ""),
+    "q": ("QOS", lambda _row, _: "normal"),
+    "S": ("START_TIME", lambda row, _: slurm_time(row.started_s or row.predicted_start_s)),
+    "V": ("SUBMIT_TIME", lambda row, _: slurm_time(row.submitted_s)),
     "j": ("NAME", lambda row, _: row.name),
     "l": ("TIME_LIMIT", lambda row, _: limit_of(row)),
     "M": ("TIME", lambda row, reply: elapsed_of(row, reply.now_s)),
@@ -179,9 +245,15 @@ SACCT: Final[Mapping[str, tuple[str, Field]]] = {
         ),
     ),
     "exitcode": ("ExitCode", lambda row, _: _exit_code(row)),
-    "jobid": ("JobID", lambda row, _: str(row.id)),
+    "end": ("End", lambda row, _: slurm_time(row.ended_s, none="Unknown")),
+    "elapsedraw": ("ElapsedRaw", lambda row, reply: str(int(_elapsed_s(row, reply.now_s)))),
+    "jobid": ("JobID", lambda row, _: slurm_id(row)),
     "jobidraw": ("JobIDRaw", lambda row, _: str(row.id)),
     "jobname": ("JobName", lambda row, _: row.name),
+    "nnodes": ("NNodes", lambda row, _: str(len(row.nodes) or row.places)),
+    "start": ("Start", lambda row, _: slurm_time(row.started_s, none="Unknown")),
+    "submit": ("Submit", lambda row, _: slurm_time(row.submitted_s, none="Unknown")),
+    "timelimit": ("Timelimit", lambda row, _: limit_of(row)),
     "nodelist": ("NodeList", lambda row, _: ",".join(row.nodes) or "None assigned"),
     "partition": ("Partition", lambda row, _: row.queue),
     "state": ("State", lambda row, _: state_of(row)[0]),
@@ -245,6 +317,162 @@ def squeue_lines(reply: JobList, form: str, *, header: bool) -> Iterator[str]:
         yield line(lambda letter: SQUEUE[letter][0])
     for row in reply.jobs:
         yield line(lambda letter, row=row: SQUEUE[letter][1](row, reply))  # type: ignore[misc]  # bound now, not later
+
+
+#: Names of squeue -O and their letters.
+LONG_NAMES: Final[Mapping[str, str]] = {
+    "account": "a",
+    "arrayjobid": "F",
+    "arraytaskid": "K",
+    "dependency": "E",
+    "endtime": "e",
+    "jobarrayid": "i",
+    "jobid": "A",
+    "minmemory": "m",
+    "name": "j",
+    "nodelist": "N",
+    "numcpus": "C",
+    "numnodes": "D",
+    "partition": "P",
+    "prioritylong": "Q",
+    "qos": "q",
+    "reason": "r",
+    "reasonlist": "R",
+    "starttime": "S",
+    "state": "T",
+    "statecompact": "t",
+    "submittime": "V",
+    "timeleft": "L",
+    "timelimit": "l",
+    "timeused": "M",
+    "username": "u",
+}
+
+
+def long_form(text: str) -> str:
+    """Return the format of ``-o`` that ``-O JobID:12,State`` means; 20 characters each.
+
+    Raises:
+        UsageError: an unknown name.
+    """
+    parts = []
+    for word in filter(None, text.split(",")):
+        name, _, width = word.partition(":")
+        letter = LONG_NAMES.get(name.lower())
+        if letter is None:
+            raise UsageError(f"-O: unknown field {name!r}", hint=f"valid: {', '.join(LONG_NAMES)}")
+        size = width.strip(".-")
+        right = "." if width.startswith(".") else ""
+        parts.append(f"%{right}{size if size.isdecimal() else 20}{letter}")
+    return "".join(parts)
+
+
+def squeue_json(reply: JobList) -> dict[str, object]:
+    """Return the document of ``squeue --json``, in the names of Slurm."""
+    return {
+        "jobs": [
+            {
+                "job_id": row.id,
+                "array_job_id": _number(array_of(row.id) or (row.id if row.array else 0)),
+                "array_task_id": _number(index_of(row.id) if array_of(row.id) else None),
+                "array_task_string": task_id(row) if row.array is not None else "",
+                "name": row.name,
+                "user_name": row.user,
+                "account": row.account,
+                "partition": row.queue,
+                "job_state": [state_of(row)[0]],
+                "state_reason": reason_of(row).strip("()") if not row.nodes else "None",
+                "nodes": ",".join(row.nodes),
+                "cpus": _number(row.cpus),
+                "node_count": _number(len(row.nodes) or row.places),
+                "priority": _number(row.priority),
+                "submit_time": _number(int(row.submitted_s)),
+                "start_time": _number(int(row.started_s or row.predicted_start_s or 0)),
+                "end_time": _number(int(row.ended_s or 0)),
+                "time_limit": _number(int(row.walltime_s // 60) if row.walltime_s else None),
+            }
+            for row in reply.jobs
+        ],
+        "last_update": _number(int(reply.now_s)),
+        "errors": [],
+        "warnings": [],
+    }
+
+
+def _number(value: int | None) -> dict[str, object]:
+    """Return a number as Slurm's JSON has it."""
+    return {"set": value is not None, "infinite": False, "number": value or 0}
+
+
+#: sinfo -o: titles by letter.
+SINFO: Final[Mapping[str, str]] = {
+    "a": "AVAIL",
+    "c": "CPUS",
+    "C": "CPUS(A/I/O/T)",
+    "D": "NODES",
+    "e": "FREE_MEM",
+    "f": "AVAIL_FEATURES",
+    "F": "NODES(A/I/O/T)",
+    "G": "GRES",
+    "l": "TIMELIMIT",
+    "m": "MEMORY",
+    "n": "HOSTNAMES",
+    "N": "NODELIST",
+    "O": "CPU_LOAD",
+    "P": "PARTITION",
+    "R": "PARTITION",
+    "t": "STATE",
+    "T": "STATE",
+}
+_WHOLE_STATES: Final = {"drng": "draining", "drain": "drained", "mix": "mixed"}
+
+
+def sinfo_rows(
+    queue: QueueRow, groups: Iterable[tuple[str, Sequence[NodeRow]]], *, is_default: bool
+) -> Iterator[dict[str, str]]:
+    """Yield the values of the letters of sinfo, for each group of nodes in one state."""
+    limit = slurm_duration(int(queue.max_walltime_s)) if queue.max_walltime_s else "infinite"
+    for state, nodes in groups:
+        first = nodes[0]
+        cpus = sum(node.cpus for node in nodes)
+        free = sum(node.cpus_free for node in nodes)
+        out = state in {"down", "drain", "drng"}
+        idle = 0 if out else free
+        gpus = f"gpu:{first.gpus}" if first.gpus else "(null)"
+        busy = sum(bool(node.jobs) for node in nodes)
+        counts = (0, 0, len(nodes)) if out else (busy, len(nodes) - busy, 0)
+        yield {
+            "a": "up" if queue.started else "inact",
+            "c": str(first.cpus),
+            "C": f"{cpus - free}/{idle}/{free - idle}/{cpus}",
+            "D": str(len(nodes)),
+            "e": str(first.memory_free_bytes >> 20),
+            "f": ",".join(first.features) or "(null)",
+            "F": "/".join(map(str, (*counts, len(nodes)))),
+            "G": gpus,
+            "l": limit,
+            "m": str(first.memory_bytes >> 20),
+            "n": first.name,
+            "N": ",".join(node.name for node in nodes),
+            "O": f"{first.load.load1:.2f}" if first.load is not None else "N/A",
+            "P": queue.name + "*" * is_default,
+            "R": queue.name,
+            "t": state,
+            "T": _WHOLE_STATES.get(state, state),
+        }
+
+
+def sinfo_lines(rows: Iterable[Mapping[str, str]], form: str, *, header: bool) -> Iterator[str]:
+    """Yield the lines of sinfo in a format such as ``%9P %.5a %N``.
+
+    Raises:
+        UsageError: an unknown letter.
+    """
+    for match in _SPEC.finditer(form):
+        if match[3] not in SINFO:
+            raise UsageError(f"-o: unknown field %{match[3]}", hint=f"valid: {', '.join(SINFO)}")
+    for row in ([SINFO] if header else []) + list(rows):
+        yield _SPEC.sub(lambda m, row=row: _fitted(row[m[3]], m[2], m[1]), form) + "\n"  # type: ignore[misc]  # bound now
 
 
 def _fitted(text: str, width: str, right: str) -> str:
