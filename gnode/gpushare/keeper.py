@@ -88,12 +88,33 @@ class Keeper:
         """
         metrics = self.look()
         if metrics is None:
-            (self._directory / GROUPS_FILE).unlink(missing_ok=True)
+            self._keep_in_file(groups)
             return
         for group in cast("dict[str, object]", metrics["groups"]):
             if group not in groups:
                 log.warning("job %s is over: its share of a GPU is given back", group)
                 self.ask(order="remove", group=group)
+
+    def _keep_in_file(self, groups: Collection[str]) -> None:
+        """Remove all others from what the next daemon reads.
+
+        Those that are kept must be in it: processes connect to the next daemon at once, before
+        gnode has admitted their jobs again, and are refused for ever if it does not know them.
+        """
+        path = self._directory / GROUPS_FILE
+        try:
+            rows = json.loads(path.read_text(encoding="utf-8"))
+            kept = [row for row in rows if row["group"] in groups]
+        except FileNotFoundError:
+            return
+        except (ValueError, KeyError, TypeError) as error:
+            log.error("%s cannot be used: %s", path, error)
+            return
+        if len(kept) < len(rows):
+            new = path.with_name(f"{GROUPS_FILE}.new")
+            new.touch(mode=0o600)
+            new.write_text(json.dumps(kept), encoding="utf-8")
+            os.replace(new, path)
 
     def close(self) -> None:
         """Watch no longer; a daemon without jobs ends."""
