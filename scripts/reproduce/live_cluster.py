@@ -23,18 +23,29 @@ class Cluster:
         gpus: that each node declares.
         gpu_types: of the nodes' GPUs, one for each node; empty: all alike.
         settings: added to the configuration, as TOML.
+        node_settings: added to that of each node.
+        cpus: that each node declares.
 
     Attributes:
         environment: in which commands find it.
     """
 
     def __init__(
-        self, directory: Path, *, gpus: int, gpu_types: Sequence[str] = (), settings: str = ""
+        self,
+        directory: Path,
+        *,
+        gpus: int,
+        gpu_types: Sequence[str] = (),
+        settings: str = "",
+        node_settings: str = "",
+        cpus: int = 4,
     ) -> None:
         self._dir = directory
         self._gpus = gpus
         self._gpu_types = gpu_types
         self._settings = settings
+        self._node_settings = node_settings
+        self._cpus = cpus
         self.environment = dict(os.environ)
 
     def __enter__(self) -> Self:
@@ -47,16 +58,19 @@ class Cluster:
 
     def _start(self) -> None:
         place = ("--dir", str(self._dir))
-        wanted = ("--nodes", str(NODES), "--gpus", str(self._gpus), "--cpus", "4")
+        wanted = ("--nodes", str(NODES), "--gpus", str(self._gpus))
+        wanted += ("--cpus", str(self._cpus))
         self.run("gsched", "up", *place, *wanted)
-        if self._settings or self._gpu_types:
+        if self._settings or self._gpu_types or self._node_settings:
             self.run("gsched", "down", *place)
             with (self._dir / "gsched.toml").open("a", encoding="utf-8") as file:
                 file.write(f"\n{self._settings}")
-            for number, gpu_type in enumerate(self._gpu_types, 1):
+            for number in range(1, NODES + 1):
                 path = self._dir / "nodes" / f"n{number}" / "gnode.toml"
                 with path.open("a", encoding="utf-8") as file:  # its table [[node.gpu]] is the last
-                    file.write(f'type = "{gpu_type}"\n')
+                    if self._gpu_types:
+                        file.write(f'type = "{self._gpu_types[number - 1]}"\n')
+                    file.write(self._node_settings)
             self.run("gsched", "up", *place)
         self.environment["GSCHED_HEAD"] = str(self._dir / "head.sock")
 

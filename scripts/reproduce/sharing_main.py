@@ -14,6 +14,8 @@ The paper does not publish its jobs, so they are drawn here: five kinds of netwo
 the time for which each keeps a GPU busy. Three models of what sharing costs (`gschedd.sim.gpu_work`
 and `gpu_costs`): ``bound``: nothing; ``measured``: as on the driver without a GPU, by
 ``scripts/bench/gpushare``; ``fitted``: as the paper's own figures of its third experiment imply.
+
+``--live`` runs 1 on a cluster of this machine, on drivers without GPUs, time scaled 1:100.
 """
 
 import argparse
@@ -24,12 +26,14 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Final
 
+import click
 from rich.console import Console
 from rich.table import Table
 
 from gschedd.plan.sharing import SharingRules
 from gschedd.sim.gpu_costs import SharingCosts
 from scripts.reproduce.arguments import seeds_of
+from scripts.reproduce.sharing_live import run_live
 from scripts.reproduce.sharing_model import (
     BENCH_USE,
     KINDS,
@@ -59,6 +63,7 @@ PARTS: Final = ("group", "sensitivity", "pairs")
 EXAMPLES: Final = """examples:
   scripts/reproduce/sharing
   scripts/reproduce/sharing --window 60 --low-max 2
+  scripts/reproduce/sharing --live --seeds 0-2
 """
 
 Gains = dict[str, list[float]]
@@ -247,6 +252,9 @@ def parser() -> argparse.ArgumentParser:
         "--window", type=float, default=20.0, metavar="MIN", help="of arrivals, in 1 [20]"
     )
     made.add_argument(
+        "--live", action="store_true", help="real processes; 2 minutes for each list [0 only]"
+    )
+    made.add_argument(
         "--only",
         type=_parts,
         default=PARTS,
@@ -264,14 +272,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         low_max=asked.low_max, low_max_printed=asked.printed, utilisation_assumed=asked.assumed
     )
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
-    asked.seeds = list(asked.seeds or range(30))
+    asked.seeds = list(asked.seeds or range(1 if asked.live else 30))
     parts: dict[str, Callable[[], object]] = {
         "group": lambda: print_group(asked, rules, console),
         "sensitivity": lambda: print_sensitivity(asked, rules, console),
         "pairs": lambda: print_pairs(console),
     }
     record: dict[str, object] = {"seeds": asked.seeds}
-    record |= {name: parts[name]() for name in asked.only}
+    if asked.live:
+        group = Group(window_s=asked.window * MINUTE_S)
+        try:
+            record["live"] = run_live(asked.seeds, group, rules, console)
+        except click.ClickException as error:
+            print(f"sharing: {error.format_message()}", file=sys.stderr)
+            return 1
+    else:
+        record |= {name: parts[name]() for name in asked.only}
     if asked.json:
         Path(asked.json).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return 0

@@ -1,0 +1,23 @@
+"""scripts/reproduce/sharing --live: real jobs on devices without GPUs, shortened."""
+
+from pathlib import Path
+
+import pytest
+
+from gschedd.plan.sharing import SharingRules
+from scripts.reproduce.sharing_live import Stage, scaled
+from scripts.reproduce.sharing_model import GPUS, Group, draw
+from tests.support.gpu_fixtures import needs_compiler
+
+pytestmark = [needs_compiler, pytest.mark.xdist_group("gpushare"), pytest.mark.timeout(300)]
+
+
+def test_jobs_that_share_run_at_once_and_do_all_of_their_work(tmp_path: Path) -> None:
+    """Eight jobs of 1 to 3 seconds arrive at once on four GPUs."""
+    jobs = [scaled(job) for job in draw(0, Group(window_s=0.0, scale=0.15))][:8]
+    live = Stage(tmp_path).run(jobs, SharingRules(), shared=True)
+
+    work_s = sum(job.duration_s * job.gpu_use for job in jobs)
+    assert live.busy_s == pytest.approx(work_s, 0.05)  # kernels take their time
+    assert live.at_once > GPUS
+    assert live.outcome.utilisation == pytest.approx(live.busy_s / GPUS / live.outcome.completion_s)
