@@ -1,7 +1,8 @@
 """Cases of `sharing.py correctness`: code that allocates until it fails, under a limit.
 
 Each prints the bytes that it got, as a number on the last line. ``PIECE`` bytes are asked for at a
-time, up to ``LIMIT`` and beyond.
+time, up to ``LIMIT`` and beyond. Cases of frameworks have a stand-in through the driver alone, for
+rehearsals without them.
 """
 
 from dataclasses import dataclass
@@ -90,19 +91,65 @@ got = total if free <= total else -1
 """
 
 
+_FAMILY = """
+from tests.support.gpu_job import Cuda
+cuda, got = Cuda(), 0
+assert cuda.start() == 0
+while got < 2 * LIMIT:
+    result, _ = cuda.alloc({family!r}, PIECE)
+    if result:
+        assert result == 2, result
+        break
+    got += PIECE
+"""
+
+_TOTAL = """
+from tests.support.gpu_job import Cuda
+cuda = Cuda()
+assert cuda.start() == 0
+result, free, total = cuda.info()
+got = total if (result, cuda.total()[1]) == (0, total) and free <= total else -1
+"""
+
+_REPLAYED = """
+from tests.support.gpu_job import Cuda
+cuda = Cuda()
+assert cuda.start() == 0
+results, executable = cuda.capture(100, 1)
+for _ in range(100):
+    results.append(cuda.replay(executable))
+got = {exact} if not any(results) and cuda.synchronize() == 0 else -1
+"""
+
+_LAUNCHED = """
+from tests.support.gpu_job import Cuda
+cuda = Cuda()
+assert cuda.start() == 0
+results = [cuda.launch(100) for _ in range(10)]
+got = {exact} if not any(results) and cuda.synchronize() == 0 else -1
+"""
+
+
+def family(name: str) -> str:
+    """Return code that allocates by one family of the driver's functions."""
+    return _FAMILY.format(family=name)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One program and what it must print.
 
     Attributes:
-        needs: module without which it is skipped.
+        needs: module without which it is skipped; empty: the driver alone.
         code: sets ``got``.
+        stand_in: the same without that module, on a driver without a GPU.
         least, most: of ``got``, as fractions of the limit; or an exact value.
         variables: more of its environment.
     """
 
     name: str
     code: str
+    stand_in: str = ""
     needs: str = "torch"
     least: float = 0.9
     most: float = 1.0
@@ -114,20 +161,41 @@ def _allocator(settings: str) -> tuple[tuple[str, str], ...]:
     return (("PYTORCH_CUDA_ALLOC_CONF", settings), ("PYTORCH_ALLOC_CONF", settings))
 
 
+FAMILIES = ("plain", "managed", "pitch", "array", "async", "pool", "vmm")
+
 CASES = (
-    Case(name="the device has the limit's size", code=_INFO, least=1.0),
-    Case(name="caching allocator", code=_TORCH),
+    *(Case(name=f"driver: {each}", code=family(each), needs="") for each in FAMILIES),
+    Case(name="the device has the limit's size", code=_INFO, stand_in=_TOTAL, least=1.0),
+    Case(name="caching allocator", code=_TORCH, stand_in=family("plain")),
     Case(
         name="expandable segments",
         code=_TORCH,
+        stand_in=family("vmm"),
         variables=_allocator("expandable_segments:True"),
     ),
-    Case(name="cudaMallocAsync", code=_TORCH, variables=_allocator("backend:cudaMallocAsync")),
-    Case(name="managed memory", code=_MANAGED),
-    Case(name="CuPy's pool", code=_CUPY, needs="cupy"),
-    Case(name="JAX's preallocation", code=_JAX, needs="jax", least=0.5),
-    Case(name="replayed graph", code=_GRAPH, exact=101),
-    Case(name="Triton kernel", code=_TRITON, needs="triton", exact=4096),
-    Case(name="torch.compile", code=_COMPILED, needs="triton", exact=3 * 4096),
-    Case(name="NCCL, one rank", code=_NCCL, exact=1024),
+    Case(
+        name="cudaMallocAsync",
+        code=_TORCH,
+        stand_in=family("async"),
+        variables=_allocator("backend:cudaMallocAsync"),
+    ),
+    Case(name="managed memory", code=_MANAGED, stand_in=family("managed")),
+    Case(name="CuPy's pool", code=_CUPY, stand_in=family("plain"), needs="cupy"),
+    Case(name="JAX's preallocation", code=_JAX, stand_in=_TOTAL, needs="jax", least=0.5),
+    Case(name="replayed graph", code=_GRAPH, stand_in=_REPLAYED.format(exact=101), exact=101),
+    Case(
+        name="Triton kernel",
+        code=_TRITON,
+        stand_in=_LAUNCHED.format(exact=4096),
+        needs="triton",
+        exact=4096,
+    ),
+    Case(
+        name="torch.compile",
+        code=_COMPILED,
+        stand_in=_LAUNCHED.format(exact=3 * 4096),
+        needs="triton",
+        exact=3 * 4096,
+    ),
+    Case(name="NCCL, one rank", code=_NCCL, stand_in=_LAUNCHED.format(exact=1024), exact=1024),
 )

@@ -97,6 +97,11 @@ class Device:
         """Return what has been launched, in the order of the calls."""
         count = int(_HEAD.unpack(self._read(_HEAD.size))[3])
         assert count <= LOG_MAX, "the log has overflown"
+        return self.newest()
+
+    def newest(self) -> list[Ran]:
+        """Return what the log still has, in any order."""
+        count = min(int(_HEAD.unpack(self._read(_HEAD.size))[3]), LOG_MAX)
         rows = _RECORD.iter_unpack(self._read(count * _RECORD.size, _LOG_AT))
         return [Ran(row[0], row[1], *row[3:]) for row in rows]
 

@@ -1,0 +1,79 @@
+"""A driver without a GPU and an NVML that shows it, for `sharing.py --rehearse`."""
+
+import os
+import time
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+from gnode.hw.nvml import Nvml
+from tests.support.gpu_device import Device, build_driver
+
+GIB = 1 << 30
+UUID = "GPU-rehearsed"
+TOTAL_BYTES = 80 * GIB
+SECOND_NS = 1_000_000_000
+
+
+class Rehearsal:
+    """The device that stands for a GPU.
+
+    Attributes:
+        driver: path of its library.
+        device: what it has logged.
+
+    Args:
+        folder: for its files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "driver").mkdir()
+        self.driver = build_driver(folder / "driver")
+        self.device = Device(folder / "device", total_bytes=TOTAL_BYTES)
+
+    def nvml(self) -> Nvml:
+        """Return NVML as it would show this device."""
+        library = ModuleType("rehearsed_nvml")
+        library.__dict__.update(
+            NVMLError=type("NVMLError", (Exception,), {}),
+            NVML_CLOCK_SM=1,
+            NVML_DEVICE_MIG_ENABLE=1,
+            nvmlInit=lambda: None,
+            nvmlDeviceGetCount=lambda: 1,
+            nvmlDeviceGetHandleByIndex=int,
+            nvmlDeviceGetName=lambda _: "Rehearsed GPU",
+            nvmlDeviceGetUUID=lambda _: UUID,
+            nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(
+                total=TOTAL_BYTES, used=self.device.used_bytes
+            ),
+            nvmlDeviceGetNumGpuCores=lambda _: 16896,
+            nvmlDeviceGetCudaComputeCapability=lambda _: (9, 0),
+            nvmlDeviceGetMaxClockInfo=lambda *_: 1980,
+            nvmlDeviceGetMigMode=lambda _: (0, 0),
+            nvmlDeviceGetUtilizationRates=lambda _: SimpleNamespace(gpu=self.busy_percent()),
+            nvmlDeviceGetComputeRunningProcesses=lambda _: [
+                SimpleNamespace(pid=pid, usedGpuMemory=used)
+                for pid, used in self.device.used_by_process().items()
+                if Path(f"/proc/{pid}").exists()
+            ],
+        )
+        return Nvml(library)
+
+    def busy_percent(self) -> float:
+        """Return how busy the device was in the last second."""
+        now_ns = time.monotonic_ns()
+        since_ns = now_ns - SECOND_NS
+        busy_ns = sum(
+            max(0, min(one.ended_ns, now_ns) - max(one.started_ns, since_ns))
+            for one in self.device.newest()
+        )
+        return 100.0 * busy_ns / SECOND_NS
+
+    def environment(self) -> dict[str, str]:
+        """Return what a process needs to use this device."""
+        return {"GSCHED_FAKE_STATE": str(self.device.path)}
+
+    def library_path(self) -> dict[str, str]:
+        """Return what a process needs to find the driver itself."""
+        old = os.environ.get("LD_LIBRARY_PATH")
+        folder = str(self.driver.parent)
+        return {"LD_LIBRARY_PATH": f"{folder}:{old}" if old else folder}
