@@ -56,8 +56,8 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 PROBE_USER = "nobody"
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 #: Isolated (-I), so that nothing of the user's is imported; so it must be told where gsched lies.
-STEP_AGENT_BOOT = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); from gnode.steps.agent import main; main()"
+STEP_BOOT = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from gnode.steps.{} import main; main()"
 )
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
@@ -170,7 +170,8 @@ def _compose(
         cpu_binding=binding.words,
         cpuset_root=roots.cpuset if binding.method == "cpuset" else None,
         cpu_count=inventory.cpus,
-        step_agent=(sys.executable, "-I", "-c", STEP_AGENT_BOOT, _own_root()),
+        step_agent=(sys.executable, "-I", "-c", STEP_BOOT.format("agent"), _own_root()),
+        unpacker=(sys.executable, "-I", "-c", STEP_BOOT.format("code"), _own_root()),
         launch_agent=_launch_agent(),
         remove_delay_s=float(environment("GSCHED_TEST_REMOVE_DELAY_S") or REMOVE_DELAY_S),
     )

@@ -11,7 +11,7 @@ Every refusal of the head is raised as the matching class of `gsched.errors`.
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -26,10 +26,12 @@ from gsched.errors import (
     UsageError,
 )
 from gsched.model.ids import read_job_id, short_job_id
+from gsched.model.job import CodeSnapshot
 from gsched.model.limits import MAX_DRY_RUN_JOBS, MAX_REQUEST_BYTES, MAX_STORIES
 from gsched.model.states import JobState
 from gsched.protocol import api
 from gsched.protocol.actions import AnyJobAction, AnyNodeAction
+from gsched.protocol.code import CodePiece, CodeReply
 from gsched.protocol.queues import QueueChange, QueueRequest
 from gsched.protocol.stories import JobStories
 from gsched.transport import (
@@ -51,6 +53,7 @@ RETRY_S = 30.0  # how long a submission whose answer was lost is tried again: a 
 _WAIT_RETRY_S = 600.0  # `wait` has time: it outlasts an upgrade of the head
 _POLL_SLACK_S = 15.0
 _PAUSE_S = 0.2
+_CODE_PIECE_BYTES = 700_000  # a request of 1 MiB, in base64
 _NO_ROOM = frozenset({429, 503})  # with Retry-After: nothing was done, the request may come again
 _MAX_IDS_TEXT = 6000  # HTTP servers bound the request line, ours at about 8 kB
 T = TypeVar("T", bound=msgspec.Struct)
@@ -279,6 +282,24 @@ class Head:
                 if _is_over(clock, limit_s) or _is_over(clock, deadline_s):
                     raise
             pause(_PAUSE_S)
+
+    def code_limits(self) -> CodeReply:
+        """Return how large a code snapshot may be."""
+        return self._post("/v1/code", CodePiece(), CodeReply)
+
+    def send_code(self, snapshot: CodeSnapshot, archive: IO[bytes]) -> None:
+        """Send the archive of a code snapshot, unless the head has it.
+
+        Raises:
+            RequestTooLargeError: it is larger than allowed.
+        """
+        piece = CodePiece(digest=snapshot.digest, size_bytes=snapshot.size_bytes)
+        received = self._post("/v1/code", piece, CodeReply).received_bytes
+        while received < snapshot.size_bytes:
+            archive.seek(received)
+            data = archive.read(_CODE_PIECE_BYTES)
+            piece = msgspec.structs.replace(piece, offset=received, data=data)
+            received = self._post("/v1/code", piece, CodeReply).received_bytes
 
     # --- nodes, history, the head itself ---
 

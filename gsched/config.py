@@ -7,6 +7,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from gsched.config_gpu_share import GpuShareConfig
+from gsched.config_limits import LimitsConfig
 from gsched.config_notify import NotifyConfig
 from gsched.errors import ConfigError
 from gsched.model.limits import MAX_DETACH_TIMEOUT_S, MAX_LEASE_S
@@ -509,10 +510,7 @@ class MovesConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole file. The first queue is the default one.
-
-    Where a file has the deprecated ``[deadline]``, `parse_config` makes ``training`` from it.
-    """
+    """The whole file; the first queue is the default. ``training`` replaces ``[deadline]``."""
 
     head: HeadConfig = HeadConfig()
     node: NodeConfig = NodeConfig()
@@ -525,6 +523,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     moves: MovesConfig = MovesConfig()
     gpu_share: GpuShareConfig = GpuShareConfig()
     notify: NotifyConfig = NotifyConfig()
+    limits: LimitsConfig = LimitsConfig()
 
 
 def config_path(given: str | None) -> str:

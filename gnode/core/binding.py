@@ -7,7 +7,7 @@ from msgspec import structs
 
 from gnode.core.cpus import Cpu
 from gnode.core.inputs import Account
-from gnode.core.job_steps import mpi_variables, step_variables
+from gnode.core.job_steps import in_snapshot, mpi_variables, step_variables
 from gnode.core.ranks import ranks_on_hosts, threads_of
 from gnode.core.slurm import SLURM_MARK, slurm_variables
 from gnode.core.task import AttemptKey, CpusetCgroup, MemoryCgroup, Task, TaskFile
@@ -81,6 +81,7 @@ class Site:
         cpuset_root: version and directory below which CPUs are limited; None: by affinity.
         cpu_count: CPUs that the node offers; 0: unknown.
         step_agent: the command that runs a step agent.
+        unpacker: the command that starts a program in the code snapshot of its job.
         launch_agent: path of gsched-launch-agent, by which MPI starts its daemons; empty: none.
         remove_delay_s: how long the records of an acknowledged attempt stay: a repeated launch
             still gets its exit.
@@ -105,6 +106,7 @@ class Site:
     cpuset_root: tuple[int, str] | None = None
     cpu_count: int = 0
     step_agent: tuple[str, ...] = ()
+    unpacker: tuple[str, ...] = ()
     launch_agent: str = ""
     remove_delay_s: float = REMOVE_DELAY_S
 
@@ -163,7 +165,7 @@ def bind(
         uid=account.uid,
         gid=launch.owner.gid if switch_user else account.gid,
         switch_user=switch_user,
-        argv=_argv(launch, account, site, user_dir),
+        argv=in_snapshot(launch, site.unpacker, _argv(launch, account, site, user_dir)),
         env=_environment(launch, account, site, user_dir),
         cwd=launch.workdir,
         stdout_path=stdout_path,
@@ -392,8 +394,8 @@ def _environment(launch: Launch, account: Account, site: Site, user_dir: str) ->
     )
     environment.update(_pbs(launch, site, user_dir))
     environment.update(_gsched(launch, site, user_dir))
+    environment.update(step_variables(launch, site.elastic_socket, user_dir))
     if len(launch.hosts) > 1:
-        environment.update(step_variables(launch, site.elastic_socket))
         nodefile = f"{user_dir}/{NODEFILE_NAME}"
         for name, value in mpi_variables(launch, site.launch_agent, nodefile).items():
             environment.setdefault(name, value)

@@ -1,18 +1,41 @@
-"""Variables of jobs on several nodes with which their programs start tasks on the other nodes."""
+"""What a job gets to start tasks on its other nodes, and to start in its code snapshot."""
 
 from gnode.core.task import AttemptKey
+from gsched.model.job import CodeSnapshot
 from gsched.model.states import LaunchKind
 from gsched.protocol.node import Launch
 
+SNAPSHOT_NAME = "code"  # in the job's directory
 
-def step_variables(launch: Launch, socket: str) -> dict[str, str]:
-    """Return what programs of a job on several nodes need to start tasks on its other nodes."""
-    if not socket:
+
+def step_variables(launch: Launch, socket: str, user_dir: str) -> dict[str, str]:
+    """Return what a job needs to start tasks on its other nodes, and to unpack its code."""
+    snapshot = snapshot_of(launch)
+    if not socket or (len(launch.hosts) == 1 and snapshot is None):
         return {}
-    return {
+    variables = {
         "GSCHED_NODE_SOCKET": socket,
         "GSCHED_ATTEMPT_KEY": AttemptKey(launch.job, launch.attempt).name,
     }
+    if snapshot is not None:
+        variables["GSCHED_SNAPSHOT_DIR"] = f"{user_dir}/{SNAPSHOT_NAME}"
+    return variables
+
+
+def snapshot_of(launch: Launch) -> CodeSnapshot | None:
+    """Return the code in which a job starts; None: in its working directory."""
+    return launch.origin.spec.snapshot if launch.origin is not None else None
+
+
+def in_snapshot(
+    launch: Launch, unpacker: tuple[str, ...], argv: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the command that runs ``argv`` in the code snapshot of its job, where it has one."""
+    snapshot = snapshot_of(launch)
+    if snapshot is None:
+        return argv
+    place = (snapshot.digest, str(snapshot.size_bytes), snapshot.directory)
+    return (*unpacker, *place, "--", *argv)
 
 
 def mpi_variables(launch: Launch, agent: str, nodefile: str) -> dict[str, str]:

@@ -24,6 +24,7 @@ from gnode.core.inputs import Welcomed as WelcomedInput
 from gnode.daemon.arrivals import Arrivals, Lookup
 from gnode.daemon.peer import NotTheHeadError, check_directory, check_peer, socket_path
 from gsched.failpoint import failpoint
+from gsched.protocol.code import CodeRead
 from gsched.protocol.endpoint import endpoint
 from gsched.protocol.framing import frames
 from gsched.protocol.job_steps import StepOrder, StepRefused
@@ -89,7 +90,7 @@ class Channel:
         node: this node's name.
         key: the cluster's key.
         post: takes inputs for the agent.
-        on_step: takes orders for step agents, and their failures.
+        on_job: takes what is for programs of jobs: step agents, code snapshots.
         lookup: finds the owners of launches.
     """
 
@@ -101,7 +102,7 @@ class Channel:
         node: str,
         key: bytes,
         post: Callable[[Input], None],
-        on_step: Callable[[StepOrder | StepRefused], None],
+        on_job: Callable[[StepOrder | StepRefused | CodeRead], None],
         lookup: Lookup,
     ) -> None:
         self._path, self._trusted = socket_path(head), trusted
@@ -109,7 +110,7 @@ class Channel:
         self._shown = head
         self._node, self._key = node, key
         self._post = post
-        self._on_step = on_step
+        self._on_job = on_job
         self._arrivals = Arrivals(lookup, post)
         self._out: list[NodeMessage] = []
         self._wake = asyncio.Event()
@@ -360,8 +361,8 @@ class Channel:
                     self._post(LeaseRenewed(number=message.number))
                 case Ping():
                     self.send(Pong(number=message.number))
-                case StepOrder() | StepRefused():
-                    self._on_step(message)
+                case StepOrder() | StepRefused() | CodeRead():
+                    self._on_job(message)
                 case Challenge() | Welcome():
                     log.warning("%s in the middle of a connection: ignored", type(message).__name__)
                 case _:

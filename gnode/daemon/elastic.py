@@ -87,7 +87,7 @@ def listen(path: str) -> socket.socket:
     return listener
 
 
-Introduction = wire.Hello | wire.Ready | wire.StepCall | wire.StepAgentHello
+Introduction = wire.Hello | wire.Ready | wire.StepCall | wire.StepAgentHello | wire.CodeHello
 
 
 class _RefusedError(Exception):
@@ -139,7 +139,7 @@ class ElasticServer:
         path: of the socket, as `socket_path` gives it.
         attempts: what gnode knows of its attempts; only read.
         post: takes inputs for the agent.
-        steps: serves programs that start tasks on other nodes, and step agents.
+        steps: serves programs that start tasks on other nodes, step agents, and what unpacks code.
         clock: for the age of attempts and the rate of lines.
     """
 
@@ -291,6 +291,9 @@ class ElasticServer:
         if first.step is not None:
             key = self._key_of(first.step, uid)
             await self._steps.serve_call(key, first.step, reader, writer)
+            return
+        if first.code is not None:
+            await self._steps.code.serve(self._key_of(first.code, uid), reader, writer)
             return
         if first.agent is not None:
             key = self._key_of(first.agent, uid)

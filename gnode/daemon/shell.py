@@ -133,7 +133,7 @@ class Shell:
             node=identity.node,
             key=identity.key,
             post=self.post,
-            on_step=self._steps.take,
+            on_job=self._steps.take,
             lookup=Accounts(clock),
         )
         self._sessions = Sessions(

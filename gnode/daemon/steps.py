@@ -15,8 +15,10 @@ import msgspec
 
 from gnode.core.table import Attempt
 from gnode.core.task import AttemptKey
+from gnode.daemon.code import CodeRelay
 from gsched.clock import Clock
 from gsched.protocol import training as wire
+from gsched.protocol.code import CodeRead, CodeWanted
 from gsched.protocol.job_steps import StepFailed, StepOrder, StepRefused, StepReport, StepRequest
 
 log = logging.getLogger(__name__)
@@ -62,19 +64,24 @@ class StepServer:
         send: sends a message to the head, where one is connected.
         is_connected: whether one is.
         clock: for how long an agent may take to start.
+        code: serves programs that unpack code snapshots.
     """
 
     node: str
     attempts: Mapping[AttemptKey, Attempt]
-    send: Callable[[StepReport], None]
+    send: Callable[[StepReport | CodeWanted], None]
     is_connected: Callable[[], bool]
     clock: Clock
+    code: CodeRelay = field(init=False)
     _agents: dict[AttemptKey, asyncio.StreamWriter] = field(default_factory=dict)
     _waiting: dict[AttemptKey, list[_Waiting]] = field(default_factory=dict)
     _calls: dict[int, _Call] = field(default_factory=dict)
     _allowed: dict[AttemptKey, _Allowance] = field(default_factory=dict)
     _next_call: int = 1
     _look: asyncio.TimerHandle | None = None
+
+    def __post_init__(self) -> None:
+        self.code = CodeRelay(send=self.send)
 
     def close(self) -> None:
         """Forget what waits: gnode ends."""
@@ -84,8 +91,11 @@ class StepServer:
 
     # --- the head's side ---
 
-    def take(self, message: StepOrder | StepRefused) -> None:
+    def take(self, message: StepOrder | StepRefused | CodeRead) -> None:
         """Take a message of the head."""
+        if isinstance(message, CodeRead):
+            self.code.take(message)
+            return
         if isinstance(message, StepOrder):
             self._order(message)
             return

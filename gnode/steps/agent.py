@@ -467,6 +467,7 @@ def start_task(spawn: wire.Spawn) -> "subprocess.Popen[bytes]":
         OSError: it cannot be started.
     """
     env = wire.node_environment(spawn.env, os.environ)
+    spawn = spawn._replace(cwd=_own_directory(spawn))
     out, err = (_opened(spawn, path) for path in (spawn.stdout_path, spawn.stderr_path))
     try:
         return subprocess.Popen(
@@ -482,6 +483,14 @@ def start_task(spawn: wire.Spawn) -> "subprocess.Popen[bytes]":
         for fd in (out, err):
             if fd is not None:
                 os.close(fd)
+
+
+def _own_directory(spawn: wire.Spawn) -> str:
+    """Return a task's directory; one in the job's code snapshot is in this node's copy of it."""
+    theirs, ours = spawn.env.get("GSCHED_SNAPSHOT_DIR"), os.environ.get("GSCHED_SNAPSHOT_DIR")
+    if theirs and ours and f"{spawn.cwd}/".startswith(f"{theirs}/"):
+        return ours + spawn.cwd[len(theirs) :]
+    return spawn.cwd
 
 
 def _opened(spawn: wire.Spawn, path: str) -> int | None:

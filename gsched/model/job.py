@@ -67,6 +67,28 @@ class EarlySignal(Struct, frozen=True, kw_only=True, omit_defaults=True):
     script_only: bool = False
 
 
+class CodeSnapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The code of a job as it was at its submission: an archive that the head keeps.
+
+    Attributes:
+        digest: SHA-256 of the archive, a gzipped tar file.
+        size_bytes: of the archive.
+        files: in it.
+        directory: in it, where the job starts; empty: at its top.
+        root: the directory that was archived, on the submitting machine.
+        commit: that was checked out, in a Git working tree; empty: it is none, or has none.
+        dirty: files differed from the commit.
+    """
+
+    digest: str
+    size_bytes: Count
+    files: Count
+    directory: str = ""
+    root: str = ""
+    commit: str = ""
+    dirty: bool = False
+
+
 class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
     """What a user states of a job and what stays as it was said: on the wire, in replies.
 
@@ -85,6 +107,7 @@ class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
         early_signal: sent before the walltime ends; None: there is none.
         append: write behind what the output files hold already.
         interactive: its program has a terminal; a command without arguments is its user's shell.
+        snapshot: the code in which the job starts; None: in its working directory.
     """
 
     rerunnable: bool = True
@@ -104,6 +127,7 @@ class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
     early_signal: EarlySignal | None = None
     append: bool = False
     interactive: Interactive | None = None
+    snapshot: CodeSnapshot | None = None
 
 
 def labels_of(source: Labels) -> dict[str, object]:

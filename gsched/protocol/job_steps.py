@@ -82,5 +82,6 @@ class StepRequest(Struct, frozen=True, kw_only=True, tag="step_request"):
     secret: str
 
 
-#: What a node says of job steps.
+#: What the head says of job steps, and a node.
+StepMessage = StepOrder | StepRefused
 StepReport = StepRequest | StepFailed

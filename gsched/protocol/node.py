@@ -21,7 +21,8 @@ from gsched.model.reports import CheckpointReport, ProgressReport
 from gsched.model.resources import Inventory, Load, Share, Usage
 from gsched.model.states import Join, LaunchKind, PartState, StopReason
 from gsched.model.training import Batching
-from gsched.protocol.job_steps import StepOrder, StepRefused, StepReport
+from gsched.protocol.code import CodeRead, CodeWanted
+from gsched.protocol.job_steps import StepMessage, StepReport
 from gsched.protocol.probes import Probe as Probe  # noqa: PLC0414 - a message as all others
 from gsched.protocol.probes import Probed as Probed  # noqa: PLC0414 - as above
 from gsched.protocol.sessions import OpenSession, SessionFailed
@@ -119,7 +120,7 @@ class Register(Struct, frozen=True, kw_only=True, tag="register", omit_defaults=
         leases: this node ends attempts whose lease has expired.
         prepares: this node understands `Prepare`.
         sharing: the runtime by which jobs share GPUs here; empty: it launches no job that does.
-        steps: this node runs step agents, and understands `StepOrder` and `StepRefused`.
+        steps: this node runs step agents, and starts jobs in their code snapshots.
         sessions: this node understands `OpenSession`, and can run interactive jobs.
         problem: why the node takes no new jobs, in words; empty: it does.
         epoch_id: of the head of ``highest_epoch``: no two starts of a head have the same one.
@@ -421,8 +422,8 @@ HeadMessage = (
     | Checkpoint
     | GoOn
     | Tune
-    | StepOrder
-    | StepRefused
+    | StepMessage
+    | CodeRead
     | Probe
     | OpenSession
     | Ping
@@ -548,6 +549,7 @@ NodeMessage = (
     | SessionFailed
     | AttemptMessage
     | StepReport
+    | CodeWanted
 )
 
 _head_decoder = msgspec.json.Decoder(list[HeadMessage])

@@ -49,6 +49,7 @@ NODE_BOUND: Final = frozenset(
         "GSCHED_NODEFILE",
         "GSCHED_NODE_RANK",
         "GSCHED_NODE_SOCKET",
+        "GSCHED_SNAPSHOT_DIR",
         "HOME",
         "HOSTNAME",
         "HYDRA_HOST_FILE",

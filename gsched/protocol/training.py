@@ -83,6 +83,24 @@ class StepAgentFailed(Struct, frozen=True, kw_only=True):
     message: Text = ""
 
 
+class CodeHello(Struct, frozen=True, kw_only=True):
+    """The first line of the program that unpacks an attempt's code snapshot on this node.
+
+    Each further line is ``read``, and answered by a line with ``size_bytes`` and ``data``, with
+    ``error``, or with ``later``.
+    """
+
+    version: _Count
+    job: _Count
+    attempt: _Count
+
+
+class ReadCode(Struct, frozen=True, kw_only=True):
+    """The piece of the archive from ``offset`` on is wanted."""
+
+    offset: _Count
+
+
 class Line(Struct, frozen=True, kw_only=True):
     """One line of a training, of a program that starts tasks, or of a step agent."""
 
@@ -94,6 +112,8 @@ class Line(Struct, frozen=True, kw_only=True):
     step: StepCall | None = None
     agent: StepAgentHello | None = None
     failed: StepAgentFailed | None = None
+    code: CodeHello | None = None
+    read: ReadCode | None = None
 
 
 class BadLineError(Exception):

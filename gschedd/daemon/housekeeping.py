@@ -7,7 +7,7 @@ store's own thread, which a scheduler would not do for us.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
 from gsched.clock import Clock
@@ -33,6 +33,16 @@ class Purger(Protocol):
     def purge(self, keep: Keep, now_s: float) -> Purged:
         """Remove a slice of what need not be kept."""
 
+    def code_in_use(self) -> set[tuple[int, str]]:
+        """Return owner and digest of the code snapshots of all jobs that are kept."""
+
+
+class CodePurger(Protocol):
+    """The code snapshots, as far as they are needed here."""
+
+    def purge(self, in_use: Collection[tuple[int, str]], now_s: float) -> int:
+        """Remove those that no job has."""
+
 
 class Checker(Protocol):
     """The store's reader, as far as it is needed here."""
@@ -46,6 +56,7 @@ class Housekeeping:
 
     Args:
         in_writer: runs something on the store's thread, between commits.
+        code: the code snapshots of jobs.
     """
 
     def __init__(
@@ -55,7 +66,9 @@ class Housekeeping:
         in_writer: Callable[[Callable[[], None]], Awaitable[None]],
         clock: Clock,
         keep: Keep,
+        code: CodePurger,
     ) -> None:
+        self._code = code
         self._store = store
         self._in_writer = in_writer
         self._clock = clock
@@ -87,6 +100,11 @@ class Housekeeping:
             more = purged.more
         if runs or jobs or events:
             log.info("removed %d old runs, %d jobs and %d events of nodes", runs, jobs, events)
+        in_use: set[tuple[int, str]] = set()
+        await self._in_writer(lambda: in_use.update(self._store.code_in_use()))
+        removed = await asyncio.to_thread(self._code.purge, in_use, self._clock.wall_s())
+        if removed:
+            log.info("removed %d code snapshots", removed)
 
     async def _time_s(self) -> float:
         clock_s = self._clock.wall_s()

@@ -60,6 +60,7 @@ from gschedd.engine.space import DiskSpace
 from gschedd.http.answers import errors
 from gschedd.http.bodies import Bodies, watched
 from gschedd.http.callers import Callers, UserNames
+from gschedd.http.code import CodeSnapshots
 from gschedd.http.commands import Commands, Parts
 from gschedd.http.door import Door, Rules, Source
 from gschedd.http.forecasts import Forecasts
@@ -80,6 +81,7 @@ from gschedd.plan.compose import Composed
 from gschedd.planner.process import Worker
 from gschedd.policies.registry import Chosen
 from gschedd.site import sharing_from
+from gschedd.store.code import CodeStore
 from gschedd.store.queues import read_overrides, write_overrides
 from gschedd.store.reader import Reader
 from gschedd.store.sqlite import Opened, Store
@@ -214,11 +216,16 @@ class Service:
             space=space,
             planner=self._planner,
         )
+        code_store = CodeStore(
+            os.path.join(self._config.head.state_dir, "code"),
+            most_bytes=self._config.limits.snapshot_bytes,
+        )
         self._housekeeping = Housekeeping(
             store=self._store,
             in_writer=self._engine.in_writer,
             clock=self._clock,
             keep=keep_from(self._config),
+            code=code_store,
         )
         self._notifier = self._make_notifier()
         self._check_reader = Reader(self._store.path)
@@ -303,6 +310,14 @@ class Service:
             overrides=self._overrides,
             write=partial(write_overrides, self._config.head.state_dir),
         )
+        self._code = CodeSnapshots(
+            code_store,
+            callers=callers,
+            bodies=self._bodies,
+            clock=self._clock,
+            most_files=self._config.limits.snapshot_files,
+        )
+        self._links.code = self._code
         self._commands = Commands(
             Parts(
                 engine=self._engine,
@@ -318,6 +333,7 @@ class Service:
                 safe_mode=self._safe_mode,
                 forecasts=self._forecasts,
                 expect_client=self._sessions.waiting.expect,
+                code=self._code,
             )
         )
 
@@ -350,7 +366,7 @@ class Service:
         commands = web.Application(middlewares=[watched(self._bodies), errors], logger=log)
         for part in (
             *(self._queries, self._predictions, self._snapshots, self._sessions),
-            *(self._queues, self._commands),
+            *(self._queues, self._commands, self._code),
         ):
             commands.add_routes(part.routes())
         commands.router.add_get("/v1/openapi.json", openapi)

@@ -38,6 +38,7 @@ from gschedd.http.action_words import action_words
 from gschedd.http.answers import answer, error_body
 from gschedd.http.bodies import SMALL_BYTES, Bodies, read_body, read_submission
 from gschedd.http.callers import Callers
+from gschedd.http.code import CodeSnapshots
 from gschedd.http.contents import Content, content_of
 from gschedd.http.elements import meant
 from gschedd.http.forecasts import Forecasts, with_outlook, with_start
@@ -79,6 +80,7 @@ class Parts:
         safe_mode: what operators see and do where the database may be an old copy.
         forecasts: what would become of jobs.
         expect_client: takes interactive jobs, whose clients are about to wait for them.
+        code: the code snapshots of jobs.
     """
 
     engine: Engine
@@ -94,6 +96,7 @@ class Parts:
     safe_mode: "SafeModeLike"
     forecasts: Forecasts
     expect_client: Callable[[int], None]
+    code: CodeSnapshots
 
 
 _Received = tuple[api.SubmitJob, Content, Mapping[int, bool]]
@@ -149,6 +152,8 @@ class Commands:
             return await self._try_out(asked.jobs, caller)
         forecast = any(job.reject_if_late for job in asked.jobs)
         async with self._bodies.turn_if(is_large(request, len(asked.jobs)), caller.uid) as pace:
+            for job in asked.jobs:
+                await self._parts.code.check(caller.uid, job.snapshot)
             known, pairs = await self._received(asked.jobs, caller, pace)
             steps = [] if forecast else await self._queue(pairs, caller, known)
         if forecast:  # which may take long; others get the turn meanwhile

@@ -21,6 +21,7 @@ from gsched.model.node_name import is_identity
 from gsched.model.resources import Load, Usage
 from gsched.model.states import LaunchStage, NodeState, OutcomeKind, Subject
 from gsched.protocol import node as n
+from gsched.protocol.code import CodeWanted
 from gsched.protocol.framing import frames
 from gsched.protocol.job_steps import StepFailed, StepReport, StepRequest
 from gsched.protocol.sealing import Opener, Sealer, SealError
@@ -31,6 +32,7 @@ from gschedd.core.attempts.reports import MAX_PROBLEM
 from gschedd.core.nodes.live import note_binding, note_sharing, note_uses
 from gschedd.core.step import Step
 from gschedd.engine.loop import Engine
+from gschedd.http.code import CodeSnapshots
 from gschedd.http.door import Visitor
 from gschedd.http.handshake import (
     Handshake,
@@ -181,6 +183,7 @@ class Links:
         self.recovery: Recovery | None = None
         self.on_session_failed: Callable[[str, SessionFailed], None] = lambda *_: None
         self.on_parted: Callable[[str], None] = lambda _: None
+        self.code: CodeSnapshots | None = None
 
     # --- effects ---
 
@@ -478,6 +481,9 @@ class Links:
                     over = self.recovery is None or await self.recovery.told(node, message)
                 case n.Heartbeat() | Uses():
                     await self._take_load(node, message)
+                case CodeWanted():
+                    if self.code is not None:
+                        self.code.give(self._engine.head.state, node, message, link.send)
                 case n.OutputRead():
                     self._answer_request(node, message)
                 case n.Probed():

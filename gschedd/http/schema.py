@@ -9,6 +9,7 @@ from aiohttp import web
 from gsched.protocol import actions as a
 from gsched.protocol import api, recover
 from gsched.protocol import predictions as p
+from gsched.protocol.code import CodePiece, CodeReply
 from gsched.protocol.queues import QueueRequest
 from gsched.protocol.stories import JobStories
 from gsched.version import VERSION
@@ -20,6 +21,7 @@ ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
     ("get", "/v1/health", "the head answers", None, api.Health),
     ("get", "/v1/status", "how the head is", None, api.StatusReply),
     ("post", "/v1/jobs", "queue jobs", api.SubmitRequest, api.SubmitReply),
+    ("post", "/v1/code", "send a code snapshot", CodePiece, CodeReply),
     ("get", "/v1/jobs", "list jobs", None, api.JobList),
     ("get", "/v1/jobs/{id}", "one job's story", None, api.JobStory),
     ("get", "/v1/stories", "the stories of many jobs", None, JobStories),

@@ -10,6 +10,7 @@ from typing import Final, Protocol, assert_never
 
 from gsched.model.states import NodeState
 from gsched.protocol import node as n
+from gsched.protocol.code import CodeWanted
 from gsched.protocol.job_steps import StepFailed, StepRequest
 from gsched.protocol.sessions import SessionFailed
 from gsched.protocol.uses import Uses
@@ -181,7 +182,15 @@ class HeadProcess:
                 self._renew(head, link, message)
             case n.UnknownAttempt():
                 head.oddities["unknown_attempt"] += 1
-            case n.Hello() | Uses() | n.OutputRead() | n.Known() | n.Pong() | SessionFailed():
+            case (
+                n.Hello()
+                | Uses()
+                | n.OutputRead()
+                | n.Known()
+                | n.Pong()
+                | SessionFailed()
+                | CodeWanted()
+            ):
                 pass
             case _:
                 assert_never(message)

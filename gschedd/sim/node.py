@@ -36,6 +36,7 @@ from gnode.core.task import AttemptKey
 from gsched.model.job import Owner
 from gsched.model.resources import Load
 from gsched.protocol import node as n
+from gsched.protocol.code import CodeRead
 from gsched.protocol.job_steps import StepOrder, StepRefused
 from gsched.protocol.sessions import OpenSession
 from gschedd.sim.agenda import FOREVER, Agenda
@@ -266,7 +267,7 @@ class NodeProcess:
                 self.post(LeaseRenewed(number=message.number))
             case n.Survey():
                 self.post(SurveyAsked(survey=message))
-            case n.Challenge() | n.Refused() | n.Ping() | StepOrder() | StepRefused():
+            case n.Challenge() | n.Refused() | n.Ping() | StepOrder() | StepRefused() | CodeRead():
                 pass
 
     def disconnected(self) -> None:

@@ -72,6 +72,14 @@ _REPEATED_TOO_OFTEN: Final = """
 """
 
 
+#: Owner and digest of the code snapshots of all jobs that are kept.
+CODE_IN_USE: Final = """
+    SELECT DISTINCT json_extract(CAST(spec AS TEXT), '$.owner.uid'),
+        json_extract(CAST(spec AS TEXT), '$.snapshot.digest')
+    FROM specs WHERE json_extract(CAST(spec AS TEXT), '$.snapshot.digest') IS NOT NULL
+"""
+
+
 class Keep(Struct, frozen=True, kw_only=True):
     """What is kept; 0 keeps all.
 

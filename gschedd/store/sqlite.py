@@ -32,6 +32,7 @@ from gschedd.store.inserts import Insert
 from gschedd.store.lineage import add_epoch, new_epoch_id, read_epochs
 from gschedd.store.mark import Mark, MarkFile
 from gschedd.store.purge import (
+    CODE_IN_USE,
     DAY_S,
     REPEATED,
     Keep,
@@ -414,6 +415,13 @@ class Store:
         except sqlite3.Error as error:
             raise self._failed(error) from error
         return purged
+
+    def code_in_use(self) -> set[tuple[int, str]]:
+        """Return owner and digest of the code snapshots of all jobs that are kept."""
+        try:
+            return {(int(uid), str(digest)) for uid, digest in self._db.execute(CODE_IN_USE)}
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
 
     def commit(self, batch: rows.Batch) -> None:
         """Make a batch durable: one transaction, one flush.

@@ -32,6 +32,7 @@ from gsched.model.states import (
     Subject,
 )
 from gsched.model.training import Batching
+from gsched.protocol.code import CodeRead, CodeWanted
 from gsched.protocol.job_steps import StepFailed, StepOrder, StepRefused, StepRequest
 from gsched.protocol.node import (
     MAX_FRAME_BYTES,
@@ -90,6 +91,7 @@ HEAD_MESSAGES: list[HeadMessage] = [
     StepOrder(
         job=1, attempt=1, node="n1", step=2, address="10.0.0.1", port=40000, secret="0f" * 16
     ),
+    CodeRead(request=1, size_bytes=9, data=bytes(range(256))),
     StepRefused(job=1, attempt=1, node="n2", step=2, message="too old"),
     Renewed(number=4),
     Survey(first_unknown=7, unfinished=(2, 3)),
@@ -156,6 +158,7 @@ NODE_MESSAGES: list[NodeMessage] = [
     CheckpointFailed(job=1, attempt=1, request=3, message="no room"),
     Progress(job=1, attempt=1, step=4, work_done=5.0, at_s=6.0, step_s=0.5, gpus=2),
     StepRequest(job=1, attempt=1, step=2, nodes=("n2", "n3"), port=40000, secret="0f" * 16),
+    CodeWanted(request=1, job=1, attempt=1, offset=5),
     StepFailed(job=1, attempt=1, node="n2", origin="n1", step=2, message="no route to host"),
 ]
 

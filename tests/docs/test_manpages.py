@@ -30,6 +30,7 @@ from gsched.config import (
     TrainingConfig,
 )
 from gsched.config_gpu_share import GpuShareConfig
+from gsched.config_limits import LimitsConfig
 from gsched.config_notify import NotifyConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -217,6 +218,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "[MOVES]": MovesConfig,
         "[GPU_SHARE]": GpuShareConfig,
         "[NOTIFY]": NotifyConfig,
+        "[LIMITS]": LimitsConfig,
         "[NODE]": NodeConfig,
         "[[NODE.GPU]]": GpuConfig,
     }
@@ -238,6 +240,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "fabric",
         "training",
         "moves",
+        "limits",
         "gpu_share",
         "notify",
     } | {

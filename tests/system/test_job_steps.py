@@ -41,7 +41,7 @@ def submit(cluster: Cluster, script: str, *, slurm: bool = False, **options: obj
     environment = {"PATH": path}
     if slurm:
         environment |= {"SLURM_SUBMIT_DIR": str(cluster.jobs), "SLURM_NTASKS": "4"}
-    settings: dict[str, object] = {"resources": ("nodes=2:ppn=2",), **options}
+    settings: dict[str, object] = {"resources": ("nodes=n1:ppn=2+n2:ppn=2",), **options}
     job = new_job(
         name="wide",
         workdir=str(cluster.jobs),

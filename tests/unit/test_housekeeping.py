@@ -12,6 +12,7 @@ from gsched.clock import SystemClock
 from gsched.errors import StorageError
 from gschedd.daemon.housekeeping import Housekeeping
 from gschedd.models.robust import RobustModel
+from gschedd.store.code import CodeStore
 from gschedd.store.purge import SLICE, Keep
 from tests.support.books import Books, batch_of
 from tests.unit.test_history import FULL, table
@@ -40,7 +41,11 @@ def books(tmp_path: Path) -> Books:
 
 def housekeeping(books: Books, writer: Writer) -> Housekeeping:
     return Housekeeping(
-        store=books.store, in_writer=writer.run, clock=SystemClock(), keep=Keep(days=1)
+        store=books.store,
+        in_writer=writer.run,
+        clock=SystemClock(),
+        keep=Keep(days=1),
+        code=CodeStore(str(Path(books.store.path).parent / "code"), most_bytes=1000),
     )
 
 
@@ -51,7 +56,7 @@ def test_all_that_is_old_goes_in_steps(books: Books) -> None:
     asyncio.run(housekeeping(books, writer).purge())
 
     assert table(books.store.path) == []
-    assert writer.turns == 4, "once for the time, three slices"
+    assert writer.turns == 5, "once for the time, three slices, once for code snapshots"
 
 
 def test_a_database_that_fails_stops_the_head(books: Books) -> None:

@@ -159,6 +159,7 @@ def gsub(head: Head, /, **given: object) -> int:
         options = msgspec.structs.replace(options, workdir="~")
     job = _job(request, options, script, place, warnings)
     job = msgspec.structs.replace(job, environment=job.environment | read.environment)
+    job = _with_snapshot(job, request, options, head, warnings)
     reply = head.submit([job], dry_run=request.dry_run)
     result = reply.results[0]
     if result.error is not None:
@@ -226,6 +227,18 @@ def _check_interactive(request: "_Request", given: dict[str, object]) -> None:
     ):
         if is_given:
             raise UsageError(f"{option} is for interactive jobs", hint="add -I")
+
+
+def _with_snapshot(
+    job: SubmitJob, request: "_Request", options: SubmitOptions, head: Head, warnings: "_Warnings"
+) -> SubmitJob:
+    if not options.snapshot:
+        return job
+    from gsched.cli.submit.snapshot import with_snapshot  # late: few ask for one
+
+    job, notes = with_snapshot(job, head, dry_run=request.dry_run)
+    warnings.add(notes)
+    return job
 
 
 class _Warnings:

@@ -8,6 +8,7 @@ from gsched.cli.show.render import print_fields
 from gsched.cli.times import basis_words, format_clock, format_start, format_time, local_times
 from gsched.model.gpu_tokens import TokenUse
 from gsched.model.ids import short_job_id
+from gsched.model.job import CodeSnapshot
 from gsched.model.reports import Checkpoint, Progress
 from gsched.model.resources import Usage
 from gsched.model.signals import describe_signal
@@ -155,6 +156,7 @@ def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
         ("lease", format_duration(story.lease_s) if story.lease_s else ""),
         ("comment", local_times(row.reason)),
         ("user_comment", story.comment),
+        ("snapshot", _snapshot(story.snapshot)),
         ("jobs_ahead", "" if story.ahead is None else str(story.ahead)),
         ("remedy", story.remedy),
         *_predicted(story),
@@ -272,6 +274,18 @@ def _checkpoint(saved: Checkpoint) -> str:
     wall = f", written in {_seconds(saved.wall_s)}" if saved.wall_s else ""
     where = f", {saved.path}" if saved.path else ""
     return f"step {saved.step}, {format_time(saved.at_s)}{size}{wall}{where}"
+
+
+def _snapshot(snapshot: CodeSnapshot | None) -> str:
+    """Return ``commit 1a2b3c4 with changes, 34 files, 1.2mb of /home/alice/train``."""
+    if snapshot is None:
+        return ""
+    words = []
+    if snapshot.commit:
+        changed = " with changes" if snapshot.dirty else ""
+        words.append(f"commit {snapshot.commit}{changed}")
+    words += [counted(snapshot.files, "file"), format_size(snapshot.size_bytes)]
+    return f"{', '.join(words)} of {printable(snapshot.root)}"
 
 
 def _progress(reached: Progress) -> str:

@@ -87,6 +87,7 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
     signal: str | None = None
     open_mode: str | None = None
     detach_timeout: str | None = None
+    snapshot: bool = False
     dependency: str | None = None
     array: str | None = None
     each_line: str | None = None
@@ -352,6 +353,8 @@ _JOB_OPTIONS = (
           text="Signal some time before the walltime ends; B: only to the script [default: 60s]."),
     click.option("--open-mode", default=None, type=click.Choice(["append", "truncate"]),
                  help="Whether output is appended to an existing file [default: truncate]."),
+    _flag("--snapshot", target="snapshot",
+          text="Run the code as it is now: keep a copy of the working tree with the job."),
     _text("--requeue-on", metavar="node-failure[:N]", target="requeue_on",
           text="Restart the job after a node or rank failure, at most N times in a row."),
     _text("--dependency", metavar="TYPE:JOB[:JOB...],...", target="dependency",

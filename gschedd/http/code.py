@@ -1,0 +1,119 @@
+"""Code snapshots: taken from users in pieces, and given to the nodes of their jobs in pieces."""
+
+import asyncio
+from collections.abc import Callable
+
+from aiohttp import web
+
+from gsched.clock import Clock
+from gsched.errors import BadStateError, GschedError, InvalidRequestError
+from gsched.model.job import CodeSnapshot
+from gsched.protocol.code import CodePiece, CodeRead, CodeReply, CodeWanted
+from gschedd.core.state import State
+from gschedd.http.answers import answer
+from gschedd.http.bodies import Bodies, read_body
+from gschedd.http.callers import Callers
+from gschedd.store.code import CodeStore
+
+READS_AT_ONCE = 8  # of all nodes: a piece is 256 KiB
+
+
+class CodeSnapshots:
+    """Takes and gives the pieces.
+
+    Args:
+        most_files: in a snapshot; clients heed it.
+    """
+
+    def __init__(
+        self, store: CodeStore, *, callers: Callers, bodies: Bodies, clock: Clock, most_files: int
+    ) -> None:
+        self._store = store
+        self._callers = callers
+        self._bodies = bodies
+        self._clock = clock
+        self._most_files = most_files
+        self._reads = asyncio.Semaphore(READS_AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [web.post("/v1/code", self.take)]
+
+    async def take(self, request: web.Request) -> web.StreamResponse:
+        """``POST /v1/code``: a piece of an archive; without a digest only the limits are told."""
+        caller = self._callers.of(request)
+        piece = await read_body(request, self._bodies, CodePiece)
+        received = 0
+        if piece.digest:
+            received = await asyncio.to_thread(
+                self._store.put,
+                caller.uid,
+                piece.digest,
+                size_bytes=piece.size_bytes,
+                offset=piece.offset,
+                data=piece.data,
+                now_s=self._clock.wall_s(),
+            )
+        return answer(
+            CodeReply(
+                received_bytes=received,
+                size_bytes_most=self._store.most_bytes,
+                files_most=self._most_files,
+            )
+        )
+
+    async def check(self, uid: int, snapshot: CodeSnapshot | None) -> None:
+        """Refuse a job whose snapshot is not here.
+
+        Raises:
+            InvalidRequestError: it is not.
+        """
+        if snapshot is not None and not await asyncio.to_thread(
+            self._store.has, uid, snapshot.digest
+        ):
+            raise InvalidRequestError(
+                "the head does not have the job's code snapshot", hint="submit again"
+            )
+
+    def give(
+        self, state: State, node: str, wanted: CodeWanted, send: Callable[[CodeRead], None]
+    ) -> None:
+        """Send a piece to a node, once it has been read."""
+
+        async def give() -> None:
+            send(await self.read(state, node, wanted))
+
+        task = asyncio.create_task(give())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def read(self, state: State, node: str, wanted: CodeWanted) -> CodeRead:
+        """Return a piece of the snapshot of a job that runs on a node."""
+        try:
+            job = state.jobs.get(wanted.job)
+            if job is None or job.spec.snapshot is None or not _is_there(state, node, wanted):
+                raise BadStateError("the job does not run there, or has no snapshot")
+            async with self._reads:
+                size_bytes, data = await asyncio.to_thread(
+                    self._store.read,
+                    job.spec.owner.uid,
+                    job.spec.snapshot.digest,
+                    wanted.offset,
+                )
+        except (GschedError, OSError) as error:
+            return CodeRead(request=wanted.request, error=str(error))
+        return CodeRead(request=wanted.request, size_bytes=size_bytes, data=data)
+
+
+def _is_there(state: State, node: str, wanted: CodeWanted) -> bool:
+    """Return whether an attempt runs on a node, or is prepared there."""
+    job = state.jobs[wanted.job]
+    if job.attempt is not None and job.attempt.number == wanted.attempt:
+        return node in job.attempt.parts
+    move = job.move
+    return (
+        move is not None
+        and move.prepare == wanted.attempt
+        and any(share.node == node for share in move.allocation)
+    )
