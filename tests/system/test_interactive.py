@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import aiohttp
 import psutil
@@ -18,7 +17,7 @@ from gsched.client import new_job
 from gsched.model.states import JobState
 from gsched.protocol.api import JobRow
 from gschedd.http import sessions
-from tests.support.cluster import Cluster, wait_until
+from tests.support.cluster import Cluster
 from tests.support.commands import Ran, command_environment, run_command
 from tests.support.ptys import Sitting
 
@@ -28,6 +27,24 @@ def running(cluster: Cluster) -> Cluster:
     cluster.start_head()
     cluster.start_node("n1", cpus=8, gpus=2)
     return cluster
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster with a held job 1, a running job 2, a running shell 3, and two that have ended."""
+    made = Cluster(tmp_path_factory.mktemp("shared"), f"shared{os.getpid()}")
+    made.start_head()
+    made.start_node("n1", cpus=8, gpus=2)
+    assert run(made, "gsub", "-h", "--", "true").status == 0
+    assert run(made, "gsub", "--", "sleep", "600").status == 0
+    opened: list[Sitting] = []
+    assert submit(made, opened)[1] == "3"
+    assert run(made, "gsub", "--wait", "--", "true").status == 0
+    assert sit(made, opened, "gsub", "-I", "--", "true").code() == 0
+    yield made
+    for each in opened:
+        each.close()
+    made.stop()
 
 
 @pytest.fixture
@@ -52,16 +69,16 @@ def sit(
     return made
 
 
-def submit(cluster: Cluster, sittings: list[Sitting], *words: str) -> Sitting:
-    """Sit at the shell of an interactive job."""
-    user = sit(cluster, sittings, "gsub", "-I", "-S", "/bin/sh", "-v", "PS1=$ ", *words)
-    user.match(r"gsub: waiting for job \d+\.test to start\r\n")
+def submit(cluster: Cluster, sittings: list[Sitting], *words: str) -> tuple[Sitting, str]:
+    """Sit at the shell of an interactive job; return its number, too."""
+    user = sit(cluster, sittings, "gsub", "-I", "-S", "/bin/sh", *words)
+    job = user.match(r"gsub: waiting for job (\d+)\.test to start\r\n")[1]
     user.match(r"gsub: job \d+\.test ready on n1")
     user.match(r"[$#] ")
-    return user
+    return user, job
 
 
-def row_of(cluster: Cluster, job: int) -> JobRow:
+def row_of(cluster: Cluster, job: str) -> JobRow:
     return cluster.head.job(job).row
 
 
@@ -73,7 +90,7 @@ def test_a_session_survives_its_client_gnode_and_the_head(
     running: Cluster, sittings: list[Sitting]
 ) -> None:
     """A prompt, a size that follows, kills of everybody but the shell, and its exit code."""
-    user = submit(running, sittings, "-l", "gpus=1,walltime=0:30:00")
+    user, _ = submit(running, sittings, "-l", "gpus=1,walltime=0:30:00")
     user.type("echo $PBS_ENVIRONMENT $CUDA_VISIBLE_DEVICES $TERM; tty; pwd; stty size\n")
     user.match(r"\nPBS_INTERACTIVE 0 dumb\r\n/dev/pts/\d+\r\n" + re.escape(str(running.jobs)))
     user.until("24 80")
@@ -113,131 +130,127 @@ def test_a_session_survives_its_client_gnode_and_the_head(
     assert (outcome.kind, outcome.exit_code) == ("exited", 3)
 
 
-def test_leaving_coming_again_and_taking_over(running: Cluster, sittings: list[Sitting]) -> None:
-    user = submit(running, sittings)
+def test_leaving_coming_again_and_taking_over(shared: Cluster, sittings: list[Sitting]) -> None:
+    user, job = submit(shared, sittings)
     user.type("echo on''ce\n")
     user.until("once")
     user.type("~?")
     user.until("~d  detach")
     user.type("~d")
     assert user.code() == 0
-    assert "reattach with gattach 1" in user.text
+    assert f"reattach with gattach {job}" in user.text
 
-    second = sit(running, sittings, "gattach", "1")
+    second = sit(shared, sittings, "gattach", job)
     second.until("once")
-    third = sit(running, sittings, "gattach", "1.test")
+    third = sit(shared, sittings, "gattach", f"{job}.test")
     third.until("once")
     assert second.code() == 1
     assert "another client has attached" in second.text
     third.type("~~\n~.")
     assert third.code() != 0
-    assert "job 1.test is deleted" in third.text
-    assert row_of(running, 1).state == JobState.DONE
+    assert f"job {job}.test is deleted" in third.text
+    assert row_of(shared, job).state == JobState.DONE
 
 
-def test_a_command_a_script_and_directives(running: Cluster, sittings: list[Sitting]) -> None:
-    script = running.jobs / "job.sh"
+def test_a_command_a_script_and_directives(shared: Cluster, sittings: list[Sitting]) -> None:
+    script = shared.jobs / "job.sh"
     script.write_text("#!/bin/sh\n#PBS -N named -l ncpus=2\necho script $1 $PBS_NP; exit 5\n")
 
-    command = sit(running, sittings, "gsub", "-I", "--", "sh", "-c", "tty; exit 4")
+    command = sit(shared, sittings, "gsub", "-I", "--", "sh", "-c", "tty; exit 4")
     command.until("/dev/pts/")
     assert command.code() == 4
 
-    executed = sit(running, sittings, "gsub", "-I", "-x", "job.sh", "word")
+    executed = sit(shared, sittings, "gsub", "-I", "-x", "job.sh", "word")
     executed.until("script word 2")
     assert executed.code() == 5
 
-    shell = sit(running, sittings, "gsub", "-I", "-S", "/bin/sh", "job.sh")
+    shell = sit(shared, sittings, "gsub", "-I", "-S", "/bin/sh", "job.sh")
     shell.until("ready")
     shell.type("echo $PBS_JOBNAME-$PBS_NP; exit\n")
     shell.until("named-2")
     assert shell.code() == 0
     assert "script" not in shell.text
 
-    named = sit(running, sittings, "gsub", "-I", "-x", "sh", "--", "-c", "exit 6")
+    named = sit(shared, sittings, "gsub", "-I", "-x", "sh", "--", "-c", "exit 6")
     assert named.code() == 6
-    missing = sit(running, sittings, "gsub", "-I", "--", "/no/such/program")
+    missing = sit(shared, sittings, "gsub", "-I", "--", "/no/such/program")
     assert missing.code() == 127
     assert "/no/such/program" in missing.text
 
 
-def test_a_login_shell_reads_the_profile(
-    running: Cluster, sittings: list[Sitting], tmp_path: Path
-) -> None:
-    user = sit(running, sittings, "gsub", "-I", "-S", "/bin/bash")
+def test_a_login_shell_reads_the_profile(shared: Cluster, sittings: list[Sitting]) -> None:
+    user = sit(shared, sittings, "gsub", "-I", "-S", "/bin/bash")
     user.until("ready")
     user.type("shopt -q login_shell && echo log''in; exit 0\n")
     user.until("login")
     assert user.code() == 0
 
 
-def test_who_does_not_wait_does_not_get_a_job(running: Cluster, sittings: list[Sitting]) -> None:
+def test_who_does_not_wait_does_not_get_a_job(shared: Cluster, sittings: list[Sitting]) -> None:
     """A client that is killed or interrupted before the start takes its job along."""
-    killed = sit(running, sittings, "gsub", "-I", "-h")
-    killed.until("gsub: waiting for job 1.test to start")
-    killed.until("job 1.test waits: ")
-    interrupted = sit(running, sittings, "gsub", "-I", "-l", "ncpus=2", "-h")
-    interrupted.until("job 2.test waits: ")
+    killed = sit(shared, sittings, "gsub", "-I", "-h")
+    first = killed.match(r"gsub: waiting for job (\d+)\.test to start")[1]
+    killed.until(f"job {first}.test waits: ")
+    interrupted = sit(shared, sittings, "gsub", "-I", "-h")
+    second = interrupted.match(r"job (\d+)\.test waits: ")[1]
     interrupted.type("\x03")
 
     assert interrupted.code() == 130
-    assert "job 2.test is deleted: it had not started" in interrupted.text
-    assert row_of(running, 2).state == JobState.DONE
-    assert row_of(running, 1).state == JobState.HELD
+    assert f"job {second}.test is deleted: it had not started" in interrupted.text
+    assert row_of(shared, second).state == JobState.DONE
+    assert row_of(shared, first).state == JobState.HELD
     killed.kill()
-    ended = running.head.wait([1])[0]
+    ended = shared.head.wait([first])[0]
     assert ended.row.outcome is not None
     assert "its gsub -I ended before the job started" in ended.row.outcome.message
 
 
-def test_a_waiting_job_starts_when_it_is_released(
-    running: Cluster, sittings: list[Sitting]
-) -> None:
-    user = sit(running, sittings, "gsub", "-I", "-h", "-S", "/bin/sh")
-    user.until("job 1.test waits: ")
-    assert run(running, "grls", "1").status == 0
-    user.until("job 1.test ready on n1")
+def test_a_waiting_job_starts_when_it_is_released(shared: Cluster, sittings: list[Sitting]) -> None:
+    user = sit(shared, sittings, "gsub", "-I", "-h", "-S", "/bin/sh")
+    job = user.match(r"job (\d+)\.test waits: ")[1]
+    assert run(shared, "grls", job).status == 0
+    user.until(f"job {job}.test ready on n1")
     user.type("exit\n")
 
     assert user.code() == 0
 
 
-def test_a_session_that_is_left_for_good_ends(running: Cluster, sittings: list[Sitting]) -> None:
-    user = submit(running, sittings, "--detach-timeout", "2s")
+def test_a_session_that_is_left_for_good_ends(shared: Cluster, sittings: list[Sitting]) -> None:
+    user, job = submit(shared, sittings, "--detach-timeout", "2s")
     user.type("~d")
     assert user.code() == 0
 
-    outcome = running.head.wait([1])[0].row.outcome
+    outcome = shared.head.wait([job])[0].row.outcome
     assert outcome is not None
     assert outcome.signal == signal.SIGHUP
 
 
-def test_a_shell_beside_a_job(running: Cluster, sittings: list[Sitting]) -> None:
+def test_a_shell_beside_a_job(shared: Cluster, sittings: list[Sitting]) -> None:
     """With its GPUs, environment, directory and limits; it ends with the job."""
     words = ("-l", "gpus=1", "-v", "MARK=of-the-job", "-N", "long", "--", "sleep", "600")
-    assert run(running, "gsub", *words).status == 0
-    wait_until(lambda: row_of(running, 1).state == JobState.RUNNING)
+    submitted = run(shared, "gsub", *words)
+    job = submitted.stdout.partition(".")[0]
 
-    piped = run(running, "gshell", "1", "sh", "-c", "echo $MARK; pwd; exit 7")
-    assert (piped.status, piped.stdout) == (7, f"of-the-job\n{running.jobs}\n")
-    failing = run(running, "gshell", "1", "/no/such/program")
+    piped = run(shared, "gshell", job, "sh", "-c", "echo $MARK; pwd; exit 7")
+    assert (piped.status, piped.stdout) == (7, f"of-the-job\n{shared.jobs}\n"), piped.stderr
+    failing = run(shared, "gshell", job, "/no/such/program")
     assert failing.status == 127
     assert "cannot run /no/such/program" in failing.stdout
 
-    user = sit(running, sittings, "gshell", "--node", "n1", "1", "/bin/sh")
+    user = sit(shared, sittings, "gshell", "--node", "n1", job, "/bin/sh")
     user.type("echo $CUDA_VISIBLE_DEVICES-$PBS_JOBNAME-$PBS_ENVIRONMENT; cat /proc/self/cgroup\n")
     user.until("0-long-PBS_INTERACTIVE")
-    leaving = sit(running, sittings, "gshell", "1", "/bin/sh")
+    leaving = sit(shared, sittings, "gshell", job, "/bin/sh")
     leaving.match(r"[$#%] ")
     leaving.type("~.")
     assert leaving.code() == 129
-    assert run(running, "gdel", "1").status == 0
+    assert run(shared, "gdel", job).status == 0
     user.code()
 
     assert "the job is being stopped" in user.text
-    ended = run(running, "gshell", "1", "true")
+    ended = run(shared, "gshell", job, "true")
     assert ended.status == 170
-    assert "job 1 has ended" in ended.stderr
+    assert f"job {job} has ended" in ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -258,9 +271,9 @@ def test_a_shell_beside_a_job(running: Cluster, sittings: list[Sitting]) -> None
     ],
 )
 def test_mistakes_without_a_terminal(
-    mistaken: Cluster, command: str, words: list[str], status: int, said: str
+    shared: Cluster, command: str, words: list[str], status: int, said: str
 ) -> None:
-    ran = run(mistaken, command, *words)
+    ran = run(shared, command, *words)
 
     assert said in ran.stderr
     assert ran.status == status
@@ -288,12 +301,12 @@ def test_mistakes_without_a_terminal(
     ],
 )
 def test_mistakes_at_a_terminal(
-    mistaken: Cluster, command: str, words: list[str], status: int, said: str
+    shared: Cluster, command: str, words: list[str], status: int, said: str
 ) -> None:
     user = Sitting(
         [sys.executable, "-m", f"gsched.cli.commands.{command}", *words],
-        env=command_environment(mistaken.socket),
-        cwd=mistaken.jobs,
+        env=command_environment(shared.socket),
+        cwd=shared.jobs,
     )
     code = user.code()
     user.close()
@@ -303,34 +316,15 @@ def test_mistakes_at_a_terminal(
     assert "Traceback" not in user.text
 
 
-@pytest.fixture(scope="module")
-def mistaken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster with a held job 1, a running job 2, a running shell 3, and two that have ended."""
-    made = Cluster(tmp_path_factory.mktemp("mistaken"), f"mistaken{os.getpid()}")
-    made.start_head()
-    made.start_node("n1", cpus=8)
-    assert run(made, "gsub", "-h", "--", "true").status == 0
-    assert run(made, "gsub", "--", "sleep", "600").status == 0
-    opened: list[Sitting] = []
-    submit(made, opened)
-    assert run(made, "gsub", "--wait", "--", "true").status == 0
-    opened.append(sit(made, opened, "gsub", "-I", "--", "true"))
-    assert opened[-1].code() == 0
-    yield made
-    for each in opened:
-        each.close()
-    made.stop()
-
-
 def test_floods_in_both_directions_leave_the_head_free(
     running: Cluster, sittings: list[Sitting]
 ) -> None:
     """One session shows without end, one types without end, one does not read: others go on."""
-    showing = submit(running, sittings)
+    showing, _ = submit(running, sittings)
     showing.type("yes\n")
-    typing = submit(running, sittings)
+    typing, _ = submit(running, sittings)
     typing.type("stty -echo; exec sleep 600\n")
-    stuck = submit(running, sittings)
+    stuck, _ = submit(running, sittings)
     stuck.type("yes stuck\n")
     flood = subprocess.Popen(
         [sys.executable, "-c", "import os\nwhile True: os.write(1, b'x' * 4000 + b'\\n')"],
@@ -350,13 +344,13 @@ def test_floods_in_both_directions_leave_the_head_free(
             process.wait()
 
 
-def test_the_number_of_sessions_of_a_user_is_bounded(running: Cluster) -> None:
+def test_the_number_of_sessions_of_a_user_is_bounded(shared: Cluster) -> None:
     job = new_job(name="held", workdir="/", launch="command", holds=["user"], interactive={})
-    (result,) = running.head.submit([job]).results
+    (result,) = shared.head.submit([job]).results
     assert result.error is None
 
     async def last_answer() -> str:
-        path = str(running.socket)
+        path = str(shared.socket)
         async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as client:
             opened = [
                 await client.ws_connect(f"http://gschedd/v1/jobs/{result.id}/session")
