@@ -73,7 +73,7 @@ def test_only_the_owner_has_a_terminal_in_a_job(site: tuple[Cluster, Users]) -> 
     by_operator = users.run(cluster, olga, "gshell", "1", "id", "-u")
     assert by_operator.stdout == f"{alice.uid}\n"
     assert users.run(cluster, bob, "gshell", "1", "true").status == 159
-    of_root = run_command("gsub", "--", "sleep", "600", head=cluster.socket)
+    of_root = run_command("gsub", "--", "sleep", "600", head=cluster.socket, cwd=cluster.jobs)
     assert of_root.status == 0, of_root.stderr
     wait_until(lambda: cluster.head.job(2).row.state == "running")
     refused = users.run(cluster, olga, "gshell", "2", "id", "-u")
