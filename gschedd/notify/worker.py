@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import signal
 import sqlite3
 import sys
 from typing import Final
@@ -37,6 +38,8 @@ LAST_RETRY_S: Final = 3600.0
 #: Lanes of URLs of users that are delivered at once.
 USER_LANES: Final = 16
 NICENESS: Final = 5
+#: Where memory runs out, it is killed rather than the head: it is started again.
+OOM_SCORE: Final = 500
 
 
 class Begin(Struct, frozen=True, kw_only=True):
@@ -251,12 +254,24 @@ def _say(report: Report) -> None:
         sys.stdout.buffer.flush()
 
 
+def _settle_in() -> None:
+    """Give way to the head, and end with it: not by the signals that its whole group gets.
+
+    What is started here gets the default again, as a handler is not inherited.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    os.nice(NICENESS)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(str(OOM_SCORE))
+
+
 def main() -> None:
     """Run the process."""
     handler = logging.StreamHandler()
     handler.setFormatter(LineFormatter("%(asctime)s %(levelname)-8s %(name)s: %(message)s"))
     logging.basicConfig(level="INFO", handlers=[handler])
-    os.nice(NICENESS)
+    _settle_in()
     line = b""
     while not line.endswith(b"\n"):
         part = os.read(0, 1)  # unbuffered: what follows is waited for in the event loop
