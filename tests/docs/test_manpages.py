@@ -44,6 +44,7 @@ COMMANDS = (
         "gwait",
         "gnodes",
         "ghist",
+        "greport",
         "gmigrate",
         "gmove",
         "gmsg",

@@ -12,7 +12,7 @@ from gsched.cli.local.options import SETTINGS
 COMMANDS = (
     *("gsub", "gstat", "gdel", "ghold", "grls", "gsig", "grerun", "galter"),
     *("gpeek", "gwait", "gnodes", "ghist", "gmigrate", "gmove", "gmsg", "gseff", "gselect"),
-    *("gattach", "gshell", "gsched", "gsim"),
+    *("greport", "gattach", "gshell", "gsched", "gsim"),
 )
 
 _BASH = r"""
