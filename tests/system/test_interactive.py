@@ -253,6 +253,34 @@ def test_a_shell_beside_a_job(shared: Cluster, sittings: list[Sitting]) -> None:
     assert f"job {job} has ended" in ended.stderr
 
 
+def slurm(cluster: Cluster, sittings: list[Sitting], name: str, *words: str) -> Sitting:
+    """Start a command of Slurm at a terminal, as its shim does."""
+    code = f"from gsched.cli.slurm.commands import main; main({name!r})"
+    made = Sitting(
+        [sys.executable, "-c", code, *words],
+        env=command_environment(cluster.socket, TERM="dumb"),
+        cwd=cluster.jobs,
+    )
+    sittings.append(made)
+    return made
+
+
+def test_salloc_and_srun_pty(shared: Cluster, sittings: list[Sitting]) -> None:
+    command = "echo $SLURM_JOB_NAME-$SLURM_CPUS_ON_NODE; tty; exit 6"
+    allocated = slurm(shared, sittings, "salloc", "-c", "2", "-J", "named", "sh", "-c", command)
+    job = allocated.match(r"salloc: waiting for job (\d+)\.test to start")[1]
+    allocated.match(r"named-2\r\n/dev/pts/")
+    assert allocated.code() == 6
+    assert row_of(shared, job).name == "named"
+
+    run_there = slurm(shared, sittings, "srun", "--pty", "-n", "1", "sh", "-c", "tty; exit 7")
+    run_there.until("/dev/pts/")
+    assert run_there.code() == 7
+    beside = slurm(shared, sittings, "srun", "--jobid", "2", "--pty", "sh", "-c", "echo $PBS_JOBID")
+    beside.until("2.test")
+    assert beside.code() == 0
+
+
 @pytest.mark.parametrize(
     ("command", "words", "status", "said"),
     [

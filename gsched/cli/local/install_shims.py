@@ -14,6 +14,7 @@ from gsched.errors import CannotWriteError
 SLURM: Final = "slurm"
 SLURM_COMMANDS: Final = (
     "sacct",
+    "salloc",
     "sbatch",
     "scancel",
     "scontrol",

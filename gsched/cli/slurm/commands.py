@@ -13,6 +13,7 @@ from gsched.cli.common import print_error
 from gsched.cli.dialect import Dialect, speak
 from gsched.cli.show.arrays import all_elements
 from gsched.cli.slurm import words as w
+from gsched.cli.slurm.interactive import salloc
 from gsched.cli.slurm.sbatch import sbatch
 from gsched.cli.slurm.srun import srun
 from gsched.cli.slurm.sstat import sstat
@@ -380,6 +381,7 @@ def _report(head: Head, request: _Action) -> int:
 
 COMMANDS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
     "sacct": sacct,
+    "salloc": salloc,
     "sbatch": sbatch,
     "scancel": scancel,
     "scontrol": scontrol,

@@ -88,16 +88,29 @@ _VARIABLES: Final = {
 }
 
 
-def sbatch(words: Sequence[str]) -> int:
-    """Submit a batch script with the whole environment; its output goes to ``slurm-JOB.out``."""
+def parsed_options(
+    words: Sequence[str], *, flags: Sequence[str] = (), valued: Sequence[str] = ()
+) -> w.Parsed:
+    """Return the options by their long names, and what follows them.
+
+    Args:
+        words: of the command line.
+        flags: further options without a value.
+        valued: further options with one.
+    """
     short_flags = {each: name for each, name in _SHORT.items() if name in _FLAGS}
     short_valued = {each: name for each, name in _SHORT.items() if name in _VALUED}
-    options, operands = w.parse(
+    return w.parse(
         words,
-        flags={**{name: name for name in _FLAGS}, **short_flags},
-        valued={**{name: name for name in _VALUED}, **SYNONYMS, **short_valued},
+        flags={**{name: name for name in (*_FLAGS, *flags)}, **short_flags},
+        valued={**{name: name for name in (*_VALUED, *valued)}, **SYNONYMS, **short_valued},
         operands_end_options=True,
     )
+
+
+def sbatch(words: Sequence[str]) -> int:
+    """Submit a batch script with the whole environment; its output goes to ``slurm-JOB.out``."""
+    options, operands = parsed_options(words)
     with contextlib.ExitStack() as files:
         path, text = _script(options, operands, files)
         merged = _merged(text, options)

@@ -52,6 +52,10 @@ def srun(arguments: Sequence[str]) -> int:
     Raises:
         GschedError: it does not run in a job, or a task cannot be started.
     """
+    if "--pty" in arguments and not environment("SLURM_JOB_ID"):
+        from gsched.cli.slurm.interactive import srun_pty  # late: most run in a job
+
+        return srun_pty(arguments)
     rest, kills = _without_kill(arguments)
     options, command = w.parse(rest, flags=_FLAGS, valued=_VALUED, operands_end_options=True)
     if not command:
