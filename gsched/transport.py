@@ -14,12 +14,12 @@ import time
 from gsched.clock import SystemClock
 from gsched.config import DEFAULT_SOCKET, environment, load_config
 from gsched.errors import ConfigError, HeadUnreachableError, InternalError, NotPermittedError
+from gsched.unix_address import address_of
 
 DEFAULT_TIMEOUT_S = 60.0  # silence after which an answer is given up; a plain query takes ms
 CONNECT_PATIENCE_S = 1.0  # a head that restarts is away for about this long
 MAX_HEADER_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 1024 * 1024 * 1024  # a list of a million jobs is about 300 MB
-_MAX_SOCKET_PATH_BYTES = 107  # sun_path of unix(7), less its closing zero
 _READ_BYTES = 256 * 1024
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
@@ -214,16 +214,8 @@ class Transport:
 
 
 def _connect_unix(connection: socket.socket, path: str) -> None:
-    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH_BYTES:
-        connection.connect(path)
-        return
-    # The kernel takes 107 bytes; a directory's descriptor gives a long path a short name.
-    directory, name = os.path.split(path)
-    directory_fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        connection.connect(f"/proc/self/fd/{directory_fd}/{name}")
-    finally:
-        os.close(directory_fd)
+    with address_of(path) as address:
+        connection.connect(address)
 
 
 def _request_bytes(address: Address, method: str, target: str, body: bytes) -> bytes:

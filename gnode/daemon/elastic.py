@@ -31,6 +31,7 @@ from gsched.clock import Clock
 from gsched.logs import Complaints
 from gsched.protocol import training as wire
 from gsched.protocol.node import Checkpoint, CheckpointFailed, GoOn, Prepared, Tune
+from gsched.unix_address import address_of
 
 log = logging.getLogger(__name__)
 
@@ -62,28 +63,24 @@ def socket_path(state_dir: str) -> str:
 def listen(path: str) -> socket.socket:
     """Return a socket that everybody can connect to, in place of that of an earlier gnode.
 
-    It gets its mode under another name, so that nobody is ever refused by the old one. The
-    directory is reached by a descriptor, since the address of a Unix socket holds 107 bytes only.
+    It gets its mode under another name, so that nobody is ever refused by the old one.
 
     Raises:
         OSError: the directory cannot be written.
     """
-    directory, name = os.path.split(path)
-    new = f"{name}.new"
-    place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    new = f"{path}.new"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(new, dir_fd=place)
-        listener.bind(f"/proc/self/fd/{place}/{new}")
-        os.chmod(new, SOCKET_MODE, dir_fd=place)
+            os.unlink(new)
+        with address_of(new) as address:
+            listener.bind(address)
+        os.chmod(new, SOCKET_MODE)
         listener.listen(LISTEN_BACKLOG)
-        os.rename(new, name, src_dir_fd=place, dst_dir_fd=place)
+        os.rename(new, path)
     except BaseException:
         listener.close()
         raise
-    finally:
-        os.close(place)
     return listener
 
 

@@ -20,6 +20,7 @@ from gsched.errors import InvalidRequestError
 from gsched.failpoint import failpoint
 from gsched.model.job import LaunchFailure
 from gsched.model.states import LaunchStage, Subject
+from gsched.unix_address import address_of
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +109,6 @@ class LauncherClient:
         self._on_ended = on_ended
         self._pending: list[bytes] = []
         self._transport: asyncio.WriteTransport | None = None
-        self._state_fd = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, key: AttemptKey) -> None:
@@ -155,14 +155,14 @@ class LauncherClient:
             self._transport.write(b'{"stop":true}\n')
 
     async def _connect(self, gone: "asyncio.Future[None]") -> asyncio.WriteTransport | None:
-        # By a descriptor, since the address of a Unix socket holds 107 bytes at most.
-        path = f"/proc/self/fd/{self._state_fd}/{SOCKET}"
         started = False
         for _ in range(CONNECT_TRIES):
             try:
-                transport, _ = await asyncio.get_running_loop().create_unix_connection(
-                    lambda: _Lines(self._post, self._on_ended, gone, self._learn_layout), path
-                )
+                with address_of(os.path.join(self._state_dir, SOCKET)) as address:
+                    transport, _ = await asyncio.get_running_loop().create_unix_connection(
+                        lambda: _Lines(self._post, self._on_ended, gone, self._learn_layout),
+                        address,
+                    )
             except (FileNotFoundError, ConnectionRefusedError):
                 if not started and not self._launcher_lives():
                     self._start()

@@ -11,9 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
-from gnode.gpushare.addresses import CONTROL_SOCKET, GROUPS_FILE, address_of
+from gnode.gpushare.addresses import CONTROL_SOCKET, GROUPS_FILE
 from gnode.gpushare.errors import ShareRefusedError
 from gsched.config import full_environment
+from gsched.unix_address import address_of
 
 log = logging.getLogger(__name__)
 

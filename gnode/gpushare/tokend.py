@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final, Literal, cast
 
 from gnode.gpushare import wire
-from gnode.gpushare.addresses import CONTROL_SOCKET, GROUPS_FILE, address_of
+from gnode.gpushare.addresses import CONTROL_SOCKET, GROUPS_FILE
 from gnode.gpushare.gate import GatePage
 from gnode.gpushare.memory_book import MemoryBook
 from gnode.gpushare.node_tokens import Admission, NodeTokens
@@ -31,6 +31,7 @@ from gnode.gpushare.token_policy import AskIdle, CloseGate, Effect, OpenGate, Se
 from gnode.gpushare.wire import BadMessageError, Kind, Message
 from gsched.clock import Clock, SystemClock
 from gsched.model.states import ShareClass
+from gsched.unix_address import address_of
 
 log = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ import time
 import zlib
 
 from gsched.elastic.conversation import LINE_BYTES_MAX, Conversation, ProtocolError
+from gsched.unix_address import address_of
 
 _RETRY_MIN_S = 0.1
 _RETRY_MAX_S = 5.0
@@ -117,16 +118,12 @@ class Link:
 
 
 def _connect_to(channel: socket.socket, address: str) -> None:
-    """Connect by the directory: the address of a Unix socket holds 107 bytes at most."""
+    """Connect to an abstract name, which begins with ``@``, or to a path."""
     if address.startswith("@"):
         channel.connect("\0" + address[1:])
         return
-    directory, name = os.path.split(address)
-    place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        channel.connect(f"/proc/self/fd/{place}/{name}")
-    finally:
-        os.close(place)
+    with address_of(address) as fitting:
+        channel.connect(fitting)
 
 
 def check_peer(channel: socket.socket) -> None:

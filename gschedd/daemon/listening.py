@@ -9,6 +9,7 @@ from typing import Final
 
 from gsched.config import HeadConfig, node_socket_of
 from gsched.errors import ConfigError
+from gsched.unix_address import address_of
 from gschedd.http.door import Rules, Source
 
 USERS_MODE: Final = 0o666  # anybody may ask; who asks is known from the kernel
@@ -20,7 +21,6 @@ MAX_OF_USER: Final = 1024  # a `gwait` for each of a thousand jobs
 UNPROVEN_OF_ADDRESS: Final = 64
 UNPROVEN: Final = 256
 _UCRED: Final = struct.Struct("3i")  # pid, uid, gid: struct ucred of unix(7)
-_MAX_SOCKET_PATH_BYTES: Final = 107  # sun_path of unix(7), less its closing zero
 
 
 def raise_open_files() -> int:
@@ -99,15 +99,8 @@ def _bind(listener: socket.socket, directory: str, name: str) -> None:
     path = os.path.join(directory, name)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)  # of a head that was killed just then: we hold the lock
-    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH_BYTES:
-        listener.bind(path)
-        return
-    # The kernel takes 107 bytes; a directory's descriptor gives a long path a short name.
-    directory_fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        listener.bind(f"/proc/self/fd/{directory_fd}/{name}")
-    finally:
-        os.close(directory_fd)
+    with address_of(path) as address:
+        listener.bind(address)
 
 
 def listen_for_nodes(head: HeadConfig, port: int) -> socket.socket:

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
-from gnode.gpushare.addresses import CONTROL_SOCKET, address_of
+from gnode.gpushare.addresses import CONTROL_SOCKET
 from gnode.gpushare.interception import FOLDER
 from gsched.client import Head, new_job
 from gsched.errors import GschedError, HeadUnreachableError, TryAgainError
 from gsched.model.ids import read_job_id
 from gsched.model.states import OutcomeKind
+from gsched.unix_address import address_of
 from gschedd.core import facts as f
 from tests.support import records
 from tests.support.chaos_faults import kill_supervisor

@@ -1,10 +1,11 @@
 """The part of `gschedd.core.apply` for arrays and their elements."""
 
 from collections.abc import Iterator
+from enum import StrEnum
 
 from msgspec import structs
 
-from gsched.model.arrays import indices, merged, without
+from gsched.model.arrays import Spans, indices, merged, without
 from gsched.model.ids import array_of
 from gsched.model.states import OutcomeKind
 from gschedd.core import facts as f
@@ -14,14 +15,17 @@ from gschedd.core.state import Elements, Job, State
 from gschedd.core.transitions import next_job_state
 
 
+class Place(StrEnum):
+    """Where indices of elements are that are no jobs yet, or never will be."""
+
+    LEFT = "left"
+    HELD = "held"
+    CANCELLED = "cancelled"
+
+
 def elements_made(state: State, fact: f.ElementsMade) -> Iterator[Job]:
     """Yield the jobs that elements of an array have become."""
-    array, elements = _changed(state, fact)
-    array.elements = structs.replace(
-        elements,
-        left=without(elements.left, fact.elements),
-        held=without(elements.held, fact.elements),
-    )
+    array = _put(state, fact, None)
     spec = element_spec(array.spec)
     for index in indices(fact.elements):
         yield new_element(array, index, spec, fact.at_s)
@@ -29,45 +33,46 @@ def elements_made(state: State, fact: f.ElementsMade) -> Iterator[Job]:
 
 def elements_dropped(state: State, fact: f.ElementsDropped) -> None:
     """Elements will never be jobs."""
-    array, elements = _changed(state, fact)
-    array.elements = structs.replace(
-        elements,
-        left=without(elements.left, fact.elements),
-        held=without(elements.held, fact.elements),
-        cancelled=merged(elements.cancelled, fact.elements),
-    )
+    _put(state, fact, Place.CANCELLED)
 
 
 def elements_held(state: State, fact: f.ElementsHeld) -> None:
     """Elements wait for their release."""
-    array, elements = _changed(state, fact)
-    array.elements = structs.replace(
-        elements,
-        left=without(elements.left, fact.elements),
-        held=merged(elements.held, fact.elements),
-    )
+    _put(state, fact, Place.HELD)
 
 
 def elements_released(state: State, fact: f.ElementsReleased) -> None:
     """Elements may become jobs again, in the order of their indices."""
-    array, elements = _changed(state, fact)
-    array.elements = structs.replace(
-        elements,
-        left=merged(elements.left, fact.elements),
-        held=without(elements.held, fact.elements),
-    )
+    array = _put(state, fact, Place.LEFT)
     state.dirty.mark_array(array.id)
 
 
-def _changed(
+def _put(
     state: State,
     fact: f.ElementsMade | f.ElementsDropped | f.ElementsHeld | f.ElementsReleased,
-) -> tuple[Job, Elements]:
+    place: Place | None,
+) -> Job:
+    """Take the elements of a fact from where they are to a place, or to none; return the array."""
     array = state.jobs[fact.job]
     next_job_state(array.state, fact, array.state)
     touch(state, array)
     assert array.elements is not None, "only an array has elements"
-    return array, array.elements
+    array.elements = _with(array.elements, fact.elements, place)
+    return array
+
+
+def _with(elements: Elements, chosen: Spans, place: Place | None) -> Elements:
+    """Return an array's elements with some of them at a place, and at no other."""
+
+    def at(here: Place, before: Spans) -> Spans:
+        return merged(before, chosen) if here is place else without(before, chosen)
+
+    return structs.replace(
+        elements,
+        left=at(Place.LEFT, elements.left),
+        held=at(Place.HELD, elements.held),
+        cancelled=at(Place.CANCELLED, elements.cancelled),
+    )
 
 
 def note_recovered(state: State, job: Job) -> None:
@@ -76,13 +81,7 @@ def note_recovered(state: State, job: Job) -> None:
     elements = index.job.elements if index is not None else None
     if index is None or elements is None:
         return
-    here = one(job.id)
-    index.job.elements = structs.replace(
-        elements,
-        left=without(elements.left, here),
-        held=without(elements.held, here),
-        cancelled=without(elements.cancelled, here),
-    )
+    index.job.elements = _with(elements, one(job.id), None)
     touch(state, index.job)
 
 
