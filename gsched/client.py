@@ -32,6 +32,7 @@ from gsched.model.states import JobState
 from gsched.protocol import api
 from gsched.protocol.actions import AnyJobAction, AnyNodeAction
 from gsched.protocol.code import CodePiece, CodeReply
+from gsched.protocol.messages import JobMessage, MessageReply
 from gsched.protocol.queues import QueueChange, QueueRequest
 from gsched.protocol.stories import JobStories
 from gsched.transport import (
@@ -250,6 +251,10 @@ class Head:
         """
         fields = {"stream": stream, "offset": str(offset), "max": str(max_bytes), "node": node}
         return self._get(f"/v1/jobs/{_named(job)}/output{_query(fields)}", api.OutputChunk)
+
+    def write_message(self, job: int | str, message: JobMessage) -> MessageReply:
+        """Append a line to the files of a running job, on its node and as its owner."""
+        return self._post(f"/v1/jobs/{_named(job)}/message", message, MessageReply)
 
     def wait(
         self, jobs: Iterable[int | str], *, timeout_s: float | None = None

@@ -202,6 +202,7 @@ class ReadFile(Struct, frozen=True, kw_only=True):
     Attributes:
         switch_user: whether the reader must become ``uid`` first.
         offset: of the first byte; negative counts from the end.
+        append: written to the end of the file, and nothing is read; empty: it is read.
     """
 
     request: int
@@ -212,6 +213,7 @@ class ReadFile(Struct, frozen=True, kw_only=True):
     switch_user: bool
     offset: int
     max_bytes: int
+    append: bytes = b""
 
 
 class ConnectTerminal(Struct, frozen=True, kw_only=True):

@@ -453,6 +453,7 @@ def read_output(table: Table, order: ReadOutput) -> None:
             switch_user=attempt.switch_user,
             offset=order.offset,
             max_bytes=order.max_bytes,
+            append=order.append,
         )
     )
 

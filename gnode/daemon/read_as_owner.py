@@ -1,7 +1,8 @@
-"""Program: read a piece of a file as its owner. Run by a gnode that is root, never imported by it.
+"""Program: read a piece of a file as its owner, or append to it. Run by a gnode that is root.
 
-Arguments: user, uid, gid, path, offset, max_bytes. Output: a line of JSON with ``offset`` and
-``size_bytes``, or with ``error``, then the bytes. Everything is imported before the privileges go.
+Arguments: user, uid, gid, path, offset, max_bytes, bytes to append as hex. Output: a line of JSON
+with ``offset`` and ``size_bytes``, or with ``error``, then the bytes. Everything is imported before
+the privileges go.
 """
 
 import json
@@ -41,6 +42,29 @@ def read_piece(path: str, offset: int, max_bytes: int) -> tuple[dict[str, object
     return {"offset": first, "size_bytes": status.st_size}, data
 
 
+def append_to(path: str, data: bytes) -> dict[str, object]:
+    """Write to the end of a file that is there; return what to say about it."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        return {"error": f"{path}: {reason(error)}"}
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return {"error": f"{path}: is not a plain file, so nothing is written to it"}
+        os.write(fd, data)
+    except OSError as error:
+        return {"error": f"{path}: {reason(error)}"}
+    finally:
+        os.close(fd)
+    return {}
+
+
+def do(path: str, offset: int, max_bytes: int, data: bytes) -> tuple[dict[str, object], bytes]:
+    """Append data to a file, or read a piece of it if there is none."""
+    return (append_to(path, data), b"") if data else read_piece(path, offset, max_bytes)
+
+
 def reason(error: Exception) -> str:
     """Return why a file could not be read, in the system's words."""
     return getattr(error, "strerror", None) or str(error)
@@ -48,9 +72,9 @@ def reason(error: Exception) -> str:
 
 def main() -> None:
     """Do as the arguments say."""
-    user, uid, gid, path, offset, max_bytes = sys.argv[1:]
+    user, uid, gid, path, offset, max_bytes, append = sys.argv[1:]
     become(user, int(uid), int(gid))
-    head, data = read_piece(path, int(offset), int(max_bytes))
+    head, data = do(path, int(offset), int(max_bytes), bytes.fromhex(append))
     sys.stdout.buffer.write(json.dumps(head).encode() + b"\n" + data)
 
 

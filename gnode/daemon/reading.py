@@ -1,4 +1,4 @@
-"""Reading jobs' output for `gpeek`, as the owner and off the event loop."""
+"""Reading jobs' output for `gpeek`, and appending for `gmsg`: as the owner, off the event loop."""
 
 import asyncio
 import os
@@ -52,13 +52,13 @@ async def _read(order: ReadFile) -> tuple[_Head, bytes]:
         if os.geteuid() == 0 and order.uid != 0:  # nothing of a user's is ever opened as root
             return _Head(error=f"{order.path}: is not read as root for uid {order.uid}"), b""
         said, data = await asyncio.to_thread(
-            read_as_owner.read_piece, order.path, order.offset, max_bytes
+            read_as_owner.do, order.path, order.offset, max_bytes, order.append
         )
         return msgspec.convert(said, _Head), data
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", read_as_owner.__file__),
         *(order.user, str(order.uid), str(order.gid), order.path),
-        *(str(order.offset), str(max_bytes)),
+        *(str(order.offset), str(max_bytes), order.append.hex()),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

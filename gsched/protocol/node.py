@@ -354,8 +354,12 @@ class ExitAck(Struct, frozen=True, kw_only=True, tag="exit_ack", omit_defaults=T
     token: str = ""
 
 
-class ReadOutput(Struct, frozen=True, kw_only=True, tag="read_output"):
-    """Read a running job's output, as its owner. Answered by `OutputRead` with the same id."""
+class ReadOutput(Struct, frozen=True, kw_only=True, tag="read_output", omit_defaults=True):
+    """Read a running job's output, as its owner. Answered by `OutputRead` with the same id.
+
+    With ``append`` nothing is read, and these bytes are written to its end; only to nodes that have
+    said ``steps`` in `Register`.
+    """
 
     request: Count
     job: Count
@@ -363,6 +367,7 @@ class ReadOutput(Struct, frozen=True, kw_only=True, tag="read_output"):
     stream: str
     offset: Number
     max_bytes: Count
+    append: bytes = b""
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True, tag="checkpoint"):

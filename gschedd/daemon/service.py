@@ -67,6 +67,7 @@ from gschedd.http.forecasts import Forecasts
 from gschedd.http.handshake import Handshake
 from gschedd.http.launches import BlobCache, Launches
 from gschedd.http.links import Links
+from gschedd.http.outputs import Outputs
 from gschedd.http.predictions import Predictions
 from gschedd.http.queries import Queries, up_nodes
 from gschedd.http.queues import Queues
@@ -310,6 +311,13 @@ class Service:
             overrides=self._overrides,
             write=partial(write_overrides, self._config.head.state_dir),
         )
+        self._outputs = Outputs(
+            state=head.state,
+            find=self._queries.find,
+            callers=callers,
+            bodies=self._bodies,
+            links=self._links,
+        )
         self._code = CodeSnapshots(
             code_store,
             callers=callers,
@@ -366,7 +374,7 @@ class Service:
         commands = web.Application(middlewares=[watched(self._bodies), errors], logger=log)
         for part in (
             *(self._queries, self._predictions, self._snapshots, self._sessions),
-            *(self._queues, self._commands, self._code),
+            *(self._queues, self._commands, self._code, self._outputs),
         ):
             commands.add_routes(part.routes())
         commands.router.add_get("/v1/openapi.json", openapi)

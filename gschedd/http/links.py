@@ -555,10 +555,8 @@ class Links:
         link = self._links.get(node)
         return None if link is None or link.asked else link
 
-    async def read_output(
-        self, node: str, *, job: int, attempt: int, stream: str, window: tuple[int, int]
-    ) -> n.OutputRead:
-        """Have a node read a part of a job's output; ``window`` is offset and bytes at most.
+    async def read_output(self, node: str, asked: n.ReadOutput) -> n.OutputRead:
+        """Have a node read a part of a job's output, or append to it; the request is numbered here.
 
         Raises:
             BadStateError: the node is not connected or does not answer.
@@ -571,16 +569,7 @@ class Links:
         number, self._next_request = self._next_request, self._next_request + 1
         future: asyncio.Future[n.OutputRead] = asyncio.get_running_loop().create_future()
         self._requests[node, number] = future
-        link.send(
-            n.ReadOutput(
-                request=number,
-                job=job,
-                attempt=attempt,
-                stream=stream,
-                offset=window[0],
-                max_bytes=window[1],
-            )
-        )
+        link.send(msgspec.structs.replace(asked, request=number))
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
                 return await future

@@ -26,7 +26,6 @@ from gsched.model.ids import (
     element_number,
     own_job,
     own_job_number,
-    short_job_id,
 )
 from gsched.model.limits import (
     MAX_HISTORY_ROWS,
@@ -35,15 +34,13 @@ from gsched.model.limits import (
     MAX_WORD,
     shown,
 )
-from gsched.model.states import JobState, NodeState, PartState
+from gsched.model.states import JobState, NodeState
 from gsched.protocol import api
 from gsched.protocol.stories import JobStories
-from gschedd.core.decide import authorize
 from gschedd.core.forecast.start import StartForecast
 from gschedd.core.head import Head
-from gschedd.core.requests.interactive import check_has_files
 from gschedd.core.settings import Caller
-from gschedd.core.state import Job, Part
+from gschedd.core.state import Job
 from gschedd.core.views.arrays import shown_state
 from gschedd.core.views.jobs import JobViews
 from gschedd.engine.loop import Engine
@@ -62,7 +59,6 @@ T = TypeVar("T")
 ROWS_PER_SLICE = 250  # rows encoded before other requests get their turn
 IDS_PER_READ = 100  # jobs read before another long read gets its turn
 MAX_WAIT_S = 300.0
-MAX_OFFSET = 2**62  # of a byte in a file; the kernel counts in 63 bits
 _COMMA = re.compile(r",(?![^\[]*\])")  # between ids, not between indices of elements
 _encoder = msgspec.json.Encoder()
 
@@ -108,7 +104,6 @@ class Queries:
             web.get("/v1/jobs/{id}", self.story),
             web.get("/v1/stories", self.stories),
             web.get("/v1/jobs/{id}/wait", self.wait),
-            web.get("/v1/jobs/{id}/output", self.output),
             web.get("/v1/nodes", self.nodes),
             web.get("/v1/history", self.history),
         ]
@@ -366,7 +361,7 @@ class Queries:
     async def wait(self, request: web.Request) -> web.StreamResponse:
         """``GET /v1/jobs/ID/wait``: answers when the job is done, or the time is over."""
         caller = self._callers.of(request)
-        limit_s = min(_number(request.query.get("timeout_s", "30"), "timeout_s"), MAX_WAIT_S)
+        limit_s = min(read_number(request.query.get("timeout_s", "30"), "timeout_s"), MAX_WAIT_S)
         end_s = self._clock.monotonic_s() + limit_s
         while True:
             await self._engine.settled()
@@ -375,49 +370,6 @@ class Queries:
             if job.state is JobState.DONE or left_s <= 0:
                 return answer(await self._story(request.match_info["id"], caller))
             await self._engine.changed(left_s)
-
-    async def output(self, request: web.Request) -> web.StreamResponse:
-        """``GET /v1/jobs/ID/output``: for the owner and operators."""
-        caller = self._callers.of(request)
-        query = request.query
-        stream = query.get("stream", "stdout")
-        if stream not in {"stdout", "stderr"}:
-            raise InvalidRequestError(f"stream {stream!r} is not known: stdout or stderr")
-        offset = int(_number(query.get("offset", "0"), "offset"))
-        if abs(offset) > MAX_OFFSET:
-            raise InvalidRequestError(f"offset {offset} lies beyond any file")
-        limit = int(_number(query.get("max", str(api.MAX_OUTPUT_CHUNK_BYTES)), "max"))
-        job = await self.find(request.match_info["id"])
-        authorize(caller, job)
-        check_has_files(job)
-        node, part = _output_part(job, query.get("node", ""))
-        window = (offset, max(1, min(limit, api.MAX_OUTPUT_CHUNK_BYTES)))
-        return answer(await self._output(job, node, part, stream=stream, window=window))
-
-    async def _output(
-        self, job: Job, node: str, part: Part, *, stream: str, window: tuple[int, int]
-    ) -> api.OutputChunk:
-        ended = job.state is JobState.DONE
-        path = part.stdout_path if stream == "stdout" else part.stderr_path
-        if part.state is not PartState.RUNNING:
-            # The file is the user's own by now; where it is, the command can read it itself.
-            return api.OutputChunk(
-                path=path, node=node, offset=0, size_bytes=0, data=b"", ended=ended
-            )
-        assert job.attempt is not None, "a running part belongs to an attempt"
-        said = await self._links.read_output(
-            node, job=job.id, attempt=job.attempt.number, stream=stream, window=window
-        )
-        if said.error:
-            raise InvalidRequestError(f"job {short_job_id(job.id)} on {node}: {said.error}")
-        return api.OutputChunk(
-            path=said.path,
-            node=node,
-            offset=said.offset,
-            size_bytes=said.size_bytes,
-            data=said.data,
-            ended=ended,
-        )
 
     # --- nodes, history ---
 
@@ -517,9 +469,9 @@ def history_filter(query: Mapping[str, str], *, server: str) -> HistoryFilter:
         name=query.get("name", ""),
         outcome="" if outcome == "failed" else outcome,
         failed=outcome == "failed",
-        since_s=_number(query["since"], "since") if query.get("since") else None,
-        until_s=_number(query["until"], "until") if query.get("until") else None,
-        limit=max(1, min(int(_number(query.get("limit", "1000"), "limit")), MAX_HISTORY_ROWS)),
+        since_s=read_number(query["since"], "since") if query.get("since") else None,
+        until_s=read_number(query["until"], "until") if query.get("until") else None,
+        limit=max(1, min(int(read_number(query.get("limit", "1000"), "limit")), MAX_HISTORY_ROWS)),
     )
 
 
@@ -563,7 +515,8 @@ def _states(text: str) -> set[JobState]:
     return states
 
 
-def _number(text: str, name: str) -> float:
+def read_number(text: str, name: str) -> float:
+    """Return the number in a query; ``name`` is its field, for the refusal."""
     try:
         value = float(text)
     except ValueError:
@@ -571,28 +524,6 @@ def _number(text: str, name: str) -> float:
     if not math.isfinite(value):
         raise InvalidRequestError(f"{name}={shown(text)} is not a number")
     return value
-
-
-def _output_part(job: Job, node: str) -> tuple[str, Part]:
-    """Return where the job's output is: on a node of its present or last attempt, or the first.
-
-    Raises:
-        InvalidRequestError: the job has not run, or not on that node.
-    """
-    if job.attempt is None or not job.attempt.parts:
-        raise InvalidRequestError(
-            f"job {short_job_id(job.id)} has not run yet: there is no output",
-            hint=f"gstat -f {short_job_id(job.id)}",
-        )
-    parts = job.attempt.parts
-    if not node:
-        return next(iter(parts.items()))
-    if node not in parts:
-        raise InvalidRequestError(
-            f"job {short_job_id(job.id)} did not run on {node[:100]!r}",
-            hint=f"it ran on {', '.join(parts)}",
-        )
-    return node, parts[node]
 
 
 def up_nodes(head: Head) -> int:

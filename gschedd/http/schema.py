@@ -10,6 +10,7 @@ from gsched.protocol import actions as a
 from gsched.protocol import api, recover
 from gsched.protocol import predictions as p
 from gsched.protocol.code import CodePiece, CodeReply
+from gsched.protocol.messages import JobMessage, MessageReply
 from gsched.protocol.queues import QueueRequest
 from gsched.protocol.stories import JobStories
 from gsched.version import VERSION
@@ -27,6 +28,7 @@ ROUTES: Final[tuple[tuple[str, str, str, type | None, type], ...]] = (
     ("get", "/v1/stories", "the stories of many jobs", None, JobStories),
     ("get", "/v1/jobs/{id}/wait", "wait until a job is done", None, api.JobStory),
     ("get", "/v1/jobs/{id}/output", "read a running job's output", None, api.OutputChunk),
+    ("post", "/v1/jobs/{id}/message", "write into output files", JobMessage, MessageReply),
     ("post", "/v1/jobs/actions", "act on jobs", a.JOB_ACTION, api.ActionReply),
     ("get", "/v1/nodes", "list nodes", None, api.NodeList),
     ("post", "/v1/nodes/actions", "act on nodes", a.NODE_ACTION, api.ActionReply),

@@ -17,6 +17,7 @@ from msgspec import Struct, structs
 from gsched.model.ids import job_number, read_job_id
 from gsched.protocol import actions as a
 from gsched.protocol import api
+from gsched.protocol.messages import JobMessage, MessageReply
 from gsched.protocol.stories import JobStories
 
 SERVER = "fake"
@@ -73,6 +74,7 @@ class FakeApi:
         self.targets: list[str] = []
         self.output_of: Callable[[tuple[int, str]], bytes] = lambda key: self.output.get(key, b"")
         self.fail_output = ""
+        self.messages: list[JobMessage] = []
         self.lose_answers = 0
         self.no_room = 0
         self.sizes: list[int] = []
@@ -92,6 +94,7 @@ class FakeApi:
         """Return the routes."""
         app = web.Application(client_max_size=api.MAX_BODY_BYTES)
         app.router.add_post("/v1/jobs", self._submit)
+        app.router.add_post("/v1/jobs/{id}/message", self._message)
         app.router.add_get("/v1/jobs", self._jobs)
         app.router.add_get("/v1/jobs/{id}", self._job)
         app.router.add_get("/v1/stories", self._stories)
@@ -164,6 +167,18 @@ class FakeApi:
         self.on_wait(read_job_id(request.match_info["id"]).number)
         number = read_job_id(request.match_info["id"]).number
         return self._maybe_lost(request, self.stories[number])
+
+    async def _message(self, request: web.Request) -> web.StreamResponse:
+        number = read_job_id(request.match_info["id"]).number
+        if number not in self.stories:
+            return _answer(api.ErrorReply(error=_unknown(number)), status=404)
+        state = self.stories[number].row.state
+        if state != "running":
+            message = f"job {number} is {state}, not running on n1"
+            error = api.ErrorBody(code="bad_state", message=message)
+            return _answer(api.ErrorReply(error=error), status=409)
+        self.messages.append(msgspec.json.decode(await request.read(), type=JobMessage))
+        return _answer(MessageReply(node="n1", paths=("/data/err",)))
 
     async def _output(self, request: web.Request) -> web.StreamResponse:
         number = read_job_id(request.match_info["id"]).number

@@ -73,3 +73,33 @@ def test_elapsed_time_counts_all_attempts(cluster: Cluster) -> None:
     assert row.wall_s >= before
     assert row.wall_s >= ended[0].parts[0].usage.wall_s  # type: ignore[union-attr] # it has ended
     assert run_command("gdel", "-W", "0", str(number), head=str(cluster.socket)).status == 0
+
+
+def test_a_message_is_written_by_the_jobs_node(cluster: Cluster) -> None:
+    """Into the files of either node, as the owner; not into what is no plain file."""
+    cluster.start_head()
+    for name in ("n1", "n2"):
+        cluster.start_node(name)
+    job = submit(cluster, "touch up.$PBS_NODENUM\nuntil [ -e end ]; do sleep 0.05; done\n")
+    wait_until(lambda: all((cluster.jobs / f"up.{number}").exists() for number in (0, 1)))
+    wait_until(lambda: cluster.head.job(job).row.state == "running")
+    first, second = cluster.head.job(job).row.nodes
+    head = str(cluster.socket)
+
+    assert run_command("gmsg", "to the first", str(job), head=head).status == 0
+    there = run_command("gmsg", "-O", "-E", "--node", second, "to both", str(job), head=head)
+    assert there.status == 0, there.stderr
+    wrong = run_command("gmsg", "--node", "n9", "no", str(job), head=head)
+    assert "did not run on 'n9'" in wrong.stderr
+    story = cluster.head.job(job)
+    (cluster.jobs / f"wide.e{job}").unlink()
+    gone = run_command("gmsg", "lost", str(job), head=head)
+    assert "No such file or directory" in gone.stderr
+    (cluster.jobs / "end").touch()
+
+    assert run_command("gwait", str(job), head=head).status == 0
+    assert story.row.nodes[0] == first
+    assert (cluster.jobs / f"wide.o{job}.1").read_text() == "to both\n"
+    assert (cluster.jobs / f"wide.e{job}.1").read_text() == "to both\n"
+    ended = run_command("gmsg", "late", str(job), head=head)
+    assert "not running" in ended.stderr

@@ -1,0 +1,170 @@
+"""The output files of running jobs: read by users, and written to by them, on the jobs' nodes."""
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from gsched.errors import BadStateError, InvalidRequestError
+from gsched.model.ids import short_job_id
+from gsched.model.limits import MAX_WORD
+from gsched.model.states import JobState, PartState
+from gsched.protocol import api
+from gsched.protocol import node as n
+from gsched.protocol.messages import JobMessage, MessageReply
+from gschedd.core.decide import authorize
+from gschedd.core.requests.interactive import check_has_files
+from gschedd.core.state import Job, Part, State
+from gschedd.http.answers import answer
+from gschedd.http.bodies import Bodies, read_body
+from gschedd.http.callers import Callers
+from gschedd.http.links import Links
+from gschedd.http.queries import read_number
+
+MAX_OFFSET = 2**62  # of a byte in a file; the kernel counts in 63 bits
+
+
+class Outputs:
+    """Handlers of the routes.
+
+    Args:
+        find: finds a job by its id as written.
+    """
+
+    def __init__(
+        self,
+        *,
+        state: State,
+        find: Callable[[str], Awaitable[Job]],
+        callers: Callers,
+        bodies: Bodies,
+        links: Links,
+    ) -> None:
+        self._state = state
+        self._find = find
+        self._callers = callers
+        self._bodies = bodies
+        self._links = links
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.get("/v1/jobs/{id}/output", self.output),
+            web.post("/v1/jobs/{id}/message", self.write),
+        ]
+
+    async def output(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v1/jobs/ID/output``: for the owner and operators."""
+        caller = self._callers.of(request)
+        query = request.query
+        stream = query.get("stream", "stdout")
+        if stream not in {"stdout", "stderr"}:
+            raise InvalidRequestError(f"stream {stream!r} is not known: stdout or stderr")
+        offset = int(read_number(query.get("offset", "0"), "offset"))
+        if abs(offset) > MAX_OFFSET:
+            raise InvalidRequestError(f"offset {offset} lies beyond any file")
+        limit = int(read_number(query.get("max", str(api.MAX_OUTPUT_CHUNK_BYTES)), "max"))
+        job = await self._find(request.match_info["id"])
+        authorize(caller, job)
+        check_has_files(job)
+        node, part = _output_part(job, query.get("node", ""))
+        window = (offset, max(1, min(limit, api.MAX_OUTPUT_CHUNK_BYTES)))
+        return answer(await self._output(job, node, part, stream=stream, window=window))
+
+    async def _output(
+        self, job: Job, node: str, part: Part, *, stream: str, window: tuple[int, int]
+    ) -> api.OutputChunk:
+        ended = job.state is JobState.DONE
+        path = part.stdout_path if stream == "stdout" else part.stderr_path
+        if part.state is not PartState.RUNNING:
+            # The file is the user's own by now; where it is, the command can read it itself.
+            return api.OutputChunk(
+                path=path, node=node, offset=0, size_bytes=0, data=b"", ended=ended
+            )
+        said = await self._ask(job, node, stream, offset=window[0], max_bytes=window[1])
+        return api.OutputChunk(
+            path=said.path,
+            node=node,
+            offset=said.offset,
+            size_bytes=said.size_bytes,
+            data=said.data,
+            ended=ended,
+        )
+
+    async def write(self, request: web.Request) -> web.StreamResponse:
+        """``POST /v1/jobs/ID/message``: for the owner and operators; written as the owner."""
+        caller = self._callers.of(request)
+        asked = await read_body(request, self._bodies, JobMessage)
+        if not asked.text.strip() or "\0" in asked.text or len(asked.text) > MAX_WORD * 16:
+            raise InvalidRequestError(
+                f"a message has 1 to {MAX_WORD * 16} characters", hint="write a shorter one"
+            )
+        job = await self._find(request.match_info["id"])
+        authorize(caller, job)
+        check_has_files(job)
+        name = short_job_id(job.id)
+        node, part = _output_part(job, asked.node)
+        if part.state is not PartState.RUNNING:
+            raise BadStateError(f"job {name} is {job.state}, not running on {node}")
+        known = self._state.nodes.get(node)
+        if known is None or not known.steps:
+            raise BadStateError(f"the gnode of {node} is too old to write messages: upgrade it")
+        wanted = {"stdout": asked.stdout, "stderr": asked.stderr or not asked.stdout}
+        paths = {"stdout": part.stdout_path, "stderr": part.stderr_path}
+        streams = {paths[stream]: stream for stream, is_wanted in wanted.items() if is_wanted}
+        line = f"{asked.text}\n".encode("utf-8", "surrogateescape")
+        for stream in streams.values():  # both may be one file
+            await self._ask(job, node, stream, append=line)
+        return answer(MessageReply(node=node, paths=tuple(streams)))
+
+    async def _ask(
+        self,
+        job: Job,
+        node: str,
+        stream: str,
+        *,
+        offset: int = 0,
+        max_bytes: int = 0,
+        append: bytes = b"",
+    ) -> n.OutputRead:
+        """Have a node read or write a running job's output.
+
+        Raises:
+            BadStateError: the node is not connected or does not answer.
+            InvalidRequestError: it cannot be done there.
+        """
+        assert job.attempt is not None, "a running part belongs to an attempt"
+        order = n.ReadOutput(
+            request=0,
+            job=job.id,
+            attempt=job.attempt.number,
+            stream=stream,
+            offset=offset,
+            max_bytes=max_bytes,
+            append=append,
+        )
+        said = await self._links.read_output(node, order)
+        if said.error:
+            raise InvalidRequestError(f"job {short_job_id(job.id)} on {node}: {said.error}")
+        return said
+
+
+def _output_part(job: Job, node: str) -> tuple[str, Part]:
+    """Return where the job's output is: on a node of its present or last attempt, or the first.
+
+    Raises:
+        InvalidRequestError: the job has not run, or not on that node.
+    """
+    if job.attempt is None or not job.attempt.parts:
+        raise InvalidRequestError(
+            f"job {short_job_id(job.id)} has not run yet: there is no output",
+            hint=f"gstat -f {short_job_id(job.id)}",
+        )
+    parts = job.attempt.parts
+    if not node:
+        return next(iter(parts.items()))
+    if node not in parts:
+        raise InvalidRequestError(
+            f"job {short_job_id(job.id)} did not run on {node[:100]!r}",
+            hint=f"it ran on {', '.join(parts)}",
+        )
+    return node, parts[node]
