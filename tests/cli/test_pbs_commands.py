@@ -1,5 +1,6 @@
 """The commands of PBS but qstat: options, texts and exit codes of both personalities."""
 
+import json
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
@@ -197,6 +198,51 @@ def test_pbsnodes_lists_attributes_as_torque_does(head: Path) -> None:
 )
 def test_pbsnodes_lists_states(head: Path, arguments: list[str], stdout: str) -> None:
     assert run_here("pbsnodes", *arguments, head=head).stdout == stdout
+
+
+VNODE = """\
+n1
+     Mom = n1
+     ntype = PBS
+     state = free
+     pcpus = 4
+     jobs = 2.fake/0, 2.fake/1, 2.fake/2
+     resources_available.arch = linux
+"""
+SUMMARY = (
+    "vnode           state           OS       hardware host            queue        mem     "
+    "ncpus   nmics   ngpus  comment\n"
+    "--------------- --------------- -------- -------- --------------- ---------- -------- "
+    "------- ------- ------- ---------\n"
+    "n2              offline         --       --       n2              --"
+)
+JOBS = """\
+                                                        mem       ncpus   nmics   ngpus
+vnode           state           njobs   run   susp      f/t        f/t     f/t     f/t   jobs
+--------------- --------------- ------ ----- ------ ------------ ------- ------- ------- -------
+n1              free                 1     1      0 """
+
+
+def test_pbsnodes_prints_what_openpbs_prints(head: Path) -> None:
+    def printed(*words: str, personality: str = "openpbs") -> str:
+        ran = run_here("pbsnodes", *words, head=head, personality=personality)
+        assert (ran.status, ran.stderr) == (0, "")
+        return ran.stdout
+
+    assert printed("-a").startswith(VNODE)
+    assert printed("-v", personality="torque").startswith(VNODE)
+    assert "\n     resources_available.ngpus = 2\n" in printed("-H", "n1")
+    assert printed("-aS", "n2").startswith(SUMMARY)
+    assert printed("-aSj", "n1").startswith(JOBS)
+    assert printed("-j", "n1").endswith(" 2.fake\n")
+    assert printed("-F", "dsv", "-D", ";", "n1").startswith("Name=n1;Mom=n1;ntype=PBS;state=free;")
+    document = json.loads(printed("-aF", "json"))
+    assert document["pbs_server"] == "fake"
+    assert list(document["nodes"]) == ["n1", "n2", "n3"]
+    assert document["nodes"]["n1"]["resources_available"]["ncpus"] == 4
+    assert document["nodes"]["n1"]["jobs"] == ["2.fake/0", "2.fake/1", "2.fake/2"]
+    assert document["nodes"]["n3"]["state"] == "down"
+    assert "np = 4" in printed("-a", personality="torque")
 
 
 def test_pbsnodes_prints_xml(head: Path) -> None:

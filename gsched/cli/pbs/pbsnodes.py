@@ -7,13 +7,17 @@ from typing import Final
 import click
 
 from gsched.cli.common import connected, gsched_command, print_error, report_results
+from gsched.cli.dialect import spoken
+from gsched.cli.pbs import vnodes
 from gsched.cli.pbs.documents import nodes_xml
+from gsched.cli.pbs.personality import OPENPBS
 from gsched.client import Head, body_of
 from gsched.errors import GschedError, UnknownNodeError, UsageError
 from gsched.model.ids import format_job_id
 from gsched.model.states import NodeState
 from gsched.protocol.actions import AnyNodeAction, DrainNode, ResumeNode
 from gsched.protocol.api import NodeList, NodeRow
+from gsched.version import VERSION
 
 #: What ``-l STATE`` shows, by the words in a node's state; ``active`` and ``up`` are sums.
 _FILTERS: Final = {
@@ -42,9 +46,17 @@ _BAD: Final = ("down", "offline", "state-unknown")
 @click.option("-N", "note", default=None, metavar="NOTE", help="With -o: the reason.")
 @click.option("-n", "notes", is_flag=True, help="With -l: show the reasons, too.")
 @click.option("-q", "quiet", is_flag=True, help="No messages on stderr.")
+@click.option("-v", "openpbs", is_flag=True, help="OpenPBS: all attributes of all vnodes.")
+@click.option("-S", "summary", is_flag=True, help="OpenPBS: a line for each node.")
+@click.option("-j", "with_jobs", is_flag=True, help="OpenPBS: jobs and what is free.")
+@click.option("-L", "whole", is_flag=True, help="With -S and -j: do not cut names.")
+@click.option("-F", "form", default="", metavar="json|dsv", help="OpenPBS: JSON or DSV.")
+@click.option("-D", "delimiter", default="|", metavar="TEXT", help="With -F dsv: between fields.")
+@click.option("-H", "hosts", default="", metavar="HOSTS", help="OpenPBS: only these hosts: a,b.")
+@click.option("-C", "comment", default=None, metavar="TEXT", help="OpenPBS: with -o: the reason.")
 @click.option("-s", "server", default="", metavar="SERVER", help="Only this server is accepted.")
 @connected
-def pbsnodes(  # noqa: PLR0913 - one parameter for each option
+def pbsnodes(  # noqa: C901, PLR0913 - one parameter for each option
     head: Head,
     /,
     *,
@@ -58,12 +70,18 @@ def pbsnodes(  # noqa: PLR0913 - one parameter for each option
     notes: bool,
     quiet: bool,
     server: str,
+    comment: str | None,
+    hosts: str,
     as_json: bool,
-    **_ignored: object,
+    **given: "str | bool",
 ) -> int:
     """List all nodes, or each NODE, with their attributes; take nodes offline (-o) or back (-c)."""
     if notes and not brief:
         raise UsageError("-n requires -l")
+    note = note or comment
+    operands = (*operands, *filter(None, hosts.split(",")))
+    if given["form"] not in {"", "json", "dsv"}:
+        raise UsageError(f"-F: unknown format {given['form']!r}", hint="valid: json, dsv")
     if offline or clear or reset:
         asked: AnyNodeAction = (
             DrainNode(nodes=operands, reason=note or "pbsnodes -o")
@@ -78,6 +96,10 @@ def pbsnodes(  # noqa: PLR0913 - one parameter for each option
         raise UsageError(f"cannot connect to server {server}")
     wanted, names = _state_wanted(operands) if brief else ("", operands)
     rows, status = _chosen(reply, names, quiet=quiet)
+    modes = ("openpbs", "summary", "with_jobs", "form")
+    if any(given[mode] for mode in modes) or (_is_openpbs() and not (brief or as_xml)):
+        _write_vnodes(rows, head, reply, given)
+        return status
     nodes = [(row, attributes_of(row, head, reply.server)) for row in rows]
     if brief:
         for row, attributes in nodes:
@@ -91,6 +113,43 @@ def pbsnodes(  # noqa: PLR0913 - one parameter for each option
             fields = "".join(f"     {name} = {value}\n" for name, value in attributes.items())
             sys.stdout.write(f"{row.name}\n{fields}\n")
     return status
+
+
+def _is_openpbs() -> bool:
+    return spoken().name == OPENPBS
+
+
+def _write_vnodes(
+    rows: Sequence[NodeRow], head: Head, reply: NodeList, given: "dict[str, str | bool]"
+) -> None:
+    """Print nodes as OpenPBS does: all attributes, or the tables of -S and -j."""
+    nodes = [vnodes.Vnode(row, _cpu_slots(row, head, reply.server)) for row in rows]
+    summary = bool(given["summary"] or given["with_jobs"])
+    if given["form"] == "json":
+        version = f"gsched-{VERSION}"
+        sys.stdout.write(
+            vnodes.document(
+                nodes, server=reply.server, version=version, now_s=reply.now_s, summary=summary
+            )
+        )
+    elif given["form"] == "dsv":
+        delimiter = str(given["delimiter"])
+        sys.stdout.write("".join(vnodes.dsv(node, delimiter) for node in nodes))
+    elif summary:
+        jobs, whole = bool(given["with_jobs"]), bool(given["whole"])
+        sys.stdout.write("".join(vnodes.table(nodes, jobs=jobs, whole=whole)))
+    else:
+        sys.stdout.write("".join(map(vnodes.text, nodes)))
+
+
+def _cpu_slots(row: NodeRow, head: Head, server: str) -> list[str]:
+    """Return ``12.head/0, 12.head/1``: a word for each CPU that a job has on the node."""
+    found: list[str] = []
+    for text in _slots(row, head, server):
+        span, _, job = text.partition("/")
+        first, _, last = span.partition("-")
+        found += [f"{job}/{cpu}" for cpu in range(int(first), int(last or first) + 1)]
+    return found
 
 
 def _state_wanted(operands: Sequence[str]) -> tuple[str, Sequence[str]]:
