@@ -46,8 +46,23 @@ def ready(cluster: Cluster, *nodes: str) -> None:
     cluster.stop_head()
 
 
+#: A head that stands still does so until the end of its test, seconds.
+STUCK_S = 600
+
+
 def start_armed(cluster: Cluster, point: str, *nodes: str) -> None:
     cluster.start_head(armed(point))
+    for name in nodes:
+        cluster.wait_for_node(name)
+
+
+def start_stuck(cluster: Cluster, point: str, *nodes: str) -> None:
+    """Start a head that stands still at a failpoint, until it is killed.
+
+    A head that is killed right after it has sent a message may take the message along: its
+    connection is reset if it had something to read itself.
+    """
+    cluster.start_head({"GSCHED_FAIL": f"{point}:sleep={STUCK_S}"})
     for name in nodes:
         cluster.wait_for_node(name)
 
@@ -142,11 +157,11 @@ def test_a5_head_killed_after_launch_was_sent_finds_the_attempt_running(
     cluster: Cluster, judge: Judge
 ) -> None:
     ready(cluster, "n1")
-    start_armed(cluster, "head.launch.after_send", "n1")
+    start_stuck(cluster, "head.launch.after_send", "n1")
 
     submission = Submission(cluster, a_job(cluster, judge, judge.gate()))
-    wait_for_death(cluster.head_process)
     wait_until(judge.lines, what="the job to run without a head")
+    cluster.kill_head()
     cluster.start_head()
     (job,) = submission.ids()
 
@@ -161,12 +176,12 @@ def test_a6_head_killed_between_two_nodes_launches_sends_the_missing_one(
     cluster: Cluster, judge: Judge
 ) -> None:
     ready(cluster, "n1", "n2")
-    start_armed(cluster, "head.launch.after_send", "n1", "n2")
+    start_stuck(cluster, "head.launch.after_send", "n1", "n2")
 
     job = a_job(cluster, judge, judge.gate(), resources=("nodes=2",), every_node=True)
     submission = Submission(cluster, job)
-    wait_for_death(cluster.head_process)
     wait_until(judge.lines, what="the part that was launched to run")
+    cluster.kill_head()
     launched = [n for n in ("n1", "n2") if list((cluster.node_dir(n) / "attempts").iterdir())]
     assert len(launched) == 1
     cluster.start_head()
