@@ -30,6 +30,7 @@ class Relay:
 
     Attributes:
         play: what is done with each frame; may be changed at any time.
+        play_session: the same, of connections for terminal sessions.
         heard: every frame so far, in order: connection, sender, frame.
         connections: how many there were.
         faults: what went wrong in the relay itself; leaving the context raises the first.
@@ -37,11 +38,12 @@ class Relay:
 
     def __init__(self, head_port: int, play: Play = pass_on) -> None:
         self.play = play
+        self.play_session: Play = pass_on
         self.heard: list[tuple[int, Side, Frame]] = []
         self.connections = 0
         self.faults: list[BaseException] = []
         self.port = 0
-        self._url = f"ws://127.0.0.1:{head_port}/v1/node"
+        self._url = f"ws://127.0.0.1:{head_port}"
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._stop: asyncio.Event | None = None
@@ -74,6 +76,7 @@ class Relay:
         self._stop = asyncio.Event()
         app = web.Application()
         app.router.add_get("/v1/node", self._relay)
+        app.router.add_get("/v1/session", self._relay)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -92,12 +95,17 @@ class Relay:
         self._callers.add(caller)
         async with (
             aiohttp.ClientSession() as session,
-            session.ws_connect(self._url, max_msg_size=MAX_FRAME_BYTES, compress=0) as head,
+            session.ws_connect(
+                self._url + request.path, max_msg_size=MAX_FRAME_BYTES, compress=0
+            ) as head,
         ):
             sockets: dict[Side, web.WebSocketResponse | aiohttp.ClientWebSocketResponse]
             sockets = {"node": caller, "head": head}
             pumps = [
-                asyncio.create_task(self._pump(number, side, sockets)) for side in ("node", "head")
+                asyncio.create_task(
+                    self._pump(number, side, sockets, is_session=request.path == "/v1/session")
+                )
+                for side in ("node", "head")
             ]
             done, rest = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             errors = (pump.exception() for pump in done)
@@ -114,13 +122,16 @@ class Relay:
         connection: int,
         side: Side,
         sockets: dict[Side, web.WebSocketResponse | aiohttp.ClientWebSocketResponse],
+        *,
+        is_session: bool,
     ) -> None:
         count = 0
         async for message in sockets[side]:
             if message.type not in {WSMsgType.TEXT, WSMsgType.BINARY}:
                 return
             self.heard.append((connection, side, message.data))
-            for to, frame in self.play(side, count, message.data):
+            play = self.play_session if is_session else self.play
+            for to, frame in play(side, count, message.data):
                 if isinstance(frame, str):
                     await sockets[to].send_str(frame)
                 else:
