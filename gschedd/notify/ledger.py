@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from gschedd.notify.notices import Address
+from gschedd.notify.notices import USER_URL, Address
 
 HOUR_S: Final = 3600
 #: Deliveries that wait in one lane; more are dropped.
@@ -57,6 +57,12 @@ class Ledger:
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.executescript(_SCHEMA)
+        self._in_lane: dict[str, int] = {}
+        self._count_lanes()
+
+    def _count_lanes(self) -> None:
+        query = "SELECT lane, count(*) FROM outbox GROUP BY lane"
+        self._in_lane = {str(lane): int(count) for lane, count in self._db.execute(query)}
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -66,6 +72,7 @@ class Ledger:
             yield
         except BaseException:
             self._db.execute("ROLLBACK")
+            self._count_lanes()
             raise
         self._db.execute("COMMIT")
 
@@ -100,15 +107,15 @@ class Ledger:
 
     def put(self, address: Address, body: bytes, at_s: float) -> bool:
         """Add a delivery; return whether there is room in its lane."""
-        query = "SELECT count(*) FROM outbox WHERE lane = ?"
-        waiting = self._db.execute(query, (address.lane,)).fetchone()[0]
-        if waiting >= (USER_LANE_MOST if address.target and address.lane != "mail" else LANE_MOST):
+        waiting = self._in_lane.get(address.lane, 0)
+        if waiting >= (USER_LANE_MOST if address.way == USER_URL else LANE_MOST):
             return False
         self._db.execute(
             "INSERT INTO outbox (way, lane, target, body, at_s, tries, next_s) "
             "VALUES (?, ?, ?, ?, ?, 0, 0)",
             (address.way, address.lane, address.target, body, at_s),
         )
+        self._in_lane[address.lane] = waiting + 1
         return True
 
     def count(self, name: str, text: str = "", by: int = 1) -> None:
@@ -139,16 +146,22 @@ class Ledger:
             else Waiting(**dict(zip(Waiting.__struct_fields__, row, strict=True)))
         )
 
+    def _remove(self, each: Waiting) -> None:
+        self._db.execute("DELETE FROM outbox WHERE id = ?", (each.id,))
+        self._in_lane[each.lane] = left = self._in_lane.get(each.lane, 1) - 1
+        if not left:
+            del self._in_lane[each.lane]
+
     def delivered(self, each: Waiting) -> None:
         """Take out what was delivered."""
         with self.transaction():
-            self._db.execute("DELETE FROM outbox WHERE id = ?", (each.id,))
+            self._remove(each)
             self.count(f"sent {each.way}")
 
     def dropped(self, each: Waiting, why: str) -> None:
         """Take out what cannot be delivered, and count it."""
         with self.transaction():
-            self._db.execute("DELETE FROM outbox WHERE id = ?", (each.id,))
+            self._remove(each)
             self.count(f"dropped {each.way}", why)
 
     def postponed(self, each: Waiting, next_s: float) -> None:

@@ -18,7 +18,7 @@ from gschedd.store.reader import Reader
 log = logging.getLogger("gschedd.notify")
 
 #: Events that are looked at in one transaction.
-EVENTS_MOST: Final = 2000
+EVENTS_MOST: Final = 500
 #: Of a head that was away for longer, events are too old to be told.
 STALE_S: Final = 86400.0
 _KINDS: Final = ("PartStarted", "JobEnded")
@@ -103,18 +103,18 @@ class Scanner:
             self._put(notice, address, job, now_s)
 
     def _put(self, notice: Notice, address: Address, job: Job, now_s: float) -> None:
-        why = ""
-        if address.way == MAIL:
-            most = self._told.config.mails_per_user_hour
-            count = self._ledger.mails_in_hour(job.spec.owner.uid, now_s)
+        why, body = "", b""
+        most = self._told.config.mails_per_user_hour
+        count = self._ledger.mails_in_hour(job.spec.owner.uid, now_s) if address.way == MAIL else 0
+        if count > most:
+            why = f"more than {most} mails in an hour about jobs of {notice.user}"
+        elif address.way == MAIL:
             body = mail_of(
                 notice,
                 sender=self._told.sender,
                 recipients=address.target,
                 last_of_hour=most if count == most else 0,
             )
-            if count > most:
-                why = f"more than {most} mails in an hour about jobs of {notice.user}"
         else:
             body = json_of(notice)
         if not why and not self._ledger.put(address, body, now_s):

@@ -13,10 +13,12 @@ from gsched.errors import ConfigError, GschedError, InvalidRequestError
 from gsched.model.job import Outcome
 from gsched.model.mail import checked_points, checked_recipients, points_of_slurm, wants_mail
 from gsched.model.resources import Usage
-from gsched.model.states import OutcomeKind
+from gsched.model.states import JobState, OutcomeKind
 from gsched.protocol.actions import Alteration
+from gschedd.core import facts as f
 from gschedd.core.requests.notify import altered_notify, checked_notify
 from gschedd.core.settings import NotifySettings
+from gschedd.core.state import Job
 from gschedd.notify.ledger import USER_LANE_MOST, open_ledger
 from gschedd.notify.notices import (
     Address,
@@ -26,7 +28,11 @@ from gschedd.notify.notices import (
     points_of,
     recipients_of,
 )
+from gschedd.notify.scan import Scanner, Told
 from gschedd.notify.texts import json_of, mail_of, variables_of
+from gschedd.store.reader import Reader
+from gschedd.store.rows import Batch
+from gschedd.store.sqlite import Store
 from tests.support.books import spec_of
 from tests.support.world import submission
 
@@ -307,3 +313,53 @@ def test_a_lane_of_a_user_is_bounded_and_mails_are_counted_by_the_hour(tmp_path:
     assert taken == [True] * USER_LANE_MOST + [False] * 2
     assert counts == [1, 2, 3, 1]
     ledger.close()
+
+
+def test_further_mails_of_an_hour_are_dropped_and_the_last_one_says_so(tmp_path: Path) -> None:
+    """From events in a real database; a head that was away for two days tells nothing."""
+    store = Store(str(tmp_path))
+    store.open()
+    spec = spec_of(mail_points="e")
+    done = Outcome(kind=OutcomeKind.EXITED, exit_code=0)
+
+    def end(first: int, count: int, at_s: float) -> None:
+        facts: list[f.AnyFact] = []
+        jobs = []
+        for number in range(first, first + count):
+            facts.append(f.JobSubmitted(at_s=at_s, job=number, spec=spec, state=JobState.QUEUED))
+            facts.append(f.JobEnded(at_s=at_s, job=number, outcome=done, ended_s=at_s))
+            jobs.append(
+                Job(
+                    id=number, spec=spec, state=JobState.DONE, submitted_s=at_s, eligible_s=at_s,
+                    ended_s=at_s, outcome=done,
+                )
+            )  # fmt: skip
+        store.commit(
+            Batch(
+                facts=facts, jobs=jobs, attempts=[], nodes=[], blobs={}, next_job=first + count,
+                runs=[], removed_nodes=frozenset(),
+            )
+        )  # fmt: skip
+
+    ledger, _ = open_ledger(str(tmp_path / "notify.db"))
+    site = NotifyConfig(smtp_host="mx", mails_per_user_hour=2)
+    reader = Reader(store.path)
+    scanner = Scanner(reader, ledger, Told(config=site, server="head", sender="g@s"))
+    end(1, 1, 1000.0)
+    scanner.begin()  # what has happened before the first start is not told
+    end(2, 4, 7200.0)
+    end(6, 1, 7200.0 - 2 * 86400.0)
+    while scanner.step(7201.0):
+        pass
+
+    bodies = []
+    while (each := ledger.due("mail", 7202.0)) is not None:
+        bodies.append(each.body)
+        ledger.delivered(each)
+    assert [body.count(b"Subject: PBS JOB") for body in bodies] == [1, 1]
+    assert [b"further ones are dropped" in body for body in bodies] == [False, True]
+    assert ledger.counts()["dropped mail"] == (3, "older than a day")
+    assert not scanner.step(7203.0)
+    reader.close()
+    ledger.close()
+    store.close()
