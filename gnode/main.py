@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from gnode.core import containers
 from gnode.core.agent import Agent
 from gnode.core.binding import REMOVE_DELAY_S, Limits, Site
 from gnode.core.inputs import Account
@@ -33,6 +34,7 @@ from gnode.daemon.spool import Spool
 from gnode.gpushare import make_runtime
 from gnode.hw import cgroups
 from gnode.hw.confinement import Confinement, find_confinement
+from gnode.hw.containers import find_runtimes
 from gnode.hw.inventory import take_inventory, usable_cores
 from gnode.hw.load import LoadMeter
 from gnode.hw.machine import read_machine
@@ -141,7 +143,10 @@ def _compose(
     key = read_key(node.key_file)
     nvml = Nvml()
     confinement = find_confinement()
-    inventory = take_inventory(node, nvml, confinement)
+    runtimes = find_runtimes(
+        node.container_runtimes, path=environment("GSCHED_TEST_CONTAINER_PATH")
+    )
+    inventory = take_inventory(node, nvml, confinement, runtimes)
     binding = find_binding(node, offered=inventory.cpus, roots=roots, confinement=confinement)
     sharing = _sharing(config.gpu_share, state, nvml, inventory)
     _kill_strays(roots, state)
@@ -166,6 +171,11 @@ def _compose(
         ),
         processes_root=roots.processes,
         sharing=sharing.offered,
+        containers=containers.Rules(
+            runtimes=runtimes,
+            mount_home=config.containers.mount_home,
+            mounts=config.containers.mounts,
+        ),
         cpus=binding.cpus,
         cpu_binding=binding.words,
         cpuset_root=roots.cpuset if binding.method == "cpuset" else None,

@@ -6,10 +6,13 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from gsched.config_containers import ContainersConfig
 from gsched.config_gpu_share import GpuShareConfig
+from gsched.config_history import HistoryConfig
 from gsched.config_limits import LimitsConfig
 from gsched.config_notify import NotifyConfig
 from gsched.errors import ConfigError
+from gsched.model.container import RUNTIMES
 from gsched.model.limits import MAX_DETACH_TIMEOUT_S, MAX_LEASE_S
 
 DEFAULT_CONFIG = "/etc/gsched/gsched.toml"
@@ -29,7 +32,6 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 RendezvousPort = Annotated[int, msgspec.Meta(ge=1024, le=65535)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Period = Annotated[float, msgspec.Meta(ge=0.05, le=86400)]
-Days = Annotated[float, msgspec.Meta(ge=0, le=36500)]
 
 #: The largest weight in ``[balance]``: any sum of them is a finite number.
 MAX_WEIGHT: Final = 1e6
@@ -230,6 +232,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             tracks processes by descent.
         cpu_binding: how jobs are kept on the CPUs that they were given: ``cpuset`` (control
             groups), ``affinity``, ``none``, or ``auto``: the strongest that works.
+        container_runtimes: those that jobs may use here, in order of preference, if installed.
         tmp_dir: below which each job gets a directory of its own, its TMPDIR, which is removed at
             its end; empty: ``/tmp``.
         least_spool: free space in the file system of ``state_dir`` below which the node takes no
@@ -261,6 +264,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     resources: dict[str, Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]] = {}
     cgroup: str = "auto"
     cpu_binding: str = "auto"
+    container_runtimes: tuple[str, ...] = RUNTIMES
     tmp_dir: str = ""
     least_spool: str = "32mb"
     heartbeat_s: Period = 300.0
@@ -270,25 +274,6 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     job_open_files: Annotated[int, msgspec.Meta(ge=64, le=1_048_576)] = 1024
     job_processes: Annotated[int, msgspec.Meta(ge=0, le=4_194_304)] = 0
     login_shell: bool = False
-
-
-class HistoryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[history]``: what is remembered of jobs that have run; 0 keeps everything.
-
-    Attributes:
-        learn: whether what jobs cost is recorded and learned from.
-        learn_rows: how many of the newest runs a head learns again when it starts.
-        keep_days: how long the history is kept, since a run ended.
-        keep_rows: how many runs are kept.
-        keep_jobs_days: how long jobs that are done are kept, with their events, attempts and
-            scripts, and events of nodes.
-    """
-
-    learn: bool = True
-    learn_rows: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 5000
-    keep_days: Days = 365.0
-    keep_rows: Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)] = 500_000
-    keep_jobs_days: Days = 365.0
 
 
 class LinkConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -524,6 +509,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gpu_share: GpuShareConfig = GpuShareConfig()
     notify: NotifyConfig = NotifyConfig()
     limits: LimitsConfig = LimitsConfig()
+    containers: ContainersConfig = ContainersConfig()
 
 
 def config_path(given: str | None) -> str:

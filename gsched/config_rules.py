@@ -37,6 +37,7 @@ from gsched.config_gpu_share import (
     GpuShareConfig,
 )
 from gsched.errors import BadResourceError
+from gsched.model.container import MOUNT_RULE, RUNTIMES, mount_problem
 from gsched.model.limits import MIN_LEASE_S
 from gsched.model.node_name import NODE_NAME_RULE, is_node_name
 from gsched.model.units import parse_bandwidth_bytes_s, parse_duration_s, parse_size_bytes
@@ -86,6 +87,10 @@ def check(config: Config, tables: Container[str]) -> None:
     _check_balance(config.balance)
     _check_fabric(config.fabric)
     _check_gpu_share(config.gpu_share)
+    for at, mount in enumerate(config.containers.mounts):
+        if mount_problem(mount):
+            keys = ("containers", "mounts", at)
+            raise BrokenRuleError(keys, f": {mount!r} {mount_problem(mount)}", hint=MOUNT_RULE)
     if "notify" in tables:
         from gsched.config_rules_notify import check_notify  # late: few files have the table
 
@@ -270,6 +275,8 @@ def _check_node(node: NodeConfig) -> None:
             hint='use "auto", "none" or a full path',
         )
     check_word(("node", "cpu_binding"), node.cpu_binding, CPU_BINDINGS)
+    for at, runtime in enumerate(node.container_runtimes):
+        check_word(("node", "container_runtimes", at), runtime, RUNTIMES)
     for feature in node.features:
         if not _WORD.fullmatch(feature):
             raise BrokenRuleError(

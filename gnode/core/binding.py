@@ -1,10 +1,12 @@
 """From a launch order to a task: command line, environment, files and limits."""
 
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec import structs
 
+from gnode.core.contained import container_of, in_container
+from gnode.core.containers import Rules as ContainerRules
 from gnode.core.cpus import Cpu
 from gnode.core.inputs import Account
 from gnode.core.job_steps import in_snapshot, mpi_variables, step_variables
@@ -80,6 +82,7 @@ class Site:
         cpu_binding: how attempts are bound to CPUs, in words; empty: nothing is said of it.
         cpuset_root: version and directory below which CPUs are limited; None: by affinity.
         cpu_count: CPUs that the node offers; 0: unknown.
+        containers: the runtimes of containers here, and what all containers have.
         step_agent: the command that runs a step agent.
         unpacker: the command that starts a program in the code snapshot of its job.
         launch_agent: path of gsched-launch-agent, by which MPI starts its daemons; empty: none.
@@ -105,6 +108,7 @@ class Site:
     cpu_binding: str = ""
     cpuset_root: tuple[int, str] | None = None
     cpu_count: int = 0
+    containers: ContainerRules = field(default_factory=ContainerRules)
     step_agent: tuple[str, ...] = ()
     unpacker: tuple[str, ...] = ()
     launch_agent: str = ""
@@ -158,7 +162,7 @@ def bind(
     if launch.step_agent:
         stdout_path = stderr_path = NOWHERE  # its tasks write to the program that wants them
     switch_user = site.uid == 0 and account.uid != 0
-    return Task(
+    task = Task(
         job=launch.job,
         attempt=launch.attempt,
         user=account.user,
@@ -201,6 +205,23 @@ def bind(
         cpuset=_cpuset(site, key),
         detach_timeout_s=_detach_timeout_s(launch),
     )
+    return _in_container(task, launch, account, site)
+
+
+def _in_container(task: Task, launch: Launch, account: Account, site: Site) -> Task:
+    if container_of(launch) is None:
+        return task
+    directories = []
+    if launch.checkpoint_dir:
+        directories += [launch.checkpoint_dir, posixpath.dirname(site.elastic_socket)]
+    if launch.launch is LaunchKind.TORCHRUN:
+        directories.append(posixpath.dirname(site.agent_path))
+    command = task.argv
+    if launch.launch is LaunchKind.SCRIPT and not launch.script.startswith("#!"):
+        shell = launch.shell or FALLBACK_SHELL  # the owner's login shell is of the node
+        command = (shell, posixpath.join(task.user_dir, SCRIPT_NAME), *launch.arguments)
+    rules = site.containers
+    return in_container(task, launch, account, rules, directories=directories, command=command)
 
 
 def _cpuset(site: Site, key: AttemptKey) -> CpusetCgroup | None:

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from gnode.core.mark import HeadMark
-from gnode.core.task import AttemptKey, Command, Task
+from gnode.core.task import AttemptKey, Command, ContainerRemoval, Task
 from gsched.model.gpu_tokens import GpuSharing
 from gsched.model.job import ExitRecord
 from gsched.model.resources import GpuShare
@@ -98,6 +98,21 @@ class WriteExit(Struct, frozen=True, kw_only=True):
     """Keep an exit record that gnode made itself, since no supervisor could."""
 
     record: ExitRecord
+
+
+class RemoveContainer(Struct, frozen=True, kw_only=True):
+    """Remove what the container of an ended attempt has left, as its owner.
+
+    Attributes:
+        switch_user: whether the command must become ``uid`` first.
+    """
+
+    key: AttemptKey
+    removal: ContainerRemoval
+    user: str
+    uid: int
+    gid: int
+    switch_user: bool
 
 
 class RemoveFiles(Struct, frozen=True, kw_only=True):
@@ -244,6 +259,7 @@ Effect = (
     | CommandSupervisor
     | KillLeftover
     | WriteExit
+    | RemoveContainer
     | RemoveFiles
     | Bury
     | RecallEnded

@@ -6,6 +6,8 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from gnode.core.binding import bind
+from gnode.core.contained import container_of
+from gnode.core.containers import runtime_for
 from gnode.core.effects import (
     AcceptTask,
     AdmitSharing,
@@ -14,6 +16,7 @@ from gnode.core.effects import (
     EndSharing,
     ReadFile,
     RecallEnded,
+    RemoveContainer,
     RemoveFiles,
     RemoveSpool,
     Send,
@@ -163,6 +166,7 @@ def attempt_of(task: Task) -> Attempt:
         gpu_indices=task.gpu_indices,
         gpu_shares=task.gpu_shares,
         cpus=task.cpus,
+        removal=task.removal,
         stdout_path=task.stderr_path if task.join is Join.INTO_ERR else task.stdout_path,
         stderr_path=task.stdout_path if task.join is Join.INTO_OUT else task.stderr_path,
         cgroup=task.cgroup,
@@ -241,6 +245,10 @@ def refusal_of(table: Table, order: LaunchAsked) -> Refusal | None:
             "submit as another user, or set allow_root_jobs in its configuration",
             _account_failure(errno.EPERM),
         )
+    container = container_of(asked)
+    if container is not None and runtime_for(container, site.containers) is None:
+        what = container.needs or "container runtime"
+        return Refusal(f"node {site.node} has no {what}: install it, or see gnodes", UNFIT)
     return _gpu_refusal(table, asked, is_prepared=order.prepare)
 
 
@@ -484,6 +492,17 @@ def end_by_record(table: Table, attempt: Attempt, record: ExitRecord) -> None:
     attempt.record = record
     attempt.waiting.clear()
     table.tell_exit(attempt)
+    if attempt.removal is not None:
+        table.out.append(
+            RemoveContainer(
+                key=attempt.key,
+                removal=attempt.removal,
+                user=attempt.user,
+                uid=attempt.uid,
+                gid=attempt.gid,
+                switch_user=attempt.switch_user,
+            )
+        )
     if attempt.user_dir:
         table.out.append(RemoveFiles(user_dir=attempt.user_dir))
     for key in table.live_of_job.get(attempt.key.job, ()):

@@ -10,6 +10,7 @@ from typing import Final
 
 from gnode.core import orders
 from gnode.core.binding import bind, bind_prepared
+from gnode.core.contained import container_of
 from gnode.core.effects import AcceptTask, Send
 from gnode.core.inputs import Found, LaunchAsked
 from gnode.core.supervisors import give, open_gate
@@ -41,6 +42,9 @@ def prepare(table: Table, order: LaunchAsked) -> None:
     key = AttemptKey(asked.job, asked.attempt)
     if key in table.attempts or asked.attempt <= table.latest.get(asked.job, 0):
         table.drop("a preparation of an attempt that is known", key)
+        return
+    if container_of(asked) is not None:
+        table.drop("a preparation of a job in a container, which reads nothing from its node", key)
         return
     if table.ending or table.problem or orders.refusal_of(table, order) is not None:
         table.drop("a preparation that is not possible here", key)

@@ -61,6 +61,16 @@ class CpusetCgroup(Struct, frozen=True, kw_only=True):
     path: str
 
 
+class ContainerRemoval(Struct, frozen=True, kw_only=True):
+    """The command that removes what the attempt's container has left, as its owner.
+
+    ``env``: what of the job's environment tells where the owner's containers are.
+    """
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+
+
 class Task(Struct, frozen=True, kw_only=True):
     """Everything a supervisor needs to run one attempt's part.
 
@@ -87,6 +97,7 @@ class Task(Struct, frozen=True, kw_only=True):
         lease_grace_s: from TERM to KILL when its lease has expired.
         cpus: CPUs that are the attempt's alone, ascending; empty: those of the node.
         cpuset: the control group that confines it to them; None: its processes' affinity does.
+        removal: of its container, once nothing of it runs; None: there is nothing to remove.
         gate: it is started before its attempt is launched, and waits for that.
         yields: it has a lower priority until then.
         detach_timeout_s: it runs on a terminal, and is hung up when nobody was attached for so
@@ -134,6 +145,7 @@ class Task(Struct, frozen=True, kw_only=True):
     cpus: tuple[int, ...] = ()
     cpuset: CpusetCgroup | None = None
     detach_timeout_s: float | None = None
+    removal: ContainerRemoval | None = None
 
     @property
     def key(self) -> AttemptKey:

@@ -32,6 +32,7 @@ from gnode.core.task import AttemptKey, Task, parse_key
 from gnode.daemon import leftovers, starts
 from gnode.daemon.accounts import Accounts
 from gnode.daemon.channel import Channel
+from gnode.daemon.containers import remove_container
 from gnode.daemon.doubts import Doubts
 from gnode.daemon.elastic import ElasticServer
 from gnode.daemon.ended import EndedLog
@@ -384,6 +385,10 @@ class Shell:
     def _(self, effect: do.KeepLaunched) -> None:
         task = effect.task
         self._writes.do(_orders_for(task.key), lambda: self._spool.write_launched(task))
+
+    @_do.register
+    def _(self, effect: do.RemoveContainer) -> None:
+        self._start(remove_container(effect))
 
     @_do.register
     def _(self, effect: do.RemoveFiles) -> None:

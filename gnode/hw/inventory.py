@@ -2,18 +2,23 @@
 
 import math
 import os
+from collections.abc import Sequence
 
 import psutil
 
+from gnode.core.containers import Runtime
 from gnode.hw.confinement import Confinement
 from gnode.hw.nvml import Nvml
 from gnode.hw.processor import cpu_clock_mhz
 from gsched.config import NodeConfig
+from gsched.model.container import features_of
 from gsched.model.resources import Gpu, Inventory
 from gsched.model.units import parse_size_bytes
 
 
-def take_inventory(config: NodeConfig, nvml: Nvml, confinement: Confinement) -> Inventory:
+def take_inventory(
+    config: NodeConfig, nvml: Nvml, confinement: Confinement, runtimes: Sequence[Runtime] = ()
+) -> Inventory:
     """Return what this node offers.
 
     Raises:
@@ -28,7 +33,9 @@ def take_inventory(config: NodeConfig, nvml: Nvml, confinement: Confinement) -> 
         cpu_clock_mhz=config.cpu_clock_mhz or cpu_clock_mhz(),
         memory_bytes=_memory_bytes(config, confinement),
         gpus=_declared_gpus(config) if config.gpu else nvml.gpus(rate_mhz=config.gpu_rate_mhz),
-        features=config.features,
+        features=tuple(
+            dict.fromkeys((*config.features, *features_of(tuple(each.name for each in runtimes))))
+        ),
         generic=tuple(sorted((name, count) for name, count in config.resources.items() if count)),
     )
 

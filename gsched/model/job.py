@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from gsched.model.arrays import Array
+from gsched.model.container import Container
 from gsched.model.dependency import Dependency
 from gsched.model.numbers import Amount, Count, Number
 from gsched.model.resources import Request
@@ -108,6 +109,7 @@ class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
         append: write behind what the output files hold already.
         interactive: its program has a terminal; a command without arguments is its user's shell.
         snapshot: the code in which the job starts; None: in its working directory.
+        container: in which it runs; None: directly on its nodes.
     """
 
     rerunnable: bool = True
@@ -128,6 +130,7 @@ class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
     append: bool = False
     interactive: Interactive | None = None
     snapshot: CodeSnapshot | None = None
+    container: Container | None = None
 
 
 def labels_of(source: Labels) -> dict[str, object]:

@@ -47,6 +47,7 @@ MAX_NAMED_NODES: Final = 1000
 #: Recipients of a job's mail, and the longest: RFC 5321 allows no longer address.
 MAX_RECIPIENTS: Final = 8
 MAX_RECIPIENT: Final = 254
+MAX_MOUNTS: Final = 64
 MAX_RATES: Final = 256
 MAX_ARRAY_TEXT: Final = 16 * 1024
 MAX_ARRAY_SPANS: Final = 1000
@@ -159,6 +160,7 @@ LIMITS: Final = (
     _limit("job id as written", MAX_ID, "characters", "a number and the name of a server"),
     _limit("recipients of a job's mail", MAX_RECIPIENTS, "count", "a mailing list holds more"),
     _limit("recipient of mail", MAX_RECIPIENT, "characters", "the longest address in RFC 5321"),
+    _limit("mounts of a container", MAX_MOUNTS, "count", "each is a word of a command line"),
     _limit("nodes that a migration names", MAX_NAMED_NODES, "count", "each is looked up"),
     _limit("rates of a training", MAX_RATES, "count", "one for each number of GPUs"),
     _limit("list of an array's indices", MAX_ARRAY_TEXT, "characters", "1,000 ranges"),

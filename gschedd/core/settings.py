@@ -75,6 +75,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         operators_enter_jobs: operators other than root may have a terminal in others' jobs.
         refuse_impossible: deadlines that an idle cluster could not meet are not taken.
         notify: who can be told of jobs.
+        images: what the names of images must begin with, one of these; empty: any image.
     """
 
     server: str
@@ -108,6 +109,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     master_port_last: int = 29999
     master_port_begin: int = 0
     notify: NotifySettings = NotifySettings()
+    images: tuple[str, ...] = ()
 
     @property
     def default_queue(self) -> str:

@@ -71,6 +71,7 @@ def settings_from(config: Config) -> Settings:
         master_port_first=head.master_port_first,
         master_port_last=head.master_port_last,
         master_port_begin=zlib.crc32(os.fsencode(os.path.realpath(head.state_dir))),
+        images=config.containers.allowed,
         notify=NotifySettings(
             mail=config.notify.sends_mail,
             hook=config.notify.has_hook,

@@ -104,6 +104,7 @@ class NodeProcess:
             do.CommandSupervisor: self._command,
             do.KillLeftover: self._kill_leftover,
             do.WriteExit: self._write_exit,
+            do.RemoveContainer: self._pass,
             do.RemoveFiles: self._pass,
             do.Bury: self._bury,
             do.RecallEnded: self._recall,

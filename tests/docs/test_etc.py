@@ -19,7 +19,6 @@ from gsched.config import (
     GoodputConfig,
     GpuConfig,
     HeadConfig,
-    HistoryConfig,
     LinkConfig,
     MovesConfig,
     NodeConfig,
@@ -29,7 +28,9 @@ from gsched.config import (
     TrainingConfig,
     parse_config,
 )
+from gsched.config_containers import ContainersConfig
 from gsched.config_gpu_share import GpuShareConfig
+from gsched.config_history import HistoryConfig
 from gsched.config_notify import NotifyConfig
 
 ETC = Path(__file__).resolve().parents[2] / "etc"
@@ -73,6 +74,7 @@ def test_each_commented_default_is_the_real_one() -> None:
         ("[training.themis]", ThemisConfig),
         ("[moves]", MovesConfig),
         ("[gpu_share]", GpuShareConfig),
+        ("[containers]", ContainersConfig),
         ("[notify]", NotifyConfig),
         ("[node]", NodeConfig),
         ("[[node.gpu]]", GpuConfig),

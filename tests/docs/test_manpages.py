@@ -21,7 +21,6 @@ from gsched.config import (
     FabricConfig,
     GpuConfig,
     HeadConfig,
-    HistoryConfig,
     LinkConfig,
     MovesConfig,
     NodeConfig,
@@ -29,7 +28,9 @@ from gsched.config import (
     ThemisConfig,
     TrainingConfig,
 )
+from gsched.config_containers import ContainersConfig
 from gsched.config_gpu_share import GpuShareConfig
+from gsched.config_history import HistoryConfig
 from gsched.config_limits import LimitsConfig
 from gsched.config_notify import NotifyConfig
 
@@ -218,6 +219,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "[TRAINING.THEMIS]": ThemisConfig,
         "[MOVES]": MovesConfig,
         "[GPU_SHARE]": GpuShareConfig,
+        "[CONTAINERS]": ContainersConfig,
         "[NOTIFY]": NotifyConfig,
         "[LIMITS]": LimitsConfig,
         "[NODE]": NodeConfig,
@@ -242,6 +244,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "training",
         "moves",
         "limits",
+        "containers",
         "gpu_share",
         "notify",
     } | {

@@ -122,7 +122,7 @@ def burner() -> Iterator[tuple[int, Callable[[], None]]]:
 
     Not this process: what other tests have started may run below it.
     """
-    burn_on = "while input(): sum(range(20_000_000)); print('hot', flush=True)"
+    burn_on = "while input(): sum(range(80_000_000)); print('hot', flush=True)"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn_on!r}])"
     with subprocess.Popen(
         [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE

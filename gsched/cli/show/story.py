@@ -6,6 +6,7 @@ from gsched.cli.common import printable
 from gsched.cli.show.joblist import array_summary, slack
 from gsched.cli.show.render import print_fields
 from gsched.cli.times import basis_words, format_clock, format_start, format_time, local_times
+from gsched.model.container import Container
 from gsched.model.gpu_tokens import TokenUse
 from gsched.model.ids import short_job_id
 from gsched.model.job import CodeSnapshot
@@ -150,6 +151,7 @@ def _attributes(story: JobStory) -> Iterator[tuple[str, str]]:
         ("Rerunable", str(story.rerunnable)),
         ("init_work_dir", story.workdir),
         ("launch", story.launch),
+        ("container", "" if story.container is None else _container(story.container)),
         ("arguments", " ".join(story.arguments)),
         ("Shell_Path_List", story.shell),
         ("grace", format_duration(story.grace_s)),
@@ -178,6 +180,16 @@ def _resource_list(story: JobStory) -> Iterator[tuple[str, str]]:
     for term in story.resources.split(","):
         name, _, value = term.partition("=")
         yield f"Resource_List.{name}", value
+
+
+def _container(container: Container) -> str:
+    """Return ``IMAGE, /data:/data:ro, in /work, by podman``."""
+    words = [container.image, *container.mounts]
+    if container.workdir:
+        words.append(f"in {container.workdir}")
+    if container.runtime:
+        words.append(f"by {container.runtime}")
+    return printable(", ".join(words))
 
 
 def _walltime_used(story: JobStory) -> str:

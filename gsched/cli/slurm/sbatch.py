@@ -39,6 +39,7 @@ _VALUED: Final = (
     *("--power", "--prefer", "--delay-boot", "--time-min", "--extra-node-info", "--priority"),
     *("--sockets-per-node", "--cores-per-socket", "--ntasks-per-core", "--ntasks-per-socket"),
     *("--ntasks-per-gpu", "--deadline", "--uid", "--gid", "--export-file", "--container"),
+    *("--container-image", "--container-mounts", "--container-workdir"),
     *("--mcs-label", "--extra", "--nodefile", "--bb", "--bbf", "--batch"),
 )
 _SHORT: Final = {

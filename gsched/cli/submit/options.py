@@ -6,6 +6,7 @@ import click
 from msgspec import Struct, structs
 
 from gsched.cli.common import Callback
+from gsched.model.container import RUNTIMES
 from gsched.model.states import ShareClass
 from gsched.model.training import Scaling, Urgency
 
@@ -88,6 +89,10 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
     open_mode: str | None = None
     detach_timeout: str | None = None
     snapshot: bool = False
+    container: str | None = None
+    container_mounts: tuple[str, ...] = ()
+    container_workdir: str | None = None
+    container_runtime: str | None = None
     dependency: str | None = None
     array: str | None = None
     each_line: str | None = None
@@ -112,6 +117,12 @@ class SubmitOptions(Struct, frozen=True, kw_only=True):
         texts = (*sizes, self.replica_gpus, self.latency, self.requests)
         flags = self.adaptive or self.non_preemptible or self.inference
         return flags or any(each is not None for each in texts)
+
+    @property
+    def speaks_of_container(self) -> bool:
+        """Return whether anything is said of a container."""
+        texts = (self.container, self.container_workdir, self.container_runtime)
+        return bool(self.container_mounts) or any(each is not None for each in texts)
 
     @property
     def speaks_of_saving(self) -> bool:
@@ -302,6 +313,15 @@ _JOB_OPTIONS = (
           target="walltime"),
     _flag("--every-node", text="Run the script or command once on every node.",
           target="every_node"),
+    _text("--container", metavar="IMAGE", target="container",
+          text="Image in which the job runs: HOST/NAME:TAG or a file."),
+    _list("--container-mount", metavar="SRC:DST[:ro]", target="container_mounts",
+          text="Directory of the node to mount in the container."),
+    _text("--container-workdir", metavar="DIR", target="container_workdir",
+          text="Working directory in the container [default: that of the job]."),
+    click.option("--container-runtime", default=None, metavar="NAME",
+                 type=click.Choice(RUNTIMES),
+                 help="podman, apptainer or enroot [default: what the node has]."),
     _flag("--exclusive", text="Do not share the nodes with other jobs.", target="exclusive"),
     _text("--grace", metavar="TIME", text="Time from TERM to KILL when the job is stopped.",
           target="grace"),

@@ -148,6 +148,10 @@ def make_job(
         from gsched.cli.submit.early_signal import early_signal  # late: few ask for one
 
         job = structs.replace(job, early_signal=early_signal(options.signal))
+    if options.speaks_of_container:
+        from gsched.cli.submit.container import container_of  # late: few jobs have one
+
+        job = structs.replace(job, container=container_of(options, place))
     if options.array is not None or options.each_line is not None:
         from gsched.cli.submit.array import with_array  # late: few submit arrays
 
@@ -244,6 +248,10 @@ def check_values(options: SubmitOptions, place: Place) -> None:
         from gsched.cli.submit.early_signal import early_signal  # late, as above
 
         early_signal(options.signal)
+    if options.speaks_of_container:
+        from gsched.cli.submit.container import container_of  # late, as above
+
+        container_of(options, place)
     if options.array is not None and not options.array.startswith("%"):
         from gsched.cli.submit.array import checked_array  # late: few submit arrays
 

@@ -21,6 +21,7 @@ from gsched.protocol.actions import Alteration, AlterJob
 from gschedd.core import facts as f
 from gschedd.core.commands import ActOnJob
 from gschedd.core.decide import own_job
+from gschedd.core.requests.containers import with_container
 from gschedd.core.requests.deadline import check_deadline, check_start, deadline_of
 from gschedd.core.requests.dependencies import Stated as StatedDependencies
 from gschedd.core.requests.dependencies import (
@@ -298,7 +299,7 @@ def _with_resources(
             f"has run for {format_duration(elapsed_s)}",
             hint="give more, or end the job with gdel",
         )
-    request = parsed.request
+    request = with_container(parsed.request, spec.container, state, settings)
     if not anew:
         request = structs.replace(request, places_max=spec.request.places_max)
     if job.attempt is not None and request != spec.request:

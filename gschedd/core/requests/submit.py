@@ -27,6 +27,7 @@ from gschedd.core.apply import argument_bytes
 from gschedd.core.commands import Submit
 from gschedd.core.requests.adaptive import adaptive_notes
 from gschedd.core.requests.checkpointing import early_notes, lease_of, saving_of
+from gschedd.core.requests.containers import with_container
 from gschedd.core.requests.deadline import aim_of
 from gschedd.core.requests.dependencies import (
     Depends,
@@ -389,7 +390,10 @@ def _resources(asked: SubmitJob, state: State, settings: Settings) -> ResourceLi
             "a walltime with a sign changes one that is there already",
             hint="give walltime=HH:MM:SS without a sign",
         )
-    return resources
+    if asked.container is None:
+        return resources
+    request = with_container(resources.request, asked.container, state, settings)
+    return structs.replace(resources, request=request)
 
 
 def checked_walltime(walltime_s: float | None, queue: str, settings: Settings) -> float | None:

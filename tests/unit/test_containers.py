@@ -1,0 +1,199 @@
+"""Jobs in containers: the script that becomes the container, where it can run, what is refused."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from gnode.core import effects as do
+from gnode.core.containers import Inside, Rules, Runtime, removal, runtime_for, script_of
+from gsched.errors import InvalidRequestError, NotPermittedError, RequestTooLargeError
+from gsched.model.container import Container, features_of, image_name
+from gsched.model.origin import Origin
+from gsched.model.resources import Share
+from tests.support.agent_driver import Driver, only, order, refusal
+from tests.support.world import World, node, settings
+
+INSIDE = Inside(
+    name="gsched-1.1",
+    command=("/job/script", "an argument"),
+    environment={"MINE": "1", "PATH": "/node/bin", "LD_PRELOAD": "/x.so"},
+    workdir="/work",
+    home="/home/alice",
+    directories=("/work", "/job"),
+    gpus=(2, 3),
+)
+
+
+def last_line(container: Container, runtime: Runtime, rules: Rules | None = None) -> str:
+    """Return the line of the script that becomes the container; the shell must read it all."""
+    script = script_of(container, INSIDE, runtime, rules or Rules())
+    checked = subprocess.run(["sh", "-n"], input=script, text=True, capture_output=True, check=True)
+    assert not checked.stderr
+    return script.splitlines()[-1]
+
+
+def test_podman_stays_in_the_groups_of_the_attempt_and_keeps_the_owners_uid() -> None:
+    line = last_line(
+        Container(image="docker://pytorch/pytorch:2", mounts=("/data:/in:ro",), workdir="/in"),
+        Runtime(name="podman", program="/usr/bin/podman", cdi=True, init=True),
+    )
+    for words in (
+        "--cgroups=disabled",
+        "--userns=keep-id",
+        "--init",
+        "--name gsched-1.1",
+        "--workdir /in",
+        "--volume /home/alice:/home/alice --volume /work:/work --volume /job:/job",
+        "--volume /data:/in:ro",
+        "--env MINE",
+        "--device nvidia.com/gpu=2 --device nvidia.com/gpu=3",
+        "--env CUDA_VISIBLE_DEVICES=0,1",
+        "--entrypoint /job/script",
+    ):
+        assert words in line
+    assert line.endswith("pytorch/pytorch:2 'an argument'")
+    assert "PATH" not in line, "the image has its own"
+    assert "LD_PRELOAD" not in line
+
+
+def test_without_cdi_nvidias_hook_gets_the_gpus() -> None:
+    line = last_line(Container(image="a:1"), Runtime(name="podman", program="/p"))
+    assert "--env NVIDIA_VISIBLE_DEVICES=2,3" in line
+    assert "--device" not in line
+    assert "--init" not in line
+
+
+def test_the_site_chooses_what_all_containers_have() -> None:
+    rules = Rules(mount_home=False, mounts=("/scratch:/scratch",))
+    line = last_line(Container(image="a:1"), Runtime(name="podman", program="/p"), rules)
+    assert "/home/alice" not in line
+    assert "--volume /scratch:/scratch" in line
+
+
+def test_apptainer_runs_a_file_and_sees_the_gpus_of_the_node() -> None:
+    line = last_line(
+        Container(image="/images/a b.sif", mounts=("/data:/in:ro",)),
+        Runtime(name="apptainer", program="/usr/bin/apptainer"),
+    )
+    assert line == (
+        "exec /usr/bin/apptainer exec --no-home --pwd /work --nv --bind /home/alice:/home/alice "
+        "--bind /work:/work --bind /job:/job --bind /data:/in:ro '/images/a b.sif' "
+        "/job/script 'an argument'"
+    )
+
+
+def test_enroot_imports_by_its_own_names_and_removes_what_it_unpacked() -> None:
+    runtime = Runtime(name="enroot", program="/usr/bin/enroot")
+    script = script_of(Container(image="nvcr.io#nvidia/pytorch:24"), INSIDE, runtime, Rules())
+    assert "docker://nvcr.io#nvidia/pytorch:24" in script
+    assert "/home/alice/.cache/gsched/images/nvcr.io+nvidia+pytorch_24.sqsh" in script
+    assert "create --force --name gsched-1.1" in script
+    assert removal(runtime, "x") == ("/usr/bin/enroot", "remove", "--force", "x")
+    assert removal(Runtime(name="apptainer", program="/a"), "x") == ()
+
+
+@pytest.mark.parametrize("name", ["apptainer", "podman", "enroot"])
+def test_no_word_of_a_user_is_read_by_the_shell(name: str, tmp_path: Path) -> None:
+    """The image cannot be got: the script must end with 125, and have run nothing else."""
+    bait = tmp_path / "bait"
+    inside = structs.replace(
+        INSIDE, home=str(tmp_path), workdir=f"$(touch {bait})", command=(f"`touch {bait}`",)
+    )
+    container = Container(image=f"/none/$(touch {bait}).sif", mounts=(f"/x;touch {bait}:/y",))
+    script = script_of(container, inside, Runtime(name=name, program="/bin/false"), Rules())
+    ran = subprocess.run(["sh"], input=script, text=True, capture_output=True, check=False)
+
+    assert ran.returncode == 125
+    assert "gsched: " in ran.stderr
+    assert not bait.exists()
+
+
+def test_an_image_file_needs_its_own_runtime_and_names_are_those_of_registries() -> None:
+    rules = Rules(runtimes=(Runtime(name="podman", program="/p"),))
+    assert runtime_for(Container(image="a:1"), rules) is not None
+    assert runtime_for(Container(image="/a.sif"), rules) is None
+    assert Container(image="/a.sqsh").feature == "container-enroot"
+    assert Container(image="a:1").feature == "container"
+    assert image_name("docker://nvcr.io#nvidia/x:1") == "nvcr.io/nvidia/x:1"
+    assert features_of(()) == ()
+
+
+# --- the agent ---
+
+
+def test_the_agent_refuses_without_a_runtime_and_removes_the_container_at_the_end() -> None:
+    world = World(node("n1"))
+    number = world.submit()
+    spec = structs.replace(world.head.state.jobs[number].spec, container=Container(image="a:1"))
+    origin = Origin(token="t", spec=spec, submitted_s=1.0, assigned_s=1.0, allocation=(), active=())
+    asked = order(origin=origin, share=Share(node="n1", cpus=1))
+
+    assert "n1 has no container runtime" in refusal(Driver(), origin=origin)
+    rules = Rules(runtimes=(Runtime(name="podman", program="/usr/bin/podman"),))
+    driver = Driver(containers=rules)
+    (accepted,) = only(driver.launch(asked), do.AcceptTask)
+    assert accepted.task.argv[0] == "/bin/sh"
+    assert "run --rm --name gsched-1.1" in accepted.task.files[-1].content
+    driver.forked()
+    driver.seen()
+    (removed,) = only(driver.ended(), do.RemoveContainer)
+    assert removed.removal.argv[-1] == "gsched-1.1-0"
+    assert (removed.uid, removed.switch_user) == (1000, True)
+
+
+# --- the head ---
+
+ANY = ("container", "container-podman")
+
+
+def submitted(world: World, container: Container) -> tuple[str, ...]:
+    number = world.submit("nodes=1:ppn=2", container=container)
+    return world.head.state.jobs[number].spec.request.chunks[0].features
+
+
+def test_a_job_waits_for_a_node_that_can_run_its_container() -> None:
+    world = World(node("n1"), node("n2", features=ANY))
+    assert submitted(world, Container(image="a:1")) == ("container",)
+    world.run_for(1.0)
+    assert world.machine_of(1) == ("n2",)
+    number = world.submit("nodes=1:ppn=4", container=Container(image="a:1", runtime="podman"))
+    world.alter(number, resources=("nodes=1:ppn=3",))
+    chunk = world.head.state.jobs[number].spec.request.chunks[0]
+    assert (chunk.cpus, chunk.features) == (3, ("container-podman",))
+
+
+@pytest.mark.parametrize(
+    ("container", "error", "words"),
+    [
+        (Container(image="/a.sif"), RequestTooLargeError, "none has apptainer"),
+        (Container(image="-rm x"), InvalidRequestError, "is not the name of an image"),
+        (Container(image="a", mounts=("x:/y",)), InvalidRequestError, "not absolute"),
+        (Container(image="a", runtime="docker"), InvalidRequestError, "unknown container runtime"),
+        (Container(image="a", workdir="x"), InvalidRequestError, "not absolute"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_submission(
+    container: Container, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        submitted(World(node("n1", features=ANY)), container)
+
+
+def test_without_any_runtime_it_is_said_what_to_install() -> None:
+    with pytest.raises(RequestTooLargeError, match="none has a container runtime"):
+        submitted(World(node("n1")), Container(image="a:1"))
+
+
+def test_a_site_can_allow_some_images_only() -> None:
+    world = World(node("n1", features=ANY), config=settings(images=("nvcr.io/nvidia/", "/images/")))
+    assert submitted(world, Container(image="nvcr.io#nvidia/x:1")) == ("container",)
+    with pytest.raises(NotPermittedError, match="image evil/x is not allowed"):
+        submitted(world, Container(image="evil/x"))
+
+
+def test_a_container_cannot_share_a_gpu() -> None:
+    world = World(node("n1", gpus=1, gpu_memory_bytes=1 << 34, features=ANY))
+    with pytest.raises(InvalidRequestError, match="cannot share a GPU"):
+        world.submit("gpu_share=40%:1gb", container=Container(image="a:1"))
