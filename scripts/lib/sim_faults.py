@@ -10,6 +10,7 @@ from multiprocessing import Pool
 from scripts.reproduce.arguments import seeds_of
 from tests.fault_world.bookkeeping import InvariantError
 from tests.fault_world.leases import LeaseWorld
+from tests.fault_world.mixed import MixedWorld
 from tests.fault_world.moves import NAMED, MovingWorld
 from tests.fault_world.shares import ShareWorld
 from tests.fault_world.warm import WarmWorld
@@ -22,6 +23,7 @@ RANDOM = "random"
 LEASES = "leases"
 WARM = "warm"
 SHARES = "shares"
+MIXED = "mixed"
 
 
 def live(seed: int, policy: str) -> "Story | tuple[int, str]":
@@ -30,7 +32,8 @@ def live(seed: int, policy: str) -> "Story | tuple[int, str]":
     Args:
         seed: of the world.
         policy: that moves trainings about; `LEASES`: jobs have leases; `WARM`: attempts are
-            prepared; `SHARES`: jobs share GPUs; empty: none of that.
+            prepared; `SHARES`: jobs share GPUs; `MIXED`: beside others that migrate; empty: none
+            of that.
     """
     try:
         if policy == LEASES:
@@ -39,6 +42,8 @@ def live(seed: int, policy: str) -> "Story | tuple[int, str]":
             return WarmWorld(seed).run()
         if policy == SHARES:
             return ShareWorld(seed).run()
+        if policy == MIXED:
+            return MixedWorld(seed).run()
         if policy:
             return MovingWorld(seed, policy=policy.removeprefix(RANDOM)).run()
         return FaultWorld(seed).run()
@@ -55,10 +60,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="worlds at a time")
     parser.add_argument(
         "--policy",
-        choices=(RANDOM, LEASES, WARM, SHARES, *NAMED),
+        choices=(RANDOM, LEASES, WARM, SHARES, MIXED, *NAMED),
         default="",
         help="most jobs are trainings, which this policy moves about; leases: most jobs have one; "
-        "warm: next attempts are prepared; shares: most jobs share GPUs",
+        "warm: next attempts are prepared; shares: most jobs share GPUs; mixed: jobs share GPUs "
+        "beside trainings that are moved about at random",
     )
     wanted = parser.parse_args()
     faults: Counter[str] = Counter()

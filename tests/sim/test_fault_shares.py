@@ -15,9 +15,11 @@ from gschedd.plan.sharing import SharedGpu
 from gschedd.plan.space import FreeNode
 from gschedd.plan.space import take as take_all
 from tests.fault_world.bookkeeping import InvariantError
+from tests.fault_world.mixed import MixedWorld
 from tests.fault_world.shares import ShareWorld
 
 SEEDS = 20
+MIXED_SEEDS = 8
 CANARY_SEEDS = 5  # among so many, each broken promise must be found
 
 
@@ -28,6 +30,32 @@ def test_promises_hold_while_gpus_are_shared(seed: int) -> None:
 
     assert story.jobs >= 15
     assert story.attempts > 0
+
+
+@pytest.mark.parametrize("seed", range(MIXED_SEEDS))
+def test_promises_hold_while_others_migrate_between_whole_gpus(seed: int) -> None:
+    world = MixedWorld(seed)
+
+    story = world.run()
+
+    assert story.attempts > 0
+
+
+def test_jobs_really_migrate_beside_shares() -> None:
+    """Over a few seeds, onto GPUs of nodes where jobs have shares."""
+    seen: set[str] = set()
+    for seed in range(MIXED_SEEDS):
+        world = MixedWorld(seed)
+        world.run()
+        seen |= {type(fact).__name__ for fact in world.history.facts}
+        for fact in world.history.facts:
+            if isinstance(fact, f.AttemptAssigned):
+                seen |= {"share" for each in fact.allocation if each.gpu_shares}
+                seen |= {
+                    "second" for each in fact.allocation if each.gpu_indices and fact.attempt > 1
+                }
+
+    assert seen >= {"share", "second", "CheckpointTaken"}
 
 
 def test_gpus_are_really_shared_in_these_worlds() -> None:
