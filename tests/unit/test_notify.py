@@ -190,7 +190,7 @@ def test_recipients_and_points_come_in_one_form() -> None:
 def test_a_job_is_told_when_its_site_sends_no_mail() -> None:
     asked = submission(mail_points="e", mail_to="me")
     (warning,) = checked_notify(asked, NotifySettings()).warnings
-    assert warning.startswith("-m e has no effect: this site sends no mail")
+    assert warning.startswith("this site sends no mail: the job's request for mail has no effect")
     assert checked_notify(asked, MAILS).warnings == ()
     assert checked_notify(submission(mail_points="n"), NotifySettings()).warnings == ()
     with pytest.raises(InvalidRequestError, match="sends no mail"):

@@ -150,6 +150,10 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
             "expected to miss its deadline on 2 GPUs, done by 1970-01-01 00:01:00 UTC: full",
         ),
         (
+            f.PartOpened(**ATTEMPT, node="n2", boot_id="b"),  # type: ignore[arg-type] # common fields
+            "attempt 2: its programs start tasks on n2",
+        ),
+        (
             f.PartStarted(**ATTEMPT, node="n1", pid=7, started_s=4.0),  # type: ignore[arg-type] # common fields
             "attempt 2 started on n1, pid 7",
         ),

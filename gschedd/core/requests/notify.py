@@ -38,11 +38,10 @@ def checked_notify(asked: SubmitJob, settings: NotifySettings) -> Notify:
         recipients = ""
         warnings = (f"{error.message}: -M is ignored",)
     if wants_mail(points, asked.mail_to) and not (settings.mail or settings.hook):
-        option = f"-m {points}" if points else f"-M {asked.mail_to}"
-        text = f"{limits.shown(option)[1:-1]} has no effect: {SENDS_NO_MAIL}"
-        warnings = (f"{text}; gwait returns when a job has ended",)
+        asks = "the job's request for mail has no effect"
+        warnings = (f"{SENDS_NO_MAIL}: {asks}; gwait returns when a job has ended",)
     elif recipients and not settings.mail:
-        warnings = (f"-M has no effect: {SENDS_NO_MAIL}, only its hook is called",)
+        warnings = (f"{SENDS_NO_MAIL}: recipients have no effect, only its hook is called",)
     stated: dict[str, object] = {"mail_points": points, "mail_to": recipients}
     stated["notify_url"] = _url(asked.notify_url, settings)
     return Notify(stated=stated, warnings=warnings)

@@ -250,6 +250,8 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912,
             return f"the migration to attempt {fact.attempt} {took}"
         case f.DeadlineJudged():
             return _describe_judgement(fact)
+        case f.PartOpened():
+            return f"attempt {fact.attempt}: its programs start tasks on {fact.node}"
         case f.PartStarted():
             return f"attempt {fact.attempt} started on {fact.node}, pid {fact.pid}"
         case f.PartOpened():
