@@ -6,7 +6,8 @@ interception library in a process that shares nothing, and the same with an open
 `priority`: a high job (22 kernels of 1 ms, then 8 ms of its host) beside a low one (endless kernels
 of 0.2 ms, a wait after each 50), for several windows; 0 is the adapted window. The baseline is the
 high job alone without the library. Slow-down: medians of its iterations; share: busy time of the
-low job on the device. The device is a queue without a context switch: this measures the protocol.
+low job on the device. Packed: both without the library. The device is a queue without a context
+switch and without time-slicing: this measures the protocol.
 """
 
 import argparse
@@ -144,6 +145,7 @@ class Bench:
         """Print the slow-down of the high job and the share of the low one."""
         work = HIGH_WORK.format(seconds=seconds)
         baseline, overhead = [], []
+        packed: list[tuple[float, float]] = []
         results: dict[int, list[tuple[float, float]]] = {window: [] for window in windows}
         for _ in range(self.rounds):
             with self.node() as gpu:
@@ -153,22 +155,37 @@ class Bench:
             with self.node() as gpu:
                 job = gpu.run(gpu.task("1", ShareClass.HIGH))
                 overhead.append(statistics.median(job.call(work)))
+            packed.append(self._beside(None, seconds))
             for window in windows:
                 results[window].append(self._beside(window, seconds))
         alone_s = statistics.median(baseline)
         print(f"priority: high job alone {alone_s * 1e3:.2f} ms an iteration,")
         print(f"  with the library {statistics.median(overhead) * 1e3:.2f} ms")
         print("  window   slow-down of high, %        share of low, %")
-        for window, runs in results.items():
+        rows = {str(window or "adapted"): runs for window, runs in results.items()}
+        for name, runs in {**rows, "packed": packed}.items():
             slow = " ".join(f"{(one / alone_s - 1) * 100:6.1f}" for one, _ in runs)
             share = " ".join(f"{part * 100:6.1f}" for _, part in runs)
-            print(f"  {window or 'adapted':>7}   {slow:24}   {share}")
+            print(f"  {name:>7}   {slow:24}   {share}")
 
-    def _beside(self, window: int, seconds: float) -> tuple[float, float]:
-        """Return the median of the high job's iterations, s, and the share of the low job."""
+    def _beside(self, window: int | None, seconds: float) -> tuple[float, float]:
+        """Return the median of the high job's iterations, s, and the share of the low job.
+
+        Args:
+            window: 0: the adapted one; None: packed, without the library.
+        """
         with self.node(*(("--window", str(window)) if window else ())) as gpu:
-            high = gpu.run(gpu.task("1", ShareClass.HIGH))
-            low = gpu.run(gpu.task("2", ShareClass.LOW))
+            if window is None:
+                plain = {
+                    "LD_LIBRARY_PATH": str(self.driver.parent),
+                    "GSCHED_FAKE_STATE": str(gpu.device.path),
+                }
+                high, low = gpu.start(plain), gpu.start(plain)
+                for job in (high, low):
+                    job.call("cuda.start()")
+            else:
+                high = gpu.run(gpu.task("1", ShareClass.HIGH))
+                low = gpu.run(gpu.task("2", ShareClass.LOW))
             high.call("cuda.launch(1) or cuda.synchronize()")
             low.send(LOW_WORK.format(seconds=seconds + 0.5))
             durations = high.call(HIGH_WORK.format(seconds=seconds))
