@@ -331,16 +331,20 @@ class _Keeper:
 
     def _read(self) -> bool:
         """Take some output; return False if there is no more."""
-        try:
-            data = os.read(self._master, _READ_BYTES)
-        except BlockingIOError:
-            return True
-        except OSError:  # EIO: the other side is closed
-            return False
+        data, is_open = b"", True
+        while is_open and len(data) < _READ_BYTES:  # the kernel gives 4 KiB at a time
+            try:
+                piece = os.read(self._master, _READ_BYTES)
+            except BlockingIOError:
+                break
+            except OSError:  # EIO: the other side is closed
+                piece = b""
+            is_open = bool(piece)
+            data += piece
         self._history.add(data)
         if self._client is not None and data:
             self._client.send(t.frame(Kind.DATA, data))
-        return bool(data)
+        return is_open
 
     def _finish(self, status: int) -> None:
         """Pass on what the program has written last, and how it ended."""

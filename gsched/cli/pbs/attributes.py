@@ -67,6 +67,8 @@ def _attributes(story: JobStory, *, openpbs: bool, finished_as_f: bool) -> Itera
 
 def _last_attributes(story: JobStory, *, openpbs: bool) -> Iterator[Attribute]:
     row = story.row
+    if story.interactive is not None:
+        yield Attribute("interactive", "", "True")
     if story.start_after_s:
         yield _moment("Execution_Time", story.start_after_s)
     yield Attribute("Shell_Path_List", "", story.shell)
