@@ -21,6 +21,8 @@ from gsched.protocol.api import JobStory
 #: How often the head is asked: on a terminal, and where lines are written.
 BARS_S: Final = 1.0
 LINES_S: Final = 10.0
+#: Characters of a state beside a bar: on a narrow terminal all columns would be cut for it.
+WORDS_MOST: Final = 24
 
 
 class Reached(Struct, frozen=True, kw_only=True):
@@ -172,7 +174,7 @@ class Bars:
                 "percent": "" if each.part is None else f"{100 * each.part:.0f} %",
                 "counts": each.counts,
                 "left": "" if each.left_s is None else f"{format_duration(each.left_s)} left",
-                "words": printable(each.words),
+                "words": printable(each.words)[:WORDS_MOST],
             }
             task = self._tasks.get(each.job_id)
             if task is None:
