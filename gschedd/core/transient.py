@@ -200,6 +200,10 @@ class Coming:
         self.events: deque[Followed] = deque()
         self.room = 0
 
+    def __bool__(self) -> bool:
+        """Return whether any is left."""
+        return bool(self.events)
+
 
 class Volatile:
     """What a head may lose: it comes again, or only tells who is next.
