@@ -45,7 +45,10 @@ KEPT_NAMES = frozenset({"GSCHED_HEAD", "GSCHED_CONFIG", "GSCHED_ARRAY_LINE"})
 CLUSTER_LETTERS = 12  # of its id: enough to tell clusters of one site apart
 KEPT_PREFIX = "PBS_O_"
 #: In paths of output files, $NAME and ${NAME} stand for the index of the element of an array.
-ARRAY_INDEX_NAMES = ("PBS_ARRAYID", "PBS_ARRAY_INDEX", "GSCHED_ARRAY_INDEX")
+ARRAY_INDEX_NAMES = (
+    *("PBS_ARRAYID", "PBS_ARRAY_INDEX", "GSCHED_ARRAY_INDEX"),
+    *("LSB_JOBINDEX", "SGE_TASK_ID"),  # what scripts for LSF and Grid Engine read
+)
 OPENPBS_ARRAY_INDEX = "^array_index^"  # the same in OpenPBS
 REMOVE_DELAY_S = 60.0
 GATE_VARIABLE = "GSCHED_GATE"  # see gnode.supervisor.gate, torchrun_agent and gsched.elastic.gate
@@ -490,7 +493,7 @@ def _pbs(launch: Launch, site: Site, user_dir: str) -> dict[str, str]:
     array = array_of(launch.job)
     if array:
         index = str(index_of(launch.job))
-        names["PBS_ARRAYID"] = names["PBS_ARRAY_INDEX"] = index
+        names |= dict.fromkeys(ARRAY_INDEX_NAMES, index)
         names["PBS_ARRAY_ID"] = f"{array}[].{launch.server}"
     if any(launch.gpus):
         names["PBS_GPUFILE"] = f"{user_dir}/{GPUFILE_NAME}"

@@ -200,7 +200,7 @@ MISTAKEN = (
     ("gdel", "1[0]", "Unknown Job Id 1[0].test"),
     ("ghold", "2[5]", "Unknown Job Id 2[5].test"),
     ("ghold", "2[5-9]", "Unknown Job Id 2[5-9].test"),
-    ("gstat", "2[0-2]", "names several elements"),
+    ("gstat", "2[2-3]", "Unknown Job Id 2[3].test"),
     ("gstat", "2[7]", "Unknown Job Id 2[7].test"),
     ("gstat", "1[]", "job 1 is not an array"),
     ("gstat", "2[0].other", "job 2[0] belongs to 'other'"),

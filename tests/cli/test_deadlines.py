@@ -10,6 +10,7 @@ import pytest
 from gsched.model.training import Adaptive, Inference, Training
 from gsched.protocol import actions as a
 from gsched.protocol import api
+from gsched.protocol.stories import JobStories
 from tests.support.canned_head import CannedHead, canned_head
 from tests.support.commands import Ran, run_at_terminal, run_command
 
@@ -334,13 +335,14 @@ def test_json_has_every_field(head: CannedHead) -> None:
 
 
 def test_the_whole_story_tells_deadline_slack_and_why_it_is_late(head: CannedHead) -> None:
-    head.answers["GET /v1/jobs/2"] = api.JobStory(
+    story = api.JobStory(
         server="head", now_s=NOW_S, row=DEADLINES[1], attempts=(), events=(), workdir="/",
         resources="select=1:ncpus=1:ngpus=1", stdout_path="", stderr_path="", join="n",
         launch="torchrun", rerunnable=True, grace_s=30.0, urgency="urgent", movable=True,
         promised=True, late_reason="it takes longer than planned", startup_s=23.46,
         training=Training(iterations=10.0, rates=((1, 2.5), (2, 5.0))),
     )  # fmt: skip
+    head.answers["GET /v1/stories"] = JobStories(server="head", now_s=NOW_S, jobs=(story,))
     told = run_command("gstat", "-f", "2", head=head.path, env=UTC).stdout
 
     for line in (
@@ -359,12 +361,13 @@ def test_the_whole_story_tells_deadline_slack_and_why_it_is_late(head: CannedHea
 def test_what_an_adaptive_job_lacks_is_told_with_its_story_and_its_reasons(
     head: CannedHead,
 ) -> None:
-    head.answers["GET /v1/jobs/2"] = api.JobStory(
+    story = api.JobStory(
         server="head", now_s=NOW_S, row=DEADLINES[1], attempts=(), events=(), workdir="/",
         resources="select=1:ncpus=1:ngpus=1", stdout_path="", stderr_path="", join="n",
         launch="torchrun", rerunnable=True, grace_s=30.0, movable=True,
         adaptive=Adaptive(batch=128, batch_max=4096), advice="submit it with --batch 64",
     )  # fmt: skip
+    head.answers["GET /v1/stories"] = JobStories(server="head", now_s=NOW_S, jobs=(story,))
 
     told = run_command("gstat", "-f", "2", head=head.path, env=UTC).stdout
     assert "    adaptive = batch 128 to 4096\n    advice = submit it with --batch 64\n" in told

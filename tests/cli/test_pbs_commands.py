@@ -103,6 +103,7 @@ def test_qselect_prints_the_jobs_that_meet_all_criteria(
         (["-l", "mem.gt.much"], "invalid value mem=much"),
         (["-l", "disk.gt.4gb"], "unknown resource 'disk'"),
         (["-a", "tomorrow"], "invalid date"),
+        (["-q", "batch@other"], "cannot connect to server other"),
     ],
 )
 def test_what_qselect_refuses(head: Path, arguments: list[str], words: str) -> None:

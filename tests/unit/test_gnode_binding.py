@@ -412,6 +412,7 @@ def test_an_element_of_an_array_has_files_and_variables_of_its_own() -> None:
     told = env(launch)
     assert told["PBS_JOBID"] == told["GSCHED_JOB_ID"] == f"123[7].{launch.server}"
     assert told["PBS_ARRAYID"] == told["PBS_ARRAY_INDEX"] == told["GSCHED_ARRAY_INDEX"] == "7"
+    assert told["LSB_JOBINDEX"] == told["SGE_TASK_ID"] == "7"
     assert told["PBS_ARRAY_ID"] == told["GSCHED_ARRAY_ID"] == f"123[].{launch.server}"
     assert not {name for name in env(order(123)) if "ARRAY" in name}
 

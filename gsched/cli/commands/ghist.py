@@ -19,7 +19,6 @@ from gsched.errors import UnknownJobError, UsageError
 from gsched.model.ids import read_job_id
 from gsched.model.states import OutcomeKind
 from gsched.protocol.api import ErrorBody, HistoryReply, JobRow
-from gsched.protocol.predictions import PredictionRow
 
 DEFAULT_LIMIT = 50
 NO_LIMIT = 10**9  # the head gives as many as it can in one answer
@@ -34,7 +33,14 @@ Examples:
 """
 
 
-@gsched_command("ghist", cls=shaped("Ghist", fields_of(JobRow, PredictionRow)), epilog=EPILOG)
+#: Fields of --predictions --json; their module is loaded only where they are asked for.
+_PREDICTED = (
+    *("job", "node", "kind", "basis", "records", "succeeded"),
+    *("measured", "predicted", "high", "errors"),
+)
+
+
+@gsched_command("ghist", cls=shaped("Ghist", (*fields_of(JobRow), *_PREDICTED)), epilog=EPILOG)
 @click.argument("jobs", nargs=-1, metavar="[JOB...]")
 @shape_options
 @click.option("-u", "--user", metavar="USER", help="Show only jobs of this user.")

@@ -25,7 +25,6 @@ from gsched.client import Head, body_of
 from gsched.errors import UnknownNodeError, UsageError
 from gsched.protocol.actions import NODE_ACTIONS, AnyNodeAction, DrainNode, ReplaceNode
 from gsched.protocol.api import ErrorBody, NodeList, NodeRow
-from gsched.protocol.predictions import NodePredictionRow
 
 EPILOG = """\b
 Examples:
@@ -53,9 +52,13 @@ def _reason_option(function: Callback) -> Callback:
     )(function)
 
 
+#: Fields of --predictions --json; their module is loaded only where they are asked for.
+_PREDICTED = ("has", "unpredicted", "predicted", "measured", "errors")
+
+
 @gsched_command(
     "gnodes",
-    cls=shaped("Gnodes", fields_of(NodeRow, NodePredictionRow), operands=True),
+    cls=shaped("Gnodes", (*fields_of(NodeRow), *_PREDICTED), operands=True),
     epilog=EPILOG,
 )
 @shape_options

@@ -78,8 +78,10 @@ def gselect(head: Head, /, *, as_json: bool, **given: object) -> int:
     rows = [row for row in reply.jobs if all(test(row) for test in tests)]
     if given["history"]:
         rows = [row for row in rows if row.state == JobState.DONE]
+    _check_server(str(given["destination"]), reply.server)
     if details:
-        rows = [row for row in rows if _meets(head.job(row.id), details)]
+        stories = head.stories(row.id for row in rows).jobs
+        rows = [story.row for story in stories if _meets(story, details)]
     if reply.warning:
         print_note(reply.warning, command="gselect")
     ids = [row.shown_id(reply.server) for row in rows]
@@ -88,6 +90,19 @@ def gselect(head: Head, /, *, as_json: bool, **given: object) -> int:
     else:
         sys.stdout.write("".join(f"{each}\n" for each in ids))
     return 0
+
+
+def _check_server(destination: str, server: str) -> None:
+    """Check that ``queue@server`` or ``@server`` names this server.
+
+    Raises:
+        UsageError: it names another one.
+    """
+    named = destination.partition("@")[2]
+    if named and named.lower() != server.lower():
+        raise UsageError(
+            f"-q {destination}: cannot connect to server {named}", hint=f"this server: {server}"
+        )
 
 
 def _meets(story: JobStory, tests: Iterable[StoryTest]) -> bool:

@@ -15,7 +15,7 @@ from gsched.model.mail import points_of_slurm
 _NAMED_TIMES: Final = {"midnight": "00:00", "noon": "12:00", "elevenses": "11:00",
                        "fika": "15:00", "teatime": "16:00"}  # fmt: skip
 _UNITS_S: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
-NO_NAMED_ARRAYS: Final = "an array is not stated with its name: use #PBS -t RANGE / gsub -t RANGE"
+NO_NAMED_ARRAYS: Final = "invalid array: write x[1-9], or use #PBS -t RANGE / gsub -t RANGE"
 
 
 class Words(NamedTuple):
@@ -193,7 +193,14 @@ _PATTERNS: Final[Mapping[str, str]] = {
 
 
 def _lsf_name(value: str) -> Meaning:
-    return NO_NAMED_ARRAYS if "[" in value else Words(f"-N {value}", f"-N {value}")
+    """Return the meaning of a name, which states the indices of an array too: ``x[1-9:2]%3``."""
+    if "[" not in value:
+        return Words(f"-N {value}", f"-N {value}")
+    match = re.fullmatch(r"([^\[\]]+)\[([-0-9,: ]+)\](%[0-9]+)?", value)
+    if match is None:
+        return NO_NAMED_ARRAYS
+    words = f"-N {match[1]} -t {match[2].replace(' ', '')}{match[3] or ''}"
+    return Words(words, words)
 
 
 def _lsf_gpu(value: str) -> Meaning:
