@@ -15,7 +15,9 @@ Example, in two shells:
 
 Every second a line says how many nodes are connected, how many parts were launched and have ended,
 and how long a node's free place stayed empty: from the report of an end to the next launch on that
-node (median and 99th percentile of that second, ms). SIGTERM or SIGINT ends it; the head then
+node (median and 99th percentile of that second, ms). With --reports it also says how many loads
+and uses of jobs the nodes have told, and with --head-pid the CPU time of the head (ms, all of it).
+SIGTERM or SIGINT ends it; the head then
 counts the nodes as unreachable, and when they come back they say that the machine was started anew.
 """
 
@@ -29,6 +31,7 @@ import time
 from pathlib import Path
 
 import aiohttp
+import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -60,10 +63,21 @@ def inventory(given: argparse.Namespace) -> Inventory:
     )
 
 
+def head_cpu_s(pid: int) -> float:
+    """Return the CPU seconds of the head, 0 where it is not named."""
+    if not pid:
+        return 0.0
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
 async def report(tally: Tally, given: argparse.Namespace) -> None:
     """Print a line each second."""
+    cpu_s, reports = head_cpu_s(given.head_pid), 0
     while True:
         await asyncio.sleep(1.0)
+        before_s, cpu_s = cpu_s, head_cpu_s(given.head_pid)
+        told, reports = tally.reports - reports, tally.reports
         gaps_s, tally.gaps_s = tally.gaps_s, []
         values = {
             "nodes": len(tally.connected),
@@ -72,6 +86,10 @@ async def report(tally: Tally, given: argparse.Namespace) -> None:
             "gap_ms_p50": round(quantile(gaps_s, 0.5) * 1000, 1),
             "gap_ms_p99": round(quantile(gaps_s, 0.99) * 1000, 1),
         }
+        if given.reports:
+            values["reports"] = told
+        if given.head_pid:
+            values["head_cpu_ms"] = round((cpu_s - before_s) * 1000)
         if given.json:
             print(json.dumps(values | {"gaps_s": gaps_s}), flush=True)
         else:
@@ -95,6 +113,8 @@ async def simulate(given: argparse.Namespace, path: str, key: bytes) -> None:
                 inventory=inventory(given),
                 job_s=given.seconds,
                 tally=tally,
+                reports=given.reports,
+                every_s=given.every,
             )
             for number in range(given.nodes)
         ]
@@ -119,6 +139,12 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=0.0, help="run time of each job (default 0: ends at once)"
     )
+    parser.add_argument(
+        "--reports", choices=("heartbeat", "uses"), default="",
+        help="what each node tells every --every seconds (default: nothing)",
+    )  # fmt: skip
+    parser.add_argument("--every", type=float, default=5.0, metavar="S", help="(default 5)")
+    parser.add_argument("--head-pid", type=int, default=0, help="also print the head's CPU time")
     parser.add_argument("--json", action="store_true", help="one JSON object a second, with gaps")
     given = parser.parse_args()
     config = load_config(given.config).head

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gsched.model.container import Container
 from gsched.protocol import api
 from tests.cli.test_gsub import Bench
 from tests.support.cluster import Cluster
@@ -162,3 +163,41 @@ def test_a_refusal_of_the_head_without_a_directive_is_as_it_is(bench: Bench) -> 
     """There is no line to name."""
     bench.fake.refuse = api.ErrorBody(code="bad_resource", message="unknown 'foo'", hint="try mem")
     assert bench.gsub("job.sh").stderr.startswith("gsub: unknown 'foo'")
+
+
+def test_a_container_is_stated_by_options_and_by_those_of_pyxis(bench: Bench) -> None:
+    bench.write(
+        "train.sh",
+        "#!/bin/sh\n#SBATCH --container-image=nvcr.io#nvidia/x:1\n"
+        "#SBATCH --container-mounts=/a:/b,/c:/c:ro --container-workdir=/b\ndate\n",
+    )
+    assert bench.gsub("train.sh").status == 0
+    asked = ("--container", "images/a.sif", "--container-mount", "/a:/b", "job.sh")
+    assert bench.gsub(*asked).status == 0
+
+    first, second = (job.container for job in bench.fake.submitted)
+    assert first == Container(
+        image="nvcr.io#nvidia/x:1", mounts=("/a:/b", "/c:/c:ro"), workdir="/b"
+    )
+    assert second is not None
+    assert second.image == f"{bench.fake.submitted[1].workdir}/images/a.sif"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--container-mount", "/a:/b"], "need --container"),
+        (["--container", "a b"], "--container: 'a b' is not the name of an image"),
+        (["--container", "a", "--container-mount", "a:b"], "has a path that is not absolute"),
+        (["--container", "a", "--container-mount", "/a:/b:wx"], "is not a mount"),
+        (["--container", "a", "--container-workdir", "b"], "'b' is not absolute"),
+    ],
+)
+def test_what_is_wrong_with_a_container_is_told(
+    bench: Bench, arguments: list[str], message: str
+) -> None:
+    ran = bench.gsub(*arguments, "job.sh")
+
+    assert ran.status == 2
+    assert message in ran.stderr
+    assert bench.fake.submitted == []

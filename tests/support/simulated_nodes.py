@@ -15,9 +15,10 @@ from hashlib import sha256
 import aiohttp
 
 from gsched.model.job import ExitRecord
-from gsched.model.resources import Inventory, Load, Usage
+from gsched.model.resources import Inventory, LiveUse, Load, Usage
 from gsched.model.states import OutcomeKind, PartState, StopReason
 from gsched.protocol import node as n
+from gsched.protocol.uses import Uses
 from tests.support.dialler import Dialler
 
 RECONNECT_S = 1.0
@@ -38,12 +39,14 @@ class Tally:
     Attributes:
         gaps_s: from the end of a part to the next launch on its node, one for each launch that
             followed an end.
+        reports: of loads and uses that were sent.
     """
 
     launches: int = 0
     ends: int = 0
     connected: set[str] = field(default_factory=set)
     gaps_s: list[float] = field(default_factory=list)
+    reports: int = 0
 
 
 @dataclass(kw_only=True)
@@ -60,10 +63,19 @@ class SimulatedNode:
 
     Args:
         job_s: how long each job takes, in seconds; its walltime, if that is shorter.
+        reports: what is told every ``every_s`` seconds: ``heartbeat``, ``uses`` (all jobs have
+            changed) or nothing.
     """
 
     def __init__(
-        self, name: str, *, inventory: Inventory, job_s: float = 0.0, tally: Tally | None = None
+        self,
+        name: str,
+        *,
+        inventory: Inventory,
+        job_s: float = 0.0,
+        tally: Tally | None = None,
+        reports: str = "",
+        every_s: float = 5.0,
     ) -> None:
         self.name = name
         self.tally = tally if tally is not None else Tally()
@@ -74,6 +86,7 @@ class SimulatedNode:
         self._latest: dict[int, int] = {}
         self._tombstones: dict[Key, StopReason] = {}
         self._ends: list[tuple[float, Key]] = []
+        self._reports, self._every_s, self._report_s = reports, every_s, 0.0
         self._idle_since: deque[float] = deque()
         self._epoch, self._epoch_id = 0, ""
         self._seq = self._next_job = 0
@@ -104,17 +117,38 @@ class SimulatedNode:
         return challenge.epoch > self._epoch
 
     def next_end_s(self) -> float | None:
-        """Return when the next job ends; None: none does by itself."""
-        return self._ends[0][0] if self._ends else None
+        """Return when the next job ends or a report is due; None: nothing happens by itself."""
+        times = [self._ends[0][0]] if self._ends else []
+        if self._reports and self._report_s:
+            times.append(self._report_s)
+        return min(times, default=None)
 
     def end_due(self, now_s: float) -> list[n.NodeMessage]:
         """End the jobs whose time is over."""
         said: list[n.NodeMessage] = []
+        if self._reports and self._report_s <= now_s:
+            said += self._report(now_s)
         while self._ends and self._ends[0][0] <= now_s:
             _, key = heapq.heappop(self._ends)
             if key in self._parts and self._parts[key].record is None:
                 said += self._end(key, now_s)
         return said
+
+    def _report(self, now_s: float) -> list[n.NodeMessage]:
+        """Return a report of all jobs, which have changed since the one before."""
+        first, self._report_s = not self._report_s, now_s + self._every_s
+        if first:  # the nodes report at different moments, as they were started
+            self._report_s = now_s + self._every_s * (hash(self.name) % 1000) / 1000
+            return []
+        self.tally.reports += 1
+        cores = now_s % 7.0
+        keys = [(job, attempt) for job, attempt, _ in self._parts]
+        load = Load(cpu_percent=10.0 * cores, memory_used_bytes=1 << 30)
+        if self._reports == "heartbeat":
+            usage = Usage(wall_s=now_s % 1e6, cpu_s=cores, memory_peak_bytes=1 << 30, samples=9)
+            return [n.Heartbeat(load=load, usage=tuple((*key, usage) for key in keys))]
+        use = LiveUse(cpu_s=now_s % 1e6, cpu_cores=cores, memory_bytes=1 << 30, gpus=0.5)
+        return [Uses(load=load, uses=tuple((*key, use) for key in keys))]
 
     def hear(self, message: n.HeadMessage, now_s: float) -> list[n.NodeMessage]:
         """Return the answers to a message of the head, in order."""

@@ -8,21 +8,26 @@ from gsched.errors import UsageError
 from gsched.model.container import MOUNT_RULE, Container, image_problem, mount_problem
 
 
-def container_of(options: SubmitOptions, place: Place) -> Container:
+def container_of(options: SubmitOptions, place: Place, *, is_all: bool = True) -> Container:
     """Return what the options say of a container.
+
+    Args:
+        options: of the whole submission or, without ``is_all``, of one line.
+        place: where it is made.
+        is_all: the image must be among them.
 
     Raises:
         UsageError: a value that cannot be, or one without --container.
     """
     image = options.container or ""
-    if not image:
+    if not image and is_all:
         raise UsageError(
             "--container-mount, --container-workdir and --container-runtime need --container",
             hint="give the image: --container IMAGE",
         )
     if image.startswith(("./", "../", "~/")) or image.endswith((".sif", ".sqsh")):
         image = absolute(os.path.expanduser(image), place)
-    if wrong := image_problem(image):
+    if image and (wrong := image_problem(image)):
         raise UsageError(
             f"--container: {image!r} {wrong}", hint="write HOST/NAME:TAG or the path of a file"
         )

@@ -251,7 +251,7 @@ def check_values(options: SubmitOptions, place: Place) -> None:
     if options.speaks_of_container:
         from gsched.cli.submit.container import container_of  # late, as above
 
-        container_of(options, place)
+        container_of(options, place, is_all=False)
     if options.array is not None and not options.array.startswith("%"):
         from gsched.cli.submit.array import checked_array  # late: few submit arrays
 
