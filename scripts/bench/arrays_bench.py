@@ -13,7 +13,8 @@ restart         from SIGKILL of the head until a new one has answered for the ar
 
 Then arrays of --tasks elements that do nothing run on one node of --cpus CPUs, in turn with a job
 of as many tasks of HyperQueue (see throughput_bench.py for what it is given): the time from before
-the submission until the system says that all have ended. --tasks 0 leaves this out.
+the submission until the system says that all have ended. With --slurm a Slurm of one node runs the
+same as one job array (Debian: slurm-wlm, munge). --tasks 0 leaves this out, --no-queue the rest.
 
 Medians of --rounds, and the aims beside them. The exit code says nothing about the aims.
 """
@@ -29,6 +30,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import hyperqueue_system
+import slurm_system
 from cluster import BIN, Cluster, one_node
 from gsched_system import SCRIPT
 from missing import NotHereError
@@ -149,6 +151,14 @@ def run_tasks(options: argparse.Namespace) -> dict[str, list[float]]:
             systems["hyperqueue"] = queue.measure
         except NotHereError as error:
             print(f"hyperqueue is left out: {error}")
+        if options.slurm:
+            try:
+                slurm = stack.enter_context(
+                    slurm_system.running(cpus=options.cpus, tasks=options.tasks)
+                )
+                systems["slurm"] = slurm.measure
+            except NotHereError as error:
+                print(f"slurm is left out: {error}")
         for measure in systems.values():
             measure(WARM_UP)
         rates: dict[str, list[float]] = {name: [] for name in systems}
@@ -158,6 +168,15 @@ def run_tasks(options: argparse.Namespace) -> dict[str, list[float]]:
     return rates
 
 
+def queue_figures(options: argparse.Namespace) -> dict[str, list[float]]:
+    """Return what an array costs that waits on a drained node."""
+    with one_node(cpus=options.cpus) as cluster:
+        bench = Bench(cluster, options.elements)
+        for _ in range(options.rounds):
+            bench.round()
+        return bench.figures
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -165,14 +184,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tasks", type=int, default=10_000)
     parser.add_argument("--cpus", type=int, default=16)
+    parser.add_argument("--slurm", action="store_true", help="also a job array of Slurm's")
+    parser.add_argument("--no-queue", action="store_true", help="leave out the drained node")
     parser.add_argument("--hyperqueue", type=Path, default=ENVIRONMENT, metavar="DIR")
     options = parser.parse_args()
     print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} CPUs")
-    with one_node(cpus=options.cpus) as cluster:
-        bench = Bench(cluster, options.elements)
-        for _ in range(options.rounds):
-            bench.round()
-    for name, values in bench.figures.items():
+    for name, values in ({} if options.no_queue else queue_figures(options)).items():
         unit, aim = AIMS[name]
         wanted = "" if aim is None else f", aim {aim:g}"
         spread = f"{min(values):.0f} to {max(values):.0f}"

@@ -51,7 +51,14 @@ def report(site: ScriptSite, cases: list[Case], *, asks: bool) -> int:
     titles = ["script", *(["asked"] if asks else []), "got", "warned of", "right"]
     print("| " + " | ".join(titles) + " |")
     print("|" + "---|" * len(titles))
-    lines = [cells(case, site.finish(case), asks=asks) for case in possible]
+    lines = []
+    for case in possible:
+        try:
+            result = site.finish(case)
+        except AssertionError as error:  # not all jobs have come to their end in time
+            print(f"{case.name}: {error}", file=sys.stderr)
+            result = site.submit(case)
+        lines.append(cells(case, result, asks=asks))
     for line in lines:
         print("| " + " | ".join(line) + " |")
     for case in cases:

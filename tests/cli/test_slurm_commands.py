@@ -246,6 +246,60 @@ def test_sbatch_prints_the_number_of_an_array_too(fake: FakeApi) -> None:
     )
 
 
+def test_an_option_of_sbatch_without_its_value_says_nothing(fake: FakeApi) -> None:
+    """As ``--partition=`` of tools that have no partition to name."""
+    assert slurm("sbatch", "--partition=", "--wrap=:").status == 0
+    assert fake.submitted[0].queue == ""
+
+
+def test_accounts_are_not_kept(fake: FakeApi) -> None:
+    """Tools that look whether an account exists take an empty list as unknown."""
+    listed = slurm("sacctmgr", "-n", "-s", "list", "user", "bob", "format=account%256")
+    shares = slurm("sshare", "-U", "--noheader")
+    changed = slurm("sacctmgr", "add", "account", "lab")
+
+    assert (listed.status, listed.stdout, shares.status, shares.stdout) == (0, "", 0, "")
+    assert (changed.status, "cannot add" in changed.stderr) == (1, True)
+
+
+def test_squeue_shows_jobs_that_have_just_ended_when_asked_for_all_states(fake: FakeApi) -> None:
+    """Slurm keeps them for five minutes; PSI/J reads how they ended there."""
+    every = slurm("squeue", "-h", "-t", "all", "-O", "JobID,StateCompact,Reason")
+    listed = [line.split() for line in every.stdout.splitlines()]
+
+    assert ["3", "CD", "None"] in listed
+    assert ["2", "R", "None"] in listed
+    assert ["3", "CD", "None"] not in [
+        line.split()
+        for line in slurm("squeue", "-h", "-O", "JobID,StateCompact,Reason").stdout.splitlines()
+    ]
+    assert slurm("squeue", "-h", "-j", "2", "-o", "%B").stdout == "n1\n"
+
+
+def test_sacct_names_its_fields(fake: FakeApi) -> None:
+    names = slurm("sacct", "--helpformat").stdout.split()
+
+    assert {"JobID", "State", "Reason"} <= set(names)
+    assert slurm("sacct", "-nP", "-j", "4,5", "-o", "Reason").stdout.split() == [
+        "NonZeroExitCode",
+        "TimeLimit",
+    ]
+
+
+def test_scontrol_shows_a_job_in_one_line(fake: FakeApi) -> None:
+    before, behind = (
+        slurm("scontrol", "-o", "show", "job", "2"),
+        slurm("scontrol", "show", "job", "2", "-o"),
+    )
+
+    assert before.stdout == behind.stdout
+    (line,) = before.stdout.splitlines()
+    fields = dict(word.split("=", 1) for word in line.split())
+    assert (fields["JobId"], fields["JobState"], fields["Reason"]) == ("2", "RUNNING", "None")
+    assert (fields["RunTime"], fields["TimeLimit"]) == ("01:01:01", "1-01:00:00")
+    assert "MinJobAge               = 300 sec" in slurm("scontrol", "show", "config").stdout
+
+
 def test_variables_stand_for_options_of_sbatch(
     fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,8 +99,8 @@ CASES: Final = (
     ),
     _torque(
         "checkpoint.pbs",
-        "1 x 1 node, 1 CPU, 00:00:05: exit 0",
-        "1 x 1 node, 1 CPU, 00:00:05: walltime",
+        "1 x 1 node, 1 CPU, 00:00:15: exit 0",
+        "1 x 1 node, 1 CPU, 00:00:15: walltime",
         says=("from step 0", "from step 1\ncomplete"),
     ),
     _torque(
@@ -149,6 +149,11 @@ CASES: Final = (
         "1 x 1 node, 4 CPUs, 2gb, 02:00:00: exit 0",
         says=("tasks: 4", "rank 3", "task 3 of 4"),
         ignored=("sends no mail",),
+    ),
+    _slurm(
+        "hybrid.sh",
+        "1 x 2 nodes, 8 CPUs, 00:30:00: exit 0",
+        says=("2 nodes, 4 tasks, 2 on each", "task 0 on node 0", "task 3 on node 1", "n1\nn2"),
     ),
     _slurm(
         "array.sh",

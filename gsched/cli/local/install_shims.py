@@ -15,12 +15,14 @@ SLURM: Final = "slurm"
 SLURM_COMMANDS: Final = (
     "sacct",
     "salloc",
+    "sacctmgr",
     "sbatch",
     "scancel",
     "scontrol",
     "sinfo",
     "squeue",
     "srun",
+    "sshare",
     "sstat",
 )
 MARK: Final = "made by gsched install-shims"

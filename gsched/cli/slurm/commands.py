@@ -13,8 +13,10 @@ from gsched.cli.common import print_error
 from gsched.cli.dialect import Dialect, speak
 from gsched.cli.show.arrays import all_elements
 from gsched.cli.slurm import words as w
+from gsched.cli.slurm.accounts import sacctmgr, sshare
 from gsched.cli.slurm.interactive import salloc
 from gsched.cli.slurm.sbatch import sbatch
+from gsched.cli.slurm.show_job import show_config, show_job
 from gsched.cli.slurm.srun import srun
 from gsched.cli.slurm.sstat import sstat
 from gsched.client import Head, error_from
@@ -27,6 +29,7 @@ from gsched.protocol.actions import DeleteJob, HoldJob, ReleaseJob, RerunJob, Si
 from gsched.protocol.api import JobList, JobRow, NodeRow
 
 _Action = DeleteJob | SignalJob | RerunJob | HoldJob | ReleaseJob
+MIN_JOB_AGE_S: Final = 300.0  # for which squeue -t all shows jobs that have ended, as Slurm's
 _DEFAULT_FORM: Final = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 
 
@@ -74,14 +77,17 @@ def squeue(words: Sequence[str]) -> int:
         raise UsageError(f"unexpected operand {operands[0]!r}")
     head = Head()
     named = w.job_ids([options["jobs"]]) if "jobs" in options else []
-    reply = head.jobs(named, forecast="start" in options)
+    reply = head.jobs(
+        named, finished=_wants_finished(options) and not named, forecast="start" in options
+    )
     if "array" in options:
         reply = all_elements(head, reply)
     elif any(row.array is not None for row in reply.jobs):
         reply = _with_running_elements(head, reply)
     if named and len(named) == len(reply.errors):
         raise UnknownJobError("Invalid job id specified")
-    rows = [row for row in reply.jobs if row.state != JobState.DONE]
+    since_s = reply.now_s - (MIN_JOB_AGE_S if _wants_finished(options) else 0.0)
+    rows = [row for row in reply.jobs if row.state != JobState.DONE or _ended_s(row) > since_s]
     rows = [row for row in rows if _is_wanted(row, options)]
     shown = JobList(server=reply.server, now_s=reply.now_s, jobs=tuple(rows))
     if "json" in options:
@@ -90,8 +96,23 @@ def squeue(words: Sequence[str]) -> int:
     form = options.get("format") or environment("SQUEUE_FORMAT") or _DEFAULT_FORM
     if "long_format" in options:
         form = w.long_form(options["long_format"])
-    sys.stdout.write("".join(w.squeue_lines(shown, form, header="noheader" not in options)))
+    directories: dict[int, str] = {}
+    if w.asks_for_directories(form):
+        stories = head.stories([row.id for row in rows]).jobs
+        directories = {story.row.id: story.workdir for story in stories}
+    lines = w.squeue_lines(shown, form, header="noheader" not in options, directories=directories)
+    sys.stdout.write("".join(lines))
     return 0
+
+
+def _wants_finished(options: Mapping[str, str]) -> bool:
+    """Return whether jobs that have ended lately are to be listed, as Slurm keeps them a while."""
+    states = {each.upper() for each in options.get("states", "").split(",")}
+    return bool(states & w.FINISHED_STATES)
+
+
+def _ended_s(row: JobRow) -> float:
+    return row.ended_s or 0.0
 
 
 def _is_wanted(row: JobRow, options: Mapping[str, str]) -> bool:
@@ -169,6 +190,9 @@ def sacct(words: Sequence[str]) -> int:
         **dict.fromkeys(("-E", "--endtime"), "until"),
         "--name": "name",
     }
+    if "--helpformat" in words or "-e" in words:
+        print("\n".join(title for title, _ in w.SACCT.values()))
+        return 0
     options, operands = w.parse(words, flags=flags, valued=valued)
     fields = _sacct_fields(options.get("format", "JobID,JobName,Partition,State,ExitCode"))
     named = w.job_ids([options.get("jobs", ""), *operands])
@@ -289,13 +313,16 @@ def scancel(words: Sequence[str]) -> int:
         from gsched.cli.operands import parse_signal  # late: most only cancel
 
         request = SignalJob(ids=tuple(ids), signal=parse_signal(options["signal"], "--signal"))
+    if "verbose" in options and "signal" not in options:
+        for number in ids:
+            print(f"scancel: Terminating job {number}", file=sys.stderr)
     return _report(head, request)
 
 
 def scontrol(words: Sequence[str]) -> int:
     """Carry out requeue, hold, release, and show hostnames or a job."""
     verb, *operands = [*words, "", ""]
-    ids = tuple(w.job_ids([each for each in operands if each]))
+    ids = tuple(w.job_ids([each for each in operands if each and not each.startswith("-")]))
     actions: dict[str, _Action] = {
         "requeue": RerunJob(ids=ids),
         "hold": HoldJob(ids=ids),
@@ -309,25 +336,12 @@ def scontrol(words: Sequence[str]) -> int:
         text = operands[1] or environment("SLURM_JOB_NODELIST")
         print("\n".join(hosts_of("hostnames", text)))
         return 0
-    if (verb, operands[0]) == ("show", "job") and operands[1]:
-        head = Head()
-        story = head.job(*w.job_ids(operands[1:2]))
-        row = story.row
-        listing = JobList(server=story.server, now_s=story.now_s, jobs=(row,))
-        array = array_of(row.id)
-        if array:
-            print(f"JobId={row.id} ArrayJobId={array} ArrayTaskId={w.task_id(row)}", end=" ")
-        else:
-            print(f"JobId={row.id}", end=" ")
-        print(f"JobName={row.name}")
-        print(f"   UserId={row.user} Account={row.account or '(null)'} Priority={row.priority}")
-        print(f"   JobState={w.state_of(row)[0]} Reason={w.reason_of(row).strip('()')}")
-        print(f"   RunTime={w.elapsed_of(row, listing.now_s)} TimeLimit={w.limit_of(row)}")
-        print(f"   Partition={row.queue} NodeList={','.join(row.nodes) or '(null)'}")
-        print(f"   NumNodes={len(row.nodes) or row.places} NumCPUs={row.cpus}")
-        print(f"   WorkDir={story.workdir}\n   StdErr={story.stderr_path}")
-        print(f"   StdOut={story.stdout_path}\n")
-        return 0
+    if verb in {"-o", "--oneliner"}:  # it may stand anywhere
+        return scontrol([*words[1:], verb])
+    if (verb, operands[0]) == ("show", "config"):
+        return show_config()
+    if verb == "show" and operands[0] in {"job", "jobs"}:
+        return show_job(operands[1:])
     if verb == "show" and operands[0] in {"node", "nodes"}:
         return _show_nodes(operands[1])
     if verb == "show" and operands[0] in {"partition", "partitions"}:
@@ -382,6 +396,8 @@ def _report(head: Head, request: _Action) -> int:
 COMMANDS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
     "sacct": sacct,
     "salloc": salloc,
+    "sacctmgr": sacctmgr,
+    "sshare": sshare,
     "sbatch": sbatch,
     "scancel": scancel,
     "scontrol": scontrol,

@@ -170,7 +170,8 @@ def _merged(text: str, options: Mapping[str, str]) -> dict[str, str]:
         if environment(variable)
     }
     merged |= {name: value for name, value in options.items() if name not in _OWN}
-    return merged
+    # As Slurm has it: --partition= without a value says nothing.
+    return {name: value for name, value in merged.items() if value or name not in _VALUED}
 
 
 def _submit(arguments: Sequence[str], options: Mapping[str, str]) -> int:

@@ -262,7 +262,9 @@ class _Step:
         total, nodes = str(len(self._places)), list(self._counts)
         first = sum(self._counts[each] for each in nodes[:rank])
         per_node = ",".join(str(count) for count in self._counts.values())
+        cpus = self._options.get("cpus", "")
         return {
+            **({"SLURM_CPUS_PER_TASK": cpus} if cpus else {}),
             "SLURM_PROCID": str(task),
             "SLURM_LOCALID": str(local),
             "SLURM_NODEID": str(rank),

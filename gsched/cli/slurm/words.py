@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from gsched.errors import UsageError
@@ -22,6 +23,27 @@ _STATES: Final[Mapping[str, tuple[str, str]]] = {
     JobState.RUNNING: ("RUNNING", "R"),
     JobState.MIGRATING: ("RUNNING", "R"),
     JobState.EXITING: ("COMPLETING", "CG"),
+}
+
+
+#: States by which squeue is asked for jobs that have ended.
+FINISHED_STATES: Final = frozenset(
+    {
+        "ALL",
+        "COMPLETED",
+        "CD",
+        "FAILED",
+        "F",
+        *(each for pair in _OUTCOMES.values() for each in pair),
+    }
+)
+
+
+_END_REASONS: Final[Mapping[str, str]] = {
+    "FAILED": "NonZeroExitCode",
+    "TIMEOUT": "TimeLimit",
+    "OUT_OF_MEMORY": "OutOfMemory",
+    "NODE_FAIL": "NodeDown",
 }
 
 
@@ -136,6 +158,14 @@ def reason_of(row: JobRow) -> str:
     return "(Resources)" if row.state == JobState.QUEUED else ",".join(row.nodes)
 
 
+def reason_word(row: JobRow) -> str:
+    """Return the reason alone: why a job waits or has failed; ``None`` of others."""
+    if row.state == JobState.DONE:
+        return _END_REASONS.get(state_of(row)[0], "None")
+    waits = not row.nodes
+    return reason_of(row).strip("()") if waits else "None"
+
+
 def elapsed_of(row: JobRow, now_s: float) -> str:
     """Return ``1-02:03:04``, ``02:03:04`` or ``3:04`` as squeue does."""
     if row.started_s is None:
@@ -163,7 +193,8 @@ def _end_time(row: JobRow) -> str:
     return slurm_time(started_s + row.walltime_s if started_s and row.walltime_s else None)
 
 
-def _elapsed_s(row: JobRow, now_s: float) -> float:
+def elapsed_s(row: JobRow, now_s: float) -> float:
+    """Return for how many seconds a job has run so far."""
     if row.started_s is None:
         return 0.0
     return row.wall_s or max(0.0, (row.ended_s or now_s) - row.started_s)
@@ -172,7 +203,7 @@ def _elapsed_s(row: JobRow, now_s: float) -> float:
 def _left_of(row: JobRow, now_s: float) -> str:
     if not row.walltime_s:
         return "UNLIMITED"
-    return slurm_duration(int(max(0.0, row.walltime_s - _elapsed_s(row, now_s))))
+    return slurm_duration(int(max(0.0, row.walltime_s - elapsed_s(row, now_s))))
 
 
 def _dependency(row: JobRow) -> str:
@@ -205,6 +236,7 @@ SQUEUE: Final[Mapping[str, tuple[str, Field]]] = {
     "n": ("REQ_NODES", lambda _row, _: ""),
     "q": ("QOS", lambda _row, _: "normal"),
     "S": ("START_TIME", lambda row, _: slurm_time(row.started_s or row.predicted_start_s)),
+    "B": ("EXEC_HOST", lambda row, _: row.nodes[0] if row.nodes else "n/a"),
     "V": ("SUBMIT_TIME", lambda row, _: slurm_time(row.submitted_s)),
     "j": ("NAME", lambda row, _: row.name),
     "l": ("TIME_LIMIT", lambda row, _: limit_of(row)),
@@ -212,7 +244,7 @@ SQUEUE: Final[Mapping[str, tuple[str, Field]]] = {
     "N": ("NODELIST", lambda row, _: ",".join(row.nodes)),
     "P": ("PARTITION", lambda row, _: row.queue),
     "Q": ("PRIORITY", lambda row, _: str(row.priority)),
-    "r": ("REASON", lambda row, _: reason_of(row).strip("()") if not row.nodes else "None"),
+    "r": ("REASON", lambda row, _: reason_word(row)),
     "R": ("NODELIST(REASON)", lambda row, _: reason_of(row)),
     "t": ("ST", lambda row, _: state_of(row)[1]),
     "T": ("STATE", lambda row, _: state_of(row)[0]),
@@ -244,9 +276,9 @@ SACCT: Final[Mapping[str, tuple[str, Field]]] = {
             or (0.0 if row.started_s is None else (row.ended_s or reply.now_s) - row.started_s)
         ),
     ),
-    "exitcode": ("ExitCode", lambda row, _: _exit_code(row)),
+    "exitcode": ("ExitCode", lambda row, _: exit_code(row)),
     "end": ("End", lambda row, _: slurm_time(row.ended_s, none="Unknown")),
-    "elapsedraw": ("ElapsedRaw", lambda row, reply: str(int(_elapsed_s(row, reply.now_s)))),
+    "elapsedraw": ("ElapsedRaw", lambda row, reply: str(int(elapsed_s(row, reply.now_s)))),
     "jobid": ("JobID", lambda row, _: slurm_id(row)),
     "jobidraw": ("JobIDRaw", lambda row, _: str(row.id)),
     "jobname": ("JobName", lambda row, _: row.name),
@@ -256,6 +288,7 @@ SACCT: Final[Mapping[str, tuple[str, Field]]] = {
     "timelimit": ("Timelimit", lambda row, _: limit_of(row)),
     "nodelist": ("NodeList", lambda row, _: ",".join(row.nodes) or "None assigned"),
     "partition": ("Partition", lambda row, _: row.queue),
+    "reason": ("Reason", lambda row, _: reason_word(row)),
     "state": ("State", lambda row, _: state_of(row)[0]),
     "user": ("User", lambda row, _: row.user),
 }
@@ -291,32 +324,51 @@ def print_table(
             print(" ".join(f"{text[:width]:>{width}}" for text, width in cells) + " ")
 
 
-def _exit_code(row: JobRow) -> str:
+def exit_code(row: JobRow) -> str:
+    """Return ``CODE:SIGNAL``."""
     if row.outcome is None:
         return "0:0"
     return f"{row.outcome.exit_code or 0}:{row.outcome.signal or 0}"
 
 
+_NONE: Final[Mapping[int, str]] = {}
 _SPEC: Final = re.compile(r"%(\.?)([0-9]*)([A-Za-z])")
 
 
-def squeue_lines(reply: JobList, form: str, *, header: bool) -> Iterator[str]:
+def squeue_lines(
+    reply: JobList, form: str, *, header: bool, directories: Mapping[int, str] = _NONE
+) -> Iterator[str]:
     """Yield the lines of a list in a format such as ``%.18i %.2t %R``.
+
+    Args:
+        reply: the jobs.
+        form: the format.
+        header: whether the titles come first.
+        directories: where jobs start, by number, for ``%Z``.
 
     Raises:
         UsageError: an unknown letter.
     """
     for match in _SPEC.finditer(form):
-        if match[3] not in SQUEUE:
+        if match[3] not in SQUEUE and match[3] != "Z":
             raise UsageError(f"-o: unknown field %{match[3]}", hint=f"valid: {', '.join(SQUEUE)}")
 
     def line(of: Callable[[str], str]) -> str:
         return _SPEC.sub(lambda match: _fitted(of(match[3]), match[2], match[1]), form) + "\n"
 
     if header:
-        yield line(lambda letter: SQUEUE[letter][0])
+        yield line(lambda letter: SQUEUE[letter][0] if letter != "Z" else "WORK_DIR")
     for row in reply.jobs:
-        yield line(lambda letter, row=row: SQUEUE[letter][1](row, reply))  # type: ignore[misc]  # bound now, not later
+        yield line(partial(_value, row=row, reply=reply, place=directories.get(row.id, "")))
+
+
+def _value(letter: str, *, row: JobRow, reply: JobList, place: str) -> str:
+    return SQUEUE[letter][1](row, reply) if letter != "Z" else place
+
+
+def asks_for_directories(form: str) -> bool:
+    """Return whether a format of squeue has ``%Z``, which the list of jobs does not tell."""
+    return any(match[3] == "Z" for match in _SPEC.finditer(form))
 
 
 #: Names of squeue -O and their letters.
@@ -381,7 +433,7 @@ def squeue_json(reply: JobList) -> dict[str, object]:
                 "account": row.account,
                 "partition": row.queue,
                 "job_state": [state_of(row)[0]],
-                "state_reason": reason_of(row).strip("()") if not row.nodes else "None",
+                "state_reason": reason_word(row),
                 "nodes": ",".join(row.nodes),
                 "cpus": _number(row.cpus),
                 "node_count": _number(len(row.nodes) or row.places),
