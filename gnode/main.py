@@ -19,6 +19,7 @@ from gnode.core import containers
 from gnode.core.agent import Agent
 from gnode.core.binding import REMOVE_DELAY_S, Limits, Site
 from gnode.core.inputs import Account
+from gnode.core.staging import Staging
 from gnode.daemon import leftovers, neighbours, spool
 from gnode.daemon.elastic import socket_path
 from gnode.daemon.identity import own_identity
@@ -183,6 +184,11 @@ def _compose(
         step_agent=(sys.executable, "-I", "-c", STEP_BOOT.format("agent"), _own_root()),
         unpacker=(sys.executable, "-I", "-c", STEP_BOOT.format("code"), _own_root()),
         launch_agent=_launch_agent(),
+        staging=Staging(
+            usecp=config.staging.usecp,
+            copy=config.staging.copy,
+            timeout_s=config.staging.timeout_s,
+        ),
         remove_delay_s=float(environment("GSCHED_TEST_REMOVE_DELAY_S") or REMOVE_DELAY_S),
     )
     agent = Agent(site, inventory, mark=state.read_mark(), heartbeat_s=node.heartbeat_s)

@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 from gsched.config_containers import ContainersConfig
 from gsched.config_gpu_share import GpuShareConfig
 from gsched.config_history import HistoryConfig
-from gsched.config_limits import LimitsConfig
+from gsched.config_limits import LimitsConfig, StagingConfig
 from gsched.config_notify import NotifyConfig
 from gsched.errors import ConfigError
 from gsched.model.container import RUNTIMES
@@ -510,6 +510,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     notify: NotifyConfig = NotifyConfig()
     limits: LimitsConfig = LimitsConfig()
     containers: ContainersConfig = ContainersConfig()
+    staging: StagingConfig = StagingConfig()
 
 
 def config_path(given: str | None) -> str:

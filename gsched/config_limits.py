@@ -1,4 +1,4 @@
-"""The table ``[limits]`` of the configuration."""
+"""The tables ``[limits]`` and ``[staging]`` of the configuration."""
 
 from typing import Annotated
 
@@ -11,3 +11,18 @@ class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     snapshot_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**33)] = 268_435_456
     snapshot_files: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 20_000
+
+
+class StagingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[staging]``: how a node copies files for ``-W stagein=`` and ``stageout=``.
+
+    Attributes:
+        usecp: pairs of ``HOST:PREFIX`` and the directory of the node that is the same as PREFIX on
+            HOST, which may have wildcards; files below it are copied with cp.
+        copy: the command for all other files, as words; source and target follow.
+        timeout_s: of each copy.
+    """
+
+    usecp: tuple[tuple[str, str], ...] = ()
+    copy: tuple[str, ...] = ("scp", "-Brp")
+    timeout_s: Annotated[float, msgspec.Meta(ge=1, le=86400)] = 600.0

@@ -12,6 +12,7 @@ from gnode.core.inputs import Account
 from gnode.core.job_steps import in_snapshot, mpi_variables, step_variables
 from gnode.core.ranks import ranks_on_hosts, threads_of
 from gnode.core.slurm import SLURM_MARK, slurm_variables
+from gnode.core.staging import DEFAULT_STAGING, Staging, staging_commands
 from gnode.core.task import AttemptKey, CpusetCgroup, MemoryCgroup, Task, TaskFile
 from gsched.model.ids import (
     array_of,
@@ -88,6 +89,7 @@ class Site:
         containers: the runtimes of containers here, and what all containers have.
         step_agent: the command that runs a step agent.
         unpacker: the command that starts a program in the code snapshot of its job.
+        staging: how files are copied for jobs.
         launch_agent: path of gsched-launch-agent, by which MPI starts its daemons; empty: none.
         remove_delay_s: how long the records of an acknowledged attempt stay: a repeated launch
             still gets its exit.
@@ -115,6 +117,7 @@ class Site:
     step_agent: tuple[str, ...] = ()
     unpacker: tuple[str, ...] = ()
     launch_agent: str = ""
+    staging: Staging = DEFAULT_STAGING
     remove_delay_s: float = REMOVE_DELAY_S
 
 
@@ -165,6 +168,7 @@ def bind(
     if launch.step_agent:
         stdout_path = stderr_path = NOWHERE  # its tasks write to the program that wants them
     switch_user = site.uid == 0 and account.uid != 0
+    stage_in, stage_out = staging_commands(launch, account, site.staging, site.node)
     task = Task(
         job=launch.job,
         attempt=launch.attempt,
@@ -204,6 +208,9 @@ def bind(
         lease_grace_s=launch.lease_grace_s,
         early_signal=launch.early_signal,
         gate=gate,
+        stage_in=stage_in,
+        stage_out=stage_out,
+        stage_timeout_s=site.staging.timeout_s if stage_in or stage_out else 0.0,
         cpus=cpus,
         cpuset=_cpuset(site, key),
         detach_timeout_s=_detach_timeout_s(launch),

@@ -102,6 +102,8 @@ class Task(Struct, frozen=True, kw_only=True):
         yields: it has a lower priority until then.
         detach_timeout_s: it runs on a terminal, and is hung up when nobody was attached for so
             long; 0: never; None: it has no terminal.
+        stage_in, stage_out: commands that copy files before the start and after the end, each at
+            most ``stage_timeout_s`` long.
     """
 
     job: int
@@ -146,6 +148,9 @@ class Task(Struct, frozen=True, kw_only=True):
     cpuset: CpusetCgroup | None = None
     detach_timeout_s: float | None = None
     removal: ContainerRemoval | None = None
+    stage_in: tuple[tuple[str, ...], ...] = ()
+    stage_out: tuple[tuple[str, ...], ...] = ()
+    stage_timeout_s: float = 0.0
 
     @property
     def key(self) -> AttemptKey:

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable
 from typing import NoReturn, TypeVar, cast
 
-from gnode.supervisor import affinity, cgroup, gate, kernel, output, privilege, terminal
+from gnode.supervisor import affinity, cgroup, gate, kernel, output, privilege, staging, terminal
 from gnode.supervisor.errors import LaunchError, Stage, Subject, reason
 from gnode.supervisor.spool import Task
 
@@ -108,6 +108,7 @@ def _run(
     _become_owner(task, around)
     if task["switch_user"]:
         os.write(channel, IDENTIFIED)  # a hang from now on is not the name service's
+    staging.bring(task)
     paths, descriptors = prepare_as_owner(task)
     os.write(channel, READY + b"\0".join(os.fsencode(path) for path in paths))
     if os.read(channel, 1) != GO:  # the supervisor is dead, or has been told to stop

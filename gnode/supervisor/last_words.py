@@ -42,7 +42,11 @@ def _duration(seconds: float | None) -> str:
 
 def say(task: Task, stderr_path: str, result: dict[str, object]) -> None:
     """Append the reason to the job's error file, if there is one to tell."""
-    text = words(task, result)
+    append(task, stderr_path, words(task, result))
+
+
+def append(task: Task, stderr_path: str, text: str) -> None:
+    """Append a line to the job's error file, if there is one, and something to be told."""
     if not text or not stderr_path:
         return
     line = f"gsched: job {task['job']}: {text}\n".encode("utf-8", "backslashreplace")

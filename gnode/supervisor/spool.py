@@ -86,6 +86,7 @@ class Task(TypedDict):
         yields: until then it has a lower priority.
         detach_timeout_s: it runs on a terminal, and is hung up when nobody was attached for so
             long; 0: never; None: it has no terminal.
+        stage_in, stage_out: commands that copy files, each at most ``stage_timeout_s`` long.
     """
 
     job: int
@@ -127,6 +128,9 @@ class Task(TypedDict):
     detach_timeout_s: NotRequired[float | None]
     cpus: NotRequired[list[int]]
     cpuset: NotRequired[CpusetCgroup | None]
+    stage_in: NotRequired[list[list[str]]]
+    stage_out: NotRequired[list[list[str]]]
+    stage_timeout_s: NotRequired[float]
 
 
 class Started(TypedDict):

@@ -25,6 +25,7 @@ from gnode.supervisor import (
     record,
     shells,
     spool,
+    staging,
     terminal,
 )
 from gnode.supervisor.child import Surroundings
@@ -40,6 +41,8 @@ _ORDERS = (signal.SIGUSR1, signal.SIGTERM)
 _LAUNCH_TIMEOUT_S = 120.0  # a dead file server hangs for ever, a slow one answers within this
 _LAUNCH_LOOK_S = 0.2  # how often a launch that hangs looks for an order to stop
 _WRITE_AGAIN_S = 1.0
+#: Reasons of a stop after which the job runs again: its files are not copied away.
+_ANOTHER_FOLLOWS = frozenset({"rerun", "move", "fenced", "lease"})
 _OLD = ".removed-"  # before the name of what gnode removes when it starts
 _SPOOL_LOOK_S = 10.0  # how often a supervisor makes sure that its attempt is still in the spool
 
@@ -130,11 +133,21 @@ class _Supervisor:
         else:
             self._watch()
             result = record.ended(self._task, self._seen, self._ending)
+            self._stage_out(result)
         if self._gate is not None:
             self._gate.close()
         self._remove_user_dir()
         last_words.say(self._task, self._stderr_path, result)
         return self._write_down(result)
+
+    def _stage_out(self, result: dict[str, object]) -> None:
+        """Copy the job's files away, unless another attempt of it follows; tell what went wrong."""
+        if self._ending.reason in _ANOTHER_FOLLOWS:
+            return
+        fault = staging.take_away(self._task)
+        if fault:
+            result["message"] = f"{result['message']}; {fault}" if result.get("message") else fault
+            last_words.append(self._task, self._stderr_path, fault)
 
     def _write_down(self, result: dict[str, object]) -> bytes:
         """Write the exit record, however long the disk is full: it is the only copy."""
@@ -266,6 +279,7 @@ class _Supervisor:
             LaunchError: it reports a failure, does not answer in time or is to be stopped.
         """
         limit_s = self._task.get("launch_timeout_s", _LAUNCH_TIMEOUT_S)
+        limit_s += staging.patience_s(self._task)
         patience_s = kernel.boottime_s() + limit_s
         message: bytes | None = None
         hangs: Stage = "account" if self._task["switch_user"] and expected else "workdir"
@@ -376,6 +390,8 @@ class _Supervisor:
     def _clear_launch(self) -> None:
         """Wait until the process that did not become the job is gone."""
         if self._job_pid:
+            with contextlib.suppress(OSError):  # also a copy that it waits for
+                os.killpg(self._job_pid, signal.SIGKILL)
             proc.send((self._job_pid,), signal.SIGKILL)
             os.waitpid(self._job_pid, 0)
 

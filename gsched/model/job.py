@@ -90,6 +90,19 @@ class CodeSnapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
     dirty: bool = False
 
 
+class StagedFile(Struct, frozen=True, kw_only=True):
+    """A file or directory that is copied for a job.
+
+    Attributes:
+        local: on the job's first node; from its owner's home directory.
+        host, remote: where it comes from or goes to.
+    """
+
+    local: str
+    host: str
+    remote: str
+
+
 class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
     """What a user states of a job and what stays as it was said: on the wire, in replies.
 
@@ -110,6 +123,7 @@ class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
         interactive: its program has a terminal; a command without arguments is its user's shell.
         snapshot: the code in which the job starts; None: in its working directory.
         container: in which it runs; None: directly on its nodes.
+        stage_in, stage_out: copied to the first node before the start, and from there at the end.
     """
 
     rerunnable: bool = True
@@ -131,6 +145,8 @@ class Stated(Labels, frozen=True, kw_only=True, omit_defaults=True):
     interactive: Interactive | None = None
     snapshot: CodeSnapshot | None = None
     container: Container | None = None
+    stage_in: tuple[StagedFile, ...] = ()
+    stage_out: tuple[StagedFile, ...] = ()
 
 
 def labels_of(source: Labels) -> dict[str, object]:

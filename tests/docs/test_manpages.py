@@ -31,7 +31,7 @@ from gsched.config import (
 from gsched.config_containers import ContainersConfig
 from gsched.config_gpu_share import GpuShareConfig
 from gsched.config_history import HistoryConfig
-from gsched.config_limits import LimitsConfig
+from gsched.config_limits import LimitsConfig, StagingConfig
 from gsched.config_notify import NotifyConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -222,6 +222,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "[CONTAINERS]": ContainersConfig,
         "[NOTIFY]": NotifyConfig,
         "[LIMITS]": LimitsConfig,
+        "[STAGING]": StagingConfig,
         "[NODE]": NodeConfig,
         "[[NODE.GPU]]": GpuConfig,
     }
@@ -245,6 +246,7 @@ def test_every_key_of_the_configuration_is_described() -> None:
         "moves",
         "limits",
         "containers",
+        "staging",
         "gpu_share",
         "notify",
     } | {

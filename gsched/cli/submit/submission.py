@@ -29,11 +29,11 @@ _WITHOUT_EFFECT = {
     "group_list": "jobs run with the group of the submitting process; submit with newgrp or sg",
     "run_count": "attempts are counted from 1",
     "sandbox": "jobs start in their working directory",
-    "stagein": "nodes share the file system with the submitting machine",
-    "stageout": "nodes share the file system with the submitting machine",
     "suppress_email": "it counts mails of one deletion; write -m n for no mail",
     "x": "no scheduler extension reads it",
 }
+#: Attributes whose values are lists: their items follow without the name.
+_LISTS = frozenset({"depend", "stagein", "stageout"})
 _NAME_LENGTH_MOST = 236  # PBS's own limit
 
 
@@ -72,7 +72,7 @@ class Extras:
     ``notes`` tell of attributes without effect; ``depends`` are dependencies as they were stated.
     """
 
-    __slots__ = ("block", "depends", "notes", "umask")
+    __slots__ = ("block", "depends", "notes", "stage_in", "stage_out", "umask")
 
     def __init__(
         self,
@@ -81,7 +81,11 @@ class Extras:
         block: bool = False,
         depends: tuple[str, ...] = (),
         notes: tuple[str, ...] = (),
+        stage_in: tuple[str, ...] = (),
+        stage_out: tuple[str, ...] = (),
     ):
+        self.stage_in = stage_in
+        self.stage_out = stage_out
         self.umask = umask
         self.block = block
         self.depends = depends
@@ -144,6 +148,14 @@ def make_job(
         depends=(*extras.depends, *([options.dependency] if options.dependency else ())),
     )
     job = structs.replace(job, append=options.open_mode == "append", **_labels(options))
+    if extras.stage_in or extras.stage_out:
+        from gsched.cli.submit.staging import staged_files  # late: few stage files
+
+        job = structs.replace(
+            job,
+            stage_in=staged_files("stagein", extras.stage_in),
+            stage_out=staged_files("stageout", extras.stage_out),
+        )
     if options.signal is not None:
         from gsched.cli.submit.early_signal import early_signal  # late: few ask for one
 
@@ -401,12 +413,12 @@ def parse_extras(texts: tuple[str, ...]) -> Extras:
     """
     umask: int | None = None
     block = False
-    depends: list[str] = []
     notes: list[str] = []
+    lists: dict[str, list[str]] = {name: [] for name in _LISTS}
     before = ""
     for item in filter(None, (part.strip() for text in texts for part in text.split(","))):
         name, equals, value = item.partition("=")
-        if not equals and before == "depend":  # depend=afterok:1,afterany:2
+        if before in _LISTS and (not equals or "@" in name):  # depend=afterok:1,afterany:2
             name, value = before, item
         before = name
         if name == "umask":
@@ -417,8 +429,8 @@ def parse_extras(texts: tuple[str, ...]) -> Extras:
             umask = int(value, 8) & 0o777
         elif name == "block":
             block = value.lower() in {"true", "t", "y", "1"}
-        elif name == "depend":
-            depends.append(value)
+        elif name in lists:
+            lists[name].append(value)
         elif name == "group_list" and own_group() in re.split("[@,]", value):
             pass  # it runs with that one
         elif name in _WITHOUT_EFFECT:
@@ -428,9 +440,16 @@ def parse_extras(texts: tuple[str, ...]) -> Extras:
         else:
             raise UsageError(
                 f"-W: unknown attribute {name!r}",
-                hint="valid: depend=TYPE:JOB, umask=MASK, block=true",
+                hint="valid: depend=TYPE:JOB, umask=MASK, block=true, stagein=, stageout=",
             )
-    return Extras(umask=umask, block=block, depends=tuple(depends), notes=tuple(notes))
+    return Extras(
+        umask=umask,
+        block=block,
+        depends=tuple(lists["depend"]),
+        notes=tuple(notes),
+        stage_in=tuple(lists["stagein"]),
+        stage_out=tuple(lists["stageout"]),
+    )
 
 
 def _start_after_s(stated: str | None, place: Place) -> float:

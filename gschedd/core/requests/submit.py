@@ -38,6 +38,7 @@ from gschedd.core.requests.dependencies import Stated as StatedDependencies
 from gschedd.core.requests.interactive import with_terminal
 from gschedd.core.requests.notify import checked_notify
 from gschedd.core.requests.sharing import check_sharing, with_node_words
+from gschedd.core.requests.staging import check_staging
 from gschedd.core.settings import Caller, Settings
 from gschedd.core.state import State, client_key
 from gschedd.plan.fit import NoFit, place
@@ -92,6 +93,7 @@ def prepare(
     check_size(asked)
     asked = with_terminal(asked, settings)
     _check_content(asked)
+    check_staging(asked)
     held_bytes = state.argument_bytes_by_user.get(caller.uid, 0) + argument_bytes(asked.arguments)
     most_bytes = limits.MAX_USER_ARGUMENT_BYTES
     if held_bytes > most_bytes:

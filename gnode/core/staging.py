@@ -1,0 +1,66 @@
+"""The commands that copy a job's files to its node and away: ``-W stagein=`` and ``stageout=``."""
+
+import fnmatch
+import posixpath
+from dataclasses import dataclass
+
+from gnode.core.inputs import Account
+from gsched.model.job import StagedFile
+from gsched.protocol.node import Launch
+
+_LOCAL_COPY = ("cp", "-rpT", "--")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staging:
+    """How this node copies: the table ``[staging]``.
+
+    Attributes:
+        usecp: pairs of ``HOST:PREFIX``, where HOST may have wildcards, and the directory here that
+            is the same as PREFIX there: what lies below is copied without a network.
+        copy: the command for everything else; source and target follow.
+        timeout_s: of each copy.
+    """
+
+    usecp: tuple[tuple[str, str], ...] = ()
+    copy: tuple[str, ...] = ("scp", "-Brp")
+    timeout_s: float = 600.0
+
+
+DEFAULT_STAGING = Staging()
+
+
+def staging_commands(
+    launch: Launch, account: Account, staging: Staging, node: str
+) -> tuple[tuple[tuple[str, ...], ...], tuple[tuple[str, ...], ...]]:
+    """Return the commands before the start of a job's first part, and after its end."""
+    spec = launch.origin.spec if launch.origin is not None else None
+    if spec is None or launch.node_rank or launch.step_agent:
+        return (), ()
+    return (
+        tuple(_copy(each, account, staging, node, away=False) for each in spec.stage_in),
+        tuple(_copy(each, account, staging, node, away=True) for each in spec.stage_out),
+    )
+
+
+def _copy(
+    file: StagedFile, account: Account, staging: Staging, node: str, *, away: bool
+) -> tuple[str, ...]:
+    local = posixpath.join(account.home, file.local)
+    mapped = _mapped(file, account, staging, node)
+    remote = mapped or f"{file.host}:{file.remote}"
+    pair = (local, remote) if away else (remote, local)
+    return (*(_LOCAL_COPY if mapped else staging.copy), *pair)
+
+
+def _mapped(file: StagedFile, account: Account, staging: Staging, node: str) -> str:
+    """Return where a remote file is on this node; empty: it is reached by its host only."""
+    remote = posixpath.join(account.home, file.remote)
+    if file.host.lower() in {node.lower(), "localhost"}:
+        return remote
+    for pattern, place in staging.usecp:
+        host, _, prefix = pattern.partition(":")
+        below = f"{prefix.rstrip('/')}/"
+        if fnmatch.fnmatchcase(file.host.lower(), host.lower()) and remote.startswith(below):
+            return posixpath.join(place, remote[len(below) :])
+    return ""

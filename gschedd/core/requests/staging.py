@@ -1,0 +1,27 @@
+"""Files that are to be copied for a job: how many, and how long their names may be."""
+
+from gsched.errors import InvalidRequestError
+from gsched.model.limits import MAX_PATH, MAX_RESOURCE_TEXTS, MAX_WORD
+from gsched.protocol.api import SubmitJob
+
+
+def check_staging(asked: SubmitJob) -> None:
+    """Refuse too many files, and names that cannot be.
+
+    Raises:
+        InvalidRequestError: there are.
+    """
+    for name, files in (("stagein", asked.stage_in), ("stageout", asked.stage_out)):
+        if len(files) > MAX_RESOURCE_TEXTS:
+            raise InvalidRequestError(
+                f"{name}: {len(files)} files; the limit is {MAX_RESOURCE_TEXTS}",
+                hint="copy a directory instead",
+            )
+        for each in files:
+            long = len(each.host) > MAX_WORD or max(map(len, (each.local, each.remote))) > MAX_PATH
+            text = f"{each.local}{each.host}{each.remote}"
+            wrong = not (each.local and each.remote and each.host) or each.host.startswith("-")
+            if long or wrong or "\0" in text:
+                raise InvalidRequestError(
+                    f"{name}: a file with an invalid name", hint="write LOCAL@HOST:REMOTE"
+                )
