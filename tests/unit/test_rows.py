@@ -158,10 +158,6 @@ EXAMPLES: dict[type[f.Fact], tuple[f.AnyFact, str]] = {
             "attempt 2 started on n1, pid 7",
         ),
         (
-            f.PartOpened(**ATTEMPT, node="n2"),  # type: ignore[arg-type] # common fields
-            "attempt 2 starts tasks on n2",
-        ),
-        (
             f.StopRequested(
                 **ATTEMPT,  # type: ignore[arg-type] # common fields
                 reason=StopReason.PEER_FAILED,

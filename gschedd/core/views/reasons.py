@@ -254,8 +254,6 @@ def _describe_job_fact(fact: f.JobFact) -> str:  # noqa: C901, PLR0911, PLR0912,
             return f"attempt {fact.attempt}: its programs start tasks on {fact.node}"
         case f.PartStarted():
             return f"attempt {fact.attempt} started on {fact.node}, pid {fact.pid}"
-        case f.PartOpened():
-            return f"attempt {fact.attempt} starts tasks on {fact.node}"
         case f.StopRequested():
             note = f": {fact.message}" if fact.message else ""
             return f"stop requested by {fact.by} ({fact.reason.replace('_', ' ')}){note}"
