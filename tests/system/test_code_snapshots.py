@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.support.cluster import Cluster, wait_until
 from tests.support.commands import Ran, run_command
@@ -201,6 +202,23 @@ def test_a_damaged_or_foreign_archive_is_refused(two: Cluster) -> None:
     job = new_job(name="x", workdir="/tmp", script="true\n", snapshot=snapshot)
     with pytest.raises(GschedError, match="does not have the job's code snapshot"):
         two.head.submit([job])
+
+
+def test_a_container_and_a_snapshot_are_refused_together(two: Cluster, work: Path) -> None:
+    from gsched.client import error_from, new_job
+    from gsched.model.container import Container
+    from gsched.model.job import CodeSnapshot
+
+    submitted = gsub(two, work, "--snapshot", "-h", "--", "true")
+    snapshot = two.head.job(submitted.stdout.strip()).snapshot
+    assert isinstance(snapshot, CodeSnapshot)
+    job = new_job(name="x", workdir="/tmp", script="true\n", snapshot=snapshot)
+    both = structs.replace(job, container=Container(image="alpine"))
+
+    error = two.head.submit([both]).results[0].error
+
+    assert error is not None
+    assert "cannot be unpacked in a container" in error_from(error).message
 
 
 def test_a_job_on_two_nodes_has_the_code_on_both(two: Cluster, work: Path) -> None:

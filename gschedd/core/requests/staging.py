@@ -1,4 +1,4 @@
-"""Files that are to be copied for a job: how many, and how long their names may be."""
+"""Files that are to be copied for a job, and its code snapshot: what can be refused at once."""
 
 from gsched.errors import InvalidRequestError
 from gsched.model.limits import MAX_PATH, MAX_RESOURCE_TEXTS, MAX_WORD
@@ -9,8 +9,13 @@ def check_staging(asked: SubmitJob) -> None:
     """Refuse too many files, and names that cannot be.
 
     Raises:
-        InvalidRequestError: there are.
+        InvalidRequestError: there are, or the job has a snapshot and a container.
     """
+    if asked.snapshot is not None and asked.container is not None:
+        raise InvalidRequestError(
+            "a code snapshot cannot be unpacked in a container yet",
+            hint="leave out --snapshot or the container",
+        )
     for name, files in (("stagein", asked.stage_in), ("stageout", asked.stage_out)):
         if len(files) > MAX_RESOURCE_TEXTS:
             raise InvalidRequestError(
