@@ -153,7 +153,7 @@ CASES: Final = (
     _slurm(
         "hybrid.sh",
         "1 x 2 nodes, 8 CPUs, 00:30:00: exit 0",
-        says=("2 nodes, 4 tasks, 2 on each", "task 0 on node 0", "task 3 on node 1", "n1\nn2"),
+        says=("2 nodes, 4 tasks, 2 on each", "task 0 on node 0", "task 3 on node 1"),
     ),
     _slurm(
         "array.sh",
