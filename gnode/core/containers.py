@@ -230,7 +230,6 @@ def _podman_steps(
         *(*_podman(runtime), "run", "--rm", "--name", inside.name),
         *("--cgroups=disabled", "--network=host", "--ipc=host", "--log-driver=none"),
         *("--security-opt=label=disable", "--pull=never"),
-        *(() if inside.as_root else ("--userns=keep-id",)),
         *(("--init",) if runtime.init else ()),
         *("--workdir", _workdir(container, inside)),
     ]
@@ -255,9 +254,15 @@ def _podman_steps(
     # Root's Podman sets limits of its own, which root may not have the right to.
     limits = f"--ulimit=nproc={_PROCESSES}:{_PROCESSES}" if inside.as_root else ""
     files = ' "--ulimit=nofile=$(ulimit -Sn):$(ulimit -Hn)" ' if inside.as_root else " "
+    # With subordinate ids the owner has the own uid in the container, too; else it is root there.
+    ids = 'ids=""; grep -qs "^$(id -un):" /etc/subuid && ids=--userns=keep-id'
     return [
         *_pull(image, exists, f"{join(pull)} >/dev/null"),
-        f"exec {join(run)}{files}{limits} {join([image, *arguments])}",
+        *(() if inside.as_root else (ids,)),
+        (
+            f"exec {join(run)}{files}{limits}{'' if inside.as_root else '$ids'} "
+            f"{join([image, *arguments])}"
+        ),
     ]
 
 

@@ -41,7 +41,7 @@ def test_podman_stays_in_the_groups_of_the_attempt_and_keeps_the_owners_uid() ->
     )
     for words in (
         "--cgroups=disabled",
-        "--userns=keep-id",
+        " $ids pytorch/pytorch:2",
         "--init",
         "--name gsched-1.1",
         "--workdir /in",
