@@ -9,7 +9,8 @@ from scripts.reproduce.decisions_replies import replies
 from scripts.reproduce.still_world import BEGIN_S, ROOT
 
 #: Programs that print nothing with --json, or nothing of a head.
-NO_REPLIES = {"gschedd", "gnode", "gsim"}
+#: Daemons, the simulator, and what needs a running job and its terminal.
+NO_REPLIES = {"gschedd", "gnode", "gsim", "gattach", "gshell", "gsched-launch-agent"}
 
 
 @pytest.mark.timeout(600)
