@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -223,11 +224,12 @@ def test_a_container_and_a_snapshot_are_refused_together(two: Cluster, work: Pat
 
 def test_a_job_on_two_nodes_has_the_code_on_both(two: Cluster, work: Path) -> None:
     """Also torchrun's, by the name of its script in the snapshot; and tasks of job steps."""
+    agent = Path(sys.executable).with_name("gsched-launch-agent")
     job = gsub(
         two,
         work / "sub",
         *("--snapshot", "-l", "nodes=n1:ppn=1+n2:ppn=1", "-o", "out", "--"),
-        *("sh", "-c", "gsched-launch-agent n2 'pwd; ./say.sh'; echo $GSCHED_SNAPSHOT_DIR/sub"),
+        *("sh", "-c", f"{agent} n2 'pwd; ./say.sh'; echo $GSCHED_SNAPSHOT_DIR/sub"),
     ).stdout.strip()
     (work / "data").write_text("later\n")
     waited = ended(two, job)
