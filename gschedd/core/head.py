@@ -19,7 +19,7 @@ from gsched.errors import (
 )
 from gsched.model.job import JobSpec
 from gsched.model.resources import Load, Request, Usage
-from gsched.model.states import HoldKind, NodeState
+from gsched.model.states import NodeState
 from gsched.protocol import node as n
 from gsched.protocol.job_steps import StepFailed, StepReport, StepRequest
 from gschedd.core import commands as c
@@ -46,20 +46,8 @@ from gschedd.core.nodes.admission import Refusal
 from gschedd.core.nodes.leases import Leases
 from gschedd.core.nodes.probation import due_probes, next_probe_s
 from gschedd.core.react import react
-from gschedd.core.recovery.adopt import (
-    Case,
-    CaseKind,
-    Hold,
-    Survey,
-    adoption_of,
-    blocked_jobs,
-    cases_of,
-    earlier_end,
-    earlier_parts,
-    ends_of,
-    held_jobs,
-    is_adoptable,
-)
+from gschedd.core.recovery.adopt import Hold, Survey
+from gschedd.core.recovery.adopting import adopted
 from gschedd.core.requests.actions import act_on_job, act_on_node
 from gschedd.core.requests.dependencies import made_to_wait
 from gschedd.core.requests.followers import begin_step, more_followers, resolved
@@ -512,52 +500,7 @@ class Head:
 
     def adopt(self, survey: Survey, now_s: float, *, hold: Hold = Hold.NOTHING) -> Step:
         """Take back what nodes know: the ends of what is known here, then what is not."""
-        state = self.state
-        cases = cases_of(state, survey)
-        steps = [self._advance(ends_of(state, cases, now_s))]
-        blocked = self._adopt_cases([case for case in cases if is_adoptable(case)], steps, now_s)
-        held = [*held_jobs(state, cases, hold), *blocked_jobs(state, blocked)]
-        steps.append(
-            self._advance(
-                f.JobHeld(
-                    at_s=now_s,
-                    job=case.job,
-                    holds=(HoldKind.OPERATOR,),
-                    by="gsched",
-                    reason=case.why,
-                )
-                for case in held
-            )
-        )
-        state.dirty.mark_all()
-        # Nothing is sent: the nodes register anew, and that says what is missing.
-        return structs.replace(together(steps), effects=())
-
-    def _adopt_cases(self, cases: list[Case], steps: list[Step], now_s: float) -> list[Case]:
-        """Adopt attempts, and return those that cannot be adopted.
-
-        An attempt that has ended frees its GPUs, so it comes before those that run. One that finds
-        its GPUs owned is tried again as long as other adoptions free some.
-        """
-        waiting = sorted(cases, key=lambda case: case.kind is not CaseKind.FINISHED)
-        before = len(waiting) + 1
-        while len(waiting) < before:
-            before, tried, waiting = len(waiting), waiting, []
-            for case in tried:
-                if not adoption_of(self.state, case, now_s):
-                    waiting.append(case)
-                    continue
-                self._adopt_earlier(case, steps, now_s)
-                steps.append(self._advance(adoption_of(self.state, case, now_s)))
-        return waiting
-
-    def _adopt_earlier(self, case: Case, steps: list[Step], now_s: float) -> None:
-        """Take back the attempts before the newest one; nothing follows from their ends."""
-        for earlier in case.earlier:
-            parts = earlier_parts(self.state, earlier, now_s)
-            steps.append(self._advance(parts, follows=False))
-            over = earlier_end(self.state, earlier, case.attempt, now_s)
-            steps.append(self._advance(over, follows=False))
+        return adopted(self.state, survey, now_s, hold, self._advance)
 
     def _learn(self, model: Model, fact: f.PartEnded) -> Sequence[Run]:
         run = run_of(self.state, fact)
