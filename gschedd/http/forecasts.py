@@ -133,7 +133,7 @@ class Forecasts:
             uid: who asks.
         """
         now_s = self._clock.monotonic_s()
-        fresh_s = FRESH_S if self._slow else LIST_FRESH_S
+        fresh_s = FRESH_S if self._slow else LIST_FRESH_S if len(jobs) > 1 else 0.0
         old = [job for job in jobs if now_s - self._kept.get(job, (-math.inf,))[0] > fresh_s]
         if old:
             until_s = await self._until_s()
