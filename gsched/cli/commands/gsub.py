@@ -85,6 +85,12 @@ class GsubCommand(QuickCommand):
         operands = context.params.get("operands") or ()
         return next((word for word in operands if not word.startswith("-")), "")
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options in groups: there are too many for one list."""
+        from gsched.cli.submit.help_sections import write_options  # late: only help needs it
+
+        write_options(self.get_params(ctx), ctx, formatter)
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem[str]]":
         """Return our options, but none behind the training script: options there are its own."""
         return [] if ctx.params.get("torchrun") else super().shell_complete(ctx, incomplete)
