@@ -33,8 +33,8 @@ class Purger(Protocol):
     def purge(self, keep: Keep, now_s: float) -> Purged:
         """Remove a slice of what need not be kept."""
 
-    def code_in_use(self) -> set[tuple[int, str]]:
-        """Return owner and digest of the code snapshots of all jobs that are kept."""
+    def code_in_use(self) -> set[tuple[int, str]] | None:
+        """Return owner and digest of the code snapshots of all jobs that are kept, if known."""
 
 
 class CodePurger(Protocol):
@@ -100,8 +100,11 @@ class Housekeeping:
             more = purged.more
         if runs or jobs or events:
             log.info("removed %d old runs, %d jobs and %d events of nodes", runs, jobs, events)
-        in_use: set[tuple[int, str]] = set()
-        await self._in_writer(lambda: in_use.update(self._store.code_in_use()))
+        found: list[set[tuple[int, str]] | None] = []
+        await self._in_writer(lambda: found.append(self._store.code_in_use()))
+        in_use = found[0]
+        if in_use is None:
+            return  # a spec is damaged: its job may need any of them
         removed = await asyncio.to_thread(self._code.purge, in_use, self._clock.wall_s())
         if removed:
             log.info("removed %d code snapshots", removed)

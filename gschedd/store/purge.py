@@ -36,6 +36,8 @@ _OLD_NODE_EVENTS: Final = (
     "DELETE FROM events WHERE seq IN "
     "(SELECT seq FROM events WHERE job IS NULL AND at_s < ? ORDER BY at_s LIMIT ?)"
 )
+#: Whether a spec is damaged: nobody knows what its job needs, so nothing is an orphan.
+UNREADABLE: Final = "SELECT 1 FROM specs WHERE NOT json_valid(CAST(spec AS TEXT)) LIMIT 1"
 #: One look at all specs that are left; `purge_blobs` says why that is cheap enough.
 _ORPHANS: Final = """
     DELETE FROM blobs WHERE digest NOT IN (
@@ -152,5 +154,8 @@ def purge_blobs(db: sqlite3.Connection) -> int:
 
     All specs are read for it, a few microseconds each: once, when all old jobs are gone. A job that
     is submitted meanwhile brings its blobs with its own commit, so none is missing that is needed.
+    While a job's spec is damaged, nothing is removed.
     """
+    if db.execute(UNREADABLE).fetchone() is not None:
+        return 0
     return db.execute(_ORPHANS).rowcount

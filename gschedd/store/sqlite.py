@@ -35,6 +35,7 @@ from gschedd.store.purge import (
     CODE_IN_USE,
     DAY_S,
     REPEATED,
+    UNREADABLE,
     Keep,
     Purged,
     compact,
@@ -416,9 +417,14 @@ class Store:
             raise self._failed(error) from error
         return purged
 
-    def code_in_use(self) -> set[tuple[int, str]]:
-        """Return owner and digest of the code snapshots of all jobs that are kept."""
+    def code_in_use(self) -> set[tuple[int, str]] | None:
+        """Return owner and digest of the code snapshots of all jobs that are kept.
+
+        None: a job's spec is damaged, so nobody knows.
+        """
         try:
+            if self._db.execute(UNREADABLE).fetchone() is not None:
+                return None
             return {(int(uid), str(digest)) for uid, digest in self._db.execute(CODE_IN_USE)}
         except sqlite3.Error as error:
             raise self._failed(error) from error

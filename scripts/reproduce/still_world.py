@@ -129,6 +129,8 @@ class StillWorld:
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
+        for dialler in self._nodes.values():
+            await dialler.socket.close()
         for session in self._sessions:
             await session.close()
         if self._process is not None and self._process.returncode is None:

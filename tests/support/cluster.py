@@ -175,6 +175,7 @@ class Cluster:
             "address": "127.0.0.1",
             "cpus": cpus,
             "memory": "8gb",
+            "container_runtimes": [],  # what is installed here must not show
             "allow_root_jobs": os.getuid() == 0,
             **settings,
         }

@@ -54,6 +54,7 @@ class GnodeWorld:
             "key_file": str(key),
             "cpus": 4,
             "memory": "4gb",
+            "container_runtimes": [],  # what is installed here must not show
             "allow_root_jobs": os.getuid() == 0,
         }
         self.gpus = 0

@@ -53,7 +53,8 @@ def test_each_option_of_qsub_shows_in_the_job_that_runs(
     assert gsub(running, "-z", "-h", "-u", pwd.getpwuid(os.getuid()).pw_name, "job.sh").stdout == ""
     gsub(running, "-a", soon, "-N", "later", "job.sh")
     gsub(running, "-k", "oe", "-N", name, "job.sh")
-    kept = [Path.home() / f"{name}.{letter}6" for letter in "oe"]
+    home = Path(pwd.getpwuid(os.getuid()).pw_dir)
+    kept = [home / f"{name}.{letter}6" for letter in "oe"]
     assert running.head.job(4).row.state == "held"
     assert run_command("grls", "4", head=running.socket).status == 0
 

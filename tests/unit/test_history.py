@@ -14,7 +14,7 @@ from gschedd.http.predictions import prediction_row
 from gschedd.models.robust import RobustModel
 from gschedd.plan.load import Basis, Kind, NodeRates, Prediction, Use
 from gschedd.store.history import COLUMNS, Scored, run_from_row, run_row, spreads
-from gschedd.store.purge import DAY_S, SLICE, Keep, Purged
+from gschedd.store.purge import DAY_S, SLICE, Keep, Purged, purge_blobs
 from gschedd.store.reader import HistoryFilter, Reader
 from gschedd.store.schema import MIGRATIONS, SCHEMA_VERSION
 from gschedd.store.sqlite import Store
@@ -324,6 +324,24 @@ def test_the_history_is_kept_for_a_time_and_in_a_number(books: Books) -> None:
     assert [row[0] for row in table(books.store.path)] == jobs[3:]
     found, _ = Reader(books.store.path).history(HistoryFilter())
     assert len(found) == len(jobs)
+
+
+def test_nothing_is_an_orphan_while_a_spec_is_damaged(books: Books) -> None:
+    """Nobody knows which script and which code its job needs; the head is not to stop for it."""
+    run_one(books)
+    ended = run_one(books)
+    db = sqlite3.connect(books.store.path)
+    with db:
+        db.execute("INSERT INTO blobs (digest, data) VALUES ('d', 'of nobody')")
+        db.execute("UPDATE specs SET spec = 'x' WHERE job = ?", (ended,))
+
+    assert books.store.code_in_use() is None
+    assert purge_blobs(db) == 0
+    with db:
+        db.execute("DELETE FROM specs WHERE job = ?", (ended,))
+    assert books.store.code_in_use() == set()
+    assert purge_blobs(db) == 1
+    db.close()
 
 
 def test_a_purge_goes_slice_by_slice(books: Books) -> None:

@@ -1,0 +1,1 @@
+../../../../gsched/unix_address.py
