@@ -150,7 +150,8 @@ def main() -> None:
     config = load_config(given.config).head
     key = Path(config.key_file).read_bytes().strip()
     path = config.node_socket or node_socket_of(config.socket)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # As Ctrl-C: asyncio then cancels the task, instead of an exception in whatever it does.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     with contextlib.suppress(KeyboardInterrupt):
         try:
             asyncio.run(simulate(given, path, key))

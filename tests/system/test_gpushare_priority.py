@@ -53,7 +53,7 @@ def test_a_high_job_waits_for_the_window_of_a_low_one_and_for_no_more(shared_gpu
     gpu = shared_gpu(options=("--window", str(window)))
     high, low = gpu.run(gpu.task("1", HIGH)), gpu.run(gpu.task("2", LOW))
     assert high.call("cuda.launch(10) or cuda.synchronize()") == 0
-    low.send("len(cuda.train(5000, 20, 0, 1.0))")
+    low.send("len(cuda.train(5000, 20, 0, 3.0))")
     for _ in range(3):
         high.call("time.sleep(0.15)")
         assert high.call("cuda.launch(1000, count=3) or cuda.synchronize()") == 0

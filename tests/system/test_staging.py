@@ -138,6 +138,7 @@ def test_a_rerun_does_not_copy_away_and_a_delete_during_stage_in_ends_at_once(
 ) -> None:
     top = one.directory.parent
     stuck = gsub(one, "-W", f"stagein={tmp_path}/a@slow:/x", "--", "true").stdout.strip()
+    wait_until((top / "copies").exists)
     wait_until(lambda: "slow:/x" in (top / "copies").read_text())
     assert run_command("gdel", "-W", "0", stuck, head=str(one.socket)).status == 0
     assert ended(one, stuck).status != 0
